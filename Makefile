@@ -1,0 +1,207 @@
+# All that is needed: python3 (>= 3.11) with venv and pip, gcc, make. `make help` lists what can be done.
+
+PYTHON ?= python3
+CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
+VENV := .venv
+PY := $(abspath $(VENV))/bin/python
+
+ENGINE_C := $(wildcard csrc/*.c)
+BINDING_C := $(wildcard csrc/python/*.c)
+TEST_C := $(wildcard csrc/tests/test_*.c)
+HEADERS := $(wildcard csrc/*.h csrc/python/*.h csrc/tests/*.h)
+C_FLAGS_FILE := csrc/compile_flags.txt
+C_FORMATTED = $(wildcard csrc/*.[ch] csrc/python/*.[ch] csrc/tests/*.[ch])
+PYTHON_FILES = setup.py csrc/python/build_engine.py $(wildcard aiochronicle benchmarks examples tests)
+
+PIP := $(PY) -m pip --disable-pip-version-check -q
+JOBS := $(shell nproc)
+comma := ,
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test pytest ctest ctest-asan ctest-tsan ctest-coverage lint lint-python lint-c format bench \
+        sanitize sanitize-python torture coverage dist clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The environment: the first stamp is the virtual environment with what the build needs, the second the
+# package itself, installed in place with its development tools and compiled anew when its C changes.
+
+$(VENV)/.created: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aiochronicle needs Python 3.11 or newer; make PYTHON=... chooses one")'
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	    > $(VENV)/build-requires.txt
+	@$(PIP) install -r $(VENV)/build-requires.txt
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created setup.py csrc/python/build_engine.py $(C_FLAGS_FILE) $(ENGINE_C) $(BINDING_C) $(HEADERS)
+	@echo "compiling aiochronicle and installing it with its development tools into $(VENV)"
+	@$(PIP) install --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.installed
+	@echo "installing what the benchmarks compare with"
+	@$(PIP) install 'aiochronicle[bench]'
+	@touch $@
+
+setup: $(VENV)/.installed ## set up .venv and compile
+
+demo: setup ## writers and readers over real queues, live
+	@$(PY) -m aiochronicle.demo
+
+test: ctest pytest ## the C unit tests, then the Python suite
+
+pytest: setup
+	@$(PY) -m pytest -q
+
+# C unit tests. Each csrc/tests/test_*.c is a program; the engine's objects are compiled once per variant.
+# A test that ends with 0 is good; what it printed is shown when it does not.
+
+define C_VARIANT
+build/ctest/$(1)/%.o: csrc/%.c $$(HEADERS) $$(C_FLAGS_FILE) Makefile
+	@mkdir -p $$(@D)
+	@$$(CC) @$$(C_FLAGS_FILE) $(2) -Icsrc -c $$< -o $$@
+
+build/ctest/$(1)/tests/test_%: build/ctest/$(1)/tests/test_%.o $$(ENGINE_C:csrc/%.c=build/ctest/$(1)/%.o)
+	@$$(CC) -pthread $(2) $$^ -o $$@
+
+.SECONDARY: $$(TEST_C:csrc/%.c=build/ctest/$(1)/%.o) $$(ENGINE_C:csrc/%.c=build/ctest/$(1)/%.o)
+endef
+
+c_tests = $(TEST_C:csrc/%.c=build/ctest/$(1)/%)
+
+# $(call run_c_tests,variant,command prefix): builds them, as many at a time as there are processors, and runs them
+define run_c_tests
+@test -n "$(TEST_C)" || { echo "no C tests in csrc/tests"; exit 1; }
++@$(MAKE) -s $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS)) $(call c_tests,$(1))
+@failed=0; for program in $(call c_tests,$(1)); do \
+    printf '  %-48s' "$$program"; \
+    if timeout $(C_TEST_SECONDS) $(2) $$program > $$program.log 2>&1; then echo ok; \
+    else echo "FAILED (status $$?)"; cat $$program.log; failed=1; fi; \
+done; exit $$failed
+endef
+
+C_TEST_SECONDS ?= 600
+SANITIZE_FLAGS := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
+COVERAGE_FLAGS := --coverage -fprofile-update=atomic -O0 -g
+# ThreadSanitizer cannot place its shadow memory under some kernels' address randomisation.
+FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+$(eval $(call C_VARIANT,plain,-g))
+$(eval $(call C_VARIANT,asan,-fsanitize=address -fsanitize=undefined $(SANITIZE_FLAGS)))
+$(eval $(call C_VARIANT,tsan,-fsanitize=thread $(SANITIZE_FLAGS)))
+$(eval $(call C_VARIANT,coverage,$(COVERAGE_FLAGS)))
+
+ctest: ## the C unit tests
+	$(call run_c_tests,plain)
+
+ctest-asan:
+	$(call run_c_tests,asan)
+
+ctest-tsan:
+	$(call run_c_tests,tsan,$(FIXED_ADDRESSES))
+
+ctest-coverage:
+	$(call run_c_tests,coverage)
+
+lint: lint-python lint-c ## formatting, types and warnings, Python and C
+
+lint-python: setup
+	@echo "ruff, mypy, pyright"
+	@$(PY) -m ruff check -q $(PYTHON_FILES)
+	@$(PY) -m ruff format -q --check $(PYTHON_FILES) || { echo "make format would change the files above"; exit 1; }
+	@$(PY) -m mypy --strict --no-error-summary $(PYTHON_FILES)
+	@$(PY) -m pyright --warnings
+
+# $(call warnings_as_errors,compiler): compiled for real, since some warnings come out of the optimiser only.
+define warnings_as_errors
+@echo "$(1) -Werror"
+@printf '%s\n' $(wildcard csrc/*.c csrc/python/*.c csrc/tests/*.c) | xargs -P $(JOBS) -I{} \
+    $(1) @$(C_FLAGS_FILE) -Werror -Icsrc \
+    -isystem $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("include"))') -c {} -o /dev/null
+endef
+
+lint-c: setup
+	@echo "clang-format"
+	@$(VENV)/bin/clang-format --dry-run -Werror $(C_FORMATTED)
+	$(call warnings_as_errors,$(CC))
+	$(if $(shell command -v clang),$(call warnings_as_errors,clang),@echo \
+	    "clang is not here, so its warnings were not looked at: install the package 'clang' of your distribution"; \
+	    test "$(LINT_REQUIRE_CLANG)" != 1)
+
+format: setup ## lay out the code as `make lint` wants it
+	@$(PY) -m ruff check -q --fix-only $(PYTHON_FILES)
+	@$(PY) -m ruff format -q $(PYTHON_FILES)
+	@$(VENV)/bin/clang-format -i $(C_FORMATTED)
+
+bench: $(VENV)/.bench ## the benchmarks
+	@$(PY) -m benchmarks
+
+torture: setup ## kill writers at random instants and check what is left, for long
+	@$(PY) -m tests.torture
+
+# Special builds of the extension modules are made in a copy of the tree, so that they never replace the ones
+# in use; PYTHONPATH puts the copy first for the tests and for all the processes they start.
+
+# $(call copy_tree,name)
+define copy_tree
+@rm -rf build/$(1)
+@mkdir -p build/$(1)
+@tar -c --exclude=./.git --exclude='./.venv*' --exclude=./build --exclude=./dist --exclude='./.*_cache' \
+    --exclude='*.egg-info' --exclude='*.so' --exclude=__pycache__ . | tar -x -C build/$(1)
+endef
+
+# $(call in_copy,name,environment): runs Python in the copy
+in_copy = cd build/$(1) && env PYTHONPATH=$(abspath build/$(1)) $(2) $(PY)
+
+IS_COPY := -c 'import os, aiochronicle._hot as hot; path = os.path.realpath(hot.__file__); assert path.startswith(os.getcwd()), path'
+
+# PYTHONMALLOC=malloc shows Python's own objects to AddressSanitizer. libstdc++ has to be there from the start,
+# or the first C++ exception in any extension module ends the process. Leaks are looked for in the C tests;
+# the interpreter itself keeps too much until the end. ASan's reports go to files, because a test may start
+# a process and never look at what it printed; UBSan can only print, so pytest leaves standard error alone.
+ASAN_LIBRARIES = $(filter /%,$(foreach library,libasan.so libstdc++.so.6,$(shell $(CC) -print-file-name=$(library))))
+SANITIZER_REPORT := $(abspath build/sanitize)/report
+ASAN_ENVIRONMENT = LD_PRELOAD="$(ASAN_LIBRARIES)" PYTHONMALLOC=malloc \
+    ASAN_OPTIONS=detect_leaks=0:log_path=$(SANITIZER_REPORT) \
+    UBSAN_OPTIONS=print_stacktrace=1
+
+sanitize: ## C tests under ASan+UBSan and under TSan, the Python suite under ASan+UBSan
+	@echo "C tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@$(MAKE) -s ctest-asan
+	@echo "C tests under ThreadSanitizer"
+	@$(MAKE) -s ctest-tsan
+	@$(MAKE) -s sanitize-python
+
+sanitize-python: setup
+	@echo "compiling the extension modules with AddressSanitizer and UndefinedBehaviorSanitizer"
+	$(call copy_tree,sanitize)
+	@$(call in_copy,sanitize,AIOCHRONICLE_SANITIZE=address$(comma)undefined) setup.py -q build_ext --inplace
+	@$(call in_copy,sanitize,$(ASAN_ENVIRONMENT)) $(IS_COPY)
+	@$(call in_copy,sanitize,$(ASAN_ENVIRONMENT)) -m pytest -q --capture=sys --timeout=600; status=$$?; \
+	    for report in $(SANITIZER_REPORT).*; do test ! -e $$report || { cat $$report; status=1; }; done; exit $$status
+
+COVERAGE_MIN ?= 95
+
+coverage: setup ## line coverage of the C and the Python code
+	@echo "compiling for gcov"
+	$(call copy_tree,coverage)
+	@$(call in_copy,coverage,AIOCHRONICLE_COVERAGE=1) setup.py -q build_ext --inplace
+	@$(call in_copy,coverage) $(IS_COPY)
+	@$(MAKE) -s -C build/coverage ctest-coverage
+	@$(call in_copy,coverage,COVERAGE_FILE=$(abspath build/coverage/.coverage)) -m coverage run -m pytest -q
+	@$(call in_copy,coverage) -m coverage combine -q
+	@$(call in_copy,coverage) -m gcovr --root . --exclude csrc/tests/ --filter csrc/ \
+	    --fail-under-line $(COVERAGE_MIN) build; c=$$?; \
+	    $(PY) -m coverage report --fail-under=$(COVERAGE_MIN) && exit $$c
+
+dist: setup ## source archive and wheel, into dist/
+	@$(PY) -m build
+
+clean: ## remove everything that was made, .venv included
+	@rm -rf .venv* build dist *.egg-info .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find aiochronicle -name '*.so' -delete
+	@find aiochronicle benchmarks csrc examples tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

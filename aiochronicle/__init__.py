@@ -1,0 +1,44 @@
+"""Persisted, memory-mapped, broker-less message queues for one host.
+
+>>> import aiochronicle
+>>> with aiochronicle.open_writer(tmp_path / "ticks") as writer:
+...     _ = writer.append(b"hello")
+>>> with aiochronicle.open_reader(tmp_path / "ticks") as reader:
+...     [message.payload for message in reader]
+[b'hello']
+"""
+
+from aiochronicle import errors
+from aiochronicle._hot import Message, Reservation
+from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
+from aiochronicle.errors import ChronicleError
+from aiochronicle.queue import QueueInfo, VerifyReport, inspect, verify
+from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
+from aiochronicle.writer import Position, Recovery, Writer, WriterStatistics, open_writer
+
+__all__ = [
+    "Batch",
+    "Capacity",
+    "ChronicleError",
+    "Lag",
+    "Message",
+    "Position",
+    "QueueInfo",
+    "Reader",
+    "ReaderStatistics",
+    "Recovery",
+    "Reservation",
+    "Retention",
+    "Roll",
+    "SpinThenPark",
+    "VerifyReport",
+    "Writer",
+    "WriterStatistics",
+    "errors",
+    "inspect",
+    "open_reader",
+    "open_writer",
+    "verify",
+]
+
+__version__ = "0.1.0"

@@ -1,0 +1,39 @@
+"""The seam between Python and the engine: opening handles and turning errors into exceptions."""
+
+import os
+from typing import Any
+
+from aiochronicle import _hot, errors
+from aiochronicle._engine import ffi, lib
+
+__all__ = ["check", "encode_path", "ffi", "lib", "new_error"]
+
+_hot.set_error_factory(errors.from_engine)
+
+
+def new_error() -> Any:
+    """Return an empty error record for the engine to fill."""
+    return ffi.new("ac_error_t *")
+
+
+def check(result: int, error: Any) -> int:
+    """Return the result of an engine call, or raise what its error record says."""
+    if result >= 0:
+        return result
+    raise errors.from_engine(
+        error.code,
+        error.sys_errno,
+        os.fsdecode(ffi.string(error.path)),
+        error.offset,
+        ffi.string(error.detail).decode("utf-8", "replace"),
+        (error.wanted_segment, error.wanted_offset),
+        (error.first_segment, error.first_offset),
+    )
+
+
+def encode_path(path: str | os.PathLike[str]) -> bytes:
+    """Return the path as the engine takes it."""
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise errors.InvalidArgument("path contains a NUL byte", path=os.fspath(path))
+    return os.path.abspath(encoded)

@@ -1,0 +1,68 @@
+"""What can be configured, as small frozen records."""
+
+import msgspec
+
+__all__ = ["Batch", "Capacity", "Retention", "Roll", "SpinThenPark"]
+
+
+class Roll(msgspec.Struct, frozen=True, kw_only=True):
+    """When to start a new segment before the present one is full: whichever comes first.
+
+    >>> Roll(seconds=3600.0, messages=1_000_000)
+    Roll(bytes=None, seconds=3600.0, messages=1000000)
+    """
+
+    bytes: int | None = None
+    seconds: float | None = None
+    messages: int | None = None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Flush mode in which at most so many bytes, or seconds, are not yet on disk.
+
+    >>> Batch(1 << 20, 0.1)
+    Batch(bytes=1048576, seconds=0.1)
+    """
+
+    bytes: int
+    seconds: float
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sealed segments may go.
+
+    A segment that a live reader has not committed past always stays. Without ``max_age_s`` and
+    ``max_bytes`` the others go as soon as every live reader is past them; with one of them, when
+    they are older or more than that. With ``archive`` they are moved to ``archive/YYYY/MM/DD/``
+    instead of deleted.
+
+    >>> Retention(max_bytes=10 << 30).reader_ttl_s
+    30.0
+    """
+
+    max_age_s: float | None = None
+    max_bytes: int | None = None
+    archive: str | None = None
+    reader_ttl_s: float = 30.0
+    max_reader_lag: int = 10 << 30
+    check_interval_s: float = 1.0
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """How far, in bytes, the writer may run ahead of its slowest live reader.
+
+    ``policy`` "fail" raises QueueFull; "block" waits, ``timeout_s`` at most (None: for ever).
+
+    >>> Capacity(64 << 20, policy="block", timeout_s=1.0).bytes
+    67108864
+    """
+
+    bytes: int
+    policy: str = "fail"
+    timeout_s: float | None = None
+
+
+class SpinThenPark(msgspec.Struct, frozen=True):
+    """Wait strategy: look again and again for so many microseconds, then sleep."""
+
+    us: float = 10.0

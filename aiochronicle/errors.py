@@ -1,0 +1,273 @@
+"""Everything this package raises.
+
+ChronicleError
+├── QueueNotFound            there is no queue at this path            (also FileNotFoundError)
+├── NotAQueue                something else is there
+├── UnsupportedVersion       written by a newer or unknown version
+├── CorruptionError          bytes on disk violate the format
+├── PositionError
+│   ├── PositionLost         the reader's position is no longer in the queue
+│   └── PositionCorrupt      both slots of a position file are broken
+├── LockedError              another live writer holds the queue
+├── ReaderBusy               another live reader uses this name
+├── ClosedError              the handle is closed
+│   └── ForkedError          … because it belongs to the parent process
+├── InvalidArgument          a parameter is out of range               (also ValueError)
+│   ├── InvalidName          not a legal reader name
+│   ├── MessageTooLarge      does not fit into one segment
+│   └── TimestampOrder       older than the last message's
+├── CapacityError
+│   ├── QueueFull            the slowest live reader is a full capacity behind
+│   └── CapacityTimeout      no reader made room in time               (also TimeoutError)
+├── ReservationOpen          a reservation is open on this writer
+├── WriterPoisoned           an earlier sync failed
+└── StorageError             the operating system refused              (also OSError)
+    ├── DiskFull
+    ├── AccessDenied         (also PermissionError)
+    └── QueueGone            files were cut, replaced or removed under us
+
+Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text says what to do.
+"""
+
+import os
+from typing import ClassVar
+
+__all__ = [
+    "AccessDenied",
+    "CapacityError",
+    "CapacityTimeout",
+    "ChronicleError",
+    "ClosedError",
+    "CorruptionError",
+    "DiskFull",
+    "ForkedError",
+    "InvalidArgument",
+    "InvalidName",
+    "LockedError",
+    "MessageTooLarge",
+    "NotAQueue",
+    "PositionCorrupt",
+    "PositionError",
+    "PositionLost",
+    "QueueFull",
+    "QueueGone",
+    "QueueNotFound",
+    "ReaderBusy",
+    "ReservationOpen",
+    "StorageError",
+    "TimestampOrder",
+    "UnsupportedVersion",
+    "WriterPoisoned",
+]
+
+
+class ChronicleError(Exception):
+    """Base of all errors of this package.
+
+    >>> try:
+    ...     raise QueueNotFound("no such directory", path="orders")
+    ... except ChronicleError as error:
+    ...     print(error)
+    orders: no such directory. Create it with open_writer, or check the path.
+    """
+
+    advice: ClassVar[str] = ""
+
+    path: str | None
+    offset: int | None
+    errno: int | None
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        path: str | None = None,
+        offset: int | None = None,
+        errno: int | None = None,
+    ) -> None:
+        where = "" if path is None else path if not offset else f"{path} at offset {offset}"
+        text = f"{where}: {detail}" if where else detail
+        super().__init__(f"{text}. {self.advice}" if self.advice else text)
+        self.detail = detail
+        self.path = path
+        self.offset = offset
+        self.errno = errno
+
+
+class QueueNotFound(ChronicleError, FileNotFoundError):
+    """There is no queue at this path."""
+
+    advice = "Create it with open_writer, or check the path."
+
+
+class NotAQueue(ChronicleError):
+    """Something else than a queue is there."""
+
+    advice = "Give the directory of a queue, or an empty or missing one to create a queue in."
+
+
+class UnsupportedVersion(ChronicleError):
+    """The files were written by a newer or unknown version of the format."""
+
+    advice = "Read it with the version of aiochronicle that wrote it, or a newer one."
+
+
+class CorruptionError(ChronicleError):
+    """Bytes on disk violate the format."""
+
+    advice = (
+        'Nothing was changed. Read on with on_corrupt="skip", or restore the file from a backup.'
+    )
+
+
+class PositionError(ChronicleError):
+    """A reader's stored position cannot be used."""
+
+
+class PositionLost(PositionError):
+    """The reader's position is no longer in the queue; nothing was skipped in silence.
+
+    ``wanted`` is the (segment, offset) the reader stood at, ``nearest`` the closest that exists.
+    """
+
+    advice = (
+        'Decide what to do about the gap, then go on with start="first", "last" or a seq, '
+        "or seek the open reader."
+    )
+
+    wanted: tuple[int, int] = (0, 0)
+    nearest: tuple[int, int] = (0, 0)
+
+
+class PositionCorrupt(PositionError):
+    """Both slots of a position file are broken."""
+
+
+class LockedError(ChronicleError):
+    """Another live writer holds the queue."""
+
+    advice = "A queue has one writer at a time: close that one, or write to a queue of your own."
+
+
+class ReaderBusy(ChronicleError):
+    """Another live reader uses this name."""
+
+
+class ClosedError(ChronicleError):
+    """The handle is closed."""
+
+
+class ForkedError(ClosedError):
+    """The handle was opened before fork and belongs to the parent process."""
+
+
+class InvalidArgument(ChronicleError, ValueError):
+    """A parameter is out of range."""
+
+
+class InvalidName(InvalidArgument):
+    """Not a legal reader name."""
+
+
+class MessageTooLarge(InvalidArgument):
+    """The message or batch does not fit into one segment."""
+
+
+class TimestampOrder(InvalidArgument):
+    """The timestamp is older than the last message's."""
+
+    advice = "Timestamps of one queue never decrease; write late data to a queue of its own."
+
+
+class CapacityError(ChronicleError):
+    """The writer is a full capacity ahead of its slowest live reader."""
+
+
+class QueueFull(CapacityError):
+    """The slowest live reader is a full capacity behind."""
+
+    advice = "Wait for it (await writer.drain()), or raise the capacity."
+
+
+class CapacityTimeout(CapacityError, TimeoutError):
+    """No reader made room in time."""
+
+
+class ReservationOpen(ChronicleError):
+    """A reservation is open on this writer."""
+
+
+class WriterPoisoned(ChronicleError):
+    """An earlier sync failed, so nobody knows what is on disk."""
+
+
+class StorageError(ChronicleError, OSError):
+    """The operating system refused; ``errno`` says why."""
+
+
+class DiskFull(StorageError):
+    """The file system is full, or the quota is used up."""
+
+    advice = "Nothing was written. Free some space or move old segments, then append again."
+
+
+class AccessDenied(StorageError, PermissionError):
+    """No permission."""
+
+    advice = "Check the owner and mode; a reader without a name needs read permission only."
+
+
+class QueueGone(StorageError):
+    """Files were cut, replaced or removed while the queue was open."""
+
+    advice = "Close this handle and open the queue again."
+
+
+# By the engine's codes, AC_E_* in csrc/aiochronicle.h.
+_BY_CODE: dict[int, type[ChronicleError]] = {
+    -1: StorageError,
+    -2: DiskFull,
+    -3: QueueNotFound,
+    -4: NotAQueue,
+    -5: UnsupportedVersion,
+    -6: CorruptionError,
+    -7: LockedError,
+    -8: ReaderBusy,
+    -9: ClosedError,
+    -10: ForkedError,
+    -11: MessageTooLarge,
+    -12: TimestampOrder,
+    -13: PositionLost,
+    -14: PositionCorrupt,
+    -15: InvalidName,
+    -16: QueueFull,
+    -17: CapacityTimeout,
+    -18: WriterPoisoned,
+    -19: ReservationOpen,
+    -20: InvalidArgument,
+    -21: QueueGone,
+    -22: AccessDenied,
+}
+
+
+def from_engine(
+    code: int,
+    errno: int,
+    path: str,
+    offset: int,
+    detail: str,
+    wanted: tuple[int, int],
+    nearest: tuple[int, int],
+) -> ChronicleError:
+    """Make the exception for an error record of the engine."""
+    kind = _BY_CODE.get(code, ChronicleError)
+    if isinstance(kind, type) and issubclass(kind, PositionLost):
+        detail = (
+            f"{detail}: segment {wanted[0]}, offset {wanted[1]};"
+            f" nearest is segment {nearest[0]}, offset {nearest[1]}"
+        )
+    error = kind(detail, path=os.fspath(path) or None, offset=offset, errno=errno or None)
+    if isinstance(error, PositionLost):
+        error.wanted = wanted
+        error.nearest = nearest
+    return error

@@ -1,0 +1,284 @@
+"""The reader: open_reader and the Reader class.
+
+The way of a message: ``Reader.poll`` and iteration are C methods (csrc/python/reader.c) that load the
+commit word, check header and payload, and make a Message over the mapped segment. Positions, seeking
+and waiting are here.
+"""
+
+import os
+import warnings
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+
+from aiochronicle import _hot
+from aiochronicle._binding import check, encode_path, ffi, lib, new_error
+from aiochronicle.config import SpinThenPark
+from aiochronicle.errors import InvalidArgument
+from aiochronicle.writer import Position
+
+__all__ = ["Lag", "Reader", "ReaderStatistics", "open_reader"]
+
+_FOREVER = 2**64 - 1
+
+StartPoint = Literal["committed", "first", "last"] | int | datetime
+WaitStrategy = Literal["park", "spin"] | SpinThenPark
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How far a reader is behind the newest message."""
+
+    messages: int
+    bytes: int
+    seconds: float
+
+
+class ReaderStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of one reader since it was opened, and where it stands.
+
+    ``skipped_records`` were corrupt and stepped over; ``seq_restarts`` and ``timestamp_returns`` are
+    habits of other programs' writers; ``registered`` tells whether a writer can wake this reader.
+    """
+
+    messages: int
+    payload_bytes: int
+    skipped_records: int
+    skipped_bytes: int
+    seq_restarts: int
+    timestamp_returns: int
+    segments_entered: int
+    commits: int
+    waits: int
+    segment: int
+    offset: int
+    next_seq: int
+    segment_size: int
+    queue_id: int
+    registered: bool
+
+
+def _unix_ns(moment: int | datetime) -> int:
+    if isinstance(moment, int):
+        nanoseconds = moment
+    else:
+        if moment.tzinfo is None:
+            raise InvalidArgument(f"{moment!r} has no time zone; use an aware datetime")
+        whole = int(moment.replace(microsecond=0).timestamp())
+        nanoseconds = whole * 1_000_000_000 + moment.microsecond * 1000
+    if not 0 <= nanoseconds < 1 << 63:
+        raise InvalidArgument(f"{moment!r} is not a time after 1970")
+    return nanoseconds
+
+
+def _set_start(config: Any, start: StartPoint) -> None:
+    named = {
+        "committed": lib.AC_START_COMMITTED,
+        "first": lib.AC_START_FIRST,
+        "last": lib.AC_START_LAST,
+    }
+    if isinstance(start, str) and start in named:
+        config.start = named[start]
+    elif isinstance(start, datetime):
+        config.start = lib.AC_START_TIME
+        config.start_value = _unix_ns(start)
+    elif isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 1 << 63:
+        config.start = lib.AC_START_SEQ
+        config.start_value = start
+    else:
+        raise InvalidArgument(
+            f'start must be "committed", "first", "last", a seq or a datetime, not {start!r}'
+        )
+
+
+def _commit_every(commit: Literal["manual", "auto"] | int, name: str | None) -> int:
+    if commit == "manual":
+        return 0
+    every = 1 if commit == "auto" else commit
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise InvalidArgument(f'commit must be "manual", "auto" or a positive int, not {commit!r}')
+    if name is None:
+        raise InvalidArgument("an anonymous reader has no position to commit; give it a name")
+    return every
+
+
+def _spin_ns(wait: WaitStrategy) -> int:
+    if isinstance(wait, SpinThenPark):
+        if wait.us < 0:
+            raise InvalidArgument(f"SpinThenPark.us must not be negative, but is {wait.us!r}")
+        return round(wait.us * 1000)
+    if wait == "park":
+        return 0
+    if wait == "spin":
+        return _FOREVER
+    raise InvalidArgument(f'wait must be "park", "spin" or SpinThenPark(us), not {wait!r}')
+
+
+def open_reader(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    *,
+    start: StartPoint = "committed",
+    commit: Literal["manual", "auto"] | int = "manual",
+    on_corrupt: Literal["raise", "skip"] = "raise",
+    wait: WaitStrategy = "park",
+    verify: bool = True,
+    mode: int = 0o600,
+) -> "Reader":
+    """Open a queue for reading.
+
+    A reader with a ``name`` keeps a committed position and resumes there; one live reader per name.
+    Without a name it needs read permission only, keeps nothing, and starts at the first message.
+
+    ``start`` is "committed" (a new name: the first message), "first", "last" (what comes from now on),
+    a seq, or an aware datetime. ``commit`` "auto" commits a message when the next one is asked for, an
+    int every so many. ``on_corrupt`` "skip" steps over corrupt records and counts them. ``verify=False``
+    leaves out the payload checksum.
+
+    >>> with open_reader(queue, "audit") as reader:
+    ...     for message in reader:
+    ...         print(message.seq, message.payload)
+    ...     reader.commit()
+    0 b'hello'
+    """
+    config = ffi.new("ac_reader_config_t *")
+    lib.ac_reader_defaults(config)
+    commit_every = _commit_every(commit, name)
+    spin_ns = _spin_ns(wait)
+    if on_corrupt not in ("raise", "skip"):
+        raise InvalidArgument(f'on_corrupt must be "raise" or "skip", not {on_corrupt!r}')
+    # ffi.new owns the memory: it has to live until the engine has copied the name.
+    encoded_name = ffi.NULL if name is None else ffi.new("char[]", os.fsencode(name))
+    config.name = encoded_name
+    _set_start(config, start)
+    config.verify = int(verify)
+    config.skip_corrupt = int(on_corrupt == "skip")
+    config.mode = mode
+    handle = ffi.new("ac_reader_t **")
+    error = new_error()
+    check(lib.ac_reader_open(encode_path(path), config, handle, error), error)
+    stats = ffi.new("ac_reader_stats_t *")
+    lib.ac_reader_stats(handle[0], stats)
+    source = os.path.basename(os.path.abspath(path))
+    address = int(ffi.cast("uintptr_t", handle[0]))
+    reader = Reader(address, source, stats.queue_id, commit_every)
+    reader._name = name
+    reader._spin_ns = spin_ns
+    return reader
+
+
+class Reader(_hot.Reader):
+    """Reads one queue. Made by open_reader; a context manager.
+
+    ``for message in reader`` gives what is there now and stops; iterate again for what came since.
+    """
+
+    _name: str | None = None
+    _spin_ns: int = 0
+
+    @property
+    def _handle(self) -> Any:
+        return ffi.cast("ac_reader_t *", self._address)
+
+    @property
+    def path(self) -> str:
+        """Directory of the queue."""
+        return os.fsdecode(ffi.string(lib.ac_reader_path(self._handle)))
+
+    @property
+    def name(self) -> str | None:
+        """Name under which the position is kept; None for an anonymous reader."""
+        return self._name
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until there is something to read; False if ``timeout`` seconds passed.
+
+        For programs without an event loop. Other threads run meanwhile.
+        """
+        if timeout is not None and timeout < 0:
+            raise InvalidArgument(f"timeout must not be negative, but is {timeout!r}")
+        limit = _FOREVER if timeout is None else min(round(timeout * 1e9), _FOREVER)
+        return self._wait(limit, self._spin_ns)
+
+    def seek(self, seq: int) -> None:
+        """Go to the first message whose seq is at least ``seq``; beyond the end: to the end."""
+        if not 0 <= seq < 1 << 63:
+            raise InvalidArgument(f"seq {seq} is out of range")
+        error = new_error()
+        check(lib.ac_reader_seek_seq(self._handle, seq, error), error)
+
+    def seek_time(self, moment: int | datetime) -> None:
+        """Go to the first message at or after this time: Unix nanoseconds or an aware datetime."""
+        error = new_error()
+        check(lib.ac_reader_seek_time(self._handle, _unix_ns(moment), error), error)
+
+    def seek_first(self) -> None:
+        """Go to the oldest message that is there."""
+        error = new_error()
+        check(lib.ac_reader_seek_first(self._handle, error), error)
+
+    def seek_last(self) -> None:
+        """Go behind the newest message."""
+        error = new_error()
+        check(lib.ac_reader_seek_last(self._handle, error), error)
+
+    def seek_position(self, position: Position) -> None:
+        """Go to a place that ``position`` or ``committed`` gave."""
+        error = new_error()
+        result = lib.ac_reader_seek_position(self._handle, position.segment, position.offset, error)
+        check(result, error)
+
+    @property
+    def position(self) -> Position:
+        """Where the next message is read."""
+        segment, offset = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        lib.ac_reader_position(self._handle, segment, offset)
+        return Position(int(segment[0]), int(offset[0]))
+
+    @property
+    def committed(self) -> Position:
+        """Where a reader of this name would resume."""
+        segment, offset = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        error = new_error()
+        check(lib.ac_reader_committed(self._handle, segment, offset, error), error)
+        return Position(int(segment[0]), int(offset[0]))
+
+    @property
+    def lag(self) -> Lag:
+        """How far this reader is behind: messages, bytes, and age of the oldest unread message."""
+        lag = ffi.new("ac_lag_t *")
+        error = new_error()
+        check(lib.ac_reader_lag(self._handle, lag, error), error)
+        return Lag(lag.messages, lag.bytes, lag.age_ns / 1e9)
+
+    def statistics(self) -> ReaderStatistics:
+        """Return the counters of this reader."""
+        stats = ffi.new("ac_reader_stats_t *")
+        lib.ac_reader_stats(self._handle, stats)
+        values = {name: getattr(stats, name) for name in ReaderStatistics.__struct_fields__}
+        return ReaderStatistics(**{**values, "registered": bool(stats.registered)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        name = "anonymous" if self._name is None else repr(self._name)
+        if self.closed:
+            return f"<Reader {name} of {self.path!r} closed>"
+        position = self.position
+        return (
+            f"<Reader {name} of {self.path!r} segment={position.segment} offset={position.offset}>"
+        )
+
+    def __del__(self) -> None:
+        if not self.closed:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)

@@ -1,0 +1,310 @@
+"""The writer: open_writer and the Writer class.
+
+The way of a message: ``Writer.append`` is a C method (csrc/python/writer.c) that copies the payload
+into the mapped segment, stores the commit word and wakes sleeping readers. What happens once per queue
+rather than once per message is here.
+"""
+
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+
+from aiochronicle import _hot
+from aiochronicle._binding import check, encode_path, ffi, lib, new_error
+from aiochronicle.config import Batch, Capacity, Retention, Roll
+from aiochronicle.errors import InvalidArgument
+
+__all__ = ["Position", "Recovery", "Writer", "WriterStatistics", "open_writer"]
+
+READY_VERSION = 1
+
+_FLUSH_MODES = {"async": lib.AC_FLUSH_ASYNC, "sync": lib.AC_FLUSH_SYNC}
+_POLICIES = {"fail": lib.AC_CAPACITY_FAIL, "block": lib.AC_CAPACITY_BLOCK}
+
+
+class Position(msgspec.Struct, frozen=True):
+    """A place in a queue: where the next record goes, or is read."""
+
+    segment: int
+    offset: int
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """What opening for writing found and did. ``clean`` means that there was nothing to do."""
+
+    clean: bool
+    torn_records: int
+    records_scanned: int
+    corrupt_records: int
+    bytes_set_aside: int
+    segments_set_aside: int
+    end_segment: int
+    end_offset: int
+    durable_segment: int
+    durable_offset: int
+
+
+class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of one writer since it was opened, and where it stands."""
+
+    messages: int
+    payload_bytes: int
+    record_bytes: int
+    batches: int
+    rolls: int
+    rolls_unprepared: int
+    syncs: int
+    sync_errors: int
+    seals: int
+    seal_errors: int
+    prealloc_errors: int
+    populate_errors: int
+    retention_errors: int
+    segments_deleted: int
+    segments_archived: int
+    wakeups: int
+    clock_steps: int
+    capacity_waits: int
+    next_seq: int
+    last_timestamp_ns: int
+    segment: int
+    offset: int
+    durable_seq: int
+    epoch: int
+    queue_id: int
+    segment_size: int
+    last_error: str
+    recovery: Recovery
+
+
+def _nanoseconds(value: float | None, name: str) -> int:
+    if value is None:
+        return 0
+    if not 0 < value < 1e10:
+        raise InvalidArgument(f"{name} must be a positive number of seconds, not {value!r}")
+    return max(1, round(value * 1e9))
+
+
+def _count(value: int | None, name: str) -> int:
+    if value is None:
+        return 0
+    if value <= 0:
+        raise InvalidArgument(f"{name} must be positive, not {value!r}")
+    return value
+
+
+def _set_flush(config: Any, flush: str | Batch) -> None:
+    if isinstance(flush, Batch):
+        config.flush_mode = lib.AC_FLUSH_BATCH
+        config.batch_bytes = _count(flush.bytes, "Batch.bytes")
+        config.batch_ns = _nanoseconds(flush.seconds, "Batch.seconds")
+    elif flush in _FLUSH_MODES:
+        config.flush_mode = _FLUSH_MODES[flush]
+    else:
+        raise InvalidArgument(
+            f'flush must be "async", "sync" or Batch(bytes, seconds), not {flush!r}'
+        )
+
+
+def _set_retention(config: Any, retention: Retention) -> bytes | None:
+    config.retention = 1
+    config.retain_ns = _nanoseconds(retention.max_age_s, "Retention.max_age_s")
+    config.retain_bytes = _count(retention.max_bytes, "Retention.max_bytes")
+    config.retain_for_readers = int(retention.max_age_s is None and retention.max_bytes is None)
+    config.reader_ttl_ns = _nanoseconds(retention.reader_ttl_s, "Retention.reader_ttl_s")
+    config.max_reader_lag = _count(retention.max_reader_lag, "Retention.max_reader_lag")
+    config.retention_check_ns = _nanoseconds(retention.check_interval_s, "check_interval_s")
+    return None if retention.archive is None else encode_path(retention.archive)
+
+
+def _set_capacity(config: Any, capacity: int | Capacity) -> None:
+    if isinstance(capacity, int):
+        capacity = Capacity(capacity)
+    if capacity.policy not in _POLICIES:
+        raise InvalidArgument(f'capacity policy must be "fail" or "block", not {capacity.policy!r}')
+    config.capacity_bytes = _count(capacity.bytes, "Capacity.bytes")
+    config.capacity_policy = _POLICIES[capacity.policy]
+    config.capacity_timeout_ns = _nanoseconds(capacity.timeout_s, "Capacity.timeout_s")
+
+
+def open_writer(
+    path: str | os.PathLike[str],
+    *,
+    segment_size: int = 128 << 20,
+    roll: Roll | None = None,
+    flush: Literal["async", "sync"] | Batch = "async",
+    retention: Retention | None = None,
+    capacity: int | Capacity | None = None,
+    clock: Callable[[], int] = time.time_ns,
+    ready: bool = False,
+    mode: int = 0o600,
+    memlock: bool = False,
+    verify: bool = False,
+    _inline_housekeeping: bool = False,
+) -> "Writer":
+    """Open a queue for appending, creating it if there is none, and repairing it if need be.
+
+    A queue has one writer at a time; a second one gets LockedError, which names the holder.
+
+    ``segment_size`` applies to a new queue, an existing one keeps its own. ``flush`` is what is
+    durable when: "async" (a killed process loses nothing, the kernel writes back), "sync" (each append
+    is on disk before it returns), or Batch(bytes, seconds). ``verify`` checks every record while
+    opening instead of only the tail. ``clock`` gives Unix nanoseconds for messages without a timestamp.
+
+    >>> with open_writer(tmp_path / "ticks") as writer:
+    ...     writer.append(b"hello")
+    0
+    """
+    config = ffi.new("ac_writer_config_t *")
+    lib.ac_writer_defaults(config)
+    if not 0 <= segment_size < 1 << 63:
+        raise InvalidArgument(f"segment_size {segment_size} is out of range")
+    config.segment_size = segment_size
+    if roll is not None:
+        config.roll_bytes = _count(roll.bytes, "Roll.bytes")
+        config.roll_ns = _nanoseconds(roll.seconds, "Roll.seconds")
+        config.roll_messages = _count(roll.messages, "Roll.messages")
+    _set_flush(config, flush)
+    archive = None if retention is None else _set_retention(config, retention)
+    keep_archive = ffi.NULL if archive is None else ffi.new("char[]", archive)
+    config.archive = keep_archive
+    if capacity is not None:
+        _set_capacity(config, capacity)
+    config.mode = mode
+    config.memlock = int(memlock)
+    config.verify = int(verify)
+    config.inline_housekeeping = int(_inline_housekeeping)
+    if not callable(clock):
+        raise InvalidArgument("clock must be callable and return nanoseconds")
+    handle = ffi.new("ac_writer_t **")
+    error = new_error()
+    check(lib.ac_writer_open(encode_path(path), config, handle, error), error)
+    # The engine reads the same clock itself, without a call into Python.
+    own_clock = None if clock is time.time_ns else clock
+    writer = Writer(int(ffi.cast("uintptr_t", handle[0])), own_clock)
+    if ready:
+        writer.mark_ready()
+    return writer
+
+
+class Writer(_hot.Writer):
+    """Appends to one queue. Made by open_writer; a context manager.
+
+    Several threads may append through one writer. After fork the child's copy is closed.
+    """
+
+    @property
+    def _handle(self) -> Any:
+        return ffi.cast("ac_writer_t *", self._address)
+
+    @property
+    def path(self) -> str:
+        """Directory of the queue."""
+        return os.fsdecode(ffi.string(lib.ac_writer_path(self._handle)))
+
+    @property
+    def position(self) -> Position:
+        """Where the next record goes."""
+        statistics = self.statistics()
+        return Position(statistics.segment, statistics.offset)
+
+    @property
+    def next_seq(self) -> int:
+        """The seq that the next message will get."""
+        return self.statistics().next_seq
+
+    def flush_now(self) -> int:
+        """Make everything appended so far durable; return the seq before which all messages are.
+
+        The first failure poisons the writer: it has to be closed and opened again.
+        """
+        error = new_error()
+        return check(lib.ac_writer_flush(self._handle, error), error)
+
+    def mark_ready(self, **extra: Any) -> None:
+        """Publish the READY marker, by which discovery finds the queue."""
+        payload = {
+            "version": READY_VERSION,
+            "pid": os.getpid(),
+            "created_at": datetime.now(UTC).isoformat(),
+            **extra,
+        }
+        error = new_error()
+        text = json.dumps(payload).encode()
+        check(lib.ac_writer_mark_ready(self._handle, text, error), error)
+
+    def last_cause(self, source: "int | _hot.Message") -> int | None:
+        """Return the newest ``cause`` seq from that queue among the messages here, or None.
+
+        ``source`` is a queue id, or any message of the source queue. After a restart this is where
+        a consumer that appends with ``cause=`` goes on, without losing or repeating anything.
+        """
+        queue_id = source if isinstance(source, int) else source.queue_id
+        seq = ffi.new("uint64_t *")
+        error = new_error()
+        path = encode_path(self.path)
+        found = check(lib.ac_queue_last_cause(path, queue_id, seq, error), error)
+        return int(seq[0]) if found else None
+
+    def reader_lag(self) -> tuple[int, int]:
+        """Return (bytes that the slowest live reader is behind, number of live readers)."""
+        lag, live = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        error = new_error()
+        check(lib.ac_writer_reader_lag(self._handle, lag, live, error), error)
+        return int(lag[0]), int(live[0])
+
+    def retain_now(self) -> None:
+        """Apply the retention rules once, without waiting for the housekeeper."""
+        error = new_error()
+        check(lib.ac_writer_retain(self._handle, error), error)
+
+    def statistics(self) -> WriterStatistics:
+        """Return the counters of this writer."""
+        stats = ffi.new("ac_writer_stats_t *")
+        lib.ac_writer_stats(self._handle, stats)
+        names = WriterStatistics.__struct_fields__
+        values = {name: getattr(stats, name) for name in names if name not in _DERIVED}
+        last_error = ffi.string(stats.last_error).decode("utf-8", "replace")
+        return WriterStatistics(**values, last_error=last_error, recovery=self.recovery)
+
+    @property
+    def recovery(self) -> Recovery:
+        """What opening found and repaired."""
+        report = ffi.new("ac_recovery_t *")
+        lib.ac_writer_recovery(self._handle, report)
+        values = {name: getattr(report, name) for name in Recovery.__struct_fields__}
+        return Recovery(**{**values, "clean": bool(report.clean)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<Writer {self.path!r} closed>"
+        statistics = self.statistics()
+        return (
+            f"<Writer {self.path!r} next_seq={statistics.next_seq}"
+            f" segment={statistics.segment} offset={statistics.offset}>"
+        )
+
+    def __del__(self) -> None:
+        if not self.closed:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+
+
+_DERIVED = {"last_error", "recovery"}

@@ -1,0 +1,390 @@
+/* aiochronicle: the engine's public header, and its manual.
+ *
+ * A queue is a directory: a control block, a lock, numbered segments that hold records, a sparse seek
+ * index per sealed segment, and one small position file per named reader. Exactly one writer appends;
+ * any number of readers, in any process, follow. Nothing here knows Python.
+ *
+ * Conventions
+ *  - A call returns AC_OK (0) or a positive result; a negative value is one of AC_E_* and fills the error
+ *    record: code, errno, the path concerned, the offset in it, and a sentence of detail.
+ *  - Handles are not thread-safe: the caller serialises calls on one handle, except those marked
+ *    [any thread]. Different handles are independent.
+ *  - A handle that was open when the process forked is closed in the child: every call on it gives
+ *    AC_E_FORKED.
+ *  - Strings are UTF-8 paths and names, NUL-terminated; they are copied.
+ *  - Times are nanoseconds since the Unix epoch unless the name says otherwise.
+ *
+ * Shared memory is never trusted: each value is read once and checked before it is used as a length or
+ * an offset. A file cut under a live mapping reads as zeros from then on (sigbus.c) and the next call
+ * reports AC_E_GONE.
+ */
+#ifndef AIOCHRONICLE_H
+#define AIOCHRONICLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define AC_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cffi: begin */
+
+enum {
+    AC_OK = 0,
+    AC_E_SYSTEM = -1,            /* a system call failed: see sys_errno */
+    AC_E_NO_SPACE = -2,          /* the file system is full, or the quota is used up */
+    AC_E_NOT_FOUND = -3,         /* there is no queue at this path */
+    AC_E_NOT_A_QUEUE = -4,       /* something else is there, or its control block is not one */
+    AC_E_VERSION = -5,           /* written by a newer or unknown version of the format */
+    AC_E_CORRUPT = -6,           /* a record, segment or control block violates the format */
+    AC_E_LOCKED = -7,            /* another live writer holds the queue */
+    AC_E_READER_BUSY = -8,       /* another live reader uses this name */
+    AC_E_CLOSED = -9,            /* the handle is closed */
+    AC_E_FORKED = -10,           /* the handle belongs to the parent process */
+    AC_E_TOO_LARGE = -11,        /* the record or batch does not fit into one segment */
+    AC_E_TIMESTAMP = -12,        /* the caller's timestamp is older than the last record's */
+    AC_E_POSITION_LOST = -13,    /* the reader's position is no longer in the queue */
+    AC_E_POSITION_CORRUPT = -14, /* both slots of a position file are broken */
+    AC_E_NAME = -15,             /* not a legal reader name */
+    AC_E_FULL = -16,             /* the slowest live reader is a full capacity behind */
+    AC_E_TIMEOUT = -17,          /* waited as long as was asked for */
+    AC_E_POISONED = -18,         /* an earlier sync failed: what is durable is unknown */
+    AC_E_RESERVED = -19,         /* a reservation is open on this writer */
+    AC_E_ARGUMENT = -20,         /* a parameter is out of range */
+    AC_E_GONE = -21,             /* a file or the directory was cut, replaced or removed under us */
+    AC_E_ACCESS = -22,           /* no permission */
+    AC_E_SLOW = -23              /* internal: the fast path cannot do it, call the full one */
+};
+
+enum {
+    AC_FLUSH_ASYNC = 0, /* the kernel writes back; a killed process loses nothing */
+    AC_FLUSH_SYNC = 1,  /* each append is on disk before it returns */
+    AC_FLUSH_BATCH = 2  /* at most batch_bytes or batch_ns are not yet on disk */
+};
+
+enum {
+    AC_CAPACITY_FAIL = 0, /* an append beyond the capacity fails with AC_E_FULL */
+    AC_CAPACITY_BLOCK = 1 /* it waits, capacity_timeout_ns at most (0 = for ever) */
+};
+
+enum {
+    AC_START_COMMITTED = 0, /* after the last commit; a new name starts at the first record */
+    AC_START_FIRST = 1,
+    AC_START_LAST = 2, /* behind the newest record: only what comes from now on */
+    AC_START_SEQ = 3,
+    AC_START_TIME = 4
+};
+
+typedef struct ac_writer ac_writer_t;
+typedef struct ac_reader ac_reader_t;
+
+typedef struct ac_error {
+    int code;
+    int sys_errno;
+    uint64_t offset;
+    uint64_t wanted_segment; /* AC_E_POSITION_LOST: where the reader stood … */
+    uint64_t wanted_offset;
+    uint64_t first_segment; /* … and the nearest position that still exists */
+    uint64_t first_offset;
+    char path[1024];
+    char detail[256];
+} ac_error_t;
+
+/* A payload range in memory, for batches. */
+typedef struct ac_slice {
+    const void *data;
+    size_t length;
+} ac_slice_t;
+
+typedef struct ac_writer_config {
+    uint64_t segment_size; /* of a new queue; an existing one keeps its own. Multiple of 64 */
+    uint64_t roll_bytes;   /* 0 = only when the segment is full */
+    uint64_t roll_ns;      /* 0 = never by time; measured on record timestamps */
+    uint64_t roll_messages;
+    int flush_mode;
+    uint64_t batch_bytes;
+    uint64_t batch_ns;
+    uint64_t capacity_bytes; /* 0 = unlimited */
+    int capacity_policy;
+    uint64_t capacity_timeout_ns;
+    int retention;               /* 0 = keep everything */
+    uint64_t reader_ttl_ns;      /* a reader is live while its heartbeat is younger than this … */
+    uint64_t max_reader_lag;     /* … and it is at most this many bytes behind */
+    uint64_t retain_ns;          /* 0 = no limit: delete sealed segments older than this */
+    uint64_t retain_bytes;       /* 0 = no limit: delete the oldest beyond this total */
+    int retain_for_readers;      /* delete what every live reader has committed past */
+    uint64_t retention_check_ns; /* how often the housekeeper looks */
+    const char *archive;         /* NULL = delete; else move to ARCHIVE/YYYY/MM/DD/ */
+    unsigned mode;               /* of files; directories get x where this has r */
+    int memlock;                 /* lock the active segment into memory */
+    int verify;                  /* check every record of the queue while opening */
+    int inline_housekeeping;     /* no background thread: tests that must be deterministic */
+} ac_writer_config_t;
+
+/* What opening for writing found and did. All zero after a clean close. */
+typedef struct ac_recovery {
+    int clean;                   /* the last writer closed the queue properly */
+    int torn_records;            /* 1 = an unfinished or invalid record ended the queue */
+    uint64_t records_scanned;    /* records walked to find the end */
+    uint64_t corrupt_records;    /* invalid ones before the durable position: left where they are */
+    uint64_t bytes_set_aside;    /* bytes behind the end, copied to recovered/ before zeroing */
+    uint64_t segments_set_aside; /* whole segments behind the end, moved to recovered/ */
+    uint64_t end_segment;        /* where the queue goes on */
+    uint64_t end_offset;
+    uint64_t durable_segment; /* what index.meta said was durable */
+    uint64_t durable_offset;
+} ac_recovery_t;
+
+typedef struct ac_writer_stats {
+    uint64_t messages;
+    uint64_t payload_bytes;
+    uint64_t record_bytes;
+    uint64_t batches;
+    uint64_t rolls;
+    uint64_t rolls_unprepared; /* the next segment was not ready: append had to create it */
+    uint64_t syncs;
+    uint64_t sync_errors;
+    uint64_t seals;
+    uint64_t seal_errors;
+    uint64_t prealloc_errors;
+    uint64_t populate_errors;
+    uint64_t retention_errors;
+    uint64_t segments_deleted;
+    uint64_t segments_archived;
+    uint64_t wakeups;
+    uint64_t clock_steps; /* the clock went back and was held at the last timestamp */
+    uint64_t capacity_waits;
+    uint64_t next_seq;
+    uint64_t last_timestamp_ns;
+    uint64_t segment;
+    uint64_t offset;
+    uint64_t durable_seq; /* every record before it is known to be on disk */
+    uint64_t epoch;
+    uint64_t queue_id;
+    uint64_t segment_size;
+    int last_error_errno; /* of the newest background error */
+    char last_error[256];
+} ac_writer_stats_t;
+
+typedef struct ac_reader_config {
+    const char *name; /* NULL = anonymous: no committed position */
+    int start;        /* AC_START_* */
+    uint64_t start_value;
+    int verify;       /* check each payload's CRC */
+    int skip_corrupt; /* step over corrupt records and count them, instead of failing */
+    unsigned mode;
+} ac_reader_config_t;
+
+typedef struct ac_reader_stats {
+    uint64_t messages;
+    uint64_t payload_bytes;
+    uint64_t skipped_records;   /* corrupt records stepped over … */
+    uint64_t skipped_bytes;     /* … and their bytes */
+    uint64_t seq_restarts;      /* seq did not continue: another writer's habit */
+    uint64_t timestamp_returns; /* timestamps went back, likewise */
+    uint64_t segments_entered;
+    uint64_t commits;
+    uint64_t waits;
+    uint64_t segment;
+    uint64_t offset;
+    uint64_t next_seq;
+    uint64_t segment_size;
+    uint64_t queue_id;
+    int registered; /* 1 = may be woken, 0 = polls */
+} ac_reader_stats_t;
+
+typedef struct ac_lag {
+    uint64_t messages;
+    uint64_t bytes;
+    uint64_t age_ns; /* age of the oldest unread message; 0 = none unread */
+} ac_lag_t;
+
+/* One message, as found in the segment. `record` points into the mapping and stays valid while the
+ * mapping is retained (ac_reader_map). */
+typedef struct ac_message {
+    const uint8_t *record;
+    uint64_t seq;
+    uint64_t timestamp_ns;
+    uint64_t cause_source; /* 0 with cause_seq 0 = none */
+    uint64_t cause_seq;
+    uint32_t segment;
+    uint32_t length;
+    uint32_t batch_left; /* records of the same batch that follow */
+    uint16_t type_id;
+    uint16_t flags;
+} ac_message_t;
+
+/* ---- writer ---- */
+
+/* Fills in the defaults. */
+AC_API void ac_writer_defaults(ac_writer_config_t *config);
+
+/* Opens the queue for appending, creating it (and missing parent directories' last component) when
+ * there is none, and repairing what a killed predecessor or a power cut left. Takes the writer lock;
+ * AC_E_LOCKED says who holds it. Costs one directory listing after a clean close; otherwise a walk over
+ * the records behind the last durable position. */
+AC_API int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer_t **out,
+                          ac_error_t *err);
+
+/* Appends one record and returns its seq. timestamp_ns AC_NOW takes the clock (held at the last
+ * timestamp if it stepped back); any other value must not be older than the last record's. Blocks only
+ * to create a segment that was not prepared in time, in the sync and batch flush modes, and at capacity
+ * under AC_CAPACITY_BLOCK. On error nothing was written. */
+AC_API int64_t ac_writer_append(ac_writer_t *writer, const void *payload, size_t length,
+                                unsigned type_id, uint64_t timestamp_ns, ac_error_t *err);
+
+/* The same with the seq of a message in another queue that caused this one. */
+AC_API int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t length,
+                                      unsigned type_id, uint64_t timestamp_ns,
+                                      uint64_t cause_source, uint64_t cause_seq, ac_error_t *err);
+
+/* Appends `count` records that become visible together or not at all, also across a crash. They must
+ * fit into one segment. timestamps_ns may be NULL. Returns the first seq. */
+AC_API int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
+                                     unsigned type_id, const uint64_t *timestamps_ns,
+                                     ac_error_t *err);
+
+/* Gives room for `length` payload bytes inside the segment. Exactly one of commit and abort must
+ * follow; until then every other append is refused with AC_E_RESERVED. */
+AC_API int ac_writer_reserve(ac_writer_t *writer, size_t length, void **room, ac_error_t *err);
+AC_API int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timestamp_ns,
+                                ac_error_t *err);
+AC_API void ac_writer_abort(ac_writer_t *writer);
+
+/* [any thread] Makes every record appended before the call durable; returns the seq before which all
+ * are. The first failure poisons the writer. */
+AC_API int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err);
+
+/* Promises that no record older than this will be appended (AC_NOW = the clock). */
+AC_API int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err);
+
+/* Publishes READY with the given JSON text, atomically. */
+AC_API int ac_writer_mark_ready(ac_writer_t *writer, const char *json, ac_error_t *err);
+
+/* [any thread] Bytes that the slowest live reader is behind; 0 when no reader is live. */
+AC_API int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *live_readers,
+                                ac_error_t *err);
+
+/* Runs retention once, now. [any thread] */
+AC_API int ac_writer_retain(ac_writer_t *writer, ac_error_t *err);
+
+AC_API void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out);
+AC_API void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out); /* [any thread] */
+AC_API const char *ac_writer_path(ac_writer_t *writer);
+
+/* Syncs, marks the queue as cleanly closed and releases the lock. The handle stays allocated until
+ * ac_writer_free so that late callers get AC_E_CLOSED. */
+AC_API int ac_writer_close(ac_writer_t *writer, ac_error_t *err);
+AC_API void ac_writer_free(ac_writer_t *writer);
+
+/* ---- reader ---- */
+
+AC_API void ac_reader_defaults(ac_reader_config_t *config);
+
+/* Opens the queue for reading. A named reader keeps its committed position in readers/ and excludes
+ * another live reader of the same name; an anonymous one needs no write permission at all. */
+AC_API int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader_t **out,
+                          ac_error_t *err);
+
+/* 1 = *out is the next message and the position moved behind it; 0 = nothing there now; negative =
+ * error, position unchanged. */
+AC_API int ac_reader_next(ac_reader_t *reader, ac_message_t *out, ac_error_t *err);
+
+/* 1 = a call of ac_reader_next would not give 0; 0 = it would. Does not move. */
+AC_API int ac_reader_ready(ac_reader_t *reader, ac_error_t *err);
+
+/* Blocks until there is something to read, for timeout_ns at most (UINT64_MAX = for ever). First spins
+ * for spin_ns. 1 = ready, 0 = timed out. */
+AC_API int ac_reader_wait(ac_reader_t *reader, uint64_t timeout_ns, uint64_t spin_ns,
+                          ac_error_t *err);
+
+/* The same in two steps, for callers that hold a lock of their own which the sleep must not: 1 = ready,
+ * 0 = prepared, and ac_reader_sleep must follow exactly once. That one does not touch the reader, so it
+ * may run while another thread uses or closes it. [any thread] */
+typedef struct ac_sleep {
+    void *control; /* retained */
+    uint32_t seen;
+    int futex;
+} ac_sleep_t;
+AC_API int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *err);
+AC_API void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns);
+
+/* Positions at the first message with seq >= value; time likewise on timestamps. Beyond the end: at the
+ * end. Before the first: at the first. */
+AC_API int ac_reader_seek_seq(ac_reader_t *reader, uint64_t seq, ac_error_t *err);
+AC_API int ac_reader_seek_time(ac_reader_t *reader, uint64_t timestamp_ns, ac_error_t *err);
+AC_API int ac_reader_seek_first(ac_reader_t *reader, ac_error_t *err);
+AC_API int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err);
+/* To a position that ac_reader_position gave. */
+AC_API int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
+                                   ac_error_t *err);
+
+/* Stores the position as committed. Survives the death of the process; a power cut may bring back an
+ * older one unless `sync`. */
+AC_API int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
+                            ac_error_t *err);
+AC_API int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset,
+                               ac_error_t *err);
+AC_API void ac_reader_position(ac_reader_t *reader, uint64_t *segment, uint64_t *offset);
+AC_API int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err);
+AC_API void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out);
+AC_API const char *ac_reader_path(ac_reader_t *reader);
+AC_API void ac_reader_close(ac_reader_t *reader);
+AC_API void ac_reader_free(ac_reader_t *reader);
+
+/* ---- whole queues ---- */
+
+typedef struct ac_queue_info {
+    uint64_t segment_size;
+    uint64_t writer_epoch;
+    uint64_t queue_id;
+    uint64_t first_segment;
+    uint64_t last_segment;
+    uint64_t segments;
+    uint64_t next_seq; /* 0 when the writer is foreign and did not say */
+    uint64_t current_segment;
+    uint64_t write_offset;
+    uint64_t last_timestamp_ns;
+    uint64_t watermark_ns;
+} ac_queue_info_t;
+
+AC_API int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err);
+
+/* Walks and checks every record of every segment. Returns the number of corrupt places; the first is in
+ * *err. Never writes. */
+AC_API int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *err);
+
+/* The cause_seq of the newest record in the queue that names this source as its cause, searching
+ * backwards by segments. Returns 1 when found, 0 when not. */
+AC_API int ac_queue_last_cause(const char *path, uint64_t cause_source, uint64_t *cause_seq,
+                               ac_error_t *err);
+
+/* ---- process-wide ---- */
+
+AC_API const char *ac_version(void);
+AC_API uint32_t ac_checksum(const void *data, size_t length); /* the payload CRC-32 */
+AC_API const char *ac_checksum_implementation(void);
+AC_API const char *ac_code_name(int code);
+AC_API uint64_t ac_clock_ns(void);
+
+/* Fault injection and observation of system calls, for tests: `hook` runs before each system call of
+ * the engine with the call's number, its path or NULL, and the file range; it returns 0 to let it
+ * happen or an errno to fail it with. NULL removes it. */
+typedef int (*ac_os_hook_t)(void *context, int call, const char *path, int fd, uint64_t offset,
+                            uint64_t length);
+AC_API void ac_os_set_hook(ac_os_hook_t hook, void *context);
+AC_API const char *ac_os_call_name(int call);
+AC_API int ac_os_call_count(void);
+
+/* cffi: end */
+
+#define AC_NOW UINT64_MAX
+#define AC_TYPE_MAX 0xFFFEu /* 0xFFFF is padding */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

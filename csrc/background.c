@@ -1,0 +1,86 @@
+/* The writer's turns in the housekeeper: pages and the next segment, which an appender may be about to
+ * need, in one lane; what only costs time later in the other. */
+#include "error.h"
+#include "retention.h"
+#include "writer.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define HEARTBEAT_NS 1000000000u
+
+void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error_t *err) {
+    pthread_mutex_lock(&writer->mutex);
+    ++*counter;
+    writer->last_errno = err->sys_errno;
+    memcpy(writer->last_error, err->detail, sizeof writer->last_error);
+    pthread_mutex_unlock(&writer->mutex);
+}
+
+int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
+    uint64_t deleted = 0, archived = 0;
+    pthread_mutex_lock(&writer->mutex);
+    uint64_t segment = writer->map ? writer->map->segment : 0;
+    uint64_t offset = ac_load_relaxed_u64(&writer->offset);
+    /* Segments whose sealing is not finished are not touched. */
+    if (writer->sealing) segment = writer->sealing->map->segment;
+    int usable = writer->map != NULL;
+    pthread_mutex_unlock(&writer->mutex);
+    if (!usable) return ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
+    int rc = ac_retain(&writer->dir, writer->dir_fd, &writer->config, writer->segment_size, segment,
+                       offset, &deleted, &archived, err);
+    pthread_mutex_lock(&writer->mutex);
+    writer->segments_deleted += deleted;
+    writer->segments_archived += archived;
+    pthread_mutex_unlock(&writer->mutex);
+    return rc;
+}
+
+static void prepare(ac_writer_t *writer) {
+    ac_error_t err;
+    pthread_mutex_lock(&writer->mutex);
+    int wanted = writer->want_next && !writer->next;
+    pthread_mutex_unlock(&writer->mutex);
+    if (wanted && ac_writer_prepare_next(writer, &err) != AC_OK)
+        ac_writer_note_error(writer, &writer->prealloc_errors, &err);
+}
+
+/* Everything that has its own clock; returns when the next of it is due. */
+static uint64_t periodic(ac_writer_t *writer, uint64_t now_ns) {
+    const ac_writer_config_t *config = &writer->config;
+    ac_error_t err;
+    uint64_t due = UINT64_MAX;
+    if (config->flush_mode == AC_FLUSH_BATCH) {
+        ac_writer_flush(writer,
+                        &err); /* a failure poisons the writer: the next append reports it */
+        due = now_ns + config->batch_ns;
+    }
+    if (config->retention) {
+        if (now_ns >= writer->retention_due_ns) {
+            if (ac_writer_retain(writer, &err) != AC_OK)
+                ac_writer_note_error(writer, &writer->retention_errors, &err);
+            writer->retention_due_ns = now_ns + config->retention_check_ns;
+        }
+        if (writer->retention_due_ns < due) due = writer->retention_due_ns;
+    }
+    if (now_ns >= writer->heartbeat_due_ns) {
+        ac_store_relaxed_u64(&writer->control->writer_heartbeat_ns, ac_os_now_ns());
+        writer->heartbeat_due_ns = now_ns + HEARTBEAT_NS;
+    }
+    return due;
+}
+
+uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns) {
+    ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, pages));
+    (void)now_ns;
+    ac_writer_populate_ahead(writer);
+    prepare(writer);
+    return UINT64_MAX;
+}
+
+uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns) {
+    ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, disk));
+    ac_error_t err;
+    ac_writer_seal_pending(writer, &err); /* a failure poisons the writer, which reports it */
+    return periodic(writer, now_ns);
+}

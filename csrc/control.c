@@ -1,0 +1,109 @@
+#include "control.h"
+
+#include "error.h"
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SEGMENT_MIN = 4096, SEQLOCK_TRIES = 1000 };
+#define SEGMENT_MAX (1ull << 32)
+
+int ac_segment_size_valid(uint64_t size) {
+    return size >= SEGMENT_MIN && size <= SEGMENT_MAX && size % 64 == 0;
+}
+
+static int check(const ac_control_t *control, const char *path, ac_error_t *err) {
+    uint32_t magic = ac_load_relaxed_u32(&control->magic);
+    uint32_t version = ac_load_relaxed_u32(&control->version);
+    uint64_t size = ac_load_relaxed_u64(&control->segment_size);
+    if (magic != AC_CONTROL_MAGIC)
+        return ac_fail(err, AC_E_NOT_A_QUEUE, 0, path, 0, "magic is 0x%08x, not a control block",
+                       magic);
+    if (version != AC_CONTROL_VERSION)
+        return ac_fail(err, AC_E_VERSION, 0, path, 4, "format version %u; this build knows %u",
+                       version, AC_CONTROL_VERSION);
+    if (!ac_segment_size_valid(size))
+        return ac_fail(err, AC_E_CORRUPT, 0, path, 24, "segment size %llu is impossible",
+                       (unsigned long long)size);
+    return AC_OK;
+}
+
+/* Another process may be between creating the file and making it usable; that takes microseconds. */
+static int wait_until_usable(const ac_control_t *control, const char *path, ac_error_t *err) {
+    uint64_t deadline = ac_os_monotonic_ns() + 1000000000u;
+    while (ac_load_acquire_u32(&control->init_state) != AC_CONTROL_READY) {
+        if (ac_os_monotonic_ns() > deadline)
+            return ac_fail(err, AC_E_CORRUPT, 0, path, 8, "the control block was never completed");
+        ac_os_futex_wait(&control->init_state, ac_load_relaxed_u32(&control->init_state), 1000000);
+    }
+    return AC_OK;
+}
+
+int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, ac_map_t **out,
+                    ac_error_t *err) {
+    struct stat info;
+    char path[1200];
+    int error;
+    snprintf(path, sizeof path, "%s/control.meta", dir->path);
+    int fd = ac_file_open(dir, dir_fd, "control.meta", writable ? O_RDWR : O_RDONLY, &info, err);
+    if (fd == AC_E_ACCESS && writable == 2) {
+        writable = 0;
+        fd = ac_file_open(dir, dir_fd, "control.meta", O_RDONLY, &info, err);
+    }
+    if (fd < 0) return fd;
+    if (info.st_size < (off_t)AC_CONTROL_SIZE) {
+        ac_os_close(fd);
+        return ac_fail(err, AC_E_CORRUPT, 0, path, (uint64_t)info.st_size,
+                       "%lld bytes long, a control block has %u", (long long)info.st_size,
+                       AC_CONTROL_SIZE);
+    }
+    ac_map_t *map = ac_map_new(fd, AC_CONTROL_SIZE, writable != 0, &error);
+    ac_os_close(fd);
+    if (!map) return ac_fail_os(err, error, path, "cannot map");
+    int rc = wait_until_usable(ac_control_of(map), path, err);
+    if (rc == AC_OK || ac_load_relaxed_u32(&ac_control_of(map)->magic) != AC_CONTROL_MAGIC)
+        rc = check(ac_control_of(map), path, err);
+    if (rc != AC_OK) {
+        ac_map_release(map);
+        return rc;
+    }
+    *out = map;
+    return AC_OK;
+}
+
+int ac_control_create(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
+                      ac_error_t *err) {
+    ac_control_t control;
+    memset(&control, 0, sizeof control);
+    control.magic = AC_CONTROL_MAGIC;
+    control.version = AC_CONTROL_VERSION;
+    control.init_state = AC_CONTROL_READY;
+    control.segment_size = segment_size;
+    control.write_offset = 64;
+    while (control.queue_id == 0) {
+        int rc = ac_os_random(&control.queue_id, sizeof control.queue_id);
+        if (rc < 0) return ac_fail_os(err, rc, dir->path, "cannot get random bytes");
+    }
+    return ac_file_publish(dir, dir_fd, "control.meta", &control, sizeof control, err);
+}
+
+void ac_control_set_position(ac_control_t *control, uint32_t segment, uint64_t offset) {
+    uint32_t generation = ac_load_relaxed_u32(&control->segment_gen) | 1u;
+    ac_exchange_seq_cst_u32(&control->segment_gen, generation);
+    ac_store_release_u32(&control->current_segment, segment);
+    ac_store_release_u64(&control->write_offset, offset);
+    ac_exchange_seq_cst_u32(&control->segment_gen, generation + 1u);
+}
+
+void ac_control_position(const ac_control_t *control, uint32_t *segment, uint64_t *offset) {
+    for (int tries = 0; tries < SEQLOCK_TRIES; tries++) {
+        uint32_t before = ac_load_acquire_u32(&control->segment_gen);
+        *segment = ac_load_acquire_u32(&control->current_segment);
+        *offset = ac_load_acquire_u64(&control->write_offset);
+        if (!(before & 1u) && before == ac_load_acquire_u32(&control->segment_gen)) return;
+        ac_cpu_relax();
+    }
+}

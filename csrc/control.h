@@ -1,0 +1,94 @@
+/* control.meta: the block of shared words through which a writer and its readers coordinate.
+ *
+ * Written by the one writer (except the waiting group, which readers write too); read by everybody. Each
+ * 128-byte group changes together and has its own cache lines, so a reader that watches one does not
+ * take another from the writer. No word here is trusted: after a crash or a power cut all of them may be
+ * stale, and the records decide. Fields marked * are ours and zero in other programs' queues. */
+#ifndef AC_CONTROL_H
+#define AC_CONTROL_H
+
+#include "aiochronicle.h"
+#include "atomics.h"
+#include "directory.h"
+#include "map.h"
+
+#include <stddef.h>
+
+#define AC_CONTROL_MAGIC 0x4348524Eu
+#define AC_CONTROL_VERSION 3u
+#define AC_CONTROL_READY 2u
+#define AC_CONTROL_SIZE 512u
+
+/* Left by a writer that closed properly; valid only together with its epoch. Lets the next one start
+ * without walking the tail. */
+typedef struct ac_clean {
+    uint64_t epoch;
+    uint32_t segment;
+    uint32_t checksum; /* CRC-32 of the other fields */
+    uint64_t offset;
+    uint64_t next_seq;
+    uint64_t last_timestamp_ns;
+    uint64_t last_record;
+} __attribute__((packed, aligned(4))) ac_clean_t;
+
+typedef struct ac_control {
+    /* 0: cold */
+    uint32_t magic;
+    uint32_t version;
+    uint32_t init_state;
+    uint32_t zero0;
+    uint64_t writer_epoch;
+    uint64_t segment_size;
+    uint64_t queue_id;         /* * identity for causes */
+    uint64_t writer_boot;      /* * who holds the lock: boot … */
+    uint64_t writer_namespace; /* * … and pid namespace */
+    ac_clean_t clean;          /* * how the last writer left the queue */
+    uint8_t spare0[24];
+    /* 128: changes at a roll */
+    uint32_t segment_gen;
+    uint32_t current_segment;
+    uint8_t spare1[120];
+    /* 256: changes at every append */
+    uint64_t write_offset;
+    uint64_t writer_heartbeat_ns;
+    uint64_t watermark_ns;      /* * nothing older will be appended */
+    uint64_t next_seq;          /* * */
+    uint64_t last_timestamp_ns; /* * */
+    uint64_t last_record;       /* * offset of the newest record in current_segment */
+    uint8_t spare2[80];
+    /* 384: waking */
+    uint32_t notify_seq;
+    uint32_t waiters_pending;
+    uint64_t parked; /* * one bit per reader that sleeps on its eventfd */
+    uint8_t spare3[112];
+} ac_control_t;
+
+_Static_assert(sizeof(ac_control_t) == AC_CONTROL_SIZE, "control block");
+_Static_assert(offsetof(ac_control_t, writer_epoch) == 16, "control");
+_Static_assert(offsetof(ac_control_t, segment_gen) == 128, "control");
+_Static_assert(offsetof(ac_control_t, write_offset) == 256, "control");
+_Static_assert(offsetof(ac_control_t, notify_seq) == 384, "control");
+
+/* Maps the control block of an existing queue and checks it. `writable` 1: must be, 0: read-only,
+ * 2: if permitted. */
+int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, ac_map_t **out,
+                    ac_error_t *err);
+
+/* Publishes a fresh one. AC_OK also if another process was first. */
+int ac_control_create(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
+                      ac_error_t *err);
+
+int ac_segment_size_valid(uint64_t size);
+
+static inline ac_control_t *ac_control_of(const ac_map_t *map) {
+    return (ac_control_t *)(void *)map->base;
+}
+
+/* Writer: moves to another segment. Odd generation = in between. */
+void ac_control_set_position(ac_control_t *control, uint32_t segment, uint64_t offset);
+
+/* A consistent pair, or the newest it could get after a bounded number of tries (a writer that died
+ * half-way leaves the generation odd for good; the caller checks the values anyway). */
+void ac_control_position(const ac_control_t *control, uint32_t *segment, uint64_t *offset);
+
+#endif

@@ -1,0 +1,140 @@
+#include "directory.h"
+
+#include "error.h"
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+unsigned ac_directory_mode(unsigned file_mode) {
+    return (file_mode & 0777) | ((file_mode & 0444) >> 2);
+}
+
+static int open_or_create(const char *path, unsigned mode, int create) {
+    int fd = ac_os_open_dir(path);
+    if (fd != -ENOENT || !create) return fd;
+    int made = ac_os_mkdir(path, ac_directory_mode(mode));
+    if (made < 0 && made != -EEXIST) return made;
+    fd = ac_os_open_dir(path);
+    if (fd >= 0 && made == 0) {
+        int rc = ac_os_chmod(fd, ac_directory_mode(mode)); /* whatever the umask says */
+        int parent = rc == 0 ? ac_os_open_dir_at(fd, "..") : rc;
+        if (rc == 0) rc = parent < 0 ? parent : ac_os_sync_dir(parent);
+        ac_os_close(parent);
+        if (rc < 0) {
+            ac_os_close(fd);
+            return rc;
+        }
+    }
+    return fd;
+}
+
+int ac_directory_init(ac_directory_t *dir, const char *path, unsigned mode, int create,
+                      ac_error_t *err) {
+    struct stat info;
+    if (!path[0] || strlen(path) >= sizeof dir->path - 64)
+        return ac_fail(err, AC_E_ARGUMENT, ENAMETOOLONG, path, 0, "path is empty or too long");
+    int fd = open_or_create(path, mode, create);
+    if (fd == -ENOENT)
+        return ac_fail(err, AC_E_NOT_FOUND, ENOENT, path, 0,
+                       create ? "parent directory does not exist" : "no such directory");
+    if (fd == -ENOTDIR)
+        return ac_fail(err, AC_E_NOT_A_QUEUE, ENOTDIR, path, 0, "is not a directory");
+    if (fd < 0) return ac_fail_os(err, fd, path, "cannot open directory");
+    int rc = ac_os_stat(fd, &info);
+    ac_os_close(fd);
+    if (rc < 0) return ac_fail_os(err, rc, path, "cannot examine directory");
+    memset(dir, 0, sizeof *dir);
+    snprintf(dir->path, sizeof dir->path, "%s", path);
+    dir->device = info.st_dev;
+    dir->inode = info.st_ino;
+    dir->owner = info.st_uid;
+    dir->mode = mode & 0666;
+    return AC_OK;
+}
+
+int ac_directory_open(const ac_directory_t *dir, ac_error_t *err) {
+    struct stat info;
+    int fd = ac_os_open_dir(dir->path);
+    if (fd == -ENOENT || fd == -ENOTDIR)
+        return ac_fail(err, AC_E_GONE, -fd, dir->path, 0, "the queue's directory was removed");
+    if (fd < 0) return ac_fail_os(err, fd, dir->path, "cannot open directory");
+    int rc = ac_os_stat(fd, &info);
+    if (rc == 0 && info.st_dev == dir->device && info.st_ino == dir->inode) return fd;
+    ac_os_close(fd);
+    if (rc < 0) return ac_fail_os(err, rc, dir->path, "cannot examine directory");
+    return ac_fail(err, AC_E_GONE, 0, dir->path, 0, "the queue's directory was replaced");
+}
+
+int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int flags,
+                 struct stat *info, ac_error_t *err) {
+    char path[1200];
+    int fd = ac_os_open_at(dir_fd, name, flags, dir->mode);
+    snprintf(path, sizeof path, "%s/%s", dir->path, name);
+    if (fd == -ENOENT) return ac_fail(err, AC_E_NOT_FOUND, ENOENT, path, 0, "no such file");
+    if (fd == -ELOOP)
+        return ac_fail(err, AC_E_NOT_A_QUEUE, ELOOP, path, 0, "is a symbolic link; not followed");
+    if (fd < 0) return ac_fail_os(err, fd, path, "cannot open");
+    int rc = ac_os_stat(fd, info);
+    if (rc == 0 && (flags & O_CREAT)) rc = ac_os_chmod(fd, dir->mode);
+    if (rc < 0) {
+        ac_os_close(fd);
+        return ac_fail_os(err, rc, path, "cannot examine");
+    }
+    uid_t me = geteuid();
+    const char *wrong = NULL;
+    if (!S_ISREG(info->st_mode))
+        wrong = "is not a regular file";
+    else if (info->st_nlink > 1)
+        wrong = "has more than one link";
+    else if (info->st_uid != dir->owner && info->st_uid != me && info->st_uid != 0)
+        wrong = "belongs to another user than its directory";
+    if (!wrong) return fd;
+    ac_os_close(fd);
+    return ac_fail(err, AC_E_NOT_A_QUEUE, 0, path, 0, "%s", wrong);
+}
+
+int ac_file_publish(const ac_directory_t *dir, int dir_fd, const char *name, const void *content,
+                    size_t length, ac_error_t *err) {
+    char temporary[128];
+    struct stat info;
+    snprintf(temporary, sizeof temporary, "%s.tmp", name);
+    ac_os_unlink(dir_fd, temporary); /* a leftover of a killed process, or nothing */
+    int fd = ac_file_open(dir, dir_fd, temporary, O_RDWR | O_CREAT | O_EXCL, &info, err);
+    if (fd < 0) return fd;
+    int rc = ac_os_write_at(fd, content, length, 0);
+    if (rc == 0) rc = ac_os_sync(fd);
+    ac_os_close(fd);
+    if (rc == 0) rc = ac_os_rename(dir_fd, temporary, name);
+    if (rc == 0) rc = ac_os_sync_dir(dir_fd);
+    if (rc == 0) return AC_OK;
+    ac_os_unlink(dir_fd, temporary);
+    return ac_fail_os_in(err, rc, dir->path, name, "cannot publish");
+}
+
+int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
+                     ac_error_t *err) {
+    int fd = ac_os_open_dir_at(dir_fd, name);
+    if (fd >= 0) return fd;
+    if (fd == -ENOENT && create) {
+        int rc = ac_os_mkdir_at(dir_fd, name, ac_directory_mode(dir->mode));
+        if (rc < 0 && rc != -EEXIST)
+            return ac_fail_os_in(err, rc, dir->path, name, "cannot create");
+        fd = ac_os_open_dir_at(dir_fd, name);
+        if (fd >= 0 && rc == 0) {
+            rc = ac_os_chmod(fd, ac_directory_mode(dir->mode));
+            if (rc == 0) rc = ac_os_sync_dir(dir_fd);
+            if (rc < 0) {
+                ac_os_close(fd);
+                fd = rc;
+            }
+        }
+        if (fd >= 0) return fd;
+    }
+    if (fd == -ENOENT)
+        return ac_fail(err, AC_E_NOT_FOUND, ENOENT, dir->path, 0, "has no directory '%s'", name);
+    return ac_fail_os_in(err, fd, dir->path, name, "cannot open directory");
+}

@@ -1,0 +1,42 @@
+/* The directory of a queue: how files in it are opened, checked and published.
+ *
+ * No directory fd is kept: a process may follow a thousand queues. Each use opens the path again and
+ * makes sure that it is still the same directory. */
+#ifndef AC_DIRECTORY_H
+#define AC_DIRECTORY_H
+
+#include "aiochronicle.h"
+
+#include <sys/stat.h>
+
+typedef struct ac_directory {
+    char path[1024];
+    dev_t device;
+    ino_t inode;
+    uid_t owner;
+    unsigned mode; /* of new files */
+} ac_directory_t;
+
+/* Remembers the directory at `path`. AC_E_NOT_FOUND if there is nothing. With `create`, makes it. */
+int ac_directory_init(ac_directory_t *dir, const char *path, unsigned mode, int create,
+                      ac_error_t *err);
+
+/* An fd of the directory, or an AC_E_* code: AC_E_GONE if it is not the one remembered. */
+int ac_directory_open(const ac_directory_t *dir, ac_error_t *err);
+
+/* Opens a regular file, with one link and an owner that may be trusted. AC_E_NOT_FOUND if missing. */
+int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int flags,
+                 struct stat *info, ac_error_t *err);
+
+/* Creates NAME.tmp with `content`, syncs it, renames it to NAME and syncs the directory. */
+int ac_file_publish(const ac_directory_t *dir, int dir_fd, const char *name, const void *content,
+                    size_t length, ac_error_t *err);
+
+/* A sub-directory's fd, created when missing and `create`. */
+int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
+                     ac_error_t *err);
+
+/* Directories are searchable by whom files are readable. */
+unsigned ac_directory_mode(unsigned file_mode);
+
+#endif

@@ -1,0 +1,29 @@
+/* A reference-counted mapping of one file. Whoever hands out pointers into it retains it. */
+#ifndef AC_MAP_H
+#define AC_MAP_H
+
+#include "aiochronicle.h"
+#include "atomics.h"
+
+typedef struct ac_map {
+    uint8_t *base;
+    uint64_t size;
+    uint32_t segment; /* id, for segments */
+    uint32_t writable;
+    uint32_t refs;
+    uint32_t cut; /* set by the SIGBUS handler: the file is shorter than the mapping */
+    int sigbus_slot;
+    int fd; /* kept by whoever writes, to fill pages ahead; -1 otherwise */
+} ac_map_t;
+
+/* Maps `size` bytes of fd. The file must be at least that long: the caller checked. NULL on failure,
+ * with -errno in *error. */
+ac_map_t *ac_map_new(int fd, uint64_t size, int writable, int *error);
+void ac_map_retain(ac_map_t *map);
+void ac_map_release(ac_map_t *map); /* NULL is fine */
+
+static inline int ac_map_is_cut(const ac_map_t *map) {
+    return ac_load_relaxed_u32(&map->cut) != 0;
+}
+
+#endif

@@ -1,0 +1,459 @@
+#include "os.h"
+
+#include "aiochronicle.h"
+#include "atomics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static struct {
+    ac_os_hook_t hook;
+    void *context;
+} injected;
+
+void ac_os_set_hook(ac_os_hook_t hook, void *context) {
+    __atomic_store_n(&injected.hook, NULL, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&injected.context, context, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&injected.hook, hook, __ATOMIC_SEQ_CST);
+}
+
+static const char *const call_names[AC_CALL_COUNT] = {
+    [AC_CALL_OPEN] = "open",         [AC_CALL_STAT] = "stat",       [AC_CALL_MKDIR] = "mkdir",
+    [AC_CALL_RENAME] = "rename",     [AC_CALL_UNLINK] = "unlink",   [AC_CALL_ALLOCATE] = "allocate",
+    [AC_CALL_TRUNCATE] = "truncate", [AC_CALL_ZERO] = "zero",       [AC_CALL_READ] = "read",
+    [AC_CALL_WRITE] = "write",       [AC_CALL_SYNC] = "sync",       [AC_CALL_SYNC_DIR] = "sync_dir",
+    [AC_CALL_SYNC_MAP] = "sync_map", [AC_CALL_MAP] = "map",         [AC_CALL_POPULATE] = "populate",
+    [AC_CALL_MEMLOCK] = "memlock",   [AC_CALL_LOCK] = "lock",       [AC_CALL_LIST] = "list",
+    [AC_CALL_CHMOD] = "chmod",       [AC_CALL_COPY] = "copy",       [AC_CALL_WAKE] = "wake",
+    [AC_CALL_WAIT] = "wait",         [AC_CALL_EVENTFD] = "eventfd", [AC_CALL_SIGNAL] = "signal",
+    [AC_CALL_THREAD] = "thread",     [AC_CALL_ALLOC] = "alloc",
+};
+
+const char *ac_os_call_name(int call) {
+    return call >= 0 && call < AC_CALL_COUNT ? call_names[call] : "unknown";
+}
+
+int ac_os_call_count(void) {
+    return AC_CALL_COUNT;
+}
+
+/* The errno to fail this call with, or 0. */
+static int fault(enum ac_call call, const char *path, int fd, uint64_t offset, uint64_t length) {
+    ac_os_hook_t hook = __atomic_load_n(&injected.hook, __ATOMIC_ACQUIRE);
+    if (AC_LIKELY(hook == NULL)) return 0;
+    void *context = __atomic_load_n(&injected.context, __ATOMIC_ACQUIRE);
+    return hook(context, (int)call, path, fd, offset, length);
+}
+
+/* Runs `expression` as the given call: consults the hook first, retries EINTR from either. */
+#define CALL(result, call, path, fd, offset, length, expression)                                   \
+    do {                                                                                           \
+        int injected_errno = fault(call, path, fd, offset, length);                                \
+        if (injected_errno == 0)                                                                   \
+            (result) = (expression) < 0 ? -errno : 0;                                              \
+        else                                                                                       \
+            (result) = -injected_errno;                                                            \
+    } while ((result) == -EINTR)
+
+/* The same for calls whose non-negative result matters. */
+#define CALL_VALUE(result, call, path, fd, offset, length, expression)                             \
+    do {                                                                                           \
+        int injected_errno = fault(call, path, fd, offset, length);                                \
+        if (injected_errno == 0) {                                                                 \
+            (result) = (expression);                                                               \
+            if ((result) < 0) (result) = -errno;                                                   \
+        } else {                                                                                   \
+            (result) = -injected_errno;                                                            \
+        }                                                                                          \
+    } while ((result) == -EINTR)
+
+int ac_os_open_at(int dir, const char *name, int flags, unsigned mode) {
+    int fd;
+    CALL_VALUE(fd, AC_CALL_OPEN, name, dir, 0, 0,
+               openat(dir, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, mode));
+    return fd;
+}
+
+int ac_os_open_dir(const char *path) {
+    int fd;
+    CALL_VALUE(fd, AC_CALL_OPEN, path, AT_FDCWD, 0, 0,
+               open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return fd;
+}
+
+int ac_os_open_dir_at(int dir, const char *name) {
+    return ac_os_open_at(dir, name, O_RDONLY | O_DIRECTORY, 0);
+}
+
+void ac_os_close(int fd) {
+    if (fd >= 0) close(fd);
+}
+
+int ac_os_stat(int fd, struct stat *out) {
+    int rc;
+    CALL(rc, AC_CALL_STAT, NULL, fd, 0, 0, fstat(fd, out));
+    return rc;
+}
+
+int ac_os_stat_at(int dir, const char *name, struct stat *out) {
+    int rc;
+    CALL(rc, AC_CALL_STAT, name, dir, 0, 0, fstatat(dir, name, out, AT_SYMLINK_NOFOLLOW));
+    return rc;
+}
+
+int ac_os_mkdir(const char *path, unsigned mode) {
+    return ac_os_mkdir_at(AT_FDCWD, path, mode);
+}
+
+int ac_os_mkdir_at(int dir, const char *name, unsigned mode) {
+    int rc;
+    CALL(rc, AC_CALL_MKDIR, name, dir, 0, 0, mkdirat(dir, name, mode));
+    return rc;
+}
+
+int ac_os_chmod(int fd, unsigned mode) {
+    int rc;
+    CALL(rc, AC_CALL_CHMOD, NULL, fd, 0, 0, fchmod(fd, mode));
+    return rc;
+}
+
+int ac_os_rename(int dir, const char *from, const char *to) {
+    return ac_os_move(dir, from, dir, to);
+}
+
+int ac_os_rename_new(int dir, const char *from, const char *to) {
+    int rc;
+    CALL(rc, AC_CALL_RENAME, to, dir, 0, 0,
+         (int)syscall(SYS_renameat2, dir, from, dir, to, 1 /* RENAME_NOREPLACE */));
+    return rc;
+}
+
+int ac_os_move(int from_dir, const char *from, int to_dir, const char *to) {
+    int rc;
+    CALL(rc, AC_CALL_RENAME, to, to_dir, 0, 0, renameat(from_dir, from, to_dir, to));
+    return rc;
+}
+
+int ac_os_unlink(int dir, const char *name) {
+    int rc;
+    CALL(rc, AC_CALL_UNLINK, name, dir, 0, 0, unlinkat(dir, name, 0));
+    return rc;
+}
+
+int ac_os_truncate(int fd, uint64_t size) {
+    int rc;
+    CALL(rc, AC_CALL_TRUNCATE, NULL, fd, 0, size, ftruncate(fd, (off_t)size));
+    return rc;
+}
+
+int ac_os_allocate(int fd, uint64_t size) {
+    int rc;
+    do {
+        int injected_errno = fault(AC_CALL_ALLOCATE, NULL, fd, 0, size);
+        rc = injected_errno ? injected_errno : posix_fallocate(fd, 0, (off_t)size);
+    } while (rc == EINTR);
+    return -rc;
+}
+
+int ac_os_zero_range(int fd, uint64_t offset, uint64_t length) {
+    static const char zeros[65536];
+    int rc;
+    CALL(rc, AC_CALL_ZERO, NULL, fd, offset, length,
+         fallocate(fd, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length));
+    if (rc != -EOPNOTSUPP && rc != -ENOSYS) return rc;
+    while (length > 0) { /* tmpfs and others: write the zeros */
+        size_t step = length < sizeof zeros ? (size_t)length : sizeof zeros;
+        rc = ac_os_write_at(fd, zeros, step, offset);
+        if (rc < 0) return rc;
+        offset += step;
+        length -= step;
+    }
+    return 0;
+}
+
+int ac_os_copy(int from_fd, int to_fd, uint64_t length) {
+    char buffer[65536];
+    uint64_t done = 0;
+    int injected_errno = fault(AC_CALL_COPY, NULL, from_fd, 0, length);
+    if (injected_errno) return -injected_errno;
+    while (done < length) {
+        size_t step = length - done < sizeof buffer ? (size_t)(length - done) : sizeof buffer;
+        int got = ac_os_read_at(from_fd, buffer, step, done);
+        if (got <= 0) return got < 0 ? got : -EIO;
+        int rc = ac_os_write_at(to_fd, buffer, (size_t)got, done);
+        if (rc < 0) return rc;
+        done += (uint64_t)got;
+    }
+    return 0;
+}
+
+int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset) {
+    size_t done = 0;
+    while (done < length) {
+        ssize_t got;
+        CALL_VALUE(got, AC_CALL_READ, NULL, fd, offset + done, length - done,
+                   pread(fd, (char *)buffer + done, length - done, (off_t)(offset + done)));
+        if (got < 0) return (int)got;
+        if (got == 0) break;
+        done += (size_t)got;
+    }
+    return (int)done;
+}
+
+int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset) {
+    size_t done = 0;
+    while (done < length) {
+        ssize_t put;
+        CALL_VALUE(put, AC_CALL_WRITE, NULL, fd, offset + done, length - done,
+                   pwrite(fd, (const char *)buffer + done, length - done, (off_t)(offset + done)));
+        if (put < 0) return (int)put;
+        if (put == 0) return -EIO;
+        done += (size_t)put;
+    }
+    return 0;
+}
+
+int ac_os_sync(int fd) {
+    int rc;
+    CALL(rc, AC_CALL_SYNC, NULL, fd, 0, 0, fdatasync(fd));
+    return rc;
+}
+
+int ac_os_sync_dir(int dir) {
+    int rc;
+    CALL(rc, AC_CALL_SYNC_DIR, NULL, dir, 0, 0, fsync(dir));
+    return rc;
+}
+
+void *ac_os_map(int fd, uint64_t length, int writable, int *error) {
+    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    *error = fault(AC_CALL_MAP, NULL, fd, 0, length);
+    if (*error) return NULL;
+    void *base = mmap(NULL, length, protection, MAP_SHARED, fd, 0);
+    if (base != MAP_FAILED) return base;
+    *error = errno;
+    return NULL;
+}
+
+void ac_os_unmap(void *base, uint64_t length) {
+    if (base) munmap(base, length);
+}
+
+int ac_os_map_sync(void *base, uint64_t offset, uint64_t length) {
+    uint64_t page = 4096;
+    uint64_t from = offset & ~(page - 1);
+    int rc;
+    CALL(rc, AC_CALL_SYNC_MAP, NULL, -1, from, length + (offset - from),
+         msync((char *)base + from, length + (offset - from), MS_SYNC));
+    return rc;
+}
+
+int ac_os_map_dontfork(void *base, uint64_t length) {
+    int rc;
+    CALL(rc, AC_CALL_MAP, NULL, -1, 0, length, madvise(base, length, MADV_DONTFORK));
+    return rc;
+}
+
+int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable) {
+    uint64_t page = 4096;
+    uint64_t from = offset & ~(page - 1);
+    int advice = writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+    int rc;
+    do {
+        CALL(rc, AC_CALL_POPULATE, NULL, -1, from, length + (offset - from),
+             madvise((char *)base + from, length + (offset - from), advice));
+    } while (rc == -EAGAIN);
+    return rc == -EINVAL ? 0 : rc; /* a kernel before 5.14: pages fault in one by one, as ever */
+}
+
+int ac_os_memlock(void *base, uint64_t length) {
+    int rc;
+    CALL(rc, AC_CALL_MEMLOCK, NULL, -1, 0, length, mlock(base, length));
+    return rc;
+}
+
+int ac_os_flock(int fd) {
+    int rc;
+    CALL(rc, AC_CALL_LOCK, NULL, fd, 0, 0, flock(fd, LOCK_EX | LOCK_NB));
+    return rc;
+}
+
+int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *context) {
+    int rc;
+    /* A fresh open, so that the caller's directory offset is not shared. */
+    int fd = ac_os_open_at(dir, ".", O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0) return fd;
+    rc = -fault(AC_CALL_LIST, NULL, dir, 0, 0);
+    DIR *stream = rc < 0 ? NULL : fdopendir(fd);
+    if (!stream) {
+        rc = rc < 0 ? rc : -errno;
+        close(fd);
+        return rc;
+    }
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = readdir(stream);
+        if (!entry) {
+            rc = -errno;
+            break;
+        }
+        if (entry->d_name[0] == '.' &&
+            (!entry->d_name[1] || (entry->d_name[1] == '.' && !entry->d_name[2])))
+            continue;
+        rc = visit(context, entry->d_name);
+        if (rc != 0) break;
+    }
+    closedir(stream);
+    return rc;
+}
+
+int ac_os_futex_wake(uint32_t *word, int count) {
+    int rc;
+    CALL_VALUE(rc, AC_CALL_WAKE, NULL, -1, 0, 0,
+               (int)syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0));
+    return rc;
+}
+
+static struct timespec timespec_of(uint64_t ns) {
+    uint64_t seconds = ns / 1000000000u;
+    struct timespec t = {.tv_sec = (time_t)(seconds > INT_MAX ? INT_MAX : seconds),
+                         .tv_nsec = (long)(ns % 1000000000u)};
+    return t;
+}
+
+int ac_os_futex_wait(const uint32_t *word, uint32_t expected, uint64_t timeout_ns) {
+    struct timespec limit = timespec_of(timeout_ns);
+    int injected_errno = fault(AC_CALL_WAIT, NULL, -1, 0, 0);
+    if (injected_errno) return -injected_errno;
+    long rc = syscall(SYS_futex, word, FUTEX_WAIT, expected, &limit, NULL, 0);
+    return rc < 0 ? -errno : 0;
+}
+
+int ac_os_eventfd(void) {
+    int fd;
+    CALL_VALUE(fd, AC_CALL_EVENTFD, NULL, -1, 0, 0, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    return fd;
+}
+
+int ac_os_eventfd_signal(int fd) {
+    uint64_t one = 1;
+    int rc;
+    CALL(rc, AC_CALL_SIGNAL, NULL, fd, 0, 0, (int)write(fd, &one, sizeof one));
+    return rc == -EAGAIN ? 0 : rc; /* the counter is full: it is signalled already */
+}
+
+int ac_os_eventfd_wait(int fd, uint64_t timeout_ns) {
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    struct timespec limit = timespec_of(timeout_ns);
+    uint64_t drained;
+    int rc = ppoll(&poll_fd, 1, timeout_ns == UINT64_MAX ? NULL : &limit, NULL);
+    if (rc <= 0) return rc < 0 && errno != EINTR ? -errno : 0;
+    return read(fd, &drained, sizeof drained) == (ssize_t)sizeof drained;
+}
+
+int ac_os_thread(void *(*run)(void *), void *argument) {
+    pthread_t thread;
+    sigset_t all, old;
+    int injected_errno = fault(AC_CALL_THREAD, NULL, -1, 0, 0);
+    if (injected_errno) return -injected_errno;
+    /* Signals belong to the application's threads; only faults may be delivered here. */
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS);
+    sigdelset(&all, SIGSEGV);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc == 0) pthread_detach(thread);
+    return -rc;
+}
+
+void *ac_os_alloc(size_t size) {
+    return fault(AC_CALL_ALLOC, NULL, -1, 0, size) ? NULL : calloc(1, size);
+}
+
+void ac_os_sleep_ns(uint64_t ns) {
+    struct timespec pause = timespec_of(ns);
+    nanosleep(&pause, NULL);
+}
+
+static uint64_t clock_ns(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t ac_os_now_ns(void) {
+    return clock_ns(CLOCK_REALTIME);
+}
+
+uint64_t ac_clock_ns(void) {
+    return clock_ns(CLOCK_REALTIME);
+}
+
+uint64_t ac_os_monotonic_ns(void) {
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+static int read_text(const char *path, char *buffer, size_t size) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    ssize_t got = read(fd, buffer, size - 1);
+    close(fd);
+    if (got < 0) return -EIO;
+    buffer[got] = 0;
+    return (int)got;
+}
+
+uint64_t ac_os_process_start(int pid) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    if (read_text(path, text, sizeof text) <= 0) return 0;
+    /* Field 22, counted after the command name, which may itself contain blanks and brackets. */
+    char *field = strrchr(text, ')');
+    for (int skip = 0; field && skip < 20; skip++)
+        field = strchr(field + 1, ' ');
+    return field ? strtoull(field + 1, NULL, 10) : 0;
+}
+
+/* FNV-1a: only to compare identities for equality. */
+static uint64_t fingerprint(const char *text) {
+    uint64_t hash = 14695981039346656037u;
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 1099511628211u;
+    return hash;
+}
+
+uint64_t ac_os_boot_id(void) {
+    char text[64];
+    return read_text("/proc/sys/kernel/random/boot_id", text, sizeof text) > 0 ? fingerprint(text)
+                                                                               : 0;
+}
+
+uint64_t ac_os_pid_namespace(void) {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino : 0;
+}
+
+int ac_os_random(void *buffer, size_t length) {
+    return getrandom(buffer, length, 0) == (ssize_t)length ? 0 : -errno;
+}

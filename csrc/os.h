@@ -1,0 +1,99 @@
+/* Every system call of the engine goes through this file, so that tests can fail each of them.
+ *
+ * All functions return a result >= 0 or a negated errno. EINTR is retried here; nobody else sees it. */
+#ifndef AC_OS_H
+#define AC_OS_H
+
+#include <dirent.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+enum ac_call {
+    AC_CALL_OPEN,
+    AC_CALL_STAT,
+    AC_CALL_MKDIR,
+    AC_CALL_RENAME,
+    AC_CALL_UNLINK,
+    AC_CALL_TRUNCATE,
+    AC_CALL_ALLOCATE,
+    AC_CALL_ZERO,
+    AC_CALL_READ,
+    AC_CALL_WRITE,
+    AC_CALL_SYNC,
+    AC_CALL_SYNC_DIR,
+    AC_CALL_SYNC_MAP,
+    AC_CALL_MAP,
+    AC_CALL_POPULATE,
+    AC_CALL_MEMLOCK,
+    AC_CALL_LOCK,
+    AC_CALL_LIST,
+    AC_CALL_CHMOD,
+    AC_CALL_COPY,
+    AC_CALL_WAKE,
+    AC_CALL_WAIT,
+    AC_CALL_EVENTFD,
+    AC_CALL_SIGNAL,
+    AC_CALL_THREAD,
+    AC_CALL_ALLOC,
+    AC_CALL_COUNT
+};
+
+/* Relative to a directory fd, never following a final symbolic link, close-on-exec. */
+int ac_os_open_at(int dir, const char *name, int flags, unsigned mode);
+int ac_os_open_dir(const char *path);
+int ac_os_open_dir_at(int dir, const char *name);
+void ac_os_close(int fd);
+int ac_os_stat(int fd, struct stat *out);
+int ac_os_stat_at(int dir, const char *name, struct stat *out);
+int ac_os_mkdir(const char *path, unsigned mode);
+int ac_os_mkdir_at(int dir, const char *name, unsigned mode);
+int ac_os_chmod(int fd, unsigned mode);
+int ac_os_rename(int dir, const char *from, const char *to);     /* replaces */
+int ac_os_rename_new(int dir, const char *from, const char *to); /* -EEXIST if `to` exists */
+int ac_os_move(int from_dir, const char *from, int to_dir, const char *to);
+int ac_os_unlink(int dir, const char *name);
+int ac_os_truncate(int fd, uint64_t size);
+int ac_os_allocate(int fd, uint64_t size); /* backed by blocks, reads as zero */
+int ac_os_zero_range(int fd, uint64_t offset, uint64_t length);
+int ac_os_copy(int from_fd, int to_fd, uint64_t length);
+int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset); /* whole or short at EOF */
+int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset); /* whole or error */
+int ac_os_sync(int fd);
+int ac_os_sync_dir(int dir);
+
+void *ac_os_map(int fd, uint64_t length, int writable, int *error); /* NULL and *error on failure */
+void ac_os_unmap(void *base, uint64_t length);
+int ac_os_map_sync(void *base, uint64_t offset, uint64_t length);
+int ac_os_map_dontfork(void *base, uint64_t length);
+int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable);
+int ac_os_memlock(void *base, uint64_t length);
+
+int ac_os_flock(int fd); /* exclusive, -EWOULDBLOCK if held */
+
+/* Calls `visit` with each entry's name; stops when it returns non-zero and returns that. */
+int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *context);
+
+int ac_os_futex_wake(uint32_t *word, int count);
+int ac_os_futex_wait(const uint32_t *word, uint32_t expected, uint64_t timeout_ns);
+
+int ac_os_eventfd(void);
+int ac_os_eventfd_signal(int fd);
+int ac_os_eventfd_wait(int fd, uint64_t timeout_ns); /* 1 signalled and drained, 0 timed out */
+
+int ac_os_thread(void *(*run)(void *), void *argument);
+
+/* calloc that the fault hook can fail. */
+void *ac_os_alloc(size_t size);
+
+void ac_os_sleep_ns(uint64_t ns);
+uint64_t ac_os_now_ns(void); /* wall clock */
+uint64_t ac_os_monotonic_ns(void);
+
+/* Identity of a process for lock files: start time in clock ticks, 0 if there is no such process. */
+uint64_t ac_os_process_start(int pid);
+uint64_t ac_os_boot_id(void);
+uint64_t ac_os_pid_namespace(void);
+int ac_os_random(void *buffer, size_t length);
+
+#endif

@@ -1,0 +1,203 @@
+#include "position.h"
+
+#include "crc32.h"
+#include "error.h"
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SLOT_CHECKED = 32, FILE_NAME_MAX = 128 };
+
+int ac_reader_name_valid(const char *name) {
+    size_t length = strlen(name);
+    if (length == 0 || length > AC_READER_NAME_MAX) return 0;
+    for (size_t i = 0; i < length; i++) {
+        char c = name[i];
+        int plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+        if (!plain && (i == 0 || (c != '.' && c != '_' && c != '-'))) return 0;
+    }
+    return 1;
+}
+
+static int slot_valid(const ac_slot_t *slot) {
+    return slot->checksum == ac_crc32(slot, SLOT_CHECKED);
+}
+
+int ac_position_decode(const uint8_t bytes[AC_POSITION_SIZE], ac_slot_t *out) {
+    ac_slot_t slots[2];
+    memcpy(slots, bytes, sizeof slots);
+    int valid0 = slot_valid(&slots[0]), valid1 = slot_valid(&slots[1]);
+    if (!valid0 && !valid1) return -1;
+    int winner = valid1 && (!valid0 || slots[1].generation > slots[0].generation);
+    *out = slots[winner];
+    return winner;
+}
+
+static int create(const ac_directory_t *dir, int readers_fd, const char *file, uint64_t segment,
+                  uint64_t offset) {
+    char temporary[FILE_NAME_MAX + 32];
+    ac_slot_t slots[2] = {{0}};
+    slots[0] = (ac_slot_t){
+        .segment = segment, .offset = offset, .heartbeat_ns = ac_os_now_ns(), .generation = 1};
+    slots[0].checksum = ac_crc32(&slots[0], SLOT_CHECKED);
+    snprintf(temporary, sizeof temporary, "%s.%d.tmp", file, (int)getpid());
+    int fd = ac_os_open_at(readers_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, dir->mode);
+    if (fd < 0) return fd;
+    int rc = ac_os_chmod(fd, dir->mode);
+    if (rc == 0) rc = ac_os_write_at(fd, slots, sizeof slots, 0);
+    if (rc == 0) rc = ac_os_sync(fd);
+    ac_os_close(fd);
+    if (rc == 0) rc = ac_os_rename_new(readers_fd, temporary, file);
+    if (rc == 0) rc = ac_os_sync_dir(readers_fd);
+    if (rc < 0) ac_os_unlink(readers_fd, temporary);
+    return rc == -EEXIST ? 0 : rc; /* another process was first: the lock decides between us */
+}
+
+static int open_or_create(const ac_directory_t *dir, int readers_fd, const char *file,
+                          uint64_t segment, uint64_t offset, int *created, struct stat *info,
+                          ac_error_t *err) {
+    *created = 0;
+    int fd = ac_file_open(dir, readers_fd, file, O_RDWR, info, err);
+    if (fd != AC_E_NOT_FOUND) return fd;
+    int rc = create(dir, readers_fd, file, segment, offset);
+    if (rc < 0)
+        return ac_fail_os_in(err, rc, dir->path, file, "cannot create the position of reader");
+    *created = 1;
+    return ac_file_open(dir, readers_fd, file, O_RDWR, info, err);
+}
+
+static int load(ac_position_t *position, int fd, const char *path, ac_error_t *err) {
+    int error;
+    int rc = ac_lock_take(&position->lock, fd);
+    if (rc == -EWOULDBLOCK)
+        return ac_fail(err, AC_E_READER_BUSY, 0, path, 0,
+                       "another live reader uses this name; choose another, or close that one");
+    if (rc < 0) return ac_fail_os(err, rc, path, "cannot lock");
+    position->map = ac_map_new(fd, AC_POSITION_SIZE, 1, &error);
+    if (!position->map) {
+        ac_lock_release(&position->lock);
+        return ac_fail_os(err, error, path, "cannot map");
+    }
+    position->slot = ac_position_decode(position->map->base, &position->current);
+    if (position->slot < 0) {
+        ac_map_release(position->map);
+        ac_lock_release(&position->lock);
+        position->map = NULL;
+        return ac_fail(err, AC_E_POSITION_CORRUPT, 0, path, 0,
+                       "neither slot is valid; remove the file to start this reader afresh");
+    }
+    pthread_mutex_init(&position->mutex, NULL);
+    return AC_OK;
+}
+
+int ac_position_open(ac_position_t *position, const ac_directory_t *dir, int dir_fd,
+                     const char *name, uint64_t segment, uint64_t offset, int *created,
+                     ac_error_t *err) {
+    char file[FILE_NAME_MAX], path[1300];
+    struct stat info;
+    if (!ac_reader_name_valid(name))
+        return ac_fail(err, AC_E_NAME, 0, dir->path, 0,
+                       "reader name must match [A-Za-z0-9][A-Za-z0-9._-]{0,63}");
+    snprintf(file, sizeof file, "%s.meta", name);
+    snprintf(path, sizeof path, "%s/readers/%s", dir->path, file);
+    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 1, err);
+    if (readers_fd < 0) return readers_fd;
+    int fd = open_or_create(dir, readers_fd, file, segment, offset, created, &info, err);
+    ac_os_close(readers_fd);
+    if (fd < 0) return fd;
+    int rc;
+    if (info.st_size < AC_POSITION_SIZE)
+        rc = ac_fail(err, AC_E_POSITION_CORRUPT, 0, path, (uint64_t)info.st_size,
+                     "%lld bytes long instead of 80; remove the file to start this reader afresh",
+                     (long long)info.st_size);
+    else
+        rc = load(position, fd, path, err);
+    ac_os_close(fd);
+    return rc;
+}
+
+static void store_locked(ac_position_t *position, uint64_t segment, uint64_t offset,
+                         uint64_t now_ns) {
+    ac_slot_t *slot = &position->current;
+    slot->segment = segment;
+    slot->offset = offset;
+    slot->heartbeat_ns = now_ns;
+    slot->generation++;
+    slot->checksum = ac_crc32(slot, SLOT_CHECKED);
+    slot->zero = 0;
+    position->slot ^= 1; /* never over the slot that is valid now */
+    memcpy(position->map->base + (size_t)position->slot * sizeof *slot, slot, sizeof *slot);
+}
+
+void ac_position_store(ac_position_t *position, uint64_t segment, uint64_t offset,
+                       uint64_t now_ns) {
+    pthread_mutex_lock(&position->mutex);
+    store_locked(position, segment, offset, now_ns);
+    pthread_mutex_unlock(&position->mutex);
+}
+
+void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns) {
+    pthread_mutex_lock(&position->mutex);
+    store_locked(position, position->current.segment, position->current.offset, now_ns);
+    pthread_mutex_unlock(&position->mutex);
+}
+
+int ac_position_sync(ac_position_t *position) {
+    return ac_os_map_sync(position->map->base, 0, AC_POSITION_SIZE);
+}
+
+void ac_position_close(ac_position_t *position) {
+    if (!position->map) return;
+    ac_map_release(position->map);
+    ac_lock_release(&position->lock);
+    pthread_mutex_destroy(&position->mutex);
+    position->map = NULL;
+}
+
+typedef struct each {
+    const ac_directory_t *dir;
+    int readers_fd;
+    int seen;
+    ac_position_visit_t visit;
+    void *context;
+} each_t;
+
+static int visit_file(void *context, const char *file) {
+    each_t *each = context;
+    char name[AC_READER_NAME_MAX + 1];
+    uint8_t bytes[AC_POSITION_SIZE];
+    ac_slot_t slot;
+    struct stat info;
+    size_t length = strlen(file);
+    if (length <= 5 || length - 5 > AC_READER_NAME_MAX || strcmp(file + length - 5, ".meta") != 0)
+        return 0;
+    if (++each->seen > AC_READERS_MAX) return -EMFILE;
+    memcpy(name, file, length - 5);
+    name[length - 5] = 0;
+    int fd = ac_file_open(each->dir, each->readers_fd, file, O_RDONLY, &info, NULL);
+    if (fd < 0) return 0; /* removed meanwhile, or not a position */
+    int got = ac_os_read_at(fd, bytes, sizeof bytes, 0);
+    ac_os_close(fd);
+    if (got == AC_POSITION_SIZE && ac_position_decode(bytes, &slot) >= 0)
+        each->visit(each->context, name, &slot);
+    return 0;
+}
+
+int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
+                     void *context, ac_error_t *err) {
+    ac_error_t ignored;
+    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 0, &ignored);
+    if (readers_fd == AC_E_NOT_FOUND) return AC_OK;
+    if (readers_fd < 0) {
+        if (err) *err = ignored;
+        return readers_fd;
+    }
+    each_t each = {dir, readers_fd, 0, visit, context};
+    int rc = ac_os_list(readers_fd, visit_file, &each);
+    ac_os_close(readers_fd);
+    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot list readers") : AC_OK;
+}

@@ -1,0 +1,59 @@
+/* readers/NAME.meta: where a named reader has committed to, in two slots of 40 bytes.
+ *
+ *   0 u64 segment   8 u64 offset   16 u64 heartbeat_ns   24 u64 generation   32 u32 CRC-32   36 zero
+ *
+ * Written by the reader (one live one per name: the file is locked) and by its process's housekeeper,
+ * under a mutex; read by the writer for retention and capacity. A store goes into the older slot, so a
+ * process killed half-way leaves the other one intact. A stale position only means that a message is
+ * delivered again or a segment is kept longer. */
+#ifndef AC_POSITION_H
+#define AC_POSITION_H
+
+#include "directory.h"
+#include "lock.h"
+#include "map.h"
+
+#include <pthread.h>
+
+enum { AC_POSITION_SIZE = 80, AC_READER_NAME_MAX = 64, AC_READERS_MAX = 4096 };
+
+typedef struct ac_slot {
+    uint64_t segment;
+    uint64_t offset;
+    uint64_t heartbeat_ns;
+    uint64_t generation;
+    uint32_t checksum;
+    uint32_t zero;
+} ac_slot_t;
+
+_Static_assert(sizeof(ac_slot_t) == 40, "reader slot");
+
+typedef struct ac_position {
+    ac_map_t *map;
+    ac_lock_t lock;
+    pthread_mutex_t mutex;
+    ac_slot_t current;
+    int slot; /* where `current` is */
+} ac_position_t;
+
+/* [A-Za-z0-9][A-Za-z0-9._-]{0,63} */
+int ac_reader_name_valid(const char *name);
+
+/* Which slot is valid and newer (0 or 1), with its content; -1 if neither is valid. */
+int ac_position_decode(const uint8_t bytes[AC_POSITION_SIZE], ac_slot_t *out);
+
+/* Opens and locks it; a missing one is created at the given position (*created = 1). */
+int ac_position_open(ac_position_t *position, const ac_directory_t *dir, int dir_fd,
+                     const char *name, uint64_t segment, uint64_t offset, int *created,
+                     ac_error_t *err);
+void ac_position_store(ac_position_t *position, uint64_t segment, uint64_t offset, uint64_t now_ns);
+void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns);
+int ac_position_sync(ac_position_t *position);
+void ac_position_close(ac_position_t *position);
+
+/* Calls `visit` for every reader of the queue whose file can be decoded. */
+typedef void (*ac_position_visit_t)(void *context, const char *name, const ac_slot_t *slot);
+int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
+                     void *context, ac_error_t *err);
+
+#endif

@@ -1,0 +1,183 @@
+#include "hot.h"
+
+#include "record.h"
+
+#include <structmember.h>
+
+/* ---- segment ---- */
+
+SegmentObject *segment_new(ac_map_t *map, PyObject *source, uint64_t queue_id) {
+    SegmentObject *self = PyObject_New(SegmentObject, &Segment_Type);
+    if (!self) return NULL;
+    ac_map_retain(map);
+    self->map = map;
+    self->source = Py_NewRef(source);
+    self->queue_id = queue_id;
+    return self;
+}
+
+static void segment_dealloc(SegmentObject *self) {
+    ac_map_release(self->map);
+    Py_DECREF(self->source);
+    PyObject_Free(self);
+}
+
+PyTypeObject Segment_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.Segment",
+    .tp_basicsize = sizeof(SegmentObject),
+    .tp_dealloc = (destructor)segment_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "A mapped segment that messages keep alive.",
+};
+
+/* ---- message ---- */
+
+/* Messages come and go one at a time: keeping a few saves the allocator's work. */
+#ifdef Py_GIL_DISABLED
+#define FREE_LIST_SIZE 0
+#else
+#define FREE_LIST_SIZE 64
+static MessageObject *free_list[FREE_LIST_SIZE];
+static int free_count;
+#endif
+
+PyObject *message_new(SegmentObject *segment, const ac_message_t *message) {
+    MessageObject *self;
+#if FREE_LIST_SIZE
+    if (free_count > 0) {
+        self = free_list[--free_count];
+        (void)PyObject_INIT(self, &Message_Type);
+    } else
+#endif
+    {
+        self = PyObject_New(MessageObject, &Message_Type);
+        if (!self) return NULL;
+    }
+    self->segment = (SegmentObject *)Py_NewRef(segment);
+    self->record = message->record;
+    self->seq = message->seq;
+    self->timestamp_ns = message->timestamp_ns;
+    self->length = message->length;
+    self->type_id = message->type_id;
+    self->flags = message->flags;
+    self->payload = NULL;
+    return (PyObject *)self;
+}
+
+static void message_dealloc(MessageObject *self) {
+    Py_DECREF(self->segment);
+    Py_XDECREF(self->payload);
+#if FREE_LIST_SIZE
+    if (free_count < FREE_LIST_SIZE) {
+        free_list[free_count++] = self;
+        return;
+    }
+#endif
+    PyObject_Free(self);
+}
+
+static const char *payload_at(const MessageObject *self) {
+    return (const char *)self->record + AC_HEADER_SIZE;
+}
+
+static PyObject *message_payload(MessageObject *self, void *unused) {
+    (void)unused;
+    PyObject *payload = self->payload;
+    if (!payload) {
+        payload = PyBytes_FromStringAndSize(payload_at(self), (Py_ssize_t)self->length);
+        if (!payload) return NULL;
+        self->payload = payload;
+    }
+    return Py_NewRef(payload);
+}
+
+static PyObject *message_view(MessageObject *self, void *unused) {
+    (void)unused;
+    return PyMemoryView_FromObject((PyObject *)self);
+}
+
+static PyObject *message_source(MessageObject *self, void *unused) {
+    (void)unused;
+    return Py_NewRef(self->segment->source);
+}
+
+static PyObject *message_queue_id(MessageObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(self->segment->queue_id);
+}
+
+static PyObject *message_cause(MessageObject *self, void *unused) {
+    (void)unused;
+    ac_record_t header;
+    if (!(self->flags & AC_FLAG_CAUSE)) Py_RETURN_NONE;
+    memcpy(&header, self->record, sizeof header);
+    return Py_BuildValue("KK", (unsigned long long)header.cause_source,
+                         (unsigned long long)header.cause_seq);
+}
+
+static PyObject *message_position(MessageObject *self, void *unused) {
+    (void)unused;
+    uint64_t offset = (uint64_t)(self->record - self->segment->map->base);
+    return Py_BuildValue("IK", (unsigned)self->segment->map->segment, (unsigned long long)offset);
+}
+
+static PyObject *message_repr(MessageObject *self) {
+    enum { SHOWN = 32 };
+    Py_ssize_t shown = self->length < SHOWN ? (Py_ssize_t)self->length : SHOWN;
+    PyObject *start = PyBytes_FromStringAndSize(payload_at(self), shown);
+    if (!start) return NULL;
+    PyObject *text = PyUnicode_FromFormat(
+        "<Message seq=%llu timestamp_ns=%llu type_id=%u source=%R payload=%R%s (%u bytes)>",
+        (unsigned long long)self->seq, (unsigned long long)self->timestamp_ns,
+        (unsigned)self->type_id, self->segment->source, start, self->length > SHOWN ? "…" : "",
+        (unsigned)self->length);
+    Py_DECREF(start);
+    return text;
+}
+
+static Py_ssize_t message_length(MessageObject *self) {
+    return (Py_ssize_t)self->length;
+}
+
+static int message_getbuffer(MessageObject *self, Py_buffer *view, int flags) {
+    return PyBuffer_FillInfo(view, (PyObject *)self, (void *)(uintptr_t)payload_at(self),
+                             (Py_ssize_t)self->length, 1, flags);
+}
+
+static PyMemberDef message_members[] = {
+    {"seq", T_ULONGLONG, offsetof(MessageObject, seq), READONLY,
+     "Number of the message in its queue: 0, 1, 2 …"},
+    {"timestamp_ns", T_ULONGLONG, offsetof(MessageObject, timestamp_ns), READONLY,
+     "Unix time in nanoseconds; never smaller than the message before it."},
+    {"type_id", T_USHORT, offsetof(MessageObject, type_id), READONLY, "The writer's message type."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef message_properties[] = {
+    {"payload", (getter)message_payload, NULL, "The payload as bytes, copied on first use.", NULL},
+    {"view", (getter)message_view, NULL,
+     "The payload as a read-only memoryview into the segment, without copying.", NULL},
+    {"source", (getter)message_source, NULL, "Name of the queue the message came from.", NULL},
+    {"queue_id", (getter)message_queue_id, NULL, "Identity of that queue.", NULL},
+    {"cause", (getter)message_cause, NULL,
+     "(queue_id, seq) of the message that caused this one, or None.", NULL},
+    {"position", (getter)message_position, NULL, "(segment, offset) of the record.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PySequenceMethods message_sequence = {.sq_length = (lenfunc)message_length};
+static PyBufferProcs message_buffer = {.bf_getbuffer = (getbufferproc)message_getbuffer};
+
+PyTypeObject Message_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle.Message",
+    .tp_basicsize = sizeof(MessageObject),
+    .tp_dealloc = (destructor)message_dealloc,
+    .tp_repr = (reprfunc)message_repr,
+    .tp_as_sequence = &message_sequence,
+    .tp_as_buffer = &message_buffer,
+    .tp_members = message_members,
+    .tp_getset = message_properties,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc =
+        PyDoc_STR("One message. Keeps its segment mapped as long as it, or a view of it, lives."),
+};

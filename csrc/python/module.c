@@ -1,0 +1,73 @@
+#include "hot.h"
+
+static PyObject *error_factory;
+
+PyObject *hot_set_error_factory(PyObject *module, PyObject *factory) {
+    (void)module;
+    Py_XSETREF(error_factory, Py_NewRef(factory));
+    Py_RETURN_NONE;
+}
+
+PyObject *raise_engine_error(const ac_error_t *err) {
+    if (!error_factory) {
+        PyErr_Format(PyExc_RuntimeError, "%s: %s", err->path, err->detail);
+        return NULL;
+    }
+    PyObject *exception = PyObject_CallFunction(
+        error_factory, "iisKs(KK)(KK)", err->code, err->sys_errno, err->path,
+        (unsigned long long)err->offset, err->detail, (unsigned long long)err->wanted_segment,
+        (unsigned long long)err->wanted_offset, (unsigned long long)err->first_segment,
+        (unsigned long long)err->first_offset);
+    if (exception) {
+        PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+        Py_DECREF(exception);
+    }
+    return NULL;
+}
+
+/* What a method call costs when it does nothing: the yardstick of the benchmarks. */
+static PyObject *hot_nothing(PyObject *module, PyObject *argument) {
+    (void)module;
+    (void)argument;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"set_error_factory", hot_set_error_factory, METH_O,
+     "set_error_factory(f): f(code, errno, path, offset, detail, wanted, nearest) -> exception"},
+    {"nothing", hot_nothing, METH_O, "nothing(object): does nothing."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "aiochronicle._hot",
+    .m_doc = "CPython types for everything that happens once per message.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+static int add_type(PyObject *module, const char *name, PyTypeObject *type) {
+    if (PyType_Ready(type) < 0) return -1;
+    return PyModule_AddObjectRef(module, name, (PyObject *)type);
+}
+
+PyMODINIT_FUNC PyInit__hot(void);
+
+PyMODINIT_FUNC PyInit__hot(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (!module) return NULL;
+    if (add_type(module, "Segment", &Segment_Type) < 0 ||
+        add_type(module, "Message", &Message_Type) < 0 ||
+        add_type(module, "Reader", &Reader_Type) < 0 ||
+        add_type(module, "ReaderIterator", &ReaderIterator_Type) < 0 ||
+        add_type(module, "Writer", &Writer_Type) < 0 ||
+        add_type(module, "Reservation", &Reservation_Type) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+#ifdef Py_GIL_DISABLED
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
+    return module;
+}

@@ -1,0 +1,320 @@
+#include "hot.h"
+
+#include "os.h"
+#include "reader.h"
+
+typedef struct {
+    PyObject_HEAD ac_reader_t *reader;
+    SegmentObject *segment; /* of the newest message */
+    PyObject *source;
+    uint64_t queue_id;
+    uint64_t commit_every; /* 0 = by hand */
+    uint64_t uncommitted;  /* messages handed out since the last automatic commit */
+} ReaderObject;
+
+typedef struct {
+    PyObject_HEAD ReaderObject *reader;
+} ReaderIteratorObject;
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    (void)args;
+    (void)keywords;
+    return type->tp_alloc(type, 0);
+}
+
+static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"address", "source", "queue_id", "commit_every", NULL};
+    unsigned long long address, queue_id, commit_every;
+    PyObject *source;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KUKK", names, &address, &source, &queue_id,
+                                     &commit_every))
+        return -1;
+    if (self->reader) {
+        PyErr_SetString(PyExc_RuntimeError, "reader is initialised already");
+        return -1;
+    }
+    self->reader = (ac_reader_t *)(uintptr_t)address;
+    self->source = Py_NewRef(source);
+    self->queue_id = queue_id;
+    self->commit_every = commit_every;
+    return 0;
+}
+
+static void reader_dealloc(ReaderObject *self) {
+    ac_reader_t *reader = self->reader;
+    self->reader = NULL;
+    if (reader) {
+        Py_BEGIN_ALLOW_THREADS;
+        ac_reader_free(reader);
+        Py_END_ALLOW_THREADS;
+    }
+    Py_XDECREF(self->segment);
+    Py_XDECREF(self->source);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int enter_segment(ReaderObject *self) {
+    SegmentObject *segment = segment_new(self->reader->map, self->source, self->queue_id);
+    if (!segment) return -1;
+    Py_XSETREF(self->segment, segment);
+    return 0;
+}
+
+/* What was handed out before has been dealt with: the caller is asking for more. */
+static int commit_automatically(ReaderObject *self) {
+    ac_error_t err;
+    ac_reader_t *reader = self->reader;
+    self->uncommitted = 0;
+    if (ac_reader_commit(reader, reader->segment, reader->offset, 0, &err) == AC_OK) return 0;
+    raise_engine_error(&err);
+    return -1;
+}
+
+/* The next message, or NULL: with an exception set, or nothing there now. */
+static PyObject *take(ReaderObject *self) {
+    ac_message_t message;
+    ac_error_t err;
+    ac_reader_t *reader = self->reader;
+    if (self->commit_every && self->uncommitted >= self->commit_every &&
+        commit_automatically(self) < 0)
+        return NULL;
+    int rc = ac_reader_try_next(reader, &message);
+    if (rc != 1) {
+        rc = ac_reader_next(reader, &message, &err);
+        if (rc == 0) return NULL;
+        if (rc < 0) return raise_engine_error(&err);
+    }
+    if (AC_UNLIKELY(!self->segment || self->segment->map != reader->map) && enter_segment(self) < 0)
+        return NULL;
+    self->uncommitted++;
+    return message_new(self->segment, &message);
+}
+
+static PyObject *reader_poll(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    PyObject *message;
+    HOT_BEGIN(self);
+    message = take(self);
+    HOT_END();
+    if (!message && !PyErr_Occurred()) Py_RETURN_NONE;
+    return message;
+}
+
+static int batch_limits(PyObject *const *args, Py_ssize_t count, PyObject *names,
+                        Py_ssize_t *max_messages, Py_ssize_t *max_bytes) {
+    PyObject *values[2] = {NULL, NULL};
+    static const char *const known[2] = {"max_messages", "max_bytes"};
+    if (count > 2) {
+        PyErr_SetString(PyExc_TypeError, "read_batch takes at most 2 positional arguments");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        values[i] = args[i];
+    for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        int found = 0;
+        for (int k = 0; k < 2; k++)
+            if (PyUnicode_CompareWithASCIIString(name, known[k]) == 0) {
+                values[k] = args[count + i];
+                found = 1;
+            }
+        if (!found) {
+            PyErr_Format(PyExc_TypeError, "read_batch has no argument %R", name);
+            return -1;
+        }
+    }
+    *max_messages = 1024;
+    *max_bytes = PY_SSIZE_T_MAX;
+    if (values[0] && values[0] != Py_None) *max_messages = PyLong_AsSsize_t(values[0]);
+    if (values[1] && values[1] != Py_None && !PyErr_Occurred())
+        *max_bytes = PyLong_AsSsize_t(values[1]);
+    if (PyErr_Occurred()) return -1;
+    if (*max_messages > 0 && *max_bytes > 0) return 0;
+    PyErr_SetString(PyExc_ValueError, "max_messages and max_bytes must be positive");
+    return -1;
+}
+
+/* An error behind the first message is not lost: the position stays, and the next call raises it. */
+static PyObject *collect(ReaderObject *self, Py_ssize_t max_messages, Py_ssize_t max_bytes) {
+    PyObject *list = PyList_New(0);
+    Py_ssize_t bytes = 0;
+    while (list && PyList_GET_SIZE(list) < max_messages && bytes < max_bytes) {
+        PyObject *message = take(self);
+        if (!message) {
+            if (!PyErr_Occurred()) break;
+            if (PyList_GET_SIZE(list) == 0)
+                Py_CLEAR(list);
+            else
+                PyErr_Clear();
+            break;
+        }
+        bytes += (Py_ssize_t)((MessageObject *)message)->length;
+        int rc = PyList_Append(list, message);
+        Py_DECREF(message);
+        if (rc < 0) Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *reader_read_batch(ReaderObject *self, PyObject *const *args, Py_ssize_t count,
+                                   PyObject *names) {
+    Py_ssize_t max_messages, max_bytes;
+    PyObject *list;
+    if (batch_limits(args, count, names, &max_messages, &max_bytes) < 0) return NULL;
+    HOT_BEGIN(self);
+    list = collect(self, max_messages, max_bytes);
+    HOT_END();
+    return list;
+}
+
+static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssize_t count) {
+    ac_error_t err;
+    uint64_t segment = self->reader->segment, offset = self->reader->offset;
+    if (count > 1) {
+        PyErr_SetString(PyExc_TypeError, "commit takes at most one message");
+        return NULL;
+    }
+    if (count == 1 && args[0] != Py_None) {
+        if (!Py_IS_TYPE(args[0], &Message_Type)) {
+            PyErr_Format(PyExc_TypeError, "commit takes a Message, not %.100s",
+                         Py_TYPE(args[0])->tp_name);
+            return NULL;
+        }
+        const MessageObject *message = (const MessageObject *)args[0];
+        if (message->segment->queue_id != self->queue_id) {
+            PyErr_SetString(PyExc_ValueError, "the message comes from another queue");
+            return NULL;
+        }
+        segment = message->segment->map->segment;
+        offset = (uint64_t)(message->record - message->segment->map->base) +
+                 ac_record_size(message->length);
+    }
+    self->uncommitted = 0;
+    if (ac_reader_commit(self->reader, segment, offset, 0, &err) != AC_OK)
+        return raise_engine_error(&err);
+    Py_RETURN_NONE;
+}
+
+/* Blocks without the interpreter's lock; looks for signals a few times a second. */
+static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
+    enum { SLICE_NS = 200000000 };
+    unsigned long long timeout_ns, spin_ns;
+    ac_error_t err;
+    if (!PyArg_ParseTuple(args, "KK", &timeout_ns, &spin_ns)) return NULL;
+    uint64_t started = ac_os_monotonic_ns();
+    for (;;) {
+        ac_sleep_t sleep;
+        int rc = ac_reader_ready(self->reader, &err);
+        uint64_t waited = ac_os_monotonic_ns() - started;
+        if (rc == 0 && waited < timeout_ns && waited < spin_ns) {
+            Py_BEGIN_ALLOW_THREADS;
+            for (int i = 0; i < 64; i++)
+                ac_cpu_relax();
+            Py_END_ALLOW_THREADS;
+            if (PyErr_CheckSignals() < 0) return NULL;
+            continue;
+        }
+        if (rc == 0 && waited < timeout_ns) {
+            rc = ac_reader_prepare_sleep(self->reader, &sleep, &err);
+            if (rc == 0) {
+                uint64_t left = timeout_ns - waited;
+                Py_BEGIN_ALLOW_THREADS;
+                ac_reader_sleep(&sleep, left < SLICE_NS ? left : SLICE_NS);
+                Py_END_ALLOW_THREADS;
+                if (PyErr_CheckSignals() < 0) return NULL;
+                continue;
+            }
+        }
+        if (rc < 0) return raise_engine_error(&err);
+        return PyBool_FromLong(rc);
+    }
+}
+
+static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    HOT_BEGIN(self);
+    ac_reader_close(self->reader);
+    Py_CLEAR(self->segment);
+    HOT_END();
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_iter(ReaderObject *self) {
+    ReaderIteratorObject *iterator = PyObject_New(ReaderIteratorObject, &ReaderIterator_Type);
+    if (iterator) iterator->reader = (ReaderObject *)Py_NewRef(self);
+    return (PyObject *)iterator;
+}
+
+static PyObject *reader_address(ReaderObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromVoidPtr(self->reader);
+}
+
+static PyObject *reader_closed(ReaderObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(ac_load_relaxed_u32(&self->reader->state) != 0);
+}
+
+static PyObject *reader_source(ReaderObject *self, void *unused) {
+    (void)unused;
+    return Py_NewRef(self->source);
+}
+
+static PyMethodDef reader_methods[] = {
+    {"poll", (PyCFunction)reader_poll, METH_NOARGS,
+     "poll() -> Message | None: the next message if there is one now."},
+    {"read_batch", (PyCFunction)(void (*)(void))reader_read_batch, METH_FASTCALL | METH_KEYWORDS,
+     "read_batch(max_messages=1024, max_bytes=None) -> list[Message]: what is there now, at most "
+     "so "
+     "much; at least one message if there is any. Never waits."},
+    {"commit", (PyCFunction)(void (*)(void))reader_commit, METH_FASTCALL,
+     "commit(message=None): the position behind this message, or behind the last one delivered, "
+     "is where a reader of this name resumes."},
+    {"_wait", (PyCFunction)reader_wait, METH_VARARGS, "_wait(timeout_ns, spin_ns) -> bool"},
+    {"close", (PyCFunction)reader_close, METH_NOARGS,
+     "close(): release the queue. Messages and views stay valid."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef reader_properties[] = {
+    {"_address", (getter)reader_address, NULL, "The engine's handle.", NULL},
+    {"closed", (getter)reader_closed, NULL, "True after close(), and in a forked child.", NULL},
+    {"source", (getter)reader_source, NULL, "Name of the queue.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject Reader_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.Reader",
+    .tp_basicsize = sizeof(ReaderObject),
+    .tp_new = reader_new,
+    .tp_init = (initproc)reader_init,
+    .tp_dealloc = (destructor)reader_dealloc,
+    .tp_iter = (getiterfunc)reader_iter,
+    .tp_methods = reader_methods,
+    .tp_getset = reader_properties,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "Per-message half of a reader; takes over an engine handle.",
+};
+
+static void iterator_dealloc(ReaderIteratorObject *self) {
+    Py_DECREF(self->reader);
+    PyObject_Free(self);
+}
+
+static PyObject *iterator_next(ReaderIteratorObject *self) {
+    PyObject *message;
+    HOT_BEGIN(self->reader);
+    message = take(self->reader);
+    HOT_END();
+    return message;
+}
+
+PyTypeObject ReaderIterator_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.ReaderIterator",
+    .tp_basicsize = sizeof(ReaderIteratorObject),
+    .tp_dealloc = (destructor)iterator_dealloc,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = (iternextfunc)iterator_next,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "Iterates over what is there now.",
+};

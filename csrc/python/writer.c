@@ -1,0 +1,601 @@
+#include "hot.h"
+
+#include "writer.h"
+
+/* Appends run under the interpreter's lock and need nothing else. The slow path may wait (a new segment, a
+ * sync, capacity), so it gives the lock up; `busy` then sends every other thread the slow way too, where
+ * `turn` makes them queue up. */
+typedef struct {
+    PyObject_HEAD ac_writer_t *writer;
+    PyObject *clock; /* NULL: the engine's own */
+    PyThread_type_lock turn;
+    int busy;
+} WriterObject;
+
+typedef struct {
+    PyObject_HEAD WriterObject *writer;
+    PyObject *view;
+    void *room;
+    Py_ssize_t size;
+    Py_ssize_t exports;
+    unsigned type_id;
+    uint64_t timestamp_ns;
+    int open;
+    long long seq;
+} ReservationObject;
+
+static void begin_slow(WriterObject *self) {
+    Py_BEGIN_ALLOW_THREADS;
+    PyThread_acquire_lock(self->turn, WAIT_LOCK);
+    Py_END_ALLOW_THREADS;
+    self->busy = 1;
+}
+
+static void end_slow(WriterObject *self) {
+    self->busy = 0;
+    PyThread_release_lock(self->turn);
+}
+
+static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    (void)args;
+    (void)keywords;
+    return type->tp_alloc(type, 0);
+}
+
+static int writer_init(WriterObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"address", "clock", NULL};
+    unsigned long long address;
+    PyObject *clock;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KO", names, &address, &clock)) return -1;
+    if (self->writer) {
+        PyErr_SetString(PyExc_RuntimeError, "writer is initialised already");
+        return -1;
+    }
+    self->turn = PyThread_allocate_lock();
+    if (!self->turn) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->clock = clock == Py_None ? NULL : Py_NewRef(clock);
+    self->writer = (ac_writer_t *)(uintptr_t)address;
+    return 0;
+}
+
+static void writer_dealloc(WriterObject *self) {
+    ac_writer_t *writer = self->writer;
+    self->writer = NULL;
+    if (writer) {
+        Py_BEGIN_ALLOW_THREADS;
+        ac_writer_free(writer);
+        Py_END_ALLOW_THREADS;
+    }
+    if (self->turn) PyThread_free_lock(self->turn);
+    Py_XDECREF(self->clock);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* ---- append ---- */
+
+typedef struct {
+    PyObject *type_id, *timestamp, *cause;
+} options_t;
+
+static int find_options(PyObject *const *args, Py_ssize_t count, PyObject *names, const char *cause,
+                        const char *timestamp, options_t *out) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        PyObject *value = args[count + i];
+        if (PyUnicode_CompareWithASCIIString(name, "type_id") == 0)
+            out->type_id = value;
+        else if (PyUnicode_CompareWithASCIIString(name, timestamp) == 0)
+            out->timestamp = value;
+        else if (cause && PyUnicode_CompareWithASCIIString(name, cause) == 0)
+            out->cause = value;
+        else {
+            PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R", name);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int type_argument(PyObject *object, unsigned *out) {
+    *out = 0;
+    if (!object) return 0;
+    long value = PyLong_AsLong(object);
+    if (value == -1 && PyErr_Occurred()) return -1;
+    if (value < 0 || value > (long)AC_TYPE_MAX) {
+        PyErr_Format(PyExc_ValueError, "type_id %ld: must be 0 to %u", value, AC_TYPE_MAX);
+        return -1;
+    }
+    *out = (unsigned)value;
+    return 0;
+}
+
+int timestamp_argument(PyObject *object, uint64_t *out) {
+    *out = AC_NOW;
+    if (!object || object == Py_None) return 0;
+    unsigned long long value = PyLong_AsUnsignedLongLong(object);
+    if (value == (unsigned long long)-1 && PyErr_Occurred()) return -1;
+    if (value >= INT64_MAX) {
+        PyErr_Format(PyExc_ValueError, "timestamp_ns %llu is out of range", value);
+        return -1;
+    }
+    *out = value;
+    return 0;
+}
+
+/* Asks the caller's clock, if there is one. */
+static int take_time(WriterObject *self, uint64_t *timestamp_ns) {
+    if (*timestamp_ns != AC_NOW || !self->clock) return 0;
+    PyObject *now = PyObject_CallNoArgs(self->clock);
+    if (!now) return -1;
+    int rc = timestamp_argument(now, timestamp_ns);
+    Py_DECREF(now);
+    if (rc == 0 && *timestamp_ns != AC_NOW)
+        *timestamp_ns = ac_writer_now(self->writer, *timestamp_ns);
+    return rc;
+}
+
+/* A Message, or (queue_id, seq). */
+static int cause_argument(PyObject *object, uint64_t *source, uint64_t *seq) {
+    *source = *seq = 0;
+    if (!object || object == Py_None) return 0;
+    if (Py_IS_TYPE(object, &Message_Type)) {
+        *source = ((MessageObject *)object)->segment->queue_id;
+        *seq = ((MessageObject *)object)->seq;
+        return 0;
+    }
+    unsigned long long a, b;
+    if (!PyTuple_Check(object) || !PyArg_ParseTuple(object, "KK", &a, &b)) {
+        PyErr_SetString(PyExc_TypeError, "cause must be a Message or a tuple (queue_id, seq)");
+        return -1;
+    }
+    *source = a;
+    *seq = b;
+    return 0;
+}
+
+static int64_t append_slow(WriterObject *self, const void *data, size_t length, unsigned type_id,
+                           uint64_t timestamp_ns, uint64_t source, uint64_t cause_seq,
+                           ac_error_t *err) {
+    int64_t seq;
+    begin_slow(self);
+    Py_BEGIN_ALLOW_THREADS;
+    seq = ac_writer_append_cause(self->writer, data, length, type_id, timestamp_ns, source,
+                                 cause_seq, err);
+    Py_END_ALLOW_THREADS;
+    end_slow(self);
+    return seq;
+}
+
+static PyObject *append_buffer(WriterObject *self, const void *data, Py_ssize_t length,
+                               unsigned type_id, uint64_t timestamp_ns, uint64_t source,
+                               uint64_t cause_seq) {
+    ac_error_t err;
+    int64_t seq = AC_E_SLOW;
+    if (AC_UNLIKELY(self->clock != NULL) && take_time(self, &timestamp_ns) < 0) return NULL;
+    HOT_BEGIN(self);
+    if (AC_LIKELY(!self->busy))
+        seq = ac_writer_try_append(self->writer, data, (size_t)length, type_id, timestamp_ns,
+                                   source, cause_seq);
+    HOT_END();
+    if (AC_UNLIKELY(seq == AC_E_SLOW))
+        seq =
+            append_slow(self, data, (size_t)length, type_id, timestamp_ns, source, cause_seq, &err);
+    return seq < 0 ? raise_engine_error(&err) : PyLong_FromLongLong(seq);
+}
+
+static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssize_t count,
+                               PyObject *names) {
+    options_t options = {NULL, NULL, NULL};
+    unsigned type_id = 0;
+    uint64_t timestamp_ns = AC_NOW, source = 0, cause_seq = 0;
+    if (count != 1) {
+        PyErr_Format(PyExc_TypeError, "append takes 1 positional argument, the payload; got %zd",
+                     count);
+        return NULL;
+    }
+    if (names && (find_options(args, count, names, "cause", "timestamp_ns", &options) < 0 ||
+                  type_argument(options.type_id, &type_id) < 0 ||
+                  timestamp_argument(options.timestamp, &timestamp_ns) < 0 ||
+                  cause_argument(options.cause, &source, &cause_seq) < 0))
+        return NULL;
+    PyObject *payload = args[0];
+    if (AC_LIKELY(PyBytes_CheckExact(payload)))
+        return append_buffer(self, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), type_id,
+                             timestamp_ns, source, cause_seq);
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(payload, &buffer, PyBUF_SIMPLE) < 0) return NULL;
+    PyObject *result =
+        append_buffer(self, buffer.buf, buffer.len, type_id, timestamp_ns, source, cause_seq);
+    PyBuffer_Release(&buffer);
+    return result;
+}
+
+/* ---- append_many ---- */
+
+typedef struct {
+    PyObject *sequence;
+    ac_slice_t *slices;
+    uint64_t *timestamps;
+    Py_buffer *buffers; /* only for items that are not bytes */
+    Py_ssize_t count, buffered;
+} batch_t;
+
+static void batch_clear(batch_t *batch) {
+    for (Py_ssize_t i = 0; i < batch->buffered; i++)
+        PyBuffer_Release(&batch->buffers[i]);
+    PyMem_Free(batch->buffers);
+    PyMem_Free(batch->slices);
+    PyMem_Free(batch->timestamps);
+    Py_XDECREF(batch->sequence);
+}
+
+static int batch_add(batch_t *batch, Py_ssize_t i, PyObject *item) {
+    if (AC_LIKELY(PyBytes_CheckExact(item))) {
+        batch->slices[i].data = PyBytes_AS_STRING(item);
+        batch->slices[i].length = (size_t)PyBytes_GET_SIZE(item);
+        return 0;
+    }
+    if (!batch->buffers) {
+        batch->buffers = PyMem_Calloc((size_t)batch->count, sizeof *batch->buffers);
+        if (!batch->buffers) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    Py_buffer *buffer = &batch->buffers[batch->buffered];
+    if (PyObject_GetBuffer(item, buffer, PyBUF_SIMPLE) < 0) return -1;
+    batch->buffered++;
+    batch->slices[i].data = buffer->buf;
+    batch->slices[i].length = (size_t)buffer->len;
+    return 0;
+}
+
+static int batch_timestamps(batch_t *batch, PyObject *object) {
+    if (!object || object == Py_None) return 0;
+    PyObject *sequence = PySequence_Fast(object, "timestamps_ns must be a sequence of integers");
+    if (!sequence) return -1;
+    int rc = -1;
+    if (PySequence_Fast_GET_SIZE(sequence) != batch->count) {
+        PyErr_Format(PyExc_ValueError, "%zd payloads but %zd timestamps", batch->count,
+                     PySequence_Fast_GET_SIZE(sequence));
+    } else if (!(batch->timestamps =
+                     PyMem_Malloc((size_t)batch->count * sizeof *batch->timestamps + 1))) {
+        PyErr_NoMemory();
+    } else {
+        rc = 0;
+        for (Py_ssize_t i = 0; i < batch->count && rc == 0; i++) {
+            PyObject *item = PySequence_Fast_GET_ITEM(sequence, i);
+            if (item == Py_None) {
+                PyErr_SetString(PyExc_TypeError, "timestamps_ns must not contain None");
+                rc = -1;
+            } else {
+                rc = timestamp_argument(item, &batch->timestamps[i]);
+            }
+        }
+    }
+    Py_DECREF(sequence);
+    return rc;
+}
+
+/* One reading of the caller's clock serves the whole batch, as the engine's own would. */
+static int batch_clock(WriterObject *self, batch_t *batch) {
+    uint64_t now = AC_NOW;
+    if (!self->clock || batch->timestamps || batch->count == 0) return 0;
+    if (take_time(self, &now) < 0) return -1;
+    batch->timestamps = PyMem_Malloc((size_t)batch->count * sizeof *batch->timestamps);
+    if (!batch->timestamps) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < batch->count; i++)
+        batch->timestamps[i] = now;
+    return 0;
+}
+
+static int64_t append_batch(WriterObject *self, const batch_t *batch, unsigned type_id,
+                            ac_error_t *err) {
+    int64_t seq;
+    size_t count = (size_t)batch->count;
+    uint64_t size = 0;
+    for (size_t i = 0; i < count; i++)
+        size += ac_record_size(batch->slices[i].length);
+    const ac_writer_t *writer = self->writer;
+    if (!self->busy && writer->offset + size <= writer->limit)
+        return ac_writer_append_many(self->writer, batch->slices, count, type_id, batch->timestamps,
+                                     err);
+    begin_slow(self);
+    Py_BEGIN_ALLOW_THREADS;
+    seq =
+        ac_writer_append_many(self->writer, batch->slices, count, type_id, batch->timestamps, err);
+    Py_END_ALLOW_THREADS;
+    end_slow(self);
+    return seq;
+}
+
+static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, Py_ssize_t count,
+                                    PyObject *names) {
+    options_t options = {NULL, NULL, NULL};
+    unsigned type_id = 0;
+    ac_error_t err;
+    batch_t batch = {0};
+    PyObject *result = NULL;
+    if (count != 1) {
+        PyErr_Format(PyExc_TypeError,
+                     "append_many takes 1 positional argument, the payloads; got %zd", count);
+        return NULL;
+    }
+    if (names && (find_options(args, count, names, NULL, "timestamps_ns", &options) < 0 ||
+                  type_argument(options.type_id, &type_id) < 0))
+        return NULL;
+    if (PyBytes_Check(args[0]) || PyUnicode_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "append_many takes a sequence of payloads, not one payload");
+        return NULL;
+    }
+    batch.sequence = PySequence_Fast(args[0], "append_many takes a sequence of payloads");
+    if (!batch.sequence) return NULL;
+    batch.count = PySequence_Fast_GET_SIZE(batch.sequence);
+    batch.slices = PyMem_Malloc((size_t)batch.count * sizeof *batch.slices + 1);
+    if (!batch.slices) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < batch.count; i++)
+        if (batch_add(&batch, i, PySequence_Fast_GET_ITEM(batch.sequence, i)) < 0) goto done;
+    if (batch_timestamps(&batch, options.timestamp) < 0 || batch_clock(self, &batch) < 0) goto done;
+    int64_t first;
+    HOT_BEGIN(self);
+    first = append_batch(self, &batch, type_id, &err);
+    HOT_END();
+    if (first < 0)
+        raise_engine_error(&err);
+    else
+        result = PyObject_CallFunction((PyObject *)&PyRange_Type, "LL", (long long)first,
+                                       (long long)first + (long long)batch.count);
+done:
+    batch_clear(&batch);
+    return result;
+}
+
+/* ---- reserve ---- */
+
+static PyObject *writer_reserve(WriterObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"size", "type_id", "timestamp_ns", NULL};
+    Py_ssize_t size;
+    PyObject *type_object = NULL, *timestamp = NULL;
+    unsigned type_id;
+    uint64_t timestamp_ns;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n|$OO", names, &size, &type_object,
+                                     &timestamp))
+        return NULL;
+    if (type_argument(type_object, &type_id) < 0 ||
+        timestamp_argument(timestamp, &timestamp_ns) < 0)
+        return NULL;
+    if (size < 0) {
+        PyErr_Format(PyExc_ValueError, "cannot reserve %zd bytes", size);
+        return NULL;
+    }
+    ReservationObject *reservation = PyObject_New(ReservationObject, &Reservation_Type);
+    if (!reservation) return NULL;
+    reservation->writer = (WriterObject *)Py_NewRef(self);
+    reservation->view = NULL;
+    reservation->room = NULL;
+    reservation->size = size;
+    reservation->exports = 0;
+    reservation->type_id = type_id;
+    reservation->timestamp_ns = timestamp_ns;
+    reservation->open = 0;
+    reservation->seq = -1;
+    return (PyObject *)reservation;
+}
+
+static PyObject *reservation_enter(ReservationObject *self, PyObject *unused) {
+    (void)unused;
+    ac_error_t err;
+    int rc;
+    WriterObject *writer = self->writer;
+    if (self->open || self->seq >= 0) {
+        PyErr_SetString(PyExc_RuntimeError, "a reservation can be entered once");
+        return NULL;
+    }
+    begin_slow(writer);
+    Py_BEGIN_ALLOW_THREADS;
+    rc = ac_writer_reserve(writer->writer, (size_t)self->size, &self->room, &err);
+    Py_END_ALLOW_THREADS;
+    end_slow(writer);
+    if (rc != AC_OK) return raise_engine_error(&err);
+    self->open = 1;
+    self->view = PyMemoryView_FromObject((PyObject *)self);
+    if (!self->view) {
+        self->open = 0;
+        ac_writer_abort(writer->writer);
+        return NULL;
+    }
+    return Py_NewRef(self->view);
+}
+
+static int reservation_release_view(ReservationObject *self) {
+    PyObject *view = self->view;
+    self->view = NULL;
+    if (!view) return 0;
+    PyObject *released = PyObject_CallMethod(view, "release", NULL);
+    Py_DECREF(view);
+    Py_XDECREF(released);
+    if (released && self->exports == 0) return 0;
+    PyErr_Clear();
+    PyErr_SetString(PyExc_BufferError,
+                    "the reserved memory is still referenced (a slice, an array); nothing was "
+                    "written. Release it before leaving the with block");
+    return -1;
+}
+
+static PyObject *reservation_exit(ReservationObject *self, PyObject *args) {
+    PyObject *type, *value, *traceback;
+    ac_error_t err;
+    int64_t seq;
+    WriterObject *writer = self->writer;
+    if (!PyArg_ParseTuple(args, "OOO", &type, &value, &traceback)) return NULL;
+    if (!self->open) Py_RETURN_FALSE;
+    self->open = 0;
+    if (reservation_release_view(self) < 0) {
+        ac_writer_abort(writer->writer);
+        if (type == Py_None) return NULL;
+        PyErr_Clear(); /* the exception of the block goes first */
+        Py_RETURN_FALSE;
+    }
+    if (type != Py_None) {
+        ac_writer_abort(writer->writer);
+        Py_RETURN_FALSE;
+    }
+    uint64_t timestamp_ns = self->timestamp_ns;
+    if (take_time(writer, &timestamp_ns) < 0) {
+        ac_writer_abort(writer->writer);
+        return NULL;
+    }
+    begin_slow(writer);
+    Py_BEGIN_ALLOW_THREADS;
+    seq = ac_writer_commit(writer->writer, self->type_id, timestamp_ns, &err);
+    Py_END_ALLOW_THREADS;
+    end_slow(writer);
+    if (seq < 0) return raise_engine_error(&err);
+    self->seq = seq;
+    Py_RETURN_FALSE;
+}
+
+static int reservation_getbuffer(ReservationObject *self, Py_buffer *view, int flags) {
+    if (!self->open) {
+        PyErr_SetString(PyExc_BufferError, "the reservation is not open");
+        return -1;
+    }
+    if (PyBuffer_FillInfo(view, (PyObject *)self, self->room, self->size, 0, flags) < 0) return -1;
+    self->exports++;
+    return 0;
+}
+
+static void reservation_releasebuffer(ReservationObject *self, Py_buffer *view) {
+    (void)view;
+    self->exports--;
+}
+
+static void reservation_dealloc(ReservationObject *self) {
+    if (self->open) ac_writer_abort(self->writer->writer);
+    Py_XDECREF(self->view);
+    Py_DECREF(self->writer);
+    PyObject_Free(self);
+}
+
+static PyObject *reservation_seq(ReservationObject *self, void *unused) {
+    (void)unused;
+    if (self->seq < 0) Py_RETURN_NONE;
+    return PyLong_FromLongLong(self->seq);
+}
+
+static PyMethodDef reservation_methods[] = {
+    {"__enter__", (PyCFunction)reservation_enter, METH_NOARGS,
+     "The reserved bytes as a writable memoryview."},
+    {"__exit__", (PyCFunction)reservation_exit, METH_VARARGS,
+     "Commits the message; after an exception nothing is written."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef reservation_properties[] = {
+    {"seq", (getter)reservation_seq, NULL, "The message's seq once it is committed, else None.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyBufferProcs reservation_buffer = {
+    .bf_getbuffer = (getbufferproc)reservation_getbuffer,
+    .bf_releasebuffer = (releasebufferproc)reservation_releasebuffer,
+};
+
+PyTypeObject Reservation_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle.Reservation",
+    .tp_basicsize = sizeof(ReservationObject),
+    .tp_dealloc = (destructor)reservation_dealloc,
+    .tp_as_buffer = &reservation_buffer,
+    .tp_methods = reservation_methods,
+    .tp_getset = reservation_properties,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = PyDoc_STR("Room for one message inside the segment; a context manager."),
+};
+
+/* ---- the rest of the writer ---- */
+
+static PyObject *writer_heartbeat(WriterObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"timestamp_ns", NULL};
+    PyObject *timestamp = NULL;
+    uint64_t timestamp_ns;
+    ac_error_t err;
+    int rc;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &timestamp) ||
+        timestamp_argument(timestamp, &timestamp_ns) < 0 || take_time(self, &timestamp_ns) < 0)
+        return NULL;
+    begin_slow(self);
+    rc = ac_writer_heartbeat(self->writer, timestamp_ns, &err);
+    end_slow(self);
+    if (rc != AC_OK) return raise_engine_error(&err);
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_close(WriterObject *self, PyObject *unused) {
+    (void)unused;
+    ac_error_t err;
+    int rc;
+    begin_slow(self);
+    Py_BEGIN_ALLOW_THREADS;
+    rc = ac_writer_close(self->writer, &err);
+    Py_END_ALLOW_THREADS;
+    end_slow(self);
+    if (rc != AC_OK) return raise_engine_error(&err);
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_address(WriterObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromVoidPtr(self->writer);
+}
+
+static PyObject *writer_closed(WriterObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(ac_load_relaxed_u32(&self->writer->state) != AC_STATE_OPEN);
+}
+
+static PyMethodDef writer_methods[] = {
+    {"append", (PyCFunction)(void (*)(void))writer_append, METH_FASTCALL | METH_KEYWORDS,
+     "append(payload, *, type_id=0, timestamp_ns=None, cause=None) -> int\n\n"
+     "Appends one message and returns its seq. It is visible to readers before append returns."},
+    {"append_many", (PyCFunction)(void (*)(void))writer_append_many, METH_FASTCALL | METH_KEYWORDS,
+     "append_many(payloads, *, type_id=0, timestamps_ns=None) -> range\n\n"
+     "Appends all messages so that readers see either none or all of them; returns their seqs."},
+    {"reserve", (PyCFunction)(void (*)(void))writer_reserve, METH_VARARGS | METH_KEYWORDS,
+     "reserve(size, *, type_id=0, timestamp_ns=None) -> Reservation\n\n"
+     "with writer.reserve(n) as room: fill room, a writable memoryview inside the segment. "
+     "An exception in the block means that nothing was written."},
+    {"heartbeat", (PyCFunction)(void (*)(void))writer_heartbeat, METH_VARARGS | METH_KEYWORDS,
+     "heartbeat(timestamp_ns=None): promise that no older message will be appended."},
+    {"close", (PyCFunction)writer_close, METH_NOARGS,
+     "close(): sync everything, mark the queue as cleanly closed, release the lock."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef writer_properties[] = {
+    {"_address", (getter)writer_address, NULL, "The engine's handle.", NULL},
+    {"closed", (getter)writer_closed, NULL, "True after close(), and in a forked child.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject Writer_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.Writer",
+    .tp_basicsize = sizeof(WriterObject),
+    .tp_new = writer_new,
+    .tp_init = (initproc)writer_init,
+    .tp_dealloc = (destructor)writer_dealloc,
+    .tp_methods = writer_methods,
+    .tp_getset = writer_properties,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "Per-message half of a writer; takes over an engine handle.",
+};

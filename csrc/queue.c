@@ -1,0 +1,150 @@
+/* Questions about a whole queue, answered without opening it for anything. */
+#include "control.h"
+#include "crc32.h"
+#include "error.h"
+#include "os.h"
+#include "reader.h"
+#include "record.h"
+#include "segment.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *ac_version(void) {
+    return "0.1.0";
+}
+
+uint32_t ac_checksum(const void *data, size_t length) {
+    return ac_crc32(data, length);
+}
+
+const char *ac_checksum_implementation(void) {
+    return ac_crc32_implementation();
+}
+
+/* What every question starts with. */
+typedef struct view {
+    ac_directory_t dir;
+    int dir_fd;
+    ac_map_t *control;
+    uint64_t segment_size;
+    uint32_t *ids;
+    size_t count;
+} view_t;
+
+static void view_close(view_t *view) {
+    free(view->ids);
+    ac_map_release(view->control);
+    ac_os_close(view->dir_fd);
+}
+
+static int view_open(view_t *view, const char *path, ac_error_t *err) {
+    memset(view, 0, sizeof *view);
+    view->dir_fd = -1;
+    int rc = ac_directory_init(&view->dir, path, 0600, 0, err);
+    if (rc == AC_OK) {
+        view->dir_fd = ac_directory_open(&view->dir, err);
+        rc = view->dir_fd < 0 ? view->dir_fd : AC_OK;
+    }
+    if (rc == AC_OK) rc = ac_control_open(&view->dir, view->dir_fd, 0, &view->control, err);
+    if (rc == AC_OK) rc = ac_segment_list(&view->dir, view->dir_fd, &view->ids, &view->count, err);
+    if (rc == AC_OK) {
+        view->segment_size = ac_load_relaxed_u64(&ac_control_of(view->control)->segment_size);
+        if (!ac_segment_size_valid(view->segment_size))
+            rc = ac_fail(err, AC_E_CORRUPT, 0, path, 24, "segment size is impossible");
+    }
+    if (rc != AC_OK) view_close(view);
+    return rc;
+}
+
+int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err) {
+    view_t view;
+    uint32_t segment;
+    memset(out, 0, sizeof *out);
+    int rc = view_open(&view, path, err);
+    if (rc != AC_OK) return rc;
+    const ac_control_t *control = ac_control_of(view.control);
+    out->segment_size = view.segment_size;
+    out->writer_epoch = ac_load_relaxed_u64(&control->writer_epoch);
+    out->queue_id = ac_load_relaxed_u64(&control->queue_id);
+    out->segments = view.count;
+    out->first_segment = view.count ? view.ids[0] : 0;
+    out->last_segment = view.count ? view.ids[view.count - 1] : 0;
+    out->next_seq = ac_load_relaxed_u64(&control->next_seq);
+    out->last_timestamp_ns = ac_load_relaxed_u64(&control->last_timestamp_ns);
+    out->watermark_ns = ac_load_relaxed_u64(&control->watermark_ns);
+    ac_control_position(control, &segment, &out->write_offset);
+    out->current_segment = segment;
+    view_close(&view);
+    return AC_OK;
+}
+
+int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *err) {
+    ac_reader_config_t config;
+    ac_reader_t *reader;
+    ac_message_t message;
+    ac_error_t first = {0}, current;
+    ac_reader_stats_t stats;
+    int64_t corrupt = 0;
+    int rc;
+    *records = 0;
+    ac_reader_defaults(&config);
+    config.start = AC_START_FIRST;
+    rc = ac_reader_open(path, &config, &reader, err);
+    if (rc != AC_OK) return rc;
+    /* First as a careful reader, then stepping over each place it stumbles on. */
+    while ((rc = ac_reader_next(reader, &message, &current)) != 0) {
+        if (rc == 1) continue;
+        if (rc != AC_E_CORRUPT) break;
+        if (corrupt++ == 0) first = current;
+        reader->skip_corrupt = 1;
+        uint64_t skipped = reader->skipped_records;
+        rc = ac_reader_next(reader, &message, &current);
+        if (rc == 1) corrupt += (int64_t)(reader->skipped_records - skipped) - 1;
+        reader->skip_corrupt = 0;
+        if (rc <= 0) break;
+    }
+    ac_reader_stats(reader, &stats);
+    *records = stats.messages;
+    ac_reader_free(reader);
+    if (rc < 0 && rc != AC_E_CORRUPT) {
+        if (err) *err = current;
+        return rc;
+    }
+    if (corrupt && err) *err = first;
+    return corrupt;
+}
+
+/* Last matching record of one segment. */
+static int last_cause_in(const ac_map_t *map, uint64_t source, uint64_t *cause_seq) {
+    ac_message_t message;
+    const char *why;
+    int found = 0;
+    uint64_t offset = AC_SEGMENT_DATA;
+    while (ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_HEADER, &message,
+                             &why) == AC_RECORD_GOOD) {
+        if ((message.flags & AC_FLAG_CAUSE) && message.cause_source == source) {
+            *cause_seq = message.cause_seq;
+            found = 1;
+        }
+        offset += ac_record_size(message.length);
+    }
+    return found;
+}
+
+int ac_queue_last_cause(const char *path, uint64_t cause_source, uint64_t *cause_seq,
+                        ac_error_t *err) {
+    view_t view;
+    int rc = view_open(&view, path, err);
+    if (rc != AC_OK) return rc;
+    int found = 0;
+    for (size_t i = view.count; i-- > 0 && rc == AC_OK && !found;) {
+        ac_map_t *map;
+        rc = ac_segment_open(&view.dir, view.dir_fd, view.ids[i], view.segment_size, 0, &map, err);
+        if (rc != AC_OK) break;
+        found = last_cause_in(map, cause_source, cause_seq);
+        ac_map_release(map);
+    }
+    view_close(&view);
+    return rc != AC_OK ? rc : found;
+}

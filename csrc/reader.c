@@ -1,0 +1,554 @@
+#include "reader.h"
+
+#include "error.h"
+#include "os.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WINDOW = 256 << 10, POLL_NS = 500000 };
+#define HEARTBEAT_NS 5000000000u
+
+void ac_reader_defaults(ac_reader_config_t *config) {
+    memset(config, 0, sizeof *config);
+    config->start = AC_START_COMMITTED;
+    config->verify = 1;
+    config->mode = 0600;
+}
+
+int ac_reader_usable(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t state = ac_load_relaxed_u32(&reader->state);
+    if (AC_LIKELY(state == 0)) return AC_OK;
+    if (state == 2)
+        return ac_fail(err, AC_E_FORKED, 0, reader->dir.path, 0,
+                       "opened before fork; open it again here");
+    return ac_fail(err, AC_E_CLOSED, 0, reader->dir.path, 0, "reader is closed");
+}
+
+static int fail_at(ac_reader_t *reader, int code, uint64_t offset, const char *why,
+                   ac_error_t *err) {
+    char path[1200];
+    snprintf(path, sizeof path, "%s/%09u.q", reader->dir.path, reader->segment);
+    return ac_fail(err, code, 0, path, offset, "%s", why);
+}
+
+/* ---- moving between segments ---- */
+
+void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
+    if (reader->map != map) {
+        ac_map_release(reader->map);
+        reader->map = map;
+        reader->base = map->base;
+        reader->size = map->size;
+        reader->segment = map->segment;
+        reader->segments_entered++;
+    }
+    reader->offset = offset;
+    reader->window_end = 0;
+    reader->continued = 0;
+    reader->last_timestamp_ns = 0;
+}
+
+int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err) {
+    ac_map_t *map;
+    if (reader->map && reader->map->segment == segment) {
+        ac_reader_place(reader, reader->map, offset);
+        return AC_OK;
+    }
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, &map, err);
+    ac_os_close(dir_fd);
+    if (rc == AC_OK) ac_reader_place(reader, map, offset);
+    return rc;
+}
+
+/* Says that `segment` is gone, and which position is the nearest that is left. */
+static int position_lost(ac_reader_t *reader, uint64_t segment, uint64_t offset,
+                         uint64_t near_segment, uint64_t near_offset, const char *why,
+                         ac_error_t *err) {
+    int rc = ac_fail(err, AC_E_POSITION_LOST, 0, reader->dir.path, offset, "%s", why);
+    if (err) {
+        err->wanted_segment = segment;
+        err->wanted_offset = offset;
+        err->first_segment = near_segment;
+        err->first_offset = near_offset;
+    }
+    return rc;
+}
+
+/* The segment after the finished one: 1 entered, 0 not there yet. */
+static int advance(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t next = reader->map ? reader->segment + 1 : reader->segment;
+    int was_continued = (int)reader->continued;
+    uint64_t last_timestamp_ns = reader->last_timestamp_ns;
+    ac_error_t local;
+    int rc = ac_reader_enter(reader, next, AC_SEGMENT_DATA, &local);
+    if (rc == AC_OK) {
+        reader->continued = (uint32_t)was_continued;
+        reader->last_timestamp_ns = last_timestamp_ns;
+        return 1;
+    }
+    if (rc != AC_E_NOT_FOUND) {
+        if (err) *err = local;
+        return rc;
+    }
+    /* Not there: still to come, or removed? Only later segments can tell. */
+    if (ac_load_acquire_u32(&reader->control->current_segment) <= next && reader->map) return 0;
+    uint32_t first = 0, last = 0;
+    size_t count = 0;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    rc = ac_segment_bounds(&reader->dir, dir_fd, &first, &last, &count, err);
+    ac_os_close(dir_fd);
+    if (rc != AC_OK) return rc;
+    if (count == 0 || last <= next) return 0;
+    return position_lost(reader, next, AC_SEGMENT_DATA, first > next ? first : last,
+                         AC_SEGMENT_DATA, "the segment to be read next was removed", err);
+}
+
+/* ---- the slow path of next ---- */
+
+static int widen_window(ac_reader_t *reader, ac_error_t *err) {
+    uint64_t end = reader->offset + WINDOW < reader->size ? reader->offset + WINDOW : reader->size;
+    int rc = ac_os_populate(reader->map->base, reader->offset, end - reader->offset, 0);
+    if (rc < 0)
+        return fail_at(reader, AC_E_GONE, reader->offset,
+                       rc == -EFAULT ? "the file was cut while it was being read"
+                                     : "its pages cannot be read from disk",
+                       err);
+    reader->window_end = end;
+    return AC_OK;
+}
+
+/* How far valid records may lie: the writer's own position in the active segment. */
+static uint64_t resync_limit(const ac_reader_t *reader) {
+    uint32_t segment;
+    uint64_t offset;
+    ac_control_position(reader->control, &segment, &offset);
+    return segment == reader->segment && offset < reader->size ? offset : reader->size;
+}
+
+/* Steps over a corrupt place: by its length if the header is sound, else to the next valid record. */
+static void skip_corrupt(ac_reader_t *reader) {
+    ac_message_t message;
+    const char *why;
+    uint64_t offset = reader->offset;
+    if (ac_record_inspect(reader->base, reader->size, offset, reader->segment, AC_CHECK_HEADER,
+                          &message, &why) == AC_RECORD_GOOD) {
+        offset += ac_record_size(message.length);
+    } else {
+        uint64_t limit = resync_limit(reader);
+        do {
+            offset += AC_ALIGNMENT;
+        } while (offset < limit &&
+                 ac_record_inspect(reader->base, reader->size, offset, reader->segment,
+                                   AC_CHECK_PAYLOAD, &message, &why) != AC_RECORD_GOOD);
+    }
+    reader->skipped_records++;
+    reader->skipped_bytes += offset - reader->offset;
+    reader->offset = offset;
+    reader->continued = 0;
+}
+
+/* A valid record that is not simply the next one. 1 = deliver, else an error code. */
+static int judge_order(ac_reader_t *reader, const ac_message_t *message, ac_error_t *err) {
+    int ours = (message->flags & AC_FLAG_OURS) != 0;
+    int jumped = reader->expected_seq != message->seq;
+    if (jumped && reader->continued && ours)
+        return fail_at(reader, AC_E_CORRUPT, reader->offset,
+                       "seq does not continue: records are missing", err);
+    if (jumped && reader->messages > 0 && message->seq < reader->expected_seq)
+        reader->seq_restarts++;
+    if (message->timestamp_ns < reader->last_timestamp_ns) reader->timestamp_returns++;
+    return 1;
+}
+
+static void deliver(ac_reader_t *reader, const ac_message_t *message) {
+    reader->offset += ac_record_size(message->length);
+    reader->expected_seq = message->seq + 1;
+    reader->last_timestamp_ns = message->timestamp_ns;
+    reader->continued = (message->flags & AC_FLAG_OURS) != 0;
+    reader->messages++;
+    reader->payload_bytes += message->length;
+}
+
+/* Nothing committed at the position. 1 = look again (in this or the next segment), 0 = wait. */
+static int at_gap(ac_reader_t *reader, ac_error_t *err) {
+    ac_message_t message;
+    const char *why;
+    if (reader->map && ac_map_is_cut(reader->map))
+        return fail_at(reader, AC_E_GONE, reader->offset,
+                       "the file was cut while it was being read", err);
+    if (reader->map && reader->size < reader->segment_size &&
+        reader->size - reader->offset < AC_HEADER_SIZE && !reader->skip_corrupt)
+        return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
+    int full = !reader->map || reader->size - reader->offset < AC_HEADER_SIZE;
+    if (!full) {
+        if (!ac_segment_sealed(reader->map)) return 0;
+        /* Committed between our look at the record and our look at the seal? */
+        if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                              AC_CHECK_HEADER, &message, &why) != AC_RECORD_NONE)
+            return 1;
+    }
+    return advance(reader, err);
+}
+
+static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    while (rc == AC_OK || rc == 1) {
+        const char *why = NULL;
+        if (reader->map && reader->offset >= reader->window_end && reader->offset < reader->size) {
+            rc = widen_window(reader, err);
+            if (rc != AC_OK) break;
+        }
+        int found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                                      reader->check, out, &why);
+        if (found == AC_RECORD_NONE) {
+            rc = at_gap(reader, err);
+            if (rc == 0) return 0;
+        } else if (found == AC_RECORD_GOOD && out->type_id == AC_TYPE_PADDING) {
+            reader->offset += ac_record_size(out->length);
+            rc = 1;
+        } else {
+            if (found == AC_RECORD_GOOD) {
+                rc = judge_order(reader, out, err);
+                if (rc == 1) {
+                    deliver(reader, out);
+                    return 1;
+                }
+            } else if (ac_map_is_cut(reader->map)) {
+                return fail_at(reader, AC_E_GONE, reader->offset,
+                               "the file was cut while it was being read", err);
+            } else {
+                rc = fail_at(reader, AC_E_CORRUPT, reader->offset, why, err);
+            }
+            if (rc != AC_E_CORRUPT || !reader->skip_corrupt) break;
+            skip_corrupt(reader);
+            rc = 1;
+        }
+    }
+    return rc;
+}
+
+int ac_reader_next(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
+    int rc = ac_reader_try_next(reader, out);
+    return AC_LIKELY(rc == 1) ? 1 : next_slow(reader, out, err);
+}
+
+int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
+    ac_message_t message;
+    uint64_t expected = reader->expected_seq, timestamp = reader->last_timestamp_ns;
+    uint64_t restarts = reader->seq_restarts, returns = reader->timestamp_returns;
+    uint32_t continued = reader->continued;
+    int rc = ac_reader_next(reader, &message, err);
+    if (rc < 0 && rc != AC_E_CLOSED && rc != AC_E_FORKED) return 1; /* next will raise it */
+    if (rc != 1) return rc;
+    reader->offset -= ac_record_size(message.length);
+    reader->expected_seq = expected;
+    reader->last_timestamp_ns = timestamp;
+    reader->continued = continued;
+    reader->seq_restarts = restarts;
+    reader->timestamp_returns = returns;
+    reader->messages--;
+    reader->payload_bytes -= message.length;
+    return 1;
+}
+
+/* ---- waiting ---- */
+
+/* Raising the flag is the full barrier between it and the look that follows; it pairs with the increment
+ * of notify_seq in ac_writer_publish. A queue that no writer of ours created may be appended to without
+ * any signal, and a control block we may not write to cannot carry a flag: then it is polled. */
+int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc != AC_OK) return rc;
+    ac_control_t *control = reader->control;
+    sleep->futex = reader->control_map->writable && ac_load_relaxed_u64(&control->queue_id) != 0;
+    sleep->seen = ac_load_acquire_u32(&control->notify_seq);
+    if (sleep->futex) ac_fetch_add_seq_cst_u32(&control->waiters_pending, 1);
+    rc = ac_reader_ready(reader, err);
+    if (rc != 0) {
+        if (sleep->futex) ac_fetch_add_seq_cst_u32(&control->waiters_pending, (uint32_t)-1);
+        return rc;
+    }
+    sleep->control = reader->control_map;
+    ac_map_retain(reader->control_map);
+    reader->waits++;
+    return 0;
+}
+
+void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns) {
+    ac_map_t *map = sleep->control;
+    ac_control_t *control = ac_control_of(map);
+    if (sleep->futex) {
+        ac_os_futex_wait(&control->notify_seq, sleep->seen, timeout_ns);
+        ac_fetch_add_seq_cst_u32(&control->waiters_pending, (uint32_t)-1);
+    } else {
+        ac_os_sleep_ns(timeout_ns < POLL_NS ? timeout_ns : POLL_NS);
+    }
+    ac_map_release(map);
+}
+
+int ac_reader_wait(ac_reader_t *reader, uint64_t timeout_ns, uint64_t spin_ns, ac_error_t *err) {
+    uint64_t started = ac_os_monotonic_ns();
+    ac_sleep_t sleep;
+    int rc = ac_reader_ready(reader, err);
+    while (rc == 0) {
+        uint64_t waited = ac_os_monotonic_ns() - started;
+        if (waited >= timeout_ns) return 0;
+        if (waited < spin_ns) {
+            for (int i = 0; i < 64; i++)
+                ac_cpu_relax();
+            rc = ac_reader_ready(reader, err);
+        } else {
+            rc = ac_reader_prepare_sleep(reader, &sleep, err);
+            if (rc == 0) ac_reader_sleep(&sleep, timeout_ns - waited);
+            if (rc == 0) rc = ac_reader_ready(reader, err);
+        }
+    }
+    return rc;
+}
+
+/* ---- positions ---- */
+
+void ac_reader_position(ac_reader_t *reader, uint64_t *segment, uint64_t *offset) {
+    *segment = reader->segment;
+    *offset = reader->offset;
+}
+
+static int check_position(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
+    if (segment <= UINT32_MAX - 2 && offset >= AC_SEGMENT_DATA && offset % AC_ALIGNMENT == 0 &&
+        offset <= reader->segment_size)
+        return AC_OK;
+    return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, offset,
+                   "segment %llu, offset %llu is not a position", (unsigned long long)segment,
+                   (unsigned long long)offset);
+}
+
+/* A position that claims to be behind everything: is it still inside what the segment holds? */
+static int within_segment(ac_reader_t *reader, uint64_t offset, uint64_t *end, ac_error_t *err) {
+    ac_index_t index = {0};
+    int rc = ac_index_extend(&index, reader->map);
+    *end = index.end;
+    ac_index_free(&index);
+    if (rc < 0) return ac_fail_os(err, rc, reader->dir.path, "position");
+    return offset <= *end;
+}
+
+static int lost_segment(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
+    uint32_t first = 0, last = 0;
+    size_t count = 0;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_bounds(&reader->dir, dir_fd, &first, &last, &count, err);
+    ac_os_close(dir_fd);
+    if (rc != AC_OK) return rc;
+    if (count == 0 && segment == 0 && offset == AC_SEGMENT_DATA) return AC_OK; /* nothing yet */
+    return position_lost(reader, segment, offset, segment > last ? last : first, AC_SEGMENT_DATA,
+                         segment > last ? "the position lies behind the end of the queue"
+                                        : "the segment of the position was removed",
+                         err);
+}
+
+int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
+                            ac_error_t *err) {
+    ac_error_t local;
+    uint32_t head_segment;
+    uint64_t head_offset, end;
+    int rc = ac_reader_usable(reader, err);
+    if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
+    if (rc != AC_OK) return rc;
+    rc = ac_reader_enter(reader, (uint32_t)segment, offset, &local);
+    if (rc == AC_E_NOT_FOUND) return lost_segment(reader, segment, offset, err);
+    if (rc != AC_OK) {
+        if (err) *err = local;
+        return rc;
+    }
+    ac_control_position(reader->control, &head_segment, &head_offset);
+    if (segment < head_segment || (segment == head_segment && offset <= head_offset)) return AC_OK;
+    rc = within_segment(reader, offset, &end, err);
+    if (rc != 0) return rc < 0 ? rc : AC_OK;
+    return position_lost(reader, segment, offset, segment, end,
+                         "the position lies behind the end of the queue", err);
+}
+
+int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
+                     ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc == AC_OK && !reader->named)
+        rc = ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
+                     "an anonymous reader has no position to commit; give it a name");
+    if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
+    if (rc == AC_OK && ac_map_is_cut(reader->position.map))
+        rc = ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0, "the position file was cut");
+    if (rc != AC_OK) return rc;
+    ac_position_store(&reader->position, segment, offset, ac_os_now_ns());
+    reader->commits++;
+    int synced = sync ? ac_position_sync(&reader->position) : 0;
+    return synced < 0 ? ac_fail_os(err, synced, reader->dir.path, "cannot sync the position")
+                      : AC_OK;
+}
+
+int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset, ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc == AC_OK && !reader->named)
+        rc = ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
+                     "an anonymous reader has no committed position");
+    if (rc != AC_OK) return rc;
+    *segment = reader->position.current.segment;
+    *offset = reader->position.current.offset;
+    return AC_OK;
+}
+
+/* ---- opening and closing ---- */
+
+static uint64_t heartbeat(ac_task_t *task, uint64_t now_ns) {
+    ac_reader_t *reader = (ac_reader_t *)(void *)((char *)task - offsetof(ac_reader_t, task));
+    ac_position_heartbeat(&reader->position, ac_os_now_ns());
+    return now_ns + HEARTBEAT_NS;
+}
+
+static void on_fork(ac_task_t *task) {
+    ac_reader_t *reader = (ac_reader_t *)(void *)((char *)task - offsetof(ac_reader_t, task));
+    ac_store_relaxed_u32(&reader->state, 2);
+    reader->window_end = 0;
+    reader->position.lock.mapping = NULL; /* not inherited */
+}
+
+/* A new name starts at the first record that is there. */
+static int open_position(ac_reader_t *reader, const char *name, ac_error_t *err) {
+    uint32_t first = 0, last = 0;
+    size_t count = 0;
+    int created;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_bounds(&reader->dir, dir_fd, &first, &last, &count, err);
+    if (rc == AC_OK)
+        rc = ac_position_open(&reader->position, &reader->dir, dir_fd, name, first, AC_SEGMENT_DATA,
+                              &created, err);
+    ac_os_close(dir_fd);
+    reader->named = rc == AC_OK;
+    return rc;
+}
+
+static int go_to_start(ac_reader_t *reader, const ac_reader_config_t *config, ac_error_t *err) {
+    switch (config->start) {
+    case AC_START_COMMITTED:
+        if (reader->named)
+            return ac_reader_seek_position(reader, reader->position.current.segment,
+                                           reader->position.current.offset, err);
+        return ac_reader_seek_first(reader, err);
+    case AC_START_FIRST:
+        return ac_reader_seek_first(reader, err);
+    case AC_START_LAST:
+        return ac_reader_seek_last(reader, err);
+    case AC_START_SEQ:
+        return ac_reader_seek_seq(reader, config->start_value, err);
+    case AC_START_TIME:
+        return ac_reader_seek_time(reader, config->start_value, err);
+    default:
+        return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0, "unknown start %d",
+                       config->start);
+    }
+}
+
+static int open_control(ac_reader_t *reader, ac_error_t *err) {
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_control_open(&reader->dir, dir_fd, 2, &reader->control_map, err);
+    ac_os_close(dir_fd);
+    if (rc == AC_E_NOT_FOUND)
+        return ac_fail(err, AC_E_NOT_FOUND, ENOENT, reader->dir.path, 0,
+                       "the directory has no control.meta, so it is not a queue (yet)");
+    if (rc != AC_OK) return rc;
+    reader->control = ac_control_of(reader->control_map);
+    reader->segment_size = ac_load_relaxed_u64(&reader->control->segment_size);
+    if (!ac_segment_size_valid(reader->segment_size))
+        return ac_fail(err, AC_E_CORRUPT, 0, reader->dir.path, 24, "segment size is impossible");
+    return AC_OK;
+}
+
+static void release_everything(ac_reader_t *reader) {
+    ac_position_close(&reader->position);
+    ac_map_release(reader->map);
+    ac_map_release(reader->control_map);
+    for (size_t i = 0; i < reader->catalogue_count; i++)
+        ac_index_free(&reader->catalogue[i]);
+    free(reader->catalogue);
+    reader->catalogue = NULL;
+    reader->catalogue_count = reader->catalogue_room = 0;
+    reader->map = reader->control_map = NULL;
+    reader->base = NULL;
+    reader->size = reader->window_end = 0;
+}
+
+int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader_t **out,
+                   ac_error_t *err) {
+    ac_reader_t *reader = ac_os_alloc(sizeof *reader);
+    if (!reader) return ac_fail_os(err, -ENOMEM, path, "cannot open");
+    reader->offset = AC_SEGMENT_DATA;
+    reader->check = config->verify ? AC_CHECK_PAYLOAD : AC_CHECK_HEADER;
+    reader->skip_corrupt = config->skip_corrupt;
+    int rc = ac_directory_init(&reader->dir, path, config->mode, 0, err);
+    if (rc == AC_OK) rc = open_control(reader, err);
+    if (rc == AC_OK && config->name) rc = open_position(reader, config->name, err);
+    if (rc == AC_OK) rc = go_to_start(reader, config, err);
+    if (rc == AC_OK) {
+        reader->task.run = reader->named ? heartbeat : NULL;
+        reader->task.forked = on_fork;
+        reader->task.lane = AC_LANE_MEMORY;
+        rc = ac_housekeeper_add(&reader->task);
+        if (rc < 0) rc = ac_fail_os(err, rc, path, "cannot start the housekeeping thread");
+    }
+    if (rc != AC_OK) {
+        release_everything(reader);
+        free(reader);
+        return rc;
+    }
+    if (reader->named) ac_housekeeper_nudge(&reader->task);
+    *out = reader;
+    return AC_OK;
+}
+
+void ac_reader_close(ac_reader_t *reader) {
+    if (ac_load_relaxed_u32(&reader->state) != 0) return;
+    ac_housekeeper_remove(&reader->task);
+    ac_store_relaxed_u32(&reader->state, 1);
+    release_everything(reader);
+}
+
+void ac_reader_free(ac_reader_t *reader) {
+    if (!reader) return;
+    if (ac_load_relaxed_u32(&reader->state) == 2)
+        release_everything(reader);
+    else
+        ac_reader_close(reader);
+    free(reader);
+}
+
+void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out) {
+    memset(out, 0, sizeof *out);
+    out->messages = reader->messages;
+    out->payload_bytes = reader->payload_bytes;
+    out->skipped_records = reader->skipped_records;
+    out->skipped_bytes = reader->skipped_bytes;
+    out->seq_restarts = reader->seq_restarts;
+    out->timestamp_returns = reader->timestamp_returns;
+    out->segments_entered = reader->segments_entered;
+    out->commits = reader->commits;
+    out->waits = reader->waits;
+    out->segment = reader->segment;
+    out->offset = reader->offset;
+    out->next_seq = reader->expected_seq;
+    out->segment_size = reader->segment_size;
+    out->queue_id = reader->control_map ? ac_load_relaxed_u64(&reader->control->queue_id) : 0;
+    out->registered = reader->control_map && reader->control_map->writable;
+}
+
+const char *ac_reader_path(ac_reader_t *reader) {
+    return reader->dir.path;
+}

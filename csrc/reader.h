@@ -1,0 +1,73 @@
+/* The reader: its state, and the way of a message out of the segment.
+ *
+ * load the commit word -> check header and payload -> hand out, move behind it. Everything else (end of a
+ * segment, padding, corruption, another writer's habits, pages not yet mapped) is the slow path. */
+#ifndef AC_READER_H
+#define AC_READER_H
+
+#include "aiochronicle.h"
+#include "atomics.h"
+#include "control.h"
+#include "directory.h"
+#include "housekeeper.h"
+#include "map.h"
+#include "position.h"
+#include "record.h"
+#include "seekindex.h"
+#include "segment.h"
+
+struct ac_reader {
+    /* Hot. */
+    const uint8_t *base; /* NULL: no segment is open */
+    uint64_t size;
+    uint64_t offset;
+    uint64_t window_end; /* pages are mapped up to here */
+    uint64_t expected_seq;
+    uint64_t last_timestamp_ns;
+    uint32_t segment;
+    uint32_t continued; /* expected_seq is known and the last record was ours */
+    enum ac_check check;
+    uint64_t messages;
+    uint64_t payload_bytes;
+
+    /* Cold. */
+    ac_map_t *map;
+    ac_map_t *control_map;
+    ac_control_t *control;
+    ac_directory_t dir;
+    uint64_t segment_size;
+    int named, skip_corrupt;
+    uint32_t state;
+    ac_position_t position;
+    ac_task_t task;
+    ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */
+    size_t catalogue_count, catalogue_room;
+    uint64_t skipped_records, skipped_bytes, seq_restarts, timestamp_returns, segments_entered;
+    uint64_t commits, waits;
+};
+
+/* The fast path: 1 with *out filled, or AC_E_SLOW with nothing done. */
+static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
+    const char *why;
+    uint64_t offset = reader->offset;
+    if (AC_UNLIKELY(offset >= reader->window_end)) return AC_E_SLOW;
+    if (AC_UNLIKELY(ac_record_inspect(reader->base, reader->size, offset, reader->segment,
+                                      reader->check, out, &why) != AC_RECORD_GOOD))
+        return AC_E_SLOW;
+    if (AC_UNLIKELY(out->type_id == AC_TYPE_PADDING || out->seq != reader->expected_seq ||
+                    !(out->flags & AC_FLAG_OURS) || out->timestamp_ns < reader->last_timestamp_ns))
+        return AC_E_SLOW;
+    reader->offset = offset + ac_record_size(out->length);
+    reader->expected_seq = out->seq + 1;
+    reader->last_timestamp_ns = out->timestamp_ns;
+    reader->messages++;
+    reader->payload_bytes += out->length;
+    return 1;
+}
+
+/* reader.c */
+int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
+int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
+void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset);
+
+#endif

@@ -1,0 +1,159 @@
+/* The record: a 64-byte header, the payload, padding to the next multiple of 64.
+ *
+ *   0  u32 commit_len    0 = not committed, else payload length + 1; stored last
+ *   4  u8  version 1, then three zero bytes
+ *   8  u64 seq           16 u64 timestamp_ns
+ *  24  u16 type_id       26 u16 flags        28 u32 CRC-32 of the payload
+ *  32  u64 cause_source  40 u64 cause_seq    (AC_FLAG_CAUSE)
+ *  48  u32 batch_left    52 u32 epoch        (AC_FLAG_OURS)
+ *  56  u32 zero          60 u32 header_check (AC_FLAG_OURS)
+ *
+ * Everything from 32 on is spare in the format and zero in other programs' records, and so are flags.
+ * batch_left is the number of records of the same batch that follow: recovery never keeps part of a
+ * batch. header_check is the CRC-32C of the first 60 bytes, seeded with segment id and epoch, so a stale
+ * or torn header cannot pass, wherever it was copied from.
+ *
+ * Written by the one writer; read by everybody. commit_len is stored with release after all else and
+ * loaded with acquire before all else; a reader that sees 0 looks again later, so stale is harmless. */
+#ifndef AC_RECORD_H
+#define AC_RECORD_H
+
+#include "aiochronicle.h"
+#include "atomics.h"
+#include "crc32.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the format is little-endian, and so must the machine be"
+#endif
+
+#define AC_HEADER_SIZE 64u
+#define AC_ALIGNMENT 64u
+#define AC_RECORD_VERSION 1u
+#define AC_TYPE_PADDING 0xFFFFu
+
+enum { AC_FLAG_OURS = 1, AC_FLAG_CAUSE = 2 };
+
+typedef struct ac_record {
+    uint32_t commit_len;
+    uint8_t version;
+    uint8_t zero[3];
+    uint64_t seq;
+    uint64_t timestamp_ns;
+    uint16_t type_id;
+    uint16_t flags;
+    uint32_t checksum;
+    uint64_t cause_source;
+    uint64_t cause_seq;
+    uint32_t batch_left;
+    uint32_t epoch;
+    uint32_t zero2;
+    uint32_t header_check;
+} ac_record_t;
+
+_Static_assert(sizeof(ac_record_t) == AC_HEADER_SIZE, "record header");
+_Static_assert(offsetof(ac_record_t, seq) == 8, "record seq");
+_Static_assert(offsetof(ac_record_t, type_id) == 24, "record type");
+_Static_assert(offsetof(ac_record_t, cause_source) == 32, "record spare");
+_Static_assert(offsetof(ac_record_t, header_check) == 60, "record check");
+
+/* Bytes a payload occupies in a segment. `length` < 2^32, so this cannot overflow. */
+static inline uint64_t ac_record_size(uint64_t length) {
+    return (AC_HEADER_SIZE + length + (AC_ALIGNMENT - 1)) & ~(uint64_t)(AC_ALIGNMENT - 1);
+}
+
+/* What the writer decides about a record. */
+typedef struct ac_stamp {
+    uint64_t seq;
+    uint64_t timestamp_ns;
+    uint64_t cause_source;
+    uint64_t cause_seq;
+    uint32_t batch_left;
+    uint32_t epoch;
+    uint16_t type_id;
+    uint16_t flags;
+} ac_stamp_t;
+
+/* Writes the header but for its commit word, which the caller stores with release as length + 1. `at` is
+ * zeroed memory inside the segment whose payload is in place. The header is built in 8-byte words,
+ * because that is how the check reads it back: narrower stores would stall it. */
+static inline void ac_record_write_header(uint8_t *at, uint32_t length, uint32_t checksum,
+                                          const ac_stamp_t *stamp, uint32_t seed) {
+    uint64_t words[8];
+    words[0] = ((uint64_t)AC_RECORD_VERSION << 32) | (uint64_t)(length + 1);
+    words[1] = stamp->seq;
+    words[2] = stamp->timestamp_ns;
+    words[3] = (uint64_t)checksum << 32 | (uint64_t)(stamp->flags | AC_FLAG_OURS) << 16 |
+               (uint64_t)stamp->type_id;
+    words[4] = stamp->cause_source;
+    words[5] = stamp->cause_seq;
+    words[6] = (uint64_t)stamp->epoch << 32 | (uint64_t)stamp->batch_left;
+    words[7] = 0;
+    words[7] = (uint64_t)ac_crc32c_header(seed, words) << 32;
+    const uint32_t version = AC_RECORD_VERSION;
+    memcpy(at + 4, &version, sizeof version);
+    memcpy(at + 8, words + 1, sizeof words - sizeof *words);
+}
+
+static inline uint32_t *ac_record_commit_word(uint8_t *at) {
+    return (uint32_t *)(void *)at;
+}
+
+static inline uint32_t ac_record_load_commit(const uint8_t *at) {
+    return ac_load_acquire_u32((const uint32_t *)(const void *)at);
+}
+
+/* How much of a record to check. */
+enum ac_check { AC_CHECK_HEADER, AC_CHECK_PAYLOAD };
+
+enum { AC_RECORD_NONE = 0, AC_RECORD_GOOD = 1, AC_RECORD_BAD = -1 };
+
+/* Reads the record at `offset` of a segment mapping of `size` bytes, trusting nothing: the header is
+ * copied once and only the copy is used. GOOD fills *out; NONE: not committed, or no room for a header;
+ * BAD: *why says which rule it breaks. */
+static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t offset,
+                                    uint32_t segment, enum ac_check check, ac_message_t *out,
+                                    const char **why) {
+    ac_record_t header;
+    if (AC_UNLIKELY(offset > size || size - offset < AC_HEADER_SIZE)) return AC_RECORD_NONE;
+    const uint8_t *at = base + offset;
+    uint32_t commit_len = ac_record_load_commit(at);
+    if (commit_len == 0) return AC_RECORD_NONE;
+    memcpy((uint8_t *)&header + 4, at + 4, AC_HEADER_SIZE - 4);
+    header.commit_len = commit_len;
+    uint32_t length = commit_len - 1;
+    if (AC_UNLIKELY(length > size - offset - AC_HEADER_SIZE)) {
+        *why = "length reaches beyond the segment";
+        return AC_RECORD_BAD;
+    }
+    if (AC_UNLIKELY(header.version != AC_RECORD_VERSION)) {
+        *why = "unknown record version";
+        return AC_RECORD_BAD;
+    }
+    if (AC_LIKELY(header.flags & AC_FLAG_OURS) &&
+        AC_UNLIKELY(ac_crc32c_header(ac_crc32c_seed(segment, header.epoch), &header) !=
+                    header.header_check)) {
+        *why = "header check fails";
+        return AC_RECORD_BAD;
+    }
+    if (check == AC_CHECK_PAYLOAD && AC_LIKELY(header.type_id != AC_TYPE_PADDING) &&
+        AC_UNLIKELY(ac_crc32(at + AC_HEADER_SIZE, length) != header.checksum)) {
+        *why = "payload checksum fails";
+        return AC_RECORD_BAD;
+    }
+    out->record = at;
+    out->seq = header.seq;
+    out->timestamp_ns = header.timestamp_ns;
+    out->cause_source = header.cause_source;
+    out->cause_seq = header.cause_seq;
+    out->segment = segment;
+    out->length = length;
+    out->type_id = header.type_id;
+    out->flags = header.flags;
+    out->batch_left = header.flags & AC_FLAG_OURS ? header.batch_left : 0;
+    return AC_RECORD_GOOD;
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* Where the queue ends, found at opening for writing, and the repair of what lies behind.
+ *
+ *  1. A clean marker of the current epoch that fits index.meta, the last record and an empty word behind
+ *     it is believed; nothing is walked.
+ *  2. Otherwise records are walked from the segment that was last known durable. Behind the durable
+ *     position the first record that is uncommitted, invalid, out of sequence, from a later epoch than
+ *     the queue's or part of an unfinished batch ends the queue. Before it such a record is corruption:
+ *     counted, stepped over, left where it is.
+ *  3. Behind the end everything is zeroed and synced before the writer may append; segments behind it and
+ *     invalid bytes are kept in recovered/ first.
+ *
+ * Running it again after a crash in the middle gives the same result. */
+#ifndef AC_RECOVERY_H
+#define AC_RECOVERY_H
+
+#include "control.h"
+#include "directory.h"
+#include "map.h"
+
+typedef struct ac_end {
+    ac_map_t *map; /* the segment that holds the end, writable; NULL: the queue has no segment */
+    uint64_t offset;
+    uint64_t next_seq;
+    uint64_t last_timestamp_ns;
+    uint64_t last_record;
+    int sealed;       /* appending goes on in the next segment */
+    uint32_t next_id; /* lowest id that is free */
+} ac_end_t;
+
+/* index.meta */
+typedef struct ac_durable {
+    uint64_t segment;
+    uint64_t offset;
+} ac_durable_t;
+
+int ac_durable_read(const ac_directory_t *dir, int dir_fd, ac_durable_t *out);
+
+int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uint64_t segment_size,
+               int verify, ac_end_t *end, ac_recovery_t *report, ac_error_t *err);
+
+void ac_clean_store(ac_control_t *control, const ac_clean_t *clean);
+
+#endif

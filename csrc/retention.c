@@ -1,0 +1,165 @@
+#include "retention.h"
+
+#include "error.h"
+#include "os.h"
+#include "position.h"
+#include "seekindex.h"
+#include "segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct survey {
+    const ac_writer_config_t *config;
+    uint64_t now_ns, segment_size, head_segment, head_offset;
+    ac_slowest_t *out;
+} survey_t;
+
+static void survey_reader(void *context, const char *name, const ac_slot_t *slot) {
+    survey_t *survey = context;
+    ac_slowest_t *out = survey->out;
+    (void)name;
+    out->registered++;
+    uint64_t age = survey->now_ns > slot->heartbeat_ns ? survey->now_ns - slot->heartbeat_ns : 0;
+    if (age > survey->config->reader_ttl_ns || slot->segment > survey->head_segment) return;
+    uint64_t lag = (survey->head_segment - slot->segment) * survey->segment_size +
+                   survey->head_offset - slot->offset;
+    if (slot->segment == survey->head_segment && slot->offset > survey->head_offset) lag = 0;
+    if (survey->config->max_reader_lag && lag > survey->config->max_reader_lag) return;
+    int slower = slot->segment < out->segment ||
+                 (slot->segment == out->segment && slot->offset < out->offset);
+    if (out->live == 0 || slower) {
+        out->segment = slot->segment;
+        out->offset = slot->offset;
+    }
+    out->live++;
+}
+
+int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
+                      uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
+                      ac_slowest_t *out, ac_error_t *err) {
+    survey_t survey = {config, ac_os_now_ns(), segment_size, head_segment, head_offset, out};
+    memset(out, 0, sizeof *out);
+    return ac_position_each(dir, dir_fd, survey_reader, &survey, err);
+}
+
+/* Newest timestamp in a sealed segment: from its index, or by walking it. 0 if it has no record. */
+static int newest_timestamp(const ac_directory_t *dir, int dir_fd, uint32_t id,
+                            uint64_t segment_size, uint64_t *out, ac_error_t *err) {
+    ac_index_t index;
+    ac_map_t *map;
+    if (ac_index_load(&index, dir, dir_fd, id, segment_size, NULL) != AC_OK) {
+        int rc = ac_segment_open(dir, dir_fd, id, segment_size, 0, &map, err);
+        if (rc != AC_OK) return rc;
+        memset(&index, 0, sizeof index);
+        rc = ac_index_extend(&index, map);
+        ac_map_release(map);
+        if (rc < 0) {
+            ac_index_free(&index);
+            return ac_fail_os(err, rc, dir->path, "index");
+        }
+    }
+    *out = index.max_ts_ns;
+    ac_index_free(&index);
+    return AC_OK;
+}
+
+/* Opens (creating) ROOT/YYYY/MM/DD. */
+static int open_archive_day(const char *root, uint64_t timestamp_ns, unsigned mode) {
+    struct tm day;
+    time_t seconds = (time_t)(timestamp_ns / 1000000000u);
+    char parts[3][16];
+    if (!gmtime_r(&seconds, &day)) return -EINVAL;
+    snprintf(parts[0], sizeof parts[0], "%04d", day.tm_year + 1900);
+    snprintf(parts[1], sizeof parts[1], "%02d", day.tm_mon + 1);
+    snprintf(parts[2], sizeof parts[2], "%02d", day.tm_mday);
+    int rc = ac_os_mkdir(root, mode);
+    if (rc < 0 && rc != -EEXIST) return rc;
+    int fd = ac_os_open_dir(root);
+    for (int i = 0; i < 3 && fd >= 0; i++) {
+        rc = ac_os_mkdir_at(fd, parts[i], mode);
+        int sub = rc < 0 && rc != -EEXIST ? rc : ac_os_open_dir_at(fd, parts[i]);
+        if (rc == 0 && sub >= 0) ac_os_sync_dir(fd);
+        ac_os_close(fd);
+        fd = sub;
+    }
+    return fd;
+}
+
+/* Renames where possible; across file systems copies, syncs, and only then removes. */
+static int move_file(int from_dir, const char *name, int to_dir, unsigned mode) {
+    struct stat info;
+    int rc = ac_os_move(from_dir, name, to_dir, name);
+    if (rc != -EXDEV) return rc;
+    int from = ac_os_open_at(from_dir, name, O_RDONLY, 0);
+    if (from < 0) return from;
+    int to = ac_os_open_at(to_dir, name, O_RDWR | O_CREAT | O_TRUNC, mode);
+    rc = to < 0 ? to : ac_os_stat(from, &info);
+    if (rc >= 0) rc = ac_os_copy(from, to, (uint64_t)info.st_size);
+    if (rc == 0) rc = ac_os_sync(to);
+    if (rc == 0) rc = ac_os_sync_dir(to_dir);
+    ac_os_close(from);
+    ac_os_close(to);
+    return rc == 0 ? ac_os_unlink(from_dir, name) : rc;
+}
+
+static int archive_segment(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
+                           uint32_t id, uint64_t newest_ns, ac_error_t *err) {
+    char segment[AC_NAME_MAX], index[AC_NAME_MAX];
+    ac_segment_name(segment, id, ".q");
+    ac_segment_name(index, id, ".idx");
+    int day = open_archive_day(config->archive, newest_ns, ac_directory_mode(dir->mode));
+    if (day < 0) return ac_fail_os(err, day, config->archive, "cannot open the archive");
+    int rc = move_file(dir_fd, index, day, dir->mode);
+    if (rc == 0 || rc == -ENOENT) rc = move_file(dir_fd, segment, day, dir->mode);
+    if (rc == 0) rc = ac_os_sync_dir(day);
+    if (rc == 0) rc = ac_os_sync_dir(dir_fd);
+    ac_os_close(day);
+    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, segment, "cannot archive") : AC_OK;
+}
+
+static int delete_segment(const ac_directory_t *dir, int dir_fd, uint32_t id, ac_error_t *err) {
+    char name[AC_NAME_MAX];
+    ac_segment_name(name, id, ".idx");
+    int rc = ac_os_unlink(dir_fd, name);
+    ac_segment_name(name, id, ".q");
+    if (rc == 0 || rc == -ENOENT) rc = ac_os_unlink(dir_fd, name);
+    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, name, "cannot delete") : AC_OK;
+}
+
+int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
+              uint64_t segment_size, uint64_t head_segment, uint64_t head_offset, uint64_t *deleted,
+              uint64_t *archived, ac_error_t *err) {
+    ac_slowest_t slowest;
+    uint32_t *ids = NULL;
+    size_t count = 0;
+    int rc = ac_slowest_reader(dir, dir_fd, config, segment_size, head_segment, head_offset,
+                               &slowest, err);
+    if (rc == AC_OK) rc = ac_segment_list(dir, dir_fd, &ids, &count, err);
+    if (rc != AC_OK) return rc;
+    uint64_t needed = slowest.live ? slowest.segment : head_segment;
+    int by_readers = config->retain_for_readers && slowest.registered > 0;
+    uint64_t total = (uint64_t)count * segment_size;
+    uint64_t now_ns = ac_os_now_ns();
+    for (size_t i = 0; i < count && rc == AC_OK; i++) {
+        uint64_t newest_ns = 0;
+        if (ids[i] >= head_segment || ids[i] >= needed) break;
+        if (config->retain_ns || config->archive)
+            rc = newest_timestamp(dir, dir_fd, ids[i], segment_size, &newest_ns, err);
+        if (rc != AC_OK) break;
+        int too_old =
+            config->retain_ns && newest_ns < now_ns && now_ns - newest_ns > config->retain_ns;
+        int too_many = config->retain_bytes && total > config->retain_bytes;
+        if (!by_readers && !too_old && !too_many) break;
+        rc = config->archive ? archive_segment(dir, dir_fd, config, ids[i], newest_ns, err)
+                             : delete_segment(dir, dir_fd, ids[i], err);
+        if (rc == AC_OK) ++*(config->archive ? archived : deleted);
+        total -= segment_size;
+    }
+    free(ids);
+    return rc;
+}

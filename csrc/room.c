@@ -1,0 +1,275 @@
+/* Room for the next record: limits, rolling, populating pages ahead, capacity. */
+#include "error.h"
+#include "retention.h"
+#include "segment.h"
+#include "writer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum {
+    POPULATE_AHEAD_MAX = 64
+        << 20,              /* how far the housekeeper keeps pages in place ahead of a busy … */
+    POPULATE_NOW = 1 << 20, /* what the writer does itself when it outran the housekeeper */
+    PREPARE_WAIT_MS = 2000
+};
+
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* Where the segment is full by configuration. */
+static uint64_t segment_end(const ac_writer_t *writer) {
+    uint64_t by_roll = writer->config.roll_bytes ? AC_SEGMENT_DATA + writer->config.roll_bytes
+                                                 : writer->segment_size;
+    return least(by_roll, writer->segment_size);
+}
+
+static uint64_t logical(const ac_writer_t *writer, uint64_t segment, uint64_t offset) {
+    return segment * writer->segment_size + offset;
+}
+
+void ac_writer_set_limits(ac_writer_t *writer) {
+    const ac_writer_config_t *config = &writer->config;
+    uint64_t limit = segment_end(writer);
+    pthread_mutex_lock(&writer->mutex);
+    uint64_t populated = writer->populated;
+    /* Each time half of it is used up the distance doubles, so that an idle queue costs little memory
+     * and a busy one never waits for pages. */
+    uint64_t left = populated > writer->offset ? populated - writer->offset : 0;
+    if (left <= writer->ahead / 2 && writer->ahead < POPULATE_AHEAD_MAX) writer->ahead *= 2;
+    int half_way = writer->offset >= writer->segment_size / 2;
+    if (half_way) writer->want_next = writer->next == NULL;
+    if (!half_way) limit = least(limit, writer->segment_size / 2);
+    pthread_mutex_unlock(&writer->mutex);
+    /* Come back while half of the populated pages are still ahead. */
+    if (populated < writer->segment_size) limit = least(limit, writer->offset + left / 2);
+    if (config->flush_mode == AC_FLUSH_BATCH) {
+        uint64_t unsynced = ac_writer_unsynced(writer);
+        uint64_t left = config->batch_bytes > unsynced ? config->batch_bytes - unsynced : 0;
+        limit = least(limit, writer->offset + left);
+    }
+    if (config->capacity_bytes) {
+        uint64_t here = logical(writer, writer->map->segment, 0);
+        limit = least(limit, writer->capacity_known > here ? writer->capacity_known - here : 0);
+    }
+    int closed = ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN;
+    if (closed || writer->reserved || config->flush_mode == AC_FLUSH_SYNC) limit = 0;
+    writer->limit = limit;
+    writer->seq_limit =
+        config->roll_messages ? writer->segment_first_seq + config->roll_messages : UINT64_MAX;
+}
+
+/* Populates the active segment on to `need` (relative to the start, or ahead of the writer when 0). Under
+ * populate_mutex, because it fills with zeros: whoever comes second must see what is done already. */
+static int populate(ac_writer_t *writer, uint64_t need) {
+    pthread_mutex_lock(&writer->populate_mutex);
+    pthread_mutex_lock(&writer->mutex);
+    ac_map_t *map = writer->map;
+    uint64_t from = writer->populated;
+    uint64_t target =
+        need ? need + POPULATE_NOW : ac_load_relaxed_u64(&writer->offset) + writer->ahead;
+    ac_map_retain(map);
+    pthread_mutex_unlock(&writer->mutex);
+    uint64_t to = least(target, map->size);
+    int done = from >= (need ? need : to);
+    if (!need) to = least(to, from + AC_POPULATE_STEP);
+    int rc = done ? 0 : ac_segment_populate(map, from, to);
+    pthread_mutex_lock(&writer->mutex);
+    if (rc < 0)
+        writer->populate_errors++;
+    else if (!done && writer->map == map)
+        writer->populated = to;
+    pthread_mutex_unlock(&writer->mutex);
+    ac_map_release(map);
+    pthread_mutex_unlock(&writer->populate_mutex);
+    return rc < 0 ? rc : !done;
+}
+
+void ac_writer_populate_ahead(ac_writer_t *writer) {
+    while (populate(writer, 0) == 1)
+        continue;
+}
+
+/* Pages for `size` more bytes. Failing to populate is an error of the disk, reported before a store
+ * could turn into a signal. */
+static int populate_now(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
+    int rc = populate(writer, writer->offset + size);
+    if (rc >= 0) return AC_OK;
+    return ac_fail_os_in(err, rc == -EFAULT ? -EIO : rc, writer->dir.path, "(active segment)",
+                         "cannot bring pages into memory");
+}
+
+int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
+    ac_map_t *next = NULL;
+    uint64_t populated = AC_SEGMENT_DATA;
+    pthread_mutex_lock(&writer->mutex);
+    uint32_t id = writer->map->segment + 1;
+    int needed = writer->next == NULL;
+    writer->preparing = needed;
+    pthread_mutex_unlock(&writer->mutex);
+    if (!needed) return AC_OK;
+    int rc = ac_segment_create(&writer->dir, writer->dir_fd, id, writer->segment_size, &next, err);
+    if (rc == AC_OK) {
+        populated = least(AC_POPULATE_STEP, writer->segment_size);
+        if (ac_segment_populate(next, AC_SEGMENT_DATA, populated) < 0) populated = AC_SEGMENT_DATA;
+        if (writer->config.memlock) ac_os_memlock(next->base, next->size);
+    }
+    pthread_mutex_lock(&writer->mutex);
+    writer->next = next;
+    writer->next_populated = populated;
+    writer->preparing = 0;
+    writer->want_next = 0;
+    pthread_cond_broadcast(&writer->prepared);
+    pthread_mutex_unlock(&writer->mutex);
+    return rc;
+}
+
+/* Waits for the housekeeper if it is at it, else creates the segment here. */
+static int obtain_next(ac_writer_t *writer, ac_error_t *err) {
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += PREPARE_WAIT_MS / 1000;
+    int ready = 0;
+    pthread_mutex_lock(&writer->mutex);
+    while (!(ready = writer->next != NULL) && writer->preparing)
+        if (pthread_cond_timedwait(&writer->prepared, &writer->mutex, &deadline) == ETIMEDOUT)
+            break;
+    pthread_mutex_unlock(&writer->mutex);
+    if (ready) return AC_OK;
+    writer->rolls_unprepared++;
+    return ac_writer_prepare_next(writer, err);
+}
+
+void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset) {
+    writer->base = map->base;
+    writer->seed = ac_crc32c_seed(map->segment, writer->epoch);
+    writer->segment_first_seq = writer->seq;
+    writer->timestamp_limit = UINT64_MAX;
+    writer->last_record = 0;
+    ac_store_release_u64(&writer->offset, offset);
+    ac_control_set_position(writer->control, map->segment, offset);
+}
+
+/* Leaves the active segment: the next one is in place before this one says that it is finished. */
+static int roll(ac_writer_t *writer, ac_error_t *err) {
+    ac_sealing_t *sealing = ac_os_alloc(sizeof *sealing);
+    if (!sealing) return ac_fail_os(err, -ENOMEM, writer->dir.path, "cannot roll");
+    int rc = obtain_next(writer, err);
+    if (rc != AC_OK) {
+        free(sealing);
+        return rc;
+    }
+    pthread_mutex_lock(&writer->mutex);
+    ac_map_t *old = writer->map;
+    sealing->map = old;
+    sealing->end = writer->offset;
+    sealing->synced = writer->synced;
+    sealing->next_seq = writer->seq;
+    *writer->sealing_tail = sealing;
+    writer->sealing_tail = &sealing->next;
+    writer->map = writer->next;
+    writer->populated = writer->next_populated;
+    writer->next = NULL;
+    writer->want_next = 0;
+    writer->synced = AC_SEGMENT_DATA;
+    ac_writer_enter(writer, writer->map, AC_SEGMENT_DATA); /* map and offset change together */
+    pthread_mutex_unlock(&writer->mutex);
+    ac_segment_seal(old);
+    writer->rolls++;
+    if (writer->config.inline_housekeeping) return ac_writer_seal_pending(writer, err);
+    ac_housekeeper_nudge(&writer->disk);
+    return AC_OK;
+}
+
+static int room_in_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
+    ac_slowest_t slowest;
+    uint64_t segment = writer->map->segment;
+    uint64_t end = logical(writer, segment, writer->offset + size);
+    if (end <= writer->capacity_known) return 1;
+    int rc = ac_slowest_reader(&writer->dir, writer->dir_fd, &writer->config, writer->segment_size,
+                               segment, writer->offset, &slowest, err);
+    if (rc != AC_OK) return rc;
+    uint64_t from = slowest.live ? logical(writer, slowest.segment, slowest.offset)
+                                 : logical(writer, segment, writer->offset);
+    writer->capacity_known = from + writer->config.capacity_bytes;
+    return end <= writer->capacity_known;
+}
+
+static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
+    uint64_t started = ac_os_monotonic_ns();
+    uint64_t pause = 50000;
+    for (;;) {
+        int room = room_in_capacity(writer, size, err);
+        if (room != 0) return room < 0 ? room : AC_OK;
+        if (writer->config.capacity_policy == AC_CAPACITY_FAIL)
+            return ac_fail(err, AC_E_FULL, 0, writer->dir.path, 0,
+                           "the slowest live reader is %llu bytes behind, which is the capacity",
+                           (unsigned long long)writer->config.capacity_bytes);
+        uint64_t waited = ac_os_monotonic_ns() - started;
+        if (writer->config.capacity_timeout_ns && waited >= writer->config.capacity_timeout_ns)
+            return ac_fail(err, AC_E_TIMEOUT, 0, writer->dir.path, 0,
+                           "no reader made room within %llu ms",
+                           (unsigned long long)(waited / 1000000));
+        writer->capacity_waits++;
+        ac_os_sleep_ns(pause);
+        if (pause < 2000000) pause *= 2;
+    }
+}
+
+static int must_roll(const ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns) {
+    if (writer->offset + size > writer->segment_size) return 1;
+    if (writer->offset == AC_SEGMENT_DATA) return 0; /* an empty segment has nothing to roll for */
+    return writer->offset + size > segment_end(writer) || writer->seq >= writer->seq_limit ||
+           timestamp_ns >= writer->timestamp_limit;
+}
+
+static int may_append(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns, ac_error_t *err) {
+    uint32_t state = ac_load_relaxed_u32(&writer->state);
+    const char *path = writer->dir.path;
+    if (state == AC_STATE_FORKED)
+        return ac_fail(err, AC_E_FORKED, 0, path, 0, "opened before fork; open it again here");
+    if (state != AC_STATE_OPEN) return ac_fail(err, AC_E_CLOSED, 0, path, 0, "writer is closed");
+    if (writer->reserved)
+        return ac_fail(err, AC_E_RESERVED, 0, path, 0, "a reservation is open; finish it first");
+    int poisoned = (int)ac_load_acquire_u32(&writer->poisoned);
+    if (poisoned)
+        return ac_fail(err, AC_E_POISONED, poisoned, path, 0,
+                       "an earlier sync failed; close the writer and open it again");
+    if (size > writer->segment_size - AC_SEGMENT_DATA)
+        return ac_fail(err, AC_E_TOO_LARGE, 0, path, 0,
+                       "needs %llu bytes, a segment holds %llu; use a larger segment_size",
+                       (unsigned long long)size,
+                       (unsigned long long)(writer->segment_size - AC_SEGMENT_DATA));
+    if (timestamp_ns < writer->last_timestamp_ns)
+        return ac_fail(err, AC_E_TIMESTAMP, 0, path, 0, "%llu is before the last record's %llu",
+                       (unsigned long long)timestamp_ns,
+                       (unsigned long long)writer->last_timestamp_ns);
+    if (ac_map_is_cut(writer->map))
+        return ac_fail(err, AC_E_GONE, 0, path, 0, "the active segment was cut by another program");
+    return AC_OK;
+}
+
+/* Readers follow by id, so the room found here must be in the segment that `timestamp_ns` belongs to. */
+int ac_writer_make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
+                        ac_error_t *err) {
+    int rc = may_append(writer, size, timestamp_ns, err);
+    if (rc == AC_OK && writer->config.capacity_bytes) rc = wait_for_capacity(writer, size, err);
+    if (rc == AC_OK && must_roll(writer, size, timestamp_ns)) rc = roll(writer, err);
+    if (rc == AC_OK && writer->config.flush_mode == AC_FLUSH_BATCH &&
+        ac_writer_unsynced(writer) + size > writer->config.batch_bytes) {
+        int64_t flushed = ac_writer_flush(writer, err);
+        if (flushed < 0) rc = (int)flushed;
+    }
+    if (rc == AC_OK) rc = populate_now(writer, size, err);
+    if (rc != AC_OK) return rc;
+    if (writer->config.roll_ns && writer->offset == AC_SEGMENT_DATA)
+        writer->timestamp_limit = timestamp_ns + writer->config.roll_ns;
+    ac_writer_set_limits(writer);
+    pthread_mutex_lock(&writer->mutex);
+    int work = writer->want_next || writer->populated < writer->segment_size;
+    pthread_mutex_unlock(&writer->mutex);
+    if (work && !writer->config.inline_housekeeping) ac_housekeeper_nudge(&writer->pages);
+    return AC_OK;
+}

@@ -1,0 +1,277 @@
+/* Finding a position by seq or time: a catalogue of the segments' indexes, then a short walk. */
+#include "error.h"
+#include "os.h"
+#include "reader.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the catalogue ---- */
+
+static int is_known(const ac_reader_t *reader, uint32_t segment) {
+    for (size_t i = 0; i < reader->catalogue_count; i++)
+        if (reader->catalogue[i].segment == segment) return 1;
+    return 0;
+}
+
+static int build_index(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_index_t *index,
+                       ac_error_t *err) {
+    ac_map_t *map;
+    int rc = ac_index_load(index, &reader->dir, dir_fd, segment, reader->segment_size, NULL);
+    if (rc == AC_OK && index->count > 0) return AC_OK;
+    ac_index_free(index);
+    rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, &map, err);
+    if (rc != AC_OK) return rc;
+    rc = ac_index_extend(index, map);
+    ac_map_release(map);
+    return rc < 0 ? ac_fail_os(err, rc, reader->dir.path, "index") : AC_OK;
+}
+
+static int catalogue_add(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_error_t *err) {
+    if (reader->catalogue_count == reader->catalogue_room) {
+        size_t room = reader->catalogue_room ? reader->catalogue_room * 2 : 16;
+        ac_index_t *grown = realloc(reader->catalogue, room * sizeof *grown);
+        if (!grown) return ac_fail_os(err, -ENOMEM, reader->dir.path, "index");
+        reader->catalogue = grown;
+        reader->catalogue_room = room;
+    }
+    ac_index_t *slot = &reader->catalogue[reader->catalogue_count];
+    memset(slot, 0, sizeof *slot);
+    int rc = build_index(reader, dir_fd, segment, slot, err);
+    slot->segment = segment;
+    if (rc == AC_E_CORRUPT && reader->skip_corrupt) rc = AC_OK; /* an empty index: nothing in it */
+    if (rc == AC_OK) reader->catalogue_count++;
+    return rc;
+}
+
+static void catalogue_drop(ac_reader_t *reader, size_t position) {
+    ac_index_free(&reader->catalogue[position]);
+    memmove(&reader->catalogue[position], &reader->catalogue[position + 1],
+            (reader->catalogue_count - position - 1) * sizeof *reader->catalogue);
+    reader->catalogue_count--;
+}
+
+static int by_id(const void *a, const void *b) {
+    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+    return left < right ? -1 : left > right;
+}
+
+static int by_segment(const void *a, const void *b) {
+    uint32_t left = ((const ac_index_t *)a)->segment, right = ((const ac_index_t *)b)->segment;
+    return left < right ? -1 : left > right;
+}
+
+/* Brings the catalogue in line with the directory. */
+static int catalogue_refresh(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t *ids = NULL;
+    size_t count = 0;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_list(&reader->dir, dir_fd, &ids, &count, err);
+    for (size_t i = reader->catalogue_count; rc == AC_OK && i-- > 0;)
+        if (!bsearch(&reader->catalogue[i].segment, ids, count, sizeof *ids, by_id))
+            catalogue_drop(reader, i);
+    for (size_t i = 0; i < count && rc == AC_OK; i++)
+        if (!is_known(reader, ids[i])) rc = catalogue_add(reader, dir_fd, ids[i], err);
+    ac_os_close(dir_fd);
+    free(ids);
+    if (rc == AC_OK && reader->catalogue_count > 1)
+        qsort(reader->catalogue, reader->catalogue_count, sizeof *reader->catalogue, by_segment);
+    return rc;
+}
+
+/* The newest segments may have grown since they were indexed. */
+static int catalogue_extend_tail(ac_reader_t *reader, ac_error_t *err) {
+    for (size_t i = reader->catalogue_count; i-- > 0;) {
+        ac_index_t *index = &reader->catalogue[i];
+        if (index->count > 0 && index->end == 0) break; /* loaded from a file: sealed, complete */
+        int rc = ac_reader_enter(reader, index->segment, AC_SEGMENT_DATA, err);
+        if (rc == AC_E_CORRUPT && reader->skip_corrupt) continue;
+        if (rc != AC_OK) return rc;
+        uint64_t before = index->records;
+        rc = ac_index_extend(index, reader->map);
+        if (rc < 0) return ac_fail_os(err, rc, reader->dir.path, "index");
+        if (before > 0) break; /* the ones before it were complete already */
+    }
+    return AC_OK;
+}
+
+/* ---- seeking ---- */
+
+static const ac_index_t *first_reaching(const ac_reader_t *reader, int by_time, uint64_t value) {
+    for (size_t i = 0; i < reader->catalogue_count; i++) {
+        const ac_index_t *index = &reader->catalogue[i];
+        if (index->count > 0 && (by_time ? index->max_ts_ns : index->max_seq) >= value)
+            return index;
+    }
+    return NULL;
+}
+
+/* Walks from the index's hint to the first record at or after the value. */
+static int walk_to(ac_reader_t *reader, const ac_index_t *index, int by_time, uint64_t value,
+                   ac_error_t *err) {
+    int rc = ac_reader_enter(reader, index->segment, AC_SEGMENT_DATA, err);
+    if (rc != AC_OK) return rc;
+    uint64_t offset = ac_index_lookup(index, reader->map, by_time, value);
+    ac_message_t message;
+    const char *why;
+    while (ac_record_inspect(reader->base, reader->size, offset, reader->segment, AC_CHECK_HEADER,
+                             &message, &why) == AC_RECORD_GOOD) {
+        if (message.type_id != AC_TYPE_PADDING &&
+            (by_time ? message.timestamp_ns : message.seq) >= value)
+            break;
+        offset += ac_record_size(message.length);
+    }
+    ac_reader_place(reader, reader->map, offset);
+    return AC_OK;
+}
+
+static int seek(ac_reader_t *reader, int by_time, uint64_t value, ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    for (int attempt = 0; rc == AC_OK && attempt < 3; attempt++) {
+        const ac_index_t *index = first_reaching(reader, by_time, value);
+        if (!index || attempt > 0) {
+            rc = catalogue_refresh(reader, err);
+            if (rc == AC_OK) rc = catalogue_extend_tail(reader, err);
+            if (rc != AC_OK) return rc;
+            index = first_reaching(reader, by_time, value);
+        }
+        if (!index) return ac_reader_seek_last(reader, err);
+        rc = walk_to(reader, index, by_time, value, err);
+        if (rc != AC_E_NOT_FOUND) return rc;
+        rc = AC_OK; /* removed by retention between the listing and now: look again */
+    }
+    return rc != AC_OK ? rc
+                       : ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
+                                 "segments disappear faster than they can be opened");
+}
+
+int ac_reader_seek_seq(ac_reader_t *reader, uint64_t seq, ac_error_t *err) {
+    return seek(reader, 0, seq, err);
+}
+
+int ac_reader_seek_time(ac_reader_t *reader, uint64_t timestamp_ns, ac_error_t *err) {
+    return seek(reader, 1, timestamp_ns, err);
+}
+
+static int bounds(ac_reader_t *reader, uint32_t *first, uint32_t *last, size_t *count,
+                  ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc != AC_OK) return rc;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    rc = ac_segment_bounds(&reader->dir, dir_fd, first, last, count, err);
+    ac_os_close(dir_fd);
+    return rc;
+}
+
+int ac_reader_seek_first(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t first = 0, last = 0;
+    size_t count = 0;
+    int rc = bounds(reader, &first, &last, &count, err);
+    if (rc != AC_OK || count == 0) return rc;
+    while (first <= last) {
+        rc = ac_reader_enter(reader, first, AC_SEGMENT_DATA, err);
+        if (rc != AC_E_NOT_FOUND && !(rc == AC_E_CORRUPT && reader->skip_corrupt)) return rc;
+        first++;
+    }
+    return rc;
+}
+
+/* The writer's own note of its newest record, if it can be proven to be one. */
+static uint64_t proven_record(ac_reader_t *reader) {
+    ac_message_t message;
+    const char *why;
+    uint64_t offset = ac_load_acquire_u64(&reader->control->last_record);
+    if (offset < AC_SEGMENT_DATA || offset % AC_ALIGNMENT != 0) return AC_SEGMENT_DATA;
+    if (ac_record_inspect(reader->base, reader->size, offset, reader->segment, AC_CHECK_PAYLOAD,
+                          &message, &why) != AC_RECORD_GOOD ||
+        !(message.flags & AC_FLAG_OURS))
+        return AC_SEGMENT_DATA;
+    return offset;
+}
+
+int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t first = 0, last = 0, head;
+    uint64_t head_offset;
+    size_t count = 0;
+    int rc = bounds(reader, &first, &last, &count, err);
+    if (rc != AC_OK || count == 0) return rc;
+    ac_control_position(reader->control, &head, &head_offset);
+    if (head < first || head > last) head = first;
+    rc = ac_reader_enter(reader, head, AC_SEGMENT_DATA, err);
+    if (rc != AC_OK) return rc;
+    for (;;) {
+        ac_message_t message;
+        const char *why;
+        uint64_t offset = proven_record(reader);
+        int ours = 0;
+        while (ac_record_inspect(reader->base, reader->size, offset, reader->segment,
+                                 AC_CHECK_HEADER, &message, &why) == AC_RECORD_GOOD) {
+            offset += ac_record_size(message.length);
+            ours = message.type_id != AC_TYPE_PADDING && (message.flags & AC_FLAG_OURS);
+        }
+        uint64_t seq = ours ? message.seq + 1 : 0;
+        ac_reader_place(reader, reader->map, offset);
+        reader->expected_seq = seq;
+        reader->continued = (uint32_t)ours;
+        int finished = ac_segment_sealed(reader->map) || reader->size - offset < AC_HEADER_SIZE;
+        if (!finished || reader->segment >= last) return AC_OK;
+        rc = ac_reader_enter(reader, reader->segment + 1, AC_SEGMENT_DATA, err);
+        if (rc != AC_OK) return rc;
+    }
+}
+
+/* ---- lag ---- */
+
+/* Records from here to the end, counted: for queues whose writer does not keep a count. */
+static uint64_t count_ahead(ac_reader_t *reader) {
+    uint64_t counted = 0, offset = reader->offset;
+    ac_map_t *map = reader->map;
+    int dir_fd = ac_directory_open(&reader->dir, NULL);
+    if (map) ac_map_retain(map);
+    while (map) {
+        ac_message_t message;
+        const char *why;
+        while (ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_HEADER,
+                                 &message, &why) == AC_RECORD_GOOD) {
+            counted += message.type_id != AC_TYPE_PADDING;
+            offset += ac_record_size(message.length);
+        }
+        ac_map_t *next = NULL;
+        if (dir_fd >= 0)
+            ac_segment_open(&reader->dir, dir_fd, map->segment + 1, reader->segment_size, 0, &next,
+                            NULL);
+        ac_map_release(map);
+        map = next;
+        offset = AC_SEGMENT_DATA;
+    }
+    ac_os_close(dir_fd);
+    return counted;
+}
+
+int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err) {
+    ac_message_t message;
+    const char *why;
+    uint32_t segment;
+    uint64_t offset;
+    memset(out, 0, sizeof *out);
+    int rc = ac_reader_ready(reader, err); /* also moves over the end of a finished segment */
+    if (rc <= 0) return rc;
+    if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                          AC_CHECK_HEADER, &message, &why) != AC_RECORD_GOOD)
+        return AC_OK;
+    uint64_t next_seq = ac_load_acquire_u64(&reader->control->next_seq);
+    int counted = (message.flags & AC_FLAG_OURS) && next_seq > message.seq;
+    out->messages = counted ? next_seq - message.seq : count_ahead(reader);
+    ac_control_position(reader->control, &segment, &offset);
+    if (segment >= reader->segment) {
+        uint64_t head = (uint64_t)segment * reader->segment_size + offset;
+        uint64_t here = (uint64_t)reader->segment * reader->segment_size + reader->offset;
+        out->bytes = head > here ? head - here : 0;
+    }
+    uint64_t now = ac_os_now_ns();
+    out->age_ns = now > message.timestamp_ns ? now - message.timestamp_ns : 0;
+    return AC_OK;
+}

@@ -1,0 +1,175 @@
+#include "segment.h"
+
+#include "error.h"
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void ac_segment_name(char name[AC_NAME_MAX], uint32_t id, const char *suffix) {
+    snprintf(name, AC_NAME_MAX, "%09u%s", id, suffix);
+}
+
+/* Fills NAME.tmp and renames it. The fd of the published file, or a negated errno. */
+static int prepare(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size) {
+    char name[AC_NAME_MAX], temporary[AC_NAME_MAX];
+    ac_segment_header_t header = {
+        .magic = AC_SEGMENT_MAGIC, .version = AC_SEGMENT_VERSION, .segment_id = id};
+    ac_segment_name(name, id, ".q");
+    ac_segment_name(temporary, id, ".q.tmp");
+    int fd = ac_os_open_at(dir_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, dir->mode);
+    if (fd < 0) return fd;
+    int rc = ac_os_chmod(fd, dir->mode);
+    if (rc == 0) rc = ac_os_allocate(fd, size);
+    if (rc == 0) rc = ac_os_write_at(fd, &header, sizeof header, 0);
+    if (rc == 0) rc = ac_os_sync(fd);
+    if (rc == 0) rc = ac_os_rename_new(dir_fd, temporary, name);
+    if (rc == 0) {
+        rc = ac_os_sync_dir(dir_fd);
+        if (rc == 0) return fd;
+        ac_os_unlink(dir_fd, name);
+    }
+    ac_os_close(fd);
+    ac_os_unlink(dir_fd, temporary);
+    return rc;
+}
+
+int ac_segment_create(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size,
+                      ac_map_t **out, ac_error_t *err) {
+    char name[AC_NAME_MAX];
+    int error;
+    ac_segment_name(name, id, ".q");
+    int fd = prepare(dir, dir_fd, id, size);
+    if (fd < 0) return ac_fail_os_in(err, fd, dir->path, name, "cannot create segment");
+    ac_map_t *map = ac_map_new(fd, size, 1, &error);
+    if (!map) {
+        ac_os_close(fd);
+        ac_os_unlink(dir_fd, name);
+        return ac_fail_os_in(err, error, dir->path, name, "cannot map");
+    }
+    map->segment = id;
+    map->fd = fd;
+    *out = map;
+    return AC_OK;
+}
+
+static int check_header(const ac_map_t *map, uint32_t id, const char *path, ac_error_t *err) {
+    ac_segment_header_t header;
+    memcpy(&header, map->base, 12);
+    if (header.magic != AC_SEGMENT_MAGIC)
+        return ac_fail(err, AC_E_CORRUPT, 0, path, 0,
+                       header.magic == 0 ? "segment header is all zero"
+                                         : "magic is 0x%08x, not a segment",
+                       header.magic);
+    if (header.version != AC_SEGMENT_VERSION)
+        return ac_fail(err, AC_E_VERSION, 0, path, 4, "segment version %u; this build knows %u",
+                       header.version, AC_SEGMENT_VERSION);
+    if (header.segment_id != id)
+        return ac_fail(err, AC_E_CORRUPT, 0, path, 8, "says it is segment %u", header.segment_id);
+    return AC_OK;
+}
+
+int ac_segment_populate(ac_map_t *map, uint64_t from, uint64_t to) {
+    static const uint8_t zeros[AC_POPULATE_STEP] __attribute__((aligned(4096)));
+    uint64_t aligned = (from + 4095) & ~4095ull;
+    int rc = 0;
+    for (uint64_t at = aligned; at < to && rc == 0; at += AC_POPULATE_STEP)
+        rc = ac_os_write_at(map->fd, zeros, to - at < AC_POPULATE_STEP ? to - at : AC_POPULATE_STEP,
+                            at);
+    return rc < 0 ? rc : ac_os_populate(map->base, from, to - from, 1);
+}
+
+int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size, int writable,
+                    ac_map_t **out, ac_error_t *err) {
+    char name[AC_NAME_MAX], path[1200];
+    struct stat info;
+    int error;
+    ac_segment_name(name, id, ".q");
+    snprintf(path, sizeof path, "%s/%s", dir->path, name);
+    int fd = ac_file_open(dir, dir_fd, name, writable ? O_RDWR : O_RDONLY, &info, err);
+    if (fd < 0) return fd;
+    uint64_t length = (uint64_t)info.st_size < size ? (uint64_t)info.st_size & ~63ull : size;
+    if (length < AC_SEGMENT_DATA) {
+        ac_os_close(fd);
+        return ac_fail(err, AC_E_CORRUPT, 0, path, length, "cut to %llu bytes, no header left",
+                       (unsigned long long)info.st_size);
+    }
+    ac_map_t *map = ac_map_new(fd, length, writable, &error);
+    if (map && writable)
+        map->fd = fd;
+    else
+        ac_os_close(fd);
+    if (!map) return ac_fail_os(err, error, path, "cannot map");
+    map->segment = id;
+    int rc = check_header(map, id, path, err);
+    if (rc != AC_OK) {
+        ac_map_release(map);
+        return rc;
+    }
+    *out = map;
+    return AC_OK;
+}
+
+/* "000000012.q" -> 12; -1 for anything else. */
+static int64_t id_of_name(const char *name) {
+    int64_t id = 0;
+    int digits = 0;
+    while (name[digits] >= '0' && name[digits] <= '9' && digits < 10)
+        id = id * 10 + (name[digits++] - '0');
+    return digits >= 9 && strcmp(name + digits, ".q") == 0 && id <= UINT32_MAX - 2 ? id : -1;
+}
+
+typedef struct id_list {
+    uint32_t *ids;
+    size_t count, room;
+} id_list_t;
+
+static int collect(void *context, const char *name) {
+    id_list_t *list = context;
+    int64_t id = id_of_name(name);
+    if (id < 0) return 0;
+    if (list->count == list->room) {
+        size_t room = list->room ? list->room * 2 : 64;
+        uint32_t *grown = realloc(list->ids, room * sizeof *grown);
+        if (!grown) return -ENOMEM;
+        list->ids = grown;
+        list->room = room;
+    }
+    list->ids[list->count++] = (uint32_t)id;
+    return 0;
+}
+
+static int ascending(const void *a, const void *b) {
+    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+    return left < right ? -1 : left > right;
+}
+
+int ac_segment_list(const ac_directory_t *dir, int dir_fd, uint32_t **ids, size_t *count,
+                    ac_error_t *err) {
+    id_list_t list = {0};
+    int rc = ac_os_list(dir_fd, collect, &list);
+    if (rc < 0) {
+        free(list.ids);
+        return ac_fail_os(err, rc, dir->path, "cannot list");
+    }
+    if (list.count > 0) qsort(list.ids, list.count, sizeof *list.ids, ascending);
+    *ids = list.ids;
+    *count = list.count;
+    return AC_OK;
+}
+
+int ac_segment_bounds(const ac_directory_t *dir, int dir_fd, uint32_t *first, uint32_t *last,
+                      size_t *count, ac_error_t *err) {
+    uint32_t *ids = NULL;
+    int rc = ac_segment_list(dir, dir_fd, &ids, count, err);
+    if (rc != AC_OK) return rc;
+    if (*count > 0) {
+        *first = ids[0];
+        *last = ids[*count - 1];
+    }
+    free(ids);
+    return AC_OK;
+}

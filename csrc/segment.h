@@ -1,0 +1,67 @@
+/* Segments: `%09d.q` files of equal size, a 64-byte header and then records.
+ *
+ *   0 u32 magic   4 u32 version   8 u32 segment_id   12 u32 flags (bit 0 sealed)   16 48 spare bytes
+ *
+ * How a reader walks: 1. at an uncommitted header, or with less than a header's room left, look whether
+ * the segment is sealed; 2. if it is, look at the header again (it may have been committed just before
+ * the seal); 3. still nothing: continue at offset 64 of the next id. A segment appears under its name
+ * only after its header is on disk. */
+#ifndef AC_SEGMENT_H
+#define AC_SEGMENT_H
+
+#include "directory.h"
+#include "map.h"
+
+#define AC_SEGMENT_MAGIC 0x53454730u
+#define AC_SEGMENT_VERSION 2u
+#define AC_SEGMENT_DATA 64u
+#define AC_SEGMENT_SEALED 1u
+
+typedef struct ac_segment_header {
+    uint32_t magic;
+    uint32_t version;
+    uint32_t segment_id;
+    uint32_t flags;
+    uint8_t spare[48];
+} ac_segment_header_t;
+
+_Static_assert(sizeof(ac_segment_header_t) == AC_SEGMENT_DATA, "segment header");
+
+enum { AC_NAME_MAX = 32 };
+void ac_segment_name(char name[AC_NAME_MAX], uint32_t id, const char *suffix);
+
+/* Allocates, syncs and publishes an empty segment; maps it writable. AC_E_SYSTEM with EEXIST if there
+ * is one with this id. */
+int ac_segment_create(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size,
+                      ac_map_t **out, ac_error_t *err);
+
+/* Maps an existing segment. A file shorter than `size` is mapped as far as it goes (map->size tells);
+ * one without a proper header is AC_E_CORRUPT. AC_E_NOT_FOUND if there is none. */
+int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size, int writable,
+                    ac_map_t **out, ac_error_t *err);
+
+/* Brings [from, to) of a segment that is being written into memory, ready for stores without a fault.
+ * Nothing may have been stored there yet: it is filled with the zeros it holds anyway, because on ext4
+ * large writes make large folios, and those are mapped in about half the time of single holes. */
+enum { AC_POPULATE_STEP = 1 << 20 };
+int ac_segment_populate(ac_map_t *map, uint64_t from, uint64_t to);
+
+static inline int ac_segment_sealed(const ac_map_t *map) {
+    const ac_segment_header_t *header = (const ac_segment_header_t *)(const void *)map->base;
+    return (ac_load_acquire_u32(&header->flags) & AC_SEGMENT_SEALED) != 0;
+}
+
+static inline void ac_segment_seal(ac_map_t *map) {
+    ac_segment_header_t *header = (ac_segment_header_t *)(void *)map->base;
+    ac_store_release_u32(&header->flags, ac_load_relaxed_u32(&header->flags) | AC_SEGMENT_SEALED);
+}
+
+/* The ids of all published segments, ascending; *ids is malloc'd. */
+int ac_segment_list(const ac_directory_t *dir, int dir_fd, uint32_t **ids, size_t *count,
+                    ac_error_t *err);
+
+/* Smallest id and largest id, or *count 0. */
+int ac_segment_bounds(const ac_directory_t *dir, int dir_fd, uint32_t *first, uint32_t *last,
+                      size_t *count, ac_error_t *err);
+
+#endif

@@ -1,0 +1,537 @@
+#include "writer.h"
+
+#include "error.h"
+#include "recovery.h"
+#include "retention.h"
+#include "segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { READY_MAX = 65536 };
+
+void ac_writer_defaults(ac_writer_config_t *config) {
+    memset(config, 0, sizeof *config);
+    config->segment_size = 128ull << 20;
+    config->flush_mode = AC_FLUSH_ASYNC;
+    config->reader_ttl_ns = 30ull * 1000000000u;
+    config->max_reader_lag = 10ull << 30;
+    config->retain_for_readers = 1;
+    config->retention_check_ns = 1000000000u;
+    config->mode = 0600;
+}
+
+static int check_config(const char *path, const ac_writer_config_t *config, ac_error_t *err) {
+    if (!ac_segment_size_valid(config->segment_size))
+        return ac_fail(err, AC_E_ARGUMENT, 0, path, 0,
+                       "segment_size %llu: must be a multiple of 64 from 4096 to 4294967296",
+                       (unsigned long long)config->segment_size);
+    if (config->flush_mode < AC_FLUSH_ASYNC || config->flush_mode > AC_FLUSH_BATCH)
+        return ac_fail(err, AC_E_ARGUMENT, 0, path, 0, "unknown flush mode %d", config->flush_mode);
+    if (config->flush_mode == AC_FLUSH_BATCH && (!config->batch_bytes || !config->batch_ns))
+        return ac_fail(err, AC_E_ARGUMENT, 0, path, 0, "batch flush needs bytes and seconds > 0");
+    if (config->archive && strlen(config->archive) >= 1024)
+        return ac_fail(err, AC_E_ARGUMENT, 0, path, 0, "archive path is too long");
+    return AC_OK;
+}
+
+static void on_fork(ac_task_t *task) {
+    ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, pages));
+    ac_store_relaxed_u32(&writer->state, AC_STATE_FORKED);
+    writer->limit = 0;
+    writer->lock.mapping = NULL; /* not inherited */
+}
+
+/* Opens the control block, creating an empty queue if there is none. */
+static int open_control(ac_writer_t *writer, ac_error_t *err) {
+    uint32_t first, last;
+    size_t segments = 0;
+    int rc = ac_control_open(&writer->dir, writer->dir_fd, 1, &writer->control_map, err);
+    if (rc == AC_E_NOT_FOUND) {
+        rc = ac_segment_bounds(&writer->dir, writer->dir_fd, &first, &last, &segments, err);
+        if (rc == AC_OK && segments > 0)
+            return ac_fail(err, AC_E_CORRUPT, 0, writer->dir.path, 0,
+                           "has segments but no control.meta; restore it from a backup");
+        if (rc == AC_OK)
+            rc = ac_control_create(&writer->dir, writer->dir_fd, writer->config.segment_size, err);
+        if (rc == AC_OK)
+            rc = ac_control_open(&writer->dir, writer->dir_fd, 1, &writer->control_map, err);
+    }
+    if (rc != AC_OK) return rc;
+    writer->control = ac_control_of(writer->control_map);
+    writer->segment_size = ac_load_relaxed_u64(&writer->control->segment_size);
+    /* Again, because other processes can write to it: what is used is what was checked. */
+    if (!ac_segment_size_valid(writer->segment_size))
+        return ac_fail(err, AC_E_CORRUPT, 0, writer->dir.path, 24, "segment size is impossible");
+    return AC_OK;
+}
+
+static int remove_leftover(void *context, const char *name) {
+    const ac_writer_t *writer = context;
+    size_t length = strlen(name);
+    if (length > 4 && strcmp(name + length - 4, ".tmp") == 0) ac_os_unlink(writer->dir_fd, name);
+    return 0;
+}
+
+/* The first record tells since when, and from which seq, this segment is being filled. */
+static void resume_roll_limits(ac_writer_t *writer) {
+    ac_message_t first;
+    const char *why;
+    if (ac_record_inspect(writer->base, writer->segment_size, AC_SEGMENT_DATA, writer->map->segment,
+                          AC_CHECK_HEADER, &first, &why) != AC_RECORD_GOOD)
+        return;
+    writer->segment_first_seq = first.seq;
+    if (writer->config.roll_ns)
+        writer->timestamp_limit = first.timestamp_ns + writer->config.roll_ns;
+}
+
+static int enter_end(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
+    uint64_t offset = end->offset;
+    writer->seq = writer->first_seq = end->next_seq;
+    writer->last_timestamp_ns = end->last_timestamp_ns;
+    writer->durable_seq = end->next_seq;
+    if (end->map && !end->sealed) {
+        writer->map = end->map;
+        end->map = NULL;
+    } else {
+        int rc = ac_segment_create(&writer->dir, writer->dir_fd, end->next_id, writer->segment_size,
+                                   &writer->map, err);
+        if (rc != AC_OK) return rc;
+        offset = AC_SEGMENT_DATA;
+    }
+    writer->synced = offset;
+    writer->populated = offset;
+    ac_writer_enter(writer, writer->map, offset);
+    if (offset > AC_SEGMENT_DATA) {
+        writer->last_record = end->last_record;
+        resume_roll_limits(writer);
+    }
+    if (writer->config.memlock) {
+        int rc = ac_os_memlock(writer->map->base, writer->map->size);
+        if (rc < 0)
+            return ac_fail_os(err, rc, writer->dir.path,
+                              "cannot lock the segment into memory (raise RLIMIT_MEMLOCK)");
+    }
+    int rc = ac_writer_write_durable(writer, writer->map->segment, offset);
+    return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "index.meta", "cannot write") : AC_OK;
+}
+
+static void announce(ac_writer_t *writer, uint64_t epoch) {
+    ac_control_t *control = writer->control;
+    ac_store_relaxed_u64(&control->writer_epoch, epoch);
+    ac_store_relaxed_u64(&control->next_seq, writer->seq);
+    ac_store_relaxed_u64(&control->last_timestamp_ns, writer->last_timestamp_ns);
+    ac_store_relaxed_u64(&control->last_record, writer->last_record);
+    ac_store_relaxed_u64(&control->writer_heartbeat_ns, ac_os_now_ns());
+    ac_store_relaxed_u64(&control->parked,
+                         0); /* the sleepers of a dead writer; they will be told */
+    ac_fetch_add_seq_cst_u32(&control->notify_seq, 1);
+    ac_os_futex_wake(&control->notify_seq, INT_MAX);
+}
+
+/* Everything that needs the lock. */
+static int open_locked(ac_writer_t *writer, ac_error_t *err) {
+    struct stat info;
+    ac_end_t end;
+    int rc = ac_writer_lock(&writer->lock, &writer->dir, writer->dir_fd, writer->control, err);
+    if (rc != AC_OK) return rc;
+    ac_os_list(writer->dir_fd, remove_leftover, writer);
+    rc = ac_recover(&writer->dir, writer->dir_fd, writer->control, writer->segment_size,
+                    writer->config.verify, &end, &writer->recovery, err);
+    if (rc != AC_OK) return rc;
+    writer->index_fd =
+        ac_file_open(&writer->dir, writer->dir_fd, "index.meta", O_RDWR | O_CREAT, &info, err);
+    uint64_t epoch = ac_load_relaxed_u64(&writer->control->writer_epoch) + 1;
+    writer->epoch = (uint32_t)epoch;
+    rc = writer->index_fd < 0 ? writer->index_fd : enter_end(writer, &end, err);
+    ac_map_release(end.map);
+    if (rc != AC_OK) return rc;
+    announce(writer, epoch);
+    /* The epoch must never be used twice, so it is on disk before the first record that carries it. */
+    rc = ac_os_map_sync(writer->control_map->base, 0, AC_CONTROL_SIZE);
+    if (rc == 0) rc = ac_os_sync_dir(writer->dir_fd);
+    return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "control.meta", "cannot sync") : AC_OK;
+}
+
+static void release_everything(ac_writer_t *writer) {
+    while (writer->sealing) {
+        ac_sealing_t *sealing = writer->sealing;
+        writer->sealing = sealing->next;
+        ac_map_release(sealing->map);
+        free(sealing);
+    }
+    writer->sealing_tail = &writer->sealing;
+    ac_map_release(writer->next);
+    ac_map_release(writer->map);
+    ac_map_release(writer->control_map);
+    writer->next = writer->map = writer->control_map = NULL;
+    ac_os_close(writer->index_fd);
+    ac_os_close(writer->dir_fd);
+    writer->index_fd = writer->dir_fd = -1;
+    ac_lock_release(&writer->lock);
+}
+
+static ac_writer_t *allocate(const ac_writer_config_t *config) {
+    ac_writer_t *writer = ac_os_alloc(sizeof *writer);
+    if (!writer) return NULL;
+    writer->config = *config;
+    if (config->archive) {
+        snprintf(writer->archive, sizeof writer->archive, "%s", config->archive);
+        writer->config.archive = writer->archive;
+    }
+    writer->dir_fd = writer->index_fd = -1;
+    writer->sealing_tail = &writer->sealing;
+    writer->ahead = 4 * AC_POPULATE_STEP;
+    writer->pages.run = ac_writer_housekeep_pages;
+    writer->pages.forked = on_fork;
+    writer->pages.lane = AC_LANE_MEMORY;
+    writer->disk.run = ac_writer_housekeep_disk;
+    writer->disk.lane = AC_LANE_DISK;
+    pthread_mutex_init(&writer->mutex, NULL);
+    pthread_mutex_init(&writer->sync_mutex, NULL);
+    pthread_mutex_init(&writer->populate_mutex, NULL);
+    pthread_cond_init(&writer->prepared, NULL);
+    return writer;
+}
+
+static int start_housekeeping(ac_writer_t *writer, ac_error_t *err) {
+    int rc = ac_housekeeper_add(&writer->pages);
+    if (rc == 0) {
+        rc = ac_housekeeper_add(&writer->disk);
+        if (rc < 0) ac_housekeeper_remove(&writer->pages);
+    }
+    return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot start the housekeeping threads")
+                  : AC_OK;
+}
+
+int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer_t **out,
+                   ac_error_t *err) {
+    int rc = check_config(path, config, err);
+    if (rc != AC_OK) return rc;
+    ac_writer_t *writer = allocate(config);
+    if (!writer) return ac_fail_os(err, -ENOMEM, path, "cannot open");
+    rc = ac_directory_init(&writer->dir, path, config->mode, 1, err);
+    if (rc == AC_OK) rc = writer->dir_fd = ac_directory_open(&writer->dir, err);
+    if (rc >= 0) rc = open_control(writer, err);
+    if (rc == AC_OK) rc = open_locked(writer, err);
+    if (rc == AC_OK) rc = start_housekeeping(writer, err);
+    if (rc != AC_OK) {
+        release_everything(writer);
+        free(writer);
+        return rc;
+    }
+    ac_writer_set_limits(writer);
+    if (!config->inline_housekeeping) {
+        ac_housekeeper_nudge(&writer->pages);
+        ac_housekeeper_nudge(&writer->disk);
+    }
+    *out = writer;
+    return AC_OK;
+}
+
+void ac_writer_wake(ac_writer_t *writer) {
+    if (ac_load_relaxed_u32(&writer->control->waiters_pending)) {
+        ac_os_futex_wake(&writer->control->notify_seq, INT_MAX);
+        writer->wakeups++;
+    }
+}
+
+int64_t ac_writer_append(ac_writer_t *writer, const void *payload, size_t length, unsigned type_id,
+                         uint64_t timestamp_ns, ac_error_t *err) {
+    return ac_writer_append_cause(writer, payload, length, type_id, timestamp_ns, 0, 0, err);
+}
+
+static int check_type(const ac_writer_t *writer, unsigned type_id, ac_error_t *err) {
+    if (type_id <= AC_TYPE_MAX) return AC_OK;
+    return ac_fail(err, AC_E_ARGUMENT, 0, writer->dir.path, 0, "type_id %u: must be 0 to %u",
+                   type_id, AC_TYPE_MAX);
+}
+
+static int check_length(const ac_writer_t *writer, size_t length, ac_error_t *err) {
+    if (length < UINT32_MAX - AC_HEADER_SIZE) return AC_OK;
+    return ac_fail(err, AC_E_TOO_LARGE, 0, writer->dir.path, 0, "%zu bytes are too many", length);
+}
+
+/* In sync mode nothing may return before it is durable. */
+static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
+    if (writer->config.flush_mode != AC_FLUSH_SYNC || seq < 0) return seq;
+    int64_t durable = ac_writer_flush(writer, err);
+    return durable < 0 ? durable : seq;
+}
+
+int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t length,
+                               unsigned type_id, uint64_t timestamp_ns, uint64_t cause_source,
+                               uint64_t cause_seq, ac_error_t *err) {
+    int64_t seq = ac_writer_try_append(writer, payload, length, type_id, timestamp_ns, cause_source,
+                                       cause_seq);
+    if (AC_LIKELY(seq != AC_E_SLOW)) return seq;
+    int rc = check_type(writer, type_id, err);
+    if (rc == AC_OK) rc = check_length(writer, length, err);
+    if (rc != AC_OK) return rc;
+    if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
+    rc = ac_writer_make_room(writer, ac_record_size(length), timestamp_ns, err);
+    if (rc != AC_OK) return rc;
+    seq = ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns,
+                        cause_source, cause_seq);
+    return settle(writer, seq, err);
+}
+
+/* Total size of a batch, and whether its timestamps are in order. */
+static int measure(const ac_writer_t *writer, const ac_slice_t *items, size_t count,
+                   const uint64_t *timestamps_ns, uint64_t *size, ac_error_t *err) {
+    *size = 0;
+    for (size_t i = 0; i < count; i++) {
+        int rc = check_length(writer, items[i].length, err);
+        if (rc != AC_OK) return rc;
+        *size += ac_record_size(items[i].length);
+        if (timestamps_ns && i > 0 && timestamps_ns[i] < timestamps_ns[i - 1])
+            return ac_fail(err, AC_E_TIMESTAMP, 0, writer->dir.path, 0,
+                           "timestamp %zu of the batch is before the one ahead of it", i);
+    }
+    return AC_OK;
+}
+
+int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
+                              unsigned type_id, const uint64_t *timestamps_ns, ac_error_t *err) {
+    uint64_t size, total_payload = 0;
+    if (count == 0) return (int64_t)writer->seq;
+    if (count > UINT32_MAX)
+        return ac_fail(err, AC_E_TOO_LARGE, 0, writer->dir.path, 0, "batch of %zu records", count);
+    int rc = check_type(writer, type_id, err);
+    if (rc == AC_OK) rc = measure(writer, items, count, timestamps_ns, &size, err);
+    if (rc != AC_OK) return rc;
+    uint64_t now = timestamps_ns ? timestamps_ns[0] : ac_writer_now(writer, ac_os_now_ns());
+    uint64_t newest = timestamps_ns ? timestamps_ns[count - 1] : now;
+    if (writer->offset + size > writer->limit || writer->seq + count > writer->seq_limit ||
+        now < writer->last_timestamp_ns || newest >= writer->timestamp_limit) {
+        rc = ac_writer_make_room(writer, size, now, err);
+        if (rc != AC_OK) return rc;
+    }
+    uint64_t first_seq = writer->seq, offset = writer->offset;
+    for (size_t i = 0; i < count; i++) {
+        uint8_t *at = writer->base + offset;
+        uint32_t length = (uint32_t)items[i].length;
+        ac_stamp_t stamp = {.seq = first_seq + i,
+                            .timestamp_ns = timestamps_ns ? timestamps_ns[i] : now,
+                            .batch_left = (uint32_t)(count - 1 - i),
+                            .epoch = writer->epoch,
+                            .type_id = (uint16_t)type_id};
+        uint32_t checksum = ac_crc32_copy(at + AC_HEADER_SIZE, items[i].data, length);
+        ac_record_write_header(at, length, checksum, &stamp, writer->seed);
+        /* The first record's commit word comes last and lets readers at all of them. */
+        if (i > 0) ac_store_relaxed_u32(ac_record_commit_word(at), length + 1);
+        writer->last_record = offset;
+        offset += ac_record_size(length);
+        total_payload += length;
+    }
+    ac_store_release_u32(ac_record_commit_word(writer->base + writer->offset),
+                         (uint32_t)items[0].length + 1);
+    writer->last_timestamp_ns = newest;
+    writer->payload_bytes += total_payload;
+    writer->record_bytes += size;
+    writer->batches++;
+    ac_writer_publish(writer, offset, first_seq + count);
+    return settle(writer, (int64_t)first_seq, err);
+}
+
+int ac_writer_reserve(ac_writer_t *writer, size_t length, void **room, ac_error_t *err) {
+    int rc = check_length(writer, length, err);
+    if (rc == AC_OK)
+        rc = ac_writer_make_room(writer, ac_record_size(length), writer->last_timestamp_ns, err);
+    if (rc != AC_OK) return rc;
+    writer->reserved = length + 1;
+    writer->limit = 0;
+    *room = writer->base + writer->offset + AC_HEADER_SIZE;
+    return AC_OK;
+}
+
+void ac_writer_abort(ac_writer_t *writer) {
+    if (!writer->reserved) return;
+    uint64_t length = writer->reserved - 1;
+    writer->reserved = 0;
+    if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN) return;
+    memset(writer->base + writer->offset + AC_HEADER_SIZE, 0, length);
+    ac_writer_set_limits(writer);
+}
+
+int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timestamp_ns,
+                         ac_error_t *err) {
+    if (!writer->reserved)
+        return ac_fail(err, AC_E_RESERVED, 0, writer->dir.path, 0, "no reservation is open");
+    uint32_t state = ac_load_relaxed_u32(&writer->state);
+    if (state != AC_STATE_OPEN)
+        return ac_fail(err, state == AC_STATE_FORKED ? AC_E_FORKED : AC_E_CLOSED, 0,
+                       writer->dir.path, 0, "the writer was closed during the reservation");
+    int rc = check_type(writer, type_id, err);
+    if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
+    if (rc == AC_OK && timestamp_ns < writer->last_timestamp_ns)
+        rc = ac_fail(err, AC_E_TIMESTAMP, 0, writer->dir.path, 0,
+                     "%llu is before the last record's", (unsigned long long)timestamp_ns);
+    if (rc != AC_OK) {
+        ac_writer_abort(writer);
+        return rc;
+    }
+    uint32_t length = (uint32_t)(writer->reserved - 1);
+    uint8_t *at = writer->base + writer->offset;
+    ac_stamp_t stamp = {.seq = writer->seq,
+                        .timestamp_ns = timestamp_ns,
+                        .epoch = writer->epoch,
+                        .type_id = (uint16_t)type_id};
+    ac_record_write_header(at, length, ac_crc32(at + AC_HEADER_SIZE, length), &stamp, writer->seed);
+    ac_store_release_u32(ac_record_commit_word(at), length + 1);
+    writer->reserved = 0;
+    writer->last_record = writer->offset;
+    writer->last_timestamp_ns = timestamp_ns;
+    writer->payload_bytes += length;
+    writer->record_bytes += ac_record_size(length);
+    ac_writer_publish(writer, writer->offset + ac_record_size(length), writer->seq + 1);
+    ac_writer_set_limits(writer);
+    return settle(writer, (int64_t)stamp.seq, err);
+}
+
+int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err) {
+    uint32_t state = ac_load_relaxed_u32(&writer->state);
+    if (state != AC_STATE_OPEN)
+        return ac_fail(err, state == AC_STATE_FORKED ? AC_E_FORKED : AC_E_CLOSED, 0,
+                       writer->dir.path, 0, "writer is closed");
+    if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
+    if (timestamp_ns < writer->last_timestamp_ns)
+        return ac_fail(err, AC_E_TIMESTAMP, 0, writer->dir.path, 0,
+                       "%llu is before the last record's", (unsigned long long)timestamp_ns);
+    /* From now on an older record would break the promise. */
+    writer->last_timestamp_ns = timestamp_ns;
+    ac_store_release_u64(&writer->control->watermark_ns, timestamp_ns);
+    ac_fetch_add_seq_cst_u32(&writer->control->notify_seq, 1);
+    ac_writer_wake(writer);
+    return AC_OK;
+}
+
+int ac_writer_mark_ready(ac_writer_t *writer, const char *json, ac_error_t *err) {
+    size_t length = strlen(json);
+    if (length > READY_MAX)
+        return ac_fail(err, AC_E_ARGUMENT, 0, writer->dir.path, 0, "READY of %zu bytes", length);
+    if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN)
+        return ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
+    return ac_file_publish(&writer->dir, writer->dir_fd, "READY", json, length, err);
+}
+
+int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *live_readers,
+                         ac_error_t *err) {
+    ac_slowest_t slowest;
+    pthread_mutex_lock(&writer->mutex);
+    int open = writer->map != NULL;
+    uint64_t segment = open ? writer->map->segment : 0;
+    uint64_t offset = ac_load_relaxed_u64(&writer->offset);
+    pthread_mutex_unlock(&writer->mutex);
+    if (!open) return ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
+    int rc = ac_slowest_reader(&writer->dir, writer->dir_fd, &writer->config, writer->segment_size,
+                               segment, offset, &slowest, err);
+    if (rc != AC_OK) return rc;
+    uint64_t head = segment * writer->segment_size + offset;
+    uint64_t tail = slowest.segment * writer->segment_size + slowest.offset;
+    *live_readers = slowest.live;
+    *lag_bytes = slowest.live && head > tail ? head - tail : 0;
+    return AC_OK;
+}
+
+void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
+    memset(out, 0, sizeof *out);
+    pthread_mutex_lock(&writer->mutex);
+    out->syncs = writer->syncs;
+    out->sync_errors = writer->sync_errors;
+    out->seals = writer->seals;
+    out->seal_errors = writer->seal_errors;
+    out->prealloc_errors = writer->prealloc_errors;
+    out->populate_errors = writer->populate_errors;
+    out->retention_errors = writer->retention_errors;
+    out->segments_deleted = writer->segments_deleted;
+    out->segments_archived = writer->segments_archived;
+    out->durable_seq = writer->durable_seq;
+    out->segment = writer->map ? writer->map->segment : writer->recovery.end_segment;
+    out->last_error_errno = writer->last_errno;
+    memcpy(out->last_error, writer->last_error, sizeof out->last_error);
+    pthread_mutex_unlock(&writer->mutex);
+    out->next_seq = ac_load_acquire_u64(&writer->seq);
+    out->messages = out->next_seq - writer->first_seq;
+    out->offset = ac_load_relaxed_u64(&writer->offset);
+    out->payload_bytes = writer->payload_bytes;
+    out->record_bytes = writer->record_bytes;
+    out->batches = writer->batches;
+    out->rolls = writer->rolls;
+    out->rolls_unprepared = writer->rolls_unprepared;
+    out->wakeups = writer->wakeups;
+    out->clock_steps = writer->clock_steps;
+    out->capacity_waits = writer->capacity_waits;
+    out->last_timestamp_ns = writer->last_timestamp_ns;
+    out->epoch = writer->epoch;
+    out->queue_id = writer->control_map ? ac_load_relaxed_u64(&writer->control->queue_id) : 0;
+    out->segment_size = writer->segment_size;
+}
+
+void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out) {
+    *out = writer->recovery;
+}
+
+const char *ac_writer_path(ac_writer_t *writer) {
+    return writer->dir.path;
+}
+
+/* A prepared segment that was never entered. */
+static void discard_next(ac_writer_t *writer) {
+    char name[AC_NAME_MAX];
+    if (!writer->next) return;
+    ac_segment_name(name, writer->next->segment, ".q");
+    ac_os_unlink(writer->dir_fd, name);
+}
+
+static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
+    ac_clean_t clean = {.epoch = ac_load_relaxed_u64(&writer->control->writer_epoch),
+                        .segment = writer->map->segment,
+                        .offset = writer->offset,
+                        .next_seq = writer->seq,
+                        .last_timestamp_ns = writer->last_timestamp_ns,
+                        .last_record = writer->last_record};
+    int rc = ac_writer_write_durable(writer, clean.segment, clean.offset);
+    if (rc == 0) rc = ac_os_sync(writer->index_fd);
+    if (rc == 0) {
+        ac_clean_store(writer->control, &clean);
+        rc = ac_os_map_sync(writer->control_map->base, 0, AC_CONTROL_SIZE);
+    }
+    return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot mark the queue as closed")
+                  : AC_OK;
+}
+
+int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
+    uint32_t state = ac_load_relaxed_u32(&writer->state);
+    if (state != AC_STATE_OPEN) return AC_OK;
+    if (writer->reserved) ac_writer_abort(writer);
+    ac_housekeeper_remove(&writer->pages);
+    ac_housekeeper_remove(&writer->disk);
+    int64_t flushed = ac_writer_flush(writer, err);
+    int rc = flushed < 0 ? (int)flushed : ac_writer_seal_pending(writer, err);
+    discard_next(writer);
+    if (rc == AC_OK) rc = leave_clean(writer, err);
+    pthread_mutex_lock(&writer->sync_mutex);
+    pthread_mutex_lock(&writer->mutex);
+    ac_store_relaxed_u32(&writer->state, AC_STATE_CLOSED);
+    writer->limit = 0;
+    release_everything(writer);
+    pthread_mutex_unlock(&writer->mutex);
+    pthread_mutex_unlock(&writer->sync_mutex);
+    return rc;
+}
+
+void ac_writer_free(ac_writer_t *writer) {
+    if (!writer) return;
+    /* In a forked child the locks may be held by a thread that does not exist here. */
+    if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED)
+        release_everything(writer);
+    else
+        ac_writer_close(writer, NULL);
+    free(writer);
+}

@@ -1,0 +1,177 @@
+/* The writer: its state, and the way of a message into the segment.
+ *
+ * append -> is there room below `limit`? -> copy and checksum the payload -> write the header -> store the
+ * commit word -> publish the new offset -> wake whoever sleeps. Everything that may be in the way of that
+ * (a full segment, a roll by time or count, unpopulated pages, capacity, sync modes, a closed handle)
+ * lowers `limit`, so the fast path tests one number and leaves the rest to room.c. */
+#ifndef AC_WRITER_H
+#define AC_WRITER_H
+
+#include "aiochronicle.h"
+#include "atomics.h"
+#include "control.h"
+#include "directory.h"
+#include "housekeeper.h"
+#include "lock.h"
+#include "map.h"
+#include "os.h"
+#include "record.h"
+
+#include <pthread.h>
+
+enum ac_state { AC_STATE_OPEN = 0, AC_STATE_CLOSED = 1, AC_STATE_FORKED = 2 };
+
+/* A segment that was rolled away from and is not yet synced, indexed and let go. */
+typedef struct ac_sealing {
+    ac_map_t *map;
+    uint64_t end;      /* behind its last record */
+    uint64_t synced;   /* everything before is on disk */
+    uint64_t next_seq; /* of the record after its last */
+    struct ac_sealing *next;
+} ac_sealing_t;
+
+struct ac_writer {
+    /* Appender only; offset and seq are also read by other threads. */
+    uint8_t *base;
+    uint64_t offset;
+    uint64_t limit; /* a record must end at or below it to take the fast path */
+    uint64_t seq;
+    uint64_t seq_limit;
+    uint64_t last_timestamp_ns;
+    uint64_t timestamp_limit;
+    ac_control_t *control;
+    uint32_t seed; /* of header checks in this segment and epoch */
+    uint32_t epoch;
+    uint64_t payload_bytes;
+    uint64_t record_bytes;
+
+    /* Cold, appender only. */
+    uint64_t first_seq; /* of this writer: seq - first_seq = messages appended */
+    uint64_t segment_first_seq;
+    uint64_t last_record;
+    uint64_t reserved;       /* payload length + 1 of the open reservation; 0 = none */
+    uint64_t capacity_known; /* logical position up to which capacity is known to allow */
+    uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
+
+    /* Fixed after open. */
+    ac_directory_t dir;
+    int dir_fd;
+    int index_fd;
+    ac_map_t *control_map;
+    ac_lock_t lock;
+    ac_writer_config_t config;
+    char archive[1024];
+    uint64_t segment_size;
+    ac_recovery_t recovery;
+    uint32_t state;
+    ac_task_t pages; /* housekeeping: memory lane … */
+    ac_task_t disk;  /* … and disk lane */
+
+    /* Under mutex. */
+    pthread_mutex_t mutex;
+    pthread_cond_t prepared;
+    ac_map_t *map;      /* active segment */
+    uint64_t populated; /* its pages are in place up to here */
+    uint64_t ahead;     /* how far ahead of the writer the housekeeper populates */
+    ac_map_t *next;     /* segment prepared for the next roll */
+    uint64_t next_populated;
+    int want_next, preparing;
+    ac_sealing_t *sealing, **sealing_tail;
+    uint64_t synced; /* of the active segment */
+    uint64_t durable_seq;
+    uint32_t poisoned; /* errno of the failed sync */
+    uint64_t syncs, sync_errors, seals, seal_errors, prealloc_errors, populate_errors;
+    uint64_t retention_errors, segments_deleted, segments_archived;
+    int last_errno;
+    char last_error[256];
+
+    pthread_mutex_t populate_mutex;
+
+    /* Held across a whole sync: callers that queue up behind it find their work done. */
+    pthread_mutex_t sync_mutex;
+    uint64_t retention_due_ns, heartbeat_due_ns;
+};
+
+/* Stores the commit word's consequences and wakes sleepers. */
+void ac_writer_wake(ac_writer_t *writer);
+
+/* Makes a committed record known. The increment is the full barrier between the commit word and the look
+ * at the waiters; it pairs with the one in ac_reader_wait. */
+static inline void ac_writer_publish(ac_writer_t *writer, uint64_t end, uint64_t next_seq) {
+    ac_control_t *control = writer->control;
+    ac_store_relaxed_u64(&writer->offset, end);
+    ac_store_release_u64(&writer->seq, next_seq); /* a flusher that sees it sees the offset too */
+    ac_store_relaxed_u64(&control->next_seq, next_seq);
+    ac_store_relaxed_u64(&control->last_timestamp_ns, writer->last_timestamp_ns);
+    ac_store_relaxed_u64(&control->last_record, writer->last_record);
+    ac_store_release_u64(&control->write_offset, end);
+    ac_fetch_add_seq_cst_u32(&control->notify_seq, 1);
+    if (AC_UNLIKELY(ac_load_seq_cst_u32(&control->waiters_pending) |
+                    ac_load_seq_cst_u64(&control->parked)))
+        ac_writer_wake(writer);
+}
+
+/* The clock, held at the last timestamp if it went back. */
+static inline uint64_t ac_writer_now(ac_writer_t *writer, uint64_t clock_ns) {
+    if (AC_LIKELY(clock_ns >= writer->last_timestamp_ns)) return clock_ns;
+    writer->clock_steps++;
+    return writer->last_timestamp_ns;
+}
+
+/* Writes and commits one record; there is room, and the timestamp is in order. */
+static inline int64_t ac_writer_put(ac_writer_t *writer, const void *payload, uint32_t length,
+                                    uint16_t type_id, uint64_t timestamp_ns, uint64_t cause_source,
+                                    uint64_t cause_seq) {
+    uint8_t *at = writer->base + writer->offset;
+    uint64_t seq = writer->seq;
+    ac_stamp_t stamp = {.seq = seq,
+                        .timestamp_ns = timestamp_ns,
+                        .cause_source = cause_source,
+                        .cause_seq = cause_seq,
+                        .epoch = writer->epoch,
+                        .type_id = type_id,
+                        .flags = cause_source ? AC_FLAG_CAUSE : 0};
+    uint32_t checksum = ac_crc32_copy(at + AC_HEADER_SIZE, payload, length);
+    ac_record_write_header(at, length, checksum, &stamp, writer->seed);
+    ac_store_release_u32(ac_record_commit_word(at), length + 1);
+    uint64_t size = ac_record_size(length);
+    writer->last_record = writer->offset;
+    writer->last_timestamp_ns = timestamp_ns;
+    writer->payload_bytes += length;
+    writer->record_bytes += size;
+    ac_writer_publish(writer, writer->offset + size, seq + 1);
+    return (int64_t)seq;
+}
+
+/* The fast path: the seq, or AC_E_SLOW with nothing done. */
+static inline int64_t ac_writer_try_append(ac_writer_t *writer, const void *payload, size_t length,
+                                           unsigned type_id, uint64_t timestamp_ns,
+                                           uint64_t cause_source, uint64_t cause_seq) {
+    if (AC_UNLIKELY(length >= UINT32_MAX || type_id > AC_TYPE_MAX)) return AC_E_SLOW;
+    if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
+    if (AC_UNLIKELY(writer->offset + ac_record_size(length) > writer->limit ||
+                    writer->seq >= writer->seq_limit || timestamp_ns < writer->last_timestamp_ns ||
+                    timestamp_ns >= writer->timestamp_limit))
+        return AC_E_SLOW;
+    return ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns,
+                         cause_source, cause_seq);
+}
+
+/* room.c: makes room for `size` bytes of records, rolling, populating and waiting as needed. */
+int ac_writer_make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns, ac_error_t *err);
+void ac_writer_set_limits(ac_writer_t *writer);
+int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err);
+void ac_writer_populate_ahead(ac_writer_t *writer);
+void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);
+
+/* flush.c */
+int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err);
+uint64_t ac_writer_unsynced(ac_writer_t *writer);
+int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offset);
+
+/* background.c: the writer's turns in the housekeeper. */
+uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns);
+uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns);
+void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error_t *err);
+
+#endif
