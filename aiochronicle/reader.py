@@ -5,8 +5,10 @@ commit word, check header and payload, and make a Message over the mapped segmen
 and waiting are here.
 """
 
+import asyncio
 import os
 import warnings
+from collections.abc import Awaitable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -14,6 +16,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from aiochronicle import _hot
+from aiochronicle._batches import Batches
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle.config import SpinThenPark
 from aiochronicle.errors import InvalidArgument
@@ -39,7 +42,8 @@ class ReaderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of one reader since it was opened, and where it stands.
 
     ``skipped_records`` were corrupt and stepped over; ``seq_restarts`` and ``timestamp_returns`` are
-    habits of other programs' writers; ``registered`` tells whether a writer can wake this reader.
+    habits of other programs' writers. ``announced`` tells whether writers can find this reader to wake
+    it, ``attended`` whether one is connected to it now.
     """
 
     messages: int
@@ -51,12 +55,14 @@ class ReaderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     segments_entered: int
     commits: int
     waits: int
+    parks: int
     segment: int
     offset: int
     next_seq: int
     segment_size: int
     queue_id: int
-    registered: bool
+    announced: bool
+    attended: bool
 
 
 def _unix_ns(moment: int | datetime) -> int:
@@ -123,7 +129,9 @@ def open_reader(
     commit: Literal["manual", "auto"] | int = "manual",
     on_corrupt: Literal["raise", "skip"] = "raise",
     wait: WaitStrategy = "park",
+    burst: int = 256,
     verify: bool = True,
+    poll_max_us: int = 2000,
     mode: int = 0o600,
 ) -> "Reader":
     """Open a queue for reading.
@@ -136,6 +144,12 @@ def open_reader(
     int every so many. ``on_corrupt`` "skip" steps over corrupt records and counts them. ``verify=False``
     leaves out the payload checksum.
 
+    ``wait`` is what ``async for`` and ``wait()`` do when there is nothing to read: "park" sleeps until the
+    writer rings; "spin" looks again in every turn of the loop, for half the latency and a whole CPU;
+    SpinThenPark(us) does one, then the other. ``burst`` is after how many messages (or 200 µs) ``async
+    for`` gives the loop a turn. ``poll_max_us`` bounds the interval at which a queue is polled whose
+    writer does not signal.
+
     >>> with open_reader(queue, "audit") as reader:
     ...     for message in reader:
     ...         print(message.seq, message.payload)
@@ -146,6 +160,10 @@ def open_reader(
     lib.ac_reader_defaults(config)
     commit_every = _commit_every(commit, name)
     spin_ns = _spin_ns(wait)
+    if not 1 <= burst < 1 << 31:
+        raise InvalidArgument(f"burst must be positive, not {burst!r}")
+    if not 50 <= poll_max_us <= 1_000_000:
+        raise InvalidArgument(f"poll_max_us must be 50 to 1000000, not {poll_max_us!r}")
     if on_corrupt not in ("raise", "skip"):
         raise InvalidArgument(f'on_corrupt must be "raise" or "skip", not {on_corrupt!r}')
     # ffi.new owns the memory: it has to live until the engine has copied the name.
@@ -162,16 +180,23 @@ def open_reader(
     lib.ac_reader_stats(handle[0], stats)
     source = os.path.basename(os.path.abspath(path))
     address = int(ffi.cast("uintptr_t", handle[0]))
-    reader = Reader(address, source, stats.queue_id, commit_every)
+    reader = Reader(
+        address, source, stats.queue_id, commit_every, burst, spin_ns, poll_max_us * 1000
+    )
     reader._name = name
     reader._spin_ns = spin_ns
     return reader
 
 
 class Reader(_hot.Reader):
-    """Reads one queue. Made by open_reader; a context manager.
+    """Reads one queue. Made by open_reader; a context manager both ways.
 
     ``for message in reader`` gives what is there now and stops; iterate again for what came since.
+    ``async for message in reader`` goes on with what is yet to come, until the reader is closed.
+
+    Cancelling a task anywhere in an ``async for``, ``next`` or ``batches`` loses nothing and repeats
+    nothing: the position moves in the step that hands the message over. Several tasks may read from one
+    reader; each message goes to one of them.
     """
 
     _name: str | None = None
@@ -200,6 +225,36 @@ class Reader(_hot.Reader):
             raise InvalidArgument(f"timeout must not be negative, but is {timeout!r}")
         limit = _FOREVER if timeout is None else min(round(timeout * 1e9), _FOREVER)
         return self._wait(limit, self._spin_ns)
+
+    def next(self, timeout: float | None = None) -> Awaitable[_hot.Message]:
+        """Wait for the next message; TimeoutError after ``timeout`` seconds, ClosedError when closed.
+
+        Cancelled or timed out, it has taken nothing.
+        """
+        return self._next() if timeout is None else self._next_within(timeout)
+
+    async def _next_within(self, timeout: float) -> _hot.Message:
+        async with asyncio.timeout(timeout):
+            return await self._next()
+
+    def batches(
+        self,
+        max_messages: int = 1024,
+        max_bytes: int | None = None,
+        max_wait: float | None = None,
+    ) -> Batches:
+        """Iterate over lists of messages: ``async for batch in reader.batches()``.
+
+        A batch has at least one message and at most ``max_messages`` (or, after the first, payloads of
+        ``max_bytes``). It is handed over as soon as something is there; with ``max_wait`` (seconds) only
+        when it is full or its first message has waited that long. Cancelled, it has taken nothing.
+        """
+        return Batches(self, max_messages, max_bytes, max_wait)
+
+    @property
+    def attended(self) -> bool:
+        """Whether a writer that wakes this reader is connected now; turns False when it dies."""
+        return bool(lib.ac_reader_attended(self._handle))
 
     def seek(self, seq: int) -> None:
         """Go to the first message whose seq is at least ``seq``; beyond the end: to the end."""
@@ -257,12 +312,24 @@ class Reader(_hot.Reader):
         stats = ffi.new("ac_reader_stats_t *")
         lib.ac_reader_stats(self._handle, stats)
         values = {name: getattr(stats, name) for name in ReaderStatistics.__struct_fields__}
-        return ReaderStatistics(**{**values, "registered": bool(stats.registered)})
+        flags = {"announced": bool(stats.announced), "attended": bool(stats.attended)}
+        return ReaderStatistics(**{**values, **flags})
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,

@@ -5,6 +5,7 @@ into the mapped segment, stores the commit word and wakes sleeping readers. What
 rather than once per message is here.
 """
 
+import asyncio
 import json
 import os
 import time
@@ -17,6 +18,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from aiochronicle import _hot
+from aiochronicle._background import GroupCommit, in_background
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import InvalidArgument
@@ -70,6 +72,7 @@ class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     segments_deleted: int
     segments_archived: int
     wakeups: int
+    readers_connected: int
     clock_steps: int
     capacity_waits: int
     next_seq: int
@@ -189,6 +192,7 @@ def open_writer(
     # The engine reads the same clock itself, without a call into Python.
     own_clock = None if clock is time.time_ns else clock
     writer = Writer(int(ffi.cast("uintptr_t", handle[0])), own_clock)
+    writer._capacity_bytes = config.capacity_bytes
     if ready:
         writer.mark_ready()
     return writer
@@ -199,6 +203,9 @@ class Writer(_hot.Writer):
 
     Several threads may append through one writer. After fork the child's copy is closed.
     """
+
+    _group_commit: GroupCommit | None = None
+    _capacity_bytes: int = 0
 
     @property
     def _handle(self) -> Any:
@@ -227,6 +234,48 @@ class Writer(_hot.Writer):
         """
         error = new_error()
         return check(lib.ac_writer_flush(self._handle, error), error)
+
+    async def flush(self) -> int:
+        """Make everything appended so far durable; return the seq before which all messages are.
+
+        Runs outside the loop. Callers that come while a sync is under way share the next one, so a
+        thousand tasks cost a few. Cancelled, the sync goes on; nothing is lost either way.
+        """
+        if self._group_commit is None:
+            self._group_commit = GroupCommit(self.flush_now)
+        return await self._group_commit.wait(self.next_seq)
+
+    async def append_durable(
+        self,
+        payload: "bytes | bytearray | memoryview",
+        *,
+        type_id: int = 0,
+        timestamp_ns: int | None = None,
+        cause: "_hot.Message | tuple[int, int] | None" = None,
+    ) -> int:
+        """Append a message and return its seq once it is on disk, without blocking the loop.
+
+        Readers see the message at once. Cancelled, it stays appended and will be on disk with the next
+        flush.
+        """
+        seq = self.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
+        await self.flush()
+        return seq
+
+    async def drain(self) -> None:
+        """Return when the slowest live reader is within the capacity again; at once without one.
+
+        Cancelling it has no effect on the queue.
+        """
+        if not self._capacity_bytes:
+            return
+        pause_s = 0.0005
+        while True:
+            lag_bytes, _ = await in_background(self.reader_lag)
+            if lag_bytes < self._capacity_bytes:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.01)
 
     def mark_ready(self, **extra: Any) -> None:
         """Publish the READY marker, by which discovery finds the queue."""
@@ -292,6 +341,17 @@ class Writer(_hot.Writer):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await in_background(self.close)
 
     def __repr__(self) -> str:
         if self.closed:

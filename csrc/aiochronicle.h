@@ -165,6 +165,7 @@ typedef struct ac_writer_stats {
     uint64_t epoch;
     uint64_t queue_id;
     uint64_t segment_size;
+    uint64_t readers_connected;
     int last_error_errno; /* of the newest background error */
     char last_error[256];
 } ac_writer_stats_t;
@@ -193,7 +194,9 @@ typedef struct ac_reader_stats {
     uint64_t next_seq;
     uint64_t segment_size;
     uint64_t queue_id;
-    int registered; /* 1 = may be woken, 0 = polls */
+    uint64_t parks;
+    int announced; /* 1 = writers can find it, 0 = it polls */
+    int attended;  /* 1 = a writer is connected to it now */
 } ac_reader_stats_t;
 
 typedef struct ac_lag {
@@ -301,16 +304,28 @@ AC_API int ac_reader_ready(ac_reader_t *reader, ac_error_t *err);
 AC_API int ac_reader_wait(ac_reader_t *reader, uint64_t timeout_ns, uint64_t spin_ns,
                           ac_error_t *err);
 
-/* The same in two steps, for callers that hold a lock of their own which the sleep must not: 1 = ready,
- * 0 = prepared, and ac_reader_sleep must follow exactly once. That one does not touch the reader, so it
- * may run while another thread uses or closes it. [any thread] */
+/* For event loops: the eventfd that becomes readable when a parked reader should look again. Created, and
+ * announced to writers, by the first call; stays the reader's. */
+AC_API int ac_reader_bell(ac_reader_t *reader, ac_error_t *err);
+
+/* Says that the caller is about to sleep on the bell. AC_READY: do not, there is something to read.
+ * AC_PARKED: sleep, the bell will ring. AC_POLL: nobody is going to ring it (a writer that does not
+ * signal, or no permission to announce the reader): look again from time to time, too. */
+enum { AC_PARKED = 0, AC_READY = 1, AC_POLL = 2 };
+AC_API int ac_reader_park(ac_reader_t *reader, ac_error_t *err);
+
+/* Whether a writer that wakes us is connected now. */
+AC_API int ac_reader_attended(ac_reader_t *reader);
+
+/* Sleeping on the bell in a thread of one's own, in two steps because the second must not touch the
+ * reader: another thread may use or close it meanwhile. 0 = prepared, and ac_reader_sleep must follow
+ * exactly once; 1 = ready. */
 typedef struct ac_sleep {
-    void *control; /* retained */
-    uint32_t seen;
-    int futex;
+    void *bell;
+    int poll;
 } ac_sleep_t;
 AC_API int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *err);
-AC_API void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns);
+AC_API void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns); /* [any thread] */
 
 /* Positions at the first message with seq >= value; time likewise on timestamps. Beyond the end: at the
  * end. Before the first: at the first. */

@@ -43,7 +43,8 @@ typedef struct ac_control {
     uint64_t writer_boot;      /* * who holds the lock: boot … */
     uint64_t writer_namespace; /* * … and pid namespace */
     ac_clean_t clean;          /* * how the last writer left the queue */
-    uint8_t spare0[24];
+    uint64_t signalling_epoch; /* * the last writer that wakes sleepers by their eventfds */
+    uint8_t spare0[16];
     /* 128: changes at a roll */
     uint32_t segment_gen;
     uint32_t current_segment;

@@ -13,11 +13,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -46,7 +50,9 @@ static const char *const call_names[AC_CALL_COUNT] = {
     [AC_CALL_MEMLOCK] = "memlock",   [AC_CALL_LOCK] = "lock",       [AC_CALL_LIST] = "list",
     [AC_CALL_CHMOD] = "chmod",       [AC_CALL_COPY] = "copy",       [AC_CALL_WAKE] = "wake",
     [AC_CALL_WAIT] = "wait",         [AC_CALL_EVENTFD] = "eventfd", [AC_CALL_SIGNAL] = "signal",
-    [AC_CALL_THREAD] = "thread",     [AC_CALL_ALLOC] = "alloc",
+    [AC_CALL_THREAD] = "thread",     [AC_CALL_ALLOC] = "alloc",     [AC_CALL_SOCKET] = "socket",
+    [AC_CALL_SEND] = "send",         [AC_CALL_RECEIVE] = "receive", [AC_CALL_WATCH] = "watch",
+    [AC_CALL_POLL] = "poll",
 };
 
 const char *ac_os_call_name(int call) {
@@ -385,6 +391,201 @@ int ac_os_thread(void *(*run)(void *), void *argument) {
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc == 0) pthread_detach(thread);
     return -rc;
+}
+
+/* The address of NAME in an open directory: through /proc, so that its own path may be of any length. */
+static int socket_address(struct sockaddr_un *address, int dir, const char *name) {
+    memset(address, 0, sizeof *address);
+    address->sun_family = AF_UNIX;
+    int length =
+        snprintf(address->sun_path, sizeof address->sun_path, "/proc/self/fd/%d/%s", dir, name);
+    return length < (int)sizeof address->sun_path ? 0 : -ENAMETOOLONG;
+}
+
+static int open_socket(void) {
+    int fd;
+    CALL_VALUE(fd, AC_CALL_SOCKET, NULL, -1, 0, 0,
+               socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    return fd;
+}
+
+int ac_os_socket_listen(int dir, const char *name) {
+    struct sockaddr_un address;
+    int rc = socket_address(&address, dir, name);
+    int fd = rc < 0 ? rc : open_socket();
+    if (fd < 0) return fd;
+    CALL(rc, AC_CALL_SOCKET, name, fd, 0, 0,
+         bind(fd, (struct sockaddr *)(void *)&address, sizeof address));
+    if (rc == 0) CALL(rc, AC_CALL_SOCKET, name, fd, 0, 0, listen(fd, 4096));
+    if (rc == 0) return fd;
+    close(fd);
+    return rc;
+}
+
+int ac_os_socket_connect(int dir, const char *name) {
+    struct sockaddr_un address;
+    int rc = socket_address(&address, dir, name);
+    int fd = rc < 0 ? rc : open_socket();
+    if (fd < 0) return fd;
+    CALL(rc, AC_CALL_SOCKET, name, fd, 0, 0,
+         connect(fd, (struct sockaddr *)(void *)&address, sizeof address));
+    if (rc == 0) return fd;
+    close(fd);
+    return rc;
+}
+
+int ac_os_socket_accept(int fd) {
+    int accepted;
+    CALL_VALUE(accepted, AC_CALL_SOCKET, NULL, fd, 0, 0,
+               accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    return accepted;
+}
+
+int ac_os_socket_peer(int fd, uid_t *user) {
+    struct ucred peer;
+    socklen_t length = sizeof peer;
+    int rc;
+    CALL(rc, AC_CALL_SOCKET, NULL, fd, 0, 0,
+         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length));
+    if (rc == 0) *user = peer.uid;
+    return rc;
+}
+
+int ac_os_link(int from_dir, const char *from, int to_dir, const char *to) {
+    int rc;
+    CALL(rc, AC_CALL_RENAME, to, to_dir, 0, 0, linkat(from_dir, from, to_dir, to, 0));
+    return rc;
+}
+
+enum { PASSED_FDS_MAX = 16 };
+
+int ac_os_send(int fd, const void *packet, size_t length, int passed_fd) {
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec vector = {.iov_base = (void *)(uintptr_t)packet, .iov_len = length};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
+    if (passed_fd >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &passed_fd, sizeof passed_fd);
+    }
+    int rc;
+    CALL(rc, AC_CALL_SEND, NULL, fd, 0, length, (int)sendmsg(fd, &message, MSG_NOSIGNAL));
+    return rc;
+}
+
+/* Takes the first fd of the ancillary data and closes all others, however many were sent. */
+static int take_fd(struct msghdr *message) {
+    int taken = -1;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header;
+         header = CMSG_NXTHDR(message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+        size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
+            if (taken < 0)
+                taken = fd;
+            else
+                close(fd);
+        }
+    }
+    return taken;
+}
+
+int ac_os_receive(int fd, void *packet, size_t length, int *passed_fd) {
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(PASSED_FDS_MAX * sizeof(int))];
+    } control;
+    struct iovec vector = {.iov_base = packet, .iov_len = length};
+    struct msghdr message = {.msg_iov = &vector,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    ssize_t got;
+    *passed_fd = -1;
+    CALL_VALUE(got, AC_CALL_RECEIVE, NULL, fd, 0, length,
+               recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT));
+    if (got >= 0) *passed_fd = take_fd(&message);
+    return (int)got;
+}
+
+int ac_os_is_eventfd(int fd) {
+    char path[64], target[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    if (length < 0) return 0;
+    target[length] = 0;
+    if (strcmp(target, "anon_inode:[eventfd]") != 0) return 0;
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+int ac_os_epoll(void) {
+    int fd;
+    CALL_VALUE(fd, AC_CALL_POLL, NULL, -1, 0, 0, epoll_create1(EPOLL_CLOEXEC));
+    return fd;
+}
+
+int ac_os_epoll_add(int epoll, int fd, void *tag) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = tag};
+    int rc;
+    CALL(rc, AC_CALL_POLL, NULL, fd, 0, 0, epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+    return rc;
+}
+
+void ac_os_epoll_remove(int epoll, int fd) {
+    epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
+}
+
+int ac_os_epoll_wait(int epoll, void **tags, int room, uint64_t timeout_ns) {
+    struct epoll_event events[64];
+    int timeout_ms = timeout_ns == UINT64_MAX ? -1 : (int)((timeout_ns + 999999) / 1000000);
+    int count = epoll_wait(epoll, events, room < 64 ? room : 64, timeout_ms);
+    if (count < 0) return errno == EINTR ? 0 : -errno;
+    for (int i = 0; i < count; i++)
+        tags[i] = events[i].data.ptr;
+    return count;
+}
+
+int ac_os_inotify(void) {
+    int fd;
+    CALL_VALUE(fd, AC_CALL_WATCH, NULL, -1, 0, 0, inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+    return fd;
+}
+
+int ac_os_inotify_add(int inotify, int dir, uint32_t mask) {
+    char path[64];
+    int watch;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", dir);
+    CALL_VALUE(watch, AC_CALL_WATCH, NULL, dir, 0, 0, inotify_add_watch(inotify, path, mask));
+    return watch;
+}
+
+void ac_os_inotify_remove(int inotify, int watch) {
+    inotify_rm_watch(inotify, watch);
+}
+
+void ac_os_inotify_read(int inotify, void (*visit)(void *context, int watch, const char *name),
+                        void *context) {
+    char buffer[4096] __attribute__((aligned(8)));
+    for (;;) {
+        ssize_t got = read(inotify, buffer, sizeof buffer);
+        if (got <= 0) return;
+        for (ssize_t at = 0; at + (ssize_t)sizeof(struct inotify_event) <= got;) {
+            struct inotify_event event;
+            memcpy(&event, buffer + at, sizeof event);
+            visit(context, event.wd, event.len ? buffer + at + sizeof event : "");
+            at += (ssize_t)(sizeof event + event.len);
+        }
+    }
 }
 
 void *ac_os_alloc(size_t size) {

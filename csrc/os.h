@@ -35,6 +35,11 @@ enum ac_call {
     AC_CALL_EVENTFD,
     AC_CALL_SIGNAL,
     AC_CALL_THREAD,
+    AC_CALL_SOCKET,
+    AC_CALL_SEND,
+    AC_CALL_RECEIVE,
+    AC_CALL_WATCH,
+    AC_CALL_POLL,
     AC_CALL_ALLOC,
     AC_CALL_COUNT
 };
@@ -82,6 +87,31 @@ int ac_os_eventfd_signal(int fd);
 int ac_os_eventfd_wait(int fd, uint64_t timeout_ns); /* 1 signalled and drained, 0 timed out */
 
 int ac_os_thread(void *(*run)(void *), void *argument);
+
+/* Unix sockets by directory fd and name, which have no length limit. Sequenced packets, non-blocking. */
+int ac_os_socket_listen(int dir, const char *name);
+int ac_os_socket_connect(int dir, const char *name);
+int ac_os_socket_accept(int fd);
+int ac_os_socket_peer(int fd, uid_t *user);
+int ac_os_link(int from_dir, const char *from, int to_dir, const char *to);
+/* One packet; `passed_fd` travels with it unless -1. */
+int ac_os_send(int fd, const void *packet, size_t length, int passed_fd);
+/* One packet into `packet`; its length, 0 at the end of the connection, -EAGAIN if there is none. At most
+ * one fd is taken, into *passed_fd (-1: none came); surplus ones are closed. */
+int ac_os_receive(int fd, void *packet, size_t length, int *passed_fd);
+int ac_os_is_eventfd(int fd); /* also makes it non-blocking */
+
+int ac_os_epoll(void);
+int ac_os_epoll_add(int epoll, int fd, void *tag);
+void ac_os_epoll_remove(int epoll, int fd);
+int ac_os_epoll_wait(int epoll, void **tags, int room, uint64_t timeout_ns);
+
+int ac_os_inotify(void);
+int ac_os_inotify_add(int inotify, int dir, uint32_t mask);
+void ac_os_inotify_remove(int inotify, int watch);
+/* Calls `visit` for each event that is there. */
+void ac_os_inotify_read(int inotify, void (*visit)(void *context, int watch, const char *name),
+                        void *context);
 
 /* calloc that the fault hook can fail. */
 void *ac_os_alloc(size_t size);

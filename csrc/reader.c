@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { WINDOW = 256 << 10, POLL_NS = 500000 };
 #define HEARTBEAT_NS 5000000000u
@@ -260,37 +261,69 @@ int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
 
 /* ---- waiting ---- */
 
-/* Raising the flag is the full barrier between it and the look that follows; it pairs with the increment
- * of notify_seq in ac_writer_publish. A queue that no writer of ours created may be appended to without
- * any signal, and a control block we may not write to cannot carry a flag: then it is polled. */
-int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *err) {
+/* The name under which writers find the reader; an anonymous one gets one that nobody else has. */
+static void name_caller(ac_reader_t *reader) {
+    static uint32_t serial;
+    if (reader->name[0])
+        snprintf(reader->caller.name, sizeof reader->caller.name, "%s", reader->name);
+    else
+        snprintf(reader->caller.name, sizeof reader->caller.name, "anonymous-%d-%u", (int)getpid(),
+                 ac_fetch_add_relaxed_u32(&serial, 1));
+}
+
+int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {
+    int error;
     int rc = ac_reader_usable(reader, err);
     if (rc != AC_OK) return rc;
+    if (reader->bell) return reader->bell->fd;
+    reader->bell = ac_bell_new(&error);
+    if (!reader->bell) return ac_fail_os(err, error, reader->dir.path, "cannot create an eventfd");
+    name_caller(reader);
+    reader->caller.bell = reader->bell;
+    /* Without permission to announce itself the reader polls; that is not an error. */
+    if (reader->control_map->writable)
+        reader->announced = ac_doorman_announce(&reader->caller, &reader->dir, NULL) == AC_OK;
+    return reader->bell->fd;
+}
+
+int ac_reader_attended(ac_reader_t *reader) {
+    return reader->announced && ac_load_acquire_u32(&reader->caller.bit) != AC_NO_BIT;
+}
+
+/* Raising our bit is the full barrier between it and the look that follows; it pairs with the increment
+ * of notify_seq in ac_writer_publish. Without a connected writer there is nobody to raise it for: the
+ * doorman rings when one connects. */
+int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
+    int rc = reader->bell ? ac_reader_usable(reader, err) : ac_reader_bell(reader, err);
+    if (rc < 0) return rc;
     ac_control_t *control = reader->control;
-    sleep->futex = reader->control_map->writable && ac_load_relaxed_u64(&control->queue_id) != 0;
-    sleep->seen = ac_load_acquire_u32(&control->notify_seq);
-    if (sleep->futex) ac_fetch_add_seq_cst_u32(&control->waiters_pending, 1);
+    uint32_t bit = reader->announced ? ac_load_acquire_u32(&reader->caller.bit) : AC_NO_BIT;
+    if (bit != AC_NO_BIT) __atomic_fetch_or(&control->parked, 1ull << bit, __ATOMIC_SEQ_CST);
     rc = ac_reader_ready(reader, err);
-    if (rc != 0) {
-        if (sleep->futex) ac_fetch_add_seq_cst_u32(&control->waiters_pending, (uint32_t)-1);
-        return rc;
-    }
-    sleep->control = reader->control_map;
-    ac_map_retain(reader->control_map);
+    if (rc != 0) return rc;
+    reader->parks++;
+    if (bit != AC_NO_BIT) return AC_PARKED;
+    uint64_t epoch = ac_load_acquire_u64(&control->writer_epoch);
+    int signalled = ac_load_acquire_u64(&control->signalling_epoch) == epoch || epoch == 0;
+    if (!reader->announced || !signalled) return AC_POLL;
+    return ac_load_relaxed_u32(&reader->caller.suspect) ? AC_POLL : AC_PARKED;
+}
+
+int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *err) {
+    int rc = ac_reader_park(reader, err);
+    if (rc < 0 || rc == AC_READY) return rc;
+    sleep->poll = rc == AC_POLL;
+    sleep->bell = reader->bell;
+    ac_bell_retain(reader->bell);
     reader->waits++;
     return 0;
 }
 
 void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns) {
-    ac_map_t *map = sleep->control;
-    ac_control_t *control = ac_control_of(map);
-    if (sleep->futex) {
-        ac_os_futex_wait(&control->notify_seq, sleep->seen, timeout_ns);
-        ac_fetch_add_seq_cst_u32(&control->waiters_pending, (uint32_t)-1);
-    } else {
-        ac_os_sleep_ns(timeout_ns < POLL_NS ? timeout_ns : POLL_NS);
-    }
-    ac_map_release(map);
+    ac_bell_t *bell = sleep->bell;
+    if (sleep->poll && timeout_ns > POLL_NS) timeout_ns = POLL_NS;
+    ac_os_eventfd_wait(bell->fd, timeout_ns);
+    ac_bell_release(bell);
 }
 
 int ac_reader_wait(ac_reader_t *reader, uint64_t timeout_ns, uint64_t spin_ns, ac_error_t *err) {
@@ -417,6 +450,7 @@ static void on_fork(ac_task_t *task) {
     ac_store_relaxed_u32(&reader->state, 2);
     reader->window_end = 0;
     reader->position.lock.mapping = NULL; /* not inherited */
+    reader->announced = 0;
 }
 
 /* A new name starts at the first record that is there. */
@@ -473,6 +507,11 @@ static int open_control(ac_reader_t *reader, ac_error_t *err) {
 }
 
 static void release_everything(ac_reader_t *reader) {
+    if (reader->announced) ac_doorman_retract(&reader->caller);
+    reader->announced = 0;
+    if (reader->bell) ac_os_eventfd_signal(reader->bell->fd); /* whoever sleeps on it looks again */
+    ac_bell_release(reader->bell);
+    reader->bell = NULL;
     ac_position_close(&reader->position);
     ac_map_release(reader->map);
     ac_map_release(reader->control_map);
@@ -496,6 +535,8 @@ int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader
     int rc = ac_directory_init(&reader->dir, path, config->mode, 0, err);
     if (rc == AC_OK) rc = open_control(reader, err);
     if (rc == AC_OK && config->name) rc = open_position(reader, config->name, err);
+    if (rc == AC_OK && config->name)
+        snprintf(reader->name, sizeof reader->name, "%s", config->name);
     if (rc == AC_OK) rc = go_to_start(reader, config, err);
     if (rc == AC_OK) {
         reader->task.run = reader->named ? heartbeat : NULL;
@@ -546,7 +587,9 @@ void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out) {
     out->next_seq = reader->expected_seq;
     out->segment_size = reader->segment_size;
     out->queue_id = reader->control_map ? ac_load_relaxed_u64(&reader->control->queue_id) : 0;
-    out->registered = reader->control_map && reader->control_map->writable;
+    out->parks = reader->parks;
+    out->announced = reader->announced;
+    out->attended = ac_reader_attended(reader);
 }
 
 const char *ac_reader_path(ac_reader_t *reader) {

@@ -9,6 +9,7 @@
 #include "atomics.h"
 #include "control.h"
 #include "directory.h"
+#include "doorman.h"
 #include "housekeeper.h"
 #include "map.h"
 #include "position.h"
@@ -36,14 +37,18 @@ struct ac_reader {
     ac_control_t *control;
     ac_directory_t dir;
     uint64_t segment_size;
+    char name[AC_READER_NAME_MAX + 1]; /* empty: anonymous */
     int named, skip_corrupt;
     uint32_t state;
     ac_position_t position;
     ac_task_t task;
+    ac_caller_t caller; /* how a writer reaches us; valid while `announced` */
+    ac_bell_t *bell;
+    int announced;
     ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */
     size_t catalogue_count, catalogue_room;
     uint64_t skipped_records, skipped_bytes, seq_restarts, timestamp_returns, segments_entered;
-    uint64_t commits, waits;
+    uint64_t commits, waits, parks;
 };
 
 /* The fast path: 1 with *out filled, or AC_E_SLOW with nothing done. */

@@ -45,6 +45,7 @@ static void on_fork(ac_task_t *task) {
     ac_store_relaxed_u32(&writer->state, AC_STATE_FORKED);
     writer->limit = 0;
     writer->lock.mapping = NULL; /* not inherited */
+    writer->attended = 0;        /* nor are the connections */
 }
 
 /* Opens the control block, creating an empty queue if there is none. */
@@ -152,6 +153,10 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     ac_map_release(end.map);
     if (rc != AC_OK) return rc;
     announce(writer, epoch);
+    /* Without it (no inotify instances left, say) readers poll, as they do for other programs. */
+    if (!writer->config.inline_housekeeping)
+        writer->attended = ac_doorman_attend(&writer->callers, &writer->dir, NULL) == AC_OK;
+    ac_store_release_u64(&writer->control->signalling_epoch, writer->attended ? epoch : 0);
     /* The epoch must never be used twice, so it is on disk before the first record that carries it. */
     rc = ac_os_map_sync(writer->control_map->base, 0, AC_CONTROL_SIZE);
     if (rc == 0) rc = ac_os_sync_dir(writer->dir_fd);
@@ -159,6 +164,8 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
 }
 
 static void release_everything(ac_writer_t *writer) {
+    if (writer->attended) ac_doorman_leave(&writer->callers);
+    writer->attended = 0;
     while (writer->sealing) {
         ac_sealing_t *sealing = writer->sealing;
         writer->sealing = sealing->next;
@@ -234,9 +241,16 @@ int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer
     return AC_OK;
 }
 
+/* At most one signal per sleeper and sleep: taking the bits is what entitles us to signal. */
 void ac_writer_wake(ac_writer_t *writer) {
-    if (ac_load_relaxed_u32(&writer->control->waiters_pending)) {
-        ac_os_futex_wake(&writer->control->notify_seq, INT_MAX);
+    ac_control_t *control = writer->control;
+    if (ac_load_relaxed_u64(&control->parked)) {
+        uint64_t bits = ac_exchange_seq_cst_u64(&control->parked, 0);
+        if (bits && writer->attended) writer->wakeups += ac_callers_wake(&writer->callers, bits);
+    }
+    if (ac_load_relaxed_u32(
+            &control->waiters_pending)) { /* other programs' readers, on the futex */
+        ac_os_futex_wake(&control->notify_seq, INT_MAX);
         writer->wakeups++;
     }
 }
@@ -471,6 +485,10 @@ void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     out->epoch = writer->epoch;
     out->queue_id = writer->control_map ? ac_load_relaxed_u64(&writer->control->queue_id) : 0;
     out->segment_size = writer->segment_size;
+    if (!writer->attended) return;
+    pthread_mutex_lock(&writer->callers.mutex);
+    out->readers_connected = writer->callers.count;
+    pthread_mutex_unlock(&writer->callers.mutex);
 }
 
 void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out) {
@@ -516,6 +534,8 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     int rc = flushed < 0 ? (int)flushed : ac_writer_seal_pending(writer, err);
     discard_next(writer);
     if (rc == AC_OK) rc = leave_clean(writer, err);
+    if (writer->attended) ac_doorman_leave(&writer->callers);
+    writer->attended = 0;
     pthread_mutex_lock(&writer->sync_mutex);
     pthread_mutex_lock(&writer->mutex);
     ac_store_relaxed_u32(&writer->state, AC_STATE_CLOSED);

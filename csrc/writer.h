@@ -11,6 +11,7 @@
 #include "atomics.h"
 #include "control.h"
 #include "directory.h"
+#include "doorman.h"
 #include "housekeeper.h"
 #include "lock.h"
 #include "map.h"
@@ -64,6 +65,8 @@ struct ac_writer {
     uint64_t segment_size;
     ac_recovery_t recovery;
     uint32_t state;
+    ac_callers_t callers;
+    int attended;
     ac_task_t pages; /* housekeeping: memory lane … */
     ac_task_t disk;  /* … and disk lane */
 
@@ -92,11 +95,11 @@ struct ac_writer {
     uint64_t retention_due_ns, heartbeat_due_ns;
 };
 
-/* Stores the commit word's consequences and wakes sleepers. */
+/* Wakes whoever said that it sleeps. */
 void ac_writer_wake(ac_writer_t *writer);
 
 /* Makes a committed record known. The increment is the full barrier between the commit word and the look
- * at the waiters; it pairs with the one in ac_reader_wait. */
+ * at the waiters; it pairs with the one in ac_reader_park. */
 static inline void ac_writer_publish(ac_writer_t *writer, uint64_t end, uint64_t next_seq) {
     ac_control_t *control = writer->control;
     ac_store_relaxed_u64(&writer->offset, end);

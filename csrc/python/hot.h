@@ -11,13 +11,15 @@
 
 /* A mapped segment as messages hold it: while one of them lives, the mapping does. */
 typedef struct {
-    PyObject_HEAD ac_map_t *map;
+    PyObject_HEAD
+    ac_map_t *map;
     PyObject *source; /* name of the queue */
     uint64_t queue_id;
 } SegmentObject;
 
 typedef struct {
-    PyObject_HEAD SegmentObject *segment;
+    PyObject_HEAD
+    SegmentObject *segment;
     const uint8_t *record;
     uint64_t seq;
     uint64_t timestamp_ns;
@@ -27,6 +29,45 @@ typedef struct {
     PyObject *payload; /* bytes, made on first use */
 } MessageObject;
 
+struct Waiter;
+
+typedef struct {
+    PyObject_HEAD
+    ac_reader_t *reader;
+    SegmentObject *segment; /* of the newest message */
+    PyObject *source;
+    uint64_t queue_id;
+    uint64_t commit_every; /* 0 = by hand */
+    uint64_t uncommitted;  /* messages handed out since the last automatic commit */
+
+    /* asyncio (awaiting.c) */
+    PyObject *loop;              /* that watches our bell, or NULL */
+    struct Waiter *first, *last; /* tasks that sleep, in order */
+    PyObject *poll_timer;        /* scheduled look, while nobody rings the bell; or NULL */
+    uint64_t poll_ns;            /* its present interval */
+    uint64_t poll_max_ns;
+    uint64_t spin_ns;         /* keep looking for so long before parking */
+    uint64_t idle_since_ns;   /* when spinning began; 0 = not spinning */
+    uint64_t turn_started_ns; /* of the present run of messages without a turn for the loop */
+    uint32_t turn_messages;
+    uint32_t burst;
+} ReaderObject;
+
+/* The next message, or NULL: with an exception set, or nothing there now. */
+PyObject *reader_take(ReaderObject *self);
+
+/* awaiting.c */
+PyObject *awaitable_new(ReaderObject *reader, int kind);
+enum { AWAIT_ITERATION, AWAIT_NEXT, AWAIT_READY };
+int reader_leave_loop(ReaderObject *self); /* wakes every waiter; the reader is closed or closing */
+int reader_traverse_waiters(ReaderObject *self, visitproc visit, void *arg);
+void reader_clear_waiters(ReaderObject *self);
+PyObject *reader_ring(ReaderObject *self, PyObject *unused);
+PyObject *reader_poll_timer(ReaderObject *self, PyObject *unused);
+int awaiting_init(void);
+
+extern PyTypeObject Waiter_Type;
+extern PyTypeObject Awaitable_Type;
 extern PyTypeObject Segment_Type;
 extern PyTypeObject Message_Type;
 extern PyTypeObject Reader_Type;

@@ -62,7 +62,9 @@ PyMODINIT_FUNC PyInit__hot(void) {
         add_type(module, "Reader", &Reader_Type) < 0 ||
         add_type(module, "ReaderIterator", &ReaderIterator_Type) < 0 ||
         add_type(module, "Writer", &Writer_Type) < 0 ||
-        add_type(module, "Reservation", &Reservation_Type) < 0) {
+        add_type(module, "Reservation", &Reservation_Type) < 0 ||
+        add_type(module, "Awaitable", &Awaitable_Type) < 0 ||
+        add_type(module, "Waiter", &Waiter_Type) < 0 || awaiting_init() < 0) {
         Py_DECREF(module);
         return NULL;
     }

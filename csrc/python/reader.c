@@ -4,16 +4,8 @@
 #include "reader.h"
 
 typedef struct {
-    PyObject_HEAD ac_reader_t *reader;
-    SegmentObject *segment; /* of the newest message */
-    PyObject *source;
-    uint64_t queue_id;
-    uint64_t commit_every; /* 0 = by hand */
-    uint64_t uncommitted;  /* messages handed out since the last automatic commit */
-} ReaderObject;
-
-typedef struct {
-    PyObject_HEAD ReaderObject *reader;
+    PyObject_HEAD
+    ReaderObject *reader;
 } ReaderIteratorObject;
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -23,11 +15,13 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"address", "source", "queue_id", "commit_every", NULL};
-    unsigned long long address, queue_id, commit_every;
+    static char *names[] = {"address", "source",  "queue_id",    "commit_every",
+                            "burst",   "spin_ns", "poll_max_ns", NULL};
+    unsigned long long address, queue_id, commit_every, spin_ns, poll_max_ns;
+    unsigned burst;
     PyObject *source;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KUKK", names, &address, &source, &queue_id,
-                                     &commit_every))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KUKKIKK", names, &address, &source, &queue_id,
+                                     &commit_every, &burst, &spin_ns, &poll_max_ns))
         return -1;
     if (self->reader) {
         PyErr_SetString(PyExc_RuntimeError, "reader is initialised already");
@@ -37,10 +31,29 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
     self->source = Py_NewRef(source);
     self->queue_id = queue_id;
     self->commit_every = commit_every;
+    self->burst = burst;
+    self->spin_ns = spin_ns;
+    self->poll_max_ns = poll_max_ns;
+    return 0;
+}
+
+static int reader_traverse(ReaderObject *self, visitproc visit, void *arg) {
+    Py_VISIT(self->loop);
+    Py_VISIT(self->poll_timer);
+    return reader_traverse_waiters(self, visit, arg);
+}
+
+static int reader_clear(ReaderObject *self) {
+    Py_CLEAR(self->loop);
+    Py_CLEAR(self->poll_timer);
+    reader_clear_waiters(self);
     return 0;
 }
 
 static void reader_dealloc(ReaderObject *self) {
+    PyObject_GC_UnTrack(self);
+    if (self->loop && reader_leave_loop(self) < 0) PyErr_WriteUnraisable(NULL);
+    reader_clear(self);
     ac_reader_t *reader = self->reader;
     self->reader = NULL;
     if (reader) {
@@ -70,8 +83,7 @@ static int commit_automatically(ReaderObject *self) {
     return -1;
 }
 
-/* The next message, or NULL: with an exception set, or nothing there now. */
-static PyObject *take(ReaderObject *self) {
+PyObject *reader_take(ReaderObject *self) {
     ac_message_t message;
     ac_error_t err;
     ac_reader_t *reader = self->reader;
@@ -94,7 +106,7 @@ static PyObject *reader_poll(ReaderObject *self, PyObject *unused) {
     (void)unused;
     PyObject *message;
     HOT_BEGIN(self);
-    message = take(self);
+    message = reader_take(self);
     HOT_END();
     if (!message && !PyErr_Occurred()) Py_RETURN_NONE;
     return message;
@@ -139,7 +151,7 @@ static PyObject *collect(ReaderObject *self, Py_ssize_t max_messages, Py_ssize_t
     PyObject *list = PyList_New(0);
     Py_ssize_t bytes = 0;
     while (list && PyList_GET_SIZE(list) < max_messages && bytes < max_bytes) {
-        PyObject *message = take(self);
+        PyObject *message = reader_take(self);
         if (!message) {
             if (!PyErr_Occurred()) break;
             if (PyList_GET_SIZE(list) == 0)
@@ -232,11 +244,28 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
 
 static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     (void)unused;
+    int rc = 0;
     HOT_BEGIN(self);
+    if (self->loop) rc = reader_leave_loop(self);
     ac_reader_close(self->reader);
     Py_CLEAR(self->segment);
     HOT_END();
+    if (rc < 0) return NULL;
     Py_RETURN_NONE;
+}
+
+static PyObject *reader_aiter(ReaderObject *self) {
+    return awaitable_new(self, AWAIT_ITERATION);
+}
+
+static PyObject *reader_next_awaitable(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    return awaitable_new(self, AWAIT_NEXT);
+}
+
+static PyObject *reader_ready_awaitable(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    return awaitable_new(self, AWAIT_READY);
 }
 
 static PyObject *reader_iter(ReaderObject *self) {
@@ -270,6 +299,12 @@ static PyMethodDef reader_methods[] = {
     {"commit", (PyCFunction)(void (*)(void))reader_commit, METH_FASTCALL,
      "commit(message=None): the position behind this message, or behind the last one delivered, "
      "is where a reader of this name resumes."},
+    {"_next", (PyCFunction)reader_next_awaitable, METH_NOARGS,
+     "_next() -> awaitable of the next message"},
+    {"_ready", (PyCFunction)reader_ready_awaitable, METH_NOARGS,
+     "_ready() -> awaitable: True when there is something to read, False when closed"},
+    {"_ring", (PyCFunction)reader_ring, METH_NOARGS, "The event loop's callback."},
+    {"_poll_timer", (PyCFunction)reader_poll_timer, METH_NOARGS, "The event loop's timer."},
     {"_wait", (PyCFunction)reader_wait, METH_VARARGS, "_wait(timeout_ns, spin_ns) -> bool"},
     {"close", (PyCFunction)reader_close, METH_NOARGS,
      "close(): release the queue. Messages and views stay valid."},
@@ -283,16 +318,21 @@ static PyGetSetDef reader_properties[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
+static PyAsyncMethods reader_async = {.am_aiter = (unaryfunc)reader_aiter};
+
 PyTypeObject Reader_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.Reader",
     .tp_basicsize = sizeof(ReaderObject),
     .tp_new = reader_new,
     .tp_init = (initproc)reader_init,
     .tp_dealloc = (destructor)reader_dealloc,
+    .tp_traverse = (traverseproc)reader_traverse,
+    .tp_clear = (inquiry)reader_clear,
     .tp_iter = (getiterfunc)reader_iter,
+    .tp_as_async = &reader_async,
     .tp_methods = reader_methods,
     .tp_getset = reader_properties,
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "Per-message half of a reader; takes over an engine handle.",
 };
 
@@ -304,7 +344,7 @@ static void iterator_dealloc(ReaderIteratorObject *self) {
 static PyObject *iterator_next(ReaderIteratorObject *self) {
     PyObject *message;
     HOT_BEGIN(self->reader);
-    message = take(self->reader);
+    message = reader_take(self->reader);
     HOT_END();
     return message;
 }

@@ -6,14 +6,16 @@
  * sync, capacity), so it gives the lock up; `busy` then sends every other thread the slow way too, where
  * `turn` makes them queue up. */
 typedef struct {
-    PyObject_HEAD ac_writer_t *writer;
+    PyObject_HEAD
+    ac_writer_t *writer;
     PyObject *clock; /* NULL: the engine's own */
     PyThread_type_lock turn;
     int busy;
 } WriterObject;
 
 typedef struct {
-    PyObject_HEAD WriterObject *writer;
+    PyObject_HEAD
+    WriterObject *writer;
     PyObject *view;
     void *room;
     Py_ssize_t size;

@@ -1,0 +1,612 @@
+#include "doorman.h"
+
+#include "atomics.h"
+#include "error.h"
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+enum { HELLO_MAGIC = 0x4143574b, HELLO_VERSION = 1, READERS_MAX = 4096, EVENTS = 64 };
+
+typedef struct hello {
+    uint32_t magic, version;
+    uint64_t device, inode;
+    char name[AC_READER_NAME_MAX + 8];
+} hello_t;
+
+enum door_kind { DOOR_BELL, DOOR_INOTIFY, DOOR_LISTENER, DOOR_INCOMING, DOOR_OUTGOING };
+
+/* First member of everything that epoll hands back. */
+typedef struct door {
+    enum door_kind kind;
+    int fd;
+    struct door *next_dead;
+} door_t;
+
+typedef struct ac_listener {
+    door_t door;
+    dev_t device;
+    uint32_t users;
+    struct ac_listener *next;
+} ac_listener_t;
+
+typedef struct ac_connection {
+    door_t door;
+    ac_caller_t *caller;   /* incoming: the reader it is for, once it said so */
+    ac_callers_t *callers; /* outgoing: the writer it belongs to */
+    char name[AC_READER_NAME_MAX + 1];
+    int bell; /* outgoing: the reader's eventfd, once it came */
+    struct ac_connection *next;
+} ac_connection_t;
+
+/* Everything below is guarded by `lock`, which the thread gives up only while it sleeps. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int started, fork_handlers;
+static int epoll = -1;
+static door_t bell = {DOOR_BELL, -1, NULL}, inotify = {DOOR_INOTIFY, -1, NULL};
+static ac_listener_t *listeners;
+static ac_connection_t *connections;
+static door_t *graveyard; /* closed, but perhaps still named by events already fetched */
+static ac_caller_t *announced;
+static ac_callers_t *attending;
+
+static int trusted(uid_t user, uid_t owner) {
+    return user == geteuid() || user == owner || user == 0;
+}
+
+static void door_close(door_t *door) {
+    ac_os_epoll_remove(epoll, door->fd);
+    ac_os_close(door->fd);
+    door->fd = -1;
+    door->next_dead = graveyard;
+    graveyard = door;
+    ac_os_eventfd_signal(bell.fd); /* the thread frees it, once it holds no events any more */
+}
+
+/* ---- connections ---- */
+
+static ac_connection_t *connection_new(enum door_kind kind, int fd) {
+    ac_connection_t *connection = ac_os_alloc(sizeof *connection);
+    if (connection) {
+        connection->door = (door_t){kind, fd, NULL};
+        connection->bell = -1;
+        if (ac_os_epoll_add(epoll, fd, connection) == 0) {
+            connection->next = connections;
+            connections = connection;
+            return connection;
+        }
+    }
+    free(connection);
+    ac_os_close(fd);
+    return NULL;
+}
+
+static void forget_sleeper(ac_callers_t *callers, int sleeper_bell) {
+    pthread_mutex_lock(&callers->mutex);
+    for (uint32_t i = 0; i < callers->count; i++) {
+        if (callers->sleepers[i].bell != sleeper_bell) continue;
+        callers->sleepers[i] = callers->sleepers[--callers->count];
+        break;
+    }
+    pthread_mutex_unlock(&callers->mutex);
+}
+
+static void connection_close(ac_connection_t *connection) {
+    for (ac_connection_t **link = &connections; *link; link = &(*link)->next) {
+        if (*link != connection) continue;
+        *link = connection->next;
+        break;
+    }
+    if (connection->callers && connection->bell >= 0)
+        forget_sleeper(connection->callers, connection->bell);
+    if (connection->caller && connection->caller->connection == connection) {
+        /* The writer is gone: whoever sleeps wakes up once and looks. */
+        ac_caller_t *caller = connection->caller;
+        caller->connection = NULL;
+        ac_store_release_u32(&caller->bit, AC_NO_BIT);
+        ac_os_eventfd_signal(caller->bell->fd);
+    }
+    ac_os_close(connection->bell);
+    door_close(&connection->door);
+}
+
+/* ---- the reader's side ---- */
+
+static void accept_all(ac_listener_t *listener) {
+    for (;;) {
+        uid_t user;
+        int fd = ac_os_socket_accept(listener->door.fd);
+        if (fd < 0) return;
+        if (ac_os_socket_peer(fd, &user) < 0)
+            ac_os_close(fd);
+        else
+            connection_new(DOOR_INCOMING, fd);
+    }
+}
+
+static ac_caller_t *find_caller(const hello_t *hello, uid_t user) {
+    for (ac_caller_t *caller = announced; caller; caller = caller->next)
+        if ((uint64_t)caller->device == hello->device && (uint64_t)caller->inode == hello->inode &&
+            strcmp(caller->name, hello->name) == 0)
+            return trusted(user, caller->owner) ? caller : NULL;
+    return NULL;
+}
+
+/* 0 = keep the connection. */
+static int answer_hello(ac_connection_t *connection, hello_t *hello, int length) {
+    uid_t user;
+    if (length != (int)sizeof *hello || hello->magic != HELLO_MAGIC ||
+        hello->version != HELLO_VERSION || ac_os_socket_peer(connection->door.fd, &user) < 0)
+        return -1;
+    hello->name[sizeof hello->name - 1] = 0;
+    ac_caller_t *caller = find_caller(hello, user);
+    if (!caller) return -1;
+    uint8_t yes = 1;
+    if (ac_os_send(connection->door.fd, &yes, sizeof yes, caller->bell->fd) < 0) return -1;
+    connection->caller = caller;
+    return 0;
+}
+
+static int take_bit(ac_connection_t *connection, const uint32_t *bit, int length) {
+    ac_caller_t *caller = connection->caller;
+    if (length != (int)sizeof *bit || *bit >= 64) return -1;
+    caller->connection = connection; /* a newer writer replaces an older one */
+    ac_store_release_u32(&caller->bit, *bit);
+    ac_store_relaxed_u32(&caller->suspect, 0);
+    /* What was published before the bit was known was not signalled to us. */
+    ac_os_eventfd_signal(caller->bell->fd);
+    return 0;
+}
+
+static void on_incoming(ac_connection_t *connection) {
+    for (;;) {
+        hello_t packet;
+        int unwanted;
+        int length = ac_os_receive(connection->door.fd, &packet, sizeof packet, &unwanted);
+        ac_os_close(unwanted);
+        if (length == -EAGAIN) return;
+        int rc = -1;
+        if (length > 0 && !connection->caller) {
+            rc = answer_hello(connection, &packet, length);
+        } else if (length > 0) {
+            uint32_t bit;
+            memcpy(&bit, &packet, sizeof bit);
+            rc = take_bit(connection, &bit, length);
+        }
+        if (rc < 0) {
+            connection_close(connection);
+            return;
+        }
+    }
+}
+
+/* ---- the writer's side ---- */
+
+static int is_connected(const ac_callers_t *callers, const char *name) {
+    for (ac_connection_t *connection = connections; connection; connection = connection->next)
+        if (connection->callers == callers && strcmp(connection->name, name) == 0) return 1;
+    return 0;
+}
+
+/* NAME.efd appeared in readers/. A leftover of a dead reader refuses the connection; fine. */
+static int call_reader(ac_callers_t *callers, int readers_fd, const char *file) {
+    size_t length = strlen(file);
+    uid_t user;
+    hello_t hello = {.magic = HELLO_MAGIC,
+                     .version = HELLO_VERSION,
+                     .device = (uint64_t)callers->device,
+                     .inode = (uint64_t)callers->inode};
+    if (length <= 4 || length - 4 > AC_READER_NAME_MAX || strcmp(file + length - 4, ".efd") != 0)
+        return 0;
+    memcpy(hello.name, file, length - 4);
+    if (is_connected(callers, hello.name)) return 0;
+    int fd = ac_os_socket_connect(readers_fd, file);
+    if (fd < 0) return fd;
+    ac_connection_t *connection = connection_new(DOOR_OUTGOING, fd);
+    if (!connection) return -ENOMEM;
+    connection->callers = callers;
+    memcpy(connection->name, hello.name, sizeof connection->name);
+    if (ac_os_socket_peer(fd, &user) < 0 || !trusted(user, callers->owner) ||
+        ac_os_send(fd, &hello, sizeof hello, -1) < 0)
+        connection_close(connection);
+    return 0;
+}
+
+/* The bit that the fewest sleepers share. */
+static uint32_t choose_bit(const ac_callers_t *callers) {
+    uint32_t used[64] = {0}, best = 0;
+    for (uint32_t i = 0; i < callers->count; i++)
+        used[callers->sleepers[i].bit]++;
+    for (uint32_t bit = 1; bit < 64; bit++)
+        if (used[bit] < used[best]) best = bit;
+    return best;
+}
+
+static int add_sleeper(ac_callers_t *callers, int sleeper_bell, uint32_t *bit) {
+    int rc = -EMFILE;
+    pthread_mutex_lock(&callers->mutex);
+    if (callers->count == callers->room && callers->room < READERS_MAX) {
+        uint32_t room = callers->room ? callers->room * 2 : 8;
+        ac_sleeper_t *grown = realloc(callers->sleepers, room * sizeof *grown);
+        if (grown) {
+            callers->sleepers = grown;
+            callers->room = room;
+        }
+    }
+    if (callers->count < callers->room) {
+        *bit = choose_bit(callers);
+        callers->sleepers[callers->count++] = (ac_sleeper_t){sleeper_bell, *bit};
+        rc = 0;
+    }
+    pthread_mutex_unlock(&callers->mutex);
+    return rc;
+}
+
+static void on_outgoing(ac_connection_t *connection) {
+    uint8_t yes;
+    uint32_t bit;
+    int received;
+    int length = ac_os_receive(connection->door.fd, &yes, sizeof yes, &received);
+    if (length == -EAGAIN) return;
+    int good = length == 1 && connection->bell < 0 && received >= 0 && ac_os_is_eventfd(received);
+    if (!good) {
+        ac_os_close(received);
+        connection_close(connection);
+        return;
+    }
+    if (add_sleeper(connection->callers, received, &bit) < 0) {
+        ac_os_close(received);
+        connection_close(connection);
+        return;
+    }
+    connection->bell = received;
+    if (ac_os_send(connection->door.fd, &bit, sizeof bit, -1) < 0) connection_close(connection);
+}
+
+uint32_t ac_callers_wake(ac_callers_t *callers, uint64_t bits) {
+    uint32_t woken = 0;
+    pthread_mutex_lock(&callers->mutex);
+    for (uint32_t i = 0; i < callers->count; i++) {
+        if (!(bits >> callers->sleepers[i].bit & 1)) continue;
+        ac_os_eventfd_signal(callers->sleepers[i].bell);
+        woken++;
+    }
+    pthread_mutex_unlock(&callers->mutex);
+    return woken;
+}
+
+static int open_readers(const char *path) {
+    int dir_fd = ac_os_open_dir(path);
+    if (dir_fd < 0) return dir_fd;
+    int readers_fd = ac_os_open_dir_at(dir_fd, "readers");
+    ac_os_close(dir_fd);
+    return readers_fd;
+}
+
+/* A reader appeared in a queue we write to, or somebody took the lock of a queue we read. */
+static void on_change(void *unused, int watch, const char *name) {
+    (void)unused;
+    for (ac_caller_t *caller = announced; caller; caller = caller->next) {
+        if (caller->watch != watch) continue;
+        ac_store_relaxed_u32(&caller->suspect, 1);
+        ac_os_eventfd_signal(caller->bell->fd);
+    }
+    for (ac_callers_t *callers = attending; callers; callers = callers->next) {
+        if (callers->watch != watch) continue;
+        int readers_fd = open_readers(callers->path);
+        if (readers_fd >= 0) call_reader(callers, readers_fd, name);
+        ac_os_close(readers_fd);
+        return;
+    }
+}
+
+/* ---- the thread ---- */
+
+static void serve(door_t *door) {
+    if (door->fd < 0) return; /* closed by an event before this one */
+    switch (door->kind) {
+    case DOOR_BELL:
+        ac_os_eventfd_wait(door->fd, 0);
+        break;
+    case DOOR_INOTIFY:
+        ac_os_inotify_read(door->fd, on_change, NULL);
+        break;
+    case DOOR_LISTENER:
+        accept_all((ac_listener_t *)(void *)door);
+        break;
+    case DOOR_INCOMING:
+        on_incoming((ac_connection_t *)(void *)door);
+        break;
+    case DOOR_OUTGOING:
+        on_outgoing((ac_connection_t *)(void *)door);
+        break;
+    }
+}
+
+static void bury(void) {
+    while (graveyard) {
+        door_t *door = graveyard;
+        graveyard = door->next_dead;
+        free(door);
+    }
+}
+
+static void *attend_doors(void *unused) {
+    void *doors[EVENTS];
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        bury();
+        int fd = epoll;
+        pthread_mutex_unlock(&lock);
+        int count = ac_os_epoll_wait(fd, doors, EVENTS, UINT64_MAX);
+        pthread_mutex_lock(&lock);
+        for (int i = 0; i < count; i++)
+            serve(doors[i]);
+    }
+    return unused;
+}
+
+static void before_fork(void) {
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork_parent(void) {
+    pthread_mutex_unlock(&lock);
+}
+
+/* The child must let go of the connections, or the peers would not notice the parent's death. */
+static void after_fork_child(void) {
+    for (ac_connection_t *connection = connections; connection; connection = connection->next) {
+        ac_os_close(connection->door.fd);
+        ac_os_close(connection->bell);
+    }
+    for (ac_listener_t *listener = listeners; listener; listener = listener->next)
+        ac_os_close(listener->door.fd);
+    ac_os_close(epoll);
+    ac_os_close(bell.fd);
+    ac_os_close(inotify.fd);
+    epoll = bell.fd = inotify.fd = -1;
+    listeners = NULL;
+    connections = NULL;
+    graveyard = NULL;
+    announced = NULL;
+    attending = NULL;
+    started = 0;
+    pthread_mutex_init(&lock, NULL);
+}
+
+static int start_locked(void) {
+    if (started) return 0;
+    if (!fork_handlers) {
+        int rc = pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+        if (rc != 0) return -rc;
+        fork_handlers = 1;
+    }
+    int rc = 0;
+    if (epoll < 0) rc = epoll = ac_os_epoll();
+    if (rc >= 0 && bell.fd < 0) {
+        rc = bell.fd = ac_os_eventfd();
+        if (rc >= 0) rc = ac_os_epoll_add(epoll, bell.fd, &bell);
+    }
+    if (rc >= 0 && inotify.fd < 0) {
+        rc = inotify.fd = ac_os_inotify();
+        if (rc >= 0) rc = ac_os_epoll_add(epoll, inotify.fd, &inotify);
+    }
+    if (rc >= 0) rc = ac_os_thread(attend_doors, NULL);
+    started = rc >= 0;
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- announcing ---- */
+
+static void file_name(char out[AC_READER_NAME_MAX + 8], const ac_caller_t *caller) {
+    snprintf(out, AC_READER_NAME_MAX + 8, "%s.efd", caller->name);
+}
+
+/* Another reader of ours on the same file system: its socket can serve this one too. */
+static int link_existing(const ac_caller_t *caller, int readers_fd, const char *file,
+                         ac_listener_t **out) {
+    for (ac_caller_t *other = announced; other; other = other->next) {
+        char other_file[AC_READER_NAME_MAX + 8];
+        if (other->listener->device != caller->device) continue;
+        int other_fd = open_readers(other->path);
+        if (other_fd < 0) continue;
+        file_name(other_file, other);
+        int rc = ac_os_link(other_fd, other_file, readers_fd, file);
+        ac_os_close(other_fd);
+        if (rc < 0) continue;
+        *out = other->listener;
+        return 0;
+    }
+    return -ENOENT;
+}
+
+/* Binds under a temporary name: whoever sees the final one can connect. */
+static int listen_anew(const ac_caller_t *caller, int readers_fd, const char *file,
+                       ac_listener_t **out) {
+    char temporary[AC_READER_NAME_MAX + 32];
+    ac_listener_t *listener = ac_os_alloc(sizeof *listener);
+    if (!listener) return -ENOMEM;
+    snprintf(temporary, sizeof temporary, "%s.%d.tmp", file, (int)getpid());
+    ac_os_unlink(readers_fd, temporary);
+    int fd = ac_os_socket_listen(readers_fd, temporary);
+    if (fd < 0) {
+        free(listener);
+        return fd;
+    }
+    listener->door = (door_t){DOOR_LISTENER, fd, NULL};
+    listener->device = caller->device;
+    int rc = ac_os_epoll_add(epoll, fd, listener);
+    if (rc == 0) rc = ac_os_rename(readers_fd, temporary, file);
+    if (rc < 0) {
+        ac_os_unlink(readers_fd, temporary);
+        ac_os_close(fd);
+        free(listener);
+        return rc;
+    }
+    listener->next = listeners;
+    listeners = listener;
+    *out = listener;
+    return 0;
+}
+
+/* A writer that does not signal is noticed when it writes its name into the lock file. */
+static int watch_lock_file(int dir_fd) {
+    int fd = ac_os_open_at(dir_fd, "writer.lock", O_RDONLY, 0);
+    if (fd < 0) return -1;
+    int watch = ac_os_inotify_add(inotify.fd, fd, IN_MODIFY);
+    ac_os_close(fd);
+    return watch;
+}
+
+static void unwatch(int watch) {
+    if (watch < 0) return;
+    for (ac_caller_t *caller = announced; caller; caller = caller->next)
+        if (caller->watch == watch) return;
+    ac_os_inotify_remove(inotify.fd, watch);
+}
+
+int ac_doorman_announce(ac_caller_t *caller, const ac_directory_t *dir, ac_error_t *err) {
+    char file[AC_READER_NAME_MAX + 8];
+    int dir_fd = ac_directory_open(dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 1, err);
+    if (readers_fd < 0) {
+        ac_os_close(dir_fd);
+        return readers_fd;
+    }
+    snprintf(caller->path, sizeof caller->path, "%s", dir->path);
+    caller->device = dir->device;
+    caller->inode = dir->inode;
+    caller->owner = dir->owner;
+    caller->bit = AC_NO_BIT;
+    file_name(file, caller);
+    pthread_mutex_lock(&lock);
+    int rc = start_locked();
+    if (rc == 0) {
+        ac_os_unlink(readers_fd,
+                     file); /* a dead reader's; the name is ours, the position is locked */
+        rc = link_existing(caller, readers_fd, file, &caller->listener);
+        if (rc < 0) rc = listen_anew(caller, readers_fd, file, &caller->listener);
+    }
+    if (rc == 0) {
+        caller->listener->users++;
+        caller->watch = watch_lock_file(dir_fd);
+        caller->next = announced;
+        announced = caller;
+    }
+    pthread_mutex_unlock(&lock);
+    ac_os_close(readers_fd);
+    ac_os_close(dir_fd);
+    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot announce the reader")
+                  : AC_OK;
+}
+
+static void listener_release(ac_listener_t *listener) {
+    if (--listener->users > 0) return;
+    for (ac_listener_t **link = &listeners; *link; link = &(*link)->next) {
+        if (*link != listener) continue;
+        *link = listener->next;
+        break;
+    }
+    door_close(&listener->door);
+}
+
+void ac_doorman_retract(ac_caller_t *caller) {
+    char file[AC_READER_NAME_MAX + 8];
+    pthread_mutex_lock(&lock);
+    int known = 0;
+    for (ac_caller_t **link = &announced; *link; link = &(*link)->next) {
+        if (*link != caller) continue;
+        *link = caller->next;
+        known = 1;
+        break;
+    }
+    if (known) {
+        ac_connection_t *next;
+        for (ac_connection_t *connection = connections; connection; connection = next) {
+            next = connection->next;
+            if (connection->caller != caller) continue;
+            connection->caller = NULL;
+            connection_close(connection);
+        }
+        int readers_fd = open_readers(caller->path);
+        file_name(file, caller);
+        if (readers_fd >= 0) ac_os_unlink(readers_fd, file);
+        ac_os_close(readers_fd);
+        listener_release(caller->listener);
+        unwatch(caller->watch);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- attending ---- */
+
+typedef struct scan {
+    ac_callers_t *callers;
+    int readers_fd;
+} scan_t;
+
+static int call_found(void *context, const char *name) {
+    scan_t *scan = context;
+    call_reader(scan->callers, scan->readers_fd, name);
+    return 0;
+}
+
+int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error_t *err) {
+    int dir_fd = ac_directory_open(dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 1, err);
+    ac_os_close(dir_fd);
+    if (readers_fd < 0) return readers_fd;
+    snprintf(callers->path, sizeof callers->path, "%s", dir->path);
+    callers->device = dir->device;
+    callers->inode = dir->inode;
+    callers->owner = dir->owner;
+    pthread_mutex_init(&callers->mutex, NULL);
+    pthread_mutex_lock(&lock);
+    int rc = start_locked();
+    if (rc == 0)
+        rc = callers->watch = ac_os_inotify_add(inotify.fd, readers_fd, IN_CREATE | IN_MOVED_TO);
+    if (rc >= 0) {
+        callers->next = attending;
+        attending = callers;
+        /* The watch is there: whoever is missed by this scan is reported by it. */
+        scan_t scan = {callers, readers_fd};
+        ac_os_list(readers_fd, call_found, &scan);
+        rc = 0;
+    }
+    pthread_mutex_unlock(&lock);
+    ac_os_close(readers_fd);
+    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot watch for readers")
+                  : AC_OK;
+}
+
+void ac_doorman_leave(ac_callers_t *callers) {
+    pthread_mutex_lock(&lock);
+    int known = 0;
+    for (ac_callers_t **link = &attending; *link; link = &(*link)->next) {
+        if (*link != callers) continue;
+        *link = callers->next;
+        known = 1;
+        break;
+    }
+    if (known) {
+        ac_connection_t *next;
+        ac_os_inotify_remove(inotify.fd, callers->watch);
+        for (ac_connection_t *connection = connections; connection; connection = next) {
+            next = connection->next;
+            if (connection->callers == callers) connection_close(connection);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    free(callers->sleepers);
+    callers->sleepers = NULL;
+    callers->count = callers->room = 0;
+}

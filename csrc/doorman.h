@@ -1,0 +1,76 @@
+/* Who may wake whom: how a reader's eventfd gets into the hands of the writer.
+ *
+ * A number cannot carry an fd into another process, so it travels over a unix socket. A reader's process
+ * listens on one socket (per file system), linked as readers/NAME.efd into every queue it follows. The
+ * writer's process watches readers/ and connects to what it finds there:
+ *
+ *   writer -> reader   hello: which queue, which reader
+ *   reader -> writer   its eventfd
+ *   writer -> reader   the bit of control.parked that is the reader's from now on
+ *
+ * and then both keep the connection: its end is how each learns at once that the other died. Parking,
+ * raising the bit and signalling do not pass through here (reader.c, writer.c); they go on while this
+ * thread sleeps.
+ *
+ * One thread per process, started with the first handle that needs it. It never waits for a peer. */
+#ifndef AC_DOORMAN_H
+#define AC_DOORMAN_H
+
+#include "bell.h"
+#include "directory.h"
+#include "position.h"
+
+#include <pthread.h>
+
+#define AC_NO_BIT UINT32_MAX
+
+struct ac_connection;
+struct ac_listener;
+
+/* A reader that wants to be woken. `bell` and `bit` are shared with the thread; all else is its own. */
+typedef struct ac_caller {
+    char name[AC_READER_NAME_MAX + 1];
+    char path[1024]; /* of the queue */
+    dev_t device;
+    ino_t inode;
+    uid_t owner;
+    ac_bell_t *bell; /* not owned */
+    int watch;       /* of the lock file */
+    uint32_t
+        bit; /* atomic: position in control.parked, or AC_NO_BIT while no writer is connected */
+    uint32_t suspect; /* atomic: somebody took the writer lock and has not connected (yet) */
+    struct ac_listener *listener;
+    struct ac_connection *connection;
+    struct ac_caller *next;
+} ac_caller_t;
+
+/* A writer's side: the readers that are connected now. */
+typedef struct ac_sleeper {
+    int bell;
+    uint32_t bit;
+} ac_sleeper_t;
+
+typedef struct ac_callers {
+    char path[1024];
+    dev_t device;
+    ino_t inode;
+    uid_t owner;
+    int watch;
+    pthread_mutex_t mutex; /* guards what follows; held for moments only */
+    ac_sleeper_t *sleepers;
+    uint32_t count, room;
+    struct ac_callers *next;
+} ac_callers_t;
+
+/* Announces the reader in its queue. The caller's name, bell and directory fields are set. */
+int ac_doorman_announce(ac_caller_t *caller, const ac_directory_t *dir, ac_error_t *err);
+void ac_doorman_retract(ac_caller_t *caller);
+
+/* Connects to the readers of a queue, those that are there and those to come. */
+int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error_t *err);
+void ac_doorman_leave(ac_callers_t *callers);
+
+/* Signals every connected reader whose bit is set. Returns how many. */
+uint32_t ac_callers_wake(ac_callers_t *callers, uint64_t bits);
+
+#endif

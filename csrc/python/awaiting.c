@@ -1,0 +1,567 @@
+/* Reading in an event loop.
+ *
+ * `async for` and `await reader.next()` are driven by one awaitable type. While messages are there it
+ * completes at once, without suspending anything. When there are none, the reader parks (the engine raises
+ * its bit and looks again) and the task sleeps on a Waiter, a future-like object of our own: when the bell
+ * rings, the loop calls _ring, which resumes the waiting task from right there, not through another turn of
+ * the loop.
+ *
+ * The position moves in exactly one place, reader_take, in the same synchronous step that hands the
+ * message over. A task that is cancelled while it sleeps has taken nothing; its Waiter leaves the list.
+ *
+ * Several tasks may wait on one reader: they are served in order, each message goes to one of them. */
+#include "hot.h"
+
+#include "os.h"
+#include "reader.h"
+
+enum { TURN_NS = 200000, TURN_CHECK_MASK = 7, POLL_FIRST_NS = 50000 };
+
+enum waiter_state { WAITING, WOKEN, CANCELLED };
+
+typedef struct Waiter {
+    PyObject_HEAD
+    ReaderObject *reader; /* NULL once it left the list */
+    struct Waiter *next, *previous;
+    PyObject *loop;
+    PyObject *callback, *context; /* of the task that sleeps on us */
+    PyObject *cancel_message;
+    enum waiter_state state;
+    char blocking;
+} WaiterObject;
+
+typedef struct {
+    PyObject_HEAD
+    ReaderObject *reader;
+    int kind;
+} AwaitableObject;
+
+static PyObject *get_running_loop, *cancelled_error;
+
+int awaiting_init(void) {
+    PyObject *events = PyImport_ImportModule("asyncio.events");
+    PyObject *exceptions = PyImport_ImportModule("asyncio.exceptions");
+    if (events && exceptions) {
+        get_running_loop = PyObject_GetAttrString(events, "get_running_loop");
+        cancelled_error = PyObject_GetAttrString(exceptions, "CancelledError");
+    }
+    Py_XDECREF(events);
+    Py_XDECREF(exceptions);
+    return get_running_loop && cancelled_error ? 0 : -1;
+}
+
+/* ---- the list of sleeping tasks ---- */
+
+static void list_add(ReaderObject *reader, WaiterObject *waiter) {
+    waiter->reader = reader;
+    waiter->previous = reader->last;
+    waiter->next = NULL;
+    *(reader->last ? &reader->last->next : &reader->first) = waiter;
+    reader->last = (struct Waiter *)Py_NewRef(waiter);
+}
+
+/* Gives the list's reference to the caller. */
+static void list_remove(WaiterObject *waiter) {
+    ReaderObject *reader = waiter->reader;
+    *(waiter->previous ? &waiter->previous->next : &reader->first) = waiter->next;
+    *(waiter->next ? &waiter->next->previous : &reader->last) = waiter->previous;
+    waiter->reader = NULL;
+    waiter->next = waiter->previous = NULL;
+}
+
+int reader_traverse_waiters(ReaderObject *self, visitproc visit, void *arg) {
+    for (WaiterObject *waiter = self->first; waiter; waiter = waiter->next)
+        Py_VISIT(waiter);
+    return 0;
+}
+
+void reader_clear_waiters(ReaderObject *self) {
+    while (self->first) {
+        WaiterObject *waiter = self->first;
+        list_remove(waiter);
+        Py_DECREF(waiter);
+    }
+}
+
+/* ---- waiter: as much of a future as a task needs ---- */
+
+static WaiterObject *waiter_new(PyObject *loop) {
+    WaiterObject *self = PyObject_GC_New(WaiterObject, &Waiter_Type);
+    if (!self) return NULL;
+    self->reader = NULL;
+    self->next = self->previous = NULL;
+    self->loop = Py_NewRef(loop);
+    self->callback = self->context = self->cancel_message = NULL;
+    self->state = WAITING;
+    self->blocking = 1;
+    PyObject_GC_Track(self);
+    return self;
+}
+
+static int waiter_traverse(WaiterObject *self, visitproc visit, void *arg) {
+    Py_VISIT(self->loop);
+    Py_VISIT(self->callback);
+    Py_VISIT(self->context);
+    Py_VISIT(self->cancel_message);
+    return 0;
+}
+
+static int waiter_clear(WaiterObject *self) {
+    Py_CLEAR(self->loop);
+    Py_CLEAR(self->callback);
+    Py_CLEAR(self->context);
+    Py_CLEAR(self->cancel_message);
+    return 0;
+}
+
+static void waiter_dealloc(WaiterObject *self) {
+    PyObject_GC_UnTrack(self);
+    waiter_clear(self);
+    PyObject_GC_Del(self);
+}
+
+/* loop.METHOD(callback, self, context=context) */
+static int call_on_loop(WaiterObject *self, const char *method) {
+    if (!self->callback) return 0;
+    PyObject *schedule = PyObject_GetAttrString(self->loop, method);
+    PyObject *positional = schedule ? PyTuple_Pack(2, self->callback, (PyObject *)self) : NULL;
+    PyObject *named = positional ? PyDict_New() : NULL;
+    PyObject *handle = NULL;
+    if (named && (!self->context || PyDict_SetItemString(named, "context", self->context) == 0))
+        handle = PyObject_Call(schedule, positional, named);
+    Py_XDECREF(schedule);
+    Py_XDECREF(positional);
+    Py_XDECREF(named);
+    Py_XDECREF(handle);
+    return handle ? 0 : -1;
+}
+
+/* Resumes the task from within this call. Only from a callback of the loop, where no task is running. */
+static int resume(WaiterObject *self) {
+    PyObject *callback = self->callback, *context = self->context;
+    self->callback = self->context = NULL;
+    self->state = WOKEN;
+    if (!callback) return 0;
+    PyObject *result = NULL;
+    if (!context) {
+        result = PyObject_CallOneArg(callback, (PyObject *)self);
+    } else if (PyContext_Enter(context) == 0) {
+        result = PyObject_CallOneArg(callback, (PyObject *)self);
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        if (PyContext_Exit(context) < 0)
+            Py_CLEAR(result);
+        else
+            PyErr_Restore(type, value, traceback);
+    }
+    Py_DECREF(callback);
+    Py_XDECREF(context);
+    Py_XDECREF(result);
+    return result ? 0 : -1;
+}
+
+static PyObject *waiter_add_done_callback(WaiterObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"", "context", NULL};
+    PyObject *callback, *context = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$O", names, &callback, &context))
+        return NULL;
+    if (self->callback) {
+        PyErr_SetString(PyExc_RuntimeError, "another task waits here already");
+        return NULL;
+    }
+    self->callback = Py_NewRef(callback);
+    self->context = context && context != Py_None ? Py_NewRef(context) : NULL;
+    if (self->state != WAITING && call_on_loop(self, "call_soon") < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *waiter_remove_done_callback(WaiterObject *self, PyObject *callback) {
+    int same = self->callback ? PyObject_RichCompareBool(self->callback, callback, Py_EQ) : 0;
+    if (same < 0) return NULL;
+    if (same) {
+        Py_CLEAR(self->callback);
+        Py_CLEAR(self->context);
+    }
+    return PyLong_FromLong(same);
+}
+
+static PyObject *waiter_cancel(WaiterObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"msg", NULL};
+    PyObject *message = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &message)) return NULL;
+    if (self->state != WAITING) Py_RETURN_FALSE;
+    self->state = CANCELLED;
+    Py_XSETREF(self->cancel_message, Py_XNewRef(message));
+    if (self->reader) {
+        list_remove(self);
+        Py_DECREF(self); /* the list's; the caller has its own */
+    }
+    if (call_on_loop(self, "call_soon") < 0) return NULL;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *waiter_result(WaiterObject *self, PyObject *unused) {
+    (void)unused;
+    if (self->state == WOKEN) Py_RETURN_NONE;
+    if (self->state == WAITING) {
+        PyErr_SetString(PyExc_RuntimeError, "still waiting");
+    } else if (self->cancel_message && self->cancel_message != Py_None) {
+        PyObject *error = PyObject_CallOneArg(cancelled_error, self->cancel_message);
+        if (error) PyErr_SetObject(cancelled_error, error);
+        Py_XDECREF(error);
+    } else {
+        PyErr_SetNone(cancelled_error);
+    }
+    return NULL;
+}
+
+static PyObject *waiter_get_loop(WaiterObject *self, PyObject *unused) {
+    (void)unused;
+    return Py_NewRef(self->loop ? self->loop : Py_None);
+}
+
+static PyObject *waiter_done(WaiterObject *self, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->state != WAITING);
+}
+
+static PyObject *waiter_cancelled(WaiterObject *self, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->state == CANCELLED);
+}
+
+static PyObject *waiter_get_blocking(WaiterObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->blocking);
+}
+
+static int waiter_set_blocking(WaiterObject *self, PyObject *value, void *unused) {
+    (void)unused;
+    int truth = value ? PyObject_IsTrue(value) : 0;
+    if (truth < 0) return -1;
+    self->blocking = (char)truth;
+    return 0;
+}
+
+static PyMethodDef waiter_methods[] = {
+    {"add_done_callback", (PyCFunction)(void (*)(void))waiter_add_done_callback,
+     METH_VARARGS | METH_KEYWORDS, NULL},
+    {"remove_done_callback", (PyCFunction)waiter_remove_done_callback, METH_O, NULL},
+    {"cancel", (PyCFunction)(void (*)(void))waiter_cancel, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"result", (PyCFunction)waiter_result, METH_NOARGS, NULL},
+    {"get_loop", (PyCFunction)waiter_get_loop, METH_NOARGS, NULL},
+    {"done", (PyCFunction)waiter_done, METH_NOARGS, NULL},
+    {"cancelled", (PyCFunction)waiter_cancelled, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef waiter_properties[] = {
+    {"_asyncio_future_blocking", (getter)waiter_get_blocking, (setter)waiter_set_blocking, NULL,
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject Waiter_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.Waiter",
+    .tp_basicsize = sizeof(WaiterObject),
+    .tp_dealloc = (destructor)waiter_dealloc,
+    .tp_traverse = (traverseproc)waiter_traverse,
+    .tp_clear = (inquiry)waiter_clear,
+    .tp_methods = waiter_methods,
+    .tp_getset = waiter_properties,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "What a task sleeps on while a reader is parked.",
+};
+
+/* ---- the reader in its loop ---- */
+
+static int truth_of(PyObject *object) {
+    int truth = object ? PyObject_IsTrue(object) : -1;
+    Py_XDECREF(object);
+    return truth;
+}
+
+static int stop_poll_timer(ReaderObject *self) {
+    PyObject *timer = self->poll_timer;
+    self->poll_timer = NULL;
+    if (!timer) return 0;
+    PyObject *done = PyObject_CallMethod(timer, "cancel", NULL);
+    Py_DECREF(timer);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+static int start_poll_timer(ReaderObject *self) {
+    if (self->poll_timer) return 0;
+    PyObject *callback = PyObject_GetAttrString((PyObject *)self, "_poll_timer");
+    if (!callback) return -1;
+    if (self->poll_ns == 0) self->poll_ns = POLL_FIRST_NS;
+    self->poll_timer =
+        PyObject_CallMethod(self->loop, "call_later", "dO", (double)self->poll_ns / 1e9, callback);
+    Py_DECREF(callback);
+    return self->poll_timer ? 0 : -1;
+}
+
+/* Has this loop watch our bell; a loop that was closed is forgotten together with its tasks. */
+static int enter_loop(ReaderObject *self, PyObject *loop) {
+    ac_error_t err;
+    if (self->loop == loop) return 0;
+    if (self->loop) {
+        int closed = truth_of(PyObject_CallMethod(self->loop, "is_closed", NULL));
+        if (closed < 0) return -1;
+        if (!closed && self->first) {
+            PyErr_SetString(PyExc_RuntimeError, "the reader is waiting in another event loop");
+            return -1;
+        }
+        if (reader_leave_loop(self) < 0) return -1;
+    }
+    int fd = ac_reader_bell(self->reader, &err);
+    if (fd < 0) {
+        raise_engine_error(&err);
+        return -1;
+    }
+    PyObject *ring = PyObject_GetAttrString((PyObject *)self, "_ring");
+    PyObject *added = ring ? PyObject_CallMethod(loop, "add_reader", "iO", fd, ring) : NULL;
+    Py_XDECREF(ring);
+    Py_XDECREF(added);
+    if (!added) return -1;
+    self->loop = Py_NewRef(loop);
+    return 0;
+}
+
+int reader_leave_loop(ReaderObject *self) {
+    ac_error_t err;
+    PyObject *loop = self->loop;
+    int rc = 0;
+    if (!loop) return 0;
+    self->loop = NULL;
+    int closed = truth_of(PyObject_CallMethod(loop, "is_closed", NULL));
+    if (closed == 0) {
+        if (stop_poll_timer(self) < 0) rc = -1;
+        int fd = ac_reader_bell(self->reader, &err);
+        PyObject *removed = fd >= 0 ? PyObject_CallMethod(loop, "remove_reader", "i", fd) : NULL;
+        if (fd >= 0 && !removed) rc = -1;
+        Py_XDECREF(removed);
+    }
+    Py_CLEAR(self->poll_timer);
+    while (self->first) {
+        WaiterObject *waiter = self->first;
+        list_remove(waiter);
+        waiter->state = WOKEN;
+        /* Perhaps from another thread than the loop's. */
+        if (closed == 0 && call_on_loop(waiter, "call_soon_threadsafe") < 0) rc = -1;
+        Py_DECREF(waiter);
+    }
+    Py_DECREF(loop);
+    return closed < 0 ? -1 : rc;
+}
+
+/* Parks for those who still sleep. */
+static int park(ReaderObject *self) {
+    ac_error_t err;
+    int rc = ac_reader_park(self->reader, &err);
+    if (rc < 0) { /* the sleepers wake up and meet the error themselves */
+        ac_os_eventfd_signal(self->reader->bell ? self->reader->bell->fd : -1);
+        return AC_READY;
+    }
+    if (rc == AC_POLL && start_poll_timer(self) < 0) return -1;
+    return rc;
+}
+
+/* Resumes sleeping tasks while there is something to read; each at most once, so that the loop gets its
+ * turn. */
+static int dispatch(ReaderObject *self) {
+    ac_error_t err;
+    WaiterObject *stop = self->last;
+    int more = self->first != NULL;
+    Py_XINCREF(stop);
+    int rc = 0;
+    while (more && rc == 0 && self->first && ac_reader_ready(self->reader, &err) != 0) {
+        WaiterObject *waiter = self->first;
+        more = waiter != stop;
+        list_remove(waiter);
+        self->poll_ns = 0;
+        self->turn_messages = 0;
+        rc = resume(waiter);
+        Py_DECREF(waiter);
+    }
+    Py_XDECREF(stop);
+    /* Whoever fell asleep meanwhile has parked; those who were passed over have not. */
+    if (rc < 0 || !self->first || !more) return rc;
+    int parked = park(self);
+    if (parked == AC_READY && self->reader->bell) ac_os_eventfd_signal(self->reader->bell->fd);
+    return parked < 0 ? -1 : 0;
+}
+
+PyObject *reader_ring(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    if (self->reader->bell) ac_os_eventfd_wait(self->reader->bell->fd, 0);
+    if (dispatch(self) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *reader_poll_timer(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    Py_CLEAR(self->poll_timer);
+    self->poll_ns *= 2;
+    if (self->poll_ns > self->poll_max_ns) self->poll_ns = self->poll_max_ns;
+    if (self->loop && dispatch(self) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* ---- the awaitable ---- */
+
+PyObject *awaitable_new(ReaderObject *reader, int kind) {
+    AwaitableObject *self = PyObject_GC_New(AwaitableObject, &Awaitable_Type);
+    if (!self) return NULL;
+    self->reader = (ReaderObject *)Py_NewRef(reader);
+    self->kind = kind;
+    PyObject_GC_Track(self);
+    return (PyObject *)self;
+}
+
+static int awaitable_traverse(AwaitableObject *self, visitproc visit, void *arg) {
+    Py_VISIT(self->reader);
+    return 0;
+}
+
+static int awaitable_clear(AwaitableObject *self) {
+    Py_CLEAR(self->reader);
+    return 0;
+}
+
+static void awaitable_dealloc(AwaitableObject *self) {
+    PyObject_GC_UnTrack(self);
+    awaitable_clear(self);
+    PyObject_GC_Del(self);
+}
+
+static PyObject *awaitable_self(PyObject *self) {
+    return Py_NewRef(self);
+}
+
+/* After `burst` messages, or some time, the loop gets a turn although there is more to read. */
+static int turn_is_over(ReaderObject *reader) {
+    uint32_t count = reader->turn_messages;
+    if (AC_UNLIKELY(count == 0)) {
+        reader->turn_started_ns = ac_os_monotonic_ns();
+        return 0;
+    }
+    if (AC_LIKELY(count < reader->burst) &&
+        ((count & TURN_CHECK_MASK) || ac_os_monotonic_ns() - reader->turn_started_ns < TURN_NS))
+        return 0;
+    reader->turn_messages = 0;
+    return 1;
+}
+
+/* Whether to come back in the next turn of the loop instead of parking. */
+static int keep_spinning(ReaderObject *reader) {
+    if (reader->spin_ns == 0) return 0;
+    if (reader->spin_ns == UINT64_MAX) return 1;
+    uint64_t now = ac_os_monotonic_ns();
+    if (reader->idle_since_ns == 0) reader->idle_since_ns = now;
+    if (now - reader->idle_since_ns < reader->spin_ns) return 1;
+    reader->idle_since_ns = 0;
+    return 0;
+}
+
+/* Nothing to read: what the task is to sleep on. Py_None = just a turn of the loop; NULL without an
+ * exception = there is something after all. */
+static PyObject *go_to_sleep(ReaderObject *reader) {
+    reader->turn_messages = 0;
+    if (keep_spinning(reader)) return Py_NewRef(Py_None);
+    PyObject *loop = PyObject_CallNoArgs(get_running_loop);
+    if (!loop) return NULL;
+    WaiterObject *waiter = NULL;
+    int parked = enter_loop(reader, loop) < 0 ? -1 : park(reader);
+    if (parked == AC_PARKED || parked == AC_POLL) waiter = waiter_new(loop);
+    Py_DECREF(loop);
+    if (waiter) list_add(reader, waiter);
+    return (PyObject *)waiter;
+}
+
+static PySendResult end_of_reading(int kind, PyObject **result) {
+    ac_error_t err;
+    *result = NULL;
+    if (kind == AWAIT_READY) {
+        *result = Py_NewRef(Py_False);
+        return PYGEN_RETURN;
+    }
+    if (kind == AWAIT_ITERATION) {
+        PyErr_SetNone(PyExc_StopAsyncIteration);
+    } else {
+        memset(&err, 0, sizeof err);
+        err.code = AC_E_CLOSED;
+        memcpy(err.detail, "reader is closed", sizeof "reader is closed");
+        raise_engine_error(&err);
+    }
+    return PYGEN_ERROR;
+}
+
+/* What there is for this kind of awaitable now: a result, or NULL as reader_take. */
+static PyObject *try_complete(ReaderObject *reader, int kind) {
+    ac_error_t err;
+    if (kind != AWAIT_READY) return reader_take(reader);
+    int ready = ac_reader_ready(reader->reader, &err);
+    if (ready < 0) return raise_engine_error(&err);
+    return ready ? Py_NewRef(Py_True) : NULL;
+}
+
+static PySendResult awaitable_send(AwaitableObject *self, PyObject *value, PyObject **result) {
+    (void)value;
+    ReaderObject *reader = self->reader;
+    if (AC_UNLIKELY(turn_is_over(reader))) {
+        *result = Py_NewRef(Py_None);
+        return PYGEN_NEXT;
+    }
+    for (;;) {
+        *result = try_complete(reader, self->kind);
+        if (AC_LIKELY(*result != NULL)) {
+            reader->turn_messages++;
+            reader->idle_since_ns = 0;
+            return PYGEN_RETURN;
+        }
+        if (ac_load_relaxed_u32(&reader->reader->state) == 1) {
+            PyErr_Clear();
+            return end_of_reading(self->kind, result);
+        }
+        if (PyErr_Occurred()) return PYGEN_ERROR;
+        *result = go_to_sleep(reader);
+        if (*result) return PYGEN_NEXT;
+        if (PyErr_Occurred()) return PYGEN_ERROR;
+    }
+}
+
+static PyObject *awaitable_iternext(AwaitableObject *self) {
+    PyObject *result;
+    switch (awaitable_send(self, Py_None, &result)) {
+    case PYGEN_NEXT:
+        return result;
+    case PYGEN_RETURN:
+        PyErr_SetObject(PyExc_StopIteration, result);
+        Py_DECREF(result);
+        return NULL;
+    default:
+        return NULL;
+    }
+}
+
+static PyAsyncMethods awaitable_async = {
+    .am_await = awaitable_self,
+    .am_aiter = awaitable_self,
+    .am_anext = awaitable_self,
+    .am_send = (sendfunc)awaitable_send,
+};
+
+PyTypeObject Awaitable_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.Awaitable",
+    .tp_basicsize = sizeof(AwaitableObject),
+    .tp_dealloc = (destructor)awaitable_dealloc,
+    .tp_traverse = (traverseproc)awaitable_traverse,
+    .tp_clear = (inquiry)awaitable_clear,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = (iternextfunc)awaitable_iternext,
+    .tp_as_async = &awaitable_async,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "Completes with the next message of a reader.",
+};
