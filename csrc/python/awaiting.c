@@ -12,8 +12,8 @@
  * Several tasks may wait on one reader: they are served in order, each message goes to one of them. */
 #include "hot.h"
 
+#include "atomics.h"
 #include "os.h"
-#include "reader.h"
 
 enum { TURN_NS = 200000, TURN_CHECK_MASK = 7, POLL_FIRST_NS = 50000 };
 
@@ -21,7 +21,7 @@ enum waiter_state { WAITING, WOKEN, CANCELLED };
 
 typedef struct Waiter {
     PyObject_HEAD
-    ReaderObject *reader; /* NULL once it left the list */
+    Pollable *source; /* NULL once it left the list */
     struct Waiter *next, *previous;
     PyObject *loop;
     PyObject *callback, *context; /* of the task that sleeps on us */
@@ -32,7 +32,7 @@ typedef struct Waiter {
 
 typedef struct {
     PyObject_HEAD
-    ReaderObject *reader;
+    Pollable *source;
     int kind;
 } AwaitableObject;
 
@@ -52,30 +52,34 @@ int awaiting_init(void) {
 
 /* ---- the list of sleeping tasks ---- */
 
-static void list_add(ReaderObject *reader, WaiterObject *waiter) {
-    waiter->reader = reader;
-    waiter->previous = reader->last;
+static void list_add(Pollable *source, WaiterObject *waiter) {
+    waiter->source = source;
+    waiter->previous = source->last;
     waiter->next = NULL;
-    *(reader->last ? &reader->last->next : &reader->first) = waiter;
-    reader->last = (struct Waiter *)Py_NewRef(waiter);
+    *(source->last ? &source->last->next : &source->first) = waiter;
+    source->last = (struct Waiter *)Py_NewRef(waiter);
 }
 
 /* Gives the list's reference to the caller. */
 static void list_remove(WaiterObject *waiter) {
-    ReaderObject *reader = waiter->reader;
-    *(waiter->previous ? &waiter->previous->next : &reader->first) = waiter->next;
-    *(waiter->next ? &waiter->next->previous : &reader->last) = waiter->previous;
-    waiter->reader = NULL;
+    Pollable *source = waiter->source;
+    *(waiter->previous ? &waiter->previous->next : &source->first) = waiter->next;
+    *(waiter->next ? &waiter->next->previous : &source->last) = waiter->previous;
+    waiter->source = NULL;
     waiter->next = waiter->previous = NULL;
 }
 
-int reader_traverse_waiters(ReaderObject *self, visitproc visit, void *arg) {
+int pollable_traverse(Pollable *self, visitproc visit, void *arg) {
+    Py_VISIT(self->loop);
+    Py_VISIT(self->poll_timer);
     for (WaiterObject *waiter = self->first; waiter; waiter = waiter->next)
         Py_VISIT(waiter);
     return 0;
 }
 
-void reader_clear_waiters(ReaderObject *self) {
+void pollable_clear(Pollable *self) {
+    Py_CLEAR(self->loop);
+    Py_CLEAR(self->poll_timer);
     while (self->first) {
         WaiterObject *waiter = self->first;
         list_remove(waiter);
@@ -88,7 +92,7 @@ void reader_clear_waiters(ReaderObject *self) {
 static WaiterObject *waiter_new(PyObject *loop) {
     WaiterObject *self = PyObject_GC_New(WaiterObject, &Waiter_Type);
     if (!self) return NULL;
-    self->reader = NULL;
+    self->source = NULL;
     self->next = self->previous = NULL;
     self->loop = Py_NewRef(loop);
     self->callback = self->context = self->cancel_message = NULL;
@@ -192,7 +196,7 @@ static PyObject *waiter_cancel(WaiterObject *self, PyObject *args, PyObject *key
     if (self->state != WAITING) Py_RETURN_FALSE;
     self->state = CANCELLED;
     Py_XSETREF(self->cancel_message, Py_XNewRef(message));
-    if (self->reader) {
+    if (self->source) {
         list_remove(self);
         Py_DECREF(self); /* the list's; the caller has its own */
     }
@@ -281,7 +285,7 @@ static int truth_of(PyObject *object) {
     return truth;
 }
 
-static int stop_poll_timer(ReaderObject *self) {
+static int stop_poll_timer(Pollable *self) {
     PyObject *timer = self->poll_timer;
     self->poll_timer = NULL;
     if (!timer) return 0;
@@ -291,7 +295,7 @@ static int stop_poll_timer(ReaderObject *self) {
     return done ? 0 : -1;
 }
 
-static int start_poll_timer(ReaderObject *self) {
+static int start_poll_timer(Pollable *self) {
     if (self->poll_timer) return 0;
     PyObject *callback = PyObject_GetAttrString((PyObject *)self, "_poll_timer");
     if (!callback) return -1;
@@ -303,7 +307,7 @@ static int start_poll_timer(ReaderObject *self) {
 }
 
 /* Has this loop watch our bell; a loop that was closed is forgotten together with its tasks. */
-static int enter_loop(ReaderObject *self, PyObject *loop) {
+static int enter_loop(Pollable *self, PyObject *loop) {
     ac_error_t err;
     if (self->loop == loop) return 0;
     if (self->loop) {
@@ -313,9 +317,9 @@ static int enter_loop(ReaderObject *self, PyObject *loop) {
             PyErr_SetString(PyExc_RuntimeError, "the reader is waiting in another event loop");
             return -1;
         }
-        if (reader_leave_loop(self) < 0) return -1;
+        if (pollable_leave_loop(self) < 0) return -1;
     }
-    int fd = ac_reader_bell(self->reader, &err);
+    int fd = self->ops->bell(self, &err);
     if (fd < 0) {
         raise_engine_error(&err);
         return -1;
@@ -326,11 +330,11 @@ static int enter_loop(ReaderObject *self, PyObject *loop) {
     Py_XDECREF(added);
     if (!added) return -1;
     self->loop = Py_NewRef(loop);
+    self->bell = fd;
     return 0;
 }
 
-int reader_leave_loop(ReaderObject *self) {
-    ac_error_t err;
+int pollable_leave_loop(Pollable *self) {
     PyObject *loop = self->loop;
     int rc = 0;
     if (!loop) return 0;
@@ -338,9 +342,8 @@ int reader_leave_loop(ReaderObject *self) {
     int closed = truth_of(PyObject_CallMethod(loop, "is_closed", NULL));
     if (closed == 0) {
         if (stop_poll_timer(self) < 0) rc = -1;
-        int fd = ac_reader_bell(self->reader, &err);
-        PyObject *removed = fd >= 0 ? PyObject_CallMethod(loop, "remove_reader", "i", fd) : NULL;
-        if (fd >= 0 && !removed) rc = -1;
+        PyObject *removed = PyObject_CallMethod(loop, "remove_reader", "i", self->bell);
+        if (!removed) rc = -1;
         Py_XDECREF(removed);
     }
     Py_CLEAR(self->poll_timer);
@@ -357,26 +360,23 @@ int reader_leave_loop(ReaderObject *self) {
 }
 
 /* Parks for those who still sleep. */
-static int park(ReaderObject *self) {
+static int park(Pollable *self) {
     ac_error_t err;
-    int rc = ac_reader_park(self->reader, &err);
-    if (rc < 0) { /* the sleepers wake up and meet the error themselves */
-        ac_os_eventfd_signal(self->reader->bell ? self->reader->bell->fd : -1);
-        return AC_READY;
-    }
+    int rc = self->ops->park(self, &err);
+    if (rc < 0) return AC_READY; /* whoever looks meets the error itself */
     if (rc == AC_POLL && start_poll_timer(self) < 0) return -1;
     return rc;
 }
 
 /* Resumes sleeping tasks while there is something to read; each at most once, so that the loop gets its
  * turn. */
-static int dispatch(ReaderObject *self) {
+static int dispatch(Pollable *self) {
     ac_error_t err;
     WaiterObject *stop = self->last;
     int more = self->first != NULL;
     Py_XINCREF(stop);
     int rc = 0;
-    while (more && rc == 0 && self->first && ac_reader_ready(self->reader, &err) != 0) {
+    while (more && rc == 0 && self->first && self->ops->ready(self, &err) != 0) {
         WaiterObject *waiter = self->first;
         more = waiter != stop;
         list_remove(waiter);
@@ -389,18 +389,18 @@ static int dispatch(ReaderObject *self) {
     /* Whoever fell asleep meanwhile has parked; those who were passed over have not. */
     if (rc < 0 || !self->first || !more) return rc;
     int parked = park(self);
-    if (parked == AC_READY && self->reader->bell) ac_os_eventfd_signal(self->reader->bell->fd);
+    if (parked == AC_READY) ac_os_eventfd_signal(self->bell);
     return parked < 0 ? -1 : 0;
 }
 
-PyObject *reader_ring(ReaderObject *self, PyObject *unused) {
+static PyObject *ring(Pollable *self, PyObject *unused) {
     (void)unused;
-    if (self->reader->bell) ac_os_eventfd_wait(self->reader->bell->fd, 0);
+    if (self->loop) ac_os_eventfd_wait(self->bell, 0);
     if (dispatch(self) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
-PyObject *reader_poll_timer(ReaderObject *self, PyObject *unused) {
+static PyObject *poll_timer(Pollable *self, PyObject *unused) {
     (void)unused;
     Py_CLEAR(self->poll_timer);
     self->poll_ns *= 2;
@@ -411,22 +411,22 @@ PyObject *reader_poll_timer(ReaderObject *self, PyObject *unused) {
 
 /* ---- the awaitable ---- */
 
-PyObject *awaitable_new(ReaderObject *reader, int kind) {
+PyObject *awaitable_new(Pollable *source, int kind) {
     AwaitableObject *self = PyObject_GC_New(AwaitableObject, &Awaitable_Type);
     if (!self) return NULL;
-    self->reader = (ReaderObject *)Py_NewRef(reader);
+    self->source = (Pollable *)Py_NewRef(source);
     self->kind = kind;
     PyObject_GC_Track(self);
     return (PyObject *)self;
 }
 
 static int awaitable_traverse(AwaitableObject *self, visitproc visit, void *arg) {
-    Py_VISIT(self->reader);
+    Py_VISIT(self->source);
     return 0;
 }
 
 static int awaitable_clear(AwaitableObject *self) {
-    Py_CLEAR(self->reader);
+    Py_CLEAR(self->source);
     return 0;
 }
 
@@ -441,42 +441,42 @@ static PyObject *awaitable_self(PyObject *self) {
 }
 
 /* After `burst` messages, or some time, the loop gets a turn although there is more to read. */
-static int turn_is_over(ReaderObject *reader) {
-    uint32_t count = reader->turn_messages;
+static int turn_is_over(Pollable *source) {
+    uint32_t count = source->turn_messages;
     if (AC_UNLIKELY(count == 0)) {
-        reader->turn_started_ns = ac_os_monotonic_ns();
+        source->turn_started_ns = ac_os_monotonic_ns();
         return 0;
     }
-    if (AC_LIKELY(count < reader->burst) &&
-        ((count & TURN_CHECK_MASK) || ac_os_monotonic_ns() - reader->turn_started_ns < TURN_NS))
+    if (AC_LIKELY(count < source->burst) &&
+        ((count & TURN_CHECK_MASK) || ac_os_monotonic_ns() - source->turn_started_ns < TURN_NS))
         return 0;
-    reader->turn_messages = 0;
+    source->turn_messages = 0;
     return 1;
 }
 
 /* Whether to come back in the next turn of the loop instead of parking. */
-static int keep_spinning(ReaderObject *reader) {
-    if (reader->spin_ns == 0) return 0;
-    if (reader->spin_ns == UINT64_MAX) return 1;
+static int keep_spinning(Pollable *source) {
+    if (source->spin_ns == 0) return 0;
+    if (source->spin_ns == UINT64_MAX) return 1;
     uint64_t now = ac_os_monotonic_ns();
-    if (reader->idle_since_ns == 0) reader->idle_since_ns = now;
-    if (now - reader->idle_since_ns < reader->spin_ns) return 1;
-    reader->idle_since_ns = 0;
+    if (source->idle_since_ns == 0) source->idle_since_ns = now;
+    if (now - source->idle_since_ns < source->spin_ns) return 1;
+    source->idle_since_ns = 0;
     return 0;
 }
 
 /* Nothing to read: what the task is to sleep on. Py_None = just a turn of the loop; NULL without an
  * exception = there is something after all. */
-static PyObject *go_to_sleep(ReaderObject *reader) {
-    reader->turn_messages = 0;
-    if (keep_spinning(reader)) return Py_NewRef(Py_None);
+static PyObject *go_to_sleep(Pollable *source) {
+    source->turn_messages = 0;
+    if (keep_spinning(source)) return Py_NewRef(Py_None);
     PyObject *loop = PyObject_CallNoArgs(get_running_loop);
     if (!loop) return NULL;
     WaiterObject *waiter = NULL;
-    int parked = enter_loop(reader, loop) < 0 ? -1 : park(reader);
+    int parked = enter_loop(source, loop) < 0 ? -1 : park(source);
     if (parked == AC_PARKED || parked == AC_POLL) waiter = waiter_new(loop);
     Py_DECREF(loop);
-    if (waiter) list_add(reader, waiter);
+    if (waiter) list_add(source, waiter);
     return (PyObject *)waiter;
 }
 
@@ -499,34 +499,34 @@ static PySendResult end_of_reading(int kind, PyObject **result) {
 }
 
 /* What there is for this kind of awaitable now: a result, or NULL as reader_take. */
-static PyObject *try_complete(ReaderObject *reader, int kind) {
+static PyObject *try_complete(Pollable *source, int kind) {
     ac_error_t err;
-    if (kind != AWAIT_READY) return reader_take(reader);
-    int ready = ac_reader_ready(reader->reader, &err);
+    if (kind != AWAIT_READY) return source->ops->take(source);
+    int ready = source->ops->ready(source, &err);
     if (ready < 0) return raise_engine_error(&err);
     return ready ? Py_NewRef(Py_True) : NULL;
 }
 
 static PySendResult awaitable_send(AwaitableObject *self, PyObject *value, PyObject **result) {
     (void)value;
-    ReaderObject *reader = self->reader;
-    if (AC_UNLIKELY(turn_is_over(reader))) {
+    Pollable *source = self->source;
+    if (AC_UNLIKELY(turn_is_over(source))) {
         *result = Py_NewRef(Py_None);
         return PYGEN_NEXT;
     }
     for (;;) {
-        *result = try_complete(reader, self->kind);
+        *result = try_complete(source, self->kind);
         if (AC_LIKELY(*result != NULL)) {
-            reader->turn_messages++;
-            reader->idle_since_ns = 0;
+            source->turn_messages++;
+            source->idle_since_ns = 0;
             return PYGEN_RETURN;
         }
-        if (ac_load_relaxed_u32(&reader->reader->state) == 1) {
+        if (source->ops->closed(source)) {
             PyErr_Clear();
             return end_of_reading(self->kind, result);
         }
         if (PyErr_Occurred()) return PYGEN_ERROR;
-        *result = go_to_sleep(reader);
+        *result = go_to_sleep(source);
         if (*result) return PYGEN_NEXT;
         if (PyErr_Occurred()) return PYGEN_ERROR;
     }
@@ -564,4 +564,35 @@ PyTypeObject Awaitable_Type = {
     .tp_as_async = &awaitable_async,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_doc = "Completes with the next message of a reader.",
+};
+
+/* ---- methods that every pollable has ---- */
+
+static PyObject *next_awaitable(Pollable *self, PyObject *unused) {
+    (void)unused;
+    return awaitable_new(self, AWAIT_NEXT);
+}
+
+static PyObject *ready_awaitable(Pollable *self, PyObject *unused) {
+    (void)unused;
+    return awaitable_new(self, AWAIT_READY);
+}
+
+static PyMethodDef pollable_methods[] = {
+    {"_next", (PyCFunction)next_awaitable, METH_NOARGS, "_next() -> awaitable of the next message"},
+    {"_ready", (PyCFunction)ready_awaitable, METH_NOARGS,
+     "_ready() -> awaitable: True when there is something to read, False when closed"},
+    {"_ring", (PyCFunction)ring, METH_NOARGS, "The event loop's callback."},
+    {"_poll_timer", (PyCFunction)poll_timer, METH_NOARGS, "The event loop's timer."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject Pollable_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.Pollable",
+    .tp_basicsize = sizeof(Pollable),
+    .tp_traverse = (traverseproc)pollable_traverse,
+    .tp_methods = pollable_methods,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC |
+                Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "Something that an event loop can wait for.",
 };

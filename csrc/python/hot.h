@@ -30,40 +30,52 @@ typedef struct {
 } MessageObject;
 
 struct Waiter;
+struct Pollable;
+
+/* What awaiting.c needs of something that can be read: a reader, or a fan-in of many. */
+typedef struct {
+    /* The next message, or NULL: with an exception set, or nothing there now. */
+    PyObject *(*take)(struct Pollable *self);
+    int (*ready)(struct Pollable *self, ac_error_t *err); /* as ac_reader_ready */
+    int (*park)(struct Pollable *self, ac_error_t *err);  /* as ac_reader_park */
+    int (*bell)(struct Pollable *self, ac_error_t *err);  /* as ac_reader_bell */
+    int (*closed)(struct Pollable *self);
+} pollable_ops_t;
+
+/* First member of every object that can be awaited on. */
+typedef struct Pollable {
+    PyObject_HEAD
+    const pollable_ops_t *ops;
+    PyObject *loop;              /* that watches our bell, or NULL */
+    int bell;                    /* the fd it watches */
+    struct Waiter *first, *last; /* tasks that sleep, in order */
+    PyObject *poll_timer;        /* scheduled look, while nobody rings the bell; or NULL */
+    uint64_t poll_ns;            /* its present interval */
+    uint64_t poll_max_ns;
+    uint64_t spin_ns;            /* keep looking for so long before parking */
+    uint64_t idle_since_ns;      /* when spinning began; 0 = not spinning */
+    uint64_t turn_started_ns;    /* of the present run of messages without a turn for the loop */
+    uint32_t turn_messages;
+    uint32_t burst;
+} Pollable;
 
 typedef struct {
-    PyObject_HEAD
+    Pollable base;
     ac_reader_t *reader;
     SegmentObject *segment; /* of the newest message */
     PyObject *source;
     uint64_t queue_id;
     uint64_t commit_every; /* 0 = by hand */
     uint64_t uncommitted;  /* messages handed out since the last automatic commit */
-
-    /* asyncio (awaiting.c) */
-    PyObject *loop;              /* that watches our bell, or NULL */
-    struct Waiter *first, *last; /* tasks that sleep, in order */
-    PyObject *poll_timer;        /* scheduled look, while nobody rings the bell; or NULL */
-    uint64_t poll_ns;            /* its present interval */
-    uint64_t poll_max_ns;
-    uint64_t spin_ns;         /* keep looking for so long before parking */
-    uint64_t idle_since_ns;   /* when spinning began; 0 = not spinning */
-    uint64_t turn_started_ns; /* of the present run of messages without a turn for the loop */
-    uint32_t turn_messages;
-    uint32_t burst;
 } ReaderObject;
 
-/* The next message, or NULL: with an exception set, or nothing there now. */
-PyObject *reader_take(ReaderObject *self);
-
 /* awaiting.c */
-PyObject *awaitable_new(ReaderObject *reader, int kind);
 enum { AWAIT_ITERATION, AWAIT_NEXT, AWAIT_READY };
-int reader_leave_loop(ReaderObject *self); /* wakes every waiter; the reader is closed or closing */
-int reader_traverse_waiters(ReaderObject *self, visitproc visit, void *arg);
-void reader_clear_waiters(ReaderObject *self);
-PyObject *reader_ring(ReaderObject *self, PyObject *unused);
-PyObject *reader_poll_timer(ReaderObject *self, PyObject *unused);
+PyObject *awaitable_new(Pollable *source, int kind);
+int pollable_leave_loop(Pollable *self); /* wakes every waiter; it is closed or closing */
+int pollable_traverse(Pollable *self, visitproc visit, void *arg);
+void pollable_clear(Pollable *self);
+extern PyTypeObject Pollable_Type; /* base type, with _next, _ready, _ring and _poll_timer */
 int awaiting_init(void);
 
 extern PyTypeObject Waiter_Type;

@@ -59,6 +59,7 @@ PyMODINIT_FUNC PyInit__hot(void) {
     if (!module) return NULL;
     if (add_type(module, "Segment", &Segment_Type) < 0 ||
         add_type(module, "Message", &Message_Type) < 0 ||
+        add_type(module, "Pollable", &Pollable_Type) < 0 ||
         add_type(module, "Reader", &Reader_Type) < 0 ||
         add_type(module, "ReaderIterator", &ReaderIterator_Type) < 0 ||
         add_type(module, "Writer", &Writer_Type) < 0 ||

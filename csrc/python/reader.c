@@ -8,6 +8,8 @@ typedef struct {
     ReaderObject *reader;
 } ReaderIteratorObject;
 
+static const pollable_ops_t reader_ops;
+
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     (void)args;
     (void)keywords;
@@ -31,28 +33,25 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
     self->source = Py_NewRef(source);
     self->queue_id = queue_id;
     self->commit_every = commit_every;
-    self->burst = burst;
-    self->spin_ns = spin_ns;
-    self->poll_max_ns = poll_max_ns;
+    self->base.ops = &reader_ops;
+    self->base.burst = burst;
+    self->base.spin_ns = spin_ns;
+    self->base.poll_max_ns = poll_max_ns;
     return 0;
 }
 
 static int reader_traverse(ReaderObject *self, visitproc visit, void *arg) {
-    Py_VISIT(self->loop);
-    Py_VISIT(self->poll_timer);
-    return reader_traverse_waiters(self, visit, arg);
+    return pollable_traverse(&self->base, visit, arg);
 }
 
 static int reader_clear(ReaderObject *self) {
-    Py_CLEAR(self->loop);
-    Py_CLEAR(self->poll_timer);
-    reader_clear_waiters(self);
+    pollable_clear(&self->base);
     return 0;
 }
 
 static void reader_dealloc(ReaderObject *self) {
     PyObject_GC_UnTrack(self);
-    if (self->loop && reader_leave_loop(self) < 0) PyErr_WriteUnraisable(NULL);
+    if (pollable_leave_loop(&self->base) < 0) PyErr_WriteUnraisable(NULL);
     reader_clear(self);
     ac_reader_t *reader = self->reader;
     self->reader = NULL;
@@ -83,7 +82,7 @@ static int commit_automatically(ReaderObject *self) {
     return -1;
 }
 
-PyObject *reader_take(ReaderObject *self) {
+static PyObject *reader_take(ReaderObject *self) {
     ac_message_t message;
     ac_error_t err;
     ac_reader_t *reader = self->reader;
@@ -101,6 +100,26 @@ PyObject *reader_take(ReaderObject *self) {
     self->uncommitted++;
     return message_new(self->segment, &message);
 }
+
+static PyObject *ops_take(Pollable *self) { return reader_take((ReaderObject *)self); }
+
+static int ops_ready(Pollable *self, ac_error_t *err) {
+    return ac_reader_ready(((ReaderObject *)self)->reader, err);
+}
+
+static int ops_park(Pollable *self, ac_error_t *err) {
+    return ac_reader_park(((ReaderObject *)self)->reader, err);
+}
+
+static int ops_bell(Pollable *self, ac_error_t *err) {
+    return ac_reader_bell(((ReaderObject *)self)->reader, err);
+}
+
+static int ops_closed(Pollable *self) {
+    return ac_load_relaxed_u32(&((ReaderObject *)self)->reader->state) == 1;
+}
+
+static const pollable_ops_t reader_ops = {ops_take, ops_ready, ops_park, ops_bell, ops_closed};
 
 static PyObject *reader_poll(ReaderObject *self, PyObject *unused) {
     (void)unused;
@@ -246,7 +265,7 @@ static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     (void)unused;
     int rc = 0;
     HOT_BEGIN(self);
-    if (self->loop) rc = reader_leave_loop(self);
+    rc = pollable_leave_loop(&self->base);
     ac_reader_close(self->reader);
     Py_CLEAR(self->segment);
     HOT_END();
@@ -255,17 +274,7 @@ static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
 }
 
 static PyObject *reader_aiter(ReaderObject *self) {
-    return awaitable_new(self, AWAIT_ITERATION);
-}
-
-static PyObject *reader_next_awaitable(ReaderObject *self, PyObject *unused) {
-    (void)unused;
-    return awaitable_new(self, AWAIT_NEXT);
-}
-
-static PyObject *reader_ready_awaitable(ReaderObject *self, PyObject *unused) {
-    (void)unused;
-    return awaitable_new(self, AWAIT_READY);
+    return awaitable_new(&self->base, AWAIT_ITERATION);
 }
 
 static PyObject *reader_iter(ReaderObject *self) {
@@ -299,12 +308,6 @@ static PyMethodDef reader_methods[] = {
     {"commit", (PyCFunction)(void (*)(void))reader_commit, METH_FASTCALL,
      "commit(message=None): the position behind this message, or behind the last one delivered, "
      "is where a reader of this name resumes."},
-    {"_next", (PyCFunction)reader_next_awaitable, METH_NOARGS,
-     "_next() -> awaitable of the next message"},
-    {"_ready", (PyCFunction)reader_ready_awaitable, METH_NOARGS,
-     "_ready() -> awaitable: True when there is something to read, False when closed"},
-    {"_ring", (PyCFunction)reader_ring, METH_NOARGS, "The event loop's callback."},
-    {"_poll_timer", (PyCFunction)reader_poll_timer, METH_NOARGS, "The event loop's timer."},
     {"_wait", (PyCFunction)reader_wait, METH_VARARGS, "_wait(timeout_ns, spin_ns) -> bool"},
     {"close", (PyCFunction)reader_close, METH_NOARGS,
      "close(): release the queue. Messages and views stay valid."},
@@ -323,6 +326,7 @@ static PyAsyncMethods reader_async = {.am_aiter = (unaryfunc)reader_aiter};
 PyTypeObject Reader_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.Reader",
     .tp_basicsize = sizeof(ReaderObject),
+    .tp_base = &Pollable_Type,
     .tp_new = reader_new,
     .tp_init = (initproc)reader_init,
     .tp_dealloc = (destructor)reader_dealloc,
