@@ -12,6 +12,7 @@ from aiochronicle import errors
 from aiochronicle._hot import Message, Reservation
 from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
 from aiochronicle.errors import ChronicleError
+from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
 from aiochronicle.queue import QueueInfo, VerifyReport, inspect, verify
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
 from aiochronicle.writer import Position, Recovery, Writer, WriterStatistics, open_writer
@@ -20,6 +21,8 @@ __all__ = [
     "Batch",
     "Capacity",
     "ChronicleError",
+    "FanIn",
+    "FanInStatistics",
     "Lag",
     "Message",
     "Position",
@@ -30,6 +33,7 @@ __all__ = [
     "Reservation",
     "Retention",
     "Roll",
+    "SourceStatistics",
     "SpinThenPark",
     "VerifyReport",
     "Writer",

@@ -350,6 +350,57 @@ AC_API const char *ac_reader_path(ac_reader_t *reader);
 AC_API void ac_reader_close(ac_reader_t *reader);
 AC_API void ac_reader_free(ac_reader_t *reader);
 
+/* ---- fan-in ---- */
+
+/* Many readers as one stream, ordered by timestamp and, where equal, by source. The readers stay the
+ * caller's: they must outlive their attachment and not be read from meanwhile.
+ *
+ * Available order gives the smallest of what is there now. Strict order gives a message only when no
+ * attached source can still deliver an older one: each has a message, or has promised by a heartbeat at or
+ * after that time, or was closed; after max_wait_ns (UINT64_MAX: never) it goes out all the same, and what
+ * then comes too late is delivered and marked. */
+typedef struct ac_fanin ac_fanin_t;
+
+typedef struct ac_fanin_stats {
+    uint64_t sources;
+    uint64_t idle; /* sources without a message now */
+    uint64_t delivered;
+    uint64_t late;
+    uint64_t last_timestamp_ns;
+    uint64_t blocked_ns; /* how long strict order has been waiting … */
+    uint32_t blocked_by; /* … for this source */
+    int blocked;
+} ac_fanin_stats_t;
+
+typedef struct ac_source_stats {
+    uint32_t id;
+    uint64_t delivered;
+    uint64_t late;
+    uint64_t last_timestamp_ns;
+    uint64_t lag_messages;
+    uint64_t lag_bytes;
+    uint64_t watermark_ns;
+    int has_message;
+    int attended;
+} ac_source_stats_t;
+
+AC_API int ac_fanin_new(int strict, uint64_t max_wait_ns, ac_fanin_t **out, ac_error_t *err);
+/* `id` orders sources of equal timestamps and is never used again; `slot` is what the calls below take. */
+AC_API int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint32_t *id,
+                           ac_error_t *err);
+/* The reader is behind the last message delivered from it. */
+AC_API void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot);
+AC_API int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *late,
+                         ac_error_t *err);
+AC_API int ac_fanin_ready(ac_fanin_t *fanin, ac_error_t *err);
+AC_API int ac_fanin_bell(ac_fanin_t *fanin, ac_error_t *err);
+AC_API int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err);
+AC_API int ac_fanin_commit(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err);
+AC_API void ac_fanin_stats(ac_fanin_t *fanin, ac_fanin_stats_t *out);
+AC_API int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *out,
+                                 ac_error_t *err);
+AC_API void ac_fanin_free(ac_fanin_t *fanin);
+
 /* ---- whole queues ---- */
 
 typedef struct ac_queue_info {

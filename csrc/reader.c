@@ -248,15 +248,20 @@ int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
     int rc = ac_reader_next(reader, &message, err);
     if (rc < 0 && rc != AC_E_CLOSED && rc != AC_E_FORKED) return 1; /* next will raise it */
     if (rc != 1) return rc;
-    reader->offset -= ac_record_size(message.length);
+    ac_reader_unread(reader, &message);
     reader->expected_seq = expected;
     reader->last_timestamp_ns = timestamp;
     reader->continued = continued;
     reader->seq_restarts = restarts;
     reader->timestamp_returns = returns;
-    reader->messages--;
-    reader->payload_bytes -= message.length;
     return 1;
+}
+
+void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message) {
+    reader->offset -= ac_record_size(message->length);
+    reader->expected_seq = message->seq;
+    reader->messages--;
+    reader->payload_bytes -= message->length;
 }
 
 /* ---- waiting ---- */
@@ -275,15 +280,30 @@ int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {
     int error;
     int rc = ac_reader_usable(reader, err);
     if (rc != AC_OK) return rc;
-    if (reader->bell) return reader->bell->fd;
-    reader->bell = ac_bell_new(&error);
+    if (reader->tried_to_announce) return reader->bell->fd;
+    if (!reader->bell) reader->bell = ac_bell_new(&error);
     if (!reader->bell) return ac_fail_os(err, error, reader->dir.path, "cannot create an eventfd");
+    reader->tried_to_announce = 1;
     name_caller(reader);
     reader->caller.bell = reader->bell;
     /* Without permission to announce itself the reader polls; that is not an error. */
     if (reader->control_map->writable)
         reader->announced = ac_doorman_announce(&reader->caller, &reader->dir, NULL) == AC_OK;
     return reader->bell->fd;
+}
+
+void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell) {
+    if (reader->announced) ac_doorman_retract(&reader->caller);
+    reader->announced = reader->tried_to_announce = 0;
+    ac_bell_release(reader->bell);
+    reader->bell = bell;
+    if (bell) ac_bell_retain(bell);
+}
+
+int ac_reader_is_parked(const ac_reader_t *reader) {
+    if (!reader->announced) return 0;
+    uint32_t bit = ac_load_acquire_u32(&reader->caller.bit);
+    return bit != AC_NO_BIT && (ac_load_seq_cst_u64(&reader->control->parked) >> bit & 1);
 }
 
 int ac_reader_attended(ac_reader_t *reader) {
@@ -294,7 +314,8 @@ int ac_reader_attended(ac_reader_t *reader) {
  * of notify_seq in ac_writer_publish. Without a connected writer there is nobody to raise it for: the
  * doorman rings when one connects. */
 int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
-    int rc = reader->bell ? ac_reader_usable(reader, err) : ac_reader_bell(reader, err);
+    int rc =
+        reader->tried_to_announce ? ac_reader_usable(reader, err) : ac_reader_bell(reader, err);
     if (rc < 0) return rc;
     ac_control_t *control = reader->control;
     uint32_t bit = reader->announced ? ac_load_acquire_u32(&reader->caller.bit) : AC_NO_BIT;
@@ -512,6 +533,7 @@ static void release_everything(ac_reader_t *reader) {
     if (reader->bell) ac_os_eventfd_signal(reader->bell->fd); /* whoever sleeps on it looks again */
     ac_bell_release(reader->bell);
     reader->bell = NULL;
+    reader->tried_to_announce = 0;
     ac_position_close(&reader->position);
     ac_map_release(reader->map);
     ac_map_release(reader->control_map);

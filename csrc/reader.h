@@ -44,7 +44,7 @@ struct ac_reader {
     ac_task_t task;
     ac_caller_t caller; /* how a writer reaches us; valid while `announced` */
     ac_bell_t *bell;
-    int announced;
+    int announced, tried_to_announce;
     ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */
     size_t catalogue_count, catalogue_room;
     uint64_t skipped_records, skipped_bytes, seq_restarts, timestamp_returns, segments_entered;
@@ -74,5 +74,14 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
 void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset);
+
+/* Takes back the message that was read last. */
+void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message);
+
+/* Rings this bell from now on; NULL: one of its own again, when wanted. */
+void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
+
+/* Our bit is raised and was not taken. */
+int ac_reader_is_parked(const ac_reader_t *reader);
 
 #endif

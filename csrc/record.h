@@ -151,7 +151,7 @@ static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t
     out->segment = segment;
     out->length = length;
     out->type_id = header.type_id;
-    out->flags = header.flags;
+    out->flags = header.flags & 0x7FFF; /* the top bit is for marks that are never stored */
     out->batch_left = header.flags & AC_FLAG_OURS ? header.batch_left : 0;
     return AC_RECORD_GOOD;
 }

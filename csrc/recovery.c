@@ -31,6 +31,10 @@ static uint32_t clean_checksum(const ac_clean_t *clean) {
     return ac_crc32(&copy, sizeof copy);
 }
 
+int ac_clean_valid(const ac_clean_t *clean) {
+    return clean->epoch != 0 && clean->checksum == clean_checksum(clean);
+}
+
 void ac_clean_store(ac_control_t *control, const ac_clean_t *clean) {
     ac_clean_t copy = *clean;
     copy.checksum = clean_checksum(clean);
@@ -323,7 +327,7 @@ static int believe_clean(walk_t *walk, ac_control_t *control, const uint32_t *id
     ac_message_t message;
     const char *why;
     memcpy(&clean, &control->clean, sizeof clean);
-    if (clean.epoch == 0 || clean.checksum != clean_checksum(&clean)) return 0;
+    if (!ac_clean_valid(&clean)) return 0;
     if (clean.epoch != ac_load_relaxed_u64(&control->writer_epoch)) return 0;
     if (clean.segment != walk->durable.segment || clean.offset != walk->durable.offset) return 0;
     if (ids[count - 1] != clean.segment || clean.offset > walk->segment_size ||

@@ -38,6 +38,7 @@ int ac_durable_read(const ac_directory_t *dir, int dir_fd, ac_durable_t *out);
 int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uint64_t segment_size,
                int verify, ac_end_t *end, ac_recovery_t *report, ac_error_t *err);
 
+int ac_clean_valid(const ac_clean_t *clean);
 void ac_clean_store(ac_control_t *control, const ac_clean_t *clean);
 
 #endif

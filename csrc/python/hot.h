@@ -52,9 +52,9 @@ typedef struct Pollable {
     PyObject *poll_timer;        /* scheduled look, while nobody rings the bell; or NULL */
     uint64_t poll_ns;            /* its present interval */
     uint64_t poll_max_ns;
-    uint64_t spin_ns;            /* keep looking for so long before parking */
-    uint64_t idle_since_ns;      /* when spinning began; 0 = not spinning */
-    uint64_t turn_started_ns;    /* of the present run of messages without a turn for the loop */
+    uint64_t spin_ns;         /* keep looking for so long before parking */
+    uint64_t idle_since_ns;   /* when spinning began; 0 = not spinning */
+    uint64_t turn_started_ns; /* of the present run of messages without a turn for the loop */
     uint32_t turn_messages;
     uint32_t burst;
 } Pollable;
@@ -78,6 +78,11 @@ void pollable_clear(Pollable *self);
 extern PyTypeObject Pollable_Type; /* base type, with _next, _ready, _ring and _poll_timer */
 int awaiting_init(void);
 
+/* In Message.flags, never on disk: a fan-in delivered it after newer ones. */
+enum { MESSAGE_LATE = 0x8000 };
+
+extern PyTypeObject FanIn_Type;
+extern PyTypeObject FanInIterator_Type;
 extern PyTypeObject Waiter_Type;
 extern PyTypeObject Awaitable_Type;
 extern PyTypeObject Segment_Type;

@@ -106,6 +106,11 @@ static PyObject *message_queue_id(MessageObject *self, void *unused) {
     return PyLong_FromUnsignedLongLong(self->segment->queue_id);
 }
 
+static PyObject *message_late(MessageObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->flags & MESSAGE_LATE);
+}
+
 static PyObject *message_cause(MessageObject *self, void *unused) {
     (void)unused;
     ac_record_t header;
@@ -159,6 +164,8 @@ static PyGetSetDef message_properties[] = {
      "The payload as a read-only memoryview into the segment, without copying.", NULL},
     {"source", (getter)message_source, NULL, "Name of the queue the message came from.", NULL},
     {"queue_id", (getter)message_queue_id, NULL, "Identity of that queue.", NULL},
+    {"late", (getter)message_late, NULL,
+     "True if a fan-in delivered it after a message that should have come later.", NULL},
     {"cause", (getter)message_cause, NULL,
      "(queue_id, seq) of the message that caused this one, or None.", NULL},
     {"position", (getter)message_position, NULL, "(segment, offset) of the record.", NULL},

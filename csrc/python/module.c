@@ -62,6 +62,8 @@ PyMODINIT_FUNC PyInit__hot(void) {
         add_type(module, "Pollable", &Pollable_Type) < 0 ||
         add_type(module, "Reader", &Reader_Type) < 0 ||
         add_type(module, "ReaderIterator", &ReaderIterator_Type) < 0 ||
+        add_type(module, "FanIn", &FanIn_Type) < 0 ||
+        add_type(module, "FanInIterator", &FanInIterator_Type) < 0 ||
         add_type(module, "Writer", &Writer_Type) < 0 ||
         add_type(module, "Reservation", &Reservation_Type) < 0 ||
         add_type(module, "Awaitable", &Awaitable_Type) < 0 ||

@@ -101,7 +101,9 @@ static PyObject *reader_take(ReaderObject *self) {
     return message_new(self->segment, &message);
 }
 
-static PyObject *ops_take(Pollable *self) { return reader_take((ReaderObject *)self); }
+static PyObject *ops_take(Pollable *self) {
+    return reader_take((ReaderObject *)self);
+}
 
 static int ops_ready(Pollable *self, ac_error_t *err) {
     return ac_reader_ready(((ReaderObject *)self)->reader, err);

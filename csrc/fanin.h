@@ -1,0 +1,53 @@
+/* Many readers as one stream, ordered by (timestamp, source).
+ *
+ * A heap holds the sources that have a next message, keyed by it; the others are idle and looked at again:
+ * all of them when there is nothing else to give or the bell rang, one per message otherwise, so that the
+ * cost of a message does not grow with the number of idle sources.
+ *
+ * A source's next message is read ahead but not delivered: its position, as committed or handed back by
+ * detach, is always behind what was delivered. The replacement of a delivered message is fetched by the
+ * following call, so the mapping it lies in is still there while the caller looks at it. */
+#ifndef AC_FANIN_H
+#define AC_FANIN_H
+
+#include "bell.h"
+#include "reader.h"
+
+typedef struct ac_source {
+    ac_reader_t *reader; /* NULL: free slot */
+    uint32_t id;
+    int has_head;
+    ac_message_t head;
+    uint64_t delivered;
+    uint64_t late;
+    uint64_t last_timestamp_ns; /* of what was delivered */
+} ac_source_t;
+
+typedef struct ac_heap_entry {
+    uint64_t timestamp_ns;
+    uint32_t id;
+    uint32_t slot;
+} ac_heap_entry_t;
+
+struct ac_fanin {
+    int strict;
+    uint64_t max_wait_ns; /* UINT64_MAX: as long as it takes */
+    ac_source_t *sources;
+    uint32_t slots, room;
+    ac_heap_entry_t *heap;
+    uint32_t heap_count;
+    uint32_t *idle;
+    uint32_t idle_count, idle_next;
+    int refill; /* the top of the heap was delivered and needs its next message */
+    int look_everywhere;
+    uint64_t safe_until_ns;    /* strict: no idle source can still deliver anything older */
+    uint64_t blocked_since_ns; /* monotonic; 0 = strict order is not waiting */
+    uint32_t blocked_id;
+    uint64_t last_timestamp_ns; /* key of the newest delivered message */
+    uint32_t last_id;
+    uint32_t next_id;
+    uint64_t delivered, late;
+    ac_bell_t *bell;
+};
+
+#endif

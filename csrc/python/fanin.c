@@ -1,0 +1,337 @@
+#include "hot.h"
+
+#include "fanin.h"
+
+/* Holds the readers it merges; what it knows per source is found by the engine's slot number. */
+typedef struct {
+    PyObject *reader;
+    SegmentObject *segment; /* of its newest message */
+    uint32_t id;
+} Member;
+
+typedef struct {
+    Pollable base;
+    ac_fanin_t *fanin;
+    Member *members; /* by slot */
+    uint32_t room;
+    int closed;
+} FanInObject;
+
+static const pollable_ops_t fanin_ops;
+
+static PyObject *fanin_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    (void)args;
+    (void)keywords;
+    return type->tp_alloc(type, 0);
+}
+
+static int fanin_init(FanInObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"strict", "max_wait_ns", "burst", "spin_ns", "poll_max_ns", NULL};
+    int strict;
+    unsigned burst;
+    unsigned long long max_wait_ns, spin_ns, poll_max_ns;
+    ac_error_t err;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "pKIKK", names, &strict, &max_wait_ns, &burst,
+                                     &spin_ns, &poll_max_ns))
+        return -1;
+    if (self->fanin) {
+        PyErr_SetString(PyExc_RuntimeError, "fan-in is initialised already");
+        return -1;
+    }
+    if (ac_fanin_new(strict, max_wait_ns, &self->fanin, &err) != AC_OK) {
+        raise_engine_error(&err);
+        return -1;
+    }
+    self->base.ops = &fanin_ops;
+    self->base.burst = burst;
+    self->base.spin_ns = spin_ns;
+    self->base.poll_max_ns = poll_max_ns;
+    return 0;
+}
+
+static int fanin_traverse(FanInObject *self, visitproc visit, void *arg) {
+    for (uint32_t i = 0; i < self->room; i++)
+        Py_VISIT(self->members[i].reader);
+    return pollable_traverse(&self->base, visit, arg);
+}
+
+static void drop_member(FanInObject *self, uint32_t slot) {
+    if (slot >= self->room || !self->members[slot].reader) return;
+    if (self->fanin) ac_fanin_detach(self->fanin, slot);
+    Py_CLEAR(self->members[slot].segment);
+    Py_CLEAR(self->members[slot].reader);
+}
+
+static int fanin_clear(FanInObject *self) {
+    for (uint32_t i = 0; i < self->room; i++)
+        drop_member(self, i);
+    pollable_clear(&self->base);
+    return 0;
+}
+
+static void fanin_dealloc(FanInObject *self) {
+    PyObject_GC_UnTrack(self);
+    if (pollable_leave_loop(&self->base) < 0) PyErr_WriteUnraisable(NULL);
+    fanin_clear(self);
+    ac_fanin_free(self->fanin);
+    PyMem_Free(self->members);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int refuse_closed(const FanInObject *self) {
+    ac_error_t err = {.code = AC_E_CLOSED, .detail = "fan-in is closed"};
+    if (!self->closed) return 0;
+    raise_engine_error(&err);
+    return -1;
+}
+
+static PyObject *fanin_take(FanInObject *self) {
+    ac_message_t message;
+    ac_error_t err;
+    uint32_t slot;
+    int late;
+    if (refuse_closed(self) < 0) return NULL;
+    int rc = ac_fanin_next(self->fanin, &message, &slot, &late, &err);
+    if (rc == 0) return NULL;
+    if (rc < 0) return raise_engine_error(&err);
+    Member *member = &self->members[slot];
+    ReaderObject *reader = (ReaderObject *)member->reader;
+    if (AC_UNLIKELY(!member->segment || member->segment->map != reader->reader->map)) {
+        SegmentObject *segment = segment_new(reader->reader->map, reader->source, reader->queue_id);
+        if (!segment) return NULL;
+        Py_XSETREF(member->segment, segment);
+    }
+    if (AC_UNLIKELY(late)) message.flags |= MESSAGE_LATE;
+    return message_new(member->segment, &message);
+}
+
+static PyObject *ops_take(Pollable *self) {
+    return fanin_take((FanInObject *)self);
+}
+
+static int ops_ready(Pollable *self, ac_error_t *err) {
+    FanInObject *fanin = (FanInObject *)self;
+    return fanin->closed ? 1 : ac_fanin_ready(fanin->fanin, err);
+}
+
+static int ops_park(Pollable *self, ac_error_t *err) {
+    FanInObject *fanin = (FanInObject *)self;
+    return fanin->closed ? AC_READY : ac_fanin_park(fanin->fanin, err);
+}
+
+static int ops_bell(Pollable *self, ac_error_t *err) {
+    return ac_fanin_bell(((FanInObject *)self)->fanin, err);
+}
+
+static int ops_closed(Pollable *self) {
+    return ((FanInObject *)self)->closed;
+}
+
+static const pollable_ops_t fanin_ops = {ops_take, ops_ready, ops_park, ops_bell, ops_closed};
+
+static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
+    (void)unused;
+    PyObject *message;
+    HOT_BEGIN(self);
+    message = fanin_take(self);
+    HOT_END();
+    if (!message && !PyErr_Occurred()) Py_RETURN_NONE;
+    return message;
+}
+
+static int make_room(FanInObject *self, uint32_t slot) {
+    if (slot < self->room) return 0;
+    uint32_t room = self->room ? self->room * 2 : 16;
+    Member *grown = PyMem_Realloc(self->members, room * sizeof *grown);
+    if (!grown) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memset(grown + self->room, 0, (room - self->room) * sizeof *grown);
+    self->members = grown;
+    self->room = room;
+    return 0;
+}
+
+static PyObject *fanin_attach(FanInObject *self, PyObject *reader) {
+    ac_error_t err;
+    uint32_t slot, id;
+    if (!PyObject_TypeCheck(reader, &Reader_Type)) {
+        PyErr_Format(PyExc_TypeError, "attach takes a Reader, not %.100s",
+                     Py_TYPE(reader)->tp_name);
+        return NULL;
+    }
+    if (refuse_closed(self) < 0) return NULL;
+    /* A loop that watches the reader's own bell would miss the fan-in's. */
+    if (pollable_leave_loop((Pollable *)reader) < 0) return NULL;
+    if (ac_fanin_attach(self->fanin, ((ReaderObject *)reader)->reader, &slot, &id, &err) != AC_OK)
+        return raise_engine_error(&err);
+    if (make_room(self, slot) < 0) {
+        ac_fanin_detach(self->fanin, slot);
+        return NULL;
+    }
+    self->members[slot].reader = Py_NewRef(reader);
+    self->members[slot].segment = NULL;
+    self->members[slot].id = id;
+    return PyLong_FromUnsignedLong(id);
+}
+
+/* The slot of a source id, or -1 with an exception. */
+static int64_t slot_of(FanInObject *self, PyObject *source) {
+    unsigned long id = PyLong_AsUnsignedLong(source);
+    if (id == (unsigned long)-1 && PyErr_Occurred()) return -1;
+    for (uint32_t slot = 0; slot < self->room; slot++)
+        if (self->members[slot].reader && self->members[slot].id == id) return slot;
+    PyErr_Format(PyExc_KeyError, "no source %lu is attached", id);
+    return -1;
+}
+
+static PyObject *fanin_detach(FanInObject *self, PyObject *source) {
+    int64_t slot = slot_of(self, source);
+    if (slot < 0) return NULL;
+    PyObject *reader = Py_NewRef(self->members[slot].reader);
+    drop_member(self, (uint32_t)slot);
+    return reader;
+}
+
+static PyObject *fanin_sources(FanInObject *self, PyObject *unused) {
+    (void)unused;
+    PyObject *sources = PyDict_New();
+    for (uint32_t slot = 0; sources && slot < self->room; slot++) {
+        const Member *member = &self->members[slot];
+        if (!member->reader) continue;
+        PyObject *id = PyLong_FromUnsignedLong(member->id);
+        if (!id || PyDict_SetItem(sources, id, member->reader) < 0) Py_CLEAR(sources);
+        Py_XDECREF(id);
+    }
+    return sources;
+}
+
+static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize_t count) {
+    ac_error_t err;
+    if (refuse_closed(self) < 0) return NULL;
+    int64_t only = -1;
+    if (count == 1 && args[0] != Py_None) {
+        only = slot_of(self, args[0]);
+        if (only < 0) return NULL;
+    }
+    for (uint32_t slot = 0; slot < self->room; slot++) {
+        const ReaderObject *reader = (const ReaderObject *)self->members[slot].reader;
+        if (!reader || (only >= 0 && slot != (uint32_t)only)) continue;
+        if (only < 0 && !reader->reader->named) continue; /* anonymous ones keep no position */
+        if (ac_fanin_commit(self->fanin, slot, &err) != AC_OK) return raise_engine_error(&err);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *fanin_slot(FanInObject *self, PyObject *source) {
+    int64_t slot = slot_of(self, source);
+    return slot < 0 ? NULL : PyLong_FromLongLong(slot);
+}
+
+static PyObject *fanin_close(FanInObject *self, PyObject *unused) {
+    (void)unused;
+    if (self->closed) Py_RETURN_NONE;
+    self->closed = 1;
+    int rc = pollable_leave_loop(&self->base);
+    for (uint32_t i = 0; i < self->room; i++)
+        drop_member(self, i);
+    if (rc < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *fanin_aiter(FanInObject *self) {
+    return awaitable_new(&self->base, AWAIT_ITERATION);
+}
+
+static PyObject *fanin_iternext(FanInObject *self) {
+    PyObject *message;
+    HOT_BEGIN(self);
+    message = fanin_take(self);
+    HOT_END();
+    return message;
+}
+
+/* Its own iterator type: one type with both __next__ and am_send would confuse `yield from`. */
+typedef struct {
+    PyObject_HEAD
+    FanInObject *fanin;
+} FanInIteratorObject;
+
+static void iterator_dealloc(FanInIteratorObject *self) {
+    Py_DECREF(self->fanin);
+    PyObject_Free(self);
+}
+
+static PyObject *iterator_next(FanInIteratorObject *self) {
+    return fanin_iternext(self->fanin);
+}
+
+PyTypeObject FanInIterator_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.FanInIterator",
+    .tp_basicsize = sizeof(FanInIteratorObject),
+    .tp_dealloc = (destructor)iterator_dealloc,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = (iternextfunc)iterator_next,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "Iterates over what is there now.",
+};
+
+static PyObject *fanin_iter(FanInObject *self) {
+    FanInIteratorObject *iterator = PyObject_New(FanInIteratorObject, &FanInIterator_Type);
+    if (iterator) iterator->fanin = (FanInObject *)Py_NewRef(self);
+    return (PyObject *)iterator;
+}
+
+static PyObject *fanin_address(FanInObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromVoidPtr(self->fanin);
+}
+
+static PyObject *fanin_is_closed(FanInObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->closed);
+}
+
+static PyMethodDef fanin_methods[] = {
+    {"poll", (PyCFunction)fanin_poll, METH_NOARGS,
+     "poll() -> Message | None: the next message of all sources, if one may go out now."},
+    {"attach", (PyCFunction)fanin_attach, METH_O,
+     "attach(reader) -> int: merge this reader's messages from now on; returns the source id."},
+    {"detach", (PyCFunction)fanin_detach, METH_O,
+     "detach(source) -> Reader: stop merging it. The reader stands behind the last message "
+     "delivered."},
+    {"sources", (PyCFunction)fanin_sources, METH_NOARGS,
+     "sources() -> dict of source id to reader"},
+    {"commit", (PyCFunction)(void (*)(void))fanin_commit, METH_FASTCALL,
+     "commit(source=None): commit what was delivered from this source, or from all named readers."},
+    {"_slot", (PyCFunction)fanin_slot, METH_O, "_slot(source) -> int"},
+    {"close", (PyCFunction)fanin_close, METH_NOARGS,
+     "close(): detach everything and end iteration. The readers stay open."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef fanin_properties[] = {
+    {"_address", (getter)fanin_address, NULL, "The engine's handle.", NULL},
+    {"closed", (getter)fanin_is_closed, NULL, "True after close().", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyAsyncMethods fanin_async = {.am_aiter = (unaryfunc)fanin_aiter};
+
+PyTypeObject FanIn_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aiochronicle._hot.FanIn",
+    .tp_basicsize = sizeof(FanInObject),
+    .tp_base = &Pollable_Type,
+    .tp_new = fanin_new,
+    .tp_init = (initproc)fanin_init,
+    .tp_dealloc = (destructor)fanin_dealloc,
+    .tp_traverse = (traverseproc)fanin_traverse,
+    .tp_clear = (inquiry)fanin_clear,
+    .tp_iter = (getiterfunc)fanin_iter,
+    .tp_as_async = &fanin_async,
+    .tp_methods = fanin_methods,
+    .tp_getset = fanin_properties,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "Per-message half of a fan-in.",
+};
