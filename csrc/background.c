@@ -19,6 +19,7 @@ void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error
 
 int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
     uint64_t deleted = 0, archived = 0;
+    pthread_mutex_lock(&writer->files_mutex);
     pthread_mutex_lock(&writer->mutex);
     uint64_t segment = writer->map ? writer->map->segment : 0;
     uint64_t offset = ac_load_relaxed_u64(&writer->offset);
@@ -26,9 +27,10 @@ int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
     if (writer->sealing) segment = writer->sealing->map->segment;
     int usable = writer->map != NULL;
     pthread_mutex_unlock(&writer->mutex);
-    if (!usable) return ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
-    int rc = ac_retain(&writer->dir, writer->dir_fd, &writer->config, writer->segment_size, segment,
-                       offset, &deleted, &archived, err);
+    int rc = usable ? ac_retain(&writer->dir, writer->dir_fd, &writer->config, writer->segment_size,
+                                segment, offset, &deleted, &archived, err)
+                    : ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
+    pthread_mutex_unlock(&writer->files_mutex);
     pthread_mutex_lock(&writer->mutex);
     writer->segments_deleted += deleted;
     writer->segments_archived += archived;

@@ -202,6 +202,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);
     pthread_mutex_init(&writer->populate_mutex, NULL);
+    pthread_mutex_init(&writer->files_mutex, NULL);
     pthread_cond_init(&writer->prepared, NULL);
     return writer;
 }
@@ -437,14 +438,16 @@ int ac_writer_mark_ready(ac_writer_t *writer, const char *json, ac_error_t *err)
 int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *live_readers,
                          ac_error_t *err) {
     ac_slowest_t slowest;
+    pthread_mutex_lock(&writer->files_mutex);
     pthread_mutex_lock(&writer->mutex);
     int open = writer->map != NULL;
     uint64_t segment = open ? writer->map->segment : 0;
     uint64_t offset = ac_load_relaxed_u64(&writer->offset);
     pthread_mutex_unlock(&writer->mutex);
-    if (!open) return ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
-    int rc = ac_slowest_reader(&writer->dir, writer->dir_fd, &writer->config, writer->segment_size,
-                               segment, offset, &slowest, err);
+    int rc = open ? ac_slowest_reader(&writer->dir, writer->dir_fd, &writer->config,
+                                      writer->segment_size, segment, offset, &slowest, err)
+                  : ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
+    pthread_mutex_unlock(&writer->files_mutex);
     if (rc != AC_OK) return rc;
     uint64_t head = segment * writer->segment_size + offset;
     uint64_t tail = slowest.segment * writer->segment_size + slowest.offset;
@@ -536,6 +539,7 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     if (rc == AC_OK) rc = leave_clean(writer, err);
     if (writer->attended) ac_doorman_leave(&writer->callers);
     writer->attended = 0;
+    pthread_mutex_lock(&writer->files_mutex);
     pthread_mutex_lock(&writer->sync_mutex);
     pthread_mutex_lock(&writer->mutex);
     ac_store_relaxed_u32(&writer->state, AC_STATE_CLOSED);
@@ -543,6 +547,7 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     release_everything(writer);
     pthread_mutex_unlock(&writer->mutex);
     pthread_mutex_unlock(&writer->sync_mutex);
+    pthread_mutex_unlock(&writer->files_mutex);
     return rc;
 }
 

@@ -90,6 +90,10 @@ struct ac_writer {
 
     pthread_mutex_t populate_mutex;
 
+    /* Held across a retention run or a look at the readers: two runs would trip over each other's
+     * deletions, and dir_fd has to stay open meanwhile. Taken before the others. */
+    pthread_mutex_t files_mutex;
+
     /* Held across a whole sync: callers that queue up behind it find their work done. */
     pthread_mutex_t sync_mutex;
     uint64_t retention_due_ns, heartbeat_due_ns;

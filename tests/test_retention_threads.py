@@ -1,0 +1,32 @@
+"""Retention may be asked for from any thread, also while the housekeeper is at it."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import aiochronicle
+from aiochronicle import Retention, Roll
+
+SEGMENTS = 25
+THREADS = 4
+ROUNDS = 2
+
+
+def test_retention_should_not_trip_over_itself(tmp_path: Path) -> None:
+    for turn in range(ROUNDS):
+        path = tmp_path / f"queue-{turn}"
+        with aiochronicle.open_writer(path, segment_size=4096, roll=Roll(messages=1)) as writer:
+            for _ in range(SEGMENTS):
+                writer.append(b"x")
+        with aiochronicle.open_reader(path, "reader") as reader:
+            assert sum(1 for _ in reader) == SEGMENTS
+            reader.commit()
+        retention = Retention(archive=str(tmp_path / "archive" / str(turn)))
+        (tmp_path / "archive").mkdir(exist_ok=True)
+        with aiochronicle.open_writer(path, retention=retention) as writer:
+            with ThreadPoolExecutor(THREADS) as pool:
+                for done in [pool.submit(writer.retain_now) for _ in range(THREADS)]:
+                    done.result()
+            statistics = writer.statistics()
+            assert statistics.retention_errors == 0
+            assert statistics.segments_archived == SEGMENTS - 1
+        assert len(list((tmp_path / "archive" / str(turn)).glob("*/*/*/*.q"))) == SEGMENTS - 1
