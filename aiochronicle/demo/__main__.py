@@ -69,7 +69,7 @@ class Run:
         for name in READER_NAMES[: self._options.readers]:
             self.board.readers[queue, name] = Reader(queue, name)
 
-    def start(self) -> None:
+    def start(self, refresh: Callable[[], None]) -> None:
         """Start everybody, readers first, and the clock when all are at work."""
         board = self.board
         for reader in board.readers.values():
@@ -82,11 +82,10 @@ class Run:
                     first_seq=feed.first_seq,
                 )
             )
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        self._wait_until(lambda: all(r.report for r in board.readers.values()), deadline_s)
+        self._wait_until(lambda: all(r.report for r in board.readers.values()), refresh)
         for queue in board.feeds:
             self._start_feed(queue)
-        self._wait_until(lambda: all(f.report for f in board.feeds.values()), deadline_s)
+        self._wait_until(lambda: all(f.report for f in board.feeds.values()), refresh)
         board.start_clock()
 
     def _start_feed(self, queue: str) -> None:
@@ -101,9 +100,11 @@ class Run:
             )
         )
 
-    def _wait_until(self, condition: Callable[[], bool], deadline_s: float) -> None:
+    def _wait_until(self, condition: Callable[[], bool], refresh: Callable[[], None]) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
         while not condition():
             self.listen(0.05)
+            refresh()
             if self.someone_ended() or time.monotonic() > deadline_s:
                 raise EndedEarlyError
 
@@ -160,7 +161,7 @@ class Run:
 
 def _write_and_read(run: Run, view: View, seconds: float) -> None:
     try:
-        run.start()
+        run.start(view.refresh)
         while run.board.elapsed_s < seconds and not run.someone_ended():
             run.listen(0.02)
             run.crash_if_due()

@@ -44,20 +44,15 @@ class Feed:
         self.first_seq = first_seq
         self.report: FeedReport | None = None
         self.messages = Meter()
-        self.payload_bytes = Meter()
         self.append_times = Histogram()
         self.state = "starting"
-        self._earlier_bytes = 0
 
     def update(self, report: FeedReport, now_s: float) -> None:
         """Take a report."""
-        if self.report is not None and report.epoch != self.report.epoch:
-            self._earlier_bytes += self.report.payload_bytes
         self.report = report
         self.state = "writing"
         self.append_times.merge(report.append_times)
         self.messages.update(report.next_seq - self.first_seq, now_s)
-        self.payload_bytes.update(self._earlier_bytes + report.payload_bytes, now_s)
 
 
 class Reader:

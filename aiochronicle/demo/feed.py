@@ -59,12 +59,9 @@ def _report(
     return FeedReport(
         queue=spec.queue,
         next_seq=now.next_seq,
-        payload_bytes=now.payload_bytes,
         segment=now.segment,
-        epoch=now.epoch,
         append_times=append_times.take(),
         opened_ms=opened_ms,
-        clean=now.recovery.clean,
         records_scanned=now.recovery.records_scanned,
         torn_records=now.recovery.torn_records,
     )

@@ -44,12 +44,9 @@ class FeedReport(msgspec.Struct, frozen=True, kw_only=True, tag="feed"):
 
     queue: str
     next_seq: int
-    payload_bytes: int
     segment: int
-    epoch: int
     append_times: dict[int, int]
     opened_ms: float
-    clean: bool
     records_scanned: int
     torn_records: int
 

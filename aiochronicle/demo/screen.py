@@ -117,6 +117,8 @@ class LiveView(View):
         yield ""
         yield " " + title + theme.paint(people.rjust(width - visible_length(title)), "dim")
         clock = f" {min(board.elapsed_s, options.seconds):4.1f} of {options.seconds:g} s"
+        if board.started_s is None:
+            clock = " starting"
         share = board.elapsed_s / options.seconds
         yield " " + theme.bar(share, width - len(clock)) + theme.paint(clock, "dim")
         yield ""
@@ -152,12 +154,10 @@ class LiveView(View):
         theme, report, now_s = self.theme, feed.report, time.monotonic()
         style = {"writing": "green", "killed": "bad"}.get(feed.state, "yellow")
         return [
-            theme.paint(feed.queue.ljust(18), "cyan"),
-            theme.paint(f"{feed.messages.rate(now_s):>11,.0f}", "bold"),
-            f"{feed.payload_bytes.rate(now_s) / 1e6:.1f}",
-            f"{feed.messages.value:>11,}",
+            theme.paint(feed.queue.ljust(14), "cyan"),
+            theme.paint(f"{feed.messages.rate(now_s):,.0f}", "bold"),
+            f"{feed.messages.value:>10,}",
             str(report.segment + 1) if report else "–",
-            str(report.epoch) if report else "–",
             *(duration(feed.append_times.percentile(p)).rjust(7) for p in (50, 99.9)),
             theme.paint(feed.state, style),
         ]
@@ -168,9 +168,9 @@ class LiveView(View):
         percentiles = [duration(recent.percentile(percent)) for percent in (50, 99, 99.9)]
         return [
             theme.paint(reader.queue, "cyan") + theme.paint(" → ", "dim") + reader.name,
-            theme.paint(f"{reader.messages.rate(time.monotonic()):>11,.0f}", "bold"),
-            theme.paint(f"{lag:>7,}", "yellow" if lag > 10_000 else "dim" if lag == 0 else "green"),
-            *(text.rjust(8) for text in percentiles),
+            theme.paint(f"{reader.messages.rate(time.monotonic()):>9,.0f}", "bold"),
+            theme.paint(f"{lag:>5,}", "yellow" if lag > 10_000 else "dim" if lag == 0 else "green"),
+            *(text.rjust(7) for text in percentiles),
             theme.paint(self._strip(reader), "green"),
         ]
 
@@ -182,23 +182,13 @@ class LiveView(View):
         return self.theme.steps(shares)
 
 
-_FEED_HEADINGS = [
-    "FEED",
-    "written/s",
-    "MB/s",
-    "written",
-    "segments",
-    "epoch",
-    "append p50",
-    "p99.9",
-    "",
-]
+_FEED_HEADINGS = ["FEED", "written/s", "written", "segments", "append p50", "p99.9", ""]
 _READER_HEADINGS = ["READER", "read/s", "lag", "p50", "p99", "p99.9"]
 
 
 def _scale() -> str:
-    """Return the heading of the latency strip: where 1 µs, 30 µs, 1 ms and 30 ms are."""
-    marks = {0: "1µs", 5: "33µs", 10: "1ms", 15: "33ms"}
+    """Return the heading of the latency strip: where 1 µs, 33 µs and 1 ms are."""
+    marks = {0: "1µs", 5: "33µs", 10: "1ms"}
     text = ""
     for column, mark in marks.items():
         text = text.ljust(column) + mark
