@@ -6,6 +6,7 @@ python examples/audit_tail.py QUEUE [--from-start] [--idle-seconds S]
 import argparse
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import aiochronicle
 
@@ -25,7 +26,7 @@ def main() -> None:
     parser.add_argument("--from-start", action="store_true", help="also what is there already")
     parser.add_argument("--idle-seconds", type=float, help="end after so long without a message")
     arguments = parser.parse_args()
-    start = "first" if arguments.from_start else "last"
+    start: Literal["first", "last"] = "first" if arguments.from_start else "last"
     # No name: no committed position, nothing written to the directory.
     with aiochronicle.open_reader(arguments.queue, start=start, on_corrupt="skip") as reader:
         while reader.wait(arguments.idle_seconds):

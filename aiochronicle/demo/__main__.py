@@ -5,7 +5,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import aiochronicle
@@ -27,7 +27,7 @@ class EndedEarlyError(Exception):
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def _interruptible() -> Generator[None]:
     """Turn the first Ctrl-C or SIGTERM into the end of writing; later ones stop at once."""
 
     def on_signal(number: int, frame: object) -> None:
@@ -41,7 +41,7 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _root(options: Options) -> Iterator[Path]:
+def _root(options: Options) -> Generator[Path]:
     if options.root is not None:
         options.root.mkdir(parents=True, exist_ok=True)
         yield options.root
