@@ -132,6 +132,25 @@ def test_demo_ends_cleanly_on_an_interrupt(started: subprocess.Popen[bytes]) -> 
     assert not any(is_alive(pid) for pid in children)
 
 
+def test_demo_fails_when_a_process_is_lost(started: subprocess.Popen[bytes]) -> None:
+    os.kill(children_of(started.pid)[0], signal.SIGKILL)
+    output, _ = started.communicate(timeout=TIMEOUT_S)
+    assert started.returncode == 1, output.decode()
+    assert "ended with status -9" in output.decode()
+    assert "every reader got" not in output.decode()
+
+
+def test_demo_stops_at_once_when_interrupted_twice(started: subprocess.Popen[bytes]) -> None:
+    children = children_of(started.pid)
+    os.kill(children[0], signal.SIGSTOP)  # a child that does not end when asked
+    started.send_signal(signal.SIGINT)
+    assert started.stdout is not None
+    wait_for(lambda: not all(is_alive(pid) for pid in children[1:]), "the end of a feed")
+    started.send_signal(signal.SIGINT)
+    assert started.wait(TIMEOUT_S) == 130
+    assert not any(is_alive(pid) for pid in children)
+
+
 def test_demo_children_do_not_outlive_a_killed_parent(started: subprocess.Popen[bytes]) -> None:
     children = children_of(started.pid)
     started.kill()

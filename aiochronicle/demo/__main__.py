@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import FrameType
 
 import aiochronicle
 from aiochronicle.demo import summary
@@ -26,18 +27,15 @@ class EndedEarlyError(Exception):
     """The user wants to see the end of it, or a process is missing."""
 
 
-@contextlib.contextmanager
-def _interruptible() -> Generator[None]:
-    """Turn the first Ctrl-C or SIGTERM into the end of writing; later ones stop at once."""
+def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
-    def on_signal(number: int, frame: object) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.default_int_handler)
-        raise EndedEarlyError
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, on_signal)
-    yield
+def _end_early(number: int, frame: FrameType | None) -> None:
+    # Once: whoever asks again means at once.
+    _on_signals(signal.default_int_handler)
+    raise EndedEarlyError
 
 
 @contextlib.contextmanager
@@ -161,11 +159,13 @@ class Run:
 
 def _write_and_read(run: Run, view: View, seconds: float) -> None:
     try:
+        _on_signals(_end_early)
         run.start(view.refresh)
         while run.board.elapsed_s < seconds and not run.someone_ended():
             run.listen(0.02)
             run.crash_if_due()
             view.refresh()
+        _on_signals(signal.default_int_handler)
     except EndedEarlyError:
         run.board.note("stopped early")
 
@@ -173,7 +173,8 @@ def _write_and_read(run: Run, view: View, seconds: float) -> None:
 def main() -> int:
     """Run the demo; return the exit status."""
     options = parse()
-    with _root(options) as root, Crew() as crew, _interruptible():
+    _on_signals(signal.default_int_handler)
+    with _root(options) as root, Crew() as crew:
         if not has_space(options, root):
             print(f"not enough free space in {root} for this run", file=sys.stderr)
             return 2
