@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--idle-seconds", type=float, help="end after so long without a message")
     arguments = parser.parse_args()
     start: Literal["first", "last"] = "first" if arguments.from_start else "last"
-    # No name: no committed position, nothing written to the directory.
+    # No name: no committed position, nothing left in the directory.
     with aiochronicle.open_reader(arguments.queue, start=start, on_corrupt="skip") as reader:
         while reader.wait(arguments.idle_seconds):
             for message in reader:

@@ -52,18 +52,18 @@ def test_audit_tail_follows_without_leaving_a_trace(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "audit_tail.py"), str(queue), "--from-start"]
     with aiochronicle.open_writer(queue) as writer:
         writer.append(b"before", type_id=3)
+        before = sorted(path.name for path in queue.rglob("*.*"))
         tail = subprocess.Popen(
             [*command, "--idle-seconds", "2"], stdout=subprocess.PIPE, text=True
         )
         with tail:
             assert tail.stdout is not None
             assert tail.stdout.readline().endswith("Z  audited#0  type 3  b'before'\n")
-            before = sorted(path.name for path in queue.rglob("*"))
             writer.append(b"after")
             assert tail.stdout.readline().endswith("Z  audited#1  type 0  b'after'\n")
             assert tail.stdout.read() == ""
         assert tail.returncode == 0
-        assert sorted(path.name for path in queue.rglob("*")) == before
+        assert sorted(path.name for path in queue.rglob("*.*")) == before
     assert not list(queue.glob("readers/*"))
 
 
