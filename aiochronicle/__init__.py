@@ -11,16 +11,21 @@
 from aiochronicle import errors
 from aiochronicle._hot import Message, Reservation
 from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
+from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discover
 from aiochronicle.errors import ChronicleError
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
 from aiochronicle.queue import QueueInfo, VerifyReport, inspect, verify
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
+from aiochronicle.router import Router
 from aiochronicle.writer import Position, Recovery, Writer, WriterStatistics, open_writer
 
 __all__ = [
+    "Attached",
     "Batch",
     "Capacity",
     "ChronicleError",
+    "Detached",
+    "Discovery",
     "FanIn",
     "FanInStatistics",
     "Lag",
@@ -29,15 +34,18 @@ __all__ = [
     "QueueInfo",
     "Reader",
     "ReaderStatistics",
+    "Ready",
     "Recovery",
     "Reservation",
     "Retention",
     "Roll",
+    "Router",
     "SourceStatistics",
     "SpinThenPark",
     "VerifyReport",
     "Writer",
     "WriterStatistics",
+    "discover",
     "errors",
     "inspect",
     "open_reader",

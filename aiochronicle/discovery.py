@@ -1,0 +1,266 @@
+"""Finding queues under a root directory as they appear and vanish.
+
+A queue announces itself by a READY file in its directory, put there by a rename (Writer.mark_ready). The
+watcher is started first, then everything is scanned, then its events are followed, so nothing falls between.
+An event is only ever a hint to look at a directory again: what counts is what is found there. That covers
+the events which recursive watching loses (a READY renamed into a directory that was created a moment ago);
+a slow full scan is the net below.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from aiochronicle._background import in_background
+from aiochronicle.errors import InvalidArgument
+
+__all__ = ["Attached", "Detached", "Discovery", "Ready", "discover"]
+
+SUPPORTED_VERSION = 1
+READY_BYTES_MAX = 65536
+
+_log = logging.getLogger(__name__)
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of a READY file; ``extra`` holds whatever else its writer put there."""
+
+    version: int
+    pid: int | None = None
+    created_at: str | None = None
+    extra: dict[str, Any] = {}
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """A queue is ready."""
+
+    path: str
+    ready: Ready
+
+
+class Detached(msgspec.Struct, frozen=True):
+    """A queue that was ready is gone."""
+
+    path: str
+
+
+class _Known(msgspec.Struct, frozen=True):
+    device: int
+    inode: int
+
+
+def parse_ready(content: bytes) -> Ready:
+    """Read a READY file: JSON, or ``version=N`` on its first line. ValueError says what is wrong."""
+    text = content.decode("utf-8")
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    if first.startswith("version="):
+        return Ready(version=int(first.removeprefix("version=")))
+    try:
+        fields = msgspec.json.decode(content, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ValueError(f"neither JSON nor version=N: {error}") from error
+    known = {name: fields.pop(name) for name in ("version", "pid", "created_at") if name in fields}
+    try:
+        return msgspec.convert({**known, "extra": fields}, Ready)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def discover(
+    root: str | os.PathLike[str],
+    *,
+    depth: int = 1,
+    rescan_s: float = 5.0,
+    debounce_ms: int = 10,
+) -> "Discovery":
+    """Follow the queues under ``root``: ``async for event in discover(root)``.
+
+    Gives Attached(path, ready) for each queue that is there or appears, and Detached(path) when its
+    directory is removed. ``depth`` is how many levels below the root queues may lie. Directories with an
+    unreadable or newer READY are skipped with a warning in the log. Close it (``async with``, ``aclose``)
+    when done; cancelling a task that waits for an event loses none.
+    """
+    return Discovery(root, depth=depth, rescan_s=rescan_s, debounce_ms=debounce_ms)
+
+
+class Discovery:
+    """Made by discover; an asynchronous iterator and context manager."""
+
+    def __init__(
+        self, root: str | os.PathLike[str], *, depth: int, rescan_s: float, debounce_ms: int
+    ) -> None:
+        if depth < 1:
+            raise InvalidArgument(f"depth must be positive, not {depth!r}")
+        if rescan_s <= 0 or debounce_ms < 1:
+            raise InvalidArgument("rescan_s and debounce_ms must be positive")
+        self.root = os.path.abspath(root)
+        self._depth = depth
+        self._rescan_s = rescan_s
+        self._debounce_ms = debounce_ms
+        self._known: dict[str, _Known] = {}
+        self._warned: dict[str, str] = {}
+        self._events: asyncio.Queue[Attached | Detached | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Attached | Detached:
+        if self._task is None:
+            self._task = asyncio.create_task(self._follow(), name=f"discover {self.root}")
+        event = await self._events.get()
+        if event is None:
+            self._events.put_nowait(None)
+            if self._task.done() and not self._task.cancelled():
+                self._task.result()  # raises what ended it
+            raise StopAsyncIteration
+        return event
+
+    async def aclose(self) -> None:
+        """Stop watching. Iteration ends."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            self._task = task
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _follow(self) -> None:
+        import watchfiles  # here, because it takes longer to import than everything else together
+
+        stop = asyncio.Event()
+        try:
+            await in_background(self._make_root)
+            changes = watchfiles.awatch(
+                self.root,
+                watch_filter=None,
+                debounce=self._debounce_ms,
+                step=2,
+                rust_timeout=round(self._rescan_s * 1000),
+                yield_on_timeout=True,
+                stop_event=stop,
+                recursive=True,
+                ignore_permission_denied=True,
+            )
+            # One step makes the watcher; what it sees from here on is not missed by the scan.
+            first = asyncio.ensure_future(anext(changes))
+            await asyncio.sleep(0)
+            await self._look(None)
+            async for hints in _chain(first, changes):
+                await self._look({path for _, path in hints} if hints else None)
+        finally:
+            stop.set()
+            self._events.put_nowait(None)
+
+    def _make_root(self) -> None:
+        os.makedirs(self.root, mode=0o700, exist_ok=True)
+
+    async def _look(self, hints: set[str] | None) -> None:
+        """Examine the directories that the paths lie in; None means all of them."""
+        for event in await in_background(lambda: list(self._examine(hints))):
+            self._events.put_nowait(event)
+
+    def _examine(self, hints: set[str] | None) -> Iterable[Attached | Detached]:
+        candidates = set(self._scan(self.root, self._depth)) if hints is None else set()
+        for path in hints or ():
+            candidates.update(self._directories_of(path))
+        if hints is None:
+            candidates.update(self._known)
+        for path in sorted(candidates):
+            yield from self._examine_one(path)
+
+    def _scan(self, directory: str, levels: int) -> Iterable[str]:
+        try:
+            with os.scandir(directory) as entries:
+                children = [e.path for e in entries if e.is_dir(follow_symlinks=False)]
+        except OSError:
+            return
+        for child in children:
+            yield child
+            if levels > 1:
+                yield from self._scan(child, levels - 1)
+
+    def _directories_of(self, path: str) -> Iterable[str]:
+        """Yield the directories on the way from the root to ``path``, as deep as queues may lie."""
+        parts = os.path.relpath(path, self.root).split(os.sep)
+        if parts[0] in (os.curdir, os.pardir):
+            return
+        for count in range(1, min(len(parts), self._depth) + 1):
+            directory = os.path.join(self.root, *parts[:count])
+            yield directory
+            if count == len(parts) and count < self._depth:
+                yield from self._scan(directory, self._depth - count)
+
+    def _examine_one(self, path: str) -> Iterable[Attached | Detached]:
+        known = self._known.get(path)
+        found = self._identify(path)
+        if known is not None and found != known:
+            del self._known[path]
+            yield Detached(path)
+            known = None
+        if found is None:
+            self._warned.pop(path, None)
+        elif known is None and (ready := self._read_ready(path)) is not None:
+            self._known[path] = found
+            yield Attached(path, ready)
+
+    def _identify(self, path: str) -> _Known | None:
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return None
+        return _Known(status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else None
+
+    def _read_ready(self, path: str) -> Ready | None:
+        """Return the marker's content, or None if there is none that can be used."""
+        try:
+            fd = os.open(os.path.join(path, "READY"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return self._skip(path, f"READY cannot be opened: {error.strerror}")
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return self._skip(path, "READY is not a regular file")
+            content = file.read(READY_BYTES_MAX + 1)
+        if len(content) > READY_BYTES_MAX:
+            return self._skip(path, f"READY is larger than {READY_BYTES_MAX} bytes")
+        try:
+            ready = parse_ready(content)
+        except ValueError as error:
+            return self._skip(path, f"READY cannot be read: {error}")
+        if ready.version > SUPPORTED_VERSION:
+            return self._skip(path, f"READY has version {ready.version}, newer than this program's")
+        return ready
+
+    def _skip(self, path: str, why: str) -> None:
+        if self._warned.get(path) != why:  # once, not at every scan
+            self._warned[path] = why
+            _log.warning("%s: %s; the queue is skipped", path, why)
+
+
+async def _chain(first: "asyncio.Future[Any]", rest: Any) -> Any:
+    try:
+        yield await first
+    except StopAsyncIteration:
+        return
+    async for item in rest:
+        yield item
