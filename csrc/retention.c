@@ -132,8 +132,8 @@ static int delete_segment(const ac_directory_t *dir, int dir_fd, uint32_t id, ac
 }
 
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-              uint64_t segment_size, uint64_t head_segment, uint64_t head_offset, uint64_t *deleted,
-              uint64_t *archived, ac_error_t *err) {
+              uint64_t segment_size, uint64_t head_segment, uint64_t head_offset, uint64_t stop,
+              uint64_t *deleted, uint64_t *archived, ac_error_t *err) {
     ac_slowest_t slowest;
     uint32_t *ids = NULL;
     size_t count = 0;
@@ -147,7 +147,7 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
     uint64_t now_ns = ac_os_now_ns();
     for (size_t i = 0; i < count && rc == AC_OK; i++) {
         uint64_t newest_ns = 0;
-        if (ids[i] >= head_segment || ids[i] >= needed) break;
+        if (ids[i] >= stop || ids[i] >= needed) break;
         if (config->retain_ns || config->archive)
             rc = newest_timestamp(dir, dir_fd, ids[i], segment_size, &newest_ns, err);
         if (rc != AC_OK) break;
