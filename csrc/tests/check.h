@@ -20,23 +20,29 @@ enum { CHECK_TESTS_MAX = 128 };
 static struct {
     const char *name;
     void (*run)(void);
+    int in_memory;
 } check_tests[CHECK_TESTS_MAX];
 static int check_count;
 static char check_directory[512];
 static pid_t check_owner;
 
-__attribute__((unused)) static void check_register(const char *name, void (*run)(void)) {
+__attribute__((unused)) static void check_register(const char *name, void (*run)(void),
+                                                   int in_memory) {
     if (check_count == CHECK_TESTS_MAX) abort();
     check_tests[check_count].name = name;
+    check_tests[check_count].in_memory = in_memory;
     check_tests[check_count++].run = run;
 }
 
-#define TEST(name)                                                                                 \
+#define TEST_WHERE(name, in_memory)                                                                \
     static void name(void);                                                                        \
     __attribute__((constructor)) static void register_##name(void) {                               \
-        check_register(#name, name);                                                               \
+        check_register(#name, name, in_memory);                                                    \
     }                                                                                              \
     static void name(void)
+#define TEST(name) TEST_WHERE(name, 0)
+/* For tests of a thousand small queues, where waiting for the disk would be all they do. */
+#define TEST_IN_MEMORY(name) TEST_WHERE(name, access("/dev/shm", W_OK) == 0)
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -125,7 +131,9 @@ int main(int argc, char **argv) {
     for (int i = 0; i < check_count; i++) {
         if (!check_wanted(check_tests[i].name, argc, argv)) continue;
         snprintf(check_directory, sizeof check_directory, "%s/aiochronicle-XXXXXX",
-                 root && *root ? root : "/tmp");
+                 check_tests[i].in_memory ? "/dev/shm"
+                 : root && *root          ? root
+                                          : "/tmp");
         if (!mkdtemp(check_directory)) {
             perror(check_directory);
             return 1;

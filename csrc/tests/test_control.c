@@ -52,7 +52,7 @@ static void *race(void *argument) {
     return NULL;
 }
 
-TEST(of_many_who_create_a_queue_one_gets_it_and_its_block_is_the_one_in_the_directory) {
+TEST_IN_MEMORY(of_many_who_create_a_queue_one_gets_it_and_its_block_is_the_one_in_the_directory) {
     for (int round = 0; round < 20; round++) {
         pthread_t threads[RACERS];
         ac_writer_t *writers[RACERS] = {0};

@@ -103,7 +103,8 @@ TEST(an_anonymous_reader_has_nothing_to_commit) {
 }
 
 TEST(a_position_must_be_one) {
-    static const uint64_t wrong[][2] = {{0, 0}, {0, 63}, {0, 65}, {0, SEGMENT + 64}, {1ull << 32, 64}};
+    static const uint64_t wrong[][2] = {
+        {0, 0}, {0, 63}, {0, 65}, {0, SEGMENT + 64}, {1ull << 32, 64}};
     write_queue(3);
     ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_COMMITTED);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -385,8 +386,7 @@ TEST(a_name_in_use_is_refused_to_a_second_reader) {
     ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_COMMITTED);
     ac_reader_defaults(&config);
     config.name = "r";
-    CHECK_FAILS(ac_reader_open(check_path("queue"), &config, &second, &err), err,
-                AC_E_READER_BUSY);
+    CHECK_FAILS(ac_reader_open(check_path("queue"), &config, &second, &err), err, AC_E_READER_BUSY);
     config.name = "../r";
     CHECK_FAILS(ac_reader_open(check_path("queue"), &config, &second, &err), err, AC_E_NAME);
     ac_reader_free(reader);
@@ -411,8 +411,7 @@ TEST(in_a_forked_child_a_reader_is_closed_and_its_name_is_still_the_parents) {
     ac_reader_t *second;
     ac_reader_defaults(&config);
     config.name = "r";
-    CHECK_FAILS(ac_reader_open(check_path("queue"), &config, &second, &err), err,
-                AC_E_READER_BUSY);
+    CHECK_FAILS(ac_reader_open(check_path("queue"), &config, &second, &err), err, AC_E_READER_BUSY);
     CHECK_EQUAL(read_numbered(reader, 1), 10);
     ac_reader_free(reader);
 }

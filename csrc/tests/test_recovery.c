@@ -363,7 +363,7 @@ TEST(an_index_that_lies_does_not_change_the_next_seq) {
     check_whole(last + 1);
 }
 
-TEST(a_crooked_clean_marker_is_not_believed) {
+TEST_IN_MEMORY(a_crooked_clean_marker_is_not_believed) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     append_numbered(writer, 20);
@@ -384,7 +384,7 @@ TEST(a_crooked_clean_marker_is_not_believed) {
 
 /* Every system call of an opening that repairs, failed in turn: an error, no crash, and the next opening
  * finds the same queue. */
-TEST(a_recovery_that_fails_anywhere_can_be_repeated) {
+TEST_IN_MEMORY(a_recovery_that_fails_anywhere_can_be_repeated) {
     uint8_t noise = 0xff;
     leave(5, 60);
     uint64_t next = first_of("000000002.q");

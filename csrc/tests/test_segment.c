@@ -56,9 +56,9 @@ TEST(an_existing_segment_is_never_replaced) {
 }
 
 TEST(a_segment_that_cannot_be_made_leaves_nothing_behind) {
-    static const int calls[] = {AC_CALL_OPEN,   AC_CALL_CHMOD,    AC_CALL_ALLOCATE, AC_CALL_WRITE,
-                                AC_CALL_SYNC,   AC_CALL_SYNC_DIR, AC_CALL_RENAME,   AC_CALL_MAP,
-                                AC_CALL_ALLOC};
+    static const int calls[] = {AC_CALL_OPEN,   AC_CALL_CHMOD, AC_CALL_ALLOCATE,
+                                AC_CALL_WRITE,  AC_CALL_SYNC,  AC_CALL_SYNC_DIR,
+                                AC_CALL_RENAME, AC_CALL_MAP,   AC_CALL_ALLOC};
     int fd = open_directory();
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         failing_t failing = {.call = calls[i], .error = ENOSPC};
@@ -128,8 +128,8 @@ TEST(links_pipes_and_directories_are_not_segments) {
 }
 
 TEST(the_list_has_segments_only_and_in_order) {
-    static const char *const names[] = {"000000010.q",   "000000002.q", "1000000000.q",
-                                        "000000003.idx", "00000004.q",  "000000005.q.tmp",
+    static const char *const names[] = {"000000010.q",   "000000002.q",  "1000000000.q",
+                                        "000000003.idx", "00000004.q",   "000000005.q.tmp",
                                         "99999999999.q", "control.meta", "4294967295.q"};
     uint32_t *ids, first, last;
     size_t count;

@@ -625,7 +625,7 @@ static uint64_t live_until_failure(const char *path) {
     return acknowledged;
 }
 
-TEST(any_system_call_may_fail_without_losing_what_was_acknowledged) {
+TEST_IN_MEMORY(any_system_call_may_fail_without_losing_what_was_acknowledged) {
     live_until_failure(check_path("first"));
     int before = count_fds();
     for (int call = 0; call < ac_os_call_count(); call++) {
