@@ -66,10 +66,13 @@ build/ctest/$(1)/%.o: csrc/%.c $$(HEADERS) $$(C_FLAGS_FILE) Makefile
 	@$$(CC) @$$(C_FLAGS_FILE) $(2) -Icsrc -c $$< -o $$@
 
 build/ctest/$(1)/tests/test_%: build/ctest/$(1)/tests/test_%.o $$(ENGINE_C:csrc/%.c=build/ctest/$(1)/%.o)
-	@$$(CC) -pthread $(2) $$^ -o $$@
+	@$$(CC) -pthread $(2) $$^ $$(LINK_$$*) -o $$@
 
 .SECONDARY: $$(TEST_C:csrc/%.c=build/ctest/$(1)/%.o) $$(ENGINE_C:csrc/%.c=build/ctest/$(1)/%.o)
 endef
+
+# Reader and writer on one mapping: see csrc/tests/test_threads.c.
+LINK_threads := -Wl,--wrap=ac_os_map -Wl,--wrap=ac_os_unmap
 
 c_tests = $(TEST_C:csrc/%.c=build/ctest/$(1)/%)
 

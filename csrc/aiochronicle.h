@@ -274,8 +274,8 @@ AC_API int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64
 /* Runs retention once, now. [any thread] */
 AC_API int ac_writer_retain(ac_writer_t *writer, ac_error_t *err);
 
-AC_API void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out);
-AC_API void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out); /* [any thread] */
+AC_API void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out); /* [any thread] */
+AC_API void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out);  /* [any thread] */
 AC_API const char *ac_writer_path(ac_writer_t *writer);
 
 /* Syncs, marks the queue as cleanly closed and releases the lock. The handle stays allocated until

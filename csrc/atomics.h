@@ -40,6 +40,11 @@ AC_ACCESSORS(32)
 AC_ACCESSORS(64)
 #undef AC_ACCESSORS
 
+/* A counter that one thread writes and any may look at: no locked instruction needed. */
+static inline void ac_count_u64(uint64_t *counter, uint64_t more) {
+    ac_store_relaxed_u64(counter, *counter + more);
+}
+
 static inline void ac_cpu_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

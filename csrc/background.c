@@ -18,19 +18,15 @@ void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error
 }
 
 int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
-    uint64_t deleted = 0, archived = 0;
-    pthread_mutex_lock(&writer->files_mutex);
-    pthread_mutex_lock(&writer->mutex);
-    uint64_t segment = writer->map ? writer->map->segment : 0;
-    uint64_t offset = ac_load_relaxed_u64(&writer->offset);
+    uint64_t deleted = 0, archived = 0, segment = 0, offset = 0, sealing = 0;
+    int dir_fd = ac_writer_visit(writer, &segment, &offset, &sealing, err);
+    if (dir_fd < 0) return dir_fd;
+    pthread_mutex_lock(&writer->retain_mutex);
     /* Segments whose sealing is not finished are not touched. */
-    if (writer->sealing) segment = writer->sealing->map->segment;
-    int usable = writer->map != NULL;
-    pthread_mutex_unlock(&writer->mutex);
-    int rc = usable ? ac_retain(&writer->dir, writer->dir_fd, &writer->config, writer->segment_size,
-                                segment, offset, &deleted, &archived, err)
-                    : ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
-    pthread_mutex_unlock(&writer->files_mutex);
+    int rc = ac_retain(&writer->dir, dir_fd, &writer->config, writer->segment_size, segment, offset,
+                       sealing, &deleted, &archived, err);
+    pthread_mutex_unlock(&writer->retain_mutex);
+    ac_os_close(dir_fd);
     pthread_mutex_lock(&writer->mutex);
     writer->segments_deleted += deleted;
     writer->segments_archived += archived;

@@ -87,7 +87,7 @@ int ac_control_create(const ac_directory_t *dir, int dir_fd, uint64_t segment_si
         int rc = ac_os_random(&control.queue_id, sizeof control.queue_id);
         if (rc < 0) return ac_fail_os(err, rc, dir->path, "cannot get random bytes");
     }
-    return ac_file_publish(dir, dir_fd, "control.meta", &control, sizeof control, err);
+    return ac_file_publish_new(dir, dir_fd, "control.meta", &control, sizeof control, err);
 }
 
 void ac_control_set_position(ac_control_t *control, uint32_t segment, uint64_t offset) {

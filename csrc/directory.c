@@ -97,22 +97,42 @@ int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int fl
     return ac_fail(err, AC_E_NOT_A_QUEUE, 0, path, 0, "%s", wrong);
 }
 
-int ac_file_publish(const ac_directory_t *dir, int dir_fd, const char *name, const void *content,
-                    size_t length, ac_error_t *err) {
-    char temporary[128];
+static int publish(const ac_directory_t *dir, int dir_fd, const char *temporary, const char *name,
+                   const void *content, size_t length, int replace, ac_error_t *err) {
     struct stat info;
-    snprintf(temporary, sizeof temporary, "%s.tmp", name);
-    ac_os_unlink(dir_fd, temporary); /* a leftover of a killed process, or nothing */
     int fd = ac_file_open(dir, dir_fd, temporary, O_RDWR | O_CREAT | O_EXCL, &info, err);
     if (fd < 0) return fd;
     int rc = ac_os_write_at(fd, content, length, 0);
     if (rc == 0) rc = ac_os_sync(fd);
     ac_os_close(fd);
-    if (rc == 0) rc = ac_os_rename(dir_fd, temporary, name);
+    if (rc == 0)
+        rc = replace ? ac_os_rename(dir_fd, temporary, name)
+                     : ac_os_rename_new(dir_fd, temporary, name);
     if (rc == 0) rc = ac_os_sync_dir(dir_fd);
     if (rc == 0) return AC_OK;
     ac_os_unlink(dir_fd, temporary);
+    /* Another was first; or it was, and has taken our temporary file for a leftover. */
+    if (!replace && (rc == -EEXIST || (rc == -ENOENT && ac_os_stat_at(dir_fd, name, &info) == 0)))
+        return AC_OK;
     return ac_fail_os_in(err, rc, dir->path, name, "cannot publish");
+}
+
+int ac_file_publish(const ac_directory_t *dir, int dir_fd, const char *name, const void *content,
+                    size_t length, ac_error_t *err) {
+    char temporary[128];
+    snprintf(temporary, sizeof temporary, "%s.tmp", name);
+    ac_os_unlink(dir_fd, temporary); /* a leftover of a killed process, or nothing */
+    return publish(dir, dir_fd, temporary, name, content, length, 1, err);
+}
+
+int ac_file_publish_new(const ac_directory_t *dir, int dir_fd, const char *name,
+                        const void *content, size_t length, ac_error_t *err) {
+    char temporary[128];
+    uint64_t unique;
+    int rc = ac_os_random(&unique, sizeof unique);
+    if (rc < 0) return ac_fail_os(err, rc, dir->path, "cannot get random bytes");
+    snprintf(temporary, sizeof temporary, "%s.%016llx.tmp", name, (unsigned long long)unique);
+    return publish(dir, dir_fd, temporary, name, content, length, 0, err);
 }
 
 int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,

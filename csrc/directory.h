@@ -32,6 +32,10 @@ int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int fl
 int ac_file_publish(const ac_directory_t *dir, int dir_fd, const char *name, const void *content,
                     size_t length, ac_error_t *err);
 
+/* The same, unless there is a NAME already (AC_OK as well); others may be at it at the same time. */
+int ac_file_publish_new(const ac_directory_t *dir, int dir_fd, const char *name,
+                        const void *content, size_t length, ac_error_t *err);
+
 /* A sub-directory's fd, created when missing and `create`. */
 int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
                      ac_error_t *err);

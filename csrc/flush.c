@@ -17,16 +17,24 @@ uint64_t ac_writer_unsynced(ac_writer_t *writer) {
     return bytes;
 }
 
+/* Never backwards: a flush may have gone beyond a segment before that one is sealed. */
 int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offset) {
     uint64_t position[2] = {segment, offset};
+    const uint64_t *written = writer->durable_position;
+    if (segment < written[0] || (segment == written[0] && offset <= written[1])) return 0;
     /* Not synced: losing it costs the next opening a longer walk, nothing else. */
-    return ac_os_write_at(writer->index_fd, position, sizeof position, 0);
+    int rc = ac_os_write_at(writer->index_fd, position, sizeof position, 0);
+    if (rc == 0) memcpy(writer->durable_position, position, sizeof position);
+    return rc;
 }
 
 /* After a failed sync the kernel has dropped the error and perhaps the pages: nothing can be promised
  * any more, so the writer stops for good. */
 static int poison(ac_writer_t *writer, int negative_errno, const char *what, ac_error_t *err) {
-    ac_store_release_u32(&writer->poisoned, (uint32_t)-negative_errno);
+    /* In this order, and looked at in the other one by ac_writer_set_limits: whichever comes second
+     * takes the appender's fast path away. */
+    ac_exchange_seq_cst_u32(&writer->poisoned, (uint32_t)-negative_errno);
+    ac_exchange_seq_cst_u64(&writer->limit, 0);
     int rc = ac_fail_os(err, negative_errno, writer->dir.path, what);
     pthread_mutex_lock(&writer->mutex);
     writer->sync_errors++;
@@ -45,17 +53,31 @@ static int sync_range(ac_writer_t *writer, ac_map_t *map, uint64_t from, uint64_
     return rc < 0 ? poison(writer, rc, "cannot sync a segment", err) : AC_OK;
 }
 
+/* The records, and then the seal: without it readers would never go on to the next segment, and recovery
+ * starts in the one that index.meta names. */
 static int sync_sealing(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
+    if (sealing->seal_synced) return AC_OK;
     int rc = sync_range(writer, sealing->map, sealing->synced, sealing->end, err);
+    ac_segment_seal(sealing->map); /* the appender may be about to */
+    if (rc == AC_OK) rc = sync_range(writer, sealing->map, 0, AC_SEGMENT_DATA, err);
     if (rc != AC_OK) return rc;
     pthread_mutex_lock(&writer->mutex);
     sealing->synced = sealing->end;
+    sealing->seal_synced = 1;
     if (sealing->next_seq > writer->durable_seq) writer->durable_seq = sealing->next_seq;
     pthread_mutex_unlock(&writer->mutex);
     return AC_OK;
 }
 
-/* With sync_mutex held. The sealing list only grows at its tail meanwhile. */
+static ac_sealing_t *after(ac_writer_t *writer, const ac_sealing_t *sealing) {
+    pthread_mutex_lock(&writer->mutex);
+    ac_sealing_t *next = sealing->next;
+    pthread_mutex_unlock(&writer->mutex);
+    return next;
+}
+
+/* With sync_mutex held. The sealing list only grows at its tail meanwhile; what is added to it belongs
+ * behind the active segment of this moment, and so to the next flush. */
 static int sync_all(ac_writer_t *writer, ac_error_t *err) {
     pthread_mutex_lock(&writer->mutex);
     ac_sealing_t *sealing = writer->sealing;
@@ -66,8 +88,8 @@ static int sync_all(ac_writer_t *writer, ac_error_t *err) {
     ac_map_retain(map);
     pthread_mutex_unlock(&writer->mutex);
     int rc = AC_OK;
-    for (; sealing && rc == AC_OK; sealing = sealing->next)
-        if (sealing->map != map) rc = sync_sealing(writer, sealing, err);
+    for (; sealing && sealing->map != map && rc == AC_OK; sealing = after(writer, sealing))
+        rc = sync_sealing(writer, sealing, err);
     if (rc == AC_OK) rc = sync_range(writer, map, from, to, err);
     if (rc == AC_OK) {
         int written = ac_writer_write_durable(writer, map->segment, to);
@@ -130,7 +152,6 @@ static void save_index(ac_writer_t *writer, const ac_map_t *map) {
 
 static int seal_first(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
     int rc = sync_sealing(writer, sealing, err);
-    if (rc == AC_OK) rc = sync_range(writer, sealing->map, 0, AC_SEGMENT_DATA, err); /* seal bit */
     if (rc != AC_OK) return rc;
     int written = ac_writer_write_durable(writer, sealing->map->segment, sealing->end);
     if (written < 0) return poison(writer, written, "cannot write index.meta", err);

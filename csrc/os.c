@@ -95,8 +95,9 @@ static int fault(enum ac_call call, const char *path, int fd, uint64_t offset, u
 
 int ac_os_open_at(int dir, const char *name, int flags, unsigned mode) {
     int fd;
+    /* O_NONBLOCK: a pipe in the place of a file is refused later, instead of waiting for its other end. */
     CALL_VALUE(fd, AC_CALL_OPEN, name, dir, 0, 0,
-               openat(dir, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, mode));
+               openat(dir, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, mode));
     return fd;
 }
 
@@ -148,9 +149,13 @@ int ac_os_rename(int dir, const char *from, const char *to) {
 }
 
 int ac_os_rename_new(int dir, const char *from, const char *to) {
+    return ac_os_move_new(dir, from, dir, to);
+}
+
+int ac_os_move_new(int from_dir, const char *from, int to_dir, const char *to) {
     int rc;
-    CALL(rc, AC_CALL_RENAME, to, dir, 0, 0,
-         (int)syscall(SYS_renameat2, dir, from, dir, to, 1 /* RENAME_NOREPLACE */));
+    CALL(rc, AC_CALL_RENAME, to, to_dir, 0, 0,
+         (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, 1 /* RENAME_NOREPLACE */));
     return rc;
 }
 

@@ -57,6 +57,7 @@ int ac_os_chmod(int fd, unsigned mode);
 int ac_os_rename(int dir, const char *from, const char *to);     /* replaces */
 int ac_os_rename_new(int dir, const char *from, const char *to); /* -EEXIST if `to` exists */
 int ac_os_move(int from_dir, const char *from, int to_dir, const char *to);
+int ac_os_move_new(int from_dir, const char *from, int to_dir, const char *to);
 int ac_os_unlink(int dir, const char *name);
 int ac_os_truncate(int fd, uint64_t size);
 int ac_os_allocate(int fd, uint64_t size); /* backed by blocks, reads as zero */

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SLOT_CHECKED = 32, FILE_NAME_MAX = 128 };
+enum { SLOT_CHECKED = 32, FILE_NAME_MAX = 128, DECODE_TRIES = 100 };
 
 int ac_reader_name_valid(const char *name) {
     size_t length = strlen(name);
@@ -146,6 +146,13 @@ void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns) {
     pthread_mutex_unlock(&position->mutex);
 }
 
+void ac_position_get(ac_position_t *position, uint64_t *segment, uint64_t *offset) {
+    pthread_mutex_lock(&position->mutex);
+    *segment = position->current.segment;
+    *offset = position->current.offset;
+    pthread_mutex_unlock(&position->mutex);
+}
+
 int ac_position_sync(ac_position_t *position) {
     return ac_os_map_sync(position->map->base, 0, AC_POSITION_SIZE);
 }
@@ -178,13 +185,19 @@ static int visit_file(void *context, const char *file) {
     if (++each->seen > AC_READERS_MAX) return -EMFILE;
     memcpy(name, file, length - 5);
     name[length - 5] = 0;
-    int fd = ac_file_open(each->dir, each->readers_fd, file, O_RDONLY, &info, NULL);
-    if (fd < 0) return 0; /* removed meanwhile, or not a position */
-    int got = ac_os_read_at(fd, bytes, sizeof bytes, 0);
+    ac_error_t err;
+    int fd = ac_file_open(each->dir, each->readers_fd, file, O_RDONLY, &info, &err);
+    if (fd == AC_E_NOT_FOUND || fd == AC_E_NOT_A_QUEUE) return 0; /* gone, or not a position */
+    if (fd < 0) return -err.sys_errno; /* a reader that cannot be seen must not be forgotten */
+    int got, found = -1;
+    for (int tries = 0; tries < DECODE_TRIES && found < 0; tries++) {
+        got = ac_os_read_at(fd, bytes, sizeof bytes, 0);
+        if (got != AC_POSITION_SIZE) break;
+        found = ac_position_decode(bytes, &slot); /* -1 also if it was stored to twice meanwhile */
+    }
     ac_os_close(fd);
-    if (got == AC_POSITION_SIZE && ac_position_decode(bytes, &slot) >= 0)
-        each->visit(each->context, name, &slot);
-    return 0;
+    if (found >= 0) each->visit(each->context, name, &slot);
+    return got < 0 ? got : 0;
 }
 
 int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,

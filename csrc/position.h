@@ -47,6 +47,7 @@ int ac_position_open(ac_position_t *position, const ac_directory_t *dir, int dir
                      const char *name, uint64_t segment, uint64_t offset, int *created,
                      ac_error_t *err);
 void ac_position_store(ac_position_t *position, uint64_t segment, uint64_t offset, uint64_t now_ns);
+void ac_position_get(ac_position_t *position, uint64_t *segment, uint64_t *offset);
 void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns);
 int ac_position_sync(ac_position_t *position);
 void ac_position_close(ac_position_t *position);

@@ -228,7 +228,12 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
                 rc = fail_at(reader, AC_E_CORRUPT, reader->offset, why, err);
             }
             if (rc != AC_E_CORRUPT || !reader->skip_corrupt) break;
-            skip_corrupt(reader);
+            if (found == AC_RECORD_GOOD) { /* what is missing is before it: it is delivered */
+                reader->skipped_records++;
+                reader->continued = 0;
+            } else {
+                skip_corrupt(reader);
+            }
             rc = 1;
         }
     }
@@ -245,13 +250,14 @@ int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
     uint64_t expected = reader->expected_seq, timestamp = reader->last_timestamp_ns;
     uint64_t restarts = reader->seq_restarts, returns = reader->timestamp_returns;
     uint32_t continued = reader->continued;
+    uint64_t skipped = reader->skipped_records;
     int rc = ac_reader_next(reader, &message, err);
     if (rc < 0 && rc != AC_E_CLOSED && rc != AC_E_FORKED) return 1; /* next will raise it */
     if (rc != 1) return rc;
     ac_reader_unread(reader, &message);
     reader->expected_seq = expected;
     reader->last_timestamp_ns = timestamp;
-    reader->continued = continued;
+    reader->continued = reader->skipped_records == skipped ? continued : 0;
     reader->seq_restarts = restarts;
     reader->timestamp_returns = returns;
     return 1;
@@ -383,14 +389,24 @@ static int check_position(ac_reader_t *reader, uint64_t segment, uint64_t offset
                    (unsigned long long)offset);
 }
 
-/* A position that claims to be behind everything: is it still inside what the segment holds? */
+/* There is nothing at this position: is it at least inside what the segment holds? */
 static int within_segment(ac_reader_t *reader, uint64_t offset, uint64_t *end, ac_error_t *err) {
-    ac_index_t index = {0};
-    int rc = ac_index_extend(&index, reader->map);
+    ac_index_t index;
+    ac_message_t message;
+    const char *why;
+    int built;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_index_obtain(&index, &reader->dir, dir_fd, reader->map, reader->segment_size,
+                             &built, err);
+    ac_os_close(dir_fd);
+    if (rc != AC_OK) return rc;
     *end = index.end;
     ac_index_free(&index);
-    if (rc < 0) return ac_fail_os(err, rc, reader->dir.path, "position");
-    return offset <= *end;
+    /* Behind a corrupt record nobody can say. */
+    int stopped = ac_record_inspect(reader->base, reader->size, *end, reader->segment,
+                                    AC_CHECK_HEADER, &message, &why);
+    return offset <= *end || stopped == AC_RECORD_BAD;
 }
 
 static int lost_segment(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
@@ -411,6 +427,8 @@ static int lost_segment(ac_reader_t *reader, uint64_t segment, uint64_t offset, 
 int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                             ac_error_t *err) {
     ac_error_t local;
+    ac_message_t message;
+    const char *why;
     uint32_t head_segment;
     uint64_t head_offset, end;
     int rc = ac_reader_usable(reader, err);
@@ -423,7 +441,10 @@ int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offs
         return rc;
     }
     ac_control_position(reader->control, &head_segment, &head_offset);
-    if (segment < head_segment || (segment == head_segment && offset <= head_offset)) return AC_OK;
+    if (segment == head_segment && offset == head_offset) return AC_OK;
+    if (ac_record_inspect(reader->base, reader->size, offset, reader->segment, AC_CHECK_HEADER,
+                          &message, &why) != AC_RECORD_NONE)
+        return AC_OK;
     rc = within_segment(reader, offset, &end, err);
     if (rc != 0) return rc < 0 ? rc : AC_OK;
     return position_lost(reader, segment, offset, segment, end,
@@ -453,8 +474,7 @@ int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset
         rc = ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
                      "an anonymous reader has no committed position");
     if (rc != AC_OK) return rc;
-    *segment = reader->position.current.segment;
-    *offset = reader->position.current.offset;
+    ac_position_get(&reader->position, segment, offset);
     return AC_OK;
 }
 

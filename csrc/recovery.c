@@ -3,6 +3,7 @@
 #include "crc32.h"
 #include "error.h"
 #include "os.h"
+#include "position.h"
 #include "record.h"
 #include "seekindex.h"
 #include "segment.h"
@@ -58,9 +59,12 @@ typedef struct walk {
     int bad; /* what ended the queue was a committed but invalid record */
 } walk_t;
 
-static int is_durable(const walk_t *walk, uint32_t segment, uint64_t offset) {
-    return segment < walk->durable.segment ||
-           (segment == walk->durable.segment && offset < walk->durable.offset);
+/* Everything before this offset of the segment is known to have been durable. Whatever index.meta says,
+ * that is inside the segment and where a record can start. */
+static uint64_t durable_end(const walk_t *walk, const ac_map_t *map) {
+    uint64_t offset = walk->durable.offset & ~(uint64_t)(AC_ALIGNMENT - 1);
+    if (map->segment > walk->durable.segment) return 0;
+    return map->segment == walk->durable.segment && offset < map->size ? offset : map->size;
 }
 
 /* Does this valid record also fit behind the ones before it? */
@@ -101,6 +105,7 @@ static uint64_t resynchronise(const ac_map_t *map, uint64_t offset, uint64_t lim
  * on in the next segment, 0 = it ends here. */
 static int walk_segment(walk_t *walk, ac_map_t *map) {
     ac_end_t *end = walk->end;
+    uint64_t limit = durable_end(walk, map);
     end->map = map;
     end->offset = AC_SEGMENT_DATA;
     for (;;) {
@@ -117,14 +122,15 @@ static int walk_segment(walk_t *walk, ac_map_t *map) {
         } else if (found == AC_RECORD_GOOD && in_sequence(walk, &message, epoch)) {
             accept(walk, &message, epoch, offset);
             end->offset += ac_record_size(message.length);
-        } else if (is_durable(walk, map->segment, offset)) {
+        } else if (offset < limit) {
             if (found == AC_RECORD_NONE && ac_segment_sealed(map)) return 1;
+            uint64_t next = resynchronise(map, offset, limit);
+            if (found == AC_RECORD_NONE && next >= limit && map->segment < walk->durable.segment)
+                return 1; /* finished, but its seal was lost */
             walk->report->corrupt_records++;
             walk->previous_ours = 0;
             walk->batch_left = 0;
-            uint64_t limit =
-                walk->durable.segment == map->segment ? walk->durable.offset : map->size;
-            end->offset = resynchronise(map, offset, limit < map->size ? limit : map->size);
+            end->offset = next < limit ? next : limit;
         } else {
             walk->bad = found != AC_RECORD_NONE;
             return found == AC_RECORD_NONE;
@@ -132,15 +138,19 @@ static int walk_segment(walk_t *walk, ac_map_t *map) {
     }
 }
 
-/* After an unsealed segment the queue goes on only if the next one continues it exactly: the seal was
- * lost, the records were not. */
-static int continues(walk_t *walk, const ac_map_t *next) {
+/* Does the queue go on behind a segment that is not known to be durable as a whole? Seal and records reach
+ * the disk in any order: after an unsealed one only if the next continues it exactly; after a sealed one
+ * whose records are all gone not if they were ours, because we seal no empty segments. */
+static int continues(const walk_t *walk, const ac_map_t *map, const ac_map_t *next) {
     ac_message_t message;
     const char *why;
-    return ac_record_inspect(next->base, next->size, AC_SEGMENT_DATA, next->segment,
-                             AC_CHECK_PAYLOAD, &message, &why) == AC_RECORD_GOOD &&
-           walk->batch_left == 0 && walk->previous_ours && (message.flags & AC_FLAG_OURS) &&
-           message.seq == walk->expected_seq;
+    if (walk->batch_left != 0) return 0;
+    int ours = ac_record_inspect(next->base, next->size, AC_SEGMENT_DATA, next->segment,
+                                 AC_CHECK_PAYLOAD, &message, &why) == AC_RECORD_GOOD &&
+               (message.flags & AC_FLAG_OURS);
+    if (!ac_segment_sealed(map))
+        return ours && walk->previous_ours && message.seq == walk->expected_seq;
+    return walk->end->offset > AC_SEGMENT_DATA || walk->previous_ours || !ours;
 }
 
 static int open_recovered(const walk_t *walk, ac_error_t *err) {
@@ -230,28 +240,25 @@ static int clear_tail(const walk_t *walk, ac_error_t *err) {
     return rc < 0 ? ac_fail_os_in(err, rc, walk->dir->path, name, "cannot clear the tail") : AC_OK;
 }
 
-/* Largest seq in the segments before `stop`: their indexes know. Foreign writers restart seq, so the
- * tail alone does not tell. */
+/* Largest seq in the segments before `stop`. Foreign writers restart seq, so the tail alone does not
+ * tell. */
 static int survey_older(walk_t *walk, const uint32_t *ids, size_t stop, ac_error_t *err) {
     for (size_t i = 0; i < stop; i++) {
         ac_index_t index;
-        int rc = ac_index_load(&index, walk->dir, walk->dir_fd, ids[i], walk->segment_size, NULL);
-        if (rc != AC_OK) {
-            ac_map_t *map;
-            rc = ac_segment_open(walk->dir, walk->dir_fd, ids[i], walk->segment_size, 0, &map, err);
-            if (rc != AC_OK) return rc;
-            memset(&index, 0, sizeof index);
-            rc = ac_index_extend(&index, map);
-            ac_map_release(map);
-            if (rc == 0 && index.records > 0)
-                ac_index_save(&index, walk->dir, walk->dir_fd, walk->segment_size, NULL);
-        }
-        if (index.count > 0 && index.max_seq >= walk->end->next_seq)
+        ac_map_t *map;
+        int built;
+        int rc = ac_segment_open(walk->dir, walk->dir_fd, ids[i], walk->segment_size, 0, &map, err);
+        if (rc != AC_OK) return rc;
+        rc = ac_index_obtain(&index, walk->dir, walk->dir_fd, map, walk->segment_size, &built, err);
+        ac_map_release(map);
+        if (rc != AC_OK) return rc;
+        if (built && index.count > 0)
+            ac_index_save(&index, walk->dir, walk->dir_fd, walk->segment_size, NULL);
+        if (index.count > 0 && index.max_seq >= walk->end->next_seq && index.max_seq < UINT64_MAX)
             walk->end->next_seq = index.max_seq + 1;
         if (index.count > 0 && index.max_ts_ns > walk->end->last_timestamp_ns)
             walk->end->last_timestamp_ns = index.max_ts_ns;
         ac_index_free(&index);
-        if (rc < 0) return ac_fail_os(err, rc, walk->dir->path, "index");
     }
     return AC_OK;
 }
@@ -261,6 +268,7 @@ static int open_full(const walk_t *walk, uint32_t id, ac_map_t **map, ac_error_t
     if (rc != AC_OK || (*map)->size == walk->segment_size) return rc;
     uint64_t size = (*map)->size;
     ac_map_release(*map);
+    *map = NULL;
     char path[1200];
     snprintf(path, sizeof path, "%s/%09u.q", walk->dir->path, id);
     return ac_fail(err, AC_E_CORRUPT, 0, path, size,
@@ -273,6 +281,32 @@ static int sync_map(const walk_t *walk, ac_map_t *map, ac_error_t *err) {
     char name[AC_NAME_MAX];
     ac_segment_name(name, map->segment, ".q");
     return rc < 0 ? ac_fail_os_in(err, rc, walk->dir->path, name, "cannot sync") : AC_OK;
+}
+
+/* A segment behind which the queue goes on: on disk, and then sealed there. */
+static int finish(const walk_t *walk, ac_map_t *map, ac_error_t *err) {
+    int rc = sync_map(walk, map, err);
+    if (rc != AC_OK) return rc;
+    ac_segment_seal(map);
+    return sync_map(walk, map, err);
+}
+
+/* The segments before the durable one are finished, but another program may have said so in index.meta
+ * before their seals were on disk. One with an index has been through all of that. */
+static int seal_older(const walk_t *walk, const uint32_t *ids, size_t stop, ac_error_t *err) {
+    for (size_t i = stop; i-- > 0;) {
+        char name[AC_NAME_MAX];
+        struct stat info;
+        ac_map_t *map;
+        ac_segment_name(name, ids[i], ".idx");
+        if (ac_os_stat_at(walk->dir_fd, name, &info) == 0) break;
+        int rc = ac_segment_open(walk->dir, walk->dir_fd, ids[i], walk->segment_size, 1, &map, err);
+        if (rc != AC_OK) return rc;
+        if (!ac_segment_sealed(map)) rc = finish(walk, map, err);
+        ac_map_release(map);
+        if (rc != AC_OK) return rc;
+    }
+    return AC_OK;
 }
 
 /* Finds the end by walking ids[start..]; returns the number of segments used, or an error. */
@@ -288,24 +322,26 @@ static int64_t walk_all(walk_t *walk, const uint32_t *ids, size_t start, size_t 
         if (i + 1 >= count) break;
         if (known_durable) {
             rc = open_full(walk, ids[i + 1], &next, err);
+            if (walk->batch_left != 0) walk->report->corrupt_records++;
+            walk->batch_left = 0;
         } else if (ids[i + 1] == ids[i] + 1) {
-            /* Not durable and unreadable: nothing there that was promised. */
-            if (open_full(walk, ids[i + 1], &next, NULL) != AC_OK) break;
-            if (!ac_segment_sealed(map) && !continues(walk, next)) {
+            rc = open_full(walk, ids[i + 1], &next, err);
+            /* Not durable and no segment: nothing there that was promised. */
+            if (rc == AC_E_CORRUPT || rc == AC_E_VERSION || rc == AC_E_NOT_FOUND) break;
+            if (rc == AC_OK && !continues(walk, map, next)) {
                 ac_map_release(next);
                 break;
             }
         } else {
             break;
         }
-        if (rc == AC_OK) rc = sync_map(walk, map, err);
-        if (rc == AC_OK) ac_segment_seal(map);
-        ac_map_release(map);
+        if (rc == AC_OK) rc = finish(walk, map, err);
         if (rc != AC_OK) {
             ac_map_release(next);
-            return rc;
+            return rc; /* the caller has `map` as the end */
         }
-        map = next;
+        ac_map_release(map);
+        walk->end->map = map = next;
         i++;
     }
     return (int64_t)i + 1;
@@ -319,6 +355,7 @@ static void drop_partial_batch(walk_t *walk) {
     *walk->end = walk->before_batch;
     walk->end->map = map;
     walk->end->next_seq = next_seq;
+    walk->bad = 1; /* its bytes are kept */
 }
 
 static int believe_clean(walk_t *walk, ac_control_t *control, const uint32_t *ids, size_t count) {
@@ -337,7 +374,8 @@ static int believe_clean(walk_t *walk, ac_control_t *control, const uint32_t *id
     int fits = ac_record_inspect(map->base, map->size, clean.offset, map->segment, AC_CHECK_HEADER,
                                  &message, &why) == AC_RECORD_NONE;
     if (fits && clean.offset > AC_SEGMENT_DATA)
-        fits = ac_record_inspect(map->base, map->size, clean.last_record, map->segment,
+        fits = clean.last_record % AC_ALIGNMENT == 0 &&
+               ac_record_inspect(map->base, map->size, clean.last_record, map->segment,
                                  AC_CHECK_PAYLOAD, &message, &why) == AC_RECORD_GOOD &&
                clean.last_record + ac_record_size(message.length) == clean.offset &&
                message.seq + 1 == clean.next_seq;
@@ -353,21 +391,48 @@ static int believe_clean(walk_t *walk, ac_control_t *control, const uint32_t *id
     return 1;
 }
 
+typedef struct beyond {
+    const ac_end_t *end;
+    int found;
+} beyond_t;
+
+static void look_beyond(void *context, const char *name, const ac_slot_t *slot) {
+    beyond_t *beyond = context;
+    uint32_t segment = beyond->end->map->segment;
+    (void)name;
+    if (slot->segment > segment || (slot->segment == segment && slot->offset > beyond->end->offset))
+        beyond->found = 1;
+}
+
+/* A reader that had committed beyond the end must be told when it comes back. So the places behind the end
+ * are not used again: the queue goes on in the next segment. */
+static int keep_lost_positions(const walk_t *walk, ac_error_t *err) {
+    beyond_t beyond = {walk->end, 0};
+    int rc = ac_position_each(walk->dir, walk->dir_fd, look_beyond, &beyond, err);
+    return rc == AC_OK && beyond.found ? finish(walk, walk->end->map, err) : rc;
+}
+
 static int find_end(walk_t *walk, const uint32_t *ids, size_t count, int verify, ac_error_t *err) {
     size_t start = 0;
     while (!verify && start + 1 < count && ids[start] < walk->durable.segment)
         start++;
-    int rc = survey_older(walk, ids, start, err);
+    int rc = seal_older(walk, ids, start, err);
     int64_t used = rc == AC_OK ? walk_all(walk, ids, start, count, err) : rc;
     if (used < 0) return (int)used;
     drop_partial_batch(walk);
     walk->report->torn_records = walk->bad;
+    /* A record of ours continues after the largest seq there was; only without one the rest is asked. */
+    if (!walk->previous_ours) {
+        rc = survey_older(walk, ids, start, err);
+        if (rc != AC_OK) return rc;
+    }
     for (size_t i = (size_t)used; i < count; i++) {
         rc = set_segment_aside(walk, ids[i], err);
         if (rc != AC_OK) return rc;
     }
     rc = clear_tail(walk, err);
-    return rc == AC_OK ? sync_map(walk, walk->end->map, err) : rc;
+    if (rc == AC_OK) rc = sync_map(walk, walk->end->map, err);
+    return rc == AC_OK ? keep_lost_positions(walk, err) : rc;
 }
 
 int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uint64_t segment_size,

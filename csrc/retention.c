@@ -26,6 +26,7 @@ static void survey_reader(void *context, const char *name, const ac_slot_t *slot
     out->registered++;
     uint64_t age = survey->now_ns > slot->heartbeat_ns ? survey->now_ns - slot->heartbeat_ns : 0;
     if (age > survey->config->reader_ttl_ns || slot->segment > survey->head_segment) return;
+    if (slot->offset > survey->segment_size) return; /* not a position */
     uint64_t lag = (survey->head_segment - slot->segment) * survey->segment_size +
                    survey->head_offset - slot->offset;
     if (slot->segment == survey->head_segment && slot->offset > survey->head_offset) lag = 0;
@@ -52,17 +53,12 @@ static int newest_timestamp(const ac_directory_t *dir, int dir_fd, uint32_t id,
                             uint64_t segment_size, uint64_t *out, ac_error_t *err) {
     ac_index_t index;
     ac_map_t *map;
-    if (ac_index_load(&index, dir, dir_fd, id, segment_size, NULL) != AC_OK) {
-        int rc = ac_segment_open(dir, dir_fd, id, segment_size, 0, &map, err);
-        if (rc != AC_OK) return rc;
-        memset(&index, 0, sizeof index);
-        rc = ac_index_extend(&index, map);
-        ac_map_release(map);
-        if (rc < 0) {
-            ac_index_free(&index);
-            return ac_fail_os(err, rc, dir->path, "index");
-        }
-    }
+    int built;
+    int rc = ac_segment_open(dir, dir_fd, id, segment_size, 0, &map, err);
+    if (rc != AC_OK) return rc;
+    rc = ac_index_obtain(&index, dir, dir_fd, map, segment_size, &built, err);
+    ac_map_release(map);
+    if (rc != AC_OK) return rc;
     *out = index.max_ts_ns;
     ac_index_free(&index);
     return AC_OK;
@@ -90,21 +86,27 @@ static int open_archive_day(const char *root, uint64_t timestamp_ns, unsigned mo
     return fd;
 }
 
-/* Renames where possible; across file systems copies, syncs, and only then removes. */
+/* Renames where possible; across file systems copies, syncs, and only then removes. What is in the
+ * archive already is never replaced. */
 static int move_file(int from_dir, const char *name, int to_dir, unsigned mode) {
+    char temporary[AC_NAME_MAX + 8];
     struct stat info;
-    int rc = ac_os_move(from_dir, name, to_dir, name);
+    int rc = ac_os_move_new(from_dir, name, to_dir, name);
     if (rc != -EXDEV) return rc;
     int from = ac_os_open_at(from_dir, name, O_RDONLY, 0);
     if (from < 0) return from;
-    int to = ac_os_open_at(to_dir, name, O_RDWR | O_CREAT | O_TRUNC, mode);
+    snprintf(temporary, sizeof temporary, "%s.tmp", name);
+    int to = ac_os_open_at(to_dir, temporary, O_RDWR | O_CREAT | O_TRUNC, mode);
     rc = to < 0 ? to : ac_os_stat(from, &info);
     if (rc >= 0) rc = ac_os_copy(from, to, (uint64_t)info.st_size);
     if (rc == 0) rc = ac_os_sync(to);
-    if (rc == 0) rc = ac_os_sync_dir(to_dir);
     ac_os_close(from);
     ac_os_close(to);
-    return rc == 0 ? ac_os_unlink(from_dir, name) : rc;
+    if (rc == 0) rc = ac_os_move_new(to_dir, temporary, to_dir, name);
+    if (rc == 0) rc = ac_os_sync_dir(to_dir);
+    if (rc == 0) return ac_os_unlink(from_dir, name);
+    ac_os_unlink(to_dir, temporary);
+    return rc;
 }
 
 static int archive_segment(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
@@ -114,11 +116,18 @@ static int archive_segment(const ac_directory_t *dir, int dir_fd, const ac_write
     ac_segment_name(index, id, ".idx");
     int day = open_archive_day(config->archive, newest_ns, ac_directory_mode(dir->mode));
     if (day < 0) return ac_fail_os(err, day, config->archive, "cannot open the archive");
-    int rc = move_file(dir_fd, index, day, dir->mode);
-    if (rc == 0 || rc == -ENOENT) rc = move_file(dir_fd, segment, day, dir->mode);
+    int rc = move_file(dir_fd, segment, day, dir->mode);
+    if (rc == 0) {
+        rc = move_file(dir_fd, index, day, dir->mode);
+        if (rc == -ENOENT) rc = 0;
+    }
     if (rc == 0) rc = ac_os_sync_dir(day);
     if (rc == 0) rc = ac_os_sync_dir(dir_fd);
     ac_os_close(day);
+    if (rc == -EEXIST)
+        return ac_fail(err, AC_E_SYSTEM, EEXIST, config->archive, 0,
+                       "has a %s of that day already; give each queue an archive of its own",
+                       segment);
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, segment, "cannot archive") : AC_OK;
 }
 
@@ -132,8 +141,8 @@ static int delete_segment(const ac_directory_t *dir, int dir_fd, uint32_t id, ac
 }
 
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-              uint64_t segment_size, uint64_t head_segment, uint64_t head_offset, uint64_t *deleted,
-              uint64_t *archived, ac_error_t *err) {
+              uint64_t segment_size, uint64_t head_segment, uint64_t head_offset, uint64_t stop,
+              uint64_t *deleted, uint64_t *archived, ac_error_t *err) {
     ac_slowest_t slowest;
     uint32_t *ids = NULL;
     size_t count = 0;
@@ -147,7 +156,7 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
     uint64_t now_ns = ac_os_now_ns();
     for (size_t i = 0; i < count && rc == AC_OK; i++) {
         uint64_t newest_ns = 0;
-        if (ids[i] >= head_segment || ids[i] >= needed) break;
+        if (ids[i] >= stop || ids[i] >= needed) break;
         if (config->retain_ns || config->archive)
             rc = newest_timestamp(dir, dir_fd, ids[i], segment_size, &newest_ns, err);
         if (rc != AC_OK) break;

@@ -16,10 +16,10 @@ int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_con
                       uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
                       ac_slowest_t *out, ac_error_t *err);
 
-/* Deletes or archives what the configuration allows among the segments before head_segment.
+/* Deletes or archives what the configuration allows among the segments before `stop`.
  * A segment that a live reader still needs stays, whatever age or size say. */
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-              uint64_t segment_size, uint64_t head_segment, uint64_t head_offset, uint64_t *deleted,
-              uint64_t *archived, ac_error_t *err);
+              uint64_t segment_size, uint64_t head_segment, uint64_t head_offset, uint64_t stop,
+              uint64_t *deleted, uint64_t *archived, ac_error_t *err);
 
 #endif

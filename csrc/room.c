@@ -6,24 +6,33 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum {
     POPULATE_AHEAD_MAX = 64
-        << 20,              /* how far the housekeeper keeps pages in place ahead of a busy … */
-    POPULATE_NOW = 1 << 20, /* what the writer does itself when it outran the housekeeper */
-    PREPARE_WAIT_MS = 2000
+        << 20,             /* how far the housekeeper keeps pages in place ahead of a busy … */
+    POPULATE_NOW = 1 << 20 /* what the writer does itself when it outran the housekeeper */
 };
 
 static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
+/* "No limit" is often said with the largest number there is. */
+static uint64_t add_up(uint64_t a, uint64_t b) {
+    return a <= UINT64_MAX - b ? a + b : UINT64_MAX;
+}
+
 /* Where the segment is full by configuration. */
 static uint64_t segment_end(const ac_writer_t *writer) {
-    uint64_t by_roll = writer->config.roll_bytes ? AC_SEGMENT_DATA + writer->config.roll_bytes
-                                                 : writer->segment_size;
+    uint64_t by_roll = writer->config.roll_bytes
+                           ? add_up(AC_SEGMENT_DATA, writer->config.roll_bytes)
+                           : writer->segment_size;
     return least(by_roll, writer->segment_size);
+}
+
+void ac_writer_roll_after(ac_writer_t *writer, uint64_t first_timestamp_ns) {
+    if (writer->config.roll_ns)
+        writer->timestamp_limit = add_up(first_timestamp_ns, writer->config.roll_ns);
 }
 
 static uint64_t logical(const ac_writer_t *writer, uint64_t segment, uint64_t offset) {
@@ -56,9 +65,11 @@ void ac_writer_set_limits(ac_writer_t *writer) {
     }
     int closed = ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN;
     if (closed || writer->reserved || config->flush_mode == AC_FLUSH_SYNC) limit = 0;
-    writer->limit = limit;
-    writer->seq_limit =
-        config->roll_messages ? writer->segment_first_seq + config->roll_messages : UINT64_MAX;
+    ac_exchange_seq_cst_u64(&writer->limit, limit);
+    if (ac_load_seq_cst_u32(&writer->poisoned)) ac_store_relaxed_u64(&writer->limit, 0);
+    writer->seq_limit = config->roll_messages
+                            ? add_up(writer->segment_first_seq, config->roll_messages)
+                            : UINT64_MAX;
 }
 
 /* Populates the active segment on to `need` (relative to the start, or ahead of the writer when 0). Under
@@ -106,8 +117,8 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
     uint64_t populated = AC_SEGMENT_DATA;
     pthread_mutex_lock(&writer->mutex);
     uint32_t id = writer->map->segment + 1;
-    int needed = writer->next == NULL;
-    writer->preparing = needed;
+    int needed = writer->next == NULL && !writer->preparing;
+    if (needed) writer->preparing = 1;
     pthread_mutex_unlock(&writer->mutex);
     if (!needed) return AC_OK;
     int rc = ac_segment_create(&writer->dir, writer->dir_fd, id, writer->segment_size, &next, err);
@@ -126,20 +137,20 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
     return rc;
 }
 
-/* Waits for the housekeeper if it is at it, else creates the segment here. */
+/* Waits for the housekeeper if it is at it, else creates the segment here. It cannot be given up: two who
+ * create the same file would spoil it for each other, and the disk is as slow for either. */
 static int obtain_next(ac_writer_t *writer, ac_error_t *err) {
-    struct timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec += PREPARE_WAIT_MS / 1000;
-    int ready = 0;
-    pthread_mutex_lock(&writer->mutex);
-    while (!(ready = writer->next != NULL) && writer->preparing)
-        if (pthread_cond_timedwait(&writer->prepared, &writer->mutex, &deadline) == ETIMEDOUT)
-            break;
-    pthread_mutex_unlock(&writer->mutex);
-    if (ready) return AC_OK;
-    writer->rolls_unprepared++;
-    return ac_writer_prepare_next(writer, err);
+    for (int waited = 0;; waited = 1) {
+        pthread_mutex_lock(&writer->mutex);
+        while (!writer->next && writer->preparing)
+            pthread_cond_wait(&writer->prepared, &writer->mutex);
+        int ready = writer->next != NULL;
+        pthread_mutex_unlock(&writer->mutex);
+        if (ready) return AC_OK;
+        if (!waited) ac_count_u64(&writer->rolls_unprepared, 1);
+        int rc = ac_writer_prepare_next(writer, err);
+        if (rc != AC_OK) return rc;
+    }
 }
 
 void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset) {
@@ -177,7 +188,7 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     ac_writer_enter(writer, writer->map, AC_SEGMENT_DATA); /* map and offset change together */
     pthread_mutex_unlock(&writer->mutex);
     ac_segment_seal(old);
-    writer->rolls++;
+    ac_count_u64(&writer->rolls, 1);
     if (writer->config.inline_housekeeping) return ac_writer_seal_pending(writer, err);
     ac_housekeeper_nudge(&writer->disk);
     return AC_OK;
@@ -193,7 +204,7 @@ static int room_in_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err)
     if (rc != AC_OK) return rc;
     uint64_t from = slowest.live ? logical(writer, slowest.segment, slowest.offset)
                                  : logical(writer, segment, writer->offset);
-    writer->capacity_known = from + writer->config.capacity_bytes;
+    writer->capacity_known = add_up(from, writer->config.capacity_bytes);
     return end <= writer->capacity_known;
 }
 
@@ -212,7 +223,7 @@ static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err
             return ac_fail(err, AC_E_TIMEOUT, 0, writer->dir.path, 0,
                            "no reader made room within %llu ms",
                            (unsigned long long)(waited / 1000000));
-        writer->capacity_waits++;
+        ac_count_u64(&writer->capacity_waits, 1);
         ac_os_sleep_ns(pause);
         if (pause < 2000000) pause *= 2;
     }
@@ -226,11 +237,9 @@ static int must_roll(const ac_writer_t *writer, uint64_t size, uint64_t timestam
 }
 
 static int may_append(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns, ac_error_t *err) {
-    uint32_t state = ac_load_relaxed_u32(&writer->state);
     const char *path = writer->dir.path;
-    if (state == AC_STATE_FORKED)
-        return ac_fail(err, AC_E_FORKED, 0, path, 0, "opened before fork; open it again here");
-    if (state != AC_STATE_OPEN) return ac_fail(err, AC_E_CLOSED, 0, path, 0, "writer is closed");
+    int rc = ac_writer_usable(writer, err);
+    if (rc != AC_OK) return rc;
     if (writer->reserved)
         return ac_fail(err, AC_E_RESERVED, 0, path, 0, "a reservation is open; finish it first");
     int poisoned = (int)ac_load_acquire_u32(&writer->poisoned);
@@ -242,6 +251,10 @@ static int may_append(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
                        "needs %llu bytes, a segment holds %llu; use a larger segment_size",
                        (unsigned long long)size,
                        (unsigned long long)(writer->segment_size - AC_SEGMENT_DATA));
+    if (writer->config.capacity_bytes && size > writer->config.capacity_bytes)
+        return ac_fail(err, AC_E_TOO_LARGE, 0, path, 0,
+                       "needs %llu bytes, the capacity is %llu; no reader could make room",
+                       (unsigned long long)size, (unsigned long long)writer->config.capacity_bytes);
     if (timestamp_ns < writer->last_timestamp_ns)
         return ac_fail(err, AC_E_TIMESTAMP, 0, path, 0, "%llu is before the last record's %llu",
                        (unsigned long long)timestamp_ns,
@@ -264,8 +277,7 @@ int ac_writer_make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_n
     }
     if (rc == AC_OK) rc = populate_now(writer, size, err);
     if (rc != AC_OK) return rc;
-    if (writer->config.roll_ns && writer->offset == AC_SEGMENT_DATA)
-        writer->timestamp_limit = timestamp_ns + writer->config.roll_ns;
+    if (writer->offset == AC_SEGMENT_DATA) ac_writer_roll_after(writer, timestamp_ns);
     ac_writer_set_limits(writer);
     pthread_mutex_lock(&writer->mutex);
     int work = writer->want_next || writer->populated < writer->segment_size;

@@ -18,14 +18,12 @@ static int is_known(const ac_reader_t *reader, uint32_t segment) {
 static int build_index(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_index_t *index,
                        ac_error_t *err) {
     ac_map_t *map;
-    int rc = ac_index_load(index, &reader->dir, dir_fd, segment, reader->segment_size, NULL);
-    if (rc == AC_OK && index->count > 0) return AC_OK;
-    ac_index_free(index);
-    rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, &map, err);
+    int built;
+    int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, &map, err);
     if (rc != AC_OK) return rc;
-    rc = ac_index_extend(index, map);
+    rc = ac_index_obtain(index, &reader->dir, dir_fd, map, reader->segment_size, &built, err);
     ac_map_release(map);
-    return rc < 0 ? ac_fail_os(err, rc, reader->dir.path, "index") : AC_OK;
+    return rc;
 }
 
 static int catalogue_add(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_error_t *err) {
@@ -85,7 +83,6 @@ static int catalogue_refresh(ac_reader_t *reader, ac_error_t *err) {
 static int catalogue_extend_tail(ac_reader_t *reader, ac_error_t *err) {
     for (size_t i = reader->catalogue_count; i-- > 0;) {
         ac_index_t *index = &reader->catalogue[i];
-        if (index->count > 0 && index->end == 0) break; /* loaded from a file: sealed, complete */
         int rc = ac_reader_enter(reader, index->segment, AC_SEGMENT_DATA, err);
         if (rc == AC_E_CORRUPT && reader->skip_corrupt) continue;
         if (rc != AC_OK) return rc;

@@ -97,6 +97,7 @@ static const char *check_header(const ac_index_header_t *header, uint32_t segmen
     if (header->entry_stride == 0) return "stride is 0";
     if (header->entry_count > (file_size - sizeof *header) / sizeof(ac_index_entry_t))
         return "shorter than it says";
+    if (header->entry_count > segment_size / AC_ALIGNMENT) return "has more entries than records";
     if (header->min_seq > header->max_seq || header->min_ts_ns > header->max_ts_ns)
         return "bounds are reversed";
     return NULL;
@@ -154,6 +155,49 @@ int ac_index_load(ac_index_t *index, const ac_directory_t *dir, int dir_fd, uint
     return AC_OK;
 }
 
+static int names(const ac_index_entry_t *entry, const ac_message_t *message) {
+    return message->seq == entry->seq && message->timestamp_ns == entry->timestamp_ns;
+}
+
+/* Are the bounds right? In an ordered segment the first and the last record are them; whoever has another
+ * order is walked. */
+static int confirm(ac_index_t *index, const ac_map_t *map) {
+    ac_message_t message;
+    const char *why;
+    if (index->count == 0 || index->seq_unordered || index->time_unordered) return 0;
+    const ac_index_entry_t *first = index->entries, *last = &index->entries[index->count - 1];
+    if (first->offset != AC_SEGMENT_DATA || first->seq != index->min_seq ||
+        first->timestamp_ns != index->min_ts_ns ||
+        ac_record_inspect(map->base, map->size, first->offset, map->segment, AC_CHECK_HEADER,
+                          &message, &why) != AC_RECORD_GOOD ||
+        !names(first, &message))
+        return 0;
+    ac_index_t tail = {.end = last->offset, .segment = map->segment};
+    if (ac_index_extend(&tail, map) < 0) return 0;
+    int fits = tail.count > 0 && tail.entries[0].offset == last->offset &&
+               tail.entries[0].seq == last->seq &&
+               tail.entries[0].timestamp_ns == last->timestamp_ns && !tail.seq_unordered &&
+               !tail.time_unordered && tail.max_seq == index->max_seq &&
+               tail.max_ts_ns == index->max_ts_ns;
+    index->end = tail.end;
+    index->records = (index->count - 1) * AC_INDEX_STRIDE + tail.records;
+    ac_index_free(&tail);
+    return fits;
+}
+
+int ac_index_obtain(ac_index_t *index, const ac_directory_t *dir, int dir_fd, const ac_map_t *map,
+                    uint64_t segment_size, int *built, ac_error_t *err) {
+    *built = 0;
+    int rc = ac_index_load(index, dir, dir_fd, map->segment, segment_size, NULL);
+    if (rc == AC_OK && confirm(index, map)) return AC_OK;
+    ac_index_free(index);
+    *built = 1;
+    rc = ac_index_extend(index, map);
+    if (rc == 0) return AC_OK;
+    ac_index_free(index);
+    return ac_fail_os(err, rc, dir->path, "index");
+}
+
 static uint64_t key_of(const ac_index_entry_t *entry, int by_time) {
     return by_time ? entry->timestamp_ns : entry->seq;
 }
@@ -176,7 +220,7 @@ uint64_t ac_index_lookup(const ac_index_t *index, const ac_map_t *map, int by_ti
     const char *why;
     if (ac_record_inspect(map->base, map->size, entry->offset, map->segment, AC_CHECK_PAYLOAD,
                           &message, &why) != AC_RECORD_GOOD ||
-        message.seq != entry->seq || message.timestamp_ns != entry->timestamp_ns)
+        !names(entry, &message))
         return AC_SEGMENT_DATA;
     return entry->offset;
 }

@@ -62,6 +62,11 @@ int ac_index_save(const ac_index_t *index, const ac_directory_t *dir, int dir_fd
 int ac_index_load(ac_index_t *index, const ac_directory_t *dir, int dir_fd, uint32_t segment,
                   uint64_t segment_size, ac_error_t *err);
 
+/* The index of a mapped segment as its records bear it out: the file's if first and last of it are as it
+ * says, else built anew (*built = 1). AC_OK or out of memory. */
+int ac_index_obtain(ac_index_t *index, const ac_directory_t *dir, int dir_fd, const ac_map_t *map,
+                    uint64_t segment_size, int *built, ac_error_t *err);
+
 /* The offset from which a walk finds the first record with seq (or timestamp) >= value; checked
  * against the segment, so it is safe even if the index lies. */
 uint64_t ac_index_lookup(const ac_index_t *index, const ac_map_t *map, int by_time, uint64_t value);

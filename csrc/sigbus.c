@@ -62,7 +62,23 @@ static void on_sigbus(int number, siginfo_t *info, void *context) {
     errno = saved;
 }
 
+/* A child must not find the list locked by a thread that it does not have. */
+static void before_fork(void) {
+    pthread_mutex_lock(&slots_lock);
+}
+
+static void after_fork(void) {
+    pthread_mutex_unlock(&slots_lock);
+}
+
 static int install(void) {
+    static int fork_handlers;
+    if (!fork_handlers) {
+        int rc = pthread_atfork(before_fork, after_fork, after_fork);
+        if (rc != 0) return -rc;
+        fork_handlers = 1;
+    }
+
     struct sigaction action = {.sa_sigaction = on_sigbus,
                                .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     sigemptyset(&action.sa_mask);

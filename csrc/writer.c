@@ -43,9 +43,12 @@ static int check_config(const char *path, const ac_writer_config_t *config, ac_e
 static void on_fork(ac_task_t *task) {
     ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, pages));
     ac_store_relaxed_u32(&writer->state, AC_STATE_FORKED);
-    writer->limit = 0;
+    ac_store_relaxed_u64(&writer->limit, 0);
     writer->lock.mapping = NULL; /* not inherited */
     writer->attended = 0;        /* nor are the connections */
+    /* Perhaps held by a thread that does not exist here. */
+    pthread_mutex_init(&writer->mutex, NULL);
+    pthread_mutex_init(&writer->sync_mutex, NULL);
 }
 
 /* Opens the control block, creating an empty queue if there is none. */
@@ -87,8 +90,7 @@ static void resume_roll_limits(ac_writer_t *writer) {
                           AC_CHECK_HEADER, &first, &why) != AC_RECORD_GOOD)
         return;
     writer->segment_first_seq = first.seq;
-    if (writer->config.roll_ns)
-        writer->timestamp_limit = first.timestamp_ns + writer->config.roll_ns;
+    ac_writer_roll_after(writer, first.timestamp_ns);
 }
 
 static int enter_end(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
@@ -202,7 +204,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);
     pthread_mutex_init(&writer->populate_mutex, NULL);
-    pthread_mutex_init(&writer->files_mutex, NULL);
+    pthread_mutex_init(&writer->retain_mutex, NULL);
     pthread_cond_init(&writer->prepared, NULL);
     return writer;
 }
@@ -247,12 +249,12 @@ void ac_writer_wake(ac_writer_t *writer) {
     ac_control_t *control = writer->control;
     if (ac_load_relaxed_u64(&control->parked)) {
         uint64_t bits = ac_exchange_seq_cst_u64(&control->parked, 0);
-        if (bits && writer->attended) writer->wakeups += ac_callers_wake(&writer->callers, bits);
+        if (bits && writer->attended)
+            ac_count_u64(&writer->wakeups, ac_callers_wake(&writer->callers, bits));
     }
-    if (ac_load_relaxed_u32(
-            &control->waiters_pending)) { /* other programs' readers, on the futex */
+    if (ac_load_relaxed_u32(&control->waiters_pending)) { /* other programs, on the futex */
         ac_os_futex_wake(&control->notify_seq, INT_MAX);
-        writer->wakeups++;
+        ac_count_u64(&writer->wakeups, 1);
     }
 }
 
@@ -272,9 +274,12 @@ static int check_length(const ac_writer_t *writer, size_t length, ac_error_t *er
     return ac_fail(err, AC_E_TOO_LARGE, 0, writer->dir.path, 0, "%zu bytes are too many", length);
 }
 
-/* In sync mode nothing may return before it is durable. */
+/* In sync mode nothing may return before it is durable, in batch mode not more than the agreed bytes. */
 static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
-    if (writer->config.flush_mode != AC_FLUSH_SYNC || seq < 0) return seq;
+    int mode = writer->config.flush_mode;
+    if (mode == AC_FLUSH_ASYNC || seq < 0) return seq;
+    if (mode == AC_FLUSH_BATCH && ac_writer_unsynced(writer) <= writer->config.batch_bytes)
+        return seq;
     int64_t durable = ac_writer_flush(writer, err);
     return durable < 0 ? durable : seq;
 }
@@ -322,8 +327,9 @@ int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size
     if (rc != AC_OK) return rc;
     uint64_t now = timestamps_ns ? timestamps_ns[0] : ac_writer_now(writer, ac_os_now_ns());
     uint64_t newest = timestamps_ns ? timestamps_ns[count - 1] : now;
-    if (writer->offset + size > writer->limit || writer->seq + count > writer->seq_limit ||
-        now < writer->last_timestamp_ns || newest >= writer->timestamp_limit) {
+    if (writer->offset + size > ac_load_relaxed_u64(&writer->limit) ||
+        writer->seq + count > writer->seq_limit || now < writer->last_timestamp_ns ||
+        newest >= writer->timestamp_limit) {
         rc = ac_writer_make_room(writer, size, now, err);
         if (rc != AC_OK) return rc;
     }
@@ -346,10 +352,10 @@ int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size
     }
     ac_store_release_u32(ac_record_commit_word(writer->base + writer->offset),
                          (uint32_t)items[0].length + 1);
-    writer->last_timestamp_ns = newest;
-    writer->payload_bytes += total_payload;
-    writer->record_bytes += size;
-    writer->batches++;
+    ac_store_relaxed_u64(&writer->last_timestamp_ns, newest);
+    ac_count_u64(&writer->payload_bytes, total_payload);
+    ac_count_u64(&writer->record_bytes, size);
+    ac_count_u64(&writer->batches, 1);
     ac_writer_publish(writer, offset, first_seq + count);
     return settle(writer, (int64_t)first_seq, err);
 }
@@ -360,7 +366,7 @@ int ac_writer_reserve(ac_writer_t *writer, size_t length, void **room, ac_error_
         rc = ac_writer_make_room(writer, ac_record_size(length), writer->last_timestamp_ns, err);
     if (rc != AC_OK) return rc;
     writer->reserved = length + 1;
-    writer->limit = 0;
+    ac_store_relaxed_u64(&writer->limit, 0);
     *room = writer->base + writer->offset + AC_HEADER_SIZE;
     return AC_OK;
 }
@@ -399,27 +405,26 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
                         .type_id = (uint16_t)type_id};
     ac_record_write_header(at, length, ac_crc32(at + AC_HEADER_SIZE, length), &stamp, writer->seed);
     ac_store_release_u32(ac_record_commit_word(at), length + 1);
+    if (writer->offset == AC_SEGMENT_DATA) ac_writer_roll_after(writer, timestamp_ns);
     writer->reserved = 0;
     writer->last_record = writer->offset;
-    writer->last_timestamp_ns = timestamp_ns;
-    writer->payload_bytes += length;
-    writer->record_bytes += ac_record_size(length);
+    ac_store_relaxed_u64(&writer->last_timestamp_ns, timestamp_ns);
+    ac_count_u64(&writer->payload_bytes, length);
+    ac_count_u64(&writer->record_bytes, ac_record_size(length));
     ac_writer_publish(writer, writer->offset + ac_record_size(length), writer->seq + 1);
     ac_writer_set_limits(writer);
     return settle(writer, (int64_t)stamp.seq, err);
 }
 
 int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err) {
-    uint32_t state = ac_load_relaxed_u32(&writer->state);
-    if (state != AC_STATE_OPEN)
-        return ac_fail(err, state == AC_STATE_FORKED ? AC_E_FORKED : AC_E_CLOSED, 0,
-                       writer->dir.path, 0, "writer is closed");
+    int rc = ac_writer_usable(writer, err);
+    if (rc != AC_OK) return rc;
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     if (timestamp_ns < writer->last_timestamp_ns)
         return ac_fail(err, AC_E_TIMESTAMP, 0, writer->dir.path, 0,
                        "%llu is before the last record's", (unsigned long long)timestamp_ns);
     /* From now on an older record would break the promise. */
-    writer->last_timestamp_ns = timestamp_ns;
+    ac_store_relaxed_u64(&writer->last_timestamp_ns, timestamp_ns);
     ac_store_release_u64(&writer->control->watermark_ns, timestamp_ns);
     ac_fetch_add_seq_cst_u32(&writer->control->notify_seq, 1);
     ac_writer_wake(writer);
@@ -430,24 +435,43 @@ int ac_writer_mark_ready(ac_writer_t *writer, const char *json, ac_error_t *err)
     size_t length = strlen(json);
     if (length > READY_MAX)
         return ac_fail(err, AC_E_ARGUMENT, 0, writer->dir.path, 0, "READY of %zu bytes", length);
-    if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN)
-        return ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
+    int rc = ac_writer_usable(writer, err);
+    if (rc != AC_OK) return rc;
     return ac_file_publish(&writer->dir, writer->dir_fd, "READY", json, length, err);
+}
+
+int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err) {
+    uint32_t state = ac_load_relaxed_u32(&writer->state);
+    if (state == AC_STATE_OPEN) return AC_OK;
+    if (state == AC_STATE_FORKED)
+        return ac_fail(err, AC_E_FORKED, 0, writer->dir.path, 0,
+                       "opened before fork; open it again here");
+    return ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
+}
+
+int ac_writer_visit(ac_writer_t *writer, uint64_t *segment, uint64_t *offset, uint64_t *sealing,
+                    ac_error_t *err) {
+    int rc = ac_writer_usable(writer, err);
+    if (rc != AC_OK) return rc;
+    pthread_mutex_lock(&writer->mutex);
+    int open = writer->map != NULL;
+    *segment = open ? writer->map->segment : 0;
+    *offset = ac_load_relaxed_u64(&writer->offset);
+    *sealing = writer->sealing ? writer->sealing->map->segment : *segment;
+    pthread_mutex_unlock(&writer->mutex);
+    if (!open) return ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
+    return ac_directory_open(&writer->dir, err);
 }
 
 int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *live_readers,
                          ac_error_t *err) {
     ac_slowest_t slowest;
-    pthread_mutex_lock(&writer->files_mutex);
-    pthread_mutex_lock(&writer->mutex);
-    int open = writer->map != NULL;
-    uint64_t segment = open ? writer->map->segment : 0;
-    uint64_t offset = ac_load_relaxed_u64(&writer->offset);
-    pthread_mutex_unlock(&writer->mutex);
-    int rc = open ? ac_slowest_reader(&writer->dir, writer->dir_fd, &writer->config,
-                                      writer->segment_size, segment, offset, &slowest, err)
-                  : ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
-    pthread_mutex_unlock(&writer->files_mutex);
+    uint64_t segment = 0, offset = 0, sealing;
+    int dir_fd = ac_writer_visit(writer, &segment, &offset, &sealing, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_slowest_reader(&writer->dir, dir_fd, &writer->config, writer->segment_size, segment,
+                               offset, &slowest, err);
+    ac_os_close(dir_fd);
     if (rc != AC_OK) return rc;
     uint64_t head = segment * writer->segment_size + offset;
     uint64_t tail = slowest.segment * writer->segment_size + slowest.offset;
@@ -472,21 +496,21 @@ void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     out->segment = writer->map ? writer->map->segment : writer->recovery.end_segment;
     out->last_error_errno = writer->last_errno;
     memcpy(out->last_error, writer->last_error, sizeof out->last_error);
+    out->queue_id = writer->control_map ? ac_load_relaxed_u64(&writer->control->queue_id) : 0;
     pthread_mutex_unlock(&writer->mutex);
     out->next_seq = ac_load_acquire_u64(&writer->seq);
     out->messages = out->next_seq - writer->first_seq;
     out->offset = ac_load_relaxed_u64(&writer->offset);
-    out->payload_bytes = writer->payload_bytes;
-    out->record_bytes = writer->record_bytes;
-    out->batches = writer->batches;
-    out->rolls = writer->rolls;
-    out->rolls_unprepared = writer->rolls_unprepared;
-    out->wakeups = writer->wakeups;
-    out->clock_steps = writer->clock_steps;
-    out->capacity_waits = writer->capacity_waits;
-    out->last_timestamp_ns = writer->last_timestamp_ns;
+    out->payload_bytes = ac_load_relaxed_u64(&writer->payload_bytes);
+    out->record_bytes = ac_load_relaxed_u64(&writer->record_bytes);
+    out->batches = ac_load_relaxed_u64(&writer->batches);
+    out->rolls = ac_load_relaxed_u64(&writer->rolls);
+    out->rolls_unprepared = ac_load_relaxed_u64(&writer->rolls_unprepared);
+    out->wakeups = ac_load_relaxed_u64(&writer->wakeups);
+    out->clock_steps = ac_load_relaxed_u64(&writer->clock_steps);
+    out->capacity_waits = ac_load_relaxed_u64(&writer->capacity_waits);
+    out->last_timestamp_ns = ac_load_relaxed_u64(&writer->last_timestamp_ns);
     out->epoch = writer->epoch;
-    out->queue_id = writer->control_map ? ac_load_relaxed_u64(&writer->control->queue_id) : 0;
     out->segment_size = writer->segment_size;
     if (!writer->attended) return;
     pthread_mutex_lock(&writer->callers.mutex);
@@ -539,15 +563,13 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     if (rc == AC_OK) rc = leave_clean(writer, err);
     if (writer->attended) ac_doorman_leave(&writer->callers);
     writer->attended = 0;
-    pthread_mutex_lock(&writer->files_mutex);
     pthread_mutex_lock(&writer->sync_mutex);
     pthread_mutex_lock(&writer->mutex);
     ac_store_relaxed_u32(&writer->state, AC_STATE_CLOSED);
-    writer->limit = 0;
+    ac_store_relaxed_u64(&writer->limit, 0);
     release_everything(writer);
     pthread_mutex_unlock(&writer->mutex);
     pthread_mutex_unlock(&writer->sync_mutex);
-    pthread_mutex_unlock(&writer->files_mutex);
     return rc;
 }
 

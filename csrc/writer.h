@@ -28,14 +28,16 @@ typedef struct ac_sealing {
     uint64_t end;      /* behind its last record */
     uint64_t synced;   /* everything before is on disk */
     uint64_t next_seq; /* of the record after its last */
+    int seal_synced;
     struct ac_sealing *next;
 } ac_sealing_t;
 
 struct ac_writer {
-    /* Appender only; offset and seq are also read by other threads. */
+    /* Written by the appender; what statistics and flushes look at is stored atomically. */
     uint8_t *base;
     uint64_t offset;
-    uint64_t limit; /* a record must end at or below it to take the fast path */
+    uint64_t
+        limit; /* a record must end at or below it to take the fast path; any thread may lower it */
     uint64_t seq;
     uint64_t seq_limit;
     uint64_t last_timestamp_ns;
@@ -90,14 +92,21 @@ struct ac_writer {
 
     pthread_mutex_t populate_mutex;
 
-    /* Held across a retention run or a look at the readers: two runs would trip over each other's
-     * deletions, and dir_fd has to stay open meanwhile. Taken before the others. */
-    pthread_mutex_t files_mutex;
-
     /* Held across a whole sync: callers that queue up behind it find their work done. */
     pthread_mutex_t sync_mutex;
+    uint64_t durable_position[2]; /* what index.meta says: segment, offset */
+
+    pthread_mutex_t retain_mutex;
     uint64_t retention_due_ns, heartbeat_due_ns;
 };
+
+int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
+
+/* For calls from any thread that look at the directory: an fd of it that is theirs (a writer closed
+ * meanwhile takes its own away, and the number may soon name something else), the head of the queue, and
+ * the first segment whose sealing is not finished. */
+int ac_writer_visit(ac_writer_t *writer, uint64_t *segment, uint64_t *offset, uint64_t *sealing,
+                    ac_error_t *err);
 
 /* Wakes whoever said that it sleeps. */
 void ac_writer_wake(ac_writer_t *writer);
@@ -121,7 +130,7 @@ static inline void ac_writer_publish(ac_writer_t *writer, uint64_t end, uint64_t
 /* The clock, held at the last timestamp if it went back. */
 static inline uint64_t ac_writer_now(ac_writer_t *writer, uint64_t clock_ns) {
     if (AC_LIKELY(clock_ns >= writer->last_timestamp_ns)) return clock_ns;
-    writer->clock_steps++;
+    ac_count_u64(&writer->clock_steps, 1);
     return writer->last_timestamp_ns;
 }
 
@@ -143,9 +152,9 @@ static inline int64_t ac_writer_put(ac_writer_t *writer, const void *payload, ui
     ac_store_release_u32(ac_record_commit_word(at), length + 1);
     uint64_t size = ac_record_size(length);
     writer->last_record = writer->offset;
-    writer->last_timestamp_ns = timestamp_ns;
-    writer->payload_bytes += length;
-    writer->record_bytes += size;
+    ac_store_relaxed_u64(&writer->last_timestamp_ns, timestamp_ns);
+    ac_count_u64(&writer->payload_bytes, length);
+    ac_count_u64(&writer->record_bytes, size);
     ac_writer_publish(writer, writer->offset + size, seq + 1);
     return (int64_t)seq;
 }
@@ -156,7 +165,7 @@ static inline int64_t ac_writer_try_append(ac_writer_t *writer, const void *payl
                                            uint64_t cause_source, uint64_t cause_seq) {
     if (AC_UNLIKELY(length >= UINT32_MAX || type_id > AC_TYPE_MAX)) return AC_E_SLOW;
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
-    if (AC_UNLIKELY(writer->offset + ac_record_size(length) > writer->limit ||
+    if (AC_UNLIKELY(writer->offset + ac_record_size(length) > ac_load_relaxed_u64(&writer->limit) ||
                     writer->seq >= writer->seq_limit || timestamp_ns < writer->last_timestamp_ns ||
                     timestamp_ns >= writer->timestamp_limit))
         return AC_E_SLOW;
@@ -167,6 +176,7 @@ static inline int64_t ac_writer_try_append(ac_writer_t *writer, const void *payl
 /* room.c: makes room for `size` bytes of records, rolling, populating and waiting as needed. */
 int ac_writer_make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns, ac_error_t *err);
 void ac_writer_set_limits(ac_writer_t *writer);
+void ac_writer_roll_after(ac_writer_t *writer, uint64_t first_timestamp_ns);
 int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err);
 void ac_writer_populate_ahead(ac_writer_t *writer);
 void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);

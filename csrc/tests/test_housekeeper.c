@@ -1,0 +1,105 @@
+#include "housekeeper.h"
+
+#include "queue.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+
+typedef struct counted {
+    ac_task_t task; /* first */
+    uint64_t turns;
+    uint64_t pause_ns, every_ns;
+    uint32_t forked;
+} counted_t;
+
+static uint64_t take_turn(ac_task_t *task, uint64_t now_ns) {
+    counted_t *counted = (counted_t *)(void *)task;
+    ac_os_sleep_ns(counted->pause_ns);
+    __atomic_fetch_add(&counted->turns, 1, __ATOMIC_SEQ_CST);
+    return counted->every_ns ? now_ns + counted->every_ns : UINT64_MAX;
+}
+
+static void on_fork(ac_task_t *task) {
+    ((counted_t *)(void *)task)->forked = 1;
+}
+
+static void wait_for(counted_t *counted, uint64_t turns) {
+    uint64_t deadline = ac_os_monotonic_ns() + 20000000000u;
+    while (ac_load_seq_cst_u64(&counted->turns) < turns) {
+        CHECK(ac_os_monotonic_ns() < deadline);
+        ac_os_sleep_ns(100000);
+    }
+}
+
+static void add(counted_t *counted, enum ac_lane lane) {
+    counted->task.run = take_turn;
+    counted->task.forked = on_fork;
+    counted->task.lane = lane;
+    CHECK_EQUAL(ac_housekeeper_add(&counted->task), 0);
+}
+
+TEST(a_task_runs_when_nudged_and_when_it_is_due) {
+    counted_t nudged = {0}, timed = {.every_ns = 1000000};
+    add(&nudged, AC_LANE_MEMORY);
+    add(&timed, AC_LANE_DISK);
+    for (uint64_t i = 1; i <= 20; i++) {
+        ac_housekeeper_nudge(&nudged.task);
+        wait_for(&nudged, i);
+    }
+    ac_housekeeper_nudge(&timed.task);
+    wait_for(&timed, 5);
+    ac_housekeeper_remove(&nudged.task);
+    ac_housekeeper_remove(&timed.task);
+}
+
+TEST(a_nudge_during_a_turn_gives_another_one) {
+    counted_t counted = {.pause_ns = 20000000};
+    add(&counted, AC_LANE_MEMORY);
+    ac_housekeeper_nudge(&counted.task);
+    ac_os_sleep_ns(5000000);
+    ac_housekeeper_nudge(&counted.task);
+    wait_for(&counted, 1);
+    wait_for(&counted, 2);
+    ac_housekeeper_remove(&counted.task);
+}
+
+TEST(a_removed_task_is_not_running_and_never_will) {
+    for (int i = 0; i < 200; i++) {
+        counted_t counted = {.pause_ns = (uint64_t)(i % 5) * 20000};
+        add(&counted, i % 2 ? AC_LANE_DISK : AC_LANE_MEMORY);
+        ac_housekeeper_nudge(&counted.task);
+        ac_housekeeper_remove(&counted.task);
+        uint64_t turns = ac_load_seq_cst_u64(&counted.turns);
+        ac_housekeeper_nudge(&counted.task);
+        ac_os_sleep_ns(50000);
+        CHECK_EQUAL(ac_load_seq_cst_u64(&counted.turns), turns);
+    }
+}
+
+TEST(a_slow_task_in_one_lane_does_not_hold_up_the_other) {
+    counted_t slow = {.pause_ns = 300000000}, quick = {0};
+    add(&slow, AC_LANE_DISK);
+    add(&quick, AC_LANE_MEMORY);
+    ac_housekeeper_nudge(&slow.task);
+    for (uint64_t i = 1; i <= 10; i++) {
+        ac_housekeeper_nudge(&quick.task);
+        wait_for(&quick, i);
+    }
+    CHECK_EQUAL(ac_load_seq_cst_u64(&slow.turns), 0);
+    ac_housekeeper_remove(&slow.task);
+    ac_housekeeper_remove(&quick.task);
+}
+
+TEST(a_forked_child_is_told_and_starts_without_tasks) {
+    counted_t counted = {0};
+    add(&counted, AC_LANE_MEMORY);
+    pid_t child = fork();
+    if (child == 0) _exit(counted.forked ? 0 : 1);
+    int status;
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK_EQUAL(counted.forked, 0);
+    ac_housekeeper_nudge(&counted.task);
+    wait_for(&counted, 1);
+    ac_housekeeper_remove(&counted.task);
+}

@@ -1,0 +1,179 @@
+#include "position.h"
+
+#include "queue.h"
+
+#include <pthread.h>
+
+static ac_directory_t dir;
+static ac_error_t err;
+static ac_position_t position;
+static int created;
+
+static int open_directory(void) {
+    CHECK_OK(ac_directory_init(&dir, check_path("queue"), 0600, 1, &err), err);
+    int fd = ac_directory_open(&dir, &err);
+    CHECK_OK(fd, err);
+    return fd;
+}
+
+static int open_position(int fd, const char *name) {
+    memset(&position, 0, sizeof position);
+    return ac_position_open(&position, &dir, fd, name, 3, 64, &created, &err);
+}
+
+TEST(names_are_checked) {
+    static const char *const good[] = {"a", "A9", "x.y_z-1", "0"};
+    static const char *const bad[] = {"",   ".",   "..",  ".a",       "-a",
+                                      "_a", "a/b", "a b", "\xc3\xa4", "a\n"};
+    char longest[66];
+    memset(longest, 'a', sizeof longest);
+    longest[64] = 0;
+    CHECK(ac_reader_name_valid(longest));
+    longest[64] = 'a';
+    longest[65] = 0;
+    CHECK(!ac_reader_name_valid(longest));
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        CHECK(ac_reader_name_valid(good[i]));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK(!ac_reader_name_valid(bad[i]));
+}
+
+TEST(a_new_position_is_where_it_was_asked_for_and_stays_where_it_was_stored) {
+    int fd = open_directory();
+    uint64_t segment, offset;
+    struct stat info;
+    CHECK_OK(open_position(fd, "r"), err);
+    CHECK(created);
+    ac_position_get(&position, &segment, &offset);
+    CHECK_EQUAL(segment, 3);
+    CHECK_EQUAL(offset, 64);
+    for (uint64_t i = 0; i < 10; i++)
+        ac_position_store(&position, 4 + i, 128 * i, 1000 + i);
+    ac_position_heartbeat(&position, 2000);
+    CHECK_EQUAL(ac_position_sync(&position), 0);
+    ac_position_close(&position);
+    ac_position_close(&position);
+    CHECK_OK(open_position(fd, "r"), err);
+    CHECK(!created);
+    CHECK_EQUAL(position.current.segment, 13);
+    CHECK_EQUAL(position.current.offset, 1152);
+    CHECK_EQUAL(position.current.heartbeat_ns, 2000);
+    CHECK_EQUAL(position.current.generation, 12);
+    ac_position_close(&position);
+    CHECK_EQUAL(stat(check_path("queue/readers/r.meta"), &info), 0);
+    CHECK_EQUAL(info.st_size, 80);
+    CHECK_EQUAL(info.st_mode & 0777, 0600);
+    CHECK_EQUAL(stat(check_path("queue/readers"), &info), 0);
+    CHECK_EQUAL(info.st_mode & 0777, 0700);
+    ac_os_close(fd);
+}
+
+TEST(a_torn_store_leaves_the_one_before) {
+    int fd = open_directory();
+    CHECK_OK(open_position(fd, "r"), err);
+    ac_position_store(&position, 10, 640, 1);
+    ac_position_store(&position, 11, 704, 2);
+    int newer = position.slot;
+    ac_position_close(&position);
+    uint8_t noise = 0xff;
+    poke(check_path("queue/readers"), "r.meta", (uint64_t)newer * 40 + 3, &noise, 1);
+    CHECK_OK(open_position(fd, "r"), err);
+    CHECK_EQUAL(position.current.segment, 10);
+    ac_position_store(&position, 12, 64, 3); /* goes over the broken slot */
+    ac_position_close(&position);
+    CHECK_OK(open_position(fd, "r"), err);
+    CHECK_EQUAL(position.current.segment, 12);
+    ac_position_close(&position);
+    ac_os_close(fd);
+}
+
+TEST(two_broken_slots_are_an_error_and_never_a_restart) {
+    int fd = open_directory();
+    uint8_t zeros[80] = {0}, noise[80];
+    memset(noise, 0xab, sizeof noise);
+    CHECK_OK(open_position(fd, "r"), err);
+    ac_position_close(&position);
+    poke(check_path("queue/readers"), "r.meta", 0, noise, sizeof noise);
+    CHECK_FAILS(open_position(fd, "r"), err, AC_E_POSITION_CORRUPT);
+    poke(check_path("queue/readers"), "r.meta", 0, zeros, sizeof zeros);
+    CHECK_FAILS(open_position(fd, "r"), err, AC_E_POSITION_CORRUPT);
+    CHECK_EQUAL(truncate(check_path("queue/readers/r.meta"), 79), 0);
+    CHECK_FAILS(open_position(fd, "r"), err, AC_E_POSITION_CORRUPT);
+    CHECK(strstr(err.path, "readers/r.meta"));
+    ac_os_close(fd);
+}
+
+TEST(a_name_is_locked_while_it_is_used) {
+    int fd = open_directory();
+    ac_position_t second = {0};
+    CHECK_OK(open_position(fd, "r"), err);
+    CHECK_FAILS(ac_position_open(&second, &dir, fd, "r", 0, 64, &created, &err), err,
+                AC_E_READER_BUSY);
+    CHECK_FAILS(ac_position_open(&second, &dir, fd, "a/b", 0, 64, &created, &err), err, AC_E_NAME);
+    ac_position_close(&position);
+    CHECK_OK(ac_position_open(&second, &dir, fd, "r", 0, 64, &created, &err), err);
+    ac_position_close(&second);
+    ac_os_close(fd);
+}
+
+TEST(a_position_that_cannot_be_made_leaves_nothing_behind) {
+    static const int calls[] = {AC_CALL_OPEN, AC_CALL_CHMOD, AC_CALL_WRITE,    AC_CALL_SYNC,
+                                AC_CALL_LOCK, AC_CALL_MAP,   AC_CALL_SYNC_DIR, AC_CALL_RENAME};
+    int fd = open_directory();
+    CHECK_OK(open_position(fd, "first"), err);
+    ac_position_close(&position);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        for (int skip = 0;; skip++) {
+            failing_t failing = {.call = calls[i], .error = ENOSPC, .skip = skip};
+            char name[32];
+            snprintf(name, sizeof name, "r%d-%d", (int)i, skip);
+            ac_os_set_hook(fail_hook, &failing);
+            int rc = open_position(fd, name);
+            ac_os_set_hook(NULL, NULL);
+            if (!failing.failed) {
+                CHECK_OK(rc, err);
+                ac_position_close(&position);
+                break;
+            }
+            CHECK(rc < 0 && err.code == rc);
+            CHECK_OK(open_position(fd, name), err); /* and it can be had afterwards */
+            ac_position_close(&position);
+        }
+    DIR *stream = opendir(check_path("queue/readers"));
+    struct dirent *entry;
+    while ((entry = readdir(stream)))
+        CHECK(!strstr(entry->d_name, ".tmp"));
+    closedir(stream);
+    ac_os_close(fd);
+}
+
+static uint32_t stop;
+static uint64_t visits;
+
+static void *store(void *unused) {
+    (void)unused;
+    for (uint64_t i = 0; !ac_load_relaxed_u32(&stop); i++)
+        ac_position_store(&position, i, i * 64, i);
+    return NULL;
+}
+
+static void visit(void *context, const char *name, const ac_slot_t *slot) {
+    CHECK(strcmp(name, "r") == 0);
+    CHECK_EQUAL(slot->offset, slot->segment == 3 && slot->offset == 64 ? 64 : slot->segment * 64);
+    ++*(uint64_t *)context;
+}
+
+TEST(a_position_can_be_read_at_any_moment) {
+    pthread_t thread;
+    int fd = open_directory();
+    CHECK_OK(open_position(fd, "r"), err);
+    pthread_create(&thread, NULL, store, NULL);
+    for (uint64_t i = 1; i <= 5000; i++) {
+        CHECK_OK(ac_position_each(&dir, fd, visit, &visits, &err), err);
+        CHECK_EQUAL(visits, i);
+    }
+    ac_store_relaxed_u32(&stop, 1);
+    pthread_join(thread, NULL);
+    ac_position_close(&position);
+    ac_os_close(fd);
+}

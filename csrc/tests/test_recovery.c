@@ -1,0 +1,419 @@
+/* What a writer finds after a kill or a power cut, and what it makes of it. The tests keep a copy of a live
+ * queue and change it the way a disk may: later pages there and earlier ones not. */
+#include "recovery.h"
+
+#include "queue.h"
+#include "seekindex.h"
+
+enum { SEGMENT = 4096 };
+
+static ac_error_t err;
+static ac_recovery_t report;
+
+/* A queue of small segments with `count` records, left as it is at this moment; `flushed` of them durable. */
+static void leave(int flushed, int count) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("live"), &config);
+    append_numbered(writer, flushed);
+    CHECK_OK(ac_writer_flush(writer, &err), err);
+    append_numbered(writer, count - flushed);
+    copy_queue(check_path("live"), check_path("queue"));
+    close_writer(writer);
+}
+
+static void start_again(void) {
+    nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+    nftw(check_path("live"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Opens, keeps the report, and returns the next seq. */
+static uint64_t recover_with(int verify) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_stats_t stats;
+    config.verify = verify;
+    alarm(60);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    alarm(0);
+    ac_writer_recovery(writer, &report);
+    ac_writer_stats(writer, &stats);
+    append_numbered(writer, 1);
+    close_writer(writer);
+    return stats.next_seq;
+}
+
+static uint64_t recover(void) {
+    return recover_with(0);
+}
+
+/* Everything from seq 0 up to and with the one that recover appended. */
+static void check_whole(uint64_t next_seq) {
+    CHECK_EQUAL(count_numbered(check_path("queue")), next_seq + 1);
+}
+
+static void set_durable(uint64_t segment, uint64_t offset) {
+    uint64_t position[2] = {segment, offset};
+    poke(check_path("queue"), "index.meta", 0, position, sizeof position);
+}
+
+static void set_sealed(const char *name, uint32_t sealed) {
+    poke(check_path("queue"), name, 12, &sealed, sizeof sealed);
+}
+
+/* The offset of the record with this seq in the segment; -1 if it is not there. */
+static int64_t find(const char *name, uint64_t seq) {
+    static uint8_t bytes[SEGMENT] __attribute__((aligned(64)));
+    ac_message_t message;
+    const char *why;
+    uint64_t offset = AC_SEGMENT_DATA;
+    peek(check_path("queue"), name, 0, bytes, SEGMENT);
+    while (ac_record_inspect(bytes, SEGMENT, offset, (uint32_t)atoi(name), AC_CHECK_HEADER,
+                             &message, &why) == AC_RECORD_GOOD) {
+        if (message.seq == seq) return (int64_t)offset;
+        offset += ac_record_size(message.length);
+    }
+    return -1;
+}
+
+/* The first record of a segment, as seq; the segment must have one. */
+static uint64_t first_of(const char *name) {
+    ac_record_t header;
+    peek(check_path("queue"), name, AC_SEGMENT_DATA, &header, sizeof header);
+    CHECK(header.commit_len != 0);
+    return header.seq;
+}
+
+static void zero(const char *name, uint64_t from, uint64_t to) {
+    static uint8_t zeros[SEGMENT];
+    poke(check_path("queue"), name, from, zeros, to - from);
+}
+
+TEST(a_closed_queue_is_believed_and_not_walked) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 100);
+    close_writer(writer);
+    CHECK_EQUAL(recover(), 100);
+    CHECK(report.clean);
+    CHECK_EQUAL(report.records_scanned, 0);
+    check_whole(100);
+}
+
+TEST(a_killed_writer_loses_nothing_it_appended) {
+    for (int count = 0; count < 60; count += 7) {
+        leave(count / 2, count);
+        CHECK_EQUAL(recover(), count);
+        CHECK(!report.clean);
+        CHECK_EQUAL(report.torn_records, 0);
+        CHECK_EQUAL(report.corrupt_records, 0);
+        check_whole((uint64_t)count);
+        start_again();
+    }
+}
+
+TEST(verification_at_open_walks_everything) {
+    leave(50, 100);
+    CHECK_EQUAL(recover_with(1), 100);
+    CHECK_EQUAL(report.records_scanned, 100);
+    check_whole(100);
+}
+
+TEST(a_torn_record_ends_the_queue_and_is_kept_aside) {
+    uint8_t noise = 0xff;
+    leave(2, 9);
+    int64_t offset = find("000000000.q", 5);
+    CHECK(offset > 0);
+    poke(check_path("queue"), "000000000.q", (uint64_t)offset + 64, &noise, 1);
+    CHECK_EQUAL(recover(), 5);
+    CHECK_EQUAL(report.torn_records, 1);
+    CHECK_EQUAL(report.end_offset, offset);
+    CHECK(report.bytes_set_aside > 0);
+    CHECK(exists(check_path("queue"), "recovered"));
+    check_whole(5);
+}
+
+TEST(what_lies_behind_the_end_is_zero_afterwards) {
+    static uint8_t bytes[SEGMENT];
+    leave(2, 9);
+    int64_t offset = find("000000000.q", 5);
+    zero("000000000.q", (uint64_t)offset, (uint64_t)offset + 64);
+    CHECK_EQUAL(recover(), 5);
+    peek(check_path("queue"), "000000000.q", 0, bytes, SEGMENT);
+    uint64_t end = (uint64_t)find("000000000.q", 5) + ac_record_size(5 * 37 % 300);
+    for (uint64_t i = end; i < SEGMENT; i++)
+        CHECK_EQUAL(bytes[i], 0);
+    check_whole(5);
+}
+
+TEST(corruption_before_the_durable_position_is_counted_and_left) {
+    uint8_t noise = 0xff;
+    leave(9, 9);
+    int64_t offset = find("000000000.q", 5);
+    poke(check_path("queue"), "000000000.q", (uint64_t)offset + 64, &noise, 1);
+    CHECK_EQUAL(recover(), 9);
+    CHECK_EQUAL(report.corrupt_records, 1);
+    CHECK_EQUAL(report.torn_records, 0);
+    uint64_t records;
+    CHECK_EQUAL(ac_queue_verify(check_path("queue"), &records, &err), 1);
+    CHECK_EQUAL(err.offset, offset);
+    CHECK_EQUAL(records, 9);
+}
+
+TEST(an_index_meta_that_points_beyond_everything_is_survived) {
+    static const uint64_t positions[][2] = {{0, 1 << 20},          {0, UINT64_MAX}, {1000, 64},
+                                            {UINT64_MAX, 0},       {0, 100},        {0, SEGMENT},
+                                            {UINT64_MAX, SEGMENT}, {0, 0}};
+    leave(4, 9);
+    for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
+        for (int verify = 0; verify < 2; verify++) {
+            set_durable(positions[i][0], positions[i][1]);
+            uint64_t next_seq = recover_with(verify);
+            CHECK_EQUAL(next_seq, 9 + 2 * i + (size_t)verify);
+            check_whole(next_seq);
+            /* As if it had not been closed. */
+            uint64_t no_epoch = 0;
+            poke(check_path("queue"), "control.meta", offsetof(ac_control_t, clean), &no_epoch, 8);
+        }
+    }
+}
+
+TEST(a_missing_or_short_index_meta_only_costs_a_longer_walk) {
+    leave(50, 100);
+    remove_in(check_path("queue"), "index.meta");
+    CHECK_EQUAL(recover(), 100);
+    CHECK_EQUAL(report.records_scanned, 100);
+    check_whole(100);
+}
+
+/* The seal of a finished segment was lost, though index.meta is beyond it. */
+TEST(a_lost_seal_before_the_durable_position_does_not_stop_readers) {
+    for (int verify = 0; verify < 2; verify++) {
+        leave(60, 100);
+        ac_durable_t durable;
+        peek(check_path("queue"), "index.meta", 0, &durable, sizeof durable);
+        CHECK(durable.segment > 1);
+        set_sealed("000000000.q", 0);
+        set_sealed("000000001.q", 0);
+        remove_in(check_path("queue"), "000000000.idx");
+        remove_in(check_path("queue"), "000000001.idx");
+        for (uint64_t id = 2; id < durable.segment; id++) {
+            char name[AC_NAME_MAX];
+            ac_segment_name(name, (uint32_t)id, ".idx");
+            remove_in(check_path("queue"), name);
+        }
+        CHECK_EQUAL(recover_with(verify), 100);
+        CHECK_EQUAL(report.corrupt_records, 0);
+        check_whole(100);
+        start_again();
+    }
+}
+
+TEST(a_lost_seal_behind_the_durable_position_is_put_back_if_the_next_segment_continues) {
+    leave(1, 40);
+    set_durable(0, AC_SEGMENT_DATA);
+    set_sealed("000000000.q", 0);
+    set_sealed("000000001.q", 0);
+    CHECK_EQUAL(recover(), 40);
+    check_whole(40);
+}
+
+TEST(records_lost_at_the_end_of_an_unsealed_segment_end_the_queue) {
+    leave(1, 40);
+    set_durable(0, AC_SEGMENT_DATA);
+    uint64_t next = first_of("000000001.q");
+    int64_t last = find("000000000.q", next - 1);
+    zero("000000000.q", (uint64_t)last, SEGMENT);
+    set_sealed("000000000.q", 0);
+    CHECK_EQUAL(recover(), next - 1);
+    CHECK(report.segments_set_aside > 0);
+    check_whole(next - 1);
+}
+
+TEST(records_lost_at_the_end_of_a_sealed_segment_end_the_queue) {
+    leave(1, 40);
+    set_durable(0, AC_SEGMENT_DATA);
+    uint64_t next = first_of("000000001.q");
+    int64_t last = find("000000000.q", next - 1);
+    zero("000000000.q", (uint64_t)last, SEGMENT);
+    CHECK_EQUAL(recover(), next - 1);
+    check_whole(next - 1);
+}
+
+/* A flush right behind a roll leaves the durable position at the very start of a segment. */
+TEST(a_sealed_segment_whose_records_are_all_lost_ends_the_queue) {
+    leave(1, 60);
+    uint64_t first = first_of("000000001.q");
+    CHECK(first_of("000000002.q") > first);
+    set_durable(1, AC_SEGMENT_DATA);
+    zero("000000001.q", AC_SEGMENT_DATA, SEGMENT);
+    CHECK_EQUAL(recover(), first);
+    check_whole(first);
+}
+
+static void leave_batch(int before, size_t batch, int after) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("live"), &config);
+    uint8_t payloads[8][PAYLOAD_MAX];
+    ac_slice_t items[8];
+    append_numbered(writer, before);
+    CHECK_OK(ac_writer_flush(writer, &err), err);
+    for (size_t i = 0; i < batch; i++)
+        items[i] = (ac_slice_t){payloads[i], payload_of((uint64_t)before + i, payloads[i])};
+    CHECK_EQUAL(ac_writer_append_many(writer, items, batch, 7, NULL, &err), before);
+    append_numbered(writer, after);
+    copy_queue(check_path("live"), check_path("queue"));
+    close_writer(writer);
+}
+
+TEST(part_of_a_batch_is_never_kept) {
+    leave_batch(3, 4, 0);
+    int64_t third = find("000000000.q", 5);
+    zero("000000000.q", (uint64_t)third, (uint64_t)third + 64);
+    CHECK_EQUAL(recover(), 3);
+    CHECK(report.bytes_set_aside > 0);
+    check_whole(3);
+}
+
+TEST(part_of_a_batch_in_a_sealed_segment_is_not_kept_either) {
+    leave_batch(3, 8, 60);
+    CHECK(exists(check_path("queue"), "000000001.q"));
+    int64_t third = find("000000000.q", 5);
+    set_durable(0, (uint64_t)find("000000000.q", 3));
+    zero("000000000.q", (uint64_t)third, SEGMENT);
+    CHECK_EQUAL(recover(), 3);
+    check_whole(3);
+}
+
+TEST(a_batch_whose_first_commit_word_is_missing_never_happened) {
+    leave_batch(3, 4, 0);
+    int64_t first = find("000000000.q", 3);
+    zero("000000000.q", (uint64_t)first, (uint64_t)first + 4);
+    CHECK_EQUAL(recover(), 3);
+    check_whole(3);
+}
+
+TEST(a_prepared_segment_that_was_never_used_is_removed) {
+    ac_directory_t dir;
+    ac_map_t *map;
+    leave(1, 3);
+    CHECK_OK(ac_directory_init(&dir, check_path("queue"), 0600, 0, &err), err);
+    int fd = ac_directory_open(&dir, &err);
+    CHECK_OK(ac_segment_create(&dir, fd, 1, SEGMENT, &map, &err), err);
+    ac_map_release(map);
+    ac_os_close(fd);
+    poke(check_path("queue"), "000000002.q.tmp", 0, "x", 1);
+    CHECK_EQUAL(recover(), 3);
+    CHECK(!exists(check_path("queue"), "000000001.q"));
+    CHECK(!exists(check_path("queue"), "000000002.q.tmp"));
+    CHECK_EQUAL(report.segments_set_aside, 0);
+    check_whole(3);
+}
+
+/* A reader had seen, and committed, what a power cut then took away. */
+TEST(a_reader_that_had_committed_beyond_the_end_is_told_even_after_more_was_written) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("live"), &config);
+    append_numbered(writer, 10);
+    ac_reader_t *reader = open_reader(check_path("live"), "r", AC_START_COMMITTED);
+    CHECK_EQUAL(read_numbered(reader, 0), 10);
+    uint64_t segment, offset;
+    ac_reader_position(reader, &segment, &offset);
+    CHECK_OK(ac_reader_commit(reader, segment, offset, 1, &err), err);
+    ac_reader_free(reader);
+    copy_queue(check_path("live"), check_path("queue"));
+    close_writer(writer);
+    int64_t lost = find("000000000.q", 6);
+    zero("000000000.q", (uint64_t)lost, SEGMENT);
+    writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 12);
+    ac_reader_config_t reader_config;
+    ac_reader_defaults(&reader_config);
+    reader_config.name = "r";
+    CHECK_FAILS(ac_reader_open(check_path("queue"), &reader_config, &reader, &err), err,
+                AC_E_POSITION_LOST);
+    CHECK_EQUAL(err.wanted_segment, segment);
+    CHECK_EQUAL(err.wanted_offset, offset);
+    CHECK_EQUAL(err.first_offset, lost);
+    close_writer(writer);
+    CHECK_EQUAL(count_numbered(check_path("queue")), 18);
+}
+
+TEST(an_index_that_lies_does_not_change_the_next_seq) {
+    leave(60, 100);
+    ac_durable_t durable;
+    peek(check_path("queue"), "index.meta", 0, &durable, sizeof durable);
+    /* Nothing of ours where the walk starts, so that older segments are asked. */
+    for (uint64_t id = durable.segment; id < 1000; id++) {
+        char name[AC_NAME_MAX];
+        ac_segment_name(name, (uint32_t)id, ".q");
+        if (exists(check_path("queue"), name)) zero(name, AC_SEGMENT_DATA, SEGMENT);
+    }
+    char name[AC_NAME_MAX];
+    ac_segment_name(name, (uint32_t)durable.segment, ".q");
+    set_sealed(name, 0);
+    set_durable(durable.segment, AC_SEGMENT_DATA);
+    ac_segment_name(name, (uint32_t)durable.segment - 1, ".q");
+    uint64_t last = first_of(name);
+    while (find(name, last + 1) > 0)
+        last++;
+    uint64_t lie = UINT64_MAX;
+    poke(check_path("queue"), "000000000.idx", offsetof(ac_index_header_t, max_seq), &lie, 8);
+    lie = 1000000;
+    poke(check_path("queue"), "000000001.idx", offsetof(ac_index_header_t, max_seq), &lie, 8);
+    CHECK_EQUAL(recover(), last + 1);
+    check_whole(last + 1);
+}
+
+TEST_IN_MEMORY(a_crooked_clean_marker_is_not_believed) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 20);
+    close_writer(writer);
+    for (uint64_t last_record = 0; last_record < 8192; last_record += 97) {
+        ac_control_t control;
+        peek(check_path("queue"), "control.meta", 0, &control, sizeof control);
+        ac_clean_t clean = control.clean;
+        if (last_record == clean.last_record) continue;
+        clean.last_record = last_record;
+        ac_clean_store(&control, &clean);
+        poke(check_path("queue"), "control.meta", 0, &control, sizeof control);
+        uint64_t next_seq = recover();
+        CHECK(!report.clean);
+        check_whole(next_seq);
+    }
+}
+
+/* Every system call of an opening that repairs, failed in turn: an error, no crash, and the next opening
+ * finds the same queue. */
+TEST_IN_MEMORY(a_recovery_that_fails_anywhere_can_be_repeated) {
+    uint8_t noise = 0xff;
+    leave(5, 60);
+    uint64_t next = first_of("000000002.q");
+    set_durable(0, AC_SEGMENT_DATA);
+    poke(check_path("queue"), "000000002.q", AC_SEGMENT_DATA + 64, &noise, 1);
+    int failures = 0;
+    for (int call = 0; call < ac_os_call_count(); call++) {
+        for (int skip = 0;; skip++) {
+            failing_t failing = {.call = call, .error = EIO, .skip = skip};
+            ac_writer_config_t config = small_queue(SEGMENT);
+            ac_writer_t *writer = NULL;
+            char name[32];
+            snprintf(name, sizeof name, "copy%d-%d", call, skip);
+            copy_queue(check_path("queue"), check_path(name));
+            ac_os_set_hook(fail_hook, &failing);
+            int rc = ac_writer_open(check_path(name), &config, &writer, &err);
+            ac_os_set_hook(NULL, NULL);
+            CHECK(rc == AC_OK || writer == NULL);
+            if (rc == AC_OK) ac_writer_free(writer);
+            writer = open_writer(check_path(name), &config);
+            ac_writer_stats_t stats;
+            ac_writer_stats(writer, &stats);
+            CHECK_EQUAL(stats.next_seq, next);
+            close_writer(writer);
+            CHECK_EQUAL(count_numbered(check_path(name)), next);
+            nftw(check_path(name), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+            if (!failing.failed) break;
+            failures += rc != AC_OK;
+        }
+    }
+    CHECK(failures > 30);
+}

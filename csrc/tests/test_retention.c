@@ -1,0 +1,305 @@
+#include "retention.h"
+
+#include "position.h"
+#include "queue.h"
+#include "seekindex.h"
+#include "writer.h"
+
+enum { SEGMENT = 4096, DAY_S = 86400 };
+
+static ac_error_t err;
+static ac_writer_stats_t stats;
+
+static ac_writer_config_t retaining(void) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.retention = 1;
+    config.retention_check_ns = 1000000000000u;
+    return config;
+}
+
+/* A writer in the fourth segment or later. */
+static ac_writer_t *fill(const ac_writer_config_t *config) {
+    ac_writer_t *writer = open_writer(check_path("queue"), config);
+    append_numbered(writer, 100);
+    ac_writer_stats(writer, &stats);
+    CHECK(stats.segment > 3);
+    return writer;
+}
+
+static size_t segments_left(uint32_t *first) {
+    ac_queue_info_t info;
+    CHECK_OK(ac_queue_info(check_path("queue"), &info, &err), err);
+    *first = (uint32_t)info.first_segment;
+    return (size_t)info.segments;
+}
+
+static uint32_t retain(ac_writer_t *writer) {
+    uint32_t first;
+    CHECK_OK(ac_writer_retain(writer, &err), err);
+    segments_left(&first);
+    return first;
+}
+
+static void commit_at(ac_reader_t *reader, uint64_t segment) {
+    CHECK_OK(ac_reader_commit(reader, segment, AC_SEGMENT_DATA, 0, &err), err);
+}
+
+/* A position as a reader left it that long ago. */
+static void leave_position(const char *name, uint64_t segment, uint64_t offset, uint64_t age_ns) {
+    ac_slot_t slots[2] = {{.segment = segment,
+                           .offset = offset,
+                           .heartbeat_ns = ac_clock_ns() - age_ns,
+                           .generation = 1}};
+    slots[0].checksum = ac_checksum(&slots[0], 32);
+    poke(check_path("queue/readers"), name, 0, slots, sizeof slots);
+}
+
+TEST(nothing_goes_before_there_is_a_reader) {
+    ac_writer_config_t config = retaining();
+    ac_writer_t *writer = fill(&config);
+    CHECK_EQUAL(retain(writer), 0);
+    close_writer(writer);
+}
+
+TEST(what_every_live_reader_has_committed_past_goes) {
+    ac_writer_config_t config = retaining();
+    ac_writer_t *writer = fill(&config);
+    ac_reader_t *one = open_reader(check_path("queue"), "one", AC_START_FIRST);
+    ac_reader_t *two = open_reader(check_path("queue"), "two", AC_START_FIRST);
+    commit_at(one, 3);
+    CHECK_EQUAL(retain(writer), 0);
+    commit_at(two, 2);
+    CHECK_EQUAL(retain(writer), 2);
+    CHECK(!exists(check_path("queue"), "000000001.idx"));
+    CHECK(exists(check_path("queue"), "000000002.idx"));
+    ac_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.segments_deleted, 2);
+    CHECK_FAILS(ac_reader_seek_position(one, 1, 64, &err), err, AC_E_POSITION_LOST);
+    CHECK_EQUAL(err.first_segment, 2);
+    ac_reader_free(one);
+    ac_reader_free(two);
+    close_writer(writer);
+}
+
+TEST(the_active_segment_stays) {
+    ac_writer_config_t config = retaining();
+    config.retain_bytes = 1;
+    config.retain_ns = 1;
+    ac_writer_t *writer = fill(&config);
+    CHECK_EQUAL(retain(writer), stats.segment);
+    close_writer(writer);
+}
+
+TEST(a_segment_that_is_not_yet_sealed_stays) {
+    ac_writer_config_t config = retaining();
+    config.retain_bytes = 1;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    writer->config.inline_housekeeping = 0;
+    ac_housekeeper_remove(&writer->disk);
+    append_numbered(writer, 100);
+    CHECK_EQUAL(retain(writer), 0);
+    CHECK_OK(ac_writer_seal_pending(writer, &err), err);
+    CHECK(retain(writer) > 3);
+    CHECK_OK(ac_housekeeper_add(&writer->disk), err);
+    close_writer(writer);
+}
+
+TEST(a_reader_that_is_silent_too_long_or_too_far_behind_is_not_waited_for) {
+    ac_writer_config_t config = retaining();
+    config.reader_ttl_ns = 60000000000u;
+    config.max_reader_lag = 3 * SEGMENT;
+    ac_writer_t *writer = fill(&config);
+    uint64_t lag, live;
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    leave_position("dead.meta", 0, 64, 61000000000u);
+    leave_position("far.meta", 0, 64, 0);
+    CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
+    CHECK_EQUAL(live, 0);
+    leave_position("near.meta", stats.segment - 1, 64, 59000000000u);
+    CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
+    CHECK_EQUAL(live, 1);
+    CHECK_EQUAL(lag, SEGMENT + stats.offset - 64);
+    CHECK_EQUAL(retain(writer), stats.segment - 1);
+    close_writer(writer);
+}
+
+TEST(impossible_positions_are_not_readers) {
+    ac_writer_config_t config = retaining();
+    config.max_reader_lag = 0;
+    ac_writer_t *writer = fill(&config);
+    uint64_t lag, live;
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    leave_position("ahead.meta", 1ull << 40, 64, 0);
+    leave_position("wild.meta", 0, 1ull << 63, 0);
+    poke(check_path("queue/readers"), "short.meta", 0, "x", 1);
+    poke(check_path("queue/readers"), "zero.meta", 0, (uint8_t[80]){0}, 80);
+    poke(check_path("queue/readers"), "other.txt", 0, "x", 1);
+    CHECK_EQUAL(symlink("one.meta", check_path("queue/readers/link.meta")), 0);
+    CHECK_EQUAL(mkfifo(check_path("queue/readers/pipe.meta"), 0600), 0);
+    alarm(20);
+    CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
+    alarm(0);
+    CHECK_EQUAL(live, 0);
+    CHECK_EQUAL(lag, 0);
+    close_writer(writer);
+}
+
+/* Without a free descriptor the positions cannot be read; that must not look like nobody being there. */
+TEST(readers_that_cannot_be_seen_are_not_forgotten) {
+    static const struct {
+        int call;
+        const char *name_end;
+    } faults[] = {{AC_CALL_OPEN, ".meta"},
+                  {AC_CALL_READ, NULL},
+                  {AC_CALL_LIST, NULL},
+                  {AC_CALL_OPEN, "readers"}};
+    ac_writer_config_t config = retaining();
+    ac_writer_t *writer = fill(&config);
+    ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_FIRST);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        failing_t failing = {
+            .call = faults[i].call, .name_end = faults[i].name_end, .error = EMFILE};
+        uint32_t first;
+        ac_os_set_hook(fail_hook, &failing);
+        int rc = ac_writer_retain(writer, &err);
+        ac_os_set_hook(NULL, NULL);
+        CHECK(failing.failed > 0);
+        CHECK_EQUAL(rc, AC_E_SYSTEM);
+        CHECK_EQUAL(err.sys_errno, EMFILE);
+        segments_left(&first);
+        CHECK_EQUAL(first, 0);
+    }
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
+TEST(age_counts_from_the_newest_record_and_a_lying_index_does_not_change_it) {
+    ac_writer_config_t config = retaining();
+    config.retain_ns = 3600000000000u;
+    config.roll_messages = 2;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    uint64_t now = ac_clock_ns(), hour = 3600000000000u;
+    for (uint64_t i = 0; i < 8; i++) /* segments aged 4 h, 2 h, 0 h, 0 h */
+        CHECK_OK(ac_writer_append(writer, "x", 1, 0,
+                                  now - (i < 2   ? 4
+                                         : i < 4 ? 2
+                                                 : 0) *
+                                            hour,
+                                  &err),
+                 err);
+    uint64_t old = 1;
+    poke(check_path("queue"), "000000002.idx", offsetof(ac_index_header_t, max_ts_ns), &old, 8);
+    poke(check_path("queue"), "000000002.idx", offsetof(ac_index_header_t, min_ts_ns), &old, 8);
+    CHECK_EQUAL(retain(writer), 2);
+    remove_in(check_path("queue"), "000000002.idx");
+    CHECK_EQUAL(retain(writer), 2);
+    close_writer(writer);
+}
+
+TEST(the_oldest_go_until_the_total_fits) {
+    ac_writer_config_t config = retaining();
+    config.retain_bytes = 3 * SEGMENT;
+    ac_writer_t *writer = fill(&config);
+    uint32_t first;
+    retain(writer);
+    CHECK_EQUAL(segments_left(&first), 3);
+    close_writer(writer);
+}
+
+static void archive_name(char *out, size_t size, const char *file) {
+    time_t now = time(NULL);
+    struct tm day;
+    gmtime_r(&now, &day);
+    snprintf(out, size, "%s/%04d/%02d/%02d/%s", check_path("archive"), day.tm_year + 1900,
+             day.tm_mon + 1, day.tm_mday, file);
+}
+
+TEST(an_archive_gets_segment_and_index_by_day) {
+    char name[600];
+    ac_writer_config_t config = retaining();
+    config.archive = check_path("archive");
+    config.retain_bytes = SEGMENT;
+    ac_writer_t *writer = fill(&config);
+    CHECK_EQUAL(retain(writer), stats.segment);
+    for (uint64_t id = 0; id < stats.segment; id++) {
+        char file[AC_NAME_MAX];
+        struct stat info;
+        ac_segment_name(file, (uint32_t)id, ".q");
+        archive_name(name, sizeof name, file);
+        CHECK_EQUAL(stat(name, &info), 0);
+        CHECK_EQUAL(info.st_size, SEGMENT);
+        ac_segment_name(file, (uint32_t)id, ".idx");
+        archive_name(name, sizeof name, file);
+        CHECK_EQUAL(stat(name, &info), 0);
+    }
+    ac_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.segments_archived, stats.segment);
+    close_writer(writer);
+}
+
+TEST(an_archive_never_replaces_what_another_queue_put_there) {
+    char name[600], found[6] = {0};
+    ac_writer_config_t config = retaining();
+    config.archive = check_path("archive");
+    config.retain_bytes = SEGMENT;
+    ac_writer_t *writer = fill(&config);
+    CHECK_EQUAL(mkdir(check_path("archive"), 0700), 0);
+    archive_name(name, sizeof name, "000000000.q");
+    for (char *slash = name + strlen(check_path("archive")) + 1; (slash = strchr(slash, '/'));
+         slash++) {
+        *slash = 0;
+        CHECK_EQUAL(mkdir(name, 0700), 0);
+        *slash = '/';
+    }
+    poke("/", name + 1, 0, "other", 5);
+    CHECK_FAILS(ac_writer_retain(writer, &err), err, AC_E_SYSTEM);
+    CHECK(strstr(err.detail, "of its own"));
+    peek("/", name + 1, 0, found, 5);
+    CHECK(strcmp(found, "other") == 0);
+    CHECK(exists(check_path("queue"), "000000000.q"));
+    CHECK_EQUAL(count_numbered(check_path("queue")), 100);
+    close_writer(writer);
+}
+
+/* The archive is often another disk: then moving is copying, and a failure on the way leaves the original. */
+TEST(across_file_systems_a_segment_is_copied_before_it_is_removed) {
+    char name[600], other[64] = "/dev/shm/aiochronicle-XXXXXX";
+    struct stat here, there;
+    if (access("/dev/shm", W_OK) != 0) return;
+    CHECK(mkdtemp(other) != NULL);
+    CHECK(stat(check_directory, &here) == 0 && stat(other, &there) == 0);
+    static const int calls[] = {AC_CALL_COPY, AC_CALL_WRITE, AC_CALL_SYNC, AC_CALL_READ};
+    ac_writer_config_t config = retaining();
+    config.archive = other;
+    config.retain_bytes = SEGMENT;
+    ac_writer_t *writer = fill(&config);
+    for (size_t i = 0; here.st_dev != there.st_dev && i < sizeof calls / sizeof *calls; i++) {
+        failing_t failing = {
+            .call = calls[i], .error = ENOSPC, .skip = calls[i] == AC_CALL_READ ? 2 : 0};
+        ac_os_set_hook(fail_hook, &failing);
+        int rc = ac_writer_retain(writer, &err);
+        ac_os_set_hook(NULL, NULL);
+        CHECK_EQUAL(rc, AC_E_NO_SPACE);
+        CHECK(exists(check_path("queue"), "000000000.q"));
+    }
+    CHECK_EQUAL(count_numbered(check_path("queue")), 100);
+    CHECK_EQUAL(retain(writer), stats.segment);
+    archive_name(name, sizeof name, "000000000.q");
+    close_writer(writer);
+    nftw(other, check_remove, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+TEST(the_housekeeper_retains_by_itself) {
+    ac_writer_config_t config = retaining();
+    config.inline_housekeeping = 0;
+    config.retention_check_ns = 1000000;
+    config.retain_bytes = 2 * SEGMENT;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 100);
+    uint64_t deadline = ac_os_monotonic_ns() + 20000000000u;
+    do {
+        ac_writer_stats(writer, &stats);
+        CHECK(ac_os_monotonic_ns() < deadline);
+    } while (stats.segments_deleted < 3);
+    close_writer(writer);
+}

@@ -1,0 +1,166 @@
+#include "queue.h"
+#include "reader.h"
+
+enum { SEGMENT = 64 << 10, RECORDS = 2000 };
+
+static ac_error_t err;
+static ac_message_t message;
+
+/* Timestamps 1000, 1000, 1010, 1010, … */
+static uint64_t timestamp_of(uint64_t seq) {
+    return 1000 + seq / 2 * 10;
+}
+
+static ac_writer_t *write_queue(void) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    uint8_t payload[PAYLOAD_MAX];
+    for (uint64_t i = 0; i < RECORDS; i++)
+        CHECK_EQUAL(
+            ac_writer_append(writer, payload, payload_of(i, payload), 0, timestamp_of(i), &err), i);
+    return writer;
+}
+
+static void check_all_seeks(ac_reader_t *reader, uint64_t step) {
+    for (uint64_t seq = 0; seq < RECORDS; seq += step) {
+        CHECK_OK(ac_reader_seek_seq(reader, seq, &err), err);
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        CHECK_EQUAL(message.seq, seq);
+        CHECK_OK(ac_reader_seek_time(reader, timestamp_of(seq), &err), err);
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        CHECK_EQUAL(message.seq, seq / 2 * 2);
+        CHECK_OK(ac_reader_seek_time(reader, timestamp_of(seq) - 5, &err), err);
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        CHECK_EQUAL(message.seq, seq / 2 * 2);
+    }
+}
+
+TEST(every_message_is_found_by_seq_and_by_time) {
+    ac_writer_t *writer = write_queue();
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    check_all_seeks(reader, 7);
+    CHECK_OK(ac_reader_seek_seq(reader, RECORDS + 5, &err), err);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+    CHECK_OK(ac_reader_seek_time(reader, UINT64_MAX, &err), err);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+    CHECK_OK(ac_reader_seek_time(reader, 0, &err), err);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    CHECK_EQUAL(message.seq, 0);
+    CHECK_OK(ac_reader_seek_last(reader, &err), err);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+    append_numbered(writer, 1);
+    CHECK_EQUAL(read_numbered(reader, RECORDS), RECORDS + 1);
+    CHECK_OK(ac_reader_seek_seq(reader, RECORDS, &err), err);
+    CHECK_EQUAL(read_numbered(reader, RECORDS), RECORDS + 1);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
+TEST(a_reader_can_be_opened_anywhere) {
+    static const struct {
+        int start;
+        uint64_t value, seq;
+    } starts[] = {{AC_START_FIRST, 0, 0},
+                  {AC_START_COMMITTED, 0, 0},
+                  {AC_START_SEQ, 1234, 1234},
+                  {AC_START_TIME, 1000 + 500 * 10, 1000}};
+    close_writer(write_queue());
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        ac_reader_config_t config;
+        ac_reader_t *reader;
+        ac_reader_defaults(&config);
+        config.start = starts[i].start;
+        config.start_value = starts[i].value;
+        CHECK_OK(ac_reader_open(check_path("queue"), &config, &reader, &err), err);
+        CHECK_EQUAL(read_numbered(reader, starts[i].seq), RECORDS);
+        ac_reader_free(reader);
+    }
+}
+
+/* Whatever an index claims, it makes no message unreachable. */
+TEST(lying_and_missing_indexes_change_nothing) {
+    static const uint64_t lies[] = {0, 1, 700, 1000000, UINT64_MAX};
+    close_writer(write_queue());
+    for (size_t lie = 0; lie < sizeof lies / sizeof *lies; lie++) {
+        for (uint32_t id = 0; id < 100; id++) {
+            char name[AC_NAME_MAX];
+            ac_index_header_t header;
+            ac_segment_name(name, id, ".idx");
+            if (!exists(check_path("queue"), name)) break;
+            peek(check_path("queue"), name, 0, &header, sizeof header);
+            if (id % 2)
+                header.max_seq = lies[lie];
+            else
+                header.max_ts_ns = lies[lie];
+            if (header.min_seq > header.max_seq) header.min_seq = header.max_seq;
+            if (header.min_ts_ns > header.max_ts_ns) header.min_ts_ns = header.max_ts_ns;
+            poke(check_path("queue"), name, 0, &header, sizeof header);
+        }
+        ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+        check_all_seeks(reader, 31);
+        ac_reader_free(reader);
+    }
+    remove_in(check_path("queue"), "000000001.idx");
+    poke(check_path("queue"), "000000000.idx", 0, "garbage!", 8);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    check_all_seeks(reader, 31);
+    ac_reader_free(reader);
+}
+
+TEST(segments_that_went_or_came_are_noticed) {
+    ac_writer_t *writer = write_queue();
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    CHECK_OK(ac_reader_seek_seq(reader, RECORDS - 1, &err), err);
+    remove_in(check_path("queue"), "000000000.q");
+    remove_in(check_path("queue"), "000000001.q");
+    CHECK_OK(ac_reader_seek_seq(reader, 0, &err), err);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    CHECK(message.seq > 0);
+    CHECK_EQUAL(message.segment, 2);
+    CHECK_OK(ac_reader_seek_first(reader, &err), err);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    CHECK_EQUAL(message.segment, 2);
+    append_numbered(writer, 1000);
+    CHECK_OK(ac_reader_seek_seq(reader, RECORDS + 900, &err), err);
+    CHECK_EQUAL(read_numbered(reader, RECORDS + 900), RECORDS + 1000);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
+TEST(an_empty_queue_can_be_sought_in) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_LAST);
+    ac_lag_t lag;
+    CHECK_OK(ac_reader_seek_seq(reader, 5, &err), err);
+    CHECK_OK(ac_reader_seek_time(reader, 5, &err), err);
+    CHECK_OK(ac_reader_seek_first(reader, &err), err);
+    CHECK_OK(ac_reader_seek_last(reader, &err), err);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+    CHECK_OK(ac_reader_lag(reader, &lag, &err), err);
+    CHECK_EQUAL(lag.messages, 0);
+    append_numbered(writer, 3);
+    CHECK_OK(ac_reader_lag(reader, &lag, &err), err);
+    CHECK_EQUAL(lag.messages, 3);
+    CHECK(lag.bytes > 0 && lag.age_ns > 0);
+    CHECK_EQUAL(read_numbered(reader, 0), 3);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
+TEST(a_wrong_note_of_the_last_record_only_costs_a_walk) {
+    static const uint64_t notes[] = {0, 1, 63, 65, 128, SEGMENT, UINT64_MAX, UINT64_MAX & ~63ull};
+    ac_writer_t *writer = write_queue();
+    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++) {
+        poke(check_path("queue"), "control.meta", offsetof(ac_control_t, last_record), &notes[i],
+             8);
+        ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_LAST);
+        ac_writer_stats_t stats;
+        ac_writer_stats(writer, &stats);
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+        append_numbered(writer, 1);
+        CHECK_EQUAL(read_numbered(reader, stats.next_seq), stats.next_seq + 1);
+        ac_reader_free(reader);
+    }
+    close_writer(writer);
+}
