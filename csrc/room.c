@@ -6,13 +6,11 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum {
     POPULATE_AHEAD_MAX = 64
         << 20,              /* how far the housekeeper keeps pages in place ahead of a busy … */
     POPULATE_NOW = 1 << 20, /* what the writer does itself when it outran the housekeeper */
-    PREPARE_WAIT_MS = 2000
 };
 
 static uint64_t least(uint64_t a, uint64_t b) {
@@ -105,6 +103,9 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
     ac_map_t *next = NULL;
     uint64_t populated = AC_SEGMENT_DATA;
     pthread_mutex_lock(&writer->mutex);
+    /* The appender and the housekeeper may both find it missing, and only one may create the file. */
+    while (writer->preparing)
+        pthread_cond_wait(&writer->prepared, &writer->mutex);
     uint32_t id = writer->map->segment + 1;
     int needed = writer->next == NULL;
     writer->preparing = needed;
@@ -128,14 +129,8 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
 
 /* Waits for the housekeeper if it is at it, else creates the segment here. */
 static int obtain_next(ac_writer_t *writer, ac_error_t *err) {
-    struct timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec += PREPARE_WAIT_MS / 1000;
-    int ready = 0;
     pthread_mutex_lock(&writer->mutex);
-    while (!(ready = writer->next != NULL) && writer->preparing)
-        if (pthread_cond_timedwait(&writer->prepared, &writer->mutex, &deadline) == ETIMEDOUT)
-            break;
+    int ready = writer->next != NULL;
     pthread_mutex_unlock(&writer->mutex);
     if (ready) return AC_OK;
     writer->rolls_unprepared++;
@@ -175,8 +170,10 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     writer->want_next = 0;
     writer->synced = AC_SEGMENT_DATA;
     ac_writer_enter(writer, writer->map, AC_SEGMENT_DATA); /* map and offset change together */
-    pthread_mutex_unlock(&writer->mutex);
+    /* Still under the mutex: a flush that finds the new segment may note it as durable, and recovery
+     * starts there, so the way to it has to be open. */
     ac_segment_seal(old);
+    pthread_mutex_unlock(&writer->mutex);
     writer->rolls++;
     if (writer->config.inline_housekeeping) return ac_writer_seal_pending(writer, err);
     ac_housekeeper_nudge(&writer->disk);
