@@ -1,4 +1,4 @@
-"""R1 in C: kill a writer at a random instant, recover in fresh processes, compare with its promises.
+"""R1 in C: kill a writer at a random instant, recover in fresh processes, compare.
 
 csrc/tests/kill_writer.c does the killing and reports what the writer had acknowledged and what the
 recoveries said; here the directory that is left is judged.
@@ -15,7 +15,7 @@ from typing import Self
 
 import msgspec
 
-from .oracle import Violation, check_queue, require
+from .oracle import BrokenPromiseError, check_queue, require
 from .programs import program
 
 __all__ = ["KillLoop", "Tally", "memory_directory"]
@@ -129,7 +129,7 @@ def check_report(report: Report, path: Path, salt: int) -> int:
     assert dump.end is not None
     _check_recovery(report, "first_", counted, dump.end)
     _check_recovery(report, "second_", counted, dump.end)
-    if report["closed"]:
+    if report["closed"] and not report["first_verify"]:
         require(report["first_clean"] == 1, "closed cleanly, but recovered")
     require(report["same_bytes"] == 1, "a second recovery changed the segments")
     _check_readers(report, counted)
@@ -157,7 +157,7 @@ class KillLoop:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise Violation(f"kill_writer ended with {self._process.wait()}")
+            raise BrokenPromiseError(f"kill_writer ended with {self._process.wait()}")
         return _parse(line)
 
     def run(self, cycles: int, go_on: Callable[[Tally], bool] = lambda _: True) -> Tally:
@@ -171,10 +171,10 @@ class KillLoop:
                 report, detail = self._cycle(path, salt, segment_size, turn == 0)
                 try:
                     next_seq = check_report(report, path, salt)
-                except Violation as violation:
-                    raise Violation(
-                        f"{violation}\nseed {self._seed}, cycle {tally.cycles}, queue kept in {path}"
-                        f"\n{report} {detail}"
+                except BrokenPromiseError as violation:
+                    raise BrokenPromiseError(
+                        f"{violation}\nseed {self._seed}, cycle {tally.cycles},"
+                        f" queue kept in {path}\n{report} {detail}"
                     ) from None
                 self._count(tally, report, next_seq)
             shutil.rmtree(path)
@@ -210,4 +210,4 @@ class KillLoop:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(keep_queue=kind is not None and issubclass(kind, Violation))
+        self.close(keep_queue=kind is not None and issubclass(kind, BrokenPromiseError))

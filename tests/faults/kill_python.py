@@ -13,7 +13,7 @@ from typing import Self
 from aiochronicle import Writer, open_reader, open_writer
 
 from .kill_loop import Tally, memory_directory
-from .oracle import Violation, check_queue, payload, require
+from .oracle import BrokenPromiseError, check_queue, payload, require
 from .victim import READER, Ledger, RandomJob, VictimServer, Word
 
 __all__ = ["PythonKillLoop"]
@@ -102,13 +102,13 @@ class PythonKillLoop:
                     if ledger[Word.COMMITTED]:
                         resumed = self._resumed(path, next_seq)
                         ledger[Word.COMMIT_ATTEMPTED] = ledger[Word.COMMITTED] = resumed
-            except Violation as violation:
-                raise Violation(
+            except BrokenPromiseError as violation:
+                raise BrokenPromiseError(
                     f"{violation}\nseed {self._seed}, cycle {tally.cycles}, queue kept in {path}"
                 ) from None
             finally:
                 ledger.close()
-                os.unlink(ledger_path)
+                Path(ledger_path).unlink()
             shutil.rmtree(path)
         return tally
 
@@ -129,5 +129,5 @@ class PythonKillLoop:
         trace: TracebackType | None,
     ) -> None:
         self._server.close()
-        if kind is None or not issubclass(kind, Violation):
+        if kind is None or not issubclass(kind, BrokenPromiseError):
             shutil.rmtree(self._root, ignore_errors=True)

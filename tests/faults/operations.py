@@ -1,4 +1,4 @@
-"""What can be done with a writer, as values that can be drawn, sent to another process and replayed."""
+"""What can be done with a writer, as values that can be drawn, sent away and replayed."""
 
 import msgspec
 

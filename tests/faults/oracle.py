@@ -1,29 +1,28 @@
 """What a recovered queue must hold, judged by the decoder that shares no code with the engine.
 
-A payload is a function of the queue's salt and the message's seq; csrc/tests/ledger.h computes the same
-in C. So nothing that was appended has to be remembered in order to be checked.
+A payload is a function of the queue's salt and the message's seq; csrc/tests/ledger.h computes
+the same in C. So nothing that was appended has to be remembered in order to be checked.
 """
 
-import os
 from collections.abc import Collection
 from pathlib import Path
 
 from reference import format as fmt
 
-__all__ = ["PAYLOAD_MAX", "Violation", "check_queue", "mix", "payload", "require"]
+__all__ = ["PAYLOAD_MAX", "BrokenPromiseError", "check_queue", "mix", "payload", "require"]
 
 PAYLOAD_MAX = 900
 _WORD = (1 << 64) - 1
 
 
-class Violation(AssertionError):
+class BrokenPromiseError(AssertionError):
     """A promise that was broken."""
 
 
 def require(condition: bool, text: str, *values: object) -> None:
-    """Raise Violation with the text if the condition does not hold."""
+    """Raise BrokenPromiseError with the text if the condition does not hold."""
     if not condition:
-        raise Violation(text.format(*values))
+        raise BrokenPromiseError(text.format(*values))
 
 
 def mix(value: int) -> int:
@@ -81,6 +80,6 @@ def check_queue(
             record.seq,
         )
     _check_tail(path, dump)
-    names = os.listdir(path)
-    require("recovered" not in names, "something was set aside, though nothing was torn")
+    aside = (path / "recovered").exists()
+    require(not aside, "something was set aside, though nothing was torn")
     return first, first + len(seqs), dump

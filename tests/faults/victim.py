@@ -1,8 +1,8 @@
 """Writers that get killed: a server that forks one per job, and the other side of it.
 
-``python -m faults.victim`` reads jobs, one JSON object per line. For each it forks a child, prints its
-pid, waits for its end and prints the status. The server opens no queue itself and so has no threads:
-every child is as good as a fresh process, a hundred times cheaper.
+``python -m faults.victim`` reads jobs, one JSON object per line. For each it forks a child, prints
+its pid, waits for its end and prints the status. The server opens no queue itself and so has no
+threads: every child is as good as a fresh process, a hundred times cheaper.
 """
 
 import mmap
@@ -192,7 +192,7 @@ def _run(job: Job) -> NoReturn:
         else:
             _run_script(job)
     finally:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         os._exit(1)
 
 
