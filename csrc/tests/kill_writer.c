@@ -42,6 +42,7 @@ typedef struct outcome {
     int64_t error;
     char detail[256];
     uint64_t next_seq;
+    int verify; /* every record was looked at, however clean the queue */
     ac_recovery_t recovery;
     found_t all;
     found_t named[LEDGER_READERS];
@@ -280,6 +281,7 @@ static void recover(const cycle_t *cycle, outcome_t *outcome, int then_close) {
     config.retention = 0; /* so that two recoveries can be compared */
     memset(&err, 0, sizeof err);
     memset(outcome, 0, sizeof *outcome);
+    outcome->verify = config.verify;
     outcome->error = ac_writer_open(cycle->path, &config, &writer, &err);
     if (outcome->error == AC_OK) {
         ac_writer_stats(writer, &stats);
@@ -385,8 +387,8 @@ static void print_outcome(const char *prefix, const outcome_t *outcome) {
            r->bytes_set_aside + r->segments_set_aside);
     printf(" %send_segment=%" PRIu64 " %send_offset=%" PRIu64, prefix, r->end_segment, prefix,
            r->end_offset);
-    printf(" %sdurable_segment=%" PRIu64 " %sdurable_offset=%" PRIu64, prefix, r->durable_segment,
-           prefix, r->durable_offset);
+    printf(" %sdurable_segment=%" PRIu64 " %sdurable_offset=%" PRIu64 " %sverify=%d", prefix,
+           r->durable_segment, prefix, r->durable_offset, prefix, outcome->verify);
 }
 
 static void print_found(const char *prefix, const found_t *found) {
