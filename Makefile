@@ -65,8 +65,8 @@ build/ctest/$(1)/%.o: csrc/%.c $$(HEADERS) $$(C_FLAGS_FILE) Makefile
 	@mkdir -p $$(@D)
 	@$$(CC) @$$(C_FLAGS_FILE) $(2) -Icsrc -c $$< -o $$@
 
-build/ctest/$(1)/tests/test_%: build/ctest/$(1)/tests/test_%.o $$(ENGINE_C:csrc/%.c=build/ctest/$(1)/%.o)
-	@$$(CC) -pthread $(2) $$^ $$(LINK_$$*) -o $$@
+build/ctest/$(1)/tests/%: build/ctest/$(1)/tests/%.o $$(ENGINE_C:csrc/%.c=build/ctest/$(1)/%.o)
+	@$$(CC) -pthread $(2) $$^ $$(LINK_$$(patsubst test_%,%,$$*)) -o $$@
 
 .SECONDARY: $$(TEST_C:csrc/%.c=build/ctest/$(1)/%.o) $$(ENGINE_C:csrc/%.c=build/ctest/$(1)/%.o)
 endef

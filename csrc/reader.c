@@ -510,13 +510,22 @@ static int open_position(ac_reader_t *reader, const char *name, ac_error_t *err)
     return rc;
 }
 
+/* To the committed position. A name that never lived (nothing but its creation was stored yet) has
+ * nothing to lose: if retention was quicker than its registration, it starts at what is first now. */
+static int resume(ac_reader_t *reader, ac_error_t *err) {
+    ac_slot_t slot = reader->position.current;
+    int rc = ac_reader_seek_position(reader, slot.segment, slot.offset, err);
+    if (rc != AC_E_POSITION_LOST || slot.generation > 1) return rc;
+    rc = ac_reader_seek_first(reader, err);
+    if (rc != AC_OK) return rc;
+    ac_position_store(&reader->position, reader->segment, reader->offset, ac_os_now_ns());
+    return AC_OK;
+}
+
 static int go_to_start(ac_reader_t *reader, const ac_reader_config_t *config, ac_error_t *err) {
     switch (config->start) {
     case AC_START_COMMITTED:
-        if (reader->named)
-            return ac_reader_seek_position(reader, reader->position.current.segment,
-                                           reader->position.current.offset, err);
-        return ac_reader_seek_first(reader, err);
+        return reader->named ? resume(reader, err) : ac_reader_seek_first(reader, err);
     case AC_START_FIRST:
         return ac_reader_seek_first(reader, err);
     case AC_START_LAST:

@@ -226,6 +226,12 @@ static int clear_tail(const walk_t *walk, ac_error_t *err) {
         int rc = set_tail_aside(walk, last, err);
         if (rc != AC_OK) return rc;
     }
+    /* A segment that was sealed has an index, which knows of the records that go now. */
+    ac_segment_name(name, map->segment, ".idx");
+    int unlinked = ac_os_unlink(walk->dir_fd, name);
+    if (unlinked == 0) unlinked = ac_os_sync_dir(walk->dir_fd);
+    if (unlinked < 0 && unlinked != -ENOENT)
+        return ac_fail_os_in(err, unlinked, walk->dir->path, name, "cannot remove");
     uint64_t page_end = (end->offset + 4095) & ~4095ull;
     if (page_end > map->size) page_end = map->size;
     /* The word a reader looks at first: from now on nothing behind it is reachable. */

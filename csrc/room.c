@@ -116,9 +116,12 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
     ac_map_t *next = NULL;
     uint64_t populated = AC_SEGMENT_DATA;
     pthread_mutex_lock(&writer->mutex);
+    /* The appender and the housekeeper may both find it missing, and only one may create the file. */
+    while (writer->preparing)
+        pthread_cond_wait(&writer->prepared, &writer->mutex);
     uint32_t id = writer->map->segment + 1;
-    int needed = writer->next == NULL && !writer->preparing;
-    if (needed) writer->preparing = 1;
+    int needed = writer->next == NULL;
+    writer->preparing = needed;
     pthread_mutex_unlock(&writer->mutex);
     if (!needed) return AC_OK;
     int rc = ac_segment_create(&writer->dir, writer->dir_fd, id, writer->segment_size, &next, err);
@@ -137,20 +140,14 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
     return rc;
 }
 
-/* Waits for the housekeeper if it is at it, else creates the segment here. It cannot be given up: two who
- * create the same file would spoil it for each other, and the disk is as slow for either. */
+/* Waits for the housekeeper if it is at it, else creates the segment here. */
 static int obtain_next(ac_writer_t *writer, ac_error_t *err) {
-    for (int waited = 0;; waited = 1) {
-        pthread_mutex_lock(&writer->mutex);
-        while (!writer->next && writer->preparing)
-            pthread_cond_wait(&writer->prepared, &writer->mutex);
-        int ready = writer->next != NULL;
-        pthread_mutex_unlock(&writer->mutex);
-        if (ready) return AC_OK;
-        if (!waited) ac_count_u64(&writer->rolls_unprepared, 1);
-        int rc = ac_writer_prepare_next(writer, err);
-        if (rc != AC_OK) return rc;
-    }
+    pthread_mutex_lock(&writer->mutex);
+    int ready = writer->next != NULL;
+    pthread_mutex_unlock(&writer->mutex);
+    if (ready) return AC_OK;
+    ac_count_u64(&writer->rolls_unprepared, 1);
+    return ac_writer_prepare_next(writer, err);
 }
 
 void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset) {
@@ -186,8 +183,10 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     writer->want_next = 0;
     writer->synced = AC_SEGMENT_DATA;
     ac_writer_enter(writer, writer->map, AC_SEGMENT_DATA); /* map and offset change together */
-    pthread_mutex_unlock(&writer->mutex);
+    /* Still under the mutex: a flush that finds the new segment may note it as durable, and recovery
+     * starts there, so the way to it has to be open. */
     ac_segment_seal(old);
+    pthread_mutex_unlock(&writer->mutex);
     ac_count_u64(&writer->rolls, 1);
     if (writer->config.inline_housekeeping) return ac_writer_seal_pending(writer, err);
     ac_housekeeper_nudge(&writer->disk);

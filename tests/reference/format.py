@@ -16,6 +16,7 @@ import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -104,6 +105,7 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
+@lru_cache(maxsize=1 << 14)  # tests decode a growing queue again and again
 def header_check(segment_id: int, header64: bytes) -> int:
     """Checksum an own record's header so that one left over from elsewhere cannot pass.
 

@@ -1,0 +1,39 @@
+"""Single cases that the random ones found first, kept so that they are found at once."""
+
+import os
+import signal
+from pathlib import Path
+
+from reference import format as fmt
+
+from aiochronicle import Roll, open_reader, open_writer
+
+
+def write_and_die(path: Path, count: int) -> None:
+    """Append so many messages in another process, two to a segment, and kill it."""
+    pid = os.fork()
+    if pid == 0:
+        writer = open_writer(
+            path, segment_size=4096, roll=Roll(messages=2), _inline_housekeeping=True
+        )
+        for number in range(count):
+            writer.append(b"%d" % number)
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def test_index_of_a_cut_segment_does_not_bring_back_its_seqs(tmp_path: Path) -> None:
+    path = tmp_path / "queue"
+    write_and_die(path, 4)
+    segment = path / fmt.segment_name(0)
+    (path / "index.meta").unlink()  # nothing is known to be durable
+    content = bytearray(segment.read_bytes())
+    second = fmt.decode_segment(bytes(content)).records[1]
+    content[second.offset + fmt.RECORD_HEADER_SIZE] ^= 1
+    segment.write_bytes(content)
+    write_and_die(path, 0)  # recovers, and leaves no mark of a clean close
+    assert list((path / "recovered").iterdir())
+    with open_writer(path) as writer:
+        assert writer.append(b"again") == 1
+    with open_reader(path) as reader:
+        assert [(m.seq, m.payload) for m in reader] == [(0, b"0"), (1, b"again")]

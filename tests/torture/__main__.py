@@ -1,0 +1,11 @@
+"""Entry point. The tests' packages are imported by their own names, as under pytest."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from torture.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One module per campaign; every one of them is imported, and registers itself."""
