@@ -93,10 +93,20 @@ static void resume_roll_limits(ac_writer_t *writer) {
     ac_writer_roll_after(writer, first.timestamp_ns);
 }
 
+/* A heartbeat is a promise to readers, which a successor keeps. One from the far future is not believed: it
+ * would hold the clock there for good. */
+static uint64_t promised_ns(const ac_writer_t *writer, uint64_t last_timestamp_ns) {
+    const uint64_t hour_ns = 3600ull * 1000000000u;
+    uint64_t watermark_ns = ac_load_relaxed_u64(&writer->control->watermark_ns);
+    if (watermark_ns <= last_timestamp_ns || watermark_ns > ac_os_now_ns() + hour_ns)
+        return last_timestamp_ns;
+    return watermark_ns;
+}
+
 static int enter_end(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
     uint64_t offset = end->offset;
     writer->seq = writer->first_seq = end->next_seq;
-    writer->last_timestamp_ns = end->last_timestamp_ns;
+    writer->last_timestamp_ns = promised_ns(writer, end->last_timestamp_ns);
     writer->durable_seq = end->next_seq;
     if (end->map && !end->sealed) {
         writer->map = end->map;
