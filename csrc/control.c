@@ -98,12 +98,13 @@ void ac_control_set_position(ac_control_t *control, uint32_t segment, uint64_t o
     ac_exchange_seq_cst_u32(&control->segment_gen, generation + 1u);
 }
 
-void ac_control_position(const ac_control_t *control, uint32_t *segment, uint64_t *offset) {
+int ac_control_position(const ac_control_t *control, uint32_t *segment, uint64_t *offset) {
     for (int tries = 0; tries < SEQLOCK_TRIES; tries++) {
         uint32_t before = ac_load_acquire_u32(&control->segment_gen);
         *segment = ac_load_acquire_u32(&control->current_segment);
         *offset = ac_load_acquire_u64(&control->write_offset);
-        if (!(before & 1u) && before == ac_load_acquire_u32(&control->segment_gen)) return;
+        if (!(before & 1u) && before == ac_load_acquire_u32(&control->segment_gen)) return 1;
         ac_cpu_relax();
     }
+    return 0;
 }

@@ -88,8 +88,8 @@ static inline ac_control_t *ac_control_of(const ac_map_t *map) {
 /* Writer: moves to another segment. Odd generation = in between. */
 void ac_control_set_position(ac_control_t *control, uint32_t segment, uint64_t offset);
 
-/* A consistent pair, or the newest it could get after a bounded number of tries (a writer that died
+/* 1 = a consistent pair; 0 = what it could get within a bounded number of tries (a writer that died
  * half-way leaves the generation odd for good; the caller checks the values anyway). */
-void ac_control_position(const ac_control_t *control, uint32_t *segment, uint64_t *offset);
+int ac_control_position(const ac_control_t *control, uint32_t *segment, uint64_t *offset);
 
 #endif

@@ -58,13 +58,14 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
     int rc = ac_control_open(&writer->dir, writer->dir_fd, 1, &writer->control_map, err);
     if (rc == AC_E_NOT_FOUND) {
         rc = ac_segment_bounds(&writer->dir, writer->dir_fd, &first, &last, &segments, err);
-        if (rc == AC_OK && segments > 0)
-            return ac_fail(err, AC_E_CORRUPT, 0, writer->dir.path, 0,
-                           "has segments but no control.meta; restore it from a backup");
-        if (rc == AC_OK)
+        if (rc == AC_OK && segments == 0)
             rc = ac_control_create(&writer->dir, writer->dir_fd, writer->config.segment_size, err);
+        /* Looked at again in any case: another process may have made all of it just now. */
         if (rc == AC_OK)
             rc = ac_control_open(&writer->dir, writer->dir_fd, 1, &writer->control_map, err);
+        if (rc == AC_E_NOT_FOUND)
+            return ac_fail(err, AC_E_CORRUPT, 0, writer->dir.path, 0,
+                           "has segments but no control.meta; restore it from a backup");
     }
     if (rc != AC_OK) return rc;
     writer->control = ac_control_of(writer->control_map);

@@ -98,7 +98,7 @@ TEST(a_closed_queue_is_believed_and_not_walked) {
     check_whole(100);
 }
 
-TEST(a_killed_writer_loses_nothing_it_appended) {
+TEST_IN_MEMORY(a_killed_writer_loses_nothing_it_appended) {
     for (int count = 0; count < 60; count += 7) {
         leave(count / 2, count);
         CHECK_EQUAL(recover(), count);
@@ -158,7 +158,7 @@ TEST(corruption_before_the_durable_position_is_counted_and_left) {
     CHECK_EQUAL(records, 9);
 }
 
-TEST(an_index_meta_that_points_beyond_everything_is_survived) {
+TEST_IN_MEMORY(an_index_meta_that_points_beyond_everything_is_survived) {
     static const uint64_t positions[][2] = {{0, 1 << 20},          {0, UINT64_MAX}, {1000, 64},
                                             {UINT64_MAX, 0},       {0, 100},        {0, SEGMENT},
                                             {UINT64_MAX, SEGMENT}, {0, 0}};
@@ -185,7 +185,7 @@ TEST(a_missing_or_short_index_meta_only_costs_a_longer_walk) {
 }
 
 /* The seal of a finished segment was lost, though index.meta is beyond it. */
-TEST(a_lost_seal_before_the_durable_position_does_not_stop_readers) {
+TEST_IN_MEMORY(a_lost_seal_before_the_durable_position_does_not_stop_readers) {
     for (int verify = 0; verify < 2; verify++) {
         leave(60, 100);
         ac_durable_t durable;
@@ -228,7 +228,7 @@ TEST(records_lost_at_the_end_of_an_unsealed_segment_end_the_queue) {
     check_whole(next - 1);
 }
 
-TEST(records_lost_at_the_end_of_a_sealed_segment_end_the_queue) {
+TEST_IN_MEMORY(records_lost_at_the_end_of_a_sealed_segment_end_the_queue) {
     leave(1, 40);
     set_durable(0, AC_SEGMENT_DATA);
     uint64_t next = first_of("000000001.q");
@@ -273,7 +273,7 @@ TEST(part_of_a_batch_is_never_kept) {
     check_whole(3);
 }
 
-TEST(part_of_a_batch_in_a_sealed_segment_is_not_kept_either) {
+TEST_IN_MEMORY(part_of_a_batch_in_a_sealed_segment_is_not_kept_either) {
     leave_batch(3, 8, 60);
     CHECK(exists(check_path("queue"), "000000001.q"));
     int64_t third = find("000000000.q", 5);
@@ -337,7 +337,7 @@ TEST(a_reader_that_had_committed_beyond_the_end_is_told_even_after_more_was_writ
     CHECK_EQUAL(count_numbered(check_path("queue")), 18);
 }
 
-TEST(an_index_that_lies_does_not_change_the_next_seq) {
+TEST_IN_MEMORY(an_index_that_lies_does_not_change_the_next_seq) {
     leave(60, 100);
     ac_durable_t durable;
     peek(check_path("queue"), "index.meta", 0, &durable, sizeof durable);

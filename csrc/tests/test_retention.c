@@ -54,7 +54,7 @@ static void leave_position(const char *name, uint64_t segment, uint64_t offset, 
     poke(check_path("queue/readers"), name, 0, slots, sizeof slots);
 }
 
-TEST(nothing_goes_before_there_is_a_reader) {
+TEST_IN_MEMORY(nothing_goes_before_there_is_a_reader) {
     ac_writer_config_t config = retaining();
     ac_writer_t *writer = fill(&config);
     CHECK_EQUAL(retain(writer), 0);
@@ -81,7 +81,7 @@ TEST(what_every_live_reader_has_committed_past_goes) {
     close_writer(writer);
 }
 
-TEST(the_active_segment_stays) {
+TEST_IN_MEMORY(the_active_segment_stays) {
     ac_writer_config_t config = retaining();
     config.retain_bytes = 1;
     config.retain_ns = 1;
@@ -123,7 +123,7 @@ TEST(a_reader_that_is_silent_too_long_or_too_far_behind_is_not_waited_for) {
     close_writer(writer);
 }
 
-TEST(impossible_positions_are_not_readers) {
+TEST_IN_MEMORY(impossible_positions_are_not_readers) {
     ac_writer_config_t config = retaining();
     config.max_reader_lag = 0;
     ac_writer_t *writer = fill(&config);
@@ -145,7 +145,7 @@ TEST(impossible_positions_are_not_readers) {
 }
 
 /* Without a free descriptor the positions cannot be read; that must not look like nobody being there. */
-TEST(readers_that_cannot_be_seen_are_not_forgotten) {
+TEST_IN_MEMORY(readers_that_cannot_be_seen_are_not_forgotten) {
     static const struct {
         int call;
         const char *name_end;
@@ -173,7 +173,7 @@ TEST(readers_that_cannot_be_seen_are_not_forgotten) {
     close_writer(writer);
 }
 
-TEST(age_counts_from_the_newest_record_and_a_lying_index_does_not_change_it) {
+TEST_IN_MEMORY(age_counts_from_the_newest_record_and_a_lying_index_does_not_change_it) {
     ac_writer_config_t config = retaining();
     config.retain_ns = 3600000000000u;
     config.roll_messages = 2;
@@ -196,7 +196,7 @@ TEST(age_counts_from_the_newest_record_and_a_lying_index_does_not_change_it) {
     close_writer(writer);
 }
 
-TEST(the_oldest_go_until_the_total_fits) {
+TEST_IN_MEMORY(the_oldest_go_until_the_total_fits) {
     ac_writer_config_t config = retaining();
     config.retain_bytes = 3 * SEGMENT;
     ac_writer_t *writer = fill(&config);

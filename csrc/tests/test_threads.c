@@ -125,7 +125,7 @@ static void *append(void *unused) {
 /* A named reader: sees everything, waits, and commits, which is what lets retention go on. */
 static void *follow(void *argument) {
     int number = (int)(intptr_t)argument;
-    char name[16];
+    char name[32];
     ac_message_t message;
     ac_error_t err;
     uint64_t segment, offset, next_seq = 0;
@@ -249,7 +249,7 @@ static void run_threads(const ac_writer_config_t *config, double seconds) {
     CHECK_EQUAL(stats.next_seq, run.appended);
     CHECK(stats.rolls > 0 && stats.segments_deleted > 0 && run.seeks > 0 && run.flushes > 0);
     for (int i = 0; i < 3; i++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "reader%d", i);
         CHECK(run.read_by[i] > 0);
         ac_reader_t *reader = open_reader(path, name, AC_START_COMMITTED);

@@ -23,7 +23,7 @@ static ac_durable_t durable(void) {
     return position;
 }
 
-TEST(messages_keep_their_order_over_rolls_and_reopening) {
+TEST_IN_MEMORY(messages_keep_their_order_over_rolls_and_reopening) {
     for (int round = 0; round < 5; round++) {
         ac_writer_t *writer = open_small();
         append_numbered(writer, 100);
@@ -180,7 +180,7 @@ static uint64_t rolls_after(const ac_writer_config_t *config, int count, uint64_
     return stats.rolls;
 }
 
-TEST(segments_roll_by_bytes_count_and_time) {
+TEST_IN_MEMORY(segments_roll_by_bytes_count_and_time) {
     ac_writer_config_t config = small_queue(SEGMENT);
     CHECK_EQUAL(rolls_after(&config, 100, 1), 0);
     config.roll_messages = 10;
@@ -219,7 +219,7 @@ TEST(a_record_written_in_place_starts_the_time_of_its_segment) {
     close_writer(writer);
 }
 
-TEST(roll_limits_go_on_where_they_were_after_reopening) {
+TEST_IN_MEMORY(roll_limits_go_on_where_they_were_after_reopening) {
     ac_writer_config_t config = small_queue(SEGMENT);
     config.roll_messages = 10;
     config.roll_ns = 1000000;
@@ -543,15 +543,15 @@ TEST(in_a_forked_child_every_call_says_so_and_the_parent_goes_on) {
     ac_writer_t *writer = open_small();
     append_numbered(writer, 3);
     /* As if another thread were in the middle of something at that moment. */
-    pthread_mutex_lock(&writer->mutex);
     pthread_mutex_lock(&writer->sync_mutex);
+    pthread_mutex_lock(&writer->mutex);
     pid_t child = fork();
     if (child == 0) {
         alarm(20);
         _exit(forked_calls(writer) ? 0 : 1);
     }
-    pthread_mutex_unlock(&writer->sync_mutex);
     pthread_mutex_unlock(&writer->mutex);
+    pthread_mutex_unlock(&writer->sync_mutex);
     int status;
     CHECK_EQUAL(waitpid(child, &status, 0), child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
