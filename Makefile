@@ -76,18 +76,17 @@ LINK_threads := -Wl,--wrap=ac_os_map -Wl,--wrap=ac_os_unmap
 
 c_tests = $(TEST_C:csrc/%.c=build/ctest/$(1)/%)
 
-# $(call run_c_tests,variant,command prefix): builds them, as many at a time as there are processors, and runs them
+# $(call run_c_tests,variant,command prefix): builds and runs them, as many at a time as there are processors
 define run_c_tests
 @test -n "$(TEST_C)" || { echo "no C tests in csrc/tests"; exit 1; }
 +@$(MAKE) -s $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS)) $(call c_tests,$(1))
-@failed=0; for program in $(call c_tests,$(1)); do \
-    printf '  %-48s' "$$program"; \
-    if timeout $(C_TEST_SECONDS) $(2) $$program > $$program.log 2>&1; then echo ok; \
-    else echo "FAILED (status $$?)"; cat $$program.log; failed=1; fi; \
-done; exit $$failed
+@printf '%s\n' $(call c_tests,$(1)) | xargs -P $(JOBS) -I{} sh -c ' \
+    if timeout $(C_TEST_SECONDS) $(2) {} > {}.log 2>&1; then printf "  %-48s ok\n" {}; \
+    else status=$$?; printf "  %-48s FAILED (status %d)\n" {} $$status; cat {}.log; exit 1; fi'
 endef
 
 C_TEST_SECONDS ?= 600
+THREADS_SECONDS ?= 30
 SANITIZE_FLAGS := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
 COVERAGE_FLAGS := --coverage -fprofile-update=atomic -O0 -g
 # ThreadSanitizer cannot place its shadow memory under some kernels' address randomisation.
@@ -105,7 +104,7 @@ ctest-asan:
 	$(call run_c_tests,asan)
 
 ctest-tsan:
-	$(call run_c_tests,tsan,$(FIXED_ADDRESSES))
+	$(call run_c_tests,tsan,env AIOCHRONICLE_THREADS_SECONDS=$(THREADS_SECONDS) $(FIXED_ADDRESSES))
 
 ctest-coverage:
 	$(call run_c_tests,coverage)
