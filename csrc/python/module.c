@@ -57,7 +57,7 @@ PyMODINIT_FUNC PyInit__hot(void);
 PyMODINIT_FUNC PyInit__hot(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
-    if (add_type(module, "Segment", &Segment_Type) < 0 ||
+    if (message_ready() < 0 || add_type(module, "Segment", &Segment_Type) < 0 ||
         add_type(module, "Message", &Message_Type) < 0 ||
         add_type(module, "Pollable", &Pollable_Type) < 0 ||
         add_type(module, "Reader", &Reader_Type) < 0 ||
