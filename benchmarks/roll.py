@@ -1,10 +1,10 @@
 """Does an append notice that a new segment begins?
 
-Every append is timed on its own, in real time, over many segment rolls. The segments are of the
-smallest size that still leaves the housekeeper a fair chance, and the appends come at a pace (a
-short spin between two of them) that it can follow, because a writer that outruns the disk has to
-wait by any design; the figure is about rolls, not about that. The time of an append includes the
-call of the clock around it.
+Every append is timed on its own, in real time, over many segment rolls, as fast as the loop goes; the
+best of several runs counts. One append in 43,690 rolls, so the 99.9th percentile shows whether what
+goes on around rolls (preparing, populating, sealing and syncing, in other threads) disturbs
+appends; the worst append, and how many rolls found no segment prepared, are in the details. The time of
+an append includes the call of the clock around it.
 """
 
 import time
@@ -16,7 +16,6 @@ from benchmarks.measure import PAYLOAD, Result, percentile
 SEGMENT_BYTES = 8 << 20
 RECORD_BYTES = 192
 ROLLS = 12
-PACE_NS = 2_000
 
 
 def time_appends(writer: Writer, count: int) -> list[float]:
@@ -25,10 +24,7 @@ def time_appends(writer: Writer, count: int) -> list[float]:
     for number in range(count):
         started_ns = clock()
         writer.append(PAYLOAD)
-        ended_ns = clock()
-        taken_ns[number] = ended_ns - started_ns
-        while clock() - ended_ns < PACE_NS:
-            pass
+        taken_ns[number] = clock() - started_ns
     return taken_ns
 
 
