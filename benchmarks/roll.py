@@ -1,10 +1,10 @@
 """Does an append notice that a new segment begins?
 
-Every append is timed on its own, in real time, over many segment rolls, as fast as the loop goes; the
-best of several runs counts. One append in 43,690 rolls, so the 99.9th percentile shows whether what
-goes on around rolls (preparing, populating, sealing and syncing, in other threads) disturbs
-appends; the worst append, and how many rolls found no segment prepared, are in the details. The time of
-an append includes the call of the clock around it.
+Every append is timed on its own, in real time, over many segment rolls, as fast as the loop goes;
+the best of several runs counts. One append in 43,690 rolls, so the 99.9th percentile shows whether
+what goes on around rolls (preparing, populating, sealing and syncing, in other threads) disturbs
+appends; the worst append, and how many rolls found no segment prepared, are in the details. The
+time of an append includes the call of the clock around it.
 """
 
 import time
