@@ -10,7 +10,7 @@ BINDING_C := $(wildcard csrc/python/*.c)
 TEST_C := $(wildcard csrc/tests/test_*.c)
 HEADERS := $(wildcard csrc/*.h csrc/python/*.h csrc/tests/*.h)
 C_FLAGS_FILE := csrc/compile_flags.txt
-C_FORMATTED = $(wildcard csrc/*.[ch] csrc/python/*.[ch] csrc/tests/*.[ch])
+C_FORMATTED = $(wildcard csrc/*.[ch] csrc/python/*.[ch] csrc/tests/*.[ch] benchmarks/*.c)
 PYTHON_FILES = setup.py csrc/python/build_engine.py $(wildcard aiochronicle benchmarks examples tests)
 
 PIP := $(PY) -m pip --disable-pip-version-check -q
@@ -121,7 +121,7 @@ lint-python: setup
 # $(call warnings_as_errors,compiler): compiled for real, since some warnings come out of the optimiser only.
 define warnings_as_errors
 @echo "$(1) -Werror"
-@printf '%s\n' $(wildcard csrc/*.c csrc/python/*.c csrc/tests/*.c) | xargs -P $(JOBS) -I{} \
+@printf '%s\n' $(wildcard csrc/*.c csrc/python/*.c csrc/tests/*.c benchmarks/*.c) | xargs -P $(JOBS) -I{} \
     $(1) @$(C_FLAGS_FILE) -Werror -Icsrc \
     -isystem $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("include"))') -c {} -o /dev/null
 endef

@@ -188,6 +188,7 @@ def open_reader(
     return reader
 
 
+@_hot.own_methods
 class Reader(_hot.Reader):
     """Reads one queue. Made by open_reader; a context manager both ways.
 

@@ -198,6 +198,7 @@ def open_writer(
     return writer
 
 
+@_hot.own_methods
 class Writer(_hot.Writer):
     """Appends to one queue. Made by open_writer; a context manager.
 

@@ -1,13 +1,9 @@
 #include "crc32.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define AC_CRC32_X86 1
+#if AC_CRC32_X86
 #include <immintrin.h>
-#else
-#define AC_CRC32_X86 0
 #endif
 
 enum { AC_HEADER_BYTES = 60 };
@@ -96,7 +92,7 @@ static uint32_t ac_crc32_portable(const uint8_t *p, size_t len) {
     return ~ac_table_update(ac_ieee_table, 0xFFFFFFFFu, p, len);
 }
 
-static uint32_t ac_crc32c_seed_portable(uint64_t a, uint64_t b) {
+uint32_t ac_crc32c_seed_portable(uint64_t a, uint64_t b) {
     uint8_t bytes[16];
 
     for (int i = 0; i < 8; i++) {
@@ -106,15 +102,21 @@ static uint32_t ac_crc32c_seed_portable(uint64_t a, uint64_t b) {
     return ac_table_update(ac_castagnoli_table, 0xFFFFFFFFu, bytes, sizeof bytes);
 }
 
-static uint32_t ac_crc32c_header_portable(uint32_t seed, const uint8_t *p) {
-    return ~ac_table_update(ac_castagnoli_table, seed, p, AC_HEADER_BYTES);
+uint32_t ac_crc32c_header_portable(uint32_t seed, const uint64_t words[8]) {
+    uint8_t bytes[64];
+
+    for (int i = 0; i < 64; i++) {
+        bytes[i] = (uint8_t)(words[i / 8] >> 8 * (i % 8));
+    }
+    return ~ac_table_update(ac_castagnoli_table, seed, bytes, AC_HEADER_BYTES);
 }
+
+int ac_cpu_features;
 
 #if AC_CRC32_X86
 
 #define AC_CLMUL __attribute__((target("pclmul,sse4.1")))
 #define AC_CLMUL_INLINE static inline __attribute__((always_inline, target("pclmul,sse4.1")))
-#define AC_SSE42 __attribute__((target("sse4.2")))
 
 /*
  * How the carry-less path works. Bits are reflected throughout: the lowest bit of a register is
@@ -344,36 +346,6 @@ AC_CLMUL static uint32_t ac_crc32_copy_clmul(uint8_t *dst, const uint8_t *src, s
     return ac_crc32_any(dst, src, len);
 }
 
-AC_SSE42 static uint32_t ac_crc32c_seed_sse42(uint64_t a, uint64_t b) {
-    return (uint32_t)_mm_crc32_u64(_mm_crc32_u64(0xFFFFFFFFu, a), b);
-}
-
-AC_SSE42 static uint32_t ac_crc32c_header_sse42(uint32_t seed, const uint8_t *p) {
-    uint64_t reg = seed;
-
-    /*
-     * Written out because gcc, given a loop, gathers the words with 16-byte loads, and those
-     * stall on a header whose fields have only just been stored.
-     */
-    reg = _mm_crc32_u64(reg, ac_load64(p));
-    reg = _mm_crc32_u64(reg, ac_load64(p + 8));
-    reg = _mm_crc32_u64(reg, ac_load64(p + 16));
-    reg = _mm_crc32_u64(reg, ac_load64(p + 24));
-    reg = _mm_crc32_u64(reg, ac_load64(p + 32));
-    reg = _mm_crc32_u64(reg, ac_load64(p + 40));
-    reg = _mm_crc32_u64(reg, ac_load64(p + 48));
-    return ~_mm_crc32_u32((uint32_t)reg, ac_load32(p + 56));
-}
-
-enum { AC_CPU_CLMUL = 1, AC_CPU_CRC32C = 2 };
-
-/*
- * Zero until the constructor has run, and zero is safe: it selects the portable code. A flag and
- * a predicted branch cost less than an indirect call. Atomic because tests may flip it while
- * threads run; a relaxed load is a plain one.
- */
-static atomic_int ac_cpu;
-
 static int ac_detect_cpu(void) {
     int cpu = 0;
 
@@ -388,17 +360,11 @@ static int ac_detect_cpu(void) {
 }
 
 __attribute__((constructor)) static void ac_crc32_resolve(void) {
-    atomic_store_explicit(&ac_cpu, ac_detect_cpu(), memory_order_relaxed);
-}
-
-static inline int ac_cpu_has(int feature) {
-    int cpu = atomic_load_explicit(&ac_cpu, memory_order_relaxed);
-
-    return __builtin_expect((cpu & feature) != 0, 1);
+    __atomic_store_n(&ac_cpu_features, ac_detect_cpu(), __ATOMIC_RELAXED);
 }
 
 void ac_crc32_force_portable(int on) {
-    atomic_store_explicit(&ac_cpu, on ? 0 : ac_detect_cpu(), memory_order_relaxed);
+    __atomic_store_n(&ac_cpu_features, on ? 0 : ac_detect_cpu(), __ATOMIC_RELAXED);
 }
 
 const char *ac_crc32_implementation(void) {
@@ -438,22 +404,4 @@ uint32_t ac_crc32_copy(void *dst, const void *src, size_t len) {
 #endif
     memcpy(dst, src, len);
     return ac_crc32_portable(dst, len);
-}
-
-uint32_t ac_crc32c_seed(uint64_t a, uint64_t b) {
-#if AC_CRC32_X86
-    if (ac_cpu_has(AC_CPU_CRC32C)) {
-        return ac_crc32c_seed_sse42(a, b);
-    }
-#endif
-    return ac_crc32c_seed_portable(a, b);
-}
-
-uint32_t ac_crc32c_header(uint32_t seed, const void *header60) {
-#if AC_CRC32_X86
-    if (ac_cpu_has(AC_CPU_CRC32C)) {
-        return ac_crc32c_header_sse42(seed, header60);
-    }
-#endif
-    return ac_crc32c_header_portable(seed, header60);
 }

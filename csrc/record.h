@@ -92,9 +92,11 @@ static inline void ac_record_write_header(uint8_t *at, uint32_t length, uint32_t
     words[6] = (uint64_t)stamp->epoch << 32 | (uint64_t)stamp->batch_left;
     words[7] = 0;
     words[7] = (uint64_t)ac_crc32c_header(seed, words) << 32;
-    const uint32_t version = AC_RECORD_VERSION;
-    memcpy(at + 4, &version, sizeof version);
-    memcpy(at + 8, words + 1, sizeof words - sizeof *words);
+    uint64_t *target = (uint64_t *)(void *)at;
+    ac_store_relaxed_u32((uint32_t *)(void *)(at + 4), AC_RECORD_VERSION);
+#pragma GCC unroll 8
+    for (int i = 1; i < 8; i++)
+        ac_store_relaxed_u64(target + i, words[i]);
 }
 
 static inline uint32_t *ac_record_commit_word(uint8_t *at) {
@@ -111,48 +113,54 @@ enum ac_check { AC_CHECK_HEADER, AC_CHECK_PAYLOAD };
 enum { AC_RECORD_NONE = 0, AC_RECORD_GOOD = 1, AC_RECORD_BAD = -1 };
 
 /* Reads the record at `offset` of a segment mapping of `size` bytes, trusting nothing: the header is
- * copied once and only the copy is used. GOOD fills *out; NONE: not committed, or no room for a header;
- * BAD: *why says which rule it breaks. */
+ * copied once and only the copy is used. The copy is made of 8-byte words, the first of them together with
+ * the commit word, because the check reads it in 8-byte words: other widths would stall it. GOOD fills *out
+ * (before the payload is checked, so that nothing has to be kept across that call); NONE: not committed, or
+ * no room for a header; BAD: *why says which rule it breaks, and *out is undefined. */
 static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t offset,
                                     uint32_t segment, enum ac_check check, ac_message_t *out,
                                     const char **why) {
-    ac_record_t header;
+    uint64_t words[8];
     if (AC_UNLIKELY(offset > size || size - offset < AC_HEADER_SIZE)) return AC_RECORD_NONE;
     const uint8_t *at = base + offset;
-    uint32_t commit_len = ac_record_load_commit(at);
-    if (commit_len == 0) return AC_RECORD_NONE;
-    memcpy((uint8_t *)&header + 4, at + 4, AC_HEADER_SIZE - 4);
-    header.commit_len = commit_len;
-    uint32_t length = commit_len - 1;
+    const uint64_t *source = (const uint64_t *)(const void *)at;
+    words[0] = ac_load_acquire_u64(source);
+    if ((uint32_t)words[0] == 0) return AC_RECORD_NONE;
+#pragma GCC unroll 8
+    for (int i = 1; i < 8; i++)
+        words[i] = ac_load_relaxed_u64(source + i);
+    uint32_t length = (uint32_t)words[0] - 1;
+    uint16_t type_id = (uint16_t)words[3], flags = (uint16_t)(words[3] >> 16);
+    uint32_t checksum = (uint32_t)(words[3] >> 32), epoch = (uint32_t)(words[6] >> 32);
     if (AC_UNLIKELY(length > size - offset - AC_HEADER_SIZE)) {
         *why = "length reaches beyond the segment";
         return AC_RECORD_BAD;
     }
-    if (AC_UNLIKELY(header.version != AC_RECORD_VERSION)) {
+    if (AC_UNLIKELY((uint8_t)(words[0] >> 32) != AC_RECORD_VERSION)) {
         *why = "unknown record version";
         return AC_RECORD_BAD;
     }
-    if (AC_LIKELY(header.flags & AC_FLAG_OURS) &&
-        AC_UNLIKELY(ac_crc32c_header(ac_crc32c_seed(segment, header.epoch), &header) !=
-                    header.header_check)) {
+    if (AC_LIKELY(flags & AC_FLAG_OURS) &&
+        AC_UNLIKELY(ac_crc32c_header(ac_crc32c_seed(segment, epoch), words) !=
+                    (uint32_t)(words[7] >> 32))) {
         *why = "header check fails";
         return AC_RECORD_BAD;
     }
-    if (check == AC_CHECK_PAYLOAD && AC_LIKELY(header.type_id != AC_TYPE_PADDING) &&
-        AC_UNLIKELY(ac_crc32(at + AC_HEADER_SIZE, length) != header.checksum)) {
+    out->record = at;
+    out->seq = words[1];
+    out->timestamp_ns = words[2];
+    out->cause_source = words[4];
+    out->cause_seq = words[5];
+    out->segment = segment;
+    out->length = length;
+    out->type_id = type_id;
+    out->flags = flags & 0x7FFF; /* the top bit is for marks that are never stored */
+    out->batch_left = flags & AC_FLAG_OURS ? (uint32_t)words[6] : 0;
+    if (check == AC_CHECK_PAYLOAD && AC_LIKELY(type_id != AC_TYPE_PADDING) &&
+        AC_UNLIKELY(ac_crc32(at + AC_HEADER_SIZE, length) != checksum)) {
         *why = "payload checksum fails";
         return AC_RECORD_BAD;
     }
-    out->record = at;
-    out->seq = header.seq;
-    out->timestamp_ns = header.timestamp_ns;
-    out->cause_source = header.cause_source;
-    out->cause_seq = header.cause_seq;
-    out->segment = segment;
-    out->length = length;
-    out->type_id = header.type_id;
-    out->flags = header.flags & 0x7FFF; /* the top bit is for marks that are never stored */
-    out->batch_left = header.flags & AC_FLAG_OURS ? header.batch_left : 0;
     return AC_RECORD_GOOD;
 }
 

@@ -374,7 +374,8 @@ static int believe_clean(walk_t *walk, ac_control_t *control, const uint32_t *id
     if (clean.epoch != ac_load_relaxed_u64(&control->writer_epoch)) return 0;
     if (clean.segment != walk->durable.segment || clean.offset != walk->durable.offset) return 0;
     if (ids[count - 1] != clean.segment || clean.offset > walk->segment_size ||
-        clean.offset < AC_SEGMENT_DATA || clean.offset % AC_ALIGNMENT != 0)
+        clean.offset < AC_SEGMENT_DATA || clean.offset % AC_ALIGNMENT != 0 ||
+        clean.last_record % AC_ALIGNMENT != 0)
         return 0;
     if (open_full(walk, clean.segment, &map, NULL) != AC_OK) return 0;
     int fits = ac_record_inspect(map->base, map->size, clean.offset, map->segment, AC_CHECK_HEADER,

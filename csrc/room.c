@@ -7,11 +7,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum {
-    POPULATE_AHEAD_MAX = 64
-        << 20,             /* how far the housekeeper keeps pages in place ahead of a busy … */
-    POPULATE_NOW = 1 << 20 /* what the writer does itself when it outran the housekeeper */
-};
+/* How far the housekeeper keeps pages in place ahead of a busy writer. */
+enum { POPULATE_AHEAD_MAX = 64 << 20 };
 
 static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
@@ -80,12 +77,11 @@ static int populate(ac_writer_t *writer, uint64_t need) {
     ac_map_t *map = writer->map;
     uint64_t from = writer->populated;
     uint64_t target =
-        need ? need + POPULATE_NOW : ac_load_relaxed_u64(&writer->offset) + writer->ahead;
+        need ? ac_populate_step_end(need) : ac_load_relaxed_u64(&writer->offset) + writer->ahead;
     ac_map_retain(map);
     pthread_mutex_unlock(&writer->mutex);
-    uint64_t to = least(target, map->size);
-    int done = from >= (need ? need : to);
-    if (!need) to = least(to, from + AC_POPULATE_STEP);
+    int done = from >= (need ? need : least(target, map->size));
+    uint64_t to = least(need ? target : ac_populate_step_end(from), map->size);
     int rc = done ? 0 : ac_segment_populate(map, from, to);
     pthread_mutex_lock(&writer->mutex);
     if (rc < 0)

@@ -73,12 +73,15 @@ static int check_header(const ac_map_t *map, uint32_t id, const char *path, ac_e
 }
 
 int ac_segment_populate(ac_map_t *map, uint64_t from, uint64_t to) {
-    static const uint8_t zeros[AC_POPULATE_STEP] __attribute__((aligned(4096)));
-    uint64_t aligned = (from + 4095) & ~4095ull;
+    static uint8_t
+        zeros[AC_POPULATE_STEP]; /* not const: that would be stored in the program file */
+    uint64_t at = (from + 4095) & ~4095ull;
     int rc = 0;
-    for (uint64_t at = aligned; at < to && rc == 0; at += AC_POPULATE_STEP)
-        rc = ac_os_write_at(map->fd, zeros, to - at < AC_POPULATE_STEP ? to - at : AC_POPULATE_STEP,
-                            at);
+    while (at < to && rc == 0) {
+        uint64_t end = ac_populate_step_end(at) < to ? ac_populate_step_end(at) : to;
+        rc = ac_os_write_at(map->fd, zeros, end - at, at);
+        at = end;
+    }
     return rc < 0 ? rc : ac_os_populate(map->base, from, to - from, 1);
 }
 

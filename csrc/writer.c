@@ -206,7 +206,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     }
     writer->dir_fd = writer->index_fd = -1;
     writer->sealing_tail = &writer->sealing;
-    writer->ahead = 4 * AC_POPULATE_STEP;
+    writer->ahead = 2 * AC_POPULATE_STEP;
     writer->pages.run = ac_writer_housekeep_pages;
     writer->pages.forked = on_fork;
     writer->pages.lane = AC_LANE_MEMORY;

@@ -27,6 +27,7 @@ typedef struct {
     uint16_t type_id;
     uint16_t flags;
     PyObject *payload; /* bytes, made on first use */
+    PyObject *kept;    /* bytes of an earlier message, ours alone, to be used again */
 } MessageObject;
 
 struct Waiter;
@@ -93,6 +94,7 @@ extern PyTypeObject Writer_Type;
 extern PyTypeObject Reservation_Type;
 
 SegmentObject *segment_new(ac_map_t *map, PyObject *source, uint64_t queue_id);
+int message_ready(void); /* prepares the type */
 PyObject *message_new(SegmentObject *segment, const ac_message_t *message);
 
 /* Raises what the Python side's factory makes of the error record; returns NULL. */

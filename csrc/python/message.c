@@ -32,11 +32,16 @@ PyTypeObject Segment_Type = {
 
 /* ---- message ---- */
 
-/* Messages come and go one at a time: keeping a few saves the allocator's work. */
+/* Messages come and go one at a time: keeping a few saves the allocator's work. One that nobody else took
+ * the payload of keeps these bytes too, and if the next message is as long they are filled anew. */
 #ifdef Py_GIL_DISABLED
 #define FREE_LIST_SIZE 0
 #else
 #define FREE_LIST_SIZE 64
+enum {
+    KEPT_PAYLOAD_MIN = 2,
+    KEPT_PAYLOAD_MAX = 1024
+}; /* shorter ones are shared by the interpreter */
 static MessageObject *free_list[FREE_LIST_SIZE];
 static int free_count;
 #endif
@@ -44,14 +49,15 @@ static int free_count;
 PyObject *message_new(SegmentObject *segment, const ac_message_t *message) {
     MessageObject *self;
 #if FREE_LIST_SIZE
-    if (free_count > 0) {
+    if (AC_LIKELY(free_count > 0)) {
         self = free_list[--free_count];
-        (void)PyObject_INIT(self, &Message_Type);
+        _Py_NewReference((PyObject *)self);
     } else
 #endif
     {
         self = PyObject_New(MessageObject, &Message_Type);
         if (!self) return NULL;
+        self->kept = NULL;
     }
     self->segment = (SegmentObject *)Py_NewRef(segment);
     self->record = message->record;
@@ -66,13 +72,22 @@ PyObject *message_new(SegmentObject *segment, const ac_message_t *message) {
 
 static void message_dealloc(MessageObject *self) {
     Py_DECREF(self->segment);
-    Py_XDECREF(self->payload);
 #if FREE_LIST_SIZE
-    if (free_count < FREE_LIST_SIZE) {
+    if (AC_LIKELY(free_count < FREE_LIST_SIZE)) {
+        PyObject *payload = self->payload;
+        if (payload) {
+            if (Py_REFCNT(payload) == 1 && self->length >= KEPT_PAYLOAD_MIN &&
+                self->length <= KEPT_PAYLOAD_MAX)
+                self->kept = payload;
+            else
+                Py_DECREF(payload);
+        }
         free_list[free_count++] = self;
         return;
     }
 #endif
+    Py_XDECREF(self->payload);
+    Py_XDECREF(self->kept);
     PyObject_Free(self);
 }
 
@@ -80,15 +95,44 @@ static const char *payload_at(const MessageObject *self) {
     return (const char *)self->record + AC_HEADER_SIZE;
 }
 
+static void forget_hash(PyObject *bytes) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    ((PyBytesObject *)bytes)->ob_shash = -1;
+#pragma GCC diagnostic pop
+}
+
+static PyObject *make_payload(MessageObject *self) {
+    PyObject *kept = self->kept;
+    self->kept = NULL;
+    if (kept && PyBytes_GET_SIZE(kept) == (Py_ssize_t)self->length) {
+        memcpy(PyBytes_AS_STRING(kept), payload_at(self), self->length);
+        forget_hash(kept);
+        return kept;
+    }
+    Py_XDECREF(kept);
+    return PyBytes_FromStringAndSize(payload_at(self), (Py_ssize_t)self->length);
+}
+
 static PyObject *message_payload(MessageObject *self, void *unused) {
     (void)unused;
-    PyObject *payload = self->payload;
-    if (!payload) {
-        payload = PyBytes_FromStringAndSize(payload_at(self), (Py_ssize_t)self->length);
-        if (!payload) return NULL;
-        self->payload = payload;
-    }
-    return Py_NewRef(payload);
+    if (!self->payload) self->payload = make_payload(self);
+    return Py_XNewRef(self->payload);
+}
+
+/* Finding a property by way of the type costs more than making the bytes, and the payload is what nearly
+ * everybody asks for: its name is recognised here. Names in code are interned, so comparing addresses is
+ * enough; any other string goes the usual way. */
+static PyObject *payload_name;
+
+static PyObject *message_getattro(PyObject *self, PyObject *name) {
+    if (AC_LIKELY(name == payload_name)) return message_payload((MessageObject *)self, NULL);
+    return PyObject_GenericGetAttr(self, name);
+}
+
+int message_ready(void) {
+    payload_name = PyUnicode_InternFromString("payload");
+    return payload_name ? PyType_Ready(&Message_Type) : -1;
 }
 
 static PyObject *message_view(MessageObject *self, void *unused) {
@@ -180,6 +224,7 @@ PyTypeObject Message_Type = {
     .tp_basicsize = sizeof(MessageObject),
     .tp_dealloc = (destructor)message_dealloc,
     .tp_repr = (reprfunc)message_repr,
+    .tp_getattro = message_getattro,
     .tp_as_sequence = &message_sequence,
     .tp_as_buffer = &message_buffer,
     .tp_members = message_members,

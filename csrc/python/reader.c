@@ -82,20 +82,24 @@ static int commit_automatically(ReaderObject *self) {
     return -1;
 }
 
+/* Whatever is not simply the next message of the segment at hand. 1 = taken, 0 = nothing there now. */
+static __attribute__((noinline)) int take_slow(ReaderObject *self, ac_message_t *message) {
+    ac_error_t err;
+    int rc = ac_reader_next(self->reader, message, &err);
+    if (rc < 0) raise_engine_error(&err);
+    return rc;
+}
+
 static PyObject *reader_take(ReaderObject *self) {
     ac_message_t message;
-    ac_error_t err;
-    ac_reader_t *reader = self->reader;
     if (self->commit_every && self->uncommitted >= self->commit_every &&
         commit_automatically(self) < 0)
         return NULL;
-    int rc = ac_reader_try_next(reader, &message);
-    if (rc != 1) {
-        rc = ac_reader_next(reader, &message, &err);
-        if (rc == 0) return NULL;
-        if (rc < 0) return raise_engine_error(&err);
-    }
-    if (AC_UNLIKELY(!self->segment || self->segment->map != reader->map) && enter_segment(self) < 0)
+    if (AC_UNLIKELY(ac_reader_try_next(self->reader, &message) != 1) &&
+        take_slow(self, &message) != 1)
+        return NULL;
+    if (AC_UNLIKELY(!self->segment || self->segment->map != self->reader->map) &&
+        enter_segment(self) < 0)
         return NULL;
     self->uncommitted++;
     return message_new(self->segment, &message);

@@ -26,8 +26,11 @@ static uint32_t run_copy(uint32_t link, size_t len) {
 }
 
 static uint32_t run_header(uint32_t link, size_t len) {
+    uint64_t words[8];
+
     (void)len;
-    return ac_crc32c_header(0x12345678u, source + link);
+    memcpy(words, source + link, sizeof words);
+    return ac_crc32c_header(0x12345678u, words);
 }
 
 static uint32_t run_seed(uint32_t link, size_t len) {

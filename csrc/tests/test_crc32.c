@@ -161,6 +161,19 @@ static uint64_t load_le64(const uint8_t *p) {
     return v;
 }
 
+/* The last four bytes of the eighth word must not count, so they are filled with something. */
+static uint32_t header_crc(uint32_t seed, const uint8_t *header60) {
+    uint8_t bytes[64];
+    uint64_t words[8];
+
+    memcpy(bytes, header60, 60);
+    memset(bytes + 60, (int)(next_random() & 0xFF), 4);
+    for (int i = 0; i < 8; i++) {
+        words[i] = load_le64(bytes + 8 * i);
+    }
+    return ac_crc32c_header(seed, words);
+}
+
 static void check_header(uint64_t a, uint64_t b, const uint8_t *header) {
     uint8_t all[76];
     uint32_t seed = ac_crc32c_seed(a, b);
@@ -169,7 +182,7 @@ static void check_header(uint64_t a, uint64_t b, const uint8_t *header) {
     store_le64(all + 8, b);
     memcpy(all + 16, header, 60);
     CHECK(seed == reference_update(CASTAGNOLI, 0xFFFFFFFFu, all, 16));
-    CHECK(ac_crc32c_header(seed, header) == reference_crc(CASTAGNOLI, all, sizeof all));
+    CHECK(header_crc(seed, header) == reference_crc(CASTAGNOLI, all, sizeof all));
 }
 
 static void test_header_random(void) {
@@ -200,7 +213,7 @@ static void test_header_known_answer(void) {
     for (int i = 51; i < 55; i++) {
         header[i] ^= 0xFF;
     }
-    CHECK(ac_crc32c_header(0, header) == 0xE3069283u);
+    CHECK(header_crc(0, header) == 0xE3069283u);
 }
 
 /* The vectors of RFC 3720, B.4, framed in the same way: 32 zeros, and an iSCSI read command. */
@@ -214,13 +227,13 @@ static void test_header_rfc3720(void) {
     uint8_t header[60] = {0};
 
     memset(header + 28, 0xFF, 4);
-    CHECK(ac_crc32c_header(0, header) == 0x8A9136AAu);
+    CHECK(header_crc(0, header) == 0x8A9136AAu);
     memset(header, 0, sizeof header);
     memcpy(header + 12, command, sizeof command);
     for (int i = 12; i < 16; i++) {
         header[i] ^= 0xFF;
     }
-    CHECK(ac_crc32c_header(0, header) == 0xD9963A56u);
+    CHECK(header_crc(0, header) == 0xD9963A56u);
 }
 
 static void test_seed_is_little_endian(void) {

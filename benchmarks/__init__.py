@@ -1,0 +1,4 @@
+"""Is the engine as fast as promised? One module per question, each comparison within one run.
+
+``make bench`` or ``python -m benchmarks`` runs them all; ``--help`` says what else there is.
+"""

@@ -1,0 +1,87 @@
+"""How the comparisons are made.
+
+Times on a shared machine drift by tens of per cent within seconds, ratios taken at the same moment
+do not. So whatever is compared takes turns, in many short rounds, and the best round of each
+counts: noise only ever adds. Loops that merely compute are timed by the processor time of their
+thread, which leaves out what other programs took; waiting is looked at by the questions about
+single operations, in real time.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+__all__ = ["PAYLOAD", "PAYLOAD_BYTES", "Best", "Result", "compare", "percentile", "workspace"]
+
+PAYLOAD_BYTES = 100
+PAYLOAD = bytes(range(PAYLOAD_BYTES))
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table: what was measured, and whether it is within its bar."""
+
+    question: str
+    what: str
+    measured: float
+    bar: float
+    unit: str
+    passed: bool
+    detail: str = ""
+
+    @classmethod
+    def at_most(
+        cls, question: str, what: str, measured: float, bar: float, unit: str, detail: str = ""
+    ) -> "Result":
+        """Return the result of a measurement that must not exceed its bar."""
+        return cls(
+            question=question,
+            what=what,
+            measured=measured,
+            bar=bar,
+            unit=unit,
+            passed=measured <= bar,
+            detail=detail,
+        )
+
+
+class Best(msgspec.Struct, frozen=True):
+    """The best round of each contestant, in nanoseconds per operation."""
+
+    ns: dict[str, float]
+
+    def ratio(self, measured: str, yardstick: str) -> float:
+        """Return how many times as long the one took as the other."""
+        return self.ns[measured] / self.ns[yardstick]
+
+    def describe(self, *names: str) -> str:
+        """Return the times behind a ratio, for the table."""
+        return " / ".join(f"{self.ns[name]:.1f} ns" for name in names)
+
+
+def compare(contestants: Mapping[str, Callable[[], int]], rounds: int) -> Best:
+    """Let the contestants take turns; each returns how many operations its round was."""
+    best = dict.fromkeys(contestants, float("inf"))
+    for _ in range(rounds):
+        for name, contestant in contestants.items():
+            started_ns = time.thread_time_ns()
+            operations = contestant()
+            taken_ns = time.thread_time_ns() - started_ns
+            best[name] = min(best[name], taken_ns / operations)
+    return Best(best)
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the smallest value that at least this share of all values does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@contextmanager
+def workspace(parent: Path | None) -> Iterator[Path]:
+    """Give a directory on disk for the queues, and remove it afterwards."""
+    with TemporaryDirectory(prefix="aiochronicle-bench-", dir=parent or Path("/var/tmp")) as name:
+        yield Path(name)

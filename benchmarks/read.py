@@ -1,0 +1,70 @@
+"""What does reading cost, next to a list of bytes and to queue.SimpleQueue?
+
+Measured is ``for message in reader: message.payload`` over a queue on disk that is in the page
+cache, by a reader opened for each round, so mapping its pages is part of it. The list and the
+SimpleQueue hold as many bytes objects of the same contents, each an object of its own as the
+payloads are; there are enough of them that neither side fits into the processor's caches. The list
+is iterated with an empty body: a bytes object in hand is where both loops end. ``SimpleQueue.get``
+is called on a queue that is full already.
+"""
+
+import time
+from collections import deque
+from itertools import repeat
+from pathlib import Path
+from queue import SimpleQueue
+
+from aiochronicle import open_reader, open_writer
+from benchmarks.measure import PAYLOAD_BYTES, Best, Result
+
+MESSAGES = 1_000_000
+MESSAGES_QUICK = 50_000
+BATCH = 100
+
+
+def iterate_reader(path: Path) -> float:
+    with open_reader(path) as reader:
+        started_ns = time.thread_time_ns()
+        for message in reader:
+            message.payload  # noqa: B018
+        return time.thread_time_ns() - started_ns
+
+
+def iterate_list(payloads: list[bytes]) -> float:
+    started_ns = time.thread_time_ns()
+    for _ in payloads:
+        pass
+    return time.thread_time_ns() - started_ns
+
+
+def get_all(payloads: list[bytes]) -> float:
+    memory: SimpleQueue[bytes] = SimpleQueue()
+    deque(map(memory.put, payloads), maxlen=0)
+    started_ns = time.thread_time_ns()
+    for _ in repeat(None, len(payloads)):
+        memory.get()
+    return time.thread_time_ns() - started_ns
+
+
+def run(directory: Path, quick: bool) -> list[Result]:
+    count = MESSAGES_QUICK if quick else MESSAGES
+    payloads = [b"%*d" % (PAYLOAD_BYTES, number) for number in range(count)]
+    path = directory / "read"
+    with open_writer(path) as writer:
+        for start in range(0, count, BATCH):
+            writer.append_many(payloads[start : start + BATCH])
+    best = dict.fromkeys(("reader", "list", "SimpleQueue"), float("inf"))
+    for _ in range(3 if quick else 15):
+        best["reader"] = min(best["reader"], iterate_reader(path) / count)
+        best["list"] = min(best["list"], iterate_list(payloads) / count)
+        best["SimpleQueue"] = min(best["SimpleQueue"], get_all(payloads) / count)
+    times = Best(best)
+
+    def against(yardstick: str, bar: float, what: str) -> Result:
+        ratio = times.ratio("reader", yardstick)
+        return Result.at_most("read", what, ratio, bar, "x", times.describe("reader", yardstick))
+
+    return [
+        against("list", 2.5, "message.payload for each / iterating a list of bytes"),
+        against("SimpleQueue", 0.5, "message.payload for each / SimpleQueue.get"),
+    ]
