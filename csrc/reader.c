@@ -83,22 +83,48 @@ static int position_lost(ac_reader_t *reader, uint64_t segment, uint64_t offset,
     return rc;
 }
 
-/* The segment after the finished one: 1 entered, 0 not there yet. */
-static int advance(ac_reader_t *reader, ac_error_t *err) {
-    uint32_t next = reader->map ? reader->segment + 1 : reader->segment;
-    int was_continued = (int)reader->continued;
+/* Is the next segment one that was prepared in advance and that nobody has entered? Its file may be
+ * removed again when the writer ends, and another one appear under its name. */
+static int next_is_spare(const ac_reader_t *reader) {
+    ac_map_t *map;
+    int dir_fd = ac_directory_open(&reader->dir, NULL);
+    if (dir_fd < 0) return 0;
+    int rc = ac_segment_open(&reader->dir, dir_fd, reader->segment + 1, reader->segment_size, 0,
+                             &map, NULL);
+    ac_os_close(dir_fd);
+    if (rc != AC_OK) return 0; /* whoever enters it will meet the reason */
+    int used = map->size < AC_SEGMENT_DATA + AC_HEADER_SIZE || ac_segment_sealed(map) ||
+               ac_record_load_commit(map->base + AC_SEGMENT_DATA) != 0;
+    ac_map_release(map);
+    return !used;
+}
+
+int ac_reader_finished_segment(const ac_reader_t *reader) {
+    if (ac_segment_sealed(reader->map)) return 1;
+    return reader->size - reader->offset < AC_HEADER_SIZE && !next_is_spare(reader);
+}
+
+/* 1 entered, 0 not there. */
+static int enter_next(ac_reader_t *reader, uint32_t next, ac_error_t *err) {
+    uint32_t continued = reader->continued;
     uint64_t last_timestamp_ns = reader->last_timestamp_ns;
     ac_error_t local;
     int rc = ac_reader_enter(reader, next, AC_SEGMENT_DATA, &local);
-    if (rc == AC_OK) {
-        reader->continued = (uint32_t)was_continued;
-        reader->last_timestamp_ns = last_timestamp_ns;
-        return 1;
-    }
-    if (rc != AC_E_NOT_FOUND) {
+    if (rc == AC_E_NOT_FOUND) return 0;
+    if (rc != AC_OK) {
         if (err) *err = local;
         return rc;
     }
+    reader->continued = continued;
+    reader->last_timestamp_ns = last_timestamp_ns;
+    return 1;
+}
+
+/* The segment after the finished one: 1 entered, 0 not there yet. */
+static int advance(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t next = reader->map ? reader->segment + 1 : reader->segment;
+    int rc = enter_next(reader, next, err);
+    if (rc != 0) return rc;
     /* Not there: still to come, or removed? Only later segments can tell. */
     if (ac_load_acquire_u32(&reader->control->current_segment) <= next && reader->map) return 0;
     uint32_t first = 0, last = 0;
@@ -109,6 +135,9 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
     ac_os_close(dir_fd);
     if (rc != AC_OK) return rc;
     if (count == 0 || last <= next) return 0;
+    /* Later ones are there, so by now it was too, unless it is gone. */
+    rc = enter_next(reader, next, err);
+    if (rc != 0) return rc;
     return position_lost(reader, next, AC_SEGMENT_DATA, first > next ? first : last,
                          AC_SEGMENT_DATA, "the segment to be read next was removed", err);
 }
@@ -195,9 +224,8 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     if (reader->map && reader->size < reader->segment_size &&
         reader->size - reader->offset < AC_HEADER_SIZE && !reader->skip_corrupt)
         return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
-    int full = !reader->map || reader->size - reader->offset < AC_HEADER_SIZE;
-    if (!full) {
-        if (!ac_segment_sealed(reader->map)) return 0;
+    if (reader->map) {
+        if (!ac_reader_finished_segment(reader)) return 0;
         /* Committed between our look at the record and our look at the seal? */
         if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
                               AC_CHECK_HEADER, &message, &why) != AC_RECORD_NONE)

@@ -73,6 +73,8 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
 /* reader.c */
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
+/* Nothing is committed at the position: does the queue go on in the next segment? */
+int ac_reader_finished_segment(const ac_reader_t *reader);
 void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset);
 
 /* Takes back the message that was read last. */

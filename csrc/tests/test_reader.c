@@ -1,6 +1,7 @@
 #include "reader.h"
 
 #include "queue.h"
+#include "writer.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
@@ -452,4 +453,60 @@ TEST(verification_counts_the_corrupt_places) {
     CHECK_OK(ac_queue_info(check_path("queue"), &info, &err), err);
     CHECK_EQUAL(info.next_seq, 60);
     CHECK_EQUAL(info.segments, info.last_segment + 1);
+}
+
+/* A segment that is full to the last byte, and the next one prepared. */
+static ac_writer_t *fill_segment(void) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    for (unsigned i = 0; i < (SEGMENT - AC_SEGMENT_DATA) / AC_HEADER_SIZE; i++)
+        CHECK_OK(ac_writer_append(writer, "", 0, 0, AC_NOW, &err), err);
+    CHECK_OK(ac_writer_prepare_next(writer, &err), err);
+    CHECK(exists(check_path("queue"), "000000001.q"));
+    return writer;
+}
+
+TEST(a_reader_at_the_end_of_a_full_segment_outlives_the_writer) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = fill_segment();
+    ac_reader_t *walking = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    ac_reader_t *waiting = open_reader(check_path("queue"), NULL, AC_START_LAST);
+    while (ac_reader_next(walking, &message, &err) == 1)
+        continue;
+    CHECK_EQUAL(ac_reader_next(waiting, &message, &err), 0);
+    close_writer(writer); /* removes the prepared segment; the next writer makes another */
+    CHECK(!exists(check_path("queue"), "000000001.q"));
+    writer = open_writer(check_path("queue"), &config);
+    int64_t seq = ac_writer_append(writer, "on", 2, 0, AC_NOW, &err);
+    CHECK_OK(seq, err);
+    CHECK_EQUAL(ac_reader_next(walking, &message, &err), 1);
+    CHECK_EQUAL(message.seq, seq);
+    CHECK_EQUAL(ac_reader_next(waiting, &message, &err), 1);
+    CHECK_EQUAL(message.seq, seq);
+    ac_reader_free(walking);
+    ac_reader_free(waiting);
+    close_writer(writer);
+}
+
+static int fail_once(void *context, int call, const char *path, int fd, uint64_t offset,
+                     uint64_t length) {
+    failing_t *failing = context;
+    return failing->failed ? 0 : fail_hook(context, call, path, fd, offset, length);
+}
+
+TEST(a_segment_that_comes_between_two_looks_is_not_taken_for_removed) {
+    failing_t failing = {.call = AC_CALL_OPEN, .name_end = "000000001.q", .error = ENOENT};
+    write_queue(200);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    for (;;) {
+        ac_reader_stats(reader, &stats);
+        if (stats.offset >= SEGMENT - 512) break;
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    }
+    ac_os_set_hook(fail_once, &failing);
+    uint64_t end = read_numbered(reader, stats.next_seq);
+    ac_os_set_hook(NULL, NULL);
+    CHECK_EQUAL(failing.failed, 1);
+    CHECK_EQUAL(end, 200);
+    ac_reader_free(reader);
 }
