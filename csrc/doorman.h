@@ -24,6 +24,9 @@
 
 #define AC_NO_BIT UINT32_MAX
 
+/* How the names of readers without one begin; no reader can be given such a name. */
+#define AC_ANONYMOUS_PREFIX '_'
+
 struct ac_connection;
 struct ac_listener;
 
@@ -34,7 +37,7 @@ typedef struct ac_caller {
     dev_t device;
     ino_t inode;
     uid_t owner;
-    ac_bell_t *bell; /* not owned */
+    ac_bell_t *bell;        /* not owned */
     int watch;       /* of the lock file */
     uint32_t
         bit; /* atomic: position in control.parked, or AC_NO_BIT while no writer is connected */

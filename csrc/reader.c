@@ -272,14 +272,17 @@ void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message) {
 
 /* ---- waiting ---- */
 
-/* The name under which writers find the reader; an anonymous one gets one that nobody else has. */
+/* The name under which writers find the reader; one without a name gets one that nobody else has, not
+ * even in another pid namespace. */
 static void name_caller(ac_reader_t *reader) {
-    static uint32_t serial;
-    if (reader->name[0])
+    uint64_t unique = 0;
+    if (reader->name[0]) {
         snprintf(reader->caller.name, sizeof reader->caller.name, "%s", reader->name);
-    else
-        snprintf(reader->caller.name, sizeof reader->caller.name, "anonymous-%d-%u", (int)getpid(),
-                 ac_fetch_add_relaxed_u32(&serial, 1));
+        return;
+    }
+    if (ac_os_random(&unique, sizeof unique) < 0) unique = ac_os_monotonic_ns();
+    snprintf(reader->caller.name, sizeof reader->caller.name, "%c%d-%016llx", AC_ANONYMOUS_PREFIX,
+             (int)getpid(), (unsigned long long)unique);
 }
 
 int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {
