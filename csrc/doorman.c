@@ -55,6 +55,7 @@ static ac_listener_t *listeners;
 static ac_connection_t *connections;
 static door_t *graveyard; /* closed, but perhaps still named by events already fetched */
 static ac_caller_t *announced;
+static ac_caller_t *expecting; /* readers whose queue is not there yet */
 static ac_callers_t *attending;
 static int
     exhausted; /* out of fds or memory: something was left undone and has to be tried again */
@@ -337,13 +338,18 @@ static void on_reader_file(ac_callers_t *callers, const char *name) {
     ac_os_close(readers_fd);
 }
 
-/* A reader appeared in a queue we write to, or somebody took the lock of a queue we read. A negative
- * watch: events were lost. */
+/* A reader appeared in a queue we write to, somebody took the lock of a queue we read, or something
+ * happened on the way to a queue that is not there yet. A negative watch: events were lost. */
 static void on_change(void *unused, int watch, const char *name) {
     (void)unused;
     for (ac_caller_t *caller = announced; caller; caller = caller->next) {
         if (watch >= 0 && caller->watch != watch) continue;
         ac_store_relaxed_u32(&caller->suspect, 1);
+        ac_os_eventfd_signal(caller->bell->fd);
+    }
+    for (ac_caller_t *caller = expecting; caller; caller = caller->next) {
+        if (watch >= 0 && (caller->watch != watch || (name[0] && strcmp(name, caller->step) != 0)))
+            continue;
         ac_os_eventfd_signal(caller->bell->fd);
     }
     for (ac_callers_t *callers = attending; callers; callers = callers->next) {
@@ -437,7 +443,7 @@ static void after_fork_child(void) {
     listeners = NULL;
     connections = NULL;
     graveyard = NULL;
-    announced = NULL;
+    announced = expecting = NULL;
     attending = NULL;
     started = exhausted = 0;
     pthread_mutex_init(&lock, NULL);
@@ -532,6 +538,8 @@ static void unwatch(int watch) {
     if (watch < 0) return;
     for (ac_caller_t *caller = announced; caller; caller = caller->next)
         if (caller->watch == watch) return;
+    for (ac_caller_t *caller = expecting; caller; caller = caller->next)
+        if (caller->watch == watch) return;
     for (ac_callers_t *callers = attending; callers; callers = callers->next)
         if (callers->watch == watch) return;
     ac_os_inotify_remove(inotify.fd, watch);
@@ -610,6 +618,67 @@ void ac_doorman_retract(ac_caller_t *caller) {
         listener_release(caller->listener);
         unwatch(caller->watch);
     }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- expecting a queue ---- */
+
+/* Opens the longest part of the path that exists. *step = what is missing next in there. */
+static int open_nearest(const char *path, char step[AC_STEP_MAX]) {
+    char part[1024];
+    snprintf(part, sizeof part, "%s", path);
+    snprintf(step, AC_STEP_MAX, "control.meta");
+    for (;;) {
+        int fd = ac_os_open_dir(part);
+        char *slash = strrchr(part, '/');
+        if (fd != -ENOENT || !slash || !slash[1]) return fd;
+        snprintf(step, AC_STEP_MAX, "%s", slash + 1);
+        slash[slash == part] = 0;
+    }
+}
+
+/* Watches that, and makes sure that it was still the longest part when the watch was in place. */
+static int watch_nearest(ac_caller_t *caller, const char *path) {
+    char step[AC_STEP_MAX];
+    int fd = open_nearest(path, caller->step);
+    while (fd >= 0) {
+        /* In the queue's own directory also changes of a control block that is being written. */
+        uint32_t mask = IN_CREATE | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF | IN_MASK_ADD;
+        if (strcmp(caller->step, "control.meta") == 0) mask |= IN_MODIFY;
+        int watch = ac_os_inotify_add(inotify.fd, fd, mask);
+        ac_os_close(fd);
+        if (watch < 0) return watch;
+        int old = caller->watch;
+        caller->watch = watch;
+        if (old != watch) unwatch(old);
+        fd = open_nearest(path, step);
+        if (strcmp(step, caller->step) == 0) {
+            ac_os_close(fd);
+            return fd < 0 ? fd : 0;
+        }
+        memcpy(caller->step, step, sizeof step);
+    }
+    return fd;
+}
+
+int ac_doorman_expect(ac_caller_t *caller, const char *path) {
+    pthread_mutex_lock(&lock);
+    int rc = start_locked();
+    if (rc == 0 && !caller->expects) {
+        caller->watch = -1;
+        caller->expects = 1;
+        caller->next = expecting;
+        expecting = caller;
+    }
+    if (rc == 0) rc = watch_nearest(caller, path);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+void ac_doorman_stop_expecting(ac_caller_t *caller) {
+    pthread_mutex_lock(&lock);
+    if (caller->expects && list_remove(&expecting, caller)) unwatch(caller->watch);
+    caller->expects = 0;
     pthread_mutex_unlock(&lock);
 }
 

@@ -40,6 +40,8 @@ struct ac_reader {
     char name[AC_READER_NAME_MAX + 1]; /* empty: anonymous */
     int named, skip_corrupt;
     uint32_t state;
+    int pending;               /* there is no queue yet; nothing below but `bell` exists … */
+    ac_reader_config_t wanted; /* … and this is how to open it when it comes */
     ac_position_t position;
     ac_task_t task;
     ac_caller_t caller; /* how a writer reaches us; valid while `announced` */
@@ -70,7 +72,7 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
     return 1;
 }
 
-/* reader.c */
+/* reader.c. Usable: open, and the queue is there; a reader that waits for its queue looks for it. */
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
 void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset);
