@@ -332,6 +332,10 @@ class Reader(_hot.Reader):
     ) -> None:
         self.close()
 
+    async def aclose(self) -> None:
+        """Close the reader; for ``contextlib.aclosing``."""
+        self.close()
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -342,6 +342,10 @@ class Writer(_hot.Writer):
     ) -> None:
         self.close()
 
+    async def aclose(self) -> None:
+        """Close the writer without blocking the loop. Cancelled, it is closed all the same."""
+        await in_background(self.close)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -351,7 +355,7 @@ class Writer(_hot.Writer):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await in_background(self.close)
+        await self.aclose()
 
     def __repr__(self) -> str:
         if self.closed:

@@ -483,7 +483,9 @@ static PyObject *awaitable_self(PyObject *self) {
     return Py_NewRef(self);
 }
 
-/* After `burst` messages, or some time, the loop gets a turn although there is more to read. */
+/* After `burst` messages, or some time, the loop gets a turn although there is more to read. The clock is
+ * read after 1, 2, 4 and every 8 messages, so that it is cheap for those who are quick and exact for those
+ * who take their time with each. */
 static int turn_is_over(Pollable *source) {
     uint32_t count = source->turn_messages;
     if (AC_UNLIKELY(count == 0)) {
@@ -491,7 +493,8 @@ static int turn_is_over(Pollable *source) {
         return 0;
     }
     if (AC_LIKELY(count < source->burst) &&
-        ((count & TURN_CHECK_MASK) || ac_os_monotonic_ns() - source->turn_started_ns < TURN_NS))
+        (((count & (count - 1)) && (count & TURN_CHECK_MASK)) ||
+         ac_os_monotonic_ns() - source->turn_started_ns < TURN_NS))
         return 0;
     source->turn_messages = 0;
     return 1;
