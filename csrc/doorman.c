@@ -642,9 +642,7 @@ static int watch_nearest(ac_caller_t *caller, const char *path) {
     char step[AC_STEP_MAX];
     int fd = open_nearest(path, caller->step);
     while (fd >= 0) {
-        /* In the queue's own directory also changes of a control block that is being written. */
         uint32_t mask = IN_CREATE | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF | IN_MASK_ADD;
-        if (strcmp(caller->step, "control.meta") == 0) mask |= IN_MODIFY;
         int watch = ac_os_inotify_add(inotify.fd, fd, mask);
         ac_os_close(fd);
         if (watch < 0) return watch;

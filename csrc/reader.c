@@ -342,7 +342,8 @@ int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
         int watched = ac_doorman_expect(&reader->caller, reader->dir.path) == 0;
         rc = ac_reader_ready(reader, err);
         if (rc != 0) return rc;
-        if (reader->pending) return watched ? AC_PARKED : AC_POLL;
+        /* The last step of a half-made control block may be a store that no watch can see. */
+        if (reader->pending) return watched && !reader->half_made ? AC_PARKED : AC_POLL;
     }
     ac_control_t *control = reader->control;
     uint32_t bit = reader->announced ? ac_load_acquire_u32(&reader->caller.bit) : AC_NO_BIT;
@@ -564,9 +565,10 @@ static int go_to_start(ac_reader_t *reader, const ac_reader_config_t *config, ac
 static int open_control(ac_reader_t *reader, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
-    int rc = ac_control_open(&reader->dir, dir_fd, 2, &reader->control_map, err);
+    int rc = ac_control_open(&reader->dir, dir_fd, 2, !reader->pending, &reader->control_map, err);
     ac_os_close(dir_fd);
-    if (rc == AC_E_NOT_FOUND || (rc == AC_E_CORRUPT && reader->pending && err && err->offset == 0))
+    reader->half_made = rc == AC_E_NOT_FOUND && err && err->sys_errno == EAGAIN;
+    if (rc == AC_E_NOT_FOUND)
         return ac_fail(err, AC_E_NOT_FOUND, ENOENT, reader->dir.path, 0,
                        "the directory has no control.meta, so it is not a queue (yet)");
     if (rc != AC_OK) return rc;

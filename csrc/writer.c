@@ -55,7 +55,7 @@ static void on_fork(ac_task_t *task) {
 static int open_control(ac_writer_t *writer, ac_error_t *err) {
     uint32_t first, last;
     size_t segments = 0;
-    int rc = ac_control_open(&writer->dir, writer->dir_fd, 1, &writer->control_map, err);
+    int rc = ac_control_open(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, err);
     if (rc == AC_E_NOT_FOUND) {
         rc = ac_segment_bounds(&writer->dir, writer->dir_fd, &first, &last, &segments, err);
         if (rc == AC_OK && segments > 0)
@@ -64,7 +64,7 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
         if (rc == AC_OK)
             rc = ac_control_create(&writer->dir, writer->dir_fd, writer->config.segment_size, err);
         if (rc == AC_OK)
-            rc = ac_control_open(&writer->dir, writer->dir_fd, 1, &writer->control_map, err);
+            rc = ac_control_open(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, err);
     }
     if (rc != AC_OK) return rc;
     writer->control = ac_control_of(writer->control_map);

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from asynchronous.both_loops import on_both_loops
-from asynchronous.peers import eventually
 
 import aiochronicle
+from asynchronous.both_loops import on_both_loops
+from asynchronous.peers import eventually
 
 CANCELS = 5000  # on each of two loops
 

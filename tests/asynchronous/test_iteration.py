@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asynchronous.both_loops import on_both_loops
-from asynchronous.loops import LOOPS
-from asynchronous.peers import eventually
 
 import aiochronicle
 from aiochronicle import SpinThenPark
 from aiochronicle.errors import ClosedError, InvalidArgument
+from asynchronous.both_loops import on_both_loops
+from asynchronous.loops import LOOPS
+from asynchronous.peers import eventually
 
 
 def fill(path: Path, count: int, size: int = 10) -> None:
     with aiochronicle.open_writer(path, segment_size=16 << 20) as writer:
         for first in range(0, count, 1000):
-            writer.append_many([b"%0*d" % (size, n) for n in range(first, min(first + 1000, count))])
+            writer.append_many(
+                [b"%0*d" % (size, n) for n in range(first, min(first + 1000, count))]
+            )
 
 
 async def take(reader: aiochronicle.Reader, count: int) -> list[int]:
