@@ -372,6 +372,7 @@ void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns) {
     ac_bell_t *bell = sleep->bell;
     if (sleep->poll && timeout_ns > POLL_NS) timeout_ns = POLL_NS;
     ac_os_eventfd_wait(bell->fd, timeout_ns);
+    if (ac_load_acquire_u32(&bell->closing)) ac_os_eventfd_signal(bell->fd);
     ac_bell_release(bell);
 }
 
@@ -598,7 +599,10 @@ static void release_everything(ac_reader_t *reader) {
     if (reader->announced) ac_doorman_retract(&reader->caller);
     reader->announced = 0;
     ac_doorman_stop_expecting(&reader->caller);
-    if (reader->bell) ac_os_eventfd_signal(reader->bell->fd); /* whoever sleeps on it looks again */
+    if (reader->bell) { /* whoever sleeps on it looks again */
+        ac_store_release_u32(&reader->bell->closing, 1);
+        ac_os_eventfd_signal(reader->bell->fd);
+    }
     ac_bell_release(reader->bell);
     reader->bell = NULL;
     reader->tried_to_announce = 0;
