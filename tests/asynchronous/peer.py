@@ -46,7 +46,7 @@ def foreign(path: str) -> None:
         say("open")
         for line in sys.stdin:
             _, _, text = line.rstrip("\n").partition(" ")
-            say(queue.append(text.encode(), 0, time.time_ns()))
+            say(queue.append(text.encode(), 0, time.time_ns())[1].seq)
 
 
 def reader(path: str, name: str, loop_name: str, wait_for_queue: str = "") -> None:
