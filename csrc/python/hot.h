@@ -72,6 +72,8 @@ typedef struct {
     uint64_t uncommitted;  /* messages handed out since the last automatic commit */
 } ReaderObject;
 
+uint64_t reader_queue_id(ReaderObject *self); /* of a reader whose queue is there */
+
 /* awaiting.c */
 enum { AWAIT_ITERATION, AWAIT_NEXT, AWAIT_READY };
 PyObject *awaitable_new(Pollable *source, int kind);

@@ -65,10 +65,14 @@ static void reader_dealloc(ReaderObject *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static int enter_segment(ReaderObject *self) {
+uint64_t reader_queue_id(ReaderObject *self) {
     if (self->queue_id == 0) /* perhaps there was no queue yet when the reader was opened */
         self->queue_id = ac_load_relaxed_u64(&self->reader->control->queue_id);
-    SegmentObject *segment = segment_new(self->reader->map, self->source, self->queue_id);
+    return self->queue_id;
+}
+
+static int enter_segment(ReaderObject *self) {
+    SegmentObject *segment = segment_new(self->reader->map, self->source, reader_queue_id(self));
     if (!segment) return -1;
     Py_XSETREF(self->segment, segment);
     return 0;
