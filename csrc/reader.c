@@ -319,6 +319,7 @@ void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell) {
     reader->announced = reader->tried_to_announce = 0;
     ac_bell_release(reader->bell);
     reader->bell = bell;
+    reader->shares_bell = bell != NULL;
     if (bell) ac_bell_retain(bell);
 }
 
@@ -600,7 +601,7 @@ static void release_everything(ac_reader_t *reader) {
     reader->announced = 0;
     ac_doorman_stop_expecting(&reader->caller);
     if (reader->bell) { /* whoever sleeps on it looks again */
-        ac_store_release_u32(&reader->bell->closing, 1);
+        if (!reader->shares_bell) ac_store_release_u32(&reader->bell->closing, 1);
         ac_os_eventfd_signal(reader->bell->fd);
     }
     ac_bell_release(reader->bell);

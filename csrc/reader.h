@@ -46,6 +46,7 @@ struct ac_reader {
     ac_position_t position;
     ac_task_t task;
     ac_caller_t caller; /* how a writer reaches us; valid while `announced` */
+    int shares_bell;    /* with the other sources of a fan-in */
     ac_bell_t *bell;
     int announced, tried_to_announce;
     ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */
