@@ -157,6 +157,7 @@ typedef struct ac_writer_stats {
     uint64_t wakeups;
     uint64_t clock_steps; /* the clock went back and was held at the last timestamp */
     uint64_t capacity_waits;
+    uint64_t refused_bytes; /* size of the record for which there was no capacity last; 0 = none */
     uint64_t next_seq;
     uint64_t last_timestamp_ns;
     uint64_t segment;

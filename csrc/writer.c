@@ -519,6 +519,7 @@ void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     out->wakeups = ac_load_relaxed_u64(&writer->wakeups);
     out->clock_steps = ac_load_relaxed_u64(&writer->clock_steps);
     out->capacity_waits = ac_load_relaxed_u64(&writer->capacity_waits);
+    out->refused_bytes = ac_load_relaxed_u64(&writer->refused_bytes);
     out->last_timestamp_ns = ac_load_relaxed_u64(&writer->last_timestamp_ns);
     out->epoch = writer->epoch;
     out->segment_size = writer->segment_size;

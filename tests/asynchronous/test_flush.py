@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
-from asynchronous.both_loops import on_both_loops
-from asynchronous.peers import eventually
 
 import aiochronicle
 from aiochronicle import Batch, Capacity
 from aiochronicle.errors import CapacityTimeout, QueueFull
+from asynchronous.both_loops import on_both_loops
+from asynchronous.peers import eventually
 
 
 @on_both_loops
