@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from asynchronous.both_loops import on_both_loops
-from asynchronous.peers import eventually
 
 import aiochronicle
+from asynchronous.both_loops import on_both_loops
+from asynchronous.peers import eventually
 
 MAGIC, VERSION = 0x4143574B, 1
 NAME_SIZE = 72
@@ -141,9 +141,7 @@ async def test_fds_that_a_writer_sends_are_closed(queue: Path) -> None:
             await asyncio.sleep(0.01)
             before = descriptors()
             rights = array.array("i", [0] * 10)
-            connection.sendmsg(
-                [b"\xff" * 10], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-            )
+            connection.sendmsg([b"\xff" * 10], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
             assert await asyncio.to_thread(connection.recv, 16) == b""
             await eventually(lambda: descriptors() <= before)
         waiting.cancel()
@@ -223,7 +221,7 @@ async def test_leftovers_of_dead_readers_are_harmless(queue: Path) -> None:
         for name in ("stale", "file"):
             with aiochronicle.open_reader(queue, name, start="last") as reader:
                 waiting = asyncio.ensure_future(reader.next())
-                await eventually(lambda: reader.attended)  # noqa: B023
+                await eventually(lambda: reader.attended)
                 writer.append(b"x")
                 assert (await asyncio.wait_for(waiting, 5)).payload == b"x"
 
