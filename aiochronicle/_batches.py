@@ -37,6 +37,9 @@ class Batches:
     def __aiter__(self) -> Self:
         return self
 
+    async def aclose(self) -> None:
+        """Do nothing, for ``contextlib.aclosing``: the reader stays as it is."""
+
     async def __anext__(self) -> list[Message]:
         while True:
             if not await self._reader._ready():

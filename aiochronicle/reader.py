@@ -132,6 +132,7 @@ def open_reader(
     burst: int = 256,
     verify: bool = True,
     poll_max_us: int = 2000,
+    wait_for_queue: bool = False,
     mode: int = 0o600,
 ) -> "Reader":
     """Open a queue for reading.
@@ -149,6 +150,10 @@ def open_reader(
     SpinThenPark(us) does one, then the other. ``burst`` is after how many messages (or 200 µs) ``async
     for`` gives the loop a turn. ``poll_max_us`` bounds the interval at which a queue is polled whose
     writer does not signal.
+
+    ``wait_for_queue`` opens a queue that is not there yet, or not even its directory: there is nothing
+    to read until a writer makes it, and waiting waits for that, without polling. Everything in it is
+    then new, so "last" starts at the first message. Until then seek and commit raise QueueNotFound.
 
     >>> with open_reader(queue, "audit") as reader:
     ...     for message in reader:
@@ -173,6 +178,7 @@ def open_reader(
     config.verify = int(verify)
     config.skip_corrupt = int(on_corrupt == "skip")
     config.mode = mode
+    config.wait_for_queue = int(wait_for_queue)
     handle = ffi.new("ac_reader_t **")
     error = new_error()
     check(lib.ac_reader_open(encode_path(path), config, handle, error), error)
@@ -325,6 +331,10 @@ class Reader(_hot.Reader):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+
+    async def aclose(self) -> None:
+        """Close the reader; for ``contextlib.aclosing``."""
         self.close()
 
     async def __aenter__(self) -> Self:

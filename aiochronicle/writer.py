@@ -75,6 +75,7 @@ class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     readers_connected: int
     clock_steps: int
     capacity_waits: int
+    refused_bytes: int
     next_seq: int
     last_timestamp_ns: int
     segment: int
@@ -266,14 +267,16 @@ class Writer(_hot.Writer):
     async def drain(self) -> None:
         """Return when the slowest live reader is within the capacity again; at once without one.
 
-        Cancelling it has no effect on the queue.
+        After QueueFull: when there is room for the message that was refused. Cancelling it has no
+        effect on the queue.
         """
         if not self._capacity_bytes:
             return
         pause_s = 0.0005
         while True:
             lag_bytes, _ = await in_background(self.reader_lag)
-            if lag_bytes < self._capacity_bytes:
+            wanted_bytes = min(self.statistics().refused_bytes, self._capacity_bytes)
+            if lag_bytes + wanted_bytes <= self._capacity_bytes:
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.01)
@@ -343,6 +346,10 @@ class Writer(_hot.Writer):
     ) -> None:
         self.close()
 
+    async def aclose(self) -> None:
+        """Close the writer without blocking the loop. Cancelled, it is closed all the same."""
+        await in_background(self.close)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -352,7 +359,7 @@ class Writer(_hot.Writer):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await in_background(self.close)
+        await self.aclose()
 
     def __repr__(self) -> str:
         if self.closed:

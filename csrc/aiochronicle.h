@@ -157,6 +157,7 @@ typedef struct ac_writer_stats {
     uint64_t wakeups;
     uint64_t clock_steps; /* the clock went back and was held at the last timestamp */
     uint64_t capacity_waits;
+    uint64_t refused_bytes; /* size of the record for which there was no capacity last; 0 = none */
     uint64_t next_seq;
     uint64_t last_timestamp_ns;
     uint64_t segment;
@@ -174,8 +175,9 @@ typedef struct ac_reader_config {
     const char *name; /* NULL = anonymous: no committed position */
     int start;        /* AC_START_* */
     uint64_t start_value;
-    int verify;       /* check each payload's CRC */
-    int skip_corrupt; /* step over corrupt records and count them, instead of failing */
+    int verify;         /* check each payload's CRC */
+    int skip_corrupt;   /* step over corrupt records and count them, instead of failing */
+    int wait_for_queue; /* if there is no queue yet, open all the same; see ac_reader_open */
     unsigned mode;
 } ac_reader_config_t;
 
@@ -288,7 +290,11 @@ AC_API void ac_writer_free(ac_writer_t *writer);
 AC_API void ac_reader_defaults(ac_reader_config_t *config);
 
 /* Opens the queue for reading. A named reader keeps its committed position in readers/ and excludes
- * another live reader of the same name; an anonymous one needs no write permission at all. */
+ * another live reader of the same name; an anonymous one needs no write permission at all.
+ *
+ * With wait_for_queue it also opens when there is no queue, or not even its directory. Until one appears,
+ * there is nothing to read and waiting waits for it (the way to it is watched, not polled); what needs
+ * the queue, such as seeking and committing, fails with AC_E_NOT_FOUND. */
 AC_API int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader_t **out,
                           ac_error_t *err);
 

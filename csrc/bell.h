@@ -7,6 +7,8 @@
 typedef struct ac_bell {
     int fd;
     uint32_t refs;
+    uint32_t
+        closing; /* atomic: the reader is gone, so whoever is woken wakes the next sleeper, too */
 } ac_bell_t;
 
 ac_bell_t *ac_bell_new(int *error); /* NULL with a negated errno in *error */

@@ -42,8 +42,12 @@ static int wait_until_usable(const ac_control_t *control, const char *path, ac_e
     return AC_OK;
 }
 
-int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, ac_map_t **out,
-                    ac_error_t *err) {
+static int incomplete(const char *path, ac_error_t *err) {
+    return ac_fail(err, AC_E_NOT_FOUND, EAGAIN, path, 0, "is being made");
+}
+
+int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int patient,
+                    ac_map_t **out, ac_error_t *err) {
     struct stat info;
     char path[1200];
     int error;
@@ -56,6 +60,7 @@ int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, ac_map_
     if (fd < 0) return fd;
     if (info.st_size < (off_t)AC_CONTROL_SIZE) {
         ac_os_close(fd);
+        if (!patient) return incomplete(path, err);
         return ac_fail(err, AC_E_CORRUPT, 0, path, (uint64_t)info.st_size,
                        "%lld bytes long, a control block has %u", (long long)info.st_size,
                        AC_CONTROL_SIZE);
@@ -63,6 +68,10 @@ int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, ac_map_
     ac_map_t *map = ac_map_new(fd, AC_CONTROL_SIZE, writable != 0, &error);
     ac_os_close(fd);
     if (!map) return ac_fail_os(err, error, path, "cannot map");
+    if (!patient && ac_load_acquire_u32(&ac_control_of(map)->init_state) != AC_CONTROL_READY) {
+        ac_map_release(map);
+        return incomplete(path, err);
+    }
     int rc = wait_until_usable(ac_control_of(map), path, err);
     if (rc == AC_OK || ac_load_relaxed_u32(&ac_control_of(map)->magic) != AC_CONTROL_MAGIC)
         rc = check(ac_control_of(map), path, err);

@@ -71,9 +71,10 @@ _Static_assert(offsetof(ac_control_t, write_offset) == 256, "control");
 _Static_assert(offsetof(ac_control_t, notify_seq) == 384, "control");
 
 /* Maps the control block of an existing queue and checks it. `writable` 1: must be, 0: read-only,
- * 2: if permitted. */
-int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, ac_map_t **out,
-                    ac_error_t *err);
+ * 2: if permitted. Other programs make theirs in several steps: `patient` waits for the last of them, else
+ * one that is not complete gives AC_E_NOT_FOUND with EAGAIN. */
+int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int patient,
+                    ac_map_t **out, ac_error_t *err);
 
 /* Publishes a fresh one. AC_OK also if another process was first. */
 int ac_control_create(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 enum { HELLO_MAGIC = 0x4143574b, HELLO_VERSION = 1, READERS_MAX = 4096, EVENTS = 64 };
+enum { RETRY_NS = 10000000 };
 
 typedef struct hello {
     uint32_t magic, version;
@@ -54,10 +55,20 @@ static ac_listener_t *listeners;
 static ac_connection_t *connections;
 static door_t *graveyard; /* closed, but perhaps still named by events already fetched */
 static ac_caller_t *announced;
+static ac_caller_t *expecting; /* readers whose queue is not there yet */
 static ac_callers_t *attending;
+static int
+    exhausted; /* out of fds or memory: something was left undone and has to be tried again */
 
 static int trusted(uid_t user, uid_t owner) {
     return user == geteuid() || user == owner || user == 0;
+}
+
+/* Notes whether a call failed for want of something that may be had again later. */
+static int note(int rc) {
+    if (rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM || rc == -ENOBUFS || rc == -EAGAIN)
+        exhausted = 1;
+    return rc;
 }
 
 static void door_close(door_t *door) {
@@ -122,7 +133,8 @@ static void accept_all(ac_listener_t *listener) {
     for (;;) {
         uid_t user;
         int fd = ac_os_socket_accept(listener->door.fd);
-        if (fd < 0) return;
+        if (fd == -EAGAIN) return;
+        if (note(fd) < 0) return;
         if (ac_os_socket_peer(fd, &user) < 0)
             ac_os_close(fd);
         else
@@ -188,14 +200,22 @@ static void on_incoming(ac_connection_t *connection) {
 
 /* ---- the writer's side ---- */
 
-static int is_connected(const ac_callers_t *callers, const char *name) {
+static ac_connection_t *find_connection(const ac_callers_t *callers, const char *name) {
     for (ac_connection_t *connection = connections; connection; connection = connection->next)
-        if (connection->callers == callers && strcmp(connection->name, name) == 0) return 1;
-    return 0;
+        if (connection->callers == callers && strcmp(connection->name, name) == 0)
+            return connection;
+    return NULL;
 }
 
-/* NAME.efd appeared in readers/. A leftover of a dead reader refuses the connection; fine. */
-static int call_reader(ac_callers_t *callers, int readers_fd, const char *file) {
+/* Whoever announces itself now is the reader of that name; its predecessor may have died unnoticed yet. */
+static void close_predecessor(const ac_callers_t *callers, const char *name) {
+    ac_connection_t *connection = find_connection(callers, name);
+    if (connection) connection_close(connection);
+}
+
+/* NAME.efd appeared in readers/. A leftover of a dead reader refuses the connection; one that nobody can
+ * ever use again, because its name was for that reader only, goes. */
+static void call_reader(ac_callers_t *callers, int readers_fd, const char *file, int anew) {
     size_t length = strlen(file);
     uid_t user;
     hello_t hello = {.magic = HELLO_MAGIC,
@@ -203,19 +223,25 @@ static int call_reader(ac_callers_t *callers, int readers_fd, const char *file) 
                      .device = (uint64_t)callers->device,
                      .inode = (uint64_t)callers->inode};
     if (length <= 4 || length - 4 > AC_READER_NAME_MAX || strcmp(file + length - 4, ".efd") != 0)
-        return 0;
+        return;
     memcpy(hello.name, file, length - 4);
-    if (is_connected(callers, hello.name)) return 0;
-    int fd = ac_os_socket_connect(readers_fd, file);
-    if (fd < 0) return fd;
+    if (anew)
+        close_predecessor(callers, hello.name);
+    else if (find_connection(callers, hello.name))
+        return;
+    int fd = note(ac_os_socket_connect(readers_fd, file));
+    if (fd == -ECONNREFUSED && file[0] == AC_ANONYMOUS_PREFIX) ac_os_unlink(readers_fd, file);
+    if (fd < 0) return;
     ac_connection_t *connection = connection_new(DOOR_OUTGOING, fd);
-    if (!connection) return -ENOMEM;
+    if (!connection) {
+        note(-ENOMEM);
+        return;
+    }
     connection->callers = callers;
     memcpy(connection->name, hello.name, sizeof connection->name);
     if (ac_os_socket_peer(fd, &user) < 0 || !trusted(user, callers->owner) ||
         ac_os_send(fd, &hello, sizeof hello, -1) < 0)
         connection_close(connection);
-    return 0;
 }
 
 /* The bit that the fewest sleepers share. */
@@ -289,20 +315,48 @@ static int open_readers(const char *path) {
     return readers_fd;
 }
 
-/* A reader appeared in a queue we write to, or somebody took the lock of a queue we read. */
+typedef struct scan {
+    ac_callers_t *callers;
+    int readers_fd;
+} scan_t;
+
+static int call_found(void *context, const char *name) {
+    scan_t *scan = context;
+    call_reader(scan->callers, scan->readers_fd, name, 0);
+    return 0;
+}
+
+static void call_everybody(ac_callers_t *callers) {
+    scan_t scan = {callers, note(open_readers(callers->path))};
+    if (scan.readers_fd >= 0) ac_os_list(scan.readers_fd, call_found, &scan);
+    ac_os_close(scan.readers_fd);
+}
+
+static void on_reader_file(ac_callers_t *callers, const char *name) {
+    int readers_fd = note(open_readers(callers->path));
+    if (readers_fd >= 0) call_reader(callers, readers_fd, name, 1);
+    ac_os_close(readers_fd);
+}
+
+/* A reader appeared in a queue we write to, somebody took the lock of a queue we read, or something
+ * happened on the way to a queue that is not there yet. A negative watch: events were lost. */
 static void on_change(void *unused, int watch, const char *name) {
     (void)unused;
     for (ac_caller_t *caller = announced; caller; caller = caller->next) {
-        if (caller->watch != watch) continue;
+        if (watch >= 0 && caller->watch != watch) continue;
         ac_store_relaxed_u32(&caller->suspect, 1);
         ac_os_eventfd_signal(caller->bell->fd);
     }
+    for (ac_caller_t *caller = expecting; caller; caller = caller->next) {
+        if (watch >= 0 && (caller->watch != watch || (name[0] && strcmp(name, caller->step) != 0)))
+            continue;
+        ac_os_eventfd_signal(caller->bell->fd);
+    }
     for (ac_callers_t *callers = attending; callers; callers = callers->next) {
-        if (callers->watch != watch) continue;
-        int readers_fd = open_readers(callers->path);
-        if (readers_fd >= 0) call_reader(callers, readers_fd, name);
-        ac_os_close(readers_fd);
-        return;
+        if (watch < 0)
+            call_everybody(callers);
+        else if (callers->watch == watch)
+            on_reader_file(callers, name);
     }
 }
 
@@ -315,8 +369,7 @@ static void serve(door_t *door) {
         ac_os_eventfd_wait(door->fd, 0);
         break;
     case DOOR_INOTIFY:
-        ac_os_inotify_read(door->fd, on_change, NULL);
-        break;
+        break; /* read before anything else */
     case DOOR_LISTENER:
         accept_all((ac_listener_t *)(void *)door);
         break;
@@ -337,6 +390,17 @@ static void bury(void) {
     }
 }
 
+/* Called with the lock held; others may use it meanwhile. */
+static void retry_later(void) {
+    exhausted = 0;
+    pthread_mutex_unlock(&lock);
+    ac_os_sleep_ns(RETRY_NS);
+    pthread_mutex_lock(&lock);
+    for (ac_callers_t *callers = attending; callers; callers = callers->next)
+        call_everybody(callers);
+    if (exhausted) ac_os_eventfd_signal(bell.fd);
+}
+
 static void *attend_doors(void *unused) {
     void *doors[EVENTS];
     pthread_mutex_lock(&lock);
@@ -346,8 +410,12 @@ static void *attend_doors(void *unused) {
         pthread_mutex_unlock(&lock);
         int count = ac_os_epoll_wait(fd, doors, EVENTS, UINT64_MAX);
         pthread_mutex_lock(&lock);
+        /* First of all: a writer touches the lock file before it connects, so a connection that is
+         * served now is newer than every suspicion read here. */
+        if (count > 0) ac_os_inotify_read(inotify.fd, on_change, NULL);
         for (int i = 0; i < count; i++)
             serve(doors[i]);
+        if (exhausted) retry_later();
     }
     return unused;
 }
@@ -375,9 +443,9 @@ static void after_fork_child(void) {
     listeners = NULL;
     connections = NULL;
     graveyard = NULL;
-    announced = NULL;
+    announced = expecting = NULL;
     attending = NULL;
-    started = 0;
+    started = exhausted = 0;
     pthread_mutex_init(&lock, NULL);
 }
 
@@ -460,16 +528,30 @@ static int listen_anew(const ac_caller_t *caller, int readers_fd, const char *fi
 static int watch_lock_file(int dir_fd) {
     int fd = ac_os_open_at(dir_fd, "writer.lock", O_RDONLY, 0);
     if (fd < 0) return -1;
-    int watch = ac_os_inotify_add(inotify.fd, fd, IN_MODIFY);
+    int watch = ac_os_inotify_add(inotify.fd, fd, IN_MODIFY | IN_MASK_ADD);
     ac_os_close(fd);
     return watch;
 }
 
+/* One inode has one watch, whoever asked for it; it goes with the last of them. */
 static void unwatch(int watch) {
     if (watch < 0) return;
     for (ac_caller_t *caller = announced; caller; caller = caller->next)
         if (caller->watch == watch) return;
+    for (ac_caller_t *caller = expecting; caller; caller = caller->next)
+        if (caller->watch == watch) return;
+    for (ac_callers_t *callers = attending; callers; callers = callers->next)
+        if (callers->watch == watch) return;
     ac_os_inotify_remove(inotify.fd, watch);
+}
+
+static int list_remove(ac_caller_t **list, const ac_caller_t *caller) {
+    for (ac_caller_t **link = list; *link; link = &(*link)->next) {
+        if (*link != caller) continue;
+        *link = caller->next;
+        return 1;
+    }
+    return 0;
 }
 
 int ac_doorman_announce(ac_caller_t *caller, const ac_directory_t *dir, ac_error_t *err) {
@@ -521,14 +603,7 @@ static void listener_release(ac_listener_t *listener) {
 void ac_doorman_retract(ac_caller_t *caller) {
     char file[AC_READER_NAME_MAX + 8];
     pthread_mutex_lock(&lock);
-    int known = 0;
-    for (ac_caller_t **link = &announced; *link; link = &(*link)->next) {
-        if (*link != caller) continue;
-        *link = caller->next;
-        known = 1;
-        break;
-    }
-    if (known) {
+    if (list_remove(&announced, caller)) {
         ac_connection_t *next;
         for (ac_connection_t *connection = connections; connection; connection = next) {
             next = connection->next;
@@ -546,18 +621,66 @@ void ac_doorman_retract(ac_caller_t *caller) {
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- attending ---- */
+/* ---- expecting a queue ---- */
 
-typedef struct scan {
-    ac_callers_t *callers;
-    int readers_fd;
-} scan_t;
-
-static int call_found(void *context, const char *name) {
-    scan_t *scan = context;
-    call_reader(scan->callers, scan->readers_fd, name);
-    return 0;
+/* Opens the longest part of the path that exists. *step = what is missing next in there. */
+static int open_nearest(const char *path, char step[AC_STEP_MAX]) {
+    char part[1024];
+    snprintf(part, sizeof part, "%s", path);
+    snprintf(step, AC_STEP_MAX, "control.meta");
+    for (;;) {
+        int fd = ac_os_open_dir(part);
+        char *slash = strrchr(part, '/');
+        if (fd != -ENOENT || !slash || !slash[1]) return fd;
+        snprintf(step, AC_STEP_MAX, "%s", slash + 1);
+        slash[slash == part] = 0;
+    }
 }
+
+/* Watches that, and makes sure that it was still the longest part when the watch was in place. */
+static int watch_nearest(ac_caller_t *caller, const char *path) {
+    char step[AC_STEP_MAX];
+    int fd = open_nearest(path, caller->step);
+    while (fd >= 0) {
+        uint32_t mask = IN_CREATE | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF | IN_MASK_ADD;
+        int watch = ac_os_inotify_add(inotify.fd, fd, mask);
+        ac_os_close(fd);
+        if (watch < 0) return watch;
+        int old = caller->watch;
+        caller->watch = watch;
+        if (old != watch) unwatch(old);
+        fd = open_nearest(path, step);
+        if (strcmp(step, caller->step) == 0) {
+            ac_os_close(fd);
+            return fd < 0 ? fd : 0;
+        }
+        memcpy(caller->step, step, sizeof step);
+    }
+    return fd;
+}
+
+int ac_doorman_expect(ac_caller_t *caller, const char *path) {
+    pthread_mutex_lock(&lock);
+    int rc = start_locked();
+    if (rc == 0 && !caller->expects) {
+        caller->watch = -1;
+        caller->expects = 1;
+        caller->next = expecting;
+        expecting = caller;
+    }
+    if (rc == 0) rc = watch_nearest(caller, path);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+void ac_doorman_stop_expecting(ac_caller_t *caller) {
+    pthread_mutex_lock(&lock);
+    if (caller->expects && list_remove(&expecting, caller)) unwatch(caller->watch);
+    caller->expects = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- attending ---- */
 
 int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error_t *err) {
     int dir_fd = ac_directory_open(dir, err);
@@ -573,13 +696,14 @@ int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error
     pthread_mutex_lock(&lock);
     int rc = start_locked();
     if (rc == 0)
-        rc = callers->watch = ac_os_inotify_add(inotify.fd, readers_fd, IN_CREATE | IN_MOVED_TO);
+        rc = callers->watch =
+            ac_os_inotify_add(inotify.fd, readers_fd, IN_CREATE | IN_MOVED_TO | IN_MASK_ADD);
     if (rc >= 0) {
         callers->next = attending;
         attending = callers;
         /* The watch is there: whoever is missed by this scan is reported by it. */
-        scan_t scan = {callers, readers_fd};
-        ac_os_list(readers_fd, call_found, &scan);
+        call_everybody(callers);
+        if (exhausted) ac_os_eventfd_signal(bell.fd);
         rc = 0;
     }
     pthread_mutex_unlock(&lock);
@@ -599,7 +723,7 @@ void ac_doorman_leave(ac_callers_t *callers) {
     }
     if (known) {
         ac_connection_t *next;
-        ac_os_inotify_remove(inotify.fd, callers->watch);
+        unwatch(callers->watch);
         for (ac_connection_t *connection = connections; connection; connection = next) {
             next = connection->next;
             if (connection->callers == callers) connection_close(connection);

@@ -24,6 +24,11 @@
 
 #define AC_NO_BIT UINT32_MAX
 
+/* How the names of readers without one begin; no reader can be given such a name. */
+#define AC_ANONYMOUS_PREFIX '_'
+
+enum { AC_STEP_MAX = 256 };
+
 struct ac_connection;
 struct ac_listener;
 
@@ -34,8 +39,10 @@ typedef struct ac_caller {
     dev_t device;
     ino_t inode;
     uid_t owner;
-    ac_bell_t *bell; /* not owned */
-    int watch;       /* of the lock file */
+    ac_bell_t *bell;        /* not owned */
+    int watch;              /* of the lock file; or, while it expects its queue, of a directory … */
+    char step[AC_STEP_MAX]; /* … in which this has to appear next */
+    int expects;
     uint32_t
         bit; /* atomic: position in control.parked, or AC_NO_BIT while no writer is connected */
     uint32_t suspect; /* atomic: somebody took the writer lock and has not connected (yet) */
@@ -65,6 +72,12 @@ typedef struct ac_callers {
 /* Announces the reader in its queue. The caller's name, bell and directory fields are set. */
 int ac_doorman_announce(ac_caller_t *caller, const ac_directory_t *dir, ac_error_t *err);
 void ac_doorman_retract(ac_caller_t *caller);
+
+/* Rings the bell when the way to a queue that is not there yet gets longer, or its control block appears.
+ * To be called again after each ring, and followed by a look: what appeared before the call does not ring.
+ * Negative: the way cannot be watched. */
+int ac_doorman_expect(ac_caller_t *caller, const char *path);
+void ac_doorman_stop_expecting(ac_caller_t *caller);
 
 /* Connects to the readers of a queue, those that are there and those to come. */
 int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error_t *err);

@@ -23,6 +23,12 @@ int ac_reader_name_valid(const char *name) {
     return 1;
 }
 
+int ac_reader_name_check(const char *name, const char *path, ac_error_t *err) {
+    if (ac_reader_name_valid(name)) return AC_OK;
+    return ac_fail(err, AC_E_NAME, 0, path, 0,
+                   "reader name must match [A-Za-z0-9][A-Za-z0-9._-]{0,63}");
+}
+
 static int slot_valid(const ac_slot_t *slot) {
     return slot->checksum == ac_crc32(slot, SLOT_CHECKED);
 }
@@ -99,9 +105,8 @@ int ac_position_open(ac_position_t *position, const ac_directory_t *dir, int dir
                      ac_error_t *err) {
     char file[FILE_NAME_MAX], path[1300];
     struct stat info;
-    if (!ac_reader_name_valid(name))
-        return ac_fail(err, AC_E_NAME, 0, dir->path, 0,
-                       "reader name must match [A-Za-z0-9][A-Za-z0-9._-]{0,63}");
+    int named = ac_reader_name_check(name, dir->path, err);
+    if (named != AC_OK) return named;
     snprintf(file, sizeof file, "%s.meta", name);
     snprintf(path, sizeof path, "%s/readers/%s", dir->path, file);
     int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 1, err);

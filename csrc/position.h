@@ -38,6 +38,7 @@ typedef struct ac_position {
 
 /* [A-Za-z0-9][A-Za-z0-9._-]{0,63} */
 int ac_reader_name_valid(const char *name);
+int ac_reader_name_check(const char *name, const char *path, ac_error_t *err);
 
 /* Which slot is valid and newer (0 or 1), with its content; -1 if neither is valid. */
 int ac_position_decode(const uint8_t bytes[AC_POSITION_SIZE], ac_slot_t *out);

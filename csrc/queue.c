@@ -46,7 +46,7 @@ static int view_open(view_t *view, const char *path, ac_error_t *err) {
         view->dir_fd = ac_directory_open(&view->dir, err);
         rc = view->dir_fd < 0 ? view->dir_fd : AC_OK;
     }
-    if (rc == AC_OK) rc = ac_control_open(&view->dir, view->dir_fd, 0, &view->control, err);
+    if (rc == AC_OK) rc = ac_control_open(&view->dir, view->dir_fd, 0, 1, &view->control, err);
     if (rc == AC_OK) rc = ac_segment_list(&view->dir, view->dir_fd, &view->ids, &view->count, err);
     if (rc == AC_OK) {
         view->segment_size = ac_load_relaxed_u64(&ac_control_of(view->control)->segment_size);

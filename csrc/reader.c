@@ -20,7 +20,9 @@ void ac_reader_defaults(ac_reader_config_t *config) {
     config->mode = 0600;
 }
 
-int ac_reader_usable(ac_reader_t *reader, ac_error_t *err) {
+static int attach(ac_reader_t *reader, ac_error_t *err);
+
+static int check_open(ac_reader_t *reader, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&reader->state);
     if (AC_LIKELY(state == 0)) return AC_OK;
     if (state == 2)
@@ -29,6 +31,10 @@ int ac_reader_usable(ac_reader_t *reader, ac_error_t *err) {
     return ac_fail(err, AC_E_CLOSED, 0, reader->dir.path, 0, "reader is closed");
 }
 
+int ac_reader_usable(ac_reader_t *reader, ac_error_t *err) {
+    int rc = check_open(reader, err);
+    return AC_UNLIKELY(rc == AC_OK && reader->pending) ? attach(reader, err) : rc;
+}
 static const char CUT[] = "the file was cut while it was being read, or its disk failed";
 
 static int fail_at(ac_reader_t *reader, int code, uint64_t offset, const char *why,
@@ -236,6 +242,7 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
 
 static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
+    if (rc == AC_E_NOT_FOUND && reader->pending) return 0;
     while (rc == AC_OK || rc == 1) {
         const char *why = NULL;
         if (reader->map && reader->offset >= reader->window_end && reader->offset < reader->size) {
@@ -307,19 +314,28 @@ void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message) {
 
 /* ---- waiting ---- */
 
-/* The name under which writers find the reader; an anonymous one gets one that nobody else has. */
+/* The name under which writers find the reader; one without a name gets one that nobody else has, not
+ * even in another pid namespace. */
 static void name_caller(ac_reader_t *reader) {
-    static uint32_t serial;
-    if (reader->name[0])
+    uint64_t unique = 0;
+    if (reader->name[0]) {
         snprintf(reader->caller.name, sizeof reader->caller.name, "%s", reader->name);
-    else
-        snprintf(reader->caller.name, sizeof reader->caller.name, "anonymous-%d-%u", (int)getpid(),
-                 ac_fetch_add_relaxed_u32(&serial, 1));
+        return;
+    }
+    if (ac_os_random(&unique, sizeof unique) < 0) unique = ac_os_monotonic_ns();
+    snprintf(reader->caller.name, sizeof reader->caller.name, "%c%d-%016llx", AC_ANONYMOUS_PREFIX,
+             (int)getpid(), (unsigned long long)unique);
+}
+
+/* Without permission to announce itself the reader polls; that is not an error. */
+static void announce(ac_reader_t *reader) {
+    if (reader->control_map->writable)
+        reader->announced = ac_doorman_announce(&reader->caller, &reader->dir, NULL) == AC_OK;
 }
 
 int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {
     int error;
-    int rc = ac_reader_usable(reader, err);
+    int rc = check_open(reader, err);
     if (rc != AC_OK) return rc;
     if (reader->tried_to_announce) return reader->bell->fd;
     if (!reader->bell) reader->bell = ac_bell_new(&error);
@@ -327,17 +343,17 @@ int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {
     reader->tried_to_announce = 1;
     name_caller(reader);
     reader->caller.bell = reader->bell;
-    /* Without permission to announce itself the reader polls; that is not an error. */
-    if (reader->control_map->writable)
-        reader->announced = ac_doorman_announce(&reader->caller, &reader->dir, NULL) == AC_OK;
+    if (!reader->pending) announce(reader);
     return reader->bell->fd;
 }
 
 void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell) {
     if (reader->announced) ac_doorman_retract(&reader->caller);
+    ac_doorman_stop_expecting(&reader->caller);
     reader->announced = reader->tried_to_announce = 0;
     ac_bell_release(reader->bell);
     reader->bell = bell;
+    reader->shares_bell = bell != NULL;
     if (bell) ac_bell_retain(bell);
 }
 
@@ -355,9 +371,15 @@ int ac_reader_attended(ac_reader_t *reader) {
  * of notify_seq in ac_writer_publish. Without a connected writer there is nobody to raise it for: the
  * doorman rings when one connects. */
 int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
-    int rc =
-        reader->tried_to_announce ? ac_reader_usable(reader, err) : ac_reader_bell(reader, err);
+    int rc = ac_reader_bell(reader, err);
     if (rc < 0) return rc;
+    if (reader->pending) {
+        int watched = ac_doorman_expect(&reader->caller, reader->dir.path) == 0;
+        rc = ac_reader_ready(reader, err);
+        if (rc != 0) return rc;
+        /* The last step of a half-made control block may be a store that no watch can see. */
+        if (reader->pending) return watched && !reader->half_made ? AC_PARKED : AC_POLL;
+    }
     ac_control_t *control = reader->control;
     uint32_t bit = reader->announced ? ac_load_acquire_u32(&reader->caller.bit) : AC_NO_BIT;
     if (bit != AC_NO_BIT) __atomic_fetch_or(&control->parked, 1ull << bit, __ATOMIC_SEQ_CST);
@@ -385,6 +407,7 @@ void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns) {
     ac_bell_t *bell = sleep->bell;
     if (sleep->poll && timeout_ns > POLL_NS) timeout_ns = POLL_NS;
     ac_os_eventfd_wait(bell->fd, timeout_ns);
+    if (ac_load_acquire_u32(&bell->closing)) ac_os_eventfd_signal(bell->fd);
     ac_bell_release(bell);
 }
 
@@ -578,8 +601,9 @@ static int go_to_start(ac_reader_t *reader, const ac_reader_config_t *config, ac
 static int open_control(ac_reader_t *reader, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
-    int rc = ac_control_open(&reader->dir, dir_fd, 2, &reader->control_map, err);
+    int rc = ac_control_open(&reader->dir, dir_fd, 2, !reader->pending, &reader->control_map, err);
     ac_os_close(dir_fd);
+    reader->half_made = rc == AC_E_NOT_FOUND && err && err->sys_errno == EAGAIN;
     if (rc == AC_E_NOT_FOUND)
         return ac_fail(err, AC_E_NOT_FOUND, ENOENT, reader->dir.path, 0,
                        "the directory has no control.meta, so it is not a queue (yet)");
@@ -591,13 +615,8 @@ static int open_control(ac_reader_t *reader, ac_error_t *err) {
     return AC_OK;
 }
 
-static void release_everything(ac_reader_t *reader) {
-    if (reader->announced) ac_doorman_retract(&reader->caller);
-    reader->announced = 0;
-    if (reader->bell) ac_os_eventfd_signal(reader->bell->fd); /* whoever sleeps on it looks again */
-    ac_bell_release(reader->bell);
-    reader->bell = NULL;
-    reader->tried_to_announce = 0;
+/* Lets go of the queue. */
+static void detach(ac_reader_t *reader) {
     ac_position_close(&reader->position);
     ac_map_release(reader->map);
     ac_map_release(reader->control_map);
@@ -611,6 +630,71 @@ static void release_everything(ac_reader_t *reader) {
     reader->size = reader->window_end = 0;
 }
 
+static void release_everything(ac_reader_t *reader) {
+    if (reader->announced) ac_doorman_retract(&reader->caller);
+    reader->announced = 0;
+    ac_doorman_stop_expecting(&reader->caller);
+    if (reader->bell) { /* whoever sleeps on it looks again */
+        if (!reader->shares_bell) ac_store_release_u32(&reader->bell->closing, 1);
+        ac_os_eventfd_signal(reader->bell->fd);
+    }
+    ac_bell_release(reader->bell);
+    reader->bell = NULL;
+    reader->tried_to_announce = 0;
+    detach(reader);
+}
+
+/* Opens the queue and goes to where reading starts. */
+static int open_queue(ac_reader_t *reader, const char *path, const ac_reader_config_t *config,
+                      ac_error_t *err) {
+    int rc = ac_directory_init(&reader->dir, path, config->mode, 0, err);
+    if (rc == AC_OK) rc = open_control(reader, err);
+    if (rc == AC_OK && config->name) rc = open_position(reader, config->name, err);
+    if (rc == AC_OK) {
+        int waited = reader->pending;
+        reader->pending = 0; /* seeking needs a usable reader */
+        rc = go_to_start(reader, config, err);
+        reader->pending = rc == AC_OK ? 0 : waited;
+    }
+    if (rc != AC_OK) detach(reader);
+    return rc;
+}
+
+static void begin_heartbeat(ac_reader_t *reader) {
+    if (!reader->named) return;
+    reader->task.run = heartbeat;
+    ac_housekeeper_nudge(&reader->task);
+}
+
+/* Is the queue there now? */
+static int attach(ac_reader_t *reader, ac_error_t *err) {
+    char path[sizeof reader->dir.path];
+    ac_error_t local;
+    snprintf(path, sizeof path, "%s", reader->dir.path);
+    int rc = open_queue(reader, path, &reader->wanted, &local);
+    if (rc != AC_OK) {
+        if (err) *err = local;
+        return rc;
+    }
+    ac_doorman_stop_expecting(&reader->caller);
+    if (reader->tried_to_announce) announce(reader);
+    begin_heartbeat(reader);
+    return AC_OK;
+}
+
+/* All of a queue that comes later is new to whoever waited for it. */
+static int wait_for_queue(ac_reader_t *reader, const char *path, const ac_reader_config_t *config,
+                          ac_error_t *err) {
+    int rc = config->name ? ac_reader_name_check(config->name, path, err) : AC_OK;
+    if (rc != AC_OK) return rc;
+    snprintf(reader->dir.path, sizeof reader->dir.path, "%s", path);
+    reader->wanted = *config;
+    reader->wanted.name = config->name ? reader->name : NULL;
+    if (config->start == AC_START_LAST) reader->wanted.start = AC_START_FIRST;
+    reader->pending = 1;
+    return AC_OK;
+}
+
 int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader_t **out,
                    ac_error_t *err) {
     ac_reader_t *reader = ac_os_alloc(sizeof *reader);
@@ -618,14 +702,13 @@ int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader
     reader->offset = AC_SEGMENT_DATA;
     reader->check = config->verify ? AC_CHECK_PAYLOAD : AC_CHECK_HEADER;
     reader->skip_corrupt = config->skip_corrupt;
-    int rc = ac_directory_init(&reader->dir, path, config->mode, 0, err);
-    if (rc == AC_OK) rc = open_control(reader, err);
-    if (rc == AC_OK && config->name) rc = open_position(reader, config->name, err);
+    reader->pending = config->wait_for_queue;
+    int rc = open_queue(reader, path, config, err);
+    if (rc == AC_E_NOT_FOUND && config->wait_for_queue)
+        rc = wait_for_queue(reader, path, config, err);
     if (rc == AC_OK && config->name)
         snprintf(reader->name, sizeof reader->name, "%s", config->name);
-    if (rc == AC_OK) rc = go_to_start(reader, config, err);
     if (rc == AC_OK) {
-        reader->task.run = reader->named ? heartbeat : NULL;
         reader->task.forked = on_fork;
         reader->task.lane = AC_LANE_MEMORY;
         rc = ac_housekeeper_add(&reader->task);
@@ -636,7 +719,7 @@ int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader
         free(reader);
         return rc;
     }
-    if (reader->named) ac_housekeeper_nudge(&reader->task);
+    begin_heartbeat(reader);
     *out = reader;
     return AC_OK;
 }

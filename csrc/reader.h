@@ -40,9 +40,13 @@ struct ac_reader {
     char name[AC_READER_NAME_MAX + 1]; /* empty: anonymous */
     int named, skip_corrupt;
     uint32_t state;
+    int pending;               /* there is no queue yet; nothing below but `bell` exists … */
+    int half_made;             /* the control block is there, but not complete */
+    ac_reader_config_t wanted; /* … and this is how to open it when it comes */
     ac_position_t position;
     ac_task_t task;
     ac_caller_t caller; /* how a writer reaches us; valid while `announced` */
+    int shares_bell;    /* with the other sources of a fan-in */
     ac_bell_t *bell;
     int announced, tried_to_announce;
     ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */
@@ -70,7 +74,7 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
     return 1;
 }
 
-/* reader.c */
+/* reader.c. Usable: open, and the queue is there; a reader that waits for its queue looks for it. */
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
 /* Nothing is committed at the position: does the queue go on in the next segment? */

@@ -208,7 +208,11 @@ static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err
     uint64_t pause = 50000;
     for (;;) {
         int room = room_in_capacity(writer, size, err);
-        if (room != 0) return room < 0 ? room : AC_OK;
+        if (room != 0) {
+            ac_store_relaxed_u64(&writer->refused_bytes, 0);
+            return room < 0 ? room : AC_OK;
+        }
+        ac_store_relaxed_u64(&writer->refused_bytes, size);
         if (writer->config.capacity_policy == AC_CAPACITY_FAIL)
             return ac_fail(err, AC_E_FULL, 0, writer->dir.path, 0,
                            "the slowest live reader is %llu bytes behind, which is the capacity",

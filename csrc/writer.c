@@ -55,14 +55,14 @@ static void on_fork(ac_task_t *task) {
 static int open_control(ac_writer_t *writer, ac_error_t *err) {
     uint32_t first, last;
     size_t segments = 0;
-    int rc = ac_control_open(&writer->dir, writer->dir_fd, 1, &writer->control_map, err);
+    int rc = ac_control_open(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, err);
     if (rc == AC_E_NOT_FOUND) {
         rc = ac_segment_bounds(&writer->dir, writer->dir_fd, &first, &last, &segments, err);
         if (rc == AC_OK && segments == 0)
             rc = ac_control_create(&writer->dir, writer->dir_fd, writer->config.segment_size, err);
         /* Looked at again in any case: another process may have made all of it just now. */
         if (rc == AC_OK)
-            rc = ac_control_open(&writer->dir, writer->dir_fd, 1, &writer->control_map, err);
+            rc = ac_control_open(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, err);
         if (rc == AC_E_NOT_FOUND)
             return ac_fail(err, AC_E_CORRUPT, 0, writer->dir.path, 0,
                            "has segments but no control.meta; restore it from a backup");
@@ -520,6 +520,7 @@ void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     out->wakeups = ac_load_relaxed_u64(&writer->wakeups);
     out->clock_steps = ac_load_relaxed_u64(&writer->clock_steps);
     out->capacity_waits = ac_load_relaxed_u64(&writer->capacity_waits);
+    out->refused_bytes = ac_load_relaxed_u64(&writer->refused_bytes);
     out->last_timestamp_ns = ac_load_relaxed_u64(&writer->last_timestamp_ns);
     out->epoch = writer->epoch;
     out->segment_size = writer->segment_size;

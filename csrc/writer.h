@@ -55,6 +55,7 @@ struct ac_writer {
     uint64_t reserved;       /* payload length + 1 of the open reservation; 0 = none */
     uint64_t capacity_known; /* logical position up to which capacity is known to allow */
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
+    uint64_t refused_bytes;
 
     /* Fixed after open. */
     ac_directory_t dir;

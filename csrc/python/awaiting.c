@@ -15,6 +15,8 @@
 #include "atomics.h"
 #include "os.h"
 
+#include <unistd.h>
+
 enum { TURN_NS = 200000, TURN_CHECK_MASK = 7, POLL_FIRST_NS = 50000 };
 
 enum waiter_state { WAITING, WOKEN, CANCELLED };
@@ -36,18 +38,19 @@ typedef struct {
     int kind;
 } AwaitableObject;
 
-static PyObject *get_running_loop, *cancelled_error;
+static PyObject *get_running_loop, *running_loop_or_none, *cancelled_error;
 
 int awaiting_init(void) {
     PyObject *events = PyImport_ImportModule("asyncio.events");
     PyObject *exceptions = PyImport_ImportModule("asyncio.exceptions");
     if (events && exceptions) {
         get_running_loop = PyObject_GetAttrString(events, "get_running_loop");
+        running_loop_or_none = PyObject_GetAttrString(events, "_get_running_loop");
         cancelled_error = PyObject_GetAttrString(exceptions, "CancelledError");
     }
     Py_XDECREF(events);
     Py_XDECREF(exceptions);
-    return get_running_loop && cancelled_error ? 0 : -1;
+    return get_running_loop && running_loop_or_none && cancelled_error ? 0 : -1;
 }
 
 /* ---- the list of sleeping tasks ---- */
@@ -331,7 +334,47 @@ static int enter_loop(Pollable *self, PyObject *loop) {
     if (!added) return -1;
     self->loop = Py_NewRef(loop);
     self->bell = fd;
+    self->pid = (int)getpid();
     return 0;
+}
+
+/* An event loop may be changed from its own thread only: another one asks it to forget the bell, and keeps
+ * the bell until then, so that its number is not given to another file before. */
+static void release_bell(PyObject *capsule) {
+    ac_bell_release(PyCapsule_GetPointer(capsule, NULL));
+}
+
+static PyObject *forget_bell(PyObject *capsule, PyObject *loop) {
+    const ac_bell_t *bell = PyCapsule_GetPointer(capsule, NULL);
+    return PyObject_CallMethod(loop, "remove_reader", "i", bell->fd);
+}
+
+static int ask_to_forget(Pollable *self, PyObject *loop) {
+    static PyMethodDef method = {"forget_bell", forget_bell, METH_O, NULL};
+    ac_bell_t *bell = self->ops->bell_object(self);
+    PyObject *capsule = PyCapsule_New(bell, NULL, release_bell);
+    if (!capsule) return -1;
+    ac_bell_retain(bell);
+    PyObject *forget = PyCFunction_New(&method, capsule);
+    Py_DECREF(capsule);
+    PyObject *asked =
+        forget ? PyObject_CallMethod(loop, "call_soon_threadsafe", "OO", forget, loop) : NULL;
+    Py_XDECREF(forget);
+    Py_XDECREF(asked);
+    return asked ? 0 : -1;
+}
+
+/* Has the loop stop watching our bell and looking on its own. */
+static int stop_watching(Pollable *self, PyObject *loop) {
+    PyObject *mine = PyObject_CallNoArgs(running_loop_or_none);
+    Py_XDECREF(mine); /* only compared */
+    int running = mine ? truth_of(PyObject_CallMethod(loop, "is_running", NULL)) : -1;
+    if (running < 0) return -1;
+    if (running && mine != loop) return ask_to_forget(self, loop); /* a timer runs out by itself */
+    int rc = stop_poll_timer(self);
+    PyObject *removed = PyObject_CallMethod(loop, "remove_reader", "i", self->bell);
+    Py_XDECREF(removed);
+    return removed ? rc : -1;
 }
 
 int pollable_leave_loop(Pollable *self) {
@@ -340,19 +383,15 @@ int pollable_leave_loop(Pollable *self) {
     if (!loop) return 0;
     self->loop = NULL;
     int closed = truth_of(PyObject_CallMethod(loop, "is_closed", NULL));
-    if (closed == 0) {
-        if (stop_poll_timer(self) < 0) rc = -1;
-        PyObject *removed = PyObject_CallMethod(loop, "remove_reader", "i", self->bell);
-        if (!removed) rc = -1;
-        Py_XDECREF(removed);
-    }
+    /* In a forked child the loop's epoll is still the parent's. */
+    int reachable = closed == 0 && self->pid == (int)getpid();
+    if (reachable) rc = stop_watching(self, loop);
     Py_CLEAR(self->poll_timer);
     while (self->first) {
         WaiterObject *waiter = self->first;
         list_remove(waiter);
         waiter->state = WOKEN;
-        /* Perhaps from another thread than the loop's. */
-        if (closed == 0 && call_on_loop(waiter, "call_soon_threadsafe") < 0) rc = -1;
+        if (reachable && call_on_loop(waiter, "call_soon_threadsafe") < 0) rc = -1;
         Py_DECREF(waiter);
     }
     Py_DECREF(loop);
@@ -387,7 +426,11 @@ static int dispatch(Pollable *self) {
     }
     Py_XDECREF(stop);
     /* Whoever fell asleep meanwhile has parked; those who were passed over have not. */
-    if (rc < 0 || !self->first || !more) return rc;
+    if (!self->first || (rc == 0 && !more)) return rc;
+    if (rc < 0) { /* a task ended the loop's turn, by KeyboardInterrupt or so: go on in the next */
+        ac_os_eventfd_signal(self->bell);
+        return rc;
+    }
     int parked = park(self);
     if (parked == AC_READY) ac_os_eventfd_signal(self->bell);
     return parked < 0 ? -1 : 0;
@@ -440,7 +483,9 @@ static PyObject *awaitable_self(PyObject *self) {
     return Py_NewRef(self);
 }
 
-/* After `burst` messages, or some time, the loop gets a turn although there is more to read. */
+/* After `burst` messages, or some time, the loop gets a turn although there is more to read. The clock is
+ * read after 1, 2, 4 and every 8 messages, so that it is cheap for those who are quick and exact for those
+ * who take their time with each. */
 static int turn_is_over(Pollable *source) {
     uint32_t count = source->turn_messages;
     if (AC_UNLIKELY(count == 0)) {
@@ -448,7 +493,8 @@ static int turn_is_over(Pollable *source) {
         return 0;
     }
     if (AC_LIKELY(count < source->burst) &&
-        ((count & TURN_CHECK_MASK) || ac_os_monotonic_ns() - source->turn_started_ns < TURN_NS))
+        (((count & (count - 1)) && (count & TURN_CHECK_MASK)) ||
+         ac_os_monotonic_ns() - source->turn_started_ns < TURN_NS))
         return 0;
     source->turn_messages = 0;
     return 1;
@@ -546,6 +592,43 @@ static PyObject *awaitable_iternext(AwaitableObject *self) {
     }
 }
 
+/* send, throw and close make it a coroutine in the eyes of asyncio, so that reader.next() can be given to
+ * create_task like any other. Nothing is ever half done in it: what is thrown in simply comes out. */
+static PyObject *awaitable_send_method(AwaitableObject *self, PyObject *value) {
+    (void)value;
+    return awaitable_iternext(self);
+}
+
+static PyObject *awaitable_throw(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (count < 1 || count > 3) {
+        PyErr_SetString(PyExc_TypeError, "throw takes one to three arguments");
+    } else if (PyExceptionInstance_Check(args[0])) {
+        PyErr_SetObject((PyObject *)Py_TYPE(args[0]), args[0]);
+    } else if (PyExceptionClass_Check(args[0])) {
+        if (count > 1 && args[1] != Py_None)
+            PyErr_SetObject(args[0], args[1]);
+        else
+            PyErr_SetNone(args[0]);
+    } else {
+        PyErr_SetString(PyExc_TypeError, "throw takes an exception");
+    }
+    return NULL;
+}
+
+static PyObject *awaitable_close(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef awaitable_methods[] = {
+    {"send", (PyCFunction)awaitable_send_method, METH_O, NULL},
+    {"throw", (PyCFunction)(void (*)(void))awaitable_throw, METH_FASTCALL, NULL},
+    {"close", awaitable_close, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyAsyncMethods awaitable_async = {
     .am_await = awaitable_self,
     .am_aiter = awaitable_self,
@@ -562,6 +645,7 @@ PyTypeObject Awaitable_Type = {
     .tp_iter = PyObject_SelfIter,
     .tp_iternext = (iternextfunc)awaitable_iternext,
     .tp_as_async = &awaitable_async,
+    .tp_methods = awaitable_methods,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_doc = "Completes with the next message of a reader.",
 };

@@ -97,7 +97,8 @@ static PyObject *fanin_take(FanInObject *self) {
     Member *member = &self->members[slot];
     ReaderObject *reader = (ReaderObject *)member->reader;
     if (AC_UNLIKELY(!member->segment || member->segment->map != reader->reader->map)) {
-        SegmentObject *segment = segment_new(reader->reader->map, reader->source, reader->queue_id);
+        SegmentObject *segment =
+            segment_new(reader->reader->map, reader->source, reader_queue_id(reader));
         if (!segment) return NULL;
         Py_XSETREF(member->segment, segment);
     }
@@ -127,7 +128,12 @@ static int ops_closed(Pollable *self) {
     return ((FanInObject *)self)->closed;
 }
 
-static const pollable_ops_t fanin_ops = {ops_take, ops_ready, ops_park, ops_bell, ops_closed};
+static ac_bell_t *ops_bell_object(Pollable *self) {
+    return ((FanInObject *)self)->fanin->bell;
+}
+
+static const pollable_ops_t fanin_ops = {ops_take, ops_ready,  ops_park,
+                                         ops_bell, ops_closed, ops_bell_object};
 
 static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
     (void)unused;

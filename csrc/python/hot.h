@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include "aiochronicle.h"
+#include "bell.h"
 #include "map.h"
 
 /* A mapped segment as messages hold it: while one of them lives, the mapping does. */
@@ -41,6 +42,7 @@ typedef struct {
     int (*park)(struct Pollable *self, ac_error_t *err);  /* as ac_reader_park */
     int (*bell)(struct Pollable *self, ac_error_t *err);  /* as ac_reader_bell */
     int (*closed)(struct Pollable *self);
+    ac_bell_t *(*bell_object)(struct Pollable *self); /* what `bell` is the fd of */
 } pollable_ops_t;
 
 /* First member of every object that can be awaited on. */
@@ -49,6 +51,7 @@ typedef struct Pollable {
     const pollable_ops_t *ops;
     PyObject *loop;              /* that watches our bell, or NULL */
     int bell;                    /* the fd it watches */
+    int pid;                     /* of the process in which it does */
     struct Waiter *first, *last; /* tasks that sleep, in order */
     PyObject *poll_timer;        /* scheduled look, while nobody rings the bell; or NULL */
     uint64_t poll_ns;            /* its present interval */
@@ -69,6 +72,8 @@ typedef struct {
     uint64_t commit_every; /* 0 = by hand */
     uint64_t uncommitted;  /* messages handed out since the last automatic commit */
 } ReaderObject;
+
+uint64_t reader_queue_id(ReaderObject *self); /* of a reader whose queue is there */
 
 /* awaiting.c */
 enum { AWAIT_ITERATION, AWAIT_NEXT, AWAIT_READY };

@@ -65,8 +65,14 @@ static void reader_dealloc(ReaderObject *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
+uint64_t reader_queue_id(ReaderObject *self) {
+    if (self->queue_id == 0) /* perhaps there was no queue yet when the reader was opened */
+        self->queue_id = ac_load_relaxed_u64(&self->reader->control->queue_id);
+    return self->queue_id;
+}
+
 static int enter_segment(ReaderObject *self) {
-    SegmentObject *segment = segment_new(self->reader->map, self->source, self->queue_id);
+    SegmentObject *segment = segment_new(self->reader->map, self->source, reader_queue_id(self));
     if (!segment) return -1;
     Py_XSETREF(self->segment, segment);
     return 0;
@@ -125,7 +131,12 @@ static int ops_closed(Pollable *self) {
     return ac_load_relaxed_u32(&((ReaderObject *)self)->reader->state) == 1;
 }
 
-static const pollable_ops_t reader_ops = {ops_take, ops_ready, ops_park, ops_bell, ops_closed};
+static ac_bell_t *ops_bell_object(Pollable *self) {
+    return ((ReaderObject *)self)->reader->bell;
+}
+
+static const pollable_ops_t reader_ops = {ops_take, ops_ready,  ops_park,
+                                          ops_bell, ops_closed, ops_bell_object};
 
 static PyObject *reader_poll(ReaderObject *self, PyObject *unused) {
     (void)unused;

@@ -1,0 +1,13 @@
+"""The event loops that everything has to work on. Imported by other processes, so without pytest."""
+
+import asyncio
+from collections.abc import Callable
+
+import uvloop
+
+__all__ = ["LOOPS"]
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}

@@ -1,0 +1,105 @@
+"""Other processes, driven line by line, and waiting for what they bring about."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+__all__ = ["NOTICED_AT_ONCE_S", "Peer", "eventually"]
+
+# What happens "at once" takes milliseconds; a machine with other work to do may need longer.
+NOTICED_AT_ONCE_S = 1.0
+
+_TESTS = Path(__file__).parent.parent
+
+
+async def eventually(condition: Callable[[], bool], within_s: float = NOTICED_AT_ONCE_S) -> None:
+    """Return when the condition holds; fail if it does not in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        await asyncio.sleep(0.001)
+
+
+class Peer:
+    """A process that runs a role of peer.py. Killed, if need be, when the block is left."""
+
+    def __init__(self, role: str, *arguments: object) -> None:
+        paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "asynchronous.peer", role, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        self.expect("open")
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def say(self, line: str) -> None:
+        """Give it a command."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> str:
+        """Block until it says something."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().rstrip("\n")
+
+    async def heard(self) -> str:
+        """Wait until it says something."""
+        return await asyncio.to_thread(self.hear)
+
+    def expect(self, line: str) -> None:
+        """Block until it says something, which has to be this."""
+        assert self.hear() == line
+
+    def ask(self, line: str) -> str:
+        """Give it a command and block until it answers."""
+        self.say(line)
+        return self.hear()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        """End it without a chance to tidy up."""
+        self._process.kill()
+        self._process.wait()
+
+    def finish(self) -> int:
+        """Let it end in order; return its exit code."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait(timeout=30)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:  # what was said last had not been heard
+                    continue

@@ -1,0 +1,407 @@
+"""Iterating, single messages, batches; several tasks on one reader; the loop's turns."""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiochronicle
+from aiochronicle import SpinThenPark
+from aiochronicle.errors import ClosedError, InvalidArgument
+from asynchronous.both_loops import on_both_loops
+from asynchronous.loops import LOOPS
+from asynchronous.peers import eventually
+
+
+def fill(path: Path, count: int, size: int = 10) -> None:
+    with aiochronicle.open_writer(path, segment_size=16 << 20) as writer:
+        for first in range(0, count, 1000):
+            writer.append_many(
+                [b"%0*d" % (size, n) for n in range(first, min(first + 1000, count))]
+            )
+
+
+async def take(reader: aiochronicle.Reader, count: int) -> list[int]:
+    seqs: list[int] = []
+    async for message in reader:
+        seqs.append(message.seq)
+        if len(seqs) == count:
+            break
+    return seqs
+
+
+@on_both_loops
+async def test_iteration_goes_on_with_what_comes_later(queue_path: Path) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        writer.append(b"before")
+        iterator = aiter(reader)
+        assert (await anext(iterator)).payload == b"before"
+        asyncio.get_running_loop().call_later(0.01, writer.append, b"after")
+        assert (await anext(iterator)).payload == b"after"
+        # A new iterator goes on where the reader is.
+        writer.append(b"later")
+        assert (await anext(aiter(reader))).payload == b"later"
+
+
+@on_both_loops
+async def test_iteration_across_segments(queue_path: Path) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 16) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        reading = asyncio.create_task(take(reader, 5000))
+        for number in range(5000):
+            writer.append(b"%0100d" % number)
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+        assert await asyncio.wait_for(reading, 20) == list(range(5000))
+        assert writer.statistics().rolls > 5
+
+
+@on_both_loops
+async def test_next_waits_no_longer_than_it_is_told(queue_path: Path) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await reader.next(timeout=0.02)
+        assert time.monotonic() - started >= 0.015
+        with pytest.raises(TimeoutError):
+            await reader.next(timeout=0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await reader.next()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.next(), 0.01)
+        writer.append(b"still there")
+        assert (await reader.next(timeout=5)).payload == b"still there"
+
+
+@on_both_loops
+async def test_next_is_a_coroutine_to_tasks_and_task_groups(queue_path: Path) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(as_coroutine(reader.next()))
+            second = group.create_task(as_coroutine(reader.next(timeout=5)))
+            third = asyncio.ensure_future(reader.next())
+            await asyncio.sleep(0)
+            writer.append_many([b"a", b"b", b"c"])
+        assert {first.result().payload, second.result().payload, (await third).payload} == {
+            b"a",
+            b"b",
+            b"c",
+        }
+
+
+def as_coroutine(awaitable: Any) -> Coroutine[Any, Any, aiochronicle.Message]:
+    assert asyncio.iscoroutine(awaitable)
+    return awaitable
+
+
+@on_both_loops
+async def test_a_failing_task_group_leaves_the_reader_usable(queue_path: Path) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                sleeping = group.create_task(take(reader, 1))
+                await asyncio.sleep(0)
+                group.create_task(asyncio.wait_for(asyncio.Event().wait(), 0.001))
+        assert sleeping.cancelled()
+        writer.append(b"x")
+        assert await take(reader, 1) == [0]
+
+
+@on_both_loops
+async def test_aclosing(queue_path: Path) -> None:
+    async with contextlib.aclosing(
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20)
+    ) as writer:
+        writer.append(b"x")
+        async with contextlib.aclosing(aiochronicle.open_reader(queue_path)) as reader:
+            assert (await reader.next()).payload == b"x"
+            async with contextlib.aclosing(reader.batches()) as batches:
+                writer.append(b"y")
+                assert [m.payload for m in await anext(batches)] == [b"y"]
+            assert not reader.closed
+        assert reader.closed
+    assert writer.closed
+
+
+@on_both_loops
+async def test_several_tasks_share_one_reader_in_order(queue_path: Path) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        taken: list[tuple[int, int]] = []
+
+        async def work(number: int) -> None:
+            async for message in reader:
+                taken.append((number, message.seq))
+                await asyncio.sleep(0)
+
+        workers = [asyncio.create_task(work(number)) for number in range(4)]
+        await asyncio.sleep(0)
+        for seq in range(4):
+            writer.append(b"%d" % seq)
+            await eventually(lambda: len(taken) == seq + 1)  # noqa: B023
+        # Whoever waits longest is served first.
+        assert taken == [(0, 0), (1, 1), (2, 2), (3, 3)]
+        for number in range(1000):
+            writer.append(b"%d" % number)
+        await eventually(lambda: len(taken) == 1004, 5)
+        assert [seq for _, seq in taken] == list(range(1004))
+        assert {number for number, _ in taken[4:]} == {0, 1, 2, 3}
+        reader.close()
+        await asyncio.wait_for(asyncio.gather(*workers), 5)
+
+
+@pytest.mark.parametrize("loop_name", list(LOOPS))
+def test_an_exit_from_one_task_does_not_cost_the_others_their_wake_up(
+    queue_path: Path, loop_name: str
+) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+        asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner,
+    ):
+
+        async def leave() -> None:
+            await reader.next()
+            raise SystemExit(3)
+
+        async def stay() -> bytes:
+            return (await reader.next()).payload
+
+        async def begin() -> tuple[asyncio.Task[None], asyncio.Task[bytes]]:
+            tasks = asyncio.create_task(leave()), asyncio.create_task(stay())
+            await eventually(lambda: reader.attended)
+            return tasks
+
+        async def both() -> None:
+            writer.append_many([b"a", b"b"])
+            await asyncio.sleep(60)
+
+        async def end(staying: asyncio.Task[bytes]) -> bytes:
+            return await asyncio.wait_for(staying, 5)
+
+        leaving, staying = runner.run(begin())
+        with pytest.raises(SystemExit):  # goes through the loop, past everything else
+            runner.run(both())
+        assert runner.run(end(staying)) == b"b"
+        assert isinstance(leaving.exception(), SystemExit)
+
+
+@on_both_loops
+async def test_batches_by_count(queue_path: Path) -> None:
+    fill(queue_path, 2500)
+    with aiochronicle.open_reader(queue_path) as reader:
+        batches = reader.batches(max_messages=1000)
+        sizes = [len(await anext(batches)) for _ in range(3)]
+        assert sizes == [1000, 1000, 500]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(batches), 0.01)
+
+
+@on_both_loops
+async def test_batches_by_bytes(queue_path: Path) -> None:
+    fill(queue_path, 100, size=100)
+    with aiochronicle.open_reader(queue_path) as reader:
+        seqs: list[int] = []
+        async for batch in reader.batches(max_bytes=1000):
+            assert 1 <= len(batch) <= 10
+            seqs += [message.seq for message in batch]
+            if len(seqs) == 100:
+                break
+        assert seqs == list(range(100))
+        with aiochronicle.open_reader(queue_path) as other:
+            # One message is always allowed, however large it is.
+            assert len(await anext(other.batches(max_bytes=1))) == 1
+
+
+@on_both_loops
+async def test_batches_by_time(queue_path: Path) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        batches = reader.batches(max_messages=10, max_wait=0.1)
+        waiting = asyncio.ensure_future(anext(batches))
+        await eventually(lambda: reader.attended)
+        writer.append(b"first")
+        started = time.monotonic()
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        writer.append(b"second")
+        assert len(await waiting) == 2
+        assert time.monotonic() - started >= 0.09
+        # A full one does not wait for the time to pass.
+        patient = reader.batches(max_messages=10, max_wait=60)
+        writer.append_many([b"x"] * 10)
+        assert len(await asyncio.wait_for(anext(patient), 5)) == 10
+
+
+@on_both_loops
+async def test_a_batch_that_is_filling_when_the_reader_closes_is_not_taken(
+    queue_path: Path,
+) -> None:
+    with aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer:
+        writer.append(b"unread")
+        reader = aiochronicle.open_reader(queue_path, "batching", commit="auto")
+        waiting = asyncio.ensure_future(anext(reader.batches(max_messages=10, max_wait=0.05)))
+        await asyncio.sleep(0)
+        reader.close()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        with aiochronicle.open_reader(queue_path, "batching") as again:
+            assert (await again.next(timeout=5)).payload == b"unread"
+
+
+async def test_limits_of_batches_are_checked(queue: Path) -> None:
+    with aiochronicle.open_reader(queue) as reader:
+        for wrong in ({"max_messages": 0}, {"max_bytes": 0}, {"max_wait": -1.0}):
+            with pytest.raises(InvalidArgument):
+                reader.batches(**wrong)  # type: ignore[arg-type]
+
+
+async def test_ways_to_wait_are_checked(queue: Path) -> None:
+    for wrong in (
+        {"wait": "sleep"},
+        {"wait": SpinThenPark(-1)},
+        {"burst": 0},
+        {"poll_max_us": 1},
+        {"poll_max_us": 2_000_000},
+    ):
+        with pytest.raises(InvalidArgument):
+            aiochronicle.open_reader(queue, **wrong)  # type: ignore[arg-type]
+
+
+@on_both_loops
+@pytest.mark.parametrize("burst", [1, 7, 256])
+async def test_the_loop_gets_a_turn_after_every_burst(queue_path: Path, burst: int) -> None:
+    fill(queue_path, 5000)
+    loop = asyncio.get_running_loop()
+    turn = 0
+
+    def count_turns() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(count_turns)
+
+    per_turn: dict[int, int] = {}
+    with aiochronicle.open_reader(queue_path, burst=burst) as reader:
+        loop.call_soon(count_turns)
+        async for message in reader:
+            per_turn[turn] = per_turn.get(turn, 0) + 1
+            if message.seq == 4999:
+                break
+    assert max(per_turn.values()) <= burst
+    assert sum(per_turn.values()) == 5000
+
+
+async def beat_p99_s(beats: int) -> float:
+    """How long this thread was kept busy between beats of 1 ms; without what others did to it."""
+    busy: list[float] = []
+    for _ in range(beats):
+        started = time.thread_time()
+        await asyncio.sleep(0.001)
+        busy.append(time.thread_time() - started)
+    busy.sort()
+    return busy[math.ceil(len(busy) * 0.99) - 1]
+
+
+@on_both_loops
+@pytest.mark.parametrize("work_us", [0, 1000], ids=["quick", "slow"])
+async def test_a_ticker_beside_a_saturated_reader_keeps_its_beat(
+    queue_path: Path, work_us: int
+) -> None:
+    fill(queue_path, 50_000)
+    with aiochronicle.open_reader(queue_path) as reader:
+
+        async def saturate() -> None:
+            async for message in reader:
+                if message.seq == 49_999:
+                    reader.seek_first()
+                until = time.thread_time() + work_us / 1e6
+                while time.thread_time() < until:
+                    pass
+
+        reading = asyncio.create_task(saturate())
+        p99_s = await beat_p99_s(300)
+        messages = reader.statistics().messages
+        reading.cancel()
+    assert messages > 200
+    assert p99_s < 0.005
+
+
+@on_both_loops
+@pytest.mark.parametrize("wait", ["spin", SpinThenPark(200)], ids=["spin", "spin_then_park"])
+async def test_spinning_readers_get_everything(
+    queue_path: Path, wait: aiochronicle.reader.WaitStrategy
+) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path, wait=wait) as reader,
+    ):
+        reading = asyncio.create_task(take(reader, 100))
+        for number in range(100):
+            writer.append(b"%d" % number)
+            await asyncio.sleep(0.0005)
+        assert await asyncio.wait_for(reading, 10) == list(range(100))
+        # Others run while it spins, and closing ends it.
+        spinning = asyncio.create_task(take(reader, 1))
+        if wait == "spin":
+            await asyncio.sleep(0.01)
+            assert reader.statistics().parks == 0
+        else:
+            await eventually(lambda: reader.statistics().parks > 0)
+        reader.close()
+        assert await asyncio.wait_for(spinning, 5) == []
+
+
+@on_both_loops
+async def test_a_closed_reader_says_so(queue: Path) -> None:
+    reader = aiochronicle.open_reader(queue)
+    reader.close()
+    assert [message async for message in reader] == []
+    assert [batch async for batch in reader.batches()] == []
+    with pytest.raises(ClosedError):
+        await reader.next()
+    with pytest.raises(ClosedError):
+        await reader.next(timeout=1)
+
+
+@on_both_loops
+async def test_errors_reach_whoever_waits(queue_path: Path) -> None:
+    with aiochronicle.open_writer(queue_path, segment_size=1 << 16) as writer:
+        with aiochronicle.open_reader(queue_path) as reader:
+            waiting = [asyncio.ensure_future(reader.next()) for _ in range(2)]
+            await eventually(lambda: reader.attended)
+            position = writer.position
+            writer.append(b"good")
+            segment = queue_path / "000000000.q"
+            with segment.open("r+b") as file:  # damage what comes next before it is looked at
+                writer.append(b"damaged")
+                file.seek(position.offset + 128 + 64)
+                file.write(b"D")
+            assert (await waiting[0]).payload == b"good"
+            with pytest.raises(aiochronicle.errors.CorruptionError):
+                await asyncio.wait_for(waiting[1], 5)
+            with pytest.raises(aiochronicle.errors.CorruptionError):
+                await reader.next()

@@ -1,0 +1,285 @@
+"""The socket over which a reader's eventfd travels trusts nobody further than it must."""
+
+import array
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import aiochronicle
+from asynchronous.both_loops import on_both_loops
+from asynchronous.peers import eventually
+
+MAGIC, VERSION = 0x4143574B, 1
+NAME_SIZE = 72
+
+
+def hello(path: Path, name: bytes, magic: int = MAGIC, version: int = VERSION) -> bytes:
+    """The first packet of a writer, as csrc/doorman.c has it."""
+    info = path.stat()
+    return struct.pack(f"<IIQQ{NAME_SIZE}s", magic, version, info.st_dev, info.st_ino, name)
+
+
+@contextlib.contextmanager
+def connected(path: Path, name: str) -> Iterator[socket.socket]:
+    """Play a writer: connect to a reader."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(5)
+        directory = os.open(path / "readers", os.O_RDONLY)
+        try:
+            connection.connect(f"/proc/self/fd/{directory}/{name}.efd")
+        finally:
+            os.close(directory)
+        yield connection
+
+
+@contextlib.contextmanager
+def listening(path: Path, name: str) -> Iterator[socket.socket]:
+    """Play a reader: wait for the writer's call."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.settimeout(5)
+        directory = os.open(path / "readers", os.O_RDONLY)
+        try:
+            listener.bind(f"/proc/self/fd/{directory}/{name}.new")
+            listener.listen()
+            (path / "readers" / f"{name}.new").rename(path / "readers" / f"{name}.efd")
+            yield listener
+        finally:
+            os.close(directory)
+            (path / "readers" / f"{name}.efd").unlink()
+
+
+def send_fds(connection: socket.socket, fds: list[int]) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    connection.sendmsg([b"\x01"], rights)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@on_both_loops
+async def test_a_proper_writer_gets_the_eventfd(queue: Path) -> None:
+    with aiochronicle.open_reader(queue, "honest", start="last") as reader:
+        waiting = asyncio.ensure_future(reader.next())
+        await asyncio.sleep(0)
+        with connected(queue, "honest") as connection:
+            connection.send(hello(queue, b"honest"))
+            data, rights, _, _ = await asyncio.to_thread(connection.recvmsg, 16, 64)
+            assert data == b"\x01"
+            (fd,) = array.array("i", rights[0][2])
+            assert os.readlink(f"/proc/self/fd/{fd}") == "anon_inode:[eventfd]"
+            os.close(fd)
+            assert not reader.attended  # not before it knows its bit
+            connection.send(struct.pack("<I", 5))
+            await eventually(lambda: reader.attended)
+        await eventually(lambda: not reader.attended)
+        waiting.cancel()
+
+
+@on_both_loops
+@pytest.mark.parametrize(
+    "case",
+    ["garbage", "empty", "short", "long", "magic", "version", "queue", "name", "unterminated"],
+)
+async def test_whoever_does_not_say_hello_properly_gets_nothing(queue: Path, case: str) -> None:
+    good = hello(queue, b"honest")
+    packet = {
+        "garbage": b"\xff" * len(good),
+        "empty": b"\0",
+        "short": good[:-1],
+        "long": good + b"\0" * 4000,
+        "magic": hello(queue, b"honest", magic=1),
+        "version": hello(queue, b"honest", version=2),
+        "queue": hello(queue.parent, b"honest"),
+        "name": hello(queue, b"dishonest"),
+        "unterminated": hello(queue, b"h" * NAME_SIZE),
+    }[case]
+    if case == "long":  # its end is cut off, which leaves a proper hello: harmless
+        return
+    with aiochronicle.open_reader(queue, "honest", start="last") as reader:
+        waiting = asyncio.ensure_future(reader.next())
+        await asyncio.sleep(0)
+        with connected(queue, "honest") as connection:
+            connection.send(packet)
+            data, rights, _, _ = await asyncio.to_thread(connection.recvmsg, 16, 64)
+            assert (data, rights) == (b"", [])
+        assert not reader.attended
+        waiting.cancel()
+
+
+@on_both_loops
+async def test_a_bit_that_does_not_exist_ends_the_connection(queue: Path) -> None:
+    with aiochronicle.open_reader(queue, "honest", start="last") as reader:
+        waiting = asyncio.ensure_future(reader.next())
+        await asyncio.sleep(0)
+        for wrong in (struct.pack("<I", 64), struct.pack("<I", 2**32 - 1), b"\1", b"\1" * 16):
+            with connected(queue, "honest") as connection:
+                connection.send(hello(queue, b"honest"))
+                _, rights, _, _ = await asyncio.to_thread(connection.recvmsg, 16, 64)
+                for fd in array.array("i", rights[0][2]):
+                    os.close(fd)
+                connection.send(wrong)
+                assert await asyncio.to_thread(connection.recv, 16) == b""
+            assert not reader.attended
+        waiting.cancel()
+
+
+@on_both_loops
+async def test_fds_that_a_writer_sends_are_closed(queue: Path) -> None:
+    with aiochronicle.open_reader(queue, "honest", start="last") as reader:
+        waiting = asyncio.ensure_future(reader.next())
+        await asyncio.sleep(0)
+        with connected(queue, "honest") as connection:
+            await asyncio.sleep(0.01)
+            before = descriptors()
+            rights = array.array("i", [0] * 10)
+            connection.sendmsg([b"\xff" * 10], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            assert await asyncio.to_thread(connection.recv, 16) == b""
+            await eventually(lambda: descriptors() <= before)
+        waiting.cancel()
+
+
+@on_both_loops
+@pytest.mark.parametrize("sent", ["nothing", "pipe", "file", "two", "many", "eventfd"])
+async def test_a_writer_takes_exactly_one_eventfd(queue: Path, sent: str) -> None:
+    with aiochronicle.open_writer(queue) as writer, listening(queue, "fake") as listener:
+        connection, _ = await asyncio.to_thread(listener.accept)
+        with connection:
+            connection.settimeout(5)
+            assert await asyncio.to_thread(connection.recv, 4096) == hello(queue, b"fake")
+            own = [os.eventfd(0), os.open("/dev/null", os.O_RDONLY), *os.pipe()]
+            event, file, pipe = own[0], own[1], own[2]
+            before = descriptors()
+            send_fds(
+                connection,
+                {
+                    "nothing": [],
+                    "pipe": [pipe],
+                    "file": [file],
+                    "two": [event, file],
+                    "many": [event] * 100,
+                    "eventfd": [event],
+                }[sent],
+            )
+            answer = await asyncio.to_thread(connection.recv, 16)
+            if sent in ("nothing", "pipe", "file"):
+                assert answer == b""
+                await eventually(lambda: descriptors() <= before)
+                assert writer.statistics().readers_connected == 0
+            else:
+                # Of several the first counts; none of the others stays open.
+                assert struct.unpack("<I", answer)[0] < 64
+                assert writer.statistics().readers_connected == 1
+                await eventually(lambda: descriptors() <= before + 1)
+            for fd in own:
+                os.close(fd)
+        await eventually(lambda: writer.statistics().readers_connected == 0)
+
+
+@on_both_loops
+async def test_a_full_eventfd_does_not_stall_the_writer(queue: Path) -> None:
+    with aiochronicle.open_writer(queue) as writer, listening(queue, "fake") as listener:
+        connection, _ = await asyncio.to_thread(listener.accept)
+        with connection:
+            connection.settimeout(5)
+            await asyncio.to_thread(connection.recv, 4096)
+            event = os.eventfd(2**32 - 2, 0)
+            os.eventfd_write(event, 2**64 - 2 - (2**32 - 2))  # the next write would block
+            send_fds(connection, [event])
+            bit = struct.unpack("<I", await asyncio.to_thread(connection.recv, 16))[0]
+            with (queue / "control.meta").open("r+b") as file:
+                file.seek(384 + 8)
+                file.write((1 << bit).to_bytes(8, "little"))
+            await asyncio.wait_for(asyncio.to_thread(writer.append, b"x"), 5)
+            assert writer.statistics().wakeups == 1
+            os.close(event)
+
+
+@on_both_loops
+async def test_leftovers_of_dead_readers_are_harmless(queue: Path) -> None:
+    readers = queue / "readers"
+    readers.mkdir(exist_ok=True)
+    with listening(queue, "dead"):
+        os.link(readers / "dead.efd", readers / "stale.efd")
+        os.link(readers / "dead.efd", readers / "_4711-0123456789abcdef.efd")
+    (readers / "file.efd").write_text("not a socket")
+    (readers / "directory.efd").mkdir()
+    (readers / "link.efd").symlink_to("/dev/null")
+    (readers / ("n" * 100 + ".efd")).write_text("too long")
+    with aiochronicle.open_writer(queue) as writer:
+        assert writer.statistics().readers_connected == 0
+        # One that had a name may come back; one that had none cannot.
+        assert not (readers / "_4711-0123456789abcdef.efd").exists()
+        for name in ("stale", "file"):
+            with aiochronicle.open_reader(queue, name, start="last") as reader:
+                waiting = asyncio.ensure_future(reader.next())
+                await eventually(lambda: reader.attended)
+                writer.append(b"x")
+                assert (await asyncio.wait_for(waiting, 5)).payload == b"x"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+async def test_another_user_gets_no_eventfd(tmp_path: Path) -> None:
+    for directory in (tmp_path, *tmp_path.parents[:2]):
+        directory.chmod(0o755)
+    path = tmp_path / "queue"
+    aiochronicle.open_writer(path, segment_size=1 << 20, mode=0o666).close()
+    with aiochronicle.open_reader(path, "guarded") as reader:
+        waiting = asyncio.ensure_future(reader.next())
+        await asyncio.sleep(0)
+        (path / "readers" / "guarded.efd").chmod(0o777)
+        program = (
+            "import os, socket, sys\n"
+            "os.setgid(65534); os.setuid(65534)\n"
+            "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+            f"os.chdir({str(path / 'readers')!r}); s.connect('guarded.efd')\n"
+            f"s.send(bytes.fromhex({hello(path, b'guarded').hex()!r}))\n"
+            "print(s.recvmsg(16, 64)[:2])\n"
+        )
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+        assert done.stdout == "(b'', [])\n"
+        assert not reader.attended
+        waiting.cancel()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+async def test_a_writer_takes_nothing_from_another_user(tmp_path: Path) -> None:
+    for directory in (tmp_path, *tmp_path.parents[:2]):
+        directory.chmod(0o755)
+    path = tmp_path / "queue"
+    program = (
+        "import os, socket, sys\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        f"os.chdir({str(path / 'readers')!r})\n"
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "s.bind('x.new'); s.listen(); os.rename('x.new', 'x.efd')\n"
+        "c, _ = s.accept()\n"
+        "print(c.recv(4096))\n"
+    )
+    with aiochronicle.open_writer(path, segment_size=1 << 20, mode=0o666) as writer:
+        (path / "readers").chmod(0o777)
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+        assert done.stdout == "b''\n"  # hung up before a word was said
+        assert writer.statistics().readers_connected == 0
