@@ -16,7 +16,8 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     WriterObject *writer;
-    PyObject *view;
+    PyObject *view; /* weak: it holds the reservation, and one that is forgotten has to end */
+    ac_map_t *map;  /* of the room; retained as long as anything can point into it */
     void *room;
     Py_ssize_t size;
     Py_ssize_t exports;
@@ -384,6 +385,7 @@ static PyObject *writer_reserve(WriterObject *self, PyObject *args, PyObject *ke
     if (!reservation) return NULL;
     reservation->writer = (WriterObject *)Py_NewRef(self);
     reservation->view = NULL;
+    reservation->map = NULL;
     reservation->room = NULL;
     reservation->size = size;
     reservation->exports = 0;
@@ -407,27 +409,33 @@ static PyObject *reservation_enter(ReservationObject *self, PyObject *unused) {
     Py_BEGIN_ALLOW_THREADS;
     rc = ac_writer_reserve(writer->writer, (size_t)self->size, &self->room, &err);
     Py_END_ALLOW_THREADS;
+    if (rc == AC_OK) {
+        self->map = writer->writer->map;
+        ac_map_retain(self->map);
+    }
     end_slow(writer);
     if (rc != AC_OK) return raise_engine_error(&err);
     self->open = 1;
-    self->view = PyMemoryView_FromObject((PyObject *)self);
+    PyObject *view = PyMemoryView_FromObject((PyObject *)self);
+    self->view = view ? PyWeakref_NewRef(view, NULL) : NULL;
     if (!self->view) {
+        Py_XDECREF(view);
         self->open = 0;
         ac_writer_abort(writer->writer);
         return NULL;
     }
-    return Py_NewRef(self->view);
+    return view;
 }
 
 static int reservation_release_view(ReservationObject *self) {
-    PyObject *view = self->view;
-    self->view = NULL;
-    if (!view) return 0;
-    PyObject *released = PyObject_CallMethod(view, "release", NULL);
-    Py_DECREF(view);
-    Py_XDECREF(released);
-    if (released && self->exports == 0) return 0;
-    PyErr_Clear();
+    PyObject *view = PyObject_CallNoArgs(self->view);
+    if (view && view != Py_None) {
+        PyObject *released = PyObject_CallMethod(view, "release", NULL);
+        if (!released) PyErr_Clear(); /* something exported from it: counted below */
+        Py_XDECREF(released);
+    }
+    Py_XDECREF(view);
+    if (self->exports == 0) return 0;
     PyErr_SetString(PyExc_BufferError,
                     "the reserved memory is still referenced (a slice, an array); nothing was "
                     "written. Release it before leaving the with block");
@@ -443,7 +451,7 @@ static PyObject *reservation_exit(ReservationObject *self, PyObject *args) {
     if (!self->open) Py_RETURN_FALSE;
     self->open = 0;
     if (reservation_release_view(self) < 0) {
-        ac_writer_abort(writer->writer);
+        ac_writer_abandon(writer->writer);
         if (type == Py_None) return NULL;
         PyErr_Clear(); /* the exception of the block goes first */
         Py_RETURN_FALSE;
@@ -484,6 +492,7 @@ static void reservation_releasebuffer(ReservationObject *self, Py_buffer *view) 
 
 static void reservation_dealloc(ReservationObject *self) {
     if (self->open) ac_writer_abort(self->writer->writer);
+    ac_map_release(self->map);
     Py_XDECREF(self->view);
     Py_DECREF(self->writer);
     PyObject_Free(self);
