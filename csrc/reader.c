@@ -247,19 +247,11 @@ int ac_reader_next(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
 
 int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
     ac_message_t message;
-    uint64_t expected = reader->expected_seq, timestamp = reader->last_timestamp_ns;
-    uint64_t restarts = reader->seq_restarts, returns = reader->timestamp_returns;
-    uint32_t continued = reader->continued;
-    uint64_t skipped = reader->skipped_records;
+    ac_mark_t mark = ac_reader_mark(reader);
     int rc = ac_reader_next(reader, &message, err);
     if (rc < 0 && rc != AC_E_CLOSED && rc != AC_E_FORKED) return 1; /* next will raise it */
     if (rc != 1) return rc;
-    ac_reader_unread(reader, &message);
-    reader->expected_seq = expected;
-    reader->last_timestamp_ns = timestamp;
-    reader->continued = reader->skipped_records == skipped ? continued : 0;
-    reader->seq_restarts = restarts;
-    reader->timestamp_returns = returns;
+    ac_reader_return(reader, &mark, &message);
     return 1;
 }
 
@@ -268,6 +260,15 @@ void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message) {
     reader->expected_seq = message->seq;
     reader->messages--;
     reader->payload_bytes -= message->length;
+}
+
+void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_message_t *message) {
+    ac_reader_unread(reader, message);
+    reader->expected_seq = mark->expected_seq;
+    reader->last_timestamp_ns = mark->last_timestamp_ns;
+    reader->continued = reader->skipped_records == mark->skipped_records ? mark->continued : 0;
+    reader->seq_restarts = mark->seq_restarts;
+    reader->timestamp_returns = mark->timestamp_returns;
 }
 
 /* ---- waiting ---- */
