@@ -20,7 +20,7 @@ from aiochronicle import _hot
 from aiochronicle._batches import Batches
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle.config import SpinThenPark
-from aiochronicle.errors import InvalidArgument
+from aiochronicle.errors import InvalidArgument, InvalidName
 from aiochronicle.writer import Position
 
 __all__ = ["Lag", "Reader", "ReaderStatistics", "open_reader"]
@@ -168,6 +168,8 @@ def open_reader(
     if on_corrupt not in ("raise", "skip"):
         raise InvalidArgument(f'on_corrupt must be "raise" or "skip", not {on_corrupt!r}')
     # ffi.new owns the memory: it has to live until the engine has copied the name.
+    if name is not None and "\0" in name:
+        raise InvalidName(f"reader name {name!r} contains a NUL byte", path=os.fspath(path))
     encoded_name = ffi.NULL if name is None else ffi.new("char[]", os.fsencode(name))
     config.name = encoded_name
     _set_start(config, start)

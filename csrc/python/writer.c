@@ -133,10 +133,13 @@ static int take_time(WriterObject *self, uint64_t *timestamp_ns) {
     if (*timestamp_ns != AC_NOW || !self->clock) return 0;
     PyObject *now = PyObject_CallNoArgs(self->clock);
     if (!now) return -1;
-    int rc = timestamp_argument(now, timestamp_ns);
+    int rc = -1;
+    if (now == Py_None)
+        PyErr_SetString(PyExc_TypeError, "the clock must return nanoseconds, not None");
+    else
+        rc = timestamp_argument(now, timestamp_ns);
     Py_DECREF(now);
-    if (rc == 0 && *timestamp_ns != AC_NOW)
-        *timestamp_ns = ac_writer_now(self->writer, *timestamp_ns);
+    if (rc == 0) *timestamp_ns = ac_writer_now(self->writer, *timestamp_ns);
     return rc;
 }
 
