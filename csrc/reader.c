@@ -491,7 +491,8 @@ static void on_fork(ac_task_t *task) {
     ac_reader_t *reader = (ac_reader_t *)(void *)((char *)task - offsetof(ac_reader_t, task));
     ac_store_relaxed_u32(&reader->state, 2);
     reader->window_end = 0;
-    reader->position.lock.mapping = NULL; /* not inherited */
+    reader->position.lock.mapping = NULL; /* not inherited … */
+    reader->position.map = NULL;          /* … and neither is this */
     reader->announced = 0;
 }
 
