@@ -143,6 +143,13 @@ static int take_time(WriterObject *self, uint64_t *timestamp_ns) {
     return rc;
 }
 
+/* Queues that other programs made have no id: a cause in one of them could not be found again. */
+static int cause_has_source(uint64_t source) {
+    if (source != 0) return 0;
+    PyErr_SetString(PyExc_ValueError, "the cause's queue has no id, so it cannot be recorded");
+    return -1;
+}
+
 /* A Message, or (queue_id, seq). */
 static int cause_argument(PyObject *object, uint64_t *source, uint64_t *seq) {
     *source = *seq = 0;
@@ -150,16 +157,15 @@ static int cause_argument(PyObject *object, uint64_t *source, uint64_t *seq) {
     if (Py_IS_TYPE(object, &Message_Type)) {
         *source = ((MessageObject *)object)->segment->queue_id;
         *seq = ((MessageObject *)object)->seq;
-        return 0;
+        return cause_has_source(*source);
     }
-    unsigned long long a, b;
-    if (!PyTuple_Check(object) || !PyArg_ParseTuple(object, "KK", &a, &b)) {
+    if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
         PyErr_SetString(PyExc_TypeError, "cause must be a Message or a tuple (queue_id, seq)");
         return -1;
     }
-    *source = a;
-    *seq = b;
-    return 0;
+    *source = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(object, 0));
+    if (!PyErr_Occurred()) *seq = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(object, 1));
+    return PyErr_Occurred() ? -1 : cause_has_source(*source);
 }
 
 static int64_t append_slow(WriterObject *self, const void *data, size_t length, unsigned type_id,
