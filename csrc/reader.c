@@ -88,6 +88,13 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
     uint64_t last_timestamp_ns = reader->last_timestamp_ns;
     ac_error_t local;
     int rc = ac_reader_enter(reader, next, AC_SEGMENT_DATA, &local);
+    while (rc == AC_E_CORRUPT && reader->skip_corrupt &&
+           next < ac_load_acquire_u32(&reader->control->current_segment)) {
+        reader->skipped_records++; /* not even its header can be read: the whole segment */
+        reader->skipped_bytes += reader->segment_size;
+        was_continued = 0;
+        rc = ac_reader_enter(reader, ++next, AC_SEGMENT_DATA, &local);
+    }
     if (rc == AC_OK) {
         reader->continued = (uint32_t)was_continued;
         reader->last_timestamp_ns = last_timestamp_ns;
@@ -159,9 +166,13 @@ static void skip_corrupt(ac_reader_t *reader) {
 static int judge_order(ac_reader_t *reader, const ac_message_t *message, ac_error_t *err) {
     int ours = (message->flags & AC_FLAG_OURS) != 0;
     int jumped = reader->expected_seq != message->seq;
-    if (jumped && reader->continued && ours)
-        return fail_at(reader, AC_E_CORRUPT, reader->offset,
-                       "seq does not continue: records are missing", err);
+    if (jumped && reader->continued && ours) {
+        int missing = message->seq > reader->expected_seq;
+        if (!missing || !reader->skip_corrupt)
+            return fail_at(reader, AC_E_CORRUPT, reader->offset,
+                           "seq does not continue: records are missing", err);
+        reader->skipped_records++; /* those before this one, which is sound itself */
+    }
     if (jumped && reader->messages > 0 && message->seq < reader->expected_seq)
         reader->seq_restarts++;
     if (message->timestamp_ns < reader->last_timestamp_ns) reader->timestamp_returns++;
