@@ -132,6 +132,10 @@ static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t
         *why = "unknown record version";
         return AC_RECORD_BAD;
     }
+    if (AC_UNLIKELY(!(header.flags & AC_FLAG_OURS)) && (header.flags | header.epoch)) {
+        *why = "bytes of ours without the flag that announces them";
+        return AC_RECORD_BAD;
+    }
     if (AC_LIKELY(header.flags & AC_FLAG_OURS) &&
         AC_UNLIKELY(ac_crc32c_header(ac_crc32c_seed(segment, header.epoch), &header) !=
                     header.header_check)) {
