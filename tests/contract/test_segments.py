@@ -309,6 +309,7 @@ def test_archive_on_another_file_system(backend: Backend, queue_path: Path) -> N
             moved = {path.name: path.read_bytes() for path in archive.rglob("*.q")}
             assert len(moved) >= 8
             assert all(before[name] == content for name, content in moved.items())
+            assert {path.stat().st_mode & 0o777 for path in archive.rglob("*.q")} == {0o600}
             assert not any((queue_path / name).exists() for name in moved)
     finally:
         for path in sorted(archive.rglob("*"), reverse=True):
