@@ -96,16 +96,12 @@ def test_seek_finds_the_first_match(queue_path: Path, write_index: bool) -> None
             reader.seek(wanted)
             message = reader.poll()
             expected = next((i for i, seq in enumerate(seqs) if seq >= wanted), None)
-            assert (message and message.payload) == (
-                None if expected is None else b"%d" % expected
-            )
+            assert (message and message.payload) == (None if expected is None else b"%d" % expected)
         for wanted in (0, 49, 50, 400, 510, 999, 1000, 1049, 1050):
             reader.seek_time(wanted)
             message = reader.poll()
             expected = next((i for i, stamp in enumerate(times) if stamp >= wanted), None)
-            assert (message and message.payload) == (
-                None if expected is None else b"%d" % expected
-            )
+            assert (message and message.payload) == (None if expected is None else b"%d" % expected)
 
 
 def test_our_writer_continues_after_the_largest_seq(queue_path: Path) -> None:

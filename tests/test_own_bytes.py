@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from reference import format as fmt
+from waiting import eventually
 
 from aiochronicle import Retention, Roll, open_reader, open_writer
-from waiting import eventually
 
 SIZE = 4096
 

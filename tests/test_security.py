@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from test_bad_input import as_nobody, open_tmp
+from waiting import eventually
 
 from aiochronicle import Retention, Roll, errors, open_reader, open_writer
-from waiting import eventually
 
 __all__ = ["open_tmp"]
 
@@ -52,9 +52,7 @@ def use(path: Path, archive: Path, mode: int) -> None:
 @pytest.mark.parametrize(
     ("mode", "directory"), [(0o600, 0o700), (0o640, 0o750), (0o644, 0o755), (0o660, 0o770)]
 )
-def test_modes_whatever_the_umask(
-    tmp_path: Path, umask: int, mode: int, directory: int
-) -> None:
+def test_modes_whatever_the_umask(tmp_path: Path, umask: int, mode: int, directory: int) -> None:
     use(tmp_path / "queue", tmp_path / "archive", mode)
     for root in (tmp_path / "queue", tmp_path / "archive"):
         for name, found in modes(root).items():

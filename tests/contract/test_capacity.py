@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aiochronicle import Capacity
 from aiochronicle.errors import CapacityTimeout, InvalidArgument, QueueFull
 from contract.backend import SMALL_SEGMENT, Backend
-from waiting import eventually
 
 pytestmark = pytest.mark.needs("capacity")
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aiochronicle import Batch
 from aiochronicle.errors import InvalidArgument
 from contract.backend import SMALL_SEGMENT, Backend
-from waiting import eventually
 
 pytestmark = pytest.mark.needs("flush")
 

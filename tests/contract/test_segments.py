@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aiochronicle import Retention, Roll, Writer
 from aiochronicle.errors import InvalidArgument, PositionLost
 from contract.backend import SMALL_SEGMENT, Backend
-from waiting import eventually
 
 pytestmark = pytest.mark.needs("segments", "roll", "retention")
 
@@ -193,8 +193,9 @@ def test_reader_that_died_is_forgotten_after_its_time(backend: Backend, queue_pa
     retention = Retention(check_interval_s=QUIET, reader_ttl_s=0.05)
     with backend.open_writer(queue_path, roll=Roll(messages=2)) as writer:
         writer.append(b"x")
-    with backend.open_reader(queue_path, "dead"):
-        pass
+    with backend.open_reader(queue_path, "dead") as reader:
+        reader.poll()
+        reader.commit()
     closed_at = time.monotonic()
     with sealed(backend, queue_path, retention) as writer:
         eventually(lambda: time.monotonic() - closed_at > 0.05)
@@ -202,7 +203,7 @@ def test_reader_that_died_is_forgotten_after_its_time(backend: Backend, queue_pa
         assert writer.statistics().segments_deleted > 0
     with pytest.raises(PositionLost) as caught:
         backend.open_reader(queue_path, "dead")
-    assert caught.value.wanted == (0, 64)
+    assert caught.value.wanted == (0, 64 + 128)
     assert caught.value.nearest[0] > 0
     with backend.open_reader(queue_path, "dead", start="first") as reader:
         message = reader.poll()

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aiochronicle import Reader, SpinThenPark
 from aiochronicle.errors import ClosedError, InvalidArgument
 from contract.backend import Backend
-from waiting import eventually
 
 
 def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
