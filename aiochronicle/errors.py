@@ -261,7 +261,7 @@ def from_engine(
 ) -> ChronicleError:
     """Make the exception for an error record of the engine."""
     kind = _BY_CODE.get(code, ChronicleError)
-    if isinstance(kind, type) and issubclass(kind, PositionLost):
+    if issubclass(kind, PositionLost):
         detail = (
             f"{detail}: segment {wanted[0]}, offset {wanted[1]};"
             f" nearest is segment {nearest[0]}, offset {nearest[1]}"

@@ -1,8 +1,8 @@
 """The reader: open_reader and the Reader class.
 
-The way of a message: ``Reader.poll`` and iteration are C methods (csrc/python/reader.c) that load the
-commit word, check header and payload, and make a Message over the mapped segment. Positions, seeking
-and waiting are here.
+The way of a message: ``Reader.poll`` and iteration are C methods (csrc/python/reader.c) that load
+the commit word, check header and payload, and make a Message over the mapped segment. Positions,
+seeking and waiting are here.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Awaitable
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -19,7 +20,7 @@ from aiochronicle import _hot
 from aiochronicle._batches import Batches
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle.config import SpinThenPark
-from aiochronicle.errors import InvalidArgument
+from aiochronicle.errors import InvalidArgument, InvalidName
 from aiochronicle.writer import Position
 
 __all__ = ["Lag", "Reader", "ReaderStatistics", "open_reader"]
@@ -41,9 +42,9 @@ class Lag(msgspec.Struct, frozen=True):
 class ReaderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of one reader since it was opened, and where it stands.
 
-    ``skipped_records`` were corrupt and stepped over; ``seq_restarts`` and ``timestamp_returns`` are
-    habits of other programs' writers. ``announced`` tells whether writers can find this reader to wake
-    it, ``attended`` whether one is connected to it now.
+    ``skipped_records`` were corrupt and stepped over; ``seq_restarts`` and ``timestamp_returns``
+    are habits of other programs' writers. ``announced`` tells whether writers can find this reader
+    to wake it, ``attended`` whether one is connected to it now.
     """
 
     messages: int
@@ -98,7 +99,7 @@ def _set_start(config: Any, start: StartPoint) -> None:
         )
 
 
-def _commit_every(commit: Literal["manual", "auto"] | int, name: str | None) -> int:
+def _commit_every(commit: object, name: str | None) -> int:
     if commit == "manual":
         return 0
     every = 1 if commit == "auto" else commit
@@ -140,10 +141,10 @@ def open_reader(
     A reader with a ``name`` keeps a committed position and resumes there; one live reader per name.
     Without a name it needs read permission only, keeps nothing, and starts at the first message.
 
-    ``start`` is "committed" (a new name: the first message), "first", "last" (what comes from now on),
-    a seq, or an aware datetime. ``commit`` "auto" commits a message when the next one is asked for, an
-    int every so many. ``on_corrupt`` "skip" steps over corrupt records and counts them. ``verify=False``
-    leaves out the payload checksum.
+    ``start`` is "committed" (a new name: the first message), "first", "last" (what comes from now
+    on), a seq, or an aware datetime. ``commit`` "auto" commits a message when the next one is asked
+    for, an int every so many. ``on_corrupt`` "skip" steps over corrupt records and counts them.
+    ``verify=False`` leaves out the payload checksum.
 
     ``wait`` is what ``async for`` and ``wait()`` do when there is nothing to read: "park" sleeps until the
     writer rings; "spin" looks again in every turn of the loop, for half the latency and a whole CPU;
@@ -172,6 +173,8 @@ def open_reader(
     if on_corrupt not in ("raise", "skip"):
         raise InvalidArgument(f'on_corrupt must be "raise" or "skip", not {on_corrupt!r}')
     # ffi.new owns the memory: it has to live until the engine has copied the name.
+    if name is not None and "\0" in name:
+        raise InvalidName(f"reader name {name!r} contains a NUL byte", path=os.fspath(path))
     encoded_name = ffi.NULL if name is None else ffi.new("char[]", os.fsencode(name))
     config.name = encoded_name
     _set_start(config, start)
@@ -184,14 +187,18 @@ def open_reader(
     check(lib.ac_reader_open(encode_path(path), config, handle, error), error)
     stats = ffi.new("ac_reader_stats_t *")
     lib.ac_reader_stats(handle[0], stats)
-    source = os.path.basename(os.path.abspath(path))
+    source = Path(os.path.abspath(path)).name
     address = int(ffi.cast("uintptr_t", handle[0]))
-    reader = Reader(
-        address, source, stats.queue_id, commit_every, burst, spin_ns, poll_max_us * 1000
+    return Reader(
+        address,
+        source,
+        stats.queue_id,
+        commit_every,
+        burst,
+        spin_ns,
+        poll_max_us * 1000,
+        name=name,
     )
-    reader._name = name
-    reader._spin_ns = spin_ns
-    return reader
 
 
 @_hot.own_methods
@@ -206,8 +213,21 @@ class Reader(_hot.Reader):
     reader; each message goes to one of them.
     """
 
-    _name: str | None = None
-    _spin_ns: int = 0
+    def __init__(
+        self,
+        address: int,
+        source: str,
+        queue_id: int,
+        commit_every: int,
+        burst: int,
+        spin_ns: int,
+        poll_max_ns: int,
+        *,
+        name: str | None,
+    ) -> None:
+        super().__init__(address, source, queue_id, commit_every, burst, spin_ns, poll_max_ns)
+        self._name = name
+        self._spin_ns = spin_ns
 
     @property
     def _handle(self) -> Any:

@@ -1,8 +1,8 @@
 """The writer: open_writer and the Writer class.
 
 The way of a message: ``Writer.append`` is a C method (csrc/python/writer.c) that copies the payload
-into the mapped segment, stores the commit word and wakes sleeping readers. What happens once per queue
-rather than once per message is here.
+into the mapped segment, stores the commit word and wakes sleeping readers. What happens once per
+queue rather than once per message is here.
 """
 
 import asyncio
@@ -158,9 +158,10 @@ def open_writer(
     A queue has one writer at a time; a second one gets LockedError, which names the holder.
 
     ``segment_size`` applies to a new queue, an existing one keeps its own. ``flush`` is what is
-    durable when: "async" (a killed process loses nothing, the kernel writes back), "sync" (each append
-    is on disk before it returns), or Batch(bytes, seconds). ``verify`` checks every record while
-    opening instead of only the tail. ``clock`` gives Unix nanoseconds for messages without a timestamp.
+    durable when: "async" (a killed process loses nothing, the kernel writes back), "sync" (each
+    append is on disk before it returns), or Batch(bytes, seconds). ``verify`` checks every record
+    while opening instead of only the tail. ``clock`` gives Unix nanoseconds for messages without a
+    timestamp.
 
     >>> with open_writer(tmp_path / "ticks") as writer:
     ...     writer.append(b"hello")

@@ -252,12 +252,15 @@ AC_API int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *item
                                      unsigned type_id, const uint64_t *timestamps_ns,
                                      ac_error_t *err);
 
-/* Gives room for `length` payload bytes inside the segment. Exactly one of commit and abort must
- * follow; until then every other append is refused with AC_E_RESERVED. */
+/* Gives room for `length` payload bytes inside the segment. Exactly one of commit, abort and abandon
+ * must follow; until then every other append is refused with AC_E_RESERVED. Abort gives the room back
+ * for the next record. Abandon is for memory that somebody may go on writing to: it becomes padding,
+ * and no record is ever put there. Closing the writer abandons. */
 AC_API int ac_writer_reserve(ac_writer_t *writer, size_t length, void **room, ac_error_t *err);
 AC_API int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timestamp_ns,
                                 ac_error_t *err);
 AC_API void ac_writer_abort(ac_writer_t *writer);
+AC_API void ac_writer_abandon(ac_writer_t *writer);
 
 /* [any thread] Makes every record appended before the call durable; returns the seq before which all
  * are. The first failure poisons the writer. */

@@ -93,6 +93,7 @@ static int fault(enum ac_call call, const char *path, int fd, uint64_t offset, u
         }                                                                                          \
     } while ((result) == -EINTR)
 
+/* O_NONBLOCK means nothing for a file, but opening a pipe that somebody put there would wait for ever. */
 int ac_os_open_at(int dir, const char *name, int flags, unsigned mode) {
     int fd;
     /* O_NONBLOCK: a pipe in the place of a file is refused later, instead of waiting for its other end. */

@@ -84,7 +84,11 @@ static int load(ac_position_t *position, int fd, const char *path, ac_error_t *e
                        "another live reader uses this name; choose another, or close that one");
     if (rc < 0) return ac_fail_os(err, rc, path, "cannot lock");
     position->map = ac_map_new(fd, AC_POSITION_SIZE, 1, &error);
-    if (!position->map) {
+    /* A mapping keeps the lock's open file alive: a child must not have it. */
+    if (position->map) error = ac_os_map_dontfork(position->map->base, AC_POSITION_SIZE);
+    if (!position->map || error < 0) {
+        ac_map_release(position->map);
+        position->map = NULL;
         ac_lock_release(&position->lock);
         return ac_fail_os(err, error, path, "cannot map");
     }

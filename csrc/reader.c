@@ -116,6 +116,13 @@ static int enter_next(ac_reader_t *reader, uint32_t next, ac_error_t *err) {
     uint64_t last_timestamp_ns = reader->last_timestamp_ns;
     ac_error_t local;
     int rc = ac_reader_enter(reader, next, AC_SEGMENT_DATA, &local);
+    while (rc == AC_E_CORRUPT && reader->skip_corrupt &&
+           next < ac_load_acquire_u32(&reader->control->current_segment)) {
+        reader->skipped_records++; /* not even its header can be read: the whole segment */
+        reader->skipped_bytes += reader->segment_size;
+        continued = 0;
+        rc = ac_reader_enter(reader, ++next, AC_SEGMENT_DATA, &local);
+    }
     if (rc == AC_E_NOT_FOUND) return 0;
     if (rc != AC_OK) {
         if (err) *err = local;
@@ -203,9 +210,13 @@ static void skip_corrupt(ac_reader_t *reader) {
 static int judge_order(ac_reader_t *reader, const ac_message_t *message, ac_error_t *err) {
     int ours = (message->flags & AC_FLAG_OURS) != 0;
     int jumped = reader->expected_seq != message->seq;
-    if (jumped && reader->continued && ours)
-        return fail_at(reader, AC_E_CORRUPT, reader->offset,
-                       "seq does not continue: records are missing", err);
+    if (jumped && reader->continued && ours) {
+        int missing = message->seq > reader->expected_seq;
+        if (!missing || !reader->skip_corrupt)
+            return fail_at(reader, AC_E_CORRUPT, reader->offset,
+                           "seq does not continue: records are missing", err);
+        reader->skipped_records++; /* those before this one, which is sound itself */
+    }
     if (jumped && reader->messages > 0 && message->seq < reader->expected_seq)
         reader->seq_restarts++;
     if (message->timestamp_ns < reader->last_timestamp_ns) reader->timestamp_returns++;
@@ -289,19 +300,11 @@ int ac_reader_next(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
 
 int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
     ac_message_t message;
-    uint64_t expected = reader->expected_seq, timestamp = reader->last_timestamp_ns;
-    uint64_t restarts = reader->seq_restarts, returns = reader->timestamp_returns;
-    uint32_t continued = reader->continued;
-    uint64_t skipped = reader->skipped_records;
+    ac_mark_t mark = ac_reader_mark(reader);
     int rc = ac_reader_next(reader, &message, err);
     if (rc < 0 && rc != AC_E_CLOSED && rc != AC_E_FORKED) return 1; /* next will raise it */
     if (rc != 1) return rc;
-    ac_reader_unread(reader, &message);
-    reader->expected_seq = expected;
-    reader->last_timestamp_ns = timestamp;
-    reader->continued = reader->skipped_records == skipped ? continued : 0;
-    reader->seq_restarts = restarts;
-    reader->timestamp_returns = returns;
+    ac_reader_return(reader, &mark, &message);
     return 1;
 }
 
@@ -310,6 +313,15 @@ void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message) {
     reader->expected_seq = message->seq;
     reader->messages--;
     reader->payload_bytes -= message->length;
+}
+
+void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_message_t *message) {
+    ac_reader_unread(reader, message);
+    reader->expected_seq = mark->expected_seq;
+    reader->last_timestamp_ns = mark->last_timestamp_ns;
+    reader->continued = reader->skipped_records == mark->skipped_records ? mark->continued : 0;
+    reader->seq_restarts = mark->seq_restarts;
+    reader->timestamp_returns = mark->timestamp_returns;
 }
 
 /* ---- waiting ---- */
@@ -548,7 +560,8 @@ static void on_fork(ac_task_t *task) {
     ac_reader_t *reader = (ac_reader_t *)(void *)((char *)task - offsetof(ac_reader_t, task));
     ac_store_relaxed_u32(&reader->state, 2);
     reader->window_end = 0;
-    reader->position.lock.mapping = NULL; /* not inherited */
+    reader->position.lock.mapping = NULL; /* not inherited … */
+    reader->position.map = NULL;          /* … and neither is this */
     reader->announced = 0;
 }
 

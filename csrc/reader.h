@@ -84,6 +84,20 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset);
 /* Takes back the message that was read last. */
 void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message);
 
+/* The same so that not even the statistics and the expectations show it: with what the mark, taken before
+ * it was read, remembers. */
+typedef struct ac_mark {
+    uint64_t expected_seq, last_timestamp_ns, seq_restarts, timestamp_returns, skipped_records;
+    uint32_t continued;
+} ac_mark_t;
+
+static inline ac_mark_t ac_reader_mark(const ac_reader_t *reader) {
+    return (ac_mark_t){reader->expected_seq,      reader->last_timestamp_ns, reader->seq_restarts,
+                       reader->timestamp_returns, reader->skipped_records,   reader->continued};
+}
+
+void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_message_t *message);
+
 /* Rings this bell from now on; NULL: one of its own again, when wanted. */
 void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
 

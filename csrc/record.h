@@ -140,6 +140,10 @@ static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t
         *why = "unknown record version";
         return AC_RECORD_BAD;
     }
+    if (AC_UNLIKELY(!(flags & AC_FLAG_OURS)) && (flags | epoch)) {
+        *why = "bytes of ours without the flag that announces them";
+        return AC_RECORD_BAD;
+    }
     if (AC_LIKELY(flags & AC_FLAG_OURS) &&
         AC_UNLIKELY(ac_crc32c_header(ac_crc32c_seed(segment, epoch), words) !=
                     (uint32_t)(words[7] >> 32))) {

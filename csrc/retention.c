@@ -76,10 +76,14 @@ static int open_archive_day(const char *root, uint64_t timestamp_ns, unsigned mo
     int rc = ac_os_mkdir(root, mode);
     if (rc < 0 && rc != -EEXIST) return rc;
     int fd = ac_os_open_dir(root);
+    if (rc == 0 && fd >= 0) ac_os_chmod(fd, mode); /* whatever the umask says */
     for (int i = 0; i < 3 && fd >= 0; i++) {
         rc = ac_os_mkdir_at(fd, parts[i], mode);
         int sub = rc < 0 && rc != -EEXIST ? rc : ac_os_open_dir_at(fd, parts[i]);
-        if (rc == 0 && sub >= 0) ac_os_sync_dir(fd);
+        if (rc == 0 && sub >= 0) {
+            ac_os_chmod(sub, mode);
+            ac_os_sync_dir(fd);
+        }
         ac_os_close(fd);
         fd = sub;
     }
@@ -97,7 +101,8 @@ static int move_file(int from_dir, const char *name, int to_dir, unsigned mode) 
     if (from < 0) return from;
     snprintf(temporary, sizeof temporary, "%s.tmp", name);
     int to = ac_os_open_at(to_dir, temporary, O_RDWR | O_CREAT | O_TRUNC, mode);
-    rc = to < 0 ? to : ac_os_stat(from, &info);
+    rc = to < 0 ? to : ac_os_chmod(to, mode);
+    if (rc >= 0) rc = ac_os_stat(from, &info);
     if (rc >= 0) rc = ac_os_copy(from, to, (uint64_t)info.st_size);
     if (rc == 0) rc = ac_os_sync(to);
     ac_os_close(from);

@@ -391,14 +391,27 @@ void ac_writer_abort(ac_writer_t *writer) {
     ac_writer_set_limits(writer);
 }
 
+void ac_writer_abandon(ac_writer_t *writer) {
+    if (!writer->reserved) return;
+    uint32_t length = (uint32_t)(writer->reserved - 1);
+    writer->reserved = 0;
+    if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN) return;
+    uint8_t *at = writer->base + writer->offset;
+    ac_stamp_t stamp = {.epoch = writer->epoch, .type_id = AC_TYPE_PADDING};
+    ac_record_write_header(at, length, 0, &stamp, writer->seed);
+    ac_store_release_u32(ac_record_commit_word(at), length + 1);
+    ac_writer_publish(writer, writer->offset + ac_record_size(length), writer->seq);
+    ac_writer_set_limits(writer);
+}
+
 int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timestamp_ns,
                          ac_error_t *err) {
-    if (!writer->reserved)
-        return ac_fail(err, AC_E_RESERVED, 0, writer->dir.path, 0, "no reservation is open");
     uint32_t state = ac_load_relaxed_u32(&writer->state);
     if (state != AC_STATE_OPEN)
         return ac_fail(err, state == AC_STATE_FORKED ? AC_E_FORKED : AC_E_CLOSED, 0,
                        writer->dir.path, 0, "the writer was closed during the reservation");
+    if (!writer->reserved)
+        return ac_fail(err, AC_E_RESERVED, 0, writer->dir.path, 0, "no reservation is open");
     int rc = check_type(writer, type_id, err);
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     if (rc == AC_OK && timestamp_ns < writer->last_timestamp_ns)
@@ -566,7 +579,7 @@ static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
 int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&writer->state);
     if (state != AC_STATE_OPEN) return AC_OK;
-    if (writer->reserved) ac_writer_abort(writer);
+    if (writer->reserved) ac_writer_abandon(writer);
     ac_housekeeper_remove(&writer->pages);
     ac_housekeeper_remove(&writer->disk);
     int64_t flushed = ac_writer_flush(writer, err);

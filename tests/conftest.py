@@ -29,8 +29,9 @@ def queue(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def namespace(tmp_path: Path, queue: Path) -> dict[str, object]:
-    """Names that the examples in docstrings and documents may use without making them."""
-    return {"tmp_path": tmp_path, "queue": queue}
+    """Names that the examples in docstrings may use without making them."""
+    public = {name: getattr(aiochronicle, name) for name in aiochronicle.__all__}
+    return {**public, "tmp_path": tmp_path, "queue": queue}
 
 
 @pytest.fixture

@@ -79,9 +79,10 @@ static int enter_segment(ReaderObject *self) {
 }
 
 /* What was handed out before has been dealt with: the caller is asking for more. */
-static int commit_automatically(ReaderObject *self) {
+static int commit_when_due(ReaderObject *self) {
     ac_error_t err;
     ac_reader_t *reader = self->reader;
+    if (!self->commit_every || self->uncommitted < self->commit_every) return 0;
     self->uncommitted = 0;
     if (ac_reader_commit(reader, reader->segment, reader->offset, 0, &err) == AC_OK) return 0;
     raise_engine_error(&err);
@@ -96,11 +97,8 @@ static __attribute__((noinline)) int take_slow(ReaderObject *self, ac_message_t 
     return rc;
 }
 
-static PyObject *reader_take(ReaderObject *self) {
+static PyObject *fetch(ReaderObject *self) {
     ac_message_t message;
-    if (self->commit_every && self->uncommitted >= self->commit_every &&
-        commit_automatically(self) < 0)
-        return NULL;
     if (AC_UNLIKELY(ac_reader_try_next(self->reader, &message) != 1) &&
         take_slow(self, &message) != 1)
         return NULL;
@@ -109,6 +107,11 @@ static PyObject *reader_take(ReaderObject *self) {
         return NULL;
     self->uncommitted++;
     return message_new(self->segment, &message);
+}
+
+/* The next message, or NULL: with an exception set, or nothing there now. */
+static PyObject *reader_take(ReaderObject *self) {
+    return commit_when_due(self) < 0 ? NULL : fetch(self);
 }
 
 static PyObject *ops_take(Pollable *self) {
@@ -182,12 +185,14 @@ static int batch_limits(PyObject *const *args, Py_ssize_t count, PyObject *names
     return -1;
 }
 
-/* An error behind the first message is not lost: the position stays, and the next call raises it. */
+/* Nothing of the batch is committed while it is collected: the caller has not seen any of it. An error
+ * behind the first message is not lost: the position stays, and the next call raises it. */
 static PyObject *collect(ReaderObject *self, Py_ssize_t max_messages, Py_ssize_t max_bytes) {
-    PyObject *list = PyList_New(0);
+    PyObject *list = commit_when_due(self) < 0 ? NULL : PyList_New(0);
     Py_ssize_t bytes = 0;
-    while (list && PyList_GET_SIZE(list) < max_messages && bytes < max_bytes) {
-        PyObject *message = reader_take(self);
+    while (list && PyList_GET_SIZE(list) < max_messages) {
+        ac_mark_t mark = ac_reader_mark(self->reader);
+        PyObject *message = fetch(self);
         if (!message) {
             if (!PyErr_Occurred()) break;
             if (PyList_GET_SIZE(list) == 0)
@@ -196,7 +201,15 @@ static PyObject *collect(ReaderObject *self, Py_ssize_t max_messages, Py_ssize_t
                 PyErr_Clear();
             break;
         }
-        bytes += (Py_ssize_t)((MessageObject *)message)->length;
+        uint32_t length = ((MessageObject *)message)->length;
+        if ((Py_ssize_t)length > max_bytes - bytes && PyList_GET_SIZE(list) > 0) {
+            ac_message_t last = {.length = length};
+            ac_reader_return(self->reader, &mark, &last);
+            self->uncommitted--;
+            Py_DECREF(message);
+            break;
+        }
+        bytes += (Py_ssize_t)length;
         int rc = PyList_Append(list, message);
         Py_DECREF(message);
         if (rc < 0) Py_CLEAR(list);

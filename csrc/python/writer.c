@@ -16,7 +16,8 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     WriterObject *writer;
-    PyObject *view;
+    PyObject *view; /* weak: it holds the reservation, and one that is forgotten has to end */
+    ac_map_t *map;  /* of the room; retained as long as anything can point into it */
     void *room;
     Py_ssize_t size;
     Py_ssize_t exports;
@@ -132,11 +133,21 @@ static int take_time(WriterObject *self, uint64_t *timestamp_ns) {
     if (*timestamp_ns != AC_NOW || !self->clock) return 0;
     PyObject *now = PyObject_CallNoArgs(self->clock);
     if (!now) return -1;
-    int rc = timestamp_argument(now, timestamp_ns);
+    int rc = -1;
+    if (now == Py_None)
+        PyErr_SetString(PyExc_TypeError, "the clock must return nanoseconds, not None");
+    else
+        rc = timestamp_argument(now, timestamp_ns);
     Py_DECREF(now);
-    if (rc == 0 && *timestamp_ns != AC_NOW)
-        *timestamp_ns = ac_writer_now(self->writer, *timestamp_ns);
+    if (rc == 0) *timestamp_ns = ac_writer_now(self->writer, *timestamp_ns);
     return rc;
+}
+
+/* Queues that other programs made have no id: a cause in one of them could not be found again. */
+static int cause_has_source(uint64_t source) {
+    if (source != 0) return 0;
+    PyErr_SetString(PyExc_ValueError, "the cause's queue has no id, so it cannot be recorded");
+    return -1;
 }
 
 /* A Message, or (queue_id, seq). */
@@ -146,16 +157,15 @@ static int cause_argument(PyObject *object, uint64_t *source, uint64_t *seq) {
     if (Py_IS_TYPE(object, &Message_Type)) {
         *source = ((MessageObject *)object)->segment->queue_id;
         *seq = ((MessageObject *)object)->seq;
-        return 0;
+        return cause_has_source(*source);
     }
-    unsigned long long a, b;
-    if (!PyTuple_Check(object) || !PyArg_ParseTuple(object, "KK", &a, &b)) {
+    if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
         PyErr_SetString(PyExc_TypeError, "cause must be a Message or a tuple (queue_id, seq)");
         return -1;
     }
-    *source = a;
-    *seq = b;
-    return 0;
+    *source = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(object, 0));
+    if (!PyErr_Occurred()) *seq = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(object, 1));
+    return PyErr_Occurred() ? -1 : cause_has_source(*source);
 }
 
 static int64_t append_slow(WriterObject *self, const void *data, size_t length, unsigned type_id,
@@ -384,6 +394,7 @@ static PyObject *writer_reserve(WriterObject *self, PyObject *args, PyObject *ke
     if (!reservation) return NULL;
     reservation->writer = (WriterObject *)Py_NewRef(self);
     reservation->view = NULL;
+    reservation->map = NULL;
     reservation->room = NULL;
     reservation->size = size;
     reservation->exports = 0;
@@ -407,27 +418,33 @@ static PyObject *reservation_enter(ReservationObject *self, PyObject *unused) {
     Py_BEGIN_ALLOW_THREADS;
     rc = ac_writer_reserve(writer->writer, (size_t)self->size, &self->room, &err);
     Py_END_ALLOW_THREADS;
+    if (rc == AC_OK) {
+        self->map = writer->writer->map;
+        ac_map_retain(self->map);
+    }
     end_slow(writer);
     if (rc != AC_OK) return raise_engine_error(&err);
     self->open = 1;
-    self->view = PyMemoryView_FromObject((PyObject *)self);
+    PyObject *view = PyMemoryView_FromObject((PyObject *)self);
+    self->view = view ? PyWeakref_NewRef(view, NULL) : NULL;
     if (!self->view) {
+        Py_XDECREF(view);
         self->open = 0;
         ac_writer_abort(writer->writer);
         return NULL;
     }
-    return Py_NewRef(self->view);
+    return view;
 }
 
 static int reservation_release_view(ReservationObject *self) {
-    PyObject *view = self->view;
-    self->view = NULL;
-    if (!view) return 0;
-    PyObject *released = PyObject_CallMethod(view, "release", NULL);
-    Py_DECREF(view);
-    Py_XDECREF(released);
-    if (released && self->exports == 0) return 0;
-    PyErr_Clear();
+    PyObject *view = PyObject_CallNoArgs(self->view);
+    if (view && view != Py_None) {
+        PyObject *released = PyObject_CallMethod(view, "release", NULL);
+        if (!released) PyErr_Clear(); /* something exported from it: counted below */
+        Py_XDECREF(released);
+    }
+    Py_XDECREF(view);
+    if (self->exports == 0) return 0;
     PyErr_SetString(PyExc_BufferError,
                     "the reserved memory is still referenced (a slice, an array); nothing was "
                     "written. Release it before leaving the with block");
@@ -443,7 +460,7 @@ static PyObject *reservation_exit(ReservationObject *self, PyObject *args) {
     if (!self->open) Py_RETURN_FALSE;
     self->open = 0;
     if (reservation_release_view(self) < 0) {
-        ac_writer_abort(writer->writer);
+        ac_writer_abandon(writer->writer);
         if (type == Py_None) return NULL;
         PyErr_Clear(); /* the exception of the block goes first */
         Py_RETURN_FALSE;
@@ -484,6 +501,7 @@ static void reservation_releasebuffer(ReservationObject *self, Py_buffer *view) 
 
 static void reservation_dealloc(ReservationObject *self) {
     if (self->open) ac_writer_abort(self->writer->writer);
+    ac_map_release(self->map);
     Py_XDECREF(self->view);
     Py_DECREF(self->writer);
     PyObject_Free(self);

@@ -1,0 +1,76 @@
+"""The implementations that the contract suite runs over.
+
+To put another one under the contract, write a Backend for it and add it to BACKENDS. ``features``
+names the optional parts it has; a test that needs a part which a backend lacks is not run for it.
+"""
+
+import os
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import aiochronicle
+from aiochronicle import Reader, Writer
+
+TESTS = Path(__file__).resolve().parent.parent
+SMALL_SEGMENT = 4096
+"""Room for 31 messages of up to 64 bytes: a few dozen appends reach the next segment."""
+
+
+class Backend(ABC):
+    """A factory of writers and readers."""
+
+    name: ClassVar[str]
+    features: ClassVar[frozenset[str]]
+
+    @abstractmethod
+    def open_writer(self, path: Path, **options: Any) -> Writer:
+        """Open for appending; options as in aiochronicle.open_writer."""
+
+    @abstractmethod
+    def open_reader(self, path: Path, name: str | None = None, **options: Any) -> Reader:
+        """Open for reading; options as in aiochronicle.open_reader."""
+
+    def fill(self, path: Path, count: int, **options: Any) -> None:
+        """Append the payloads b"0", b"1", … and close."""
+        with self.open_writer(path, **options) as writer:
+            for number in range(count):
+                writer.append(b"%d" % number)
+
+    def payloads(self, path: Path, name: str | None = None, **options: Any) -> list[bytes]:
+        """Everything that a new reader finds."""
+        with self.open_reader(path, name, **options) as reader:
+            return [message.payload for message in reader]
+
+    def start(self, code: str, *arguments: str | Path) -> subprocess.Popen[str]:
+        """Run code in another process; it finds this backend as ``backend``, and ``sys.argv``."""
+        prelude = (
+            f"import os, sys, time; from contract.backend import BACKENDS\n"
+            f"backend = BACKENDS[{self.name!r}]\n"
+        )
+        return subprocess.Popen(
+            [sys.executable, "-c", prelude + code, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"},
+        )
+
+
+class Native(Backend):
+    """The queues of this package's own engine."""
+
+    name = "native"
+    features = frozenset({"capacity", "cause", "flush", "reserve", "retention", "roll", "segments"})
+
+    def open_writer(self, path: Path, **options: Any) -> Writer:
+        options.setdefault("segment_size", 1 << 16)  # the default costs 128 MiB per test
+        return aiochronicle.open_writer(path, **options)
+
+    def open_reader(self, path: Path, name: str | None = None, **options: Any) -> Reader:
+        return aiochronicle.open_reader(path, name, **options)
+
+
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in [Native()]}

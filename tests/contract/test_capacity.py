@@ -1,0 +1,133 @@
+"""How far a writer may run ahead of its slowest reader."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from waiting import eventually
+
+from aiochronicle import Capacity
+from aiochronicle.errors import CapacityTimeout, InvalidArgument, QueueFull
+from contract.backend import SMALL_SEGMENT, Backend
+
+pytestmark = pytest.mark.needs("capacity")
+
+RECORD = 128
+"""What a message of 64 bytes takes."""
+
+
+def test_full_queue_refuses_and_loses_nothing(backend: Backend, queue_path: Path) -> None:
+    with (
+        backend.open_writer(queue_path, capacity=10 * RECORD) as writer,
+        backend.open_reader(queue_path, "slow") as reader,
+    ):
+        for number in range(10):
+            assert writer.append(bytes(64)) == number
+        with pytest.raises(QueueFull) as caught:
+            writer.append(bytes(64))
+        assert str(queue_path) in str(caught.value)
+        with pytest.raises(QueueFull):
+            writer.append_many([bytes(64)])
+        with pytest.raises(QueueFull), writer.reserve(64):
+            pass
+        assert reader.lag.messages == 10
+        reader.read_batch(3)
+        with pytest.raises(QueueFull):
+            writer.append(bytes(64))
+        reader.commit()
+        for number in range(10, 13):
+            assert writer.append(bytes(64)) == number
+        with pytest.raises(QueueFull):
+            writer.append(bytes(64))
+        assert [message.seq for message in reader] == list(range(3, 13))
+
+
+def test_capacity_across_segments(backend: Backend, queue_path: Path) -> None:
+    with (
+        backend.open_writer(
+            queue_path, capacity=3 * SMALL_SEGMENT, segment_size=SMALL_SEGMENT
+        ) as writer,
+        backend.open_reader(queue_path, "slow") as reader,
+    ):
+        for _ in range(5):
+            with pytest.raises(QueueFull):
+                for _ in range(1000):
+                    writer.append(bytes(64))
+            lag, live = writer.reader_lag()
+            assert live == 1
+            # What a roll leaves unused counts, and it is known only when it has happened.
+            assert 2 * SMALL_SEGMENT < lag <= 4 * SMALL_SEGMENT
+            assert len(list(reader)) > 40
+            reader.commit()
+            assert writer.reader_lag() == (0, 1)
+
+
+def test_capacity_without_readers_is_no_limit(backend: Backend, queue_path: Path) -> None:
+    with backend.open_writer(queue_path, capacity=5 * RECORD) as writer:
+        for _ in range(100):
+            writer.append(bytes(64))
+        assert writer.reader_lag() == (0, 0)
+
+
+def test_blocked_writer_goes_on_when_there_is_room(backend: Backend, queue_path: Path) -> None:
+    capacity = Capacity(5 * RECORD, policy="block")
+    with (
+        backend.open_writer(queue_path, capacity=capacity) as writer,
+        backend.open_reader(queue_path, "slow") as reader,
+    ):
+        for _ in range(5):
+            writer.append(bytes(64))
+
+        def append() -> None:
+            writer.append(b"late")
+
+        thread = threading.Thread(target=append)
+        thread.start()
+        eventually(lambda: writer.statistics().capacity_waits > 0)
+        assert reader.lag.messages == 5
+        reader.read_batch(1)
+        reader.commit()
+        thread.join(30)
+        assert not thread.is_alive()
+        assert [message.payload for message in reader][-1] == b"late"
+
+
+def test_blocked_writer_gives_up_in_time(backend: Backend, queue_path: Path) -> None:
+    capacity = Capacity(5 * RECORD, policy="block", timeout_s=0.05)
+    with (
+        backend.open_writer(queue_path, capacity=capacity) as writer,
+        backend.open_reader(queue_path, "slow") as reader,
+    ):
+        for _ in range(5):
+            writer.append(bytes(64))
+        started = time.monotonic()
+        with pytest.raises(CapacityTimeout) as caught:
+            writer.append(bytes(64))
+        assert time.monotonic() - started >= 0.05
+        assert isinstance(caught.value, TimeoutError)
+        assert len(list(reader)) == 5
+        reader.commit()
+        assert writer.append(bytes(64)) == 5
+
+
+def test_message_beyond_the_whole_capacity(backend: Backend, queue_path: Path) -> None:
+    """It could never be appended, so it must not be waited for."""
+    with (
+        backend.open_writer(queue_path, capacity=Capacity(5 * RECORD, policy="block")) as writer,
+        backend.open_reader(queue_path, "slow") as reader,
+    ):
+        with pytest.raises(InvalidArgument):
+            writer.append(bytes(1000))
+        writer.append(bytes(64))
+        assert len(list(reader)) == 1
+
+
+@pytest.mark.parametrize(
+    "capacity",
+    [0, -1, Capacity(0), Capacity(100, policy="drop"), Capacity(100, "block", timeout_s=0)],
+    ids=str,
+)
+def test_capacity_is_checked(backend: Backend, queue_path: Path, capacity: object) -> None:
+    with pytest.raises(InvalidArgument):
+        backend.open_writer(queue_path, capacity=capacity)

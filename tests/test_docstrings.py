@@ -1,0 +1,43 @@
+"""The examples in docstrings are run, so that they stay true."""
+
+import doctest
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+import aiochronicle
+
+
+def modules() -> Iterator[ModuleType]:
+    """Modules that the core dependencies are enough for."""
+    yield aiochronicle
+    for found in pkgutil.iter_modules(aiochronicle.__path__, "aiochronicle."):
+        if not found.ispkg and not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
+
+
+def docstring_examples() -> list[doctest.DocTest]:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found = [test for module in modules() for test in finder.find(module) if test.examples]
+    return sorted(found, key=lambda test: test.name)
+
+
+def run(test: doctest.DocTest, names: dict[str, object]) -> None:
+    report: list[str] = []
+    test.globs.update(names)
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
+    assert result.failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize("test", docstring_examples(), ids=lambda test: test.name)
+def test_docstring(test: doctest.DocTest, namespace: dict[str, object]) -> None:
+    run(test, namespace)
+
+
+def test_a_wrong_example_is_noticed() -> None:
+    wrong = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)
+    with pytest.raises(AssertionError, match="Expected"):
+        run(wrong, {})
