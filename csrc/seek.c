@@ -217,11 +217,18 @@ int ac_reader_seek_first(ac_reader_t *reader, ac_error_t *err) {
     return rc;
 }
 
-/* The writer's own note of its newest record, if it can be proven to be one. */
+/* The writer's own note of its newest record, if it can be proven to be one. It is about this segment only
+ * if the writer was in it before and after: elsewhere the same offset may be in the middle of a payload
+ * that is being written. */
 static uint64_t proven_record(ac_reader_t *reader) {
     ac_message_t message;
     const char *why;
-    uint64_t offset = ac_load_acquire_u64(&reader->control->last_record);
+    uint32_t before, after;
+    uint64_t offset, ignored;
+    if (!ac_control_position(reader->control, &before, &ignored)) return AC_SEGMENT_DATA;
+    offset = ac_load_acquire_u64(&reader->control->last_record);
+    if (!ac_control_position(reader->control, &after, &ignored)) return AC_SEGMENT_DATA;
+    if (before != reader->segment || after != reader->segment) return AC_SEGMENT_DATA;
     if (offset < AC_SEGMENT_DATA || offset % AC_ALIGNMENT != 0) return AC_SEGMENT_DATA;
     if (ac_record_inspect(reader->base, reader->size, offset, reader->segment, AC_CHECK_PAYLOAD,
                           &message, &why) != AC_RECORD_GOOD ||

@@ -120,7 +120,7 @@ static inline void ac_writer_publish(ac_writer_t *writer, uint64_t end, uint64_t
     ac_store_release_u64(&writer->seq, next_seq); /* a flusher that sees it sees the offset too */
     ac_store_relaxed_u64(&control->next_seq, next_seq);
     ac_store_relaxed_u64(&control->last_timestamp_ns, writer->last_timestamp_ns);
-    ac_store_relaxed_u64(&control->last_record, writer->last_record);
+    ac_store_release_u64(&control->last_record, writer->last_record);
     ac_store_release_u64(&control->write_offset, end);
     ac_fetch_add_seq_cst_u32(&control->notify_seq, 1);
     if (AC_UNLIKELY(ac_load_seq_cst_u32(&control->waiters_pending) |

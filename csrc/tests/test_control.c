@@ -17,9 +17,9 @@ static int open_directory(void) {
 TEST(a_fresh_block_is_usable_and_has_an_identity) {
     ac_map_t *map;
     int fd = open_directory();
-    CHECK_FAILS(ac_control_open(&dir, fd, 1, &map, &err), err, AC_E_NOT_FOUND);
+    CHECK_FAILS(ac_control_open(&dir, fd, 1, 1, &map, &err), err, AC_E_NOT_FOUND);
     CHECK_OK(ac_control_create(&dir, fd, 4096, &err), err);
-    CHECK_OK(ac_control_open(&dir, fd, 1, &map, &err), err);
+    CHECK_OK(ac_control_open(&dir, fd, 1, 1, &map, &err), err);
     ac_control_t *control = ac_control_of(map);
     CHECK_EQUAL(control->segment_size, 4096);
     CHECK_EQUAL(control->init_state, AC_CONTROL_READY);
@@ -88,21 +88,21 @@ TEST(wrong_blocks_are_told_apart) {
     int fd = open_directory();
     CHECK_OK(ac_control_create(&dir, fd, 4096, &err), err);
     poke(dir.path, "control.meta", 0, &bad_magic, 4);
-    CHECK_FAILS(ac_control_open(&dir, fd, 1, &map, &err), err, AC_E_NOT_A_QUEUE);
+    CHECK_FAILS(ac_control_open(&dir, fd, 1, 1, &map, &err), err, AC_E_NOT_A_QUEUE);
     poke(dir.path, "control.meta", 0, &good_magic, 4);
     poke(dir.path, "control.meta", 4, &newer, 4);
-    CHECK_FAILS(ac_control_open(&dir, fd, 1, &map, &err), err, AC_E_VERSION);
+    CHECK_FAILS(ac_control_open(&dir, fd, 1, 1, &map, &err), err, AC_E_VERSION);
     poke(dir.path, "control.meta", 4, &good_version, 4);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         poke(dir.path, "control.meta", 24, &sizes[i], 8);
-        CHECK_FAILS(ac_control_open(&dir, fd, 1, &map, &err), err, AC_E_CORRUPT);
+        CHECK_FAILS(ac_control_open(&dir, fd, 1, 1, &map, &err), err, AC_E_CORRUPT);
         CHECK_EQUAL(err.offset, 24);
     }
     poke(dir.path, "control.meta", 8, &unfinished, 4);
-    CHECK_FAILS(ac_control_open(&dir, fd, 0, &map, &err), err, AC_E_CORRUPT);
+    CHECK_FAILS(ac_control_open(&dir, fd, 0, 1, &map, &err), err, AC_E_CORRUPT);
     poke(dir.path, "control.meta", 8, &ready, 4);
     CHECK_EQUAL(truncate(check_path("queue/control.meta"), 511), 0);
-    CHECK_FAILS(ac_control_open(&dir, fd, 1, &map, &err), err, AC_E_CORRUPT);
+    CHECK_FAILS(ac_control_open(&dir, fd, 1, 1, &map, &err), err, AC_E_CORRUPT);
     ac_os_close(fd);
 }
 

@@ -61,10 +61,10 @@ TEST(a_life_of_a_queue_goes_through_the_hook) {
     close_writer(writer);
     ac_os_set_hook(NULL, NULL);
     static const int expected[] = {
-        AC_CALL_OPEN,     AC_CALL_STAT,  AC_CALL_MKDIR, AC_CALL_RENAME,   AC_CALL_ALLOCATE,
-        AC_CALL_WRITE,    AC_CALL_SYNC,  AC_CALL_MAP,   AC_CALL_SYNC_DIR, AC_CALL_SYNC_MAP,
-        AC_CALL_POPULATE, AC_CALL_LOCK,  AC_CALL_LIST,  AC_CALL_CHMOD,    AC_CALL_TRUNCATE,
-        AC_CALL_UNLINK,   AC_CALL_ALLOC, AC_CALL_WAIT};
+        AC_CALL_OPEN,     AC_CALL_STAT, AC_CALL_MKDIR, AC_CALL_RENAME,   AC_CALL_ALLOCATE,
+        AC_CALL_WRITE,    AC_CALL_SYNC, AC_CALL_MAP,   AC_CALL_SYNC_DIR, AC_CALL_SYNC_MAP,
+        AC_CALL_POPULATE, AC_CALL_LOCK, AC_CALL_LIST,  AC_CALL_CHMOD,    AC_CALL_TRUNCATE,
+        AC_CALL_UNLINK,   AC_CALL_ALLOC};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
         if (!seen[expected[i]]) {
             fprintf(stderr, "%s was not seen\n", ac_os_call_name(expected[i]));
