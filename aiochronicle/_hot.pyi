@@ -3,13 +3,14 @@
 from collections.abc import (
     AsyncIterator,
     Callable,
+    Coroutine,
     Generator,
     Iterable,
     Iterator,
     Sequence,
 )
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -69,12 +70,19 @@ class ReaderIterator(Iterator[Message]):
     def __next__(self) -> Message: ...
 
 _T_co = TypeVar("_T_co", covariant=True)
+_Class = TypeVar("_Class", bound=type)
 
 @final
-class Awaitable(AsyncIterator[Message], Generic[_T_co]):
-    """Completes with the next message of a reader; also the iterator of ``async for``."""
+class Awaitable(Coroutine[Any, Any, _T_co], AsyncIterator[Message]):
+    """Completes with the next message of a reader; also the iterator of ``async for``.
+
+    Not a coroutine, but it has all that a task wants of one.
+    """
 
     def __await__(self) -> Generator[Any, None, _T_co]: ...
+    def send(self, value: Any, /) -> Any: ...
+    def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> Any: ...
+    def close(self) -> None: ...
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Awaitable[Message]: ...
 
@@ -174,4 +182,5 @@ class Writer:
     def close(self) -> None: ...
 
 def set_error_factory(factory: Callable[..., BaseException], /) -> None: ...
+def own_methods(class_: _Class, /) -> _Class: ...
 def nothing(argument: Any, /) -> None: ...

@@ -4,7 +4,7 @@ The merge itself is in C (csrc/fanin.c); here are its construction and what can 
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -85,7 +85,7 @@ class FanIn(_hot.FanIn):
         for reader in readers:
             self.attach(reader)
 
-    def next(self, timeout: float | None = None) -> Awaitable[_hot.Message]:
+    def next(self, timeout: float | None = None) -> Coroutine[Any, Any, _hot.Message]:
         """Wait for the next message; TimeoutError after ``timeout`` s, ClosedError if closed."""
         return self._next() if timeout is None else self._next_within(timeout)
 

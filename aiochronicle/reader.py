@@ -8,7 +8,7 @@ seeking and waiting are here.
 import asyncio
 import os
 import warnings
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -152,9 +152,10 @@ def open_reader(
     200 µs) ``async for`` gives the loop a turn. ``poll_max_us`` bounds the interval at which a
     queue is polled whose writer does not signal.
 
-    ``wait_for_queue`` opens a queue that is not there yet, or not even its directory: there is nothing
-    to read until a writer makes it, and waiting waits for that, without polling. Everything in it is
-    then new, so "last" starts at the first message. Until then seek and commit raise QueueNotFound.
+    ``wait_for_queue`` opens a queue that is not there yet, or not even its directory: there is
+    nothing to read until a writer makes it, and waiting waits for that, without polling. Everything
+    in it is then new, so "last" starts at the first message. Until then seek and commit raise
+    QueueNotFound.
 
     >>> with open_reader(queue, "audit") as reader:
     ...     for message in reader:
@@ -253,7 +254,7 @@ class Reader(_hot.Reader):
         limit = _FOREVER if timeout is None else min(round(timeout * 1e9), _FOREVER)
         return self._wait(limit, self._spin_ns)
 
-    def next(self, timeout: float | None = None) -> Awaitable[_hot.Message]:
+    def next(self, timeout: float | None = None) -> Coroutine[Any, Any, _hot.Message]:
         """Wait for the next message; TimeoutError after ``timeout`` seconds, ClosedError if closed.
 
         Cancelled or timed out, it has taken nothing.

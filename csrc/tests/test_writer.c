@@ -162,7 +162,7 @@ TEST(a_reservation_excludes_everything_else_and_leaves_no_trace_when_aborted) {
     CHECK_EQUAL(ac_writer_append(writer, "x", 1, 0, AC_NOW, &err), 1);
     CHECK_OK(ac_writer_reserve(writer, 3, &room, &err), err);
     CHECK_OK(ac_writer_close(writer, &err), err);
-    CHECK_FAILS(ac_writer_commit(writer, 0, AC_NOW, &err), err, AC_E_RESERVED);
+    CHECK_FAILS(ac_writer_commit(writer, 0, AC_NOW, &err), err, AC_E_CLOSED);
     ac_writer_free(writer);
     uint64_t records;
     CHECK_EQUAL(ac_queue_verify(check_path("queue"), &records, &err), 0);
