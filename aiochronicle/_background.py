@@ -39,8 +39,8 @@ async def in_background(function: Callable[[], T]) -> T:
 class GroupCommit:
     """Lets any number of tasks wait for durability with one sync at a time.
 
-    A sync covers everything appended before it starts. Whoever asks while one is under way therefore waits
-    for the next, together with all others who asked meanwhile.
+    A sync covers everything appended before it starts. Whoever asks while one is under way
+    therefore waits for the next, together with all others who asked meanwhile.
     """
 
     def __init__(self, sync: Callable[[], int]) -> None:

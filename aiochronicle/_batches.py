@@ -1,8 +1,8 @@
 """Batches of a reader as an asynchronous iterator.
 
-Nothing is taken from the reader before a batch is complete: waiting looks, taking is one synchronous step.
-So a cancelled ``__anext__`` has lost nothing, and the iterator can be used again (an async generator would
-be finished by the cancellation).
+Nothing is taken from the reader before a batch is complete: waiting looks, taking is one
+synchronous step. So a cancelled ``__anext__`` has lost nothing, and the iterator can be used again
+(an async generator would be finished by the cancellation).
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """Finding queues under a root directory as they appear and vanish.
 
-A queue announces itself by a READY file in its directory, put there by a rename (Writer.mark_ready). The
-watcher is started first, then everything is scanned, then its events are followed, so nothing falls between.
-An event is only ever a hint to look at a directory again: what counts is what is found there. That covers
-the events which recursive watching loses (a READY renamed into a directory that was created a moment ago);
-a slow full scan is the net below.
+A queue announces itself by a READY file in its directory, put there by a rename
+(Writer.mark_ready). The watcher is started first, then everything is scanned, then its events are
+followed, so nothing falls between. An event is only ever a hint to look at a directory again: what
+counts is what is found there. That covers the events which recursive watching loses (a READY
+renamed into a directory that was created a moment ago); a slow full scan is the net below.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +27,9 @@ SUPPORTED_VERSION = 1
 READY_BYTES_MAX = 65536
 
 _log = logging.getLogger(__name__)
+
+_Changes = set[tuple[Any, str]]
+"""What watchfiles reports at a time: kinds of change, and paths."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +60,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 def parse_ready(content: bytes) -> Ready:
-    """Read a READY file: JSON, or ``version=N`` on its first line. ValueError says what is wrong."""
+    """Read a READY file: JSON, or ``version=N`` on its first line. ValueError says what is off."""
     text = content.decode("utf-8")
     first = text.strip().splitlines()[0] if text.strip() else ""
     if first.startswith("version="):
@@ -66,9 +69,11 @@ def parse_ready(content: bytes) -> Ready:
         fields = msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise ValueError(f"neither JSON nor version=N: {error}") from error
-    known = {name: fields.pop(name) for name in ("version", "pid", "created_at") if name in fields}
+    names = ("version", "pid", "created_at")
+    known: dict[str, Any] = {name: fields.pop(name) for name in names if name in fields}
+    known["extra"] = fields
     try:
-        return msgspec.convert({**known, "extra": fields}, Ready)
+        return msgspec.convert(known, Ready)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
 
@@ -83,9 +88,9 @@ def discover(
     """Follow the queues under ``root``: ``async for event in discover(root)``.
 
     Gives Attached(path, ready) for each queue that is there or appears, and Detached(path) when its
-    directory is removed. ``depth`` is how many levels below the root queues may lie. Directories with an
-    unreadable or newer READY are skipped with a warning in the log. Close it (``async with``, ``aclose``)
-    when done; cancelling a task that waits for an event loses none.
+    directory is removed. ``depth`` is how many levels below the root queues may lie. Directories
+    with an unreadable or newer READY are skipped with a warning in the log. Close it (``async
+    with``, ``aclose``) when done; cancelling a task that waits for an event loses none.
     """
     return Discovery(root, depth=depth, rescan_s=rescan_s, debounce_ms=debounce_ms)
 
@@ -149,7 +154,7 @@ class Discovery:
         stop = asyncio.Event()
         try:
             await in_background(self._make_root)
-            changes = watchfiles.awatch(
+            changes: AsyncIterator[_Changes] = watchfiles.awatch(  # pyright: ignore[reportUnknownMemberType]
                 self.root,
                 watch_filter=None,
                 debounce=self._debounce_ms,
@@ -179,7 +184,9 @@ class Discovery:
             self._events.put_nowait(event)
 
     def _examine(self, hints: set[str] | None) -> Iterable[Attached | Detached]:
-        candidates = set(self._scan(self.root, self._depth)) if hints is None else set()
+        candidates: set[str] = set()
+        if hints is None:
+            candidates.update(self._scan(self.root, self._depth))
         for path in hints or ():
             candidates.update(self._directories_of(path))
         if hints is None:
@@ -251,13 +258,16 @@ class Discovery:
             return self._skip(path, f"READY has version {ready.version}, newer than this program's")
         return ready
 
-    def _skip(self, path: str, why: str) -> None:
+    def _skip(self, path: str, why: str) -> Ready | None:
         if self._warned.get(path) != why:  # once, not at every scan
             self._warned[path] = why
             _log.warning("%s: %s; the queue is skipped", path, why)
+        return None
 
 
-async def _chain(first: "asyncio.Future[Any]", rest: Any) -> Any:
+async def _chain(
+    first: "asyncio.Future[_Changes]", rest: AsyncIterator[_Changes]
+) -> AsyncIterator[_Changes]:
     try:
         yield await first
     except StopAsyncIteration:

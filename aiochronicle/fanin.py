@@ -4,7 +4,7 @@ The merge itself is in C (csrc/fanin.c); here are its construction and what can 
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -36,7 +36,7 @@ class SourceStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A fan-in as a whole. ``blocked_by`` is the source that strict order is waiting for, or None."""
+    """A fan-in as a whole. ``blocked_by`` is the source that strict order waits for, or None."""
 
     sources: int
     idle: int
@@ -50,14 +50,14 @@ class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class FanIn(_hot.FanIn):
     """Merges readers by (timestamp, source); sources come and go while it runs.
 
-    ``order="available"`` gives the oldest of what is there now. ``order="strict"`` gives a message only
-    when no attached source can still deliver an older one: each has a message waiting, has promised so by
-    ``Writer.heartbeat``, or was closed. The result is then the same whatever the arrival pattern. With
-    ``max_wait`` (seconds) strict order waits no longer than that for a silent source; what it delivers
-    afterwards is marked ``late``.
+    ``order="available"`` gives the oldest of what is there now. ``order="strict"`` gives a message
+    only when no attached source can still deliver an older one: each has a message waiting, has
+    promised so by ``Writer.heartbeat``, or was closed. The result is then the same whatever the
+    arrival pattern. With ``max_wait`` (seconds) strict order waits no longer than that for a silent
+    source; what it delivers afterwards is marked ``late``.
 
-    While a reader is attached, read from the fan-in, not from the reader. Cancelling a task anywhere in
-    ``async for`` or ``next`` loses nothing.
+    While a reader is attached, read from the fan-in, not from the reader. Cancelling a task
+    anywhere in ``async for`` or ``next`` loses nothing.
 
     >>> with open_reader(queue) as reader, FanIn([reader]) as fan_in:
     ...     [message.payload for message in fan_in]
@@ -85,8 +85,8 @@ class FanIn(_hot.FanIn):
         for reader in readers:
             self.attach(reader)
 
-    def next(self, timeout: float | None = None) -> Awaitable[_hot.Message]:
-        """Wait for the next message; TimeoutError after ``timeout`` seconds, ClosedError when closed."""
+    def next(self, timeout: float | None = None) -> Coroutine[Any, Any, _hot.Message]:
+        """Wait for the next message; TimeoutError after ``timeout`` s, ClosedError if closed."""
         return self._next() if timeout is None else self._next_within(timeout)
 
     async def _next_within(self, timeout: float) -> _hot.Message:

@@ -8,7 +8,7 @@ seeking and waiting are here.
 import asyncio
 import os
 import warnings
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -146,15 +146,16 @@ def open_reader(
     for, an int every so many. ``on_corrupt`` "skip" steps over corrupt records and counts them.
     ``verify=False`` leaves out the payload checksum.
 
-    ``wait`` is what ``async for`` and ``wait()`` do when there is nothing to read: "park" sleeps until the
-    writer rings; "spin" looks again in every turn of the loop, for half the latency and a whole CPU;
-    SpinThenPark(us) does one, then the other. ``burst`` is after how many messages (or 200 µs) ``async
-    for`` gives the loop a turn. ``poll_max_us`` bounds the interval at which a queue is polled whose
-    writer does not signal.
+    ``wait`` is what ``async for`` and ``wait()`` do when there is nothing to read: "park" sleeps
+    until the writer rings; "spin" looks again in every turn of the loop, for half the latency and a
+    whole CPU; SpinThenPark(us) does one, then the other. ``burst`` is after how many messages (or
+    200 µs) ``async for`` gives the loop a turn. ``poll_max_us`` bounds the interval at which a
+    queue is polled whose writer does not signal.
 
-    ``wait_for_queue`` opens a queue that is not there yet, or not even its directory: there is nothing
-    to read until a writer makes it, and waiting waits for that, without polling. Everything in it is
-    then new, so "last" starts at the first message. Until then seek and commit raise QueueNotFound.
+    ``wait_for_queue`` opens a queue that is not there yet, or not even its directory: there is
+    nothing to read until a writer makes it, and waiting waits for that, without polling. Everything
+    in it is then new, so "last" starts at the first message. Until then seek and commit raise
+    QueueNotFound.
 
     >>> with open_reader(queue, "audit") as reader:
     ...     for message in reader:
@@ -208,9 +209,9 @@ class Reader(_hot.Reader):
     ``for message in reader`` gives what is there now and stops; iterate again for what came since.
     ``async for message in reader`` goes on with what is yet to come, until the reader is closed.
 
-    Cancelling a task anywhere in an ``async for``, ``next`` or ``batches`` loses nothing and repeats
-    nothing: the position moves in the step that hands the message over. Several tasks may read from one
-    reader; each message goes to one of them.
+    Cancelling a task anywhere in an ``async for``, ``next`` or ``batches`` loses nothing and
+    repeats nothing: the position moves in the step that hands the message over. Several tasks may
+    read from one reader; each message goes to one of them.
     """
 
     def __init__(
@@ -253,8 +254,8 @@ class Reader(_hot.Reader):
         limit = _FOREVER if timeout is None else min(round(timeout * 1e9), _FOREVER)
         return self._wait(limit, self._spin_ns)
 
-    def next(self, timeout: float | None = None) -> Awaitable[_hot.Message]:
-        """Wait for the next message; TimeoutError after ``timeout`` seconds, ClosedError when closed.
+    def next(self, timeout: float | None = None) -> Coroutine[Any, Any, _hot.Message]:
+        """Wait for the next message; TimeoutError after ``timeout`` seconds, ClosedError if closed.
 
         Cancelled or timed out, it has taken nothing.
         """
@@ -272,9 +273,10 @@ class Reader(_hot.Reader):
     ) -> Batches:
         """Iterate over lists of messages: ``async for batch in reader.batches()``.
 
-        A batch has at least one message and at most ``max_messages`` (or, after the first, payloads of
-        ``max_bytes``). It is handed over as soon as something is there; with ``max_wait`` (seconds) only
-        when it is full or its first message has waited that long. Cancelled, it has taken nothing.
+        A batch has at least one message and at most ``max_messages`` (or, after the first, payloads
+        of ``max_bytes``). It is handed over as soon as something is there; with ``max_wait``
+        (seconds) only when it is full or its first message has waited that long. Cancelled, it has
+        taken nothing.
         """
         return Batches(self, max_messages, max_bytes, max_wait)
 

@@ -1,4 +1,4 @@
-"""A fan-in that follows discovery: queues are attached as they announce themselves, detached as they go."""
+"""A fan-in that follows discovery: queues are attached as they appear, detached as they go."""
 
 import asyncio
 import contextlib
@@ -35,12 +35,12 @@ def _raise_fd_limit() -> None:
 class Router(FanIn):
     """All queues under a root as one ordered stream: ``async for message in router``.
 
-    Strategies come and go while it runs. ``name`` is the reader name in each queue: after a restart every
-    queue goes on behind the last ``commit``. Queues that cannot be attached are in ``problems`` by path,
-    with the exception, and are tried again when they are announced anew.
+    Strategies come and go while it runs. ``name`` is the reader name in each queue: after a restart
+    every queue goes on behind the last ``commit``. Queues that cannot be attached are in
+    ``problems`` by path, with the exception, and are tried again when they are announced anew.
 
-    ``reply(source)`` gives the writer of a queue back to the sender, under ``reply_root`` (by default
-    ROOT.replies), named like the sender's.
+    ``reply(source)`` gives the writer of a queue back to the sender, under ``reply_root`` (by
+    default ROOT.replies), named like the sender's.
 
     Use it as an async context manager, so that readers, writers and the watcher are closed.
     """
@@ -64,7 +64,7 @@ class Router(FanIn):
         _raise_fd_limit()
         self.name = name
         self.problems: dict[str, Exception] = {}
-        self._start = start
+        self._start: StartPoint = start
         self._discovery = discover(root, depth=depth, rescan_s=rescan_s)
         self._reply_root = f"{self.root}.replies" if reply_root is None else os.fspath(reply_root)
         self._ids: dict[str, int] = {}

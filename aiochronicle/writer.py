@@ -193,8 +193,8 @@ def open_writer(
     check(lib.ac_writer_open(encode_path(path), config, handle, error), error)
     # The engine reads the same clock itself, without a call into Python.
     own_clock = None if clock is time.time_ns else clock
-    writer = Writer(int(ffi.cast("uintptr_t", handle[0])), own_clock)
-    writer._capacity_bytes = config.capacity_bytes
+    address = int(ffi.cast("uintptr_t", handle[0]))
+    writer = Writer(address, own_clock, capacity_bytes=config.capacity_bytes)
     if ready:
         writer.mark_ready()
     return writer
@@ -208,7 +208,12 @@ class Writer(_hot.Writer):
     """
 
     _group_commit: GroupCommit | None = None
-    _capacity_bytes: int = 0
+
+    def __init__(
+        self, address: int, clock: Callable[[], int] | None, *, capacity_bytes: int
+    ) -> None:
+        super().__init__(address, clock)
+        self._capacity_bytes = capacity_bytes
 
     @property
     def _handle(self) -> Any:
@@ -258,8 +263,8 @@ class Writer(_hot.Writer):
     ) -> int:
         """Append a message and return its seq once it is on disk, without blocking the loop.
 
-        Readers see the message at once. Cancelled, it stays appended and will be on disk with the next
-        flush.
+        Readers see the message at once. Cancelled, it stays appended and will be on disk with the
+        next flush.
         """
         seq = self.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
         await self.flush()

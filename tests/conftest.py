@@ -51,9 +51,9 @@ def rng(seed: int) -> random.Random:
 def _files_in_use(root: str) -> Counter[str]:
     """Files below root that this process has open or mapped, and how often."""
     found: Counter[str] = Counter()
-    for fd in os.listdir("/proc/self/fd"):
+    for fd in list(Path("/proc/self/fd").iterdir()):
         try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
+            target = str(fd.readlink())
         except FileNotFoundError:  # the descriptor of this very listing
             continue
         if target.startswith(root):

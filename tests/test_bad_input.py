@@ -1,4 +1,4 @@
-"""What can be wrong from outside: each gets its exception, which says where, and nothing is lost."""
+"""What can be wrong from outside: it gets an exception that says where, and nothing is lost."""
 
 import os
 import shutil
@@ -301,9 +301,8 @@ def test_truncated_segment(filled: Path, length: int) -> None:
     whole = segment.read_bytes()
     os.truncate(segment, length)
     with open_reader(filled) as reader:
-        before = []
         with pytest.raises(errors.CorruptionError) as caught:
-            before.extend(message.payload for message in iter(reader))
+            list(reader)
         first = reader.statistics().messages
         says_where(caught.value, segment)
         with pytest.raises(errors.CorruptionError):
@@ -417,7 +416,7 @@ def test_no_control_meta(filled: Path) -> None:
     with pytest.raises(errors.QueueNotFound) as found:
         open_reader(filled)
     says_where(found.value, filled)
-    with pytest.raises(errors.CorruptionError, match="control.meta") as caught:
+    with pytest.raises(errors.CorruptionError, match=r"control\.meta") as caught:
         open_writer(filled)
     says_where(caught.value, filled)
     (filled / "control.meta").write_bytes(whole)

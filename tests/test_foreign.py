@@ -84,7 +84,8 @@ def test_restarts_and_returning_time_are_counted(queue_path: Path) -> None:
 @pytest.mark.parametrize("write_index", [False, True])
 def test_seek_finds_the_first_match(queue_path: Path, write_index: bool) -> None:
     """In file order, with seqs and times that start again in the middle of a segment."""
-    seqs, times = [], []
+    seqs: list[int] = []
+    times: list[int] = []
     for start in (0, 1000, 500):
         with fmt.ForeignWriter(queue_path, SIZE, write_index=write_index) as writer:
             for number in range(50):

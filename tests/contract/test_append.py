@@ -250,7 +250,7 @@ def test_wrong_calls_change_nothing(backend: Backend, queue_path: Path) -> None:
         with pytest.raises(TypeError):
             writer.append()  # type: ignore[call-arg]
         with pytest.raises(TypeError):
-            writer.append(b"x", 1)  # type: ignore[misc]
+            writer.append(b"x", 1)  # type: ignore[call-arg]
         with pytest.raises(TypeError):
             writer.append(b"x", kind=1)  # type: ignore[call-arg]
         with pytest.raises((TypeError, ValueError, OverflowError, ChronicleError)):

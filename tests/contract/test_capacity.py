@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from aiochronicle import Capacity
+from aiochronicle import Capacity, Writer
 from aiochronicle.errors import CapacityTimeout, InvalidArgument, QueueFull
 from contract.backend import SMALL_SEGMENT, Backend
 
@@ -43,6 +43,11 @@ def test_full_queue_refuses_and_loses_nothing(backend: Backend, queue_path: Path
         assert [message.seq for message in reader] == list(range(3, 13))
 
 
+def fill(writer: Writer) -> None:
+    for _ in range(1000):
+        writer.append(bytes(64))
+
+
 def test_capacity_across_segments(backend: Backend, queue_path: Path) -> None:
     with (
         backend.open_writer(
@@ -52,8 +57,7 @@ def test_capacity_across_segments(backend: Backend, queue_path: Path) -> None:
     ):
         for _ in range(5):
             with pytest.raises(QueueFull):
-                for _ in range(1000):
-                    writer.append(bytes(64))
+                fill(writer)
             lag, live = writer.reader_lag()
             assert live == 1
             # What a roll leaves unused counts, and it is known only when it has happened.

@@ -60,9 +60,9 @@ def test_batch_writer_bounds_the_bytes(backend: Backend, queue_path: Path) -> No
 
 def test_batch_writer_bounds_the_time(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path, flush=Batch(1 << 20, 0.02)) as writer:
-        for round_ in range(3):
+        for _ in range(3):
             writer.append(b"x")
-            eventually(lambda wanted=round_ + 1: writer.statistics().durable_seq == wanted)
+            eventually(lambda: writer.statistics().durable_seq == writer.next_seq)
 
 
 @pytest.mark.parametrize("flush", [Batch(0, 1), Batch(1, 0), Batch(1, -1), "never", None])

@@ -215,11 +215,12 @@ def test_cause_is_kept(backend: Backend, tmp_path: Path) -> None:
         backend.open_reader(tmp_path / "in") as reader,
         backend.open_writer(tmp_path / "out") as writer,
     ):
-        for message in reader:
+        messages = list(reader)
+        for message in messages:
             writer.append(b"because", cause=message)
         writer.append(b"by hand", cause=(77, 88))
         writer.append(b"uncaused", cause=None)
-        queue_id = message.queue_id
+        queue_id = messages[0].queue_id
         for wrong in (1, (1,), (1, 2, 3), "ab", (-1, 0)):
             with pytest.raises((TypeError, OverflowError)):
                 writer.append(b"x", cause=wrong)  # type: ignore[arg-type]

@@ -244,15 +244,14 @@ def moment(seconds: int) -> datetime:
 def test_start(backend: Backend, queue_path: Path, start: str | int | datetime, first: int) -> None:
     with backend.open_writer(queue_path, segment_size=SMALL_SEGMENT) as writer:
         for number in range(100):
-            stamp = (1_700_000_000 + number) * 10**9
-            writer.append(b"%d" % number, timestamp_ns=stamp)
+            writer.append(b"%d" % number, timestamp_ns=(1_700_000_000 + number) * 10**9)
         with backend.open_reader(queue_path, "started") as reader:
             reader.read_batch(20)
             reader.commit()
         with backend.open_reader(queue_path, "started", start=start) as reader:
             seen = [message.seq for message in reader]
             assert seen == list(range(first, 100))
-            writer.append(b"new", timestamp_ns=stamp)
+            writer.append(b"new", timestamp_ns=1_700_000_099 * 10**9)
             assert [message.payload for message in reader] == [b"new"]
         with backend.open_reader(queue_path, "started") as reader:
             message = reader.poll()

@@ -1,6 +1,7 @@
 """Polling, iterating and batches."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -219,7 +220,7 @@ def test_no_queue_no_reader(backend: Backend, queue_path: Path) -> None:
     ids=str,
 )
 def test_options_of_a_reader_are_checked(
-    backend: Backend, queue_path: Path, options: dict[str, object]
+    backend: Backend, queue_path: Path, options: dict[str, Any]
 ) -> None:
     backend.fill(queue_path, 1)
     with pytest.raises(InvalidArgument):

@@ -16,6 +16,13 @@ from contract.backend import SMALL_SEGMENT, Backend
 pytestmark = pytest.mark.needs("reserve")
 
 
+def fill_and_fail(room: memoryview, kept: list[memoryview] | None = None) -> None:
+    room[:] = b"x" * len(room)
+    if kept is not None:
+        kept.append(room[8:16])
+    raise KeyError("changed my mind")
+
+
 def test_reserved_bytes_become_a_message(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path) as writer:
         writer.append(b"first")
@@ -43,9 +50,10 @@ def test_untouched_room_is_zero(backend: Backend, queue_path: Path) -> None:
 
 def test_exception_means_nothing_was_written(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path) as writer:
+        with pytest.raises(ZeroDivisionError), writer.reserve(100) as room:
+            room[:] = b"%d" % (1 // 0)
         with pytest.raises(KeyError), writer.reserve(100) as room:
-            room[:] = b"x" * 100
-            raise KeyError("changed my mind")
+            fill_and_fail(room)
         with writer.reserve(50) as room:
             assert bytes(room) == bytes(50), "left over from the one before"
         assert writer.append(b"next") == 1
@@ -94,25 +102,26 @@ def test_room_is_released_with_the_block(backend: Backend, queue_path: Path) -> 
 
 def test_memory_that_outlives_the_block_cannot_harm(backend: Backend, queue_path: Path) -> None:
     """What still points at the reserved bytes must not be able to change a later message."""
+    kept: list[memoryview] = []
     with backend.open_writer(queue_path) as writer:
         with pytest.raises(BufferError), writer.reserve(64) as room:
-            kept = room[8:16]
-            room[:] = b"x" * 64
+            kept.append(room[8:16])
         assert writer.append(b"message" * 9) == 0
-        kept[:] = b"scribble"
-    kept[:] = b"scribble"  # the memory has to be there even now
-    kept.release()
+        kept[0][:] = b"scribble"
+    kept[0][:] = b"scribble"  # the memory has to be there even now
+    kept[0].release()
     assert backend.payloads(queue_path) == [b"message" * 9]
 
 
 def test_memory_kept_by_a_failing_block(backend: Backend, queue_path: Path) -> None:
+    kept: list[memoryview] = []
     with backend.open_writer(queue_path) as writer:
+        # The block's own exception goes first.
         with pytest.raises(KeyError), writer.reserve(64) as room:
-            kept = room[8:16]
-            raise KeyError("the block's own exception goes first")
+            fill_and_fail(room, kept)
         assert writer.append(b"message" * 9) == 0
-        kept[:] = b"scribble"
-    kept.release()
+        kept[0][:] = b"scribble"
+    kept[0].release()
     assert backend.payloads(queue_path) == [b"message" * 9]
 
 
@@ -128,9 +137,13 @@ def test_reservation_that_is_forgotten(backend: Backend, queue_path: Path) -> No
 
 def test_writer_closed_inside_the_block(backend: Backend, queue_path: Path) -> None:
     writer = backend.open_writer(queue_path)
-    with pytest.raises(ClosedError), writer.reserve(10) as room:
+
+    def close_and_write(room: memoryview) -> None:
         writer.close()
         room[:] = b"x" * 10
+
+    with pytest.raises(ClosedError), writer.reserve(10) as room:
+        close_and_write(room)
     assert backend.payloads(queue_path) == []
 
 

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -36,12 +37,13 @@ def test_seek_beyond_the_end_waits_there(backend: Backend, queue_path: Path) -> 
         for _ in range(50):
             writer.append(b"old")
         with backend.open_reader(queue_path) as reader:
-            for seek in (
+            seeks: list[Callable[[], None]] = [
                 lambda: reader.seek(50),
                 lambda: reader.seek(10**9),
                 lambda: reader.seek_time(time.time_ns() + 10**12),
                 reader.seek_last,
-            ):
+            ]
+            for seek in seeks:
                 seek()
                 assert reader.poll() is None
                 writer.append(b"new")

@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_spinning_reader_sees_an_append(backend: Backend, queue_path: Path) -> N
 def test_one_append_wakes_all_sleepers(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path) as writer:
         readers = [backend.open_reader(queue_path, f"r{number}") for number in range(5)]
-        sleepers = [in_thread(lambda reader=reader: reader.wait(60)) for reader in readers]
+        sleepers = [in_thread(partial(reader.wait, 60)) for reader in readers]
         for reader in readers:
             eventually(asleep(reader))
         writer.append(b"x")
@@ -142,18 +143,20 @@ with backend.open_writer(sys.argv[2]) as writer, backend.open_reader(sys.argv[1]
         message = reader.poll()
         writer.append(b"pong " + message.payload)
 """
-    with backend.open_writer(tmp_path / "there") as writer:
-        with backend.start(code, tmp_path / "there", tmp_path / "back") as child:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
-            with backend.open_reader(tmp_path / "back") as reader:
-                for number in range(rounds):
-                    writer.append(b"%d" % number)
-                    assert reader.wait(30)
-                    message = reader.poll()
-                    assert message is not None
-                    assert message.payload == b"pong %d" % number
-            assert child.wait(30) == 0
+    with (
+        backend.open_writer(tmp_path / "there") as writer,
+        backend.start(code, tmp_path / "there", tmp_path / "back") as child,
+    ):
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        with backend.open_reader(tmp_path / "back") as reader:
+            for number in range(rounds):
+                writer.append(b"%d" % number)
+                assert reader.wait(30)
+                message = reader.poll()
+                assert message is not None
+                assert message.payload == b"pong %d" % number
+        assert child.wait(30) == 0
 
 
 def test_reader_that_was_there_before_the_writer(backend: Backend, queue_path: Path) -> None:

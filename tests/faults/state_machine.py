@@ -60,7 +60,7 @@ def run_machines(runs: int, chosen_seed: int) -> None:
         deadline=None,
         database=None,
         phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[*HealthCheck.__members__.values()],
         print_blob=True,
     )
     try:

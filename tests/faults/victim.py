@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import traceback
 from enum import IntEnum
 from pathlib import Path
 from types import TracebackType
@@ -192,7 +193,7 @@ def _run(job: Job) -> NoReturn:
         else:
             _run_script(job)
     finally:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
         os._exit(1)
 
 
