@@ -448,6 +448,15 @@ AC_API int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *
 AC_API int ac_queue_last_cause(const char *path, uint64_t cause_source, uint64_t *cause_seq,
                                ac_error_t *err);
 
+/* The same for every source at once, in one walk: fills in as many as there is room for and returns how many
+ * there are. Goes back to the segment that begins before since_ns, 0 = to the first. */
+typedef struct ac_cause {
+    uint64_t source;
+    uint64_t seq;
+} ac_cause_t;
+AC_API int64_t ac_queue_last_causes(const char *path, uint64_t since_ns, ac_cause_t *out,
+                                    size_t room, ac_error_t *err);
+
 /* ---- process-wide ---- */
 
 AC_API const char *ac_version(void);
