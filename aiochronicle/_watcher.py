@@ -1,7 +1,7 @@
 """Changes below a directory, from a thread of its own.
 
-watchfiles does the watching, through its documented Rust class rather than ``awatch``: putting watches on
-a large tree takes long enough to be felt in the event loop, and so happens in the thread too.
+watchfiles does the watching, through its documented Rust class rather than ``awatch``: so the import, the
+setting of watches and the waiting all happen in one thread, which is gone when it was stopped.
 """
 
 import asyncio

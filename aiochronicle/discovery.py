@@ -75,7 +75,8 @@ def parse_ready(content: bytes) -> Ready:
         fields = msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise ValueError(f"neither JSON nor version=N: {error}") from error
-    known = {name: fields.pop(name) for name in ("version", "pid", "created_at") if name in fields}
+    names = ("version", "pid", "created_at")
+    known: dict[str, Any] = {name: fields.pop(name) for name in names if name in fields}
     try:
         return msgspec.convert({**known, "extra": fields}, Ready)
     except msgspec.ValidationError as error:
@@ -275,30 +276,37 @@ class Discovery:
     def _read_ready(self, path: str) -> Ready | None:
         """Return the marker's content, or None if there is none that can be used."""
         try:
-            fd = os.open(os.path.join(path, "READY"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return self._skip(path, f"READY cannot be opened: {error.strerror}")
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return self._skip(path, "READY is not a regular file")
-            content = os.read(fd, READY_BYTES_MAX + 1)
-        except OSError as error:
-            return self._skip(path, f"READY cannot be read: {error.strerror}")
-        finally:
-            os.close(fd)
-        if len(content) > READY_BYTES_MAX:
-            return self._skip(path, f"READY is larger than {READY_BYTES_MAX} bytes")
-        try:
-            ready = parse_ready(content)
+            ready = _load_ready(os.path.join(path, "READY"))
         except ValueError as error:
-            return self._skip(path, f"READY cannot be read: {error}")
-        if ready.version > SUPPORTED_VERSION:
-            return self._skip(path, f"READY has version {ready.version}, newer than this program's")
+            if self._warned.get(path) != str(error):  # once, not at every scan
+                self._warned[path] = str(error)
+                _log.warning("%s: %s; the queue is skipped", path, error)
+            return None
         return ready
 
-    def _skip(self, path: str, why: str) -> None:
-        if self._warned.get(path) != why:  # once, not at every scan
-            self._warned[path] = why
-            _log.warning("%s: %s; the queue is skipped", path, why)
+
+def _load_ready(path: str) -> Ready | None:
+    """Read a marker; None if there is none, ValueError if it cannot be used."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"READY cannot be opened: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("READY is not a regular file")
+        content = os.read(fd, READY_BYTES_MAX + 1)
+    except OSError as error:
+        raise ValueError(f"READY cannot be read: {error.strerror}") from error
+    finally:
+        os.close(fd)
+    if len(content) > READY_BYTES_MAX:
+        raise ValueError(f"READY is larger than {READY_BYTES_MAX} bytes")
+    try:
+        ready = parse_ready(content)
+    except ValueError as error:
+        raise ValueError(f"READY cannot be read: {error}") from error
+    if ready.version > SUPPORTED_VERSION:
+        raise ValueError(f"READY has version {ready.version}, newer than this program's")
+    return ready

@@ -61,6 +61,7 @@ class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
     blocked_s: float
 
 
+@_hot.own_methods
 class FanIn(_hot.FanIn):
     """Merges readers by (timestamp, source id); sources come and go while it runs.
 

@@ -183,30 +183,13 @@ async def test_linked_directories_are_not_followed(tmp_path: Path) -> None:
         await quiet(discovery, root / "good")
 
 
-async def test_many_bogus_directories_do_not_hide_a_queue_or_hold_up_the_loop(
-    tmp_path: Path,
-) -> None:
+async def test_many_bogus_directories_do_not_hide_a_queue(tmp_path: Path) -> None:
     for number in range(10_000):
         (tmp_path / f"bogus{number}").mkdir()
     announce(tmp_path / "queue")
-    longest_s, last_s = 0.0, time.monotonic()
-    ticking = True
-
-    async def tick() -> None:
-        nonlocal longest_s, last_s
-        while ticking:
-            await asyncio.sleep(0)
-            now_s = time.monotonic()
-            longest_s, last_s = max(longest_s, now_s - last_s), now_s
-
-    ticker = asyncio.ensure_future(tick())
     async with discover(tmp_path, rescan_s=60) as discovery:
         assert (await take(discovery)).path == str(tmp_path / "queue")
         await quiet(discovery, tmp_path / "another")
-        ticking = False
-        await ticker
-    print(f"longest pause of the loop {longest_s * 1e3:.1f} ms")
-    assert longest_s < 0.5
 
 
 async def test_a_queue_made_anew_is_another_one(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import random
 import subprocess
 import sys
@@ -46,13 +45,6 @@ def queues(tmp_path: Path) -> list[Path]:
     for path in paths:
         open_writer(path).close()
     return paths
-
-
-@pytest.fixture
-def seed() -> int:
-    value = int(os.environ.get("AIOCHRONICLE_SEED") or random.SystemRandom().randrange(2**32))
-    print(f"AIOCHRONICLE_SEED={value}")
-    return value
 
 
 WRITER = """

@@ -1,7 +1,5 @@
 """R10: exactly once through ``cause``, whenever the router dies."""
 
-import os
-import random
 from pathlib import Path
 
 from router_kills import RouterKillLoop
@@ -9,8 +7,8 @@ from router_kills import RouterKillLoop
 KILLS = 30
 
 
-def test_every_order_arrives_exactly_once_however_often_the_router_dies(tmp_path: Path) -> None:
-    seed = int(os.environ.get("AIOCHRONICLE_SEED") or random.SystemRandom().randrange(2**32))
-    print(f"AIOCHRONICLE_SEED={seed}")
+def test_every_order_arrives_exactly_once_however_often_the_router_dies(
+    tmp_path: Path, seed: int
+) -> None:
     with RouterKillLoop(tmp_path, seed) as loop:
         print(loop.run(KILLS))
