@@ -1,4 +1,4 @@
-"""Batches of a reader as an asynchronous iterator.
+"""Batches of a reader or a fan-in as an asynchronous iterator.
 
 Nothing is taken from the reader before a batch is complete: waiting looks, taking is one
 synchronous step. So a cancelled ``__anext__`` has lost nothing, and the iterator can be used again
@@ -6,22 +6,27 @@ synchronous step. So a cancelled ``__anext__`` has lost nothing, and the iterato
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Union
 
 from aiochronicle._hot import Message
 from aiochronicle.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from aiochronicle.fanin import FanIn
     from aiochronicle.reader import Reader
 
 __all__ = ["Batches"]
 
 
 class Batches:
-    """Made by Reader.batches."""
+    """Made by Reader.batches and FanIn.batches."""
 
     def __init__(
-        self, reader: "Reader", max_messages: int, max_bytes: int | None, max_wait: float | None
+        self,
+        reader: "Union[Reader, FanIn]",
+        max_messages: int,
+        max_bytes: int | None,
+        max_wait: float | None,
     ) -> None:
         if max_messages < 1:
             raise InvalidArgument(f"max_messages must be positive, not {max_messages!r}")

@@ -1,10 +1,10 @@
 """Finding queues under a root directory as they appear and vanish.
 
-A queue announces itself by a READY file in its directory, put there by a rename
-(Writer.mark_ready). The watcher is started first, then everything is scanned, then its events are
-followed, so nothing falls between. An event is only ever a hint to look at a directory again: what
-counts is what is found there. That covers the events which recursive watching loses (a READY
-renamed into a directory that was created a moment ago); a slow full scan is the net below.
+A queue announces itself by a READY file in its directory, put there by a rename (Writer.mark_ready). The
+watcher is started first, then everything is scanned, then its events are followed, so nothing falls between.
+An event is only ever a hint to look at a directory again: what counts is what is found there. That covers
+the events which recursive watching loses (a READY renamed into a directory that was created a moment ago);
+a slow full scan is the net below.
 """
 
 import asyncio
@@ -12,24 +12,23 @@ import contextlib
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
 from aiochronicle._background import in_background
+from aiochronicle._watcher import Watcher
 from aiochronicle.errors import InvalidArgument
 
 __all__ = ["Attached", "Detached", "Discovery", "Ready", "discover"]
 
 SUPPORTED_VERSION = 1
 READY_BYTES_MAX = 65536
+QUEUE_ID_OFFSET, QUEUE_ID_BYTES = 32, 8  # in control.meta; zero in other programs' queues
 
 _log = logging.getLogger(__name__)
-
-_Changes = set[tuple[Any, str]]
-"""What watchfiles reports at a time: kinds of change, and paths."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,13 +53,20 @@ class Detached(msgspec.Struct, frozen=True):
     path: str
 
 
+class Scanned(msgspec.Struct, frozen=True):
+    """Everything that was there in the beginning has been reported; for those who use ``_next``."""
+
+
 class _Known(msgspec.Struct, frozen=True):
+    """What tells a queue from another one at the same path; an inode number alone is used again."""
+
     device: int
     inode: int
+    queue_id: bytes
 
 
 def parse_ready(content: bytes) -> Ready:
-    """Read a READY file: JSON, or ``version=N`` on its first line. ValueError says what is off."""
+    """Read a READY file: JSON, or ``version=N`` on its first line. ValueError says what is wrong."""
     text = content.decode("utf-8")
     first = text.strip().splitlines()[0] if text.strip() else ""
     if first.startswith("version="):
@@ -71,9 +77,8 @@ def parse_ready(content: bytes) -> Ready:
         raise ValueError(f"neither JSON nor version=N: {error}") from error
     names = ("version", "pid", "created_at")
     known: dict[str, Any] = {name: fields.pop(name) for name in names if name in fields}
-    known["extra"] = fields
     try:
-        return msgspec.convert(known, Ready)
+        return msgspec.convert({**known, "extra": fields}, Ready)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
 
@@ -83,59 +88,67 @@ def discover(
     *,
     depth: int = 1,
     rescan_s: float = 5.0,
-    debounce_ms: int = 10,
 ) -> "Discovery":
     """Follow the queues under ``root``: ``async for event in discover(root)``.
 
     Gives Attached(path, ready) for each queue that is there or appears, and Detached(path) when its
-    directory is removed. ``depth`` is how many levels below the root queues may lie. Directories
-    with an unreadable or newer READY are skipped with a warning in the log. Close it (``async
-    with``, ``aclose``) when done; cancelling a task that waits for an event loses none.
+    directory is removed. ``depth`` is how many levels below the root queues may lie. Directories with an
+    unreadable or newer READY are skipped with a warning in the log. Every ``rescan_s`` seconds everything
+    is looked at, in case that the system lost an event. A missing root is made. Close it (``async with``,
+    ``aclose``) when done; cancelling a task that waits for an event loses none.
     """
-    return Discovery(root, depth=depth, rescan_s=rescan_s, debounce_ms=debounce_ms)
+    return Discovery(root, depth=depth, rescan_s=rescan_s)
 
 
 class Discovery:
     """Made by discover; an asynchronous iterator and context manager."""
 
-    def __init__(
-        self, root: str | os.PathLike[str], *, depth: int, rescan_s: float, debounce_ms: int
-    ) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, depth: int, rescan_s: float) -> None:
         if depth < 1:
             raise InvalidArgument(f"depth must be positive, not {depth!r}")
-        if rescan_s <= 0 or debounce_ms < 1:
-            raise InvalidArgument("rescan_s and debounce_ms must be positive")
+        if rescan_s <= 0:
+            raise InvalidArgument(f"rescan_s must be positive, not {rescan_s!r}")
         self.root = os.path.abspath(root)
         self._depth = depth
         self._rescan_s = rescan_s
-        self._debounce_ms = debounce_ms
         self._known: dict[str, _Known] = {}
         self._warned: dict[str, str] = {}
-        self._events: asyncio.Queue[Attached | Detached | None] = asyncio.Queue()
+        self._events: asyncio.Queue[Attached | Detached | Scanned | None] = asyncio.Queue()
+        self._hints: set[str] = set()
+        self._stirred = asyncio.Event()
+        self._failure: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Attached | Detached:
+        while isinstance(event := await self._next(), Scanned):
+            pass
+        return event
+
+    async def _next(self) -> Attached | Detached | Scanned:
+        if self._closed:
+            raise StopAsyncIteration
         if self._task is None:
             self._task = asyncio.create_task(self._follow(), name=f"discover {self.root}")
         event = await self._events.get()
         if event is None:
             self._events.put_nowait(None)
-            if self._task.done() and not self._task.cancelled():
+            await asyncio.wait([self._task])
+            if not self._task.cancelled():
                 self._task.result()  # raises what ended it
             raise StopAsyncIteration
         return event
 
     async def aclose(self) -> None:
         """Stop watching. Iteration ends."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            self._task = task
+        self._closed = True
+        self._events.put_nowait(None)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,31 +162,42 @@ class Discovery:
         await self.aclose()
 
     async def _follow(self) -> None:
-        import watchfiles  # here, because it takes longer to import than everything else together
-
-        stop = asyncio.Event()
+        watcher = Watcher(self.root, self._on_change, self._on_failure)
         try:
             await in_background(self._make_root)
-            changes: AsyncIterator[_Changes] = watchfiles.awatch(  # pyright: ignore[reportUnknownMemberType]
-                self.root,
-                watch_filter=None,
-                debounce=self._debounce_ms,
-                step=2,
-                rust_timeout=round(self._rescan_s * 1000),
-                yield_on_timeout=True,
-                stop_event=stop,
-                recursive=True,
-                ignore_permission_denied=True,
-            )
-            # One step makes the watcher; what it sees from here on is not missed by the scan.
-            first = asyncio.ensure_future(anext(changes))
-            await asyncio.sleep(0)
+            await watcher.start()
             await self._look(None)
-            async for hints in _chain(first, changes):
-                await self._look({path for _, path in hints} if hints else None)
+            self._events.put_nowait(Scanned())
+            await self._go_on()
         finally:
-            stop.set()
             self._events.put_nowait(None)
+            await watcher.stop()
+
+    async def _go_on(self) -> None:
+        """Examine what the watcher reports, and now and then everything."""
+        loop = asyncio.get_running_loop()
+        rescan_at = loop.time() + self._rescan_s
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(rescan_at):
+                    await self._stirred.wait()
+            if self._failure is not None:
+                raise self._failure
+            self._stirred.clear()
+            hints, self._hints = self._hints, set()
+            if loop.time() >= rescan_at:
+                await self._look(None)
+                rescan_at = loop.time() + self._rescan_s
+            else:
+                await self._look(hints)
+
+    def _on_change(self, paths: set[str]) -> None:
+        self._hints |= paths
+        self._stirred.set()
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._failure = error
+        self._stirred.set()
 
     def _make_root(self) -> None:
         os.makedirs(self.root, mode=0o700, exist_ok=True)
@@ -184,9 +208,7 @@ class Discovery:
             self._events.put_nowait(event)
 
     def _examine(self, hints: set[str] | None) -> Iterable[Attached | Detached]:
-        candidates: set[str] = set()
-        if hints is None:
-            candidates.update(self._scan(self.root, self._depth))
+        candidates = set(self._scan(self.root, self._depth)) if hints is None else set()
         for path in hints or ():
             candidates.update(self._directories_of(path))
         if hints is None:
@@ -234,43 +256,57 @@ class Discovery:
             status = os.lstat(path)
         except OSError:
             return None
-        return _Known(status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else None
+        if not stat.S_ISDIR(status.st_mode):
+            return None
+        return _Known(status.st_dev, status.st_ino, self._read_queue_id(path))
+
+    def _read_queue_id(self, path: str) -> bytes:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            fd = os.open(os.path.join(path, "control.meta"), flags)
+        except OSError:
+            return b""
+        try:
+            return os.pread(fd, QUEUE_ID_BYTES, QUEUE_ID_OFFSET)
+        except OSError:
+            return b""
+        finally:
+            os.close(fd)
 
     def _read_ready(self, path: str) -> Ready | None:
         """Return the marker's content, or None if there is none that can be used."""
         try:
-            fd = os.open(os.path.join(path, "READY"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return self._skip(path, f"READY cannot be opened: {error.strerror}")
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return self._skip(path, "READY is not a regular file")
-            content = file.read(READY_BYTES_MAX + 1)
-        if len(content) > READY_BYTES_MAX:
-            return self._skip(path, f"READY is larger than {READY_BYTES_MAX} bytes")
-        try:
-            ready = parse_ready(content)
+            ready = _load_ready(os.path.join(path, "READY"))
         except ValueError as error:
-            return self._skip(path, f"READY cannot be read: {error}")
-        if ready.version > SUPPORTED_VERSION:
-            return self._skip(path, f"READY has version {ready.version}, newer than this program's")
+            if self._warned.get(path) != str(error):  # once, not at every scan
+                self._warned[path] = str(error)
+                _log.warning("%s: %s; the queue is skipped", path, error)
+            return None
         return ready
 
-    def _skip(self, path: str, why: str) -> Ready | None:
-        if self._warned.get(path) != why:  # once, not at every scan
-            self._warned[path] = why
-            _log.warning("%s: %s; the queue is skipped", path, why)
-        return None
 
-
-async def _chain(
-    first: "asyncio.Future[_Changes]", rest: AsyncIterator[_Changes]
-) -> AsyncIterator[_Changes]:
+def _load_ready(path: str) -> Ready | None:
+    """Read a marker; None if there is none, ValueError if it cannot be used."""
     try:
-        yield await first
-    except StopAsyncIteration:
-        return
-    async for item in rest:
-        yield item
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"READY cannot be opened: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("READY is not a regular file")
+        content = os.read(fd, READY_BYTES_MAX + 1)
+    except OSError as error:
+        raise ValueError(f"READY cannot be read: {error.strerror}") from error
+    finally:
+        os.close(fd)
+    if len(content) > READY_BYTES_MAX:
+        raise ValueError(f"READY is larger than {READY_BYTES_MAX} bytes")
+    try:
+        ready = parse_ready(content)
+    except ValueError as error:
+        raise ValueError(f"READY cannot be read: {error}") from error
+    if ready.version > SUPPORTED_VERSION:
+        raise ValueError(f"READY has version {ready.version}, newer than this program's")
+    return ready

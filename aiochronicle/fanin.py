@@ -4,16 +4,17 @@ The merge itself is in C (csrc/fanin.c); here are its construction and what can 
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
 
 from aiochronicle import _hot
+from aiochronicle._batches import Batches
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.reader import Reader
+from aiochronicle.reader import Lag, Reader
 
 __all__ = ["FanIn", "FanInStatistics", "SourceStatistics"]
 
@@ -21,7 +22,11 @@ _NEVER = 2**64 - 1
 
 
 class SourceStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One source of a fan-in: what it delivered, and how far it is behind."""
+    """One source of a fan-in: what it delivered, and how far it is behind.
+
+    ``silent_s`` is how long strict order has been waiting for it to say something, 0 if it is not.
+    ``failed`` means that an error was reported and nothing more comes until it is attached anew.
+    """
 
     id: int
     source: str
@@ -30,16 +35,25 @@ class SourceStatistics(msgspec.Struct, frozen=True, kw_only=True):
     last_timestamp_ns: int
     lag_messages: int
     lag_bytes: int
+    lag_s: float
     watermark_ns: int
+    silent_s: float
     has_message: bool
     attended: bool
+    failed: bool
 
 
 class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A fan-in as a whole. ``blocked_by`` is the source that strict order waits for, or None."""
+    """A fan-in as a whole.
+
+    ``blocked_by`` is the source that strict order is waiting for now, or None, and ``blocked_s`` for how
+    long. ``left_out`` sources were silent for longer than ``max_wait`` and are not waited for.
+    """
 
     sources: int
     idle: int
+    failed: int
+    left_out: int
     delivered: int
     late: int
     last_timestamp_ns: int
@@ -47,17 +61,22 @@ class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
     blocked_s: float
 
 
+@_hot.own_methods
 class FanIn(_hot.FanIn):
-    """Merges readers by (timestamp, source); sources come and go while it runs.
+    """Merges readers by (timestamp, source id); sources come and go while it runs.
 
-    ``order="available"`` gives the oldest of what is there now. ``order="strict"`` gives a message
-    only when no attached source can still deliver an older one: each has a message waiting, has
-    promised so by ``Writer.heartbeat``, or was closed. The result is then the same whatever the
-    arrival pattern. With ``max_wait`` (seconds) strict order waits no longer than that for a silent
-    source; what it delivers afterwards is marked ``late``.
+    ``order="available"`` gives the oldest of what is there now. ``order="strict"`` gives a message only
+    when nothing that belongs before it can still come from any attached source: each has a message
+    waiting, has promised so by ``Writer.heartbeat`` or by its last message, or was closed. The result is
+    then the same whatever the arrival pattern. With ``max_wait`` (seconds) strict order holds no message
+    longer than that, and does not wait for a source again that was silent for so long until it says
+    something; what comes after newer ones is marked ``late``.
 
-    While a reader is attached, read from the fan-in, not from the reader. Cancelling a task
-    anywhere in ``async for`` or ``next`` loses nothing.
+    A source that fails is set aside and the error raised once; iterate on for the others. With ``on_error``
+    it is given the source id and the exception instead.
+
+    While a reader is attached, read from the fan-in, not from the reader. Its automatic commits go on.
+    Cancelling a task anywhere in ``async for``, ``next`` or ``batches`` loses nothing.
 
     >>> with open_reader(queue) as reader, FanIn([reader]) as fan_in:
     ...     [message.payload for message in fan_in]
@@ -72,6 +91,7 @@ class FanIn(_hot.FanIn):
         max_wait: float | None = None,
         burst: int = 256,
         poll_max_us: int = 2000,
+        on_error: Callable[[int, Exception], object] | None = None,
     ) -> None:
         if order not in ("available", "strict"):
             raise InvalidArgument(f'order must be "available" or "strict", not {order!r}')
@@ -79,34 +99,52 @@ class FanIn(_hot.FanIn):
             raise InvalidArgument(f"max_wait must not be negative, but is {max_wait!r}")
         if not 1 <= burst < 1 << 31:
             raise InvalidArgument(f"burst must be positive, not {burst!r}")
+        if not 50 <= poll_max_us <= 1_000_000:
+            raise InvalidArgument(f"poll_max_us must be 50 to 1000000, not {poll_max_us!r}")
         limit = _NEVER if max_wait is None else round(max_wait * 1e9)
-        super().__init__(order == "strict", limit, burst, 0, poll_max_us * 1000)
+        super().__init__(order == "strict", limit, burst, 0, poll_max_us * 1000, on_error)
         self.order = order
         for reader in readers:
             self.attach(reader)
 
-    def next(self, timeout: float | None = None) -> Coroutine[Any, Any, _hot.Message]:
-        """Wait for the next message; TimeoutError after ``timeout`` s, ClosedError if closed."""
+    def next(self, timeout: float | None = None) -> Awaitable[_hot.Message]:
+        """Wait for the next message; TimeoutError after ``timeout`` seconds, ClosedError when closed."""
         return self._next() if timeout is None else self._next_within(timeout)
 
     async def _next_within(self, timeout: float) -> _hot.Message:
         async with asyncio.timeout(timeout):
             return await self._next()
 
-    def read_batch(self, max_messages: int = 1024) -> list[_hot.Message]:
-        """Return what may go out now, at most so many messages. Never waits."""
-        batch: list[_hot.Message] = []
-        while len(batch) < max_messages and (message := self.poll()) is not None:
-            batch.append(message)
-        return batch
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until a message may go out; False if ``timeout`` seconds passed.
 
-    async def batches(self, max_messages: int = 1024) -> Any:
-        """Iterate over lists of messages, each as soon as it has at least one."""
-        while await self._ready():
-            if self.closed:
-                return
-            if batch := self.read_batch(max_messages):
-                yield batch
+        For programs without an event loop. Other threads run meanwhile.
+        """
+        if timeout is not None and timeout < 0:
+            raise InvalidArgument(f"timeout must not be negative, but is {timeout!r}")
+        return self._wait(_NEVER if timeout is None else min(round(timeout * 1e9), _NEVER))
+
+    def batches(
+        self,
+        max_messages: int = 1024,
+        max_bytes: int | None = None,
+        max_wait: float | None = None,
+    ) -> Batches:
+        """Iterate over lists of messages: ``async for batch in fan_in.batches()``.
+
+        The parameters are those of ``Reader.batches``. Cancelled, it has taken nothing.
+        """
+        return Batches(self, max_messages, max_bytes, max_wait)
+
+    @property
+    def lag(self) -> Lag:
+        """What was not delivered yet: messages and bytes of all sources, age of the oldest."""
+        sources = [self.source_statistics(source) for source in self.sources()]
+        return Lag(
+            sum(source.lag_messages for source in sources),
+            sum(source.lag_bytes for source in sources),
+            max((source.lag_s for source in sources), default=0.0),
+        )
 
     @property
     def _handle(self) -> Any:
@@ -119,6 +157,8 @@ class FanIn(_hot.FanIn):
         return FanInStatistics(
             sources=stats.sources,
             idle=stats.idle,
+            failed=stats.failed,
+            left_out=stats.left_out,
             delivered=stats.delivered,
             late=stats.late,
             last_timestamp_ns=stats.last_timestamp_ns,
@@ -140,10 +180,19 @@ class FanIn(_hot.FanIn):
             last_timestamp_ns=stats.last_timestamp_ns,
             lag_messages=stats.lag_messages,
             lag_bytes=stats.lag_bytes,
+            lag_s=stats.lag_age_ns / 1e9,
             watermark_ns=stats.watermark_ns,
+            silent_s=stats.silent_ns / 1e9,
             has_message=bool(stats.has_message),
             attended=bool(stats.attended),
+            failed=bool(stats.failed),
         )
+
+    def _check(self) -> None:
+        """Check the invariants of the merge; for tests. Linear in the number of sources, or worse."""
+        line = lib.ac_fanin_check(self._handle)
+        if line:
+            raise AssertionError(f"csrc/fanin.c:{line}")
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,6 @@
-"""A fan-in that follows discovery: queues are attached as they appear, detached as they go."""
+"""A fan-in that follows discovery: queues are attached as they announce themselves, detached as they go."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import resource
@@ -10,7 +9,7 @@ from typing import Any, Literal, Self
 
 from aiochronicle import _hot
 from aiochronicle._background import in_background
-from aiochronicle.discovery import Attached, Detached, discover
+from aiochronicle.discovery import Attached, Scanned, discover
 from aiochronicle.errors import ChronicleError, InvalidArgument
 from aiochronicle.fanin import FanIn
 from aiochronicle.reader import Reader, StartPoint, open_reader
@@ -24,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def _raise_fd_limit() -> None:
-    """Each attached queue costs an fd; take what the system allows without asking."""
+    """Each attached queue with a live writer costs an fd; take what the system allows without asking."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FDS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FDS_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -32,17 +31,29 @@ def _raise_fd_limit() -> None:
         _log.info("raised the limit of open files from %d to %d", soft, wanted)
 
 
+class _Source:
+    """An attached queue."""
+
+    def __init__(self, source: int, reader: Reader) -> None:
+        self.id = source
+        self.reader = reader
+        self.queue_id = reader.statistics().queue_id
+        self.reply: asyncio.Future[Writer] | None = None
+
+
 class Router(FanIn):
     """All queues under a root as one ordered stream: ``async for message in router``.
 
-    Strategies come and go while it runs. ``name`` is the reader name in each queue: after a restart
-    every queue goes on behind the last ``commit``. Queues that cannot be attached are in
-    ``problems`` by path, with the exception, and are tried again when they are announced anew.
+    Strategies come and go while it runs. ``name`` is the reader name in each queue: after a restart every
+    queue goes on behind the last ``commit``. A queue that cannot be attached, or that fails, does not stop
+    the others: it is in ``problems`` by path, with the exception, and in the log. Attaching is tried again
+    every ``rescan_s`` seconds.
 
-    ``reply(source)`` gives the writer of a queue back to the sender, under ``reply_root`` (by
+    ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root`` (by
     default ROOT.replies), named like the sender's.
 
-    Use it as an async context manager, so that readers, writers and the watcher are closed.
+    Use it as an async context manager: entering returns when everything that is there is attached, leaving
+    closes readers, writers and the watcher.
     """
 
     def __init__(
@@ -58,18 +69,21 @@ class Router(FanIn):
         rescan_s: float = 5.0,
         burst: int = 256,
     ) -> None:
-        super().__init__(order=order, max_wait=max_wait, burst=burst)
         if not name:
             raise InvalidArgument("a router needs a reader name, under which positions are kept")
+        super().__init__(order=order, max_wait=max_wait, burst=burst, on_error=self._on_error)
         _raise_fd_limit()
         self.name = name
         self.problems: dict[str, Exception] = {}
-        self._start: StartPoint = start
+        self._start = start
+        self._rescan_s = rescan_s
         self._discovery = discover(root, depth=depth, rescan_s=rescan_s)
         self._reply_root = f"{self.root}.replies" if reply_root is None else os.fspath(reply_root)
-        self._ids: dict[str, int] = {}
-        self._replies: dict[str, Writer] = {}
-        self._follower: asyncio.Task[None] | None = None
+        self._attached: dict[str, _Source] = {}
+        self._unattached: set[str] = set()  # announced, but there was a problem
+        self._changing = asyncio.Lock()
+        self._scanned = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def root(self) -> str:
@@ -78,7 +92,8 @@ class Router(FanIn):
 
     def paths(self) -> dict[int, str]:
         """Return the attached queues: source id to path."""
-        return {source: path for path, source in self._ids.items()}
+        merged = self.sources()
+        return {one.id: path for path, one in self._attached.items() if one.id in merged}
 
     def __aiter__(self) -> Any:
         self._follow()
@@ -90,78 +105,146 @@ class Router(FanIn):
         return super().next(timeout)
 
     def _follow(self) -> None:
-        if self._follower is None:
-            self._follower = asyncio.create_task(self._run(), name=f"router {self.root}")
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._follow_discovery(), name=f"router {self.root}"),
+                asyncio.create_task(self._try_again(), name=f"router {self.root}: problems"),
+            ]
 
-    async def _run(self) -> None:
+    async def _follow_discovery(self) -> None:
         try:
-            async for event in self._discovery:
-                if isinstance(event, Attached):
-                    await self._attach(event.path)
-                else:
-                    self._detach(event)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
+            while True:
+                event = await self._discovery._next()
+                if isinstance(event, Scanned):
+                    self._scanned.set()
+                    continue
+                async with self._changing:
+                    if isinstance(event, Attached):
+                        await self._attach(event.path)
+                    else:
+                        await self._detach(event.path)
+        except StopAsyncIteration:
+            return
+        except Exception as error:
+            self.problems[self.root] = error
             _log.exception("%s: discovery ended", self.root)
             raise
 
+    async def _try_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._rescan_s)
+            for path in sorted(self._unattached):
+                async with self._changing:
+                    if path in self._unattached:
+                        await self._attach(path)
+
     async def _attach(self, path: str) -> None:
-        self.problems.pop(path, None)
         reader: Reader | None = None
         try:
-            reader = await in_background(lambda: open_reader(path, self.name, start=self._start))
-            self._ids[path] = self.attach(reader)
+            reader = await self._open(path)
+            self._attached[path] = _Source(self.attach(reader), reader)
         except ChronicleError as error:
             if reader is not None:
                 reader.close()
+            if str(self.problems.get(path)) != str(error):
+                _log.warning("cannot attach: %s", error)
             self.problems[path] = error
-            _log.warning("cannot attach: %s", error)
+            self._unattached.add(path)
+        else:
+            self.problems.pop(path, None)
+            self._unattached.discard(path)
 
-    def _detach(self, event: Detached) -> None:
-        self.problems.pop(event.path, None)
-        source = self._ids.pop(event.path, None)
+    async def _open(self, path: str) -> Reader:
+        opening = asyncio.ensure_future(
+            in_background(lambda: open_reader(path, self.name, start=self._start))
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait(
+                [opening]
+            )  # it goes on in its thread, and nobody else would close it
+            if opening.exception() is None:
+                opening.result().close()
+            raise
+
+    async def _detach(self, path: str) -> None:
+        self.problems.pop(path, None)
+        self._unattached.discard(path)
+        source = self._attached.pop(path, None)
         if source is not None:
-            self.detach(source).close()
-        reply = self._replies.pop(event.path, None)
-        if reply is not None:
-            reply.close()
+            if source.id in self.sources():
+                self.detach(source.id)
+            source.reader.close()
+            await self._close_reply(source)
 
-    def reply(self, source: "int | _hot.Message") -> Writer:
-        """Return the writer of the reply queue of this source (an id, or a message from it)."""
+    def _on_error(self, source: int, error: Exception) -> None:
+        """Leave a queue that fails; what it delivered may be committed no more."""
+        path = self.paths()[source]
+        self.problems[path] = error
+        _log.warning("detached: %s", error)
+        self.detach(source).close()
+
+    async def reply(self, source: "int | _hot.Message") -> Writer:
+        """Return the writer of the reply queue of this source (an id, or a message from it).
+
+        The first call opens it, outside the loop. KeyError if the queue is not attached any more.
+        """
         path = self.paths()[source] if isinstance(source, int) else self._path_of(source)
-        writer = self._replies.get(path)
-        if writer is None:
-            os.makedirs(self._reply_root, mode=0o700, exist_ok=True)
-            target = os.path.join(self._reply_root, os.path.relpath(path, self.root))
-            writer = self._replies[path] = open_writer(target, ready=True)
-        return writer
+        attached = self._attached[path]
+        if attached.reply is None:
+            attached.reply = asyncio.ensure_future(in_background(lambda: self._open_reply(path)))
+        try:
+            return await asyncio.shield(attached.reply)  # for all who asked, whoever is cancelled
+        except ChronicleError:
+            attached.reply = None
+            raise
+
+    def _open_reply(self, path: str) -> Writer:
+        target = os.path.join(self._reply_root, os.path.relpath(path, self.root))
+        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        return open_writer(target, ready=True)
+
+    async def _close_reply(self, source: _Source) -> None:
+        if source.reply is not None:
+            await asyncio.wait([source.reply])
+            if source.reply.exception() is None:
+                await in_background(source.reply.result().close)
 
     def _path_of(self, message: _hot.Message) -> str:
-        for path, source in self._ids.items():
-            if self.sources()[source].statistics().queue_id == message.queue_id:
+        for path, source in self._attached.items():
+            # Queues of other programs have no identity; those are told apart by name.
+            if source.queue_id == message.queue_id and source.reader.source == message.source:
                 return path
         raise KeyError(f"the queue of {message!r} is not attached")
 
     async def aclose(self) -> None:
         """Stop following, detach and close everything this router opened."""
-        follower, self._follower = self._follower, None
-        if follower is not None:
-            follower.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await follower
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._discovery.aclose()
-        readers = list(self.sources().values())
         self.close()
-        self._ids.clear()
-        for reader in readers:
-            reader.close()
-        for writer in self._replies.values():
-            await in_background(writer.close)
-        self._replies.clear()
+        for source in self._attached.values():
+            source.reader.close()
+            await self._close_reply(source)
+        self._attached.clear()
 
     async def __aenter__(self) -> Self:
         self._follow()
+        scanned = asyncio.ensure_future(self._scanned.wait())
+        try:
+            await asyncio.wait([scanned, self._tasks[0]], return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            await self.aclose()
+            raise
+        finally:
+            scanned.cancel()
+        if not self._scanned.is_set():
+            follower = self._tasks[0]
+            await self.aclose()
+            await follower  # raises what ended it
         return self
 
     async def __aexit__(

@@ -365,14 +365,17 @@ AC_API void ac_reader_free(ac_reader_t *reader);
  * caller's: they must outlive their attachment and not be read from meanwhile.
  *
  * Available order gives the smallest of what is there now. Strict order gives a message only when no
- * attached source can still deliver an older one: each has a message, or has promised by a heartbeat at or
- * after that time, or was closed; after max_wait_ns (UINT64_MAX: never) it goes out all the same, and what
- * then comes too late is delivered and marked. */
+ * attached source can still deliver one that belongs before it: each has a message, or has promised so by a
+ * heartbeat or by its last message, or was closed. After max_wait_ns (UINT64_MAX: never) it goes out all the
+ * same; what then comes too late is delivered and marked. A source that said nothing for so long is not
+ * waited for again until it does. */
 typedef struct ac_fanin ac_fanin_t;
 
 typedef struct ac_fanin_stats {
     uint64_t sources;
     uint64_t idle; /* sources without a message now */
+    uint64_t failed;
+    uint64_t left_out; /* silent for longer than max_wait: not waited for */
     uint64_t delivered;
     uint64_t late;
     uint64_t last_timestamp_ns;
@@ -388,9 +391,13 @@ typedef struct ac_source_stats {
     uint64_t last_timestamp_ns;
     uint64_t lag_messages;
     uint64_t lag_bytes;
+    uint64_t lag_age_ns; /* of the oldest message that was not delivered */
     uint64_t watermark_ns;
+    uint64_t
+        silent_ns; /* strict order: for how long others have been waiting for it to say something */
     int has_message;
     int attended;
+    int failed;
 } ac_source_stats_t;
 
 AC_API int ac_fanin_new(int strict, uint64_t max_wait_ns, ac_fanin_t **out, ac_error_t *err);
@@ -399,6 +406,8 @@ AC_API int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slo
                            ac_error_t *err);
 /* The reader is behind the last message delivered from it. */
 AC_API void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot);
+/* As ac_reader_next. An error concerns the source in *slot, which delivers nothing from then on and may be
+ * detached; it is reported once, and the next call goes on with the others. */
 AC_API int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *late,
                          ac_error_t *err);
 AC_API int ac_fanin_ready(ac_fanin_t *fanin, ac_error_t *err);
@@ -408,6 +417,8 @@ AC_API int ac_fanin_commit(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err);
 AC_API void ac_fanin_stats(ac_fanin_t *fanin, ac_fanin_stats_t *out);
 AC_API int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *out,
                                  ac_error_t *err);
+/* For tests: 0, or the line of the invariant that does not hold. */
+AC_API int ac_fanin_check(const ac_fanin_t *fanin);
 AC_API void ac_fanin_free(ac_fanin_t *fanin);
 
 /* ---- whole queues ---- */
@@ -436,6 +447,15 @@ AC_API int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *
  * backwards by segments. Returns 1 when found, 0 when not. */
 AC_API int ac_queue_last_cause(const char *path, uint64_t cause_source, uint64_t *cause_seq,
                                ac_error_t *err);
+
+/* The same for every source at once, in one walk: fills in as many as there is room for and returns how many
+ * there are. Goes back to the segment that begins before since_ns, 0 = to the first. */
+typedef struct ac_cause {
+    uint64_t source;
+    uint64_t seq;
+} ac_cause_t;
+AC_API int64_t ac_queue_last_causes(const char *path, uint64_t since_ns, ac_cause_t *out,
+                                    size_t room, ac_error_t *err);
 
 /* ---- process-wide ---- */
 

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SOURCES_MAX = 65536, FIRST_ROOM = 16 };
+/* With no more idle sources than LOOKS, available order is exact at every message. */
+enum { SOURCES_MAX = 65536, FIRST_ROOM = 16, LOOKS = 8 };
 
 /* ---- the heap ---- */
 
@@ -65,6 +66,12 @@ static int load_head(ac_source_t *source, ac_error_t *err) {
     ac_reader_t *reader = source->reader;
     int rc = ac_reader_next(reader, &source->head, err);
     source->has_head = rc == 1;
+    if (AC_UNLIKELY(rc == 1 && source->base != reader->base)) {
+        ac_map_retain(reader->map);
+        ac_map_release(source->map);
+        source->map = reader->map;
+        source->base = reader->base;
+    }
     if (rc == 1 && reader->offset < reader->size) {
         const uint8_t *following = reader->base + reader->offset;
         __builtin_prefetch(following);
@@ -82,9 +89,11 @@ static void idle_remove(ac_fanin_t *fanin, uint32_t index) {
 static int look_at(ac_fanin_t *fanin, uint32_t index, ac_error_t *err) {
     uint32_t slot = fanin->idle[index];
     int rc = load_head(&fanin->sources[slot], err);
+    if (rc < 0) fanin->failed_slot = slot;
     if (rc != 1) return rc;
     idle_remove(fanin, index);
     heap_push(fanin, slot);
+    fanin->sources[slot].silent_since_ns = 0;
     return 1;
 }
 
@@ -97,68 +106,125 @@ static int look_everywhere(ac_fanin_t *fanin, ac_error_t *err) {
     return AC_OK;
 }
 
+/* A closed queue holds nothing up, until somebody writes to it again. */
+static int is_reopened(const ac_source_t *source) {
+    return source->closed_epoch != 0 &&
+           ac_load_acquire_u64(&source->reader->control->writer_epoch) != source->closed_epoch;
+}
+
+static int look_at_some(ac_fanin_t *fanin, ac_error_t *err) {
+    uint32_t count = fanin->idle_count < LOOKS ? fanin->idle_count : LOOKS;
+    while (count-- > 0 && fanin->idle_count > 0) {
+        if (fanin->idle_next >= fanin->idle_count) fanin->idle_next = 0;
+        if (is_reopened(&fanin->sources[fanin->idle[fanin->idle_next]]))
+            fanin->safe = (ac_heap_entry_t){0};
+        int rc = look_at(fanin, fanin->idle_next, err);
+        if (rc < 0) return rc;
+        if (rc == 0) fanin->idle_next++;
+    }
+    return AC_OK;
+}
+
+/* From its own writer a source gets nothing older than what it had last. */
+static uint64_t last_of(const ac_source_t *source) {
+    return source->reader->last_timestamp_ns;
+}
+
 static int refill_top(ac_fanin_t *fanin, ac_error_t *err) {
     uint32_t slot = fanin->heap[0].slot;
-    int rc = load_head(&fanin->sources[slot], err);
+    ac_source_t *source = &fanin->sources[slot];
+    int rc = load_head(source, err);
     fanin->refill = 0;
     if (rc == 1) {
-        fanin->heap[0] = entry_of(&fanin->sources[slot], slot);
+        fanin->heap[0] = entry_of(source, slot);
         sift_down(fanin, 0);
         return AC_OK;
     }
     heap_remove(fanin, 0);
     fanin->idle[fanin->idle_count++] = slot;
-    /* It may deliver anything from its last message on: what was known to be safe is so no longer. */
-    uint64_t bound = fanin->sources[slot].last_timestamp_ns;
-    if (bound < fanin->safe_until_ns) fanin->safe_until_ns = 0;
+    ac_heap_entry_t bound = {last_of(source), source->id, slot};
+    if (before(&bound, &fanin->safe)) fanin->safe = bound;
+    if (rc < 0) fanin->failed_slot = slot;
     return rc < 0 ? rc : AC_OK;
+}
+
+static void set_aside(ac_fanin_t *fanin, uint32_t slot) {
+    fanin->sources[slot].failed = 1;
+    for (uint32_t i = 0; i < fanin->idle_count; i++)
+        if (fanin->idle[i] == slot) {
+            idle_remove(fanin, i);
+            return;
+        }
 }
 
 /* ---- strict order ---- */
 
 /* Everything older than this from the idle source is known to be here. */
-static uint64_t promise_of(const ac_source_t *source) {
-    const ac_control_t *control = source->reader->control;
+static uint64_t promise_of(ac_source_t *source) {
+    const ac_reader_t *reader = source->reader;
+    if (!reader->control_map) return 0;
     ac_clean_t clean;
-    uint64_t epoch = ac_load_acquire_u64(&control->writer_epoch);
-    memcpy(&clean, &control->clean, sizeof clean);
-    if (ac_clean_valid(&clean) && clean.epoch == epoch) return UINT64_MAX; /* closed */
-    return ac_load_acquire_u64(&control->watermark_ns);
+    uint64_t epoch = ac_load_acquire_u64(&reader->control->writer_epoch);
+    memcpy(&clean, &reader->control->clean, sizeof clean);
+    source->closed_epoch = ac_clean_valid(&clean) && clean.epoch == epoch ? epoch : 0;
+    if (source->closed_epoch) return UINT64_MAX;
+    uint64_t watermark = ac_load_acquire_u64(&reader->control->watermark_ns);
+    return watermark > last_of(source) ? watermark : last_of(source);
 }
 
-/* 1 = the top may go out; 0 = not yet. A promise is read before the source is looked at again, because what
- * it promises was written before it was given. */
-static int is_safe(ac_fanin_t *fanin, ac_error_t *err) {
-    if (fanin->heap[0].timestamp_ns <= fanin->safe_until_ns || fanin->idle_count == 0) return 1;
-    uint64_t least = UINT64_MAX;
-    uint32_t least_id = 0;
+/* Looks at every idle source, and at what it promised before that, because what a promise speaks of was
+ * written before it was given. */
+static int hear_everybody(ac_fanin_t *fanin, ac_error_t *err) {
     for (uint32_t i = fanin->idle_count; i-- > 0;) {
-        const ac_source_t *source = &fanin->sources[fanin->idle[i]];
+        ac_source_t *source = &fanin->sources[fanin->idle[i]];
         uint64_t promise = promise_of(source);
-        uint32_t id = source->id;
+        if (promise != source->promise_ns) source->silent_since_ns = 0;
+        source->promise_ns = promise;
         int rc = look_at(fanin, i, err);
         if (rc < 0) return rc;
-        if (rc == 0 && promise < least) {
-            least = promise;
-            least_id = id;
-        }
     }
-    fanin->safe_until_ns = least;
-    fanin->blocked_id = least_id;
-    return fanin->heap[0].timestamp_ns <= least;
+    return AC_OK;
+}
+
+/* 1 = the top may go out: whatever an idle source can still deliver comes behind it. Among equal
+ * timestamps the id decides, also against a message that is yet to be written; only so the result does not
+ * depend on when things arrive. A source that said nothing for max_wait while others waited for it is
+ * left out until it does. */
+static int is_safe(ac_fanin_t *fanin, ac_error_t *err) {
+    if (fanin->idle_count == 0 || before(&fanin->heap[0], &fanin->safe)) return 1;
+    int rc = hear_everybody(fanin, err);
+    if (rc != AC_OK) return rc;
+    ac_heap_entry_t least = {UINT64_MAX, UINT32_MAX, 0};
+    uint64_t now = 0;
+    for (uint32_t i = 0; i < fanin->idle_count; i++) {
+        uint32_t slot = fanin->idle[i];
+        ac_source_t *source = &fanin->sources[slot];
+        ac_heap_entry_t promise = {source->promise_ns, source->id, slot};
+        if (before(&promise, &fanin->heap[0])) {
+            if (now == 0) now = ac_os_monotonic_ns();
+            if (source->silent_since_ns == 0) source->silent_since_ns = now;
+            if (now - source->silent_since_ns >= fanin->max_wait_ns) continue;
+        }
+        if (before(&promise, &least)) least = promise;
+    }
+    fanin->safe = least;
+    if (before(&fanin->heap[0], &least)) return 1;
+    fanin->blocked_id = least.id;
+    fanin->blocked_since_ns = fanin->sources[least.slot].silent_since_ns;
+    return 0;
 }
 
 static int may_go(ac_fanin_t *fanin, ac_error_t *err) {
     int rc = is_safe(fanin, err);
-    if (rc != 0) {
-        fanin->blocked_since_ns = 0;
-        return rc;
+    if (rc == 0) {
+        /* However much older comes in meanwhile: no message is held longer than max_wait. */
+        uint64_t now = ac_os_monotonic_ns();
+        ac_source_t *top = &fanin->sources[fanin->heap[0].slot];
+        if (top->held_since_ns == 0) top->held_since_ns = now;
+        rc = now - top->held_since_ns >= fanin->max_wait_ns;
     }
-    uint64_t now = ac_os_monotonic_ns();
-    if (fanin->blocked_since_ns == 0) fanin->blocked_since_ns = now;
-    if (fanin->max_wait_ns == UINT64_MAX || now - fanin->blocked_since_ns < fanin->max_wait_ns)
-        return 0;
-    return 1; /* blocked_since stays: whatever else is older than the wait follows at once */
+    if (rc != 0) fanin->blocked_since_ns = 0;
+    return rc;
 }
 
 /* ---- reading ---- */
@@ -167,21 +233,36 @@ static int may_go(ac_fanin_t *fanin, ac_error_t *err) {
 static int settle(ac_fanin_t *fanin, ac_error_t *err) {
     int rc = fanin->refill ? refill_top(fanin, err) : AC_OK;
     if (rc != AC_OK) return rc;
-    if (fanin->heap_count == 0 || fanin->look_everywhere) {
+    if (fanin->heap_count == 0 || fanin->look_everywhere)
         rc = look_everywhere(fanin, err);
-    } else if (fanin->idle_count > 0) {
-        if (fanin->idle_next >= fanin->idle_count) fanin->idle_next = 0;
-        rc = look_at(fanin, fanin->idle_next, err);
-        if (rc == 0) fanin->idle_next++;
-    }
+    else if (fanin->idle_count > 0)
+        rc = look_at_some(fanin, err);
     if (rc < 0) return rc;
-    if (fanin->heap_count == 0) return 0;
+    if (fanin->heap_count == 0) {
+        fanin->blocked_since_ns = 0;
+        return 0;
+    }
     return fanin->strict ? may_go(fanin, err) : 1;
+}
+
+/* Its reader was closed, or left behind by a fork, since the message was read. */
+static int lost_top(ac_fanin_t *fanin, ac_error_t *err) {
+    uint32_t slot = fanin->failed_slot = fanin->heap[0].slot;
+    fanin->sources[slot].has_head = 0;
+    heap_remove(fanin, 0);
+    int rc = ac_reader_usable(fanin->sources[slot].reader, err);
+    return rc < 0 ? rc : ac_fail(err, AC_E_CLOSED, 0, NULL, 0, "reader was moved while attached");
 }
 
 int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *late,
                   ac_error_t *err) {
     int rc = settle(fanin, err);
+    if (rc == 1 && AC_UNLIKELY(fanin->sources[fanin->heap[0].slot].reader->window_end == 0))
+        rc = lost_top(fanin, err);
+    if (AC_UNLIKELY(rc < 0)) {
+        *slot = fanin->failed_slot;
+        set_aside(fanin, *slot);
+    }
     if (rc != 1) return rc;
     const ac_heap_entry_t *top = &fanin->heap[0];
     ac_source_t *source = &fanin->sources[top->slot];
@@ -197,6 +278,7 @@ int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *lat
         fanin->last_id = top->id;
     }
     source->has_head = 0;
+    source->held_since_ns = 0;
     source->delivered++;
     source->last_timestamp_ns = out->timestamp_ns;
     fanin->delivered++;
@@ -221,7 +303,7 @@ int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err) {
     for (uint32_t i = 0; i < fanin->idle_count; i++) {
         ac_reader_t *reader = fanin->sources[fanin->idle[i]].reader;
         int rc = ac_reader_is_parked(reader) ? AC_PARKED : ac_reader_park(reader, err);
-        if (rc < 0 || rc == AC_READY) return rc;
+        if (rc < 0 || (rc == AC_READY && !fanin->strict)) return rc;
         poll |= rc == AC_POLL;
     }
     int rc = ac_fanin_ready(fanin, err);
@@ -267,13 +349,17 @@ static uint32_t free_slot(const ac_fanin_t *fanin) {
     return slot;
 }
 
+static int is_same_queue(const ac_reader_t *a, const ac_reader_t *b) {
+    return a->control_map && b->control_map && a->dir.inode == b->dir.inode &&
+           a->dir.device == b->dir.device;
+}
+
 int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint32_t *id,
                     ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
     if (rc != AC_OK) return rc;
     for (uint32_t i = 0; i < fanin->slots; i++)
-        if (fanin->sources[i].reader && fanin->sources[i].reader->dir.inode == reader->dir.inode &&
-            fanin->sources[i].reader->dir.device == reader->dir.device)
+        if (fanin->sources[i].reader && is_same_queue(fanin->sources[i].reader, reader))
             return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
                            "this queue is attached already, as source %u", fanin->sources[i].id);
     *slot = free_slot(fanin);
@@ -290,15 +376,46 @@ int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint
     source->id = *id = fanin->next_id++;
     fanin->idle[fanin->idle_count++] = *slot;
     fanin->look_everywhere = 1;
-    fanin->safe_until_ns = 0;
+    fanin->safe = (ac_heap_entry_t){0};
     ac_os_eventfd_signal(fanin->bell->fd); /* whoever sleeps has one more to look at */
     return AC_OK;
+}
+
+static uint64_t head_offset(const ac_source_t *source) {
+    return (uint64_t)(source->head.record - source->base);
 }
 
 /* Where the source stands, seen from what was delivered. */
 static void position_of(const ac_source_t *source, uint64_t *segment, uint64_t *offset) {
     ac_reader_position(source->reader, segment, offset);
-    if (source->has_head) *offset -= ac_record_size(source->head.length);
+    if (!source->has_head) return;
+    *segment = source->head.segment;
+    *offset = head_offset(source);
+}
+
+/* Puts the reader before its head, unless somebody else moved it. */
+static int unread_head(ac_source_t *source) {
+    ac_reader_t *reader = source->reader;
+    if (!source->has_head || reader->base != source->base ||
+        reader->offset != head_offset(source) + ac_record_size(source->head.length))
+        return 0;
+    ac_reader_unread(reader, &source->head);
+    return 1;
+}
+
+/* What was not delivered. Asked of the reader where it stands, it might go on to the next segment. */
+static int lag_of(ac_source_t *source, ac_lag_t *out, ac_error_t *err) {
+    ac_reader_t *reader = source->reader;
+    uint64_t offset = reader->offset, expected_seq = reader->expected_seq;
+    uint64_t messages = reader->messages, payload_bytes = reader->payload_bytes;
+    int unread = unread_head(source);
+    int rc = ac_reader_lag(reader, out, err);
+    if (!unread) return rc;
+    reader->offset = offset;
+    reader->expected_seq = expected_seq;
+    reader->messages = messages;
+    reader->payload_bytes = payload_bytes;
+    return rc;
 }
 
 void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
@@ -314,7 +431,7 @@ void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
                 heap_remove(fanin, i);
                 break;
             }
-        ac_reader_unread(source->reader, &source->head);
+        unread_head(source);
     } else {
         for (uint32_t i = 0; i < fanin->idle_count; i++)
             if (fanin->idle[i] == slot) {
@@ -322,10 +439,13 @@ void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
                 break;
             }
     }
+    ac_map_release(source->map);
     ac_reader_use_bell(source->reader, NULL);
+    source->map = NULL;
     source->reader = NULL;
     source->has_head = 0;
-    fanin->safe_until_ns = 0;
+    fanin->safe = (ac_heap_entry_t){0};
+    fanin->blocked_since_ns = 0;
     ac_os_eventfd_signal(fanin->bell->fd); /* strict order may have been waiting for it */
 }
 
@@ -342,32 +462,72 @@ int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *o
     memset(out, 0, sizeof *out);
     if (slot >= fanin->slots || !fanin->sources[slot].reader)
         return ac_fail(err, AC_E_ARGUMENT, 0, NULL, 0, "no such source");
-    const ac_source_t *source = &fanin->sources[slot];
+    ac_source_t *source = &fanin->sources[slot];
     ac_lag_t lag = {0};
-    int rc = ac_reader_lag(source->reader, &lag, err);
-    if (rc < 0) return rc;
+    if (!source->failed) {
+        int rc = lag_of(source, &lag, err);
+        if (rc < 0) return rc;
+    }
     out->id = source->id;
     out->delivered = source->delivered;
     out->late = source->late;
     out->last_timestamp_ns = source->last_timestamp_ns;
-    out->lag_messages = lag.messages + (uint64_t)source->has_head;
-    out->lag_bytes = lag.bytes + (source->has_head ? ac_record_size(source->head.length) : 0);
-    out->watermark_ns = ac_load_acquire_u64(&source->reader->control->watermark_ns);
+    out->lag_messages = lag.messages;
+    out->lag_bytes = lag.bytes;
+    out->lag_age_ns = lag.age_ns;
+    if (source->reader->control_map)
+        out->watermark_ns = ac_load_acquire_u64(&source->reader->control->watermark_ns);
+    out->silent_ns = source->silent_since_ns ? ac_os_monotonic_ns() - source->silent_since_ns : 0;
     out->has_message = source->has_head;
+    out->failed = source->failed;
     out->attended = ac_reader_attended(source->reader);
     return AC_OK;
 }
 
 void ac_fanin_stats(ac_fanin_t *fanin, ac_fanin_stats_t *out) {
-    uint64_t blocked = fanin->blocked_since_ns;
-    out->sources = fanin->heap_count + fanin->idle_count;
+    uint64_t blocked = fanin->blocked_since_ns, now = ac_os_monotonic_ns();
+    memset(out, 0, sizeof *out);
+    for (uint32_t slot = 0; slot < fanin->slots; slot++) {
+        const ac_source_t *source = &fanin->sources[slot];
+        if (!source->reader) continue;
+        out->sources++;
+        out->failed += (uint64_t)source->failed;
+        out->left_out +=
+            source->silent_since_ns && now - source->silent_since_ns >= fanin->max_wait_ns;
+    }
     out->idle = fanin->idle_count;
     out->delivered = fanin->delivered;
     out->late = fanin->late;
     out->last_timestamp_ns = fanin->last_timestamp_ns;
-    out->blocked_ns = blocked ? ac_os_monotonic_ns() - blocked : 0;
+    out->blocked_ns = blocked ? now - blocked : 0;
     out->blocked_by = fanin->blocked_id;
     out->blocked = blocked != 0;
+}
+
+int ac_fanin_check(const ac_fanin_t *fanin) {
+    uint32_t sources = 0, failed = 0, heads = 0;
+    for (uint32_t slot = 0; slot < fanin->slots; slot++) {
+        sources += fanin->sources[slot].reader != NULL;
+        failed += fanin->sources[slot].reader && fanin->sources[slot].failed;
+        heads += (uint32_t)fanin->sources[slot].has_head;
+    }
+    if (fanin->heap_count + fanin->idle_count + failed != sources) return __LINE__;
+    if (heads + (uint32_t)fanin->refill != fanin->heap_count) return __LINE__;
+    for (uint32_t i = 0; i < fanin->heap_count; i++) {
+        const ac_heap_entry_t *entry = &fanin->heap[i];
+        const ac_source_t *source = &fanin->sources[entry->slot];
+        if (i > 0 && before(entry, &fanin->heap[(i - 1) / 2])) return __LINE__;
+        if (!source->reader || source->failed || source->id != entry->id) return __LINE__;
+        if (fanin->refill && i == 0) continue;
+        if (!source->has_head || source->head.timestamp_ns != entry->timestamp_ns) return __LINE__;
+    }
+    for (uint32_t i = 0; i < fanin->idle_count; i++) {
+        const ac_source_t *source = &fanin->sources[fanin->idle[i]];
+        if (!source->reader || source->failed || source->has_head) return __LINE__;
+        for (uint32_t k = 0; k < i; k++)
+            if (fanin->idle[k] == fanin->idle[i]) return __LINE__;
+    }
+    return 0;
 }
 
 void ac_fanin_free(ac_fanin_t *fanin) {

@@ -1,12 +1,15 @@
 /* Many readers as one stream, ordered by (timestamp, source).
  *
  * A heap holds the sources that have a next message, keyed by it; the others are idle and looked at again:
- * all of them when there is nothing else to give or the bell rang, one per message otherwise, so that the
+ * all of them when there is nothing else to give or the bell rang, a few per message otherwise, so that the
  * cost of a message does not grow with the number of idle sources.
+ *
+ * A source that fails is set aside: the call that met the error reports it, once, and the others go on.
  *
  * A source's next message is read ahead but not delivered: its position, as committed or handed back by
  * detach, is always behind what was delivered. The replacement of a delivered message is fetched by the
- * following call, so the mapping it lies in is still there while the caller looks at it. */
+ * following call, so the mapping it lies in is still there while the caller looks at it; and it is held by
+ * the source, because the reader may be closed or sent elsewhere by its owner meanwhile. */
 #ifndef AC_FANIN_H
 #define AC_FANIN_H
 
@@ -17,10 +20,18 @@ typedef struct ac_source {
     ac_reader_t *reader; /* NULL: free slot */
     uint32_t id;
     int has_head;
+    int failed; /* set aside: neither in the heap nor idle */
     ac_message_t head;
+    ac_map_t *map; /* that the head, or what was delivered last, lies in; held */
+    const uint8_t *base;
     uint64_t delivered;
     uint64_t late;
     uint64_t last_timestamp_ns; /* of what was delivered */
+    /* Strict order, on the monotonic clock; 0 = not now. */
+    uint64_t held_since_ns;   /* its message is the next one, and has to wait */
+    uint64_t silent_since_ns; /* others wait for it, and it has not said anything */
+    uint64_t promise_ns;      /* what it had said by then */
+    uint64_t closed_epoch;    /* the writer that closed it; 0 = it is not closed */
 } ac_source_t;
 
 typedef struct ac_heap_entry {
@@ -40,7 +51,8 @@ struct ac_fanin {
     uint32_t idle_count, idle_next;
     int refill; /* the top of the heap was delivered and needs its next message */
     int look_everywhere;
-    uint64_t safe_until_ns;    /* strict: no idle source can still deliver anything older */
+    uint32_t failed_slot;      /* of the error that a call returns */
+    ac_heap_entry_t safe;      /* strict: no idle source can still deliver anything before it */
     uint64_t blocked_since_ns; /* monotonic; 0 = strict order is not waiting */
     uint32_t blocked_id;
     uint64_t last_timestamp_ns; /* key of the newest delivered message */

@@ -7,6 +7,7 @@
 #include "record.h"
 #include "segment.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -147,4 +148,91 @@ int ac_queue_last_cause(const char *path, uint64_t cause_source, uint64_t *cause
     }
     view_close(&view);
     return rc != AC_OK ? rc : found;
+}
+
+/* Sources seen so far, hashed by their id, which is random already. */
+typedef struct seen {
+    ac_cause_t *causes; /* source 0 = free */
+    uint32_t *segments; /* where the newest cause was found */
+    size_t count, room; /* room is a power of two, at least twice the count */
+} seen_t;
+
+static int seen_grow(seen_t *seen) {
+    seen_t grown = {.room = seen->room ? seen->room * 2 : 64};
+    grown.causes = calloc(grown.room, sizeof *grown.causes);
+    grown.segments = calloc(grown.room, sizeof *grown.segments);
+    if (!grown.causes || !grown.segments) {
+        free(grown.causes);
+        free(grown.segments);
+        return -ENOMEM;
+    }
+    for (size_t i = 0; i < seen->room; i++) {
+        if (seen->causes[i].source == 0) continue;
+        size_t at = seen->causes[i].source & (grown.room - 1);
+        while (grown.causes[at].source)
+            at = (at + 1) & (grown.room - 1);
+        grown.causes[at] = seen->causes[i];
+        grown.segments[at] = seen->segments[i];
+    }
+    grown.count = seen->count;
+    free(seen->causes);
+    free(seen->segments);
+    *seen = grown;
+    return 0;
+}
+
+/* Segments are walked backwards, each of them forwards: the newest segment has the word, and in it the
+ * last record. */
+static int seen_note(seen_t *seen, const ac_message_t *message, uint32_t segment) {
+    if (seen->count * 2 >= seen->room && seen_grow(seen) < 0) return -ENOMEM;
+    size_t at = message->cause_source & (seen->room - 1);
+    while (seen->causes[at].source && seen->causes[at].source != message->cause_source)
+        at = (at + 1) & (seen->room - 1);
+    if (seen->causes[at].source == 0)
+        seen->count++;
+    else if (seen->segments[at] > segment)
+        return 0;
+    seen->causes[at] = (ac_cause_t){message->cause_source, message->cause_seq};
+    seen->segments[at] = segment;
+    return 0;
+}
+
+/* Also tells when the segment begins. */
+static int note_causes_in(const ac_map_t *map, seen_t *seen, uint64_t *begin_ns) {
+    ac_message_t message;
+    const char *why;
+    uint64_t offset = AC_SEGMENT_DATA;
+    *begin_ns = UINT64_MAX;
+    while (ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_HEADER, &message,
+                             &why) == AC_RECORD_GOOD) {
+        if (*begin_ns == UINT64_MAX) *begin_ns = message.timestamp_ns;
+        if ((message.flags & AC_FLAG_CAUSE) && seen_note(seen, &message, map->segment) < 0)
+            return -ENOMEM;
+        offset += ac_record_size(message.length);
+    }
+    return 0;
+}
+
+int64_t ac_queue_last_causes(const char *path, uint64_t since_ns, ac_cause_t *out, size_t room,
+                             ac_error_t *err) {
+    view_t view;
+    seen_t seen = {0};
+    uint64_t begin_ns = UINT64_MAX;
+    int rc = view_open(&view, path, err);
+    if (rc != AC_OK) return rc;
+    for (size_t i = view.count; i-- > 0 && rc == AC_OK && begin_ns >= since_ns;) {
+        ac_map_t *map;
+        rc = ac_segment_open(&view.dir, view.dir_fd, view.ids[i], view.segment_size, 0, &map, err);
+        if (rc != AC_OK) break;
+        if (note_causes_in(map, &seen, &begin_ns) < 0)
+            rc = ac_fail_os(err, -ENOMEM, path, "cannot collect the causes");
+        ac_map_release(map);
+    }
+    view_close(&view);
+    size_t filled = 0;
+    for (size_t i = 0; i < seen.room && filled < room; i++)
+        if (seen.causes[i].source) out[filled++] = seen.causes[i];
+    free(seen.causes);
+    free(seen.segments);
+    return rc != AC_OK ? rc : (int64_t)seen.count;
 }

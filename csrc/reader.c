@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { WINDOW = 256 << 10, POLL_NS = 500000 };
-#define HEARTBEAT_NS 5000000000u
+#define HEARTBEAT_NS 1000000000u
 
 void ac_reader_defaults(ac_reader_config_t *config) {
     memset(config, 0, sizeof *config);

@@ -19,6 +19,13 @@ RESULTS = {
     "zero_copy.py": "100 bars of 1000 prices written and read in place, checksum 9900",
     "resume_after_crash.py": "5000 orders, 5000 fills, each exactly once",
     "replay_range.py": "60 messages from 10:00 to 10:59",
+    "market_data_ingest.py": "3000 ticks from 3 venues as one stream",
+    "order_gateways.py": "600 orders, sent by 3 gateways, each exactly once",
+    "order_router.py": "600 orders of 3 strategies sent and acknowledged",
+    "strategy_fan_out.py": "2 strategies, each saw all 4000 ticks",
+    "risk_aggregation.py": "4 strategies, positions {'ALFA': 2500, 'BRAVO': 2500}",
+    "audit_recorder.py": "3000 audit records, each exactly once",
+    "replay_backtest.py": "the same stream: ecfce8170b74a864",
 }
 
 

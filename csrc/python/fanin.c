@@ -1,6 +1,7 @@
 #include "hot.h"
 
 #include "fanin.h"
+#include "os.h"
 
 /* Holds the readers it merges; what it knows per source is found by the engine's slot number. */
 typedef struct {
@@ -14,6 +15,9 @@ typedef struct {
     ac_fanin_t *fanin;
     Member *members; /* by slot */
     uint32_t room;
+    int64_t commit_slot; /* whose delivered messages are to be committed now; -1 = nobody's */
+    PyObject *on_error;  /* takes a failed source's id and exception; NULL = raise it */
+    PyObject *deferred;  /* an exception that came behind the messages of a batch */
     int closed;
 } FanInObject;
 
@@ -26,13 +30,15 @@ static PyObject *fanin_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 }
 
 static int fanin_init(FanInObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"strict", "max_wait_ns", "burst", "spin_ns", "poll_max_ns", NULL};
+    static char *names[] = {"strict",      "max_wait_ns", "burst", "spin_ns",
+                            "poll_max_ns", "on_error",    NULL};
     int strict;
     unsigned burst;
     unsigned long long max_wait_ns, spin_ns, poll_max_ns;
+    PyObject *on_error;
     ac_error_t err;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "pKIKK", names, &strict, &max_wait_ns, &burst,
-                                     &spin_ns, &poll_max_ns))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "pKIKKO", names, &strict, &max_wait_ns, &burst,
+                                     &spin_ns, &poll_max_ns, &on_error))
         return -1;
     if (self->fanin) {
         PyErr_SetString(PyExc_RuntimeError, "fan-in is initialised already");
@@ -42,6 +48,8 @@ static int fanin_init(FanInObject *self, PyObject *args, PyObject *keywords) {
         raise_engine_error(&err);
         return -1;
     }
+    self->on_error = on_error == Py_None ? NULL : Py_NewRef(on_error);
+    self->commit_slot = -1;
     self->base.ops = &fanin_ops;
     self->base.burst = burst;
     self->base.spin_ns = spin_ns;
@@ -52,12 +60,15 @@ static int fanin_init(FanInObject *self, PyObject *args, PyObject *keywords) {
 static int fanin_traverse(FanInObject *self, visitproc visit, void *arg) {
     for (uint32_t i = 0; i < self->room; i++)
         Py_VISIT(self->members[i].reader);
+    Py_VISIT(self->on_error);
+    Py_VISIT(self->deferred);
     return pollable_traverse(&self->base, visit, arg);
 }
 
 static void drop_member(FanInObject *self, uint32_t slot) {
     if (slot >= self->room || !self->members[slot].reader) return;
     if (self->fanin) ac_fanin_detach(self->fanin, slot);
+    if (self->commit_slot == (int64_t)slot) self->commit_slot = -1;
     Py_CLEAR(self->members[slot].segment);
     Py_CLEAR(self->members[slot].reader);
 }
@@ -65,6 +76,8 @@ static void drop_member(FanInObject *self, uint32_t slot) {
 static int fanin_clear(FanInObject *self) {
     for (uint32_t i = 0; i < self->room; i++)
         drop_member(self, i);
+    Py_CLEAR(self->on_error);
+    Py_CLEAR(self->deferred);
     pollable_clear(&self->base);
     return 0;
 }
@@ -85,25 +98,73 @@ static int refuse_closed(const FanInObject *self) {
     return -1;
 }
 
+/* The exception that is set, taken away; with its traceback. */
+static PyObject *take_exception(void) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback) PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+/* A source failed and was set aside. 0 = whoever takes care of it was told: go on. */
+static int source_failed(FanInObject *self, uint32_t slot, const ac_error_t *err) {
+    raise_engine_error(err);
+    if (!self->on_error) return -1;
+    PyObject *error = take_exception();
+    PyObject *done = PyObject_CallFunction(self->on_error, "IN", self->members[slot].id, error);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* For readers that commit by themselves: what was handed out before has been dealt with now. */
+static int commit_automatically(FanInObject *self) {
+    ac_error_t err;
+    uint32_t slot = (uint32_t)self->commit_slot;
+    self->commit_slot = -1;
+    ((ReaderObject *)self->members[slot].reader)->uncommitted = 0;
+    if (ac_fanin_commit(self->fanin, slot, &err) == AC_OK) return 0;
+    raise_engine_error(&err);
+    return -1;
+}
+
+static PyObject *deliver(FanInObject *self, const ac_message_t *message, uint32_t slot) {
+    Member *member = &self->members[slot];
+    ReaderObject *reader = (ReaderObject *)member->reader;
+    ac_map_t *map = self->fanin->sources[slot].map;
+    if (AC_UNLIKELY(!member->segment || member->segment->map != map)) {
+        SegmentObject *segment = segment_new(map, reader->source, reader_queue_id(reader));
+        if (!segment) return NULL;
+        Py_XSETREF(member->segment, segment);
+    }
+    if (reader->commit_every && ++reader->uncommitted >= reader->commit_every)
+        self->commit_slot = slot;
+    return message_new(member->segment, message);
+}
+
 static PyObject *fanin_take(FanInObject *self) {
     ac_message_t message;
     ac_error_t err;
     uint32_t slot;
     int late;
-    if (refuse_closed(self) < 0) return NULL;
-    int rc = ac_fanin_next(self->fanin, &message, &slot, &late, &err);
-    if (rc == 0) return NULL;
-    if (rc < 0) return raise_engine_error(&err);
-    Member *member = &self->members[slot];
-    ReaderObject *reader = (ReaderObject *)member->reader;
-    if (AC_UNLIKELY(!member->segment || member->segment->map != reader->reader->map)) {
-        SegmentObject *segment =
-            segment_new(reader->reader->map, reader->source, reader_queue_id(reader));
-        if (!segment) return NULL;
-        Py_XSETREF(member->segment, segment);
+    if (AC_UNLIKELY(self->deferred != NULL)) {
+        PyErr_SetObject((PyObject *)Py_TYPE(self->deferred), self->deferred);
+        Py_CLEAR(self->deferred);
+        return NULL;
     }
-    if (AC_UNLIKELY(late)) message.flags |= MESSAGE_LATE;
-    return message_new(member->segment, &message);
+    do {
+        if (refuse_closed(self) < 0) return NULL;
+        if (self->commit_slot >= 0 && commit_automatically(self) < 0) return NULL;
+        int rc = ac_fanin_next(self->fanin, &message, &slot, &late, &err);
+        if (rc == 0) return NULL;
+        if (AC_LIKELY(rc == 1)) {
+            if (AC_UNLIKELY(late)) message.flags |= MESSAGE_LATE;
+            return deliver(self, &message, slot);
+        }
+    } while (source_failed(self, slot, &err) == 0);
+    return NULL;
 }
 
 static PyObject *ops_take(Pollable *self) {
@@ -112,12 +173,12 @@ static PyObject *ops_take(Pollable *self) {
 
 static int ops_ready(Pollable *self, ac_error_t *err) {
     FanInObject *fanin = (FanInObject *)self;
-    return fanin->closed ? 1 : ac_fanin_ready(fanin->fanin, err);
+    return fanin->closed || fanin->deferred ? 1 : ac_fanin_ready(fanin->fanin, err);
 }
 
 static int ops_park(Pollable *self, ac_error_t *err) {
     FanInObject *fanin = (FanInObject *)self;
-    return fanin->closed ? AC_READY : ac_fanin_park(fanin->fanin, err);
+    return fanin->closed || fanin->deferred ? AC_READY : ac_fanin_park(fanin->fanin, err);
 }
 
 static int ops_bell(Pollable *self, ac_error_t *err) {
@@ -143,6 +204,71 @@ static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
     HOT_END();
     if (!message && !PyErr_Occurred()) Py_RETURN_NONE;
     return message;
+}
+
+/* An exception behind the first message is kept for the next call. */
+static PyObject *collect(FanInObject *self, Py_ssize_t max_messages, Py_ssize_t max_bytes) {
+    PyObject *list = PyList_New(0);
+    Py_ssize_t bytes = 0;
+    while (list && PyList_GET_SIZE(list) < max_messages && bytes < max_bytes) {
+        PyObject *message = fanin_take(self);
+        if (!message) {
+            if (!PyErr_Occurred()) break;
+            if (PyList_GET_SIZE(list) == 0)
+                Py_CLEAR(list);
+            else
+                self->deferred = take_exception();
+            break;
+        }
+        bytes += (Py_ssize_t)((MessageObject *)message)->length;
+        int rc = PyList_Append(list, message);
+        Py_DECREF(message);
+        if (rc < 0) Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *fanin_read_batch(FanInObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"max_messages", "max_bytes", NULL};
+    Py_ssize_t max_messages = 1024, max_bytes = PY_SSIZE_T_MAX;
+    PyObject *bytes = NULL, *list;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|nO", names, &max_messages, &bytes))
+        return NULL;
+    if (bytes && bytes != Py_None) max_bytes = PyLong_AsSsize_t(bytes);
+    if (PyErr_Occurred()) return NULL;
+    if (max_messages < 1 || max_bytes < 1) {
+        PyErr_SetString(PyExc_ValueError, "max_messages and max_bytes must be positive");
+        return NULL;
+    }
+    HOT_BEGIN(self);
+    list = collect(self, max_messages, max_bytes);
+    HOT_END();
+    return list;
+}
+
+/* Blocks without the interpreter's lock; looks for signals a few times a second. */
+static PyObject *fanin_wait(FanInObject *self, PyObject *args) {
+    enum { SLICE_NS = 200000000, POLL_NS = 500000 };
+    unsigned long long timeout_ns;
+    ac_error_t err;
+    if (!PyArg_ParseTuple(args, "K", &timeout_ns)) return NULL;
+    uint64_t started = ac_os_monotonic_ns();
+    for (;;) {
+        if (refuse_closed(self) < 0) return NULL;
+        int rc = ops_park(&self->base, &err);
+        if (rc < 0 || rc == AC_READY) Py_RETURN_TRUE; /* an error is for whoever takes */
+        uint64_t waited = ac_os_monotonic_ns() - started;
+        if (waited >= timeout_ns) Py_RETURN_FALSE;
+        uint64_t slice = rc == AC_POLL ? POLL_NS : SLICE_NS;
+        if (timeout_ns - waited < slice) slice = timeout_ns - waited;
+        ac_bell_t *bell = self->fanin->bell;
+        ac_bell_retain(bell); /* another thread may close us */
+        Py_BEGIN_ALLOW_THREADS;
+        ac_os_eventfd_wait(bell->fd, slice);
+        ac_bell_release(bell);
+        Py_END_ALLOW_THREADS;
+        if (PyErr_CheckSignals() < 0) return NULL;
+    }
 }
 
 static int make_room(FanInObject *self, uint32_t slot) {
@@ -221,11 +347,13 @@ static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize
         only = slot_of(self, args[0]);
         if (only < 0) return NULL;
     }
+    if (only < 0 || only == self->commit_slot) self->commit_slot = -1;
     for (uint32_t slot = 0; slot < self->room; slot++) {
-        const ReaderObject *reader = (const ReaderObject *)self->members[slot].reader;
+        ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
         if (!reader || (only >= 0 && slot != (uint32_t)only)) continue;
         if (only < 0 && !reader->reader->named) continue; /* anonymous ones keep no position */
         if (ac_fanin_commit(self->fanin, slot, &err) != AC_OK) return raise_engine_error(&err);
+        reader->uncommitted = 0;
     }
     Py_RETURN_NONE;
 }
@@ -302,6 +430,10 @@ static PyObject *fanin_is_closed(FanInObject *self, void *unused) {
 static PyMethodDef fanin_methods[] = {
     {"poll", (PyCFunction)fanin_poll, METH_NOARGS,
      "poll() -> Message | None: the next message of all sources, if one may go out now."},
+    {"read_batch", (PyCFunction)(void (*)(void))fanin_read_batch, METH_VARARGS | METH_KEYWORDS,
+     "read_batch(max_messages=1024, max_bytes=None) -> list[Message]: what may go out now, at most "
+     "so much. Never waits."},
+    {"_wait", (PyCFunction)fanin_wait, METH_VARARGS, "_wait(timeout_ns) -> bool"},
     {"attach", (PyCFunction)fanin_attach, METH_O,
      "attach(reader) -> int: merge this reader's messages from now on; returns the source id."},
     {"detach", (PyCFunction)fanin_detach, METH_O,

@@ -1,0 +1,87 @@
+"""Heartbeats of writers that have nothing to append: one thread for all of them.
+
+A promise must not overtake a message that is being stamped at the same moment. Appending to a writer and its
+heartbeat exclude each other already (the interpreter's lock, or the writer's own where that is given up), so
+a thread that calls ``Writer.heartbeat`` is all that is needed, and appending costs nothing more.
+"""
+
+import heapq
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from aiochronicle.errors import ClosedError
+
+if TYPE_CHECKING:
+    from aiochronicle.writer import Writer
+
+__all__ = ["keep_beating"]
+
+
+class _Heart:
+    """Writers by the time of their next heartbeat, and the thread that gives it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: list[tuple[float, int, weakref.ref[Writer], float]] = []
+        self._count = 0
+        self._thread: threading.Thread | None = None
+
+    def add(self, writer: "Writer", interval_s: float) -> None:
+        with self._changed:
+            self._count += 1  # breaks ties, since references cannot be compared
+            entry = (time.monotonic(), self._count, weakref.ref(writer), interval_s)
+            heapq.heappush(self._due, entry)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._due:
+                    self._thread = None
+                    return
+                due_s, number, reference, interval_s = self._due[0]
+                left_s = due_s - time.monotonic()
+                if left_s > 0:
+                    self._changed.wait(left_s)
+                    continue
+                following = (time.monotonic() + interval_s, number, reference, interval_s)
+                heapq.heapreplace(self._due, following)
+            if not _beat(reference):
+                with self._changed:
+                    self._due.remove(following)
+                    heapq.heapify(self._due)
+
+
+def _beat(reference: "weakref.ref[Writer]") -> bool:
+    """Return False when the writer is no more."""
+    writer = reference()
+    if writer is None or writer.closed:
+        return False
+    try:
+        writer.heartbeat()
+    except ClosedError:
+        return False
+    return True
+
+
+_heart = _Heart()
+
+
+def _renew() -> None:
+    """In a forked child neither the thread nor the writers are usable."""
+    global _heart
+    _heart = _Heart()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+def keep_beating(writer: "Writer", interval_s: float) -> None:
+    """Call the writer's heartbeat every so often, until it is closed."""
+    _heart.add(writer, interval_s)

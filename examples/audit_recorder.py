@@ -1,0 +1,80 @@
+"""Audit: every service writes to its own queue; a recorder merges them into one that is never changed.
+
+The recorder is killed again and again. Each audit record names the message that caused it, so the audit
+queue itself says how far it got: nothing is recorded twice, nothing is missing.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import tempfile
+from multiprocessing import get_context
+from pathlib import Path
+
+import aiochronicle
+
+SERVICES = ("gateway", "risk", "strategy")
+EVENTS = 1_000
+CRASHES = 3
+
+
+def service(root: Path, name: str) -> None:
+    with aiochronicle.open_writer(root / "services" / name, ready=True) as writer:
+        for number in range(EVENTS):
+            writer.append(f"{name} event {number}".encode())
+
+
+async def record(root: Path, crash_after: int | None) -> None:
+    """Copy everything into the audit queue; after so many messages, die without any warning."""
+    total = EVENTS * len(SERVICES)
+    audit = aiochronicle.open_writer(root / "audit")
+    recorded = audit.last_causes()  # of each queue, the newest message that is in the audit queue
+    async with audit, aiochronicle.Router(root / "services", name="audit") as router:
+        while audit.next_seq < total:
+            event = await router.next()
+            if event.seq > recorded.get(event.queue_id, -1):
+                audit.append(event.payload, cause=event)
+                recorded[event.queue_id] = event.seq
+            if event.seq % 100 == 99:
+                router.commit()  # only how far we need not look again
+            if crash_after is not None:
+                crash_after -= 1
+                if crash_after == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_recorder(root: Path, crash_after: int | None) -> None:
+    asyncio.run(record(root, crash_after))
+
+
+def main(root: Path, seed: int) -> None:
+    (root / "services").mkdir(parents=True)
+    spawn = get_context("spawn").Process
+    services = [spawn(target=service, args=(root, name)) for name in SERVICES]
+    for process in services:
+        process.start()
+    chance = random.Random(seed)
+    for crash_after in [*(chance.randrange(1, 400) for _ in range(CRASHES)), None]:
+        recorder = spawn(target=run_recorder, args=(root, crash_after))
+        recorder.start()
+        recorder.join()
+        assert recorder.exitcode == (0 if crash_after is None else -signal.SIGKILL)
+    for process in services:
+        process.join()
+    with aiochronicle.open_reader(root / "audit") as reader:
+        records = [message.payload.decode().split() for message in reader]
+    for name in SERVICES:
+        numbers = [int(number) for service, _, number in records if service == name]
+        assert numbers == [*range(EVENTS)], name
+    print(f"{CRASHES} crashes (seed {seed}), {len(records)} audit records, each exactly once")
+
+
+if __name__ == "__main__":
+    run_seed = int(os.environ.get("AIOCHRONICLE_SEED", "1"))
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]), run_seed)
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            main(Path(directory) / "firm", run_seed)
