@@ -179,12 +179,16 @@ async def test_a_producer_that_drains_never_fails(queue_path: Path) -> None:
             assert drains > 3
 
 
-async def test_a_blocking_capacity_times_out(queue_path: Path) -> None:
+def append_too_much(writer: aiochronicle.Writer) -> None:
+    for _ in range(1000):
+        writer.append(b"x" * 100)
+
+
+def test_a_blocking_capacity_times_out(queue_path: Path) -> None:
     capacity = Capacity(20_000, policy="block", timeout_s=0.05)
     with (
         aiochronicle.open_writer(queue_path, segment_size=1 << 20, capacity=capacity) as writer,
         aiochronicle.open_reader(queue_path, "asleep"),
         pytest.raises(CapacityTimeout),
     ):
-        for _ in range(1000):
-            writer.append(b"x" * 100)
+        append_too_much(writer)
