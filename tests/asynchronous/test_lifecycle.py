@@ -124,6 +124,35 @@ async def test_a_forked_child_has_closed_handles_and_harms_nobody(queue_path: Pa
         os.close(release_write)
 
 
+@pytest.mark.parametrize("loop_name", list(LOOPS))
+def test_a_child_that_closes_its_copy_leaves_the_loop_of_the_parent_alone(
+    queue_path: Path, loop_name: str
+) -> None:
+    async def begin() -> asyncio.Task[bytes]:
+        waiting = asyncio.create_task(read_one(reader))
+        await eventually(lambda: reader.attended)
+        return waiting
+
+    async def end() -> bytes:
+        writer.append(b"for the parent")
+        return await asyncio.wait_for(waiting, 5)
+
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+        asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner,
+    ):
+        waiting = runner.run(begin())
+        pid = os.fork()
+        if pid == 0:
+            try:
+                reader.close()  # the loop's epoll is shared with the parent
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert runner.run(end()) == b"for the parent"
+
+
 @on_both_loops
 async def test_a_forked_child_can_read_and_write_with_handles_of_its_own(
     queue_path: Path, loop_name: str
