@@ -1,6 +1,8 @@
 """Every example, run as its own process, does what it says."""
 
 import os
+import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ TIMEOUT_S = 60.0
 # What the last line of each says. An example that is not listed here has no test: see below.
 RESULTS = {
     "producer_consumer.py": "1000 orders received",
+    "async_producer_consumer.py": "1000 orders received",
     "batch_writer.py": "200 spreads, each with 3 legs, durable up to seq 600",
     "zero_copy.py": "100 bars of 1000 prices written and read in place, checksum 9900",
     "resume_after_crash.py": "5000 orders, 5000 fills, each exactly once",
@@ -42,7 +45,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_example_is_tested_and_listed() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
-    assert names == {*RESULTS, "audit_tail.py"}
+    assert names == {*RESULTS, "audit_tail.py", "service.py"}
     listed = (EXAMPLES / "README.md").read_text()
     assert all(f"]({name})" in listed for name in names)
 
@@ -79,3 +82,52 @@ def test_audit_tail_says_what_is_wrong(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Create it with open_writer, or check the path." in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def start_service(directory: Path) -> subprocess.Popen[str]:
+    service = subprocess.Popen(
+        [sys.executable, "-W", "error", str(EXAMPLES / "service.py"), str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert service.stdout is not None
+    assert service.stdout.readline() == "ready\n"
+    return service
+
+
+def wait_for_fills(fills: aiochronicle.Reader, count: int) -> list[aiochronicle.Message]:
+    found: list[aiochronicle.Message] = []
+    while len(found) < count:
+        assert fills.wait(TIMEOUT_S), "the service has stopped working"
+        found += fills.read_batch(count - len(found))
+    return found
+
+
+def test_the_service_stops_in_order_and_fills_each_order_once(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    done: list[aiochronicle.Message] = []
+    fills = aiochronicle.open_reader(tmp_path / "fills", wait_for_queue=True)
+    with fills, start_service(tmp_path) as first:  # before there are any orders
+        with aiochronicle.open_writer(tmp_path / "orders") as orders:
+            orders.append_many([f"order {number}".encode() for number in range(400)])
+        done += wait_for_fills(fills, 50)
+        first.send_signal(signal.SIGTERM)
+        output, errors = first.communicate(timeout=TIMEOUT_S)
+        assert (first.returncode, errors) == (0, "")
+        assert output.splitlines()[-1].startswith("stopped with ")
+        assert output.endswith(" fills on disk\n")
+        for _ in range(3):  # killed without a chance to say goodbye
+            with start_service(tmp_path) as victim:
+                done += wait_for_fills(fills, rng.randrange(1, 60))
+                victim.kill()
+        with start_service(tmp_path) as last:
+            done += wait_for_fills(fills, 400 - len(done))
+            last.send_signal(signal.SIGINT)
+            output, errors = last.communicate(timeout=TIMEOUT_S)
+            assert (last.returncode, errors) == (0, "")
+            assert output.splitlines()[-1] == "stopped with 400 fills on disk"
+        assert fills.poll() is None
+        assert [fill.payload for fill in done] == [b"filled order %d" % n for n in range(400)]
+        done.clear()

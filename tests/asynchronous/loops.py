@@ -1,4 +1,4 @@
-"""The event loops that everything has to work on. Imported by other processes, so without pytest."""
+"""The event loops that everything has to work on; without pytest, for other processes."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The other process: ``python -m asynchronous.peer ROLE PATH …``, commands by line on standard input.
+"""The other process: ``python -m asynchronous.peer ROLE PATH …``, commands on standard input.
 
 Says ``open`` when it is ready. Answers each command with a line.
 """
@@ -107,7 +107,7 @@ def idle(path: str, readers: str, seconds: str, loop_name: str) -> None:
     async def main() -> None:
         queues = [aiochronicle.open_reader(path) for _ in range(int(readers))]
         tasks = [asyncio.ensure_future(queue.next()) for queue in queues]
-        while not all(queue.attended for queue in queues):
+        while not all(queue.attended for queue in queues):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         say("open")
         await asyncio.sleep(0.5)  # the bells that rang when the writer connected

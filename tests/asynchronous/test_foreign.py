@@ -16,34 +16,38 @@ NOBODY = 65534
 
 @on_both_loops
 async def test_messages_of_a_foreign_writer_arrive_within_the_bound(queue_path: Path) -> None:
-    with Peer("foreign", queue_path) as writer:
-        with aiochronicle.open_reader(queue_path, poll_max_us=20_000) as reader:
-            late: list[float] = []
-            for number in range(20):
-                waiting = asyncio.create_task(reader.next())
-                await asyncio.sleep(0.03)  # long enough for the interval to grow to its bound
-                assert await asyncio.to_thread(writer.ask, f"append {number}") == str(number)
-                appended = time.monotonic()
-                assert (await asyncio.wait_for(waiting, 5)).payload == b"%d" % number
-                late.append(time.monotonic() - appended)
-            # The bound, and what a busy machine may add to the better half of the rounds.
-            assert sorted(late)[10] < 0.020 + 0.010
-            assert not reader.attended
+    with (
+        Peer("foreign", queue_path) as writer,
+        aiochronicle.open_reader(queue_path, poll_max_us=20_000) as reader,
+    ):
+        late: list[float] = []
+        for number in range(20):
+            waiting = asyncio.create_task(reader.next())
+            await asyncio.sleep(0.03)  # long enough for the interval to grow to its bound
+            assert await asyncio.to_thread(writer.ask, f"append {number}") == str(number)
+            appended = time.monotonic()
+            assert (await asyncio.wait_for(waiting, 5)).payload == b"%d" % number
+            late.append(time.monotonic() - appended)
+        # The bound, and what a busy machine may add to the better half of the rounds.
+        assert sorted(late)[10] < 0.020 + 0.010
+        assert not reader.attended
 
 
 @on_both_loops
 async def test_polling_is_adaptive(queue_path: Path) -> None:
     """Quick after a message, rarer the longer nothing comes, never rarer than the bound."""
-    with Peer("foreign", queue_path) as writer:
-        with aiochronicle.open_reader(queue_path, poll_max_us=10_000) as reader:
-            waiting = asyncio.create_task(reader.next())
-            await asyncio.sleep(0)
-            parks = reader.statistics().parks
-            await asyncio.sleep(0.5)
-            polled = reader.statistics().parks - parks
-            assert 5 < polled <= 0.5 / 0.010 + 12
-            writer.ask("append x")
-            assert (await asyncio.wait_for(waiting, 5)).payload == b"x"
+    with (
+        Peer("foreign", queue_path) as writer,
+        aiochronicle.open_reader(queue_path, poll_max_us=10_000) as reader,
+    ):
+        waiting = asyncio.create_task(reader.next())
+        await asyncio.sleep(0)
+        parks = reader.statistics().parks
+        await asyncio.sleep(0.5)
+        polled = reader.statistics().parks - parks
+        assert 5 < polled <= 0.5 / 0.010 + 12
+        writer.ask("append x")
+        assert (await asyncio.wait_for(waiting, 5)).payload == b"x"
 
 
 @on_both_loops

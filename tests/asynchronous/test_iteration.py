@@ -117,7 +117,7 @@ async def test_a_failing_task_group_leaves_the_reader_usable(queue_path: Path) -
         aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
         aiochronicle.open_reader(queue_path) as reader,
     ):
-        with pytest.raises(ExceptionGroup):
+        with pytest.raises(ExceptionGroup):  # noqa: PT012
             async with asyncio.TaskGroup() as group:
                 sleeping = group.create_task(take(reader, 1))
                 await asyncio.sleep(0)
@@ -277,7 +277,7 @@ async def test_limits_of_batches_are_checked(queue: Path) -> None:
     with aiochronicle.open_reader(queue) as reader:
         for wrong in ({"max_messages": 0}, {"max_bytes": 0}, {"max_wait": -1.0}):
             with pytest.raises(InvalidArgument):
-                reader.batches(**wrong)  # type: ignore[arg-type]
+                reader.batches(**wrong)
 
 
 async def test_ways_to_wait_are_checked(queue: Path) -> None:
@@ -289,7 +289,7 @@ async def test_ways_to_wait_are_checked(queue: Path) -> None:
         {"poll_max_us": 2_000_000},
     ):
         with pytest.raises(InvalidArgument):
-            aiochronicle.open_reader(queue, **wrong)  # type: ignore[arg-type]
+            aiochronicle.open_reader(queue, **wrong)
 
 
 @on_both_loops
@@ -389,19 +389,21 @@ async def test_a_closed_reader_says_so(queue: Path) -> None:
 
 @on_both_loops
 async def test_errors_reach_whoever_waits(queue_path: Path) -> None:
-    with aiochronicle.open_writer(queue_path, segment_size=1 << 16) as writer:
-        with aiochronicle.open_reader(queue_path) as reader:
-            waiting = [asyncio.ensure_future(reader.next()) for _ in range(2)]
-            await eventually(lambda: reader.attended)
-            position = writer.position
-            writer.append(b"good")
-            segment = queue_path / "000000000.q"
-            with segment.open("r+b") as file:  # damage what comes next before it is looked at
-                writer.append(b"damaged")
-                file.seek(position.offset + 128 + 64)
-                file.write(b"D")
-            assert (await waiting[0]).payload == b"good"
-            with pytest.raises(aiochronicle.errors.CorruptionError):
-                await asyncio.wait_for(waiting[1], 5)
-            with pytest.raises(aiochronicle.errors.CorruptionError):
-                await reader.next()
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 16) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        waiting = [asyncio.ensure_future(reader.next()) for _ in range(2)]
+        await eventually(lambda: reader.attended)
+        position = writer.position
+        writer.append(b"good")
+        segment = queue_path / "000000000.q"
+        with segment.open("r+b") as file:  # damage what comes next before it is looked at
+            writer.append(b"damaged")
+            file.seek(position.offset + 128 + 64)
+            file.write(b"D")
+        assert (await waiting[0]).payload == b"good"
+        with pytest.raises(aiochronicle.errors.CorruptionError):
+            await asyncio.wait_for(waiting[1], 5)
+        with pytest.raises(aiochronicle.errors.CorruptionError):
+            await reader.next()

@@ -65,21 +65,23 @@ def test_one_reader_in_one_loop_after_the_other(queue_path: Path, loop_name: str
 @pytest.mark.parametrize("loop_name", list(LOOPS))
 def test_debug_mode(queue_path: Path, loop_name: str) -> None:
     async def main() -> None:
-        async with aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer:
-            async with aiochronicle.open_reader(queue_path) as reader:
-                waiting = asyncio.create_task(reader.next())
-                cancelled = asyncio.ensure_future(reader.next())
-                await eventually(lambda: reader.attended)
-                assert "next" in repr(waiting) or "Awaitable" in repr(waiting)
-                cancelled.cancel()
-                writer.append(b"x")
-                assert (await waiting).payload == b"x"
-                await writer.flush()
-                with pytest.raises(TimeoutError):
-                    await reader.next(timeout=0.01)
-                reading = asyncio.ensure_future(anext(reader.batches(max_wait=0.001)))
-                writer.append(b"y")
-                assert len(await reading) == 1
+        async with (
+            aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+            aiochronicle.open_reader(queue_path) as reader,
+        ):
+            waiting = asyncio.create_task(reader.next())
+            cancelled = asyncio.ensure_future(reader.next())
+            await eventually(lambda: reader.attended)
+            assert "next" in repr(waiting) or "Awaitable" in repr(waiting)
+            cancelled.cancel()
+            writer.append(b"x")
+            assert (await waiting).payload == b"x"
+            await writer.flush()
+            with pytest.raises(TimeoutError):
+                await reader.next(timeout=0.01)
+            reading = asyncio.ensure_future(anext(reader.batches(max_wait=0.001)))
+            writer.append(b"y")
+            assert len(await reading) == 1
 
     with asyncio.Runner(loop_factory=LOOPS[loop_name], debug=True) as runner:
         runner.run(main())
@@ -122,22 +124,53 @@ async def test_a_forked_child_has_closed_handles_and_harms_nobody(queue_path: Pa
         os.close(release_write)
 
 
+@pytest.mark.parametrize("loop_name", list(LOOPS))
+def test_a_child_that_closes_its_copy_leaves_the_loop_of_the_parent_alone(
+    queue_path: Path, loop_name: str
+) -> None:
+    async def begin() -> asyncio.Task[bytes]:
+        waiting = asyncio.create_task(read_one(reader))
+        await eventually(lambda: reader.attended)
+        return waiting
+
+    async def end() -> bytes:
+        writer.append(b"for the parent")
+        return await asyncio.wait_for(waiting, 5)
+
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+        asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner,
+    ):
+        waiting = runner.run(begin())
+        pid = os.fork()
+        if pid == 0:
+            try:
+                reader.close()  # the loop's epoll is shared with the parent
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert runner.run(end()) == b"for the parent"
+
+
 @on_both_loops
 async def test_a_forked_child_can_read_and_write_with_handles_of_its_own(
     queue_path: Path, loop_name: str
 ) -> None:
-    with aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer:
-        with aiochronicle.open_reader(queue_path, "parent") as reader:
-            waiting = asyncio.create_task(reader.next())
-            await eventually(lambda: reader.attended)
-            pid = os.fork()
-            if pid == 0:
-                os._exit(child_reads(queue_path, loop_name))
-            await eventually(lambda: writer.statistics().readers_connected == 2, 5)
-            writer.append(b"for both")
-            assert (await asyncio.wait_for(waiting, 5)).payload == b"for both"
-            status = (await asyncio.to_thread(os.waitpid, pid, 0))[1]
-            assert os.waitstatus_to_exitcode(status) == 0
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path, "parent") as reader,
+    ):
+        waiting = asyncio.create_task(reader.next())
+        await eventually(lambda: reader.attended)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(child_reads(queue_path, loop_name))
+        await eventually(lambda: writer.statistics().readers_connected == 2, 5)
+        writer.append(b"for both")
+        assert (await asyncio.wait_for(waiting, 5)).payload == b"for both"
+        status = (await asyncio.to_thread(os.waitpid, pid, 0))[1]
+        assert os.waitstatus_to_exitcode(status) == 0
 
 
 def child_reads(path: Path, loop_name: str) -> int:
@@ -156,19 +189,21 @@ def child_reads(path: Path, loop_name: str) -> int:
 
 @pytest.mark.parametrize("loop_name", list(LOOPS))
 def test_a_hundred_parked_readers_use_no_cpu(queue_path: Path, loop_name: str) -> None:
-    with aiochronicle.open_writer(queue_path, segment_size=1 << 20):
-        with Peer("idle", queue_path, 100, 3, loop_name) as idle:
-            cpu_s, switches = idle.hear().split()
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20),
+        Peer("idle", queue_path, 100, 3, loop_name) as idle,
+    ):
+        cpu_s, switches = idle.hear().split()
     assert float(cpu_s) < 0.03
     assert int(switches) < 30
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 @on_both_loops

@@ -49,14 +49,16 @@ async def test_opening_returns_at_once_and_waiting_waits(queue_path: Path) -> No
 @on_both_loops
 @pytest.mark.parametrize("start", ["committed", "first", "last"])
 async def test_everything_in_a_queue_that_comes_later_is_new(queue_path: Path, start: str) -> None:
-    with aiochronicle.open_reader(
-        queue_path,
-        start=start,  # type: ignore[arg-type]
-        wait_for_queue=True,
-    ) as reader:
-        with aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer:
-            writer.append(b"before anybody looked")
-            assert (await reader.next(timeout=5)).payload == b"before anybody looked"
+    with (
+        aiochronicle.open_reader(
+            queue_path,
+            start=start,  # type: ignore[arg-type]
+            wait_for_queue=True,
+        ) as reader,
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+    ):
+        writer.append(b"before anybody looked")
+        assert (await reader.next(timeout=5)).payload == b"before anybody looked"
 
 
 @on_both_loops
@@ -82,7 +84,7 @@ async def test_the_way_to_the_queue_may_grow_and_shrink(tmp_path: Path) -> None:
 
 @on_both_loops
 async def test_a_directory_that_is_not_yet_a_queue(queue_path: Path) -> None:
-    queue_path.mkdir()
+    os.mkdir(queue_path)  # noqa: PTH102
     with aiochronicle.open_reader(queue_path, wait_for_queue=True) as reader:
         waiting = asyncio.create_task(reader.next())
         await idle_turns()
@@ -110,10 +112,12 @@ async def test_nothing_polls_for_the_queue(tmp_path: Path) -> None:
 
 @on_both_loops
 async def test_a_queue_made_by_another_process(queue_path: Path, loop_name: str) -> None:
-    with Peer("reader", queue_path, "early", loop_name, "wait") as reader:
-        with Peer("writer", queue_path) as writer:
-            writer.ask("append hello")
-            assert await reader.heard() == "hello"
+    with (
+        Peer("reader", queue_path, "early", loop_name, "wait") as reader,
+        Peer("writer", queue_path) as writer,
+    ):
+        writer.ask("append hello")
+        assert await reader.heard() == "hello"
 
 
 @on_both_loops

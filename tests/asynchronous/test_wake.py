@@ -212,21 +212,23 @@ async def until(reader: aiochronicle.Reader, seq: int):  # type: ignore[no-untyp
 async def test_a_stopped_process_goes_on_where_it_was(
     queue_path: Path, loop_name: str, stopped: str
 ) -> None:
-    with Peer("writer", queue_path) as writer:
-        with Peer("reader", queue_path, "patient", loop_name) as reader:
-            deadline = time.monotonic() + 5
-            while writer.ask("readers") != "1":
-                assert time.monotonic() < deadline
-            sleeper = reader if stopped == "reader" else writer
-            sleeper.signal(signal.SIGSTOP)
-            for number in range(50):
-                writer.say(f"append {number}")
-            sleeper.signal(signal.SIGCONT)
-            assert [await reader.heard() for _ in range(50)] == [str(n) for n in range(50)]
-            # Neither takes the pause for the death of the other.
-            for _ in range(50):
-                writer.hear()
-            assert writer.ask("readers") == "1"
+    with (
+        Peer("writer", queue_path) as writer,
+        Peer("reader", queue_path, "patient", loop_name) as reader,
+    ):
+        deadline = time.monotonic() + 5
+        while writer.ask("readers") != "1":
+            assert time.monotonic() < deadline
+        sleeper = reader if stopped == "reader" else writer
+        sleeper.signal(signal.SIGSTOP)
+        for number in range(50):
+            writer.say(f"append {number}")
+        sleeper.signal(signal.SIGCONT)
+        assert [await reader.heard() for _ in range(50)] == [str(n) for n in range(50)]
+        # Neither takes the pause for the death of the other.
+        for _ in range(50):
+            writer.hear()
+        assert writer.ask("readers") == "1"
 
 
 @on_both_loops

@@ -61,8 +61,12 @@ def send_fds(connection: socket.socket, fds: list[int]) -> None:
     connection.sendmsg([b"\x01"], rights)
 
 
+def is_eventfd(fd: int) -> bool:
+    return str(Path(f"/proc/self/fd/{fd}").readlink()) == "anon_inode:[eventfd]"
+
+
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @on_both_loops
@@ -75,7 +79,7 @@ async def test_a_proper_writer_gets_the_eventfd(queue: Path) -> None:
             data, rights, _, _ = await asyncio.to_thread(connection.recvmsg, 16, 64)
             assert data == b"\x01"
             (fd,) = array.array("i", rights[0][2])
-            assert os.readlink(f"/proc/self/fd/{fd}") == "anon_inode:[eventfd]"
+            assert is_eventfd(fd)
             os.close(fd)
             assert not reader.attended  # not before it knows its bit
             connection.send(struct.pack("<I", 5))
@@ -87,7 +91,7 @@ async def test_a_proper_writer_gets_the_eventfd(queue: Path) -> None:
 @on_both_loops
 @pytest.mark.parametrize(
     "case",
-    ["garbage", "empty", "short", "long", "magic", "version", "queue", "name", "unterminated"],
+    ["garbage", "empty", "short", "magic", "version", "queue", "name", "unterminated"],
 )
 async def test_whoever_does_not_say_hello_properly_gets_nothing(queue: Path, case: str) -> None:
     good = hello(queue, b"honest")
@@ -95,15 +99,12 @@ async def test_whoever_does_not_say_hello_properly_gets_nothing(queue: Path, cas
         "garbage": b"\xff" * len(good),
         "empty": b"\0",
         "short": good[:-1],
-        "long": good + b"\0" * 4000,
         "magic": hello(queue, b"honest", magic=1),
         "version": hello(queue, b"honest", version=2),
         "queue": hello(queue.parent, b"honest"),
         "name": hello(queue, b"dishonest"),
         "unterminated": hello(queue, b"h" * NAME_SIZE),
     }[case]
-    if case == "long":  # its end is cut off, which leaves a proper hello: harmless
-        return
     with aiochronicle.open_reader(queue, "honest", start="last") as reader:
         waiting = asyncio.ensure_future(reader.next())
         await asyncio.sleep(0)

@@ -1,0 +1,67 @@
+"""A service: follows a queue of orders, writes a queue of fills, and stops in order on SIGTERM.
+
+    service.py DIRECTORY    # reads DIRECTORY/orders, which may appear later; writes DIRECTORY/fills
+
+What makes a stop harmless, even in the middle of an order: a fill and the commit of its order are
+two synchronous steps, without an await between them, and cancelling the wait for the next order
+takes none. What makes a crash harmless: each fill names its order as its cause, so an order whose
+fill was written but whose commit was not is recognised after the restart.
+"""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import aiochronicle
+from aiochronicle import Message, Reader, Writer
+
+
+async def price(order: Message) -> bytes:
+    """Do the actual work, which may wait for something."""
+    await asyncio.sleep(0.001)
+    return b"filled " + order.payload
+
+
+async def fill_orders(orders: Reader, fills: Writer) -> None:
+    last_filled: int | None = None
+    async for order in orders:
+        if last_filled is None:
+            last_filled = fills.last_cause(order)
+            last_filled = -1 if last_filled is None else last_filled
+        if order.seq > last_filled:
+            fills.append(await price(order), cause=order)
+        orders.commit(order)
+
+
+async def report(orders: Reader, fills: Writer) -> None:
+    while True:
+        await asyncio.sleep(1)
+        print(f"{fills.next_seq} fills, {orders.lag.messages} orders behind", flush=True)
+
+
+async def serve(directory: Path) -> None:
+    loop = asyncio.get_running_loop()
+    async with (
+        aiochronicle.open_writer(directory / "fills") as fills,
+        aiochronicle.open_reader(directory / "orders", "service", wait_for_queue=True) as orders,
+    ):
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(fill_orders(orders, fills)),
+                group.create_task(report(orders, fills)),
+            ]
+
+            def stop() -> None:
+                for task in tasks:
+                    task.cancel()
+
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stop)
+            print("ready", flush=True)
+        durable = await fills.flush()
+    print(f"stopped with {durable} fills on disk")
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1])))
