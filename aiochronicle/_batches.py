@@ -6,7 +6,7 @@ synchronous step. So a cancelled ``__anext__`` has lost nothing, and the iterato
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Self, Union
+from typing import TYPE_CHECKING, Self
 
 from aiochronicle._hot import Message
 from aiochronicle.errors import InvalidArgument
@@ -23,7 +23,7 @@ class Batches:
 
     def __init__(
         self,
-        reader: "Union[Reader, FanIn]",
+        reader: "Reader | FanIn",
         max_messages: int,
         max_bytes: int | None,
         max_wait: float | None,

@@ -107,7 +107,7 @@ def idle(path: str, readers: str, seconds: str, loop_name: str) -> None:
     async def main() -> None:
         queues = [aiochronicle.open_reader(path) for _ in range(int(readers))]
         tasks = [asyncio.ensure_future(queue.next()) for queue in queues]
-        while not all(queue.attended for queue in queues):  # noqa: ASYNC110
+        while not all(queue.attended for queue in queues):
             await asyncio.sleep(0.01)
         say("open")
         await asyncio.sleep(0.5)  # the bells that rang when the writer connected

@@ -1,7 +1,6 @@
 """R11: cancelling anywhere loses nothing, doubles nothing, and leaves everything usable."""
 
 # A comprehension would lose what it has when it is cancelled.
-# ruff: noqa: PERF401
 
 import asyncio
 import random

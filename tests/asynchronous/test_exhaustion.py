@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aiochronicle._engine import ffi, lib
-
 import aiochronicle
+from aiochronicle._engine import ffi, lib
 from asynchronous.both_loops import on_both_loops
 from asynchronous.peers import Peer, eventually
 

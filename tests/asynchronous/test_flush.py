@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
-from aiochronicle._engine import ffi, lib
 
 import aiochronicle
 from aiochronicle import Batch, Capacity
+from aiochronicle._engine import ffi, lib
 from aiochronicle.errors import CapacityTimeout, QueueFull
 from asynchronous.both_loops import on_both_loops
 from asynchronous.peers import eventually
@@ -126,7 +126,7 @@ async def test_drain_waits_for_the_slowest_live_reader(queue_path: Path) -> None
             aiochronicle.open_reader(queue_path, "quick") as quick,
             aiochronicle.open_reader(queue_path, "slow") as slow,
         ):
-            with pytest.raises(QueueFull):  # noqa: PT012
+            with pytest.raises(QueueFull):
                 for _ in range(1000):
                     writer.append(b"x" * 100)
             draining = asyncio.create_task(writer.drain())

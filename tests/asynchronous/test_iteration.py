@@ -117,7 +117,7 @@ async def test_a_failing_task_group_leaves_the_reader_usable(queue_path: Path) -
         aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
         aiochronicle.open_reader(queue_path) as reader,
     ):
-        with pytest.raises(ExceptionGroup):  # noqa: PT012
+        with pytest.raises(ExceptionGroup):
             async with asyncio.TaskGroup() as group:
                 sleeping = group.create_task(take(reader, 1))
                 await asyncio.sleep(0)

@@ -99,7 +99,7 @@ def test_a_thread_is_woken_across_processes(queue_path: Path) -> None:
 def test_a_signal_interrupts_a_wait(queue_path: Path) -> None:
     aiochronicle.open_writer(queue_path, segment_size=1 << 20).close()
 
-    class Interrupted(Exception):  # noqa: N818
+    class Interrupted(Exception):
         pass
 
     def interrupt(*_: object) -> None:
