@@ -10,10 +10,18 @@ typedef struct {
 
 static const pollable_ops_t reader_ops;
 
+/* What an object holds that was never initialised: a closed reader, so that every call has an answer. */
+static ac_reader_t nobody = {.state = 1};
+
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     (void)args;
     (void)keywords;
-    return type->tp_alloc(type, 0);
+    ReaderObject *self = (ReaderObject *)type->tp_alloc(type, 0);
+    if (self) {
+        self->reader = &nobody;
+        self->base.ops = &reader_ops;
+    }
+    return (PyObject *)self;
 }
 
 static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
@@ -25,7 +33,7 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "KUKKIKK", names, &address, &source, &queue_id,
                                      &commit_every, &burst, &spin_ns, &poll_max_ns))
         return -1;
-    if (self->reader) {
+    if (self->reader != &nobody) {
         PyErr_SetString(PyExc_RuntimeError, "reader is initialised already");
         return -1;
     }
@@ -33,7 +41,6 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
     self->source = Py_NewRef(source);
     self->queue_id = queue_id;
     self->commit_every = commit_every;
-    self->base.ops = &reader_ops;
     self->base.burst = burst;
     self->base.spin_ns = spin_ns;
     self->base.poll_max_ns = poll_max_ns;
@@ -54,8 +61,8 @@ static void reader_dealloc(ReaderObject *self) {
     if (pollable_leave_loop(&self->base) < 0) PyErr_WriteUnraisable(NULL);
     reader_clear(self);
     ac_reader_t *reader = self->reader;
-    self->reader = NULL;
-    if (reader) {
+    self->reader = &nobody;
+    if (reader != &nobody) {
         Py_BEGIN_ALLOW_THREADS;
         ac_reader_free(reader);
         Py_END_ALLOW_THREADS;

@@ -39,10 +39,21 @@ static void end_slow(WriterObject *self) {
     PyThread_release_lock(self->turn);
 }
 
+/* What an object holds that was never initialised: a closed writer, so that every call has an answer. */
+static ac_writer_t nobody = {.state = AC_STATE_CLOSED,
+                             .mutex = PTHREAD_MUTEX_INITIALIZER,
+                             .sync_mutex = PTHREAD_MUTEX_INITIALIZER};
+
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     (void)args;
     (void)keywords;
-    return type->tp_alloc(type, 0);
+    WriterObject *self = (WriterObject *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    self->writer = &nobody;
+    self->turn = PyThread_allocate_lock();
+    if (self->turn) return (PyObject *)self;
+    Py_DECREF(self);
+    return PyErr_NoMemory();
 }
 
 static int writer_init(WriterObject *self, PyObject *args, PyObject *keywords) {
@@ -50,13 +61,8 @@ static int writer_init(WriterObject *self, PyObject *args, PyObject *keywords) {
     unsigned long long address;
     PyObject *clock;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "KO", names, &address, &clock)) return -1;
-    if (self->writer) {
+    if (self->writer != &nobody) {
         PyErr_SetString(PyExc_RuntimeError, "writer is initialised already");
-        return -1;
-    }
-    self->turn = PyThread_allocate_lock();
-    if (!self->turn) {
-        PyErr_NoMemory();
         return -1;
     }
     self->clock = clock == Py_None ? NULL : Py_NewRef(clock);
@@ -66,8 +72,8 @@ static int writer_init(WriterObject *self, PyObject *args, PyObject *keywords) {
 
 static void writer_dealloc(WriterObject *self) {
     ac_writer_t *writer = self->writer;
-    self->writer = NULL;
-    if (writer) {
+    self->writer = &nobody;
+    if (writer != &nobody) {
         Py_BEGIN_ALLOW_THREADS;
         ac_writer_free(writer);
         Py_END_ALLOW_THREADS;

@@ -1,0 +1,39 @@
+"""Objects that were never initialised answer like closed ones instead of crashing."""
+
+import pytest
+
+import aiochronicle
+from aiochronicle import errors
+
+
+def test_reader_without_a_handle_is_closed() -> None:
+    reader = aiochronicle.Reader.__new__(aiochronicle.Reader)
+    assert reader.closed
+    with pytest.raises(errors.ClosedError):
+        reader.poll()
+    with pytest.raises(errors.ClosedError):
+        next(iter(reader))
+    with pytest.raises(errors.ClosedError):
+        reader.commit()
+    assert reader.statistics().messages == 0
+    reader.close()
+
+
+def test_writer_without_a_handle_is_closed() -> None:
+    writer = aiochronicle.Writer.__new__(aiochronicle.Writer)
+    assert writer.closed
+    with pytest.raises(errors.ClosedError):
+        writer.append(b"x")
+    with pytest.raises(errors.ClosedError):
+        writer.append_many([b"x"])
+    with pytest.raises(errors.ClosedError):
+        writer.heartbeat()
+    assert writer.statistics().messages == 0
+    writer.close()
+
+
+async def test_awaiting_a_reader_without_a_handle_ends_at_once() -> None:
+    reader = aiochronicle.Reader.__new__(aiochronicle.Reader)
+    assert [message async for message in reader] == []
+    with pytest.raises(errors.ClosedError):
+        await reader.next()
