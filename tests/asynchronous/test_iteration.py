@@ -138,7 +138,8 @@ async def test_aclosing(queue_path: Path) -> None:
             async with contextlib.aclosing(reader.batches()) as batches:
                 writer.append(b"y")
                 assert [m.payload for m in await anext(batches)] == [b"y"]
-            assert not reader.closed
+            usable_after_batches = not reader.closed
+        assert usable_after_batches
         assert reader.closed
     assert writer.closed
 
