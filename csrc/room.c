@@ -156,6 +156,7 @@ void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset) {
     writer->segment_first_seq = writer->seq;
     writer->timestamp_limit = UINT64_MAX;
     writer->last_record = 0;
+    writer->soiled = 0;
     ac_store_release_u64(&writer->offset, offset);
     ac_control_set_position(writer->control, map->segment, offset);
 }
