@@ -138,6 +138,11 @@ static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t
         *why = "header check fails";
         return AC_RECORD_BAD;
     }
+    if (AC_UNLIKELY(!(header.flags & AC_FLAG_OURS)) &&
+        AC_UNLIKELY(header.epoch | header.header_check)) {
+        *why = "carries our check without saying so";
+        return AC_RECORD_BAD;
+    }
     if (check == AC_CHECK_PAYLOAD && AC_LIKELY(header.type_id != AC_TYPE_PADDING) &&
         AC_UNLIKELY(ac_crc32(at + AC_HEADER_SIZE, length) != header.checksum)) {
         *why = "payload checksum fails";
