@@ -96,13 +96,19 @@ static int catalogue_extend_tail(ac_reader_t *reader, ac_error_t *err) {
 
 /* ---- seeking ---- */
 
+/* What lies in a broken segment cannot be known: it is the answer when the value may be in there, so that
+ * the reader meets the damage instead of passing it by. */
 static const ac_index_t *first_reaching(const ac_reader_t *reader, int by_time, uint64_t value) {
+    const ac_index_t *broken = NULL;
     for (size_t i = 0; i < reader->catalogue_count; i++) {
         const ac_index_t *index = &reader->catalogue[i];
-        if (index->count > 0 && (by_time ? index->max_ts_ns : index->max_seq) >= value)
-            return index;
+        if (index->count > 0 && (by_time ? index->max_ts_ns : index->max_seq) >= value) {
+            int starts_later = (by_time ? index->min_ts_ns : index->min_seq) > value;
+            return broken && starts_later ? broken : index;
+        }
+        if (index->broken) broken = index;
     }
-    return NULL;
+    return broken;
 }
 
 /* Walks from the index's hint to the first record at or after the value. */
