@@ -41,6 +41,16 @@ void ac_os_set_hook(ac_os_hook_t hook, void *context) {
     __atomic_store_n(&injected.hook, hook, __ATOMIC_SEQ_CST);
 }
 
+int ac_os_inject(void *context, int call, const char *path, int fd, uint64_t offset,
+                 uint64_t length) {
+    ac_injection_t *injection = context;
+    (void)path, (void)fd, (void)offset, (void)length;
+    if (injection->call >= 0 && injection->call != call) return 0;
+    uint64_t number = __atomic_add_fetch(&injection->seen, 1, __ATOMIC_RELAXED);
+    int chosen = number >= injection->first && number - injection->first < injection->times;
+    return chosen ? injection->answer : 0;
+}
+
 static const char *const call_names[AC_CALL_COUNT] = {
     [AC_CALL_OPEN] = "open",         [AC_CALL_STAT] = "stat",       [AC_CALL_MKDIR] = "mkdir",
     [AC_CALL_RENAME] = "rename",     [AC_CALL_UNLINK] = "unlink",   [AC_CALL_ALLOCATE] = "allocate",
@@ -69,6 +79,15 @@ static int fault(enum ac_call call, const char *path, int fd, uint64_t offset, u
     if (AC_LIKELY(hook == NULL)) return 0;
     void *context = __atomic_load_n(&injected.context, __ATOMIC_ACQUIRE);
     return hook(context, (int)call, path, fd, offset, length);
+}
+
+/* For calls that transfer bytes: the same, and *length is what may be transferred. */
+static int fault_transfer(enum ac_call call, int fd, uint64_t offset, size_t *length) {
+    int injected_errno = fault(call, NULL, fd, offset, *length);
+    if (AC_LIKELY(injected_errno >= 0)) return injected_errno;
+    size_t most = (size_t)-(int64_t)injected_errno;
+    if (most < *length) *length = most;
+    return 0;
 }
 
 /* Runs `expression` as the given call: consults the hook first, retries EINTR from either. */
@@ -222,10 +241,13 @@ int ac_os_copy(int from_fd, int to_fd, uint64_t length) {
 int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset) {
     size_t done = 0;
     while (done < length) {
-        ssize_t got;
-        CALL_VALUE(got, AC_CALL_READ, NULL, fd, offset + done, length - done,
-                   pread(fd, (char *)buffer + done, length - done, (off_t)(offset + done)));
-        if (got < 0) return (int)got;
+        size_t step = length - done;
+        int injected_errno = fault_transfer(AC_CALL_READ, fd, offset + done, &step);
+        if (injected_errno == EINTR) continue;
+        if (injected_errno) return -injected_errno;
+        ssize_t got = pread(fd, (char *)buffer + done, step, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -errno;
         if (got == 0) break;
         done += (size_t)got;
     }
@@ -235,10 +257,13 @@ int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset) {
 int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset) {
     size_t done = 0;
     while (done < length) {
-        ssize_t put;
-        CALL_VALUE(put, AC_CALL_WRITE, NULL, fd, offset + done, length - done,
-                   pwrite(fd, (const char *)buffer + done, length - done, (off_t)(offset + done)));
-        if (put < 0) return (int)put;
+        size_t step = length - done;
+        int injected_errno = fault_transfer(AC_CALL_WRITE, fd, offset + done, &step);
+        if (injected_errno == EINTR) continue;
+        if (injected_errno) return -injected_errno;
+        ssize_t put = pwrite(fd, (const char *)buffer + done, step, (off_t)(offset + done));
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return -errno;
         if (put == 0) return -EIO;
         done += (size_t)put;
     }
@@ -271,11 +296,11 @@ void ac_os_unmap(void *base, uint64_t length) {
     if (base) munmap(base, length);
 }
 
-int ac_os_map_sync(void *base, uint64_t offset, uint64_t length) {
+int ac_os_map_sync(void *base, int fd, uint64_t offset, uint64_t length) {
     uint64_t page = 4096;
     uint64_t from = offset & ~(page - 1);
     int rc;
-    CALL(rc, AC_CALL_SYNC_MAP, NULL, -1, from, length + (offset - from),
+    CALL(rc, AC_CALL_SYNC_MAP, NULL, fd, from, length + (offset - from),
          msync((char *)base + from, length + (offset - from), MS_SYNC));
     return rc;
 }

@@ -110,6 +110,23 @@ int ac_reader_finished_segment(const ac_reader_t *reader) {
     return reader->size - reader->offset < AC_HEADER_SIZE && !next_is_spare(reader);
 }
 
+/* The oldest segment behind `id`: 1 = found, 0 = there is none; *found is then the newest of all, or
+ * `id` itself in an empty queue. */
+static int first_segment_after(ac_reader_t *reader, uint64_t id, uint32_t *found, ac_error_t *err) {
+    uint32_t *ids = NULL;
+    size_t count = 0, i = 0;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_list(&reader->dir, dir_fd, &ids, &count, err);
+    ac_os_close(dir_fd);
+    if (rc != AC_OK) return rc;
+    while (i < count && ids[i] <= id)
+        i++;
+    *found = i < count ? ids[i] : count > 0 ? ids[count - 1] : (uint32_t)id;
+    free(ids);
+    return i < count;
+}
+
 /* 1 entered, 0 not there. */
 static int enter_next(ac_reader_t *reader, uint32_t next, ac_error_t *err) {
     uint32_t continued = reader->continued;
@@ -140,19 +157,14 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
     if (rc != 0) return rc;
     /* Not there: still to come, or removed? Only later segments can tell. */
     if (ac_load_acquire_u32(&reader->control->current_segment) <= next && reader->map) return 0;
-    uint32_t first = 0, last = 0;
-    size_t count = 0;
-    int dir_fd = ac_directory_open(&reader->dir, err);
-    if (dir_fd < 0) return dir_fd;
-    rc = ac_segment_bounds(&reader->dir, dir_fd, &first, &last, &count, err);
-    ac_os_close(dir_fd);
-    if (rc != AC_OK) return rc;
-    if (count == 0 || last <= next) return 0;
+    uint32_t later;
+    rc = first_segment_after(reader, next, &later, err);
+    if (rc <= 0) return rc;
     /* Later ones are there, so by now it was too, unless it is gone. */
     rc = enter_next(reader, next, err);
     if (rc != 0) return rc;
-    return position_lost(reader, next, AC_SEGMENT_DATA, first > next ? first : last,
-                         AC_SEGMENT_DATA, "the segment to be read next was removed", err);
+    return position_lost(reader, next, AC_SEGMENT_DATA, later, AC_SEGMENT_DATA,
+                         "the segment to be read next was removed", err);
 }
 
 /* ---- the slow path of next ---- */
@@ -238,15 +250,28 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     const char *why;
     if (reader->map && ac_map_is_cut(reader->map))
         return fail_at(reader, AC_E_GONE, reader->offset, CUT, err);
+    if (ac_map_is_cut(reader->control_map))
+        return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
+                       "control.meta was cut by another program");
     if (reader->map && reader->size < reader->segment_size &&
         reader->size - reader->offset < AC_HEADER_SIZE && !reader->skip_corrupt)
         return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
-    if (reader->map) {
-        if (!ac_reader_finished_segment(reader)) return 0;
+    int full = !reader->map || reader->size - reader->offset < AC_HEADER_SIZE;
+    if (full) {
+        if (reader->map && !ac_reader_finished_segment(reader)) return 0;
+    } else {
+        /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
+        int finished = ac_segment_sealed(reader->map) || reader->segment < reader->durable.segment;
+        uint64_t end = finished                                     ? ac_segment_end(reader->map)
+                       : reader->segment == reader->durable.segment ? reader->durable.offset
+                                                                    : 0;
+        if (!finished && reader->offset >= end) return 0;
         /* Committed between our look at the record and our look at the seal? */
         if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
                               AC_CHECK_HEADER, &message, &why) != AC_RECORD_NONE)
             return 1;
+        if (reader->offset < end)
+            return fail_at(reader, AC_E_CORRUPT, reader->offset, "a record is missing here", err);
     }
     return advance(reader, err);
 }
@@ -265,6 +290,10 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
         if (found == AC_RECORD_NONE) {
             rc = at_gap(reader, err);
             if (rc == 0) return 0;
+            if (rc == AC_E_CORRUPT && reader->skip_corrupt) {
+                skip_corrupt(reader);
+                rc = 1;
+            }
         } else if (found == AC_RECORD_GOOD && out->type_id == AC_TYPE_PADDING) {
             reader->offset += ac_record_size(out->length);
             rc = 1;
@@ -480,18 +509,26 @@ static int within_segment(ac_reader_t *reader, uint64_t offset, uint64_t *end, a
 }
 
 static int lost_segment(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
-    uint32_t first = 0, last = 0;
-    size_t count = 0;
-    int dir_fd = ac_directory_open(&reader->dir, err);
-    if (dir_fd < 0) return dir_fd;
-    int rc = ac_segment_bounds(&reader->dir, dir_fd, &first, &last, &count, err);
-    ac_os_close(dir_fd);
-    if (rc != AC_OK) return rc;
-    if (count == 0 && segment == 0 && offset == AC_SEGMENT_DATA) return AC_OK; /* nothing yet */
-    return position_lost(reader, segment, offset, segment > last ? last : first, AC_SEGMENT_DATA,
-                         segment > last ? "the position lies behind the end of the queue"
-                                        : "the segment of the position was removed",
-                         err);
+    uint32_t nearest;
+    uint64_t end;
+    int removed = first_segment_after(reader, segment, &nearest, err);
+    if (removed < 0) return removed;
+    if (removed)
+        return position_lost(reader, segment, offset, nearest, AC_SEGMENT_DATA,
+                             "the segment of the position was removed", err);
+    if (nearest == segment && segment == 0 && offset == AC_SEGMENT_DATA)
+        return AC_OK; /* nothing yet */
+    int rc = ac_reader_enter(reader, nearest, AC_SEGMENT_DATA, err);
+    if (rc == AC_OK) {
+        rc = within_segment(reader, AC_SEGMENT_DATA, &end, err);
+    } else if (rc == AC_E_NOT_FOUND) { /* the queue has become empty */
+        nearest = 0;
+        end = AC_SEGMENT_DATA;
+        rc = AC_OK;
+    }
+    if (rc < 0) return rc;
+    return position_lost(reader, segment, offset, nearest, end,
+                         "the position lies behind the end of the queue", err);
 }
 
 int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
@@ -615,6 +652,7 @@ static int open_control(ac_reader_t *reader, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
     int rc = ac_control_open(&reader->dir, dir_fd, 2, !reader->pending, &reader->control_map, err);
+    ac_durable_read(&reader->dir, dir_fd, &reader->durable);
     ac_os_close(dir_fd);
     reader->half_made = rc == AC_E_NOT_FOUND && err && err->sys_errno == EAGAIN;
     if (rc == AC_E_NOT_FOUND)

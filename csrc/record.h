@@ -140,7 +140,7 @@ static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t
         *why = "unknown record version";
         return AC_RECORD_BAD;
     }
-    if (AC_UNLIKELY(!(flags & AC_FLAG_OURS)) && (flags | epoch)) {
+    if (AC_UNLIKELY(!(flags & AC_FLAG_OURS)) && (flags | epoch | (uint32_t)(words[7] >> 32))) {
         *why = "bytes of ours without the flag that announces them";
         return AC_RECORD_BAD;
     }

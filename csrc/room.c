@@ -152,10 +152,17 @@ void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset) {
     writer->segment_first_seq = writer->seq;
     writer->timestamp_limit = UINT64_MAX;
     writer->last_record = 0;
-    ac_store_release_u64(&writer->control->last_record,
-                         0); /* it names a place in the old segment */
+    /* It names a place in the old segment. */
+    ac_store_release_u64(&writer->control->last_record, 0);
+    writer->soiled = 0;
     ac_store_release_u64(&writer->offset, offset);
     ac_control_set_position(writer->control, map->segment, offset);
+}
+
+static uint64_t behind_last_record(const ac_writer_t *writer) {
+    if (writer->last_record < AC_SEGMENT_DATA) return AC_SEGMENT_DATA;
+    uint32_t commit_len = ac_record_load_commit(writer->base + writer->last_record);
+    return commit_len ? writer->last_record + ac_record_size(commit_len - 1) : AC_SEGMENT_DATA;
 }
 
 /* Leaves the active segment: the next one is in place before this one says that it is finished. */
@@ -171,6 +178,7 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     ac_map_t *old = writer->map;
     sealing->map = old;
     sealing->end = writer->offset;
+    sealing->sealed_end = behind_last_record(writer);
     sealing->synced = writer->synced;
     sealing->next_seq = writer->seq;
     *writer->sealing_tail = sealing;
@@ -183,7 +191,7 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     ac_writer_enter(writer, writer->map, AC_SEGMENT_DATA); /* map and offset change together */
     /* Still under the mutex: a flush that finds the new segment may note it as durable, and recovery
      * starts there, so the way to it has to be open. */
-    ac_segment_seal(old);
+    ac_segment_seal(old, sealing->sealed_end);
     pthread_mutex_unlock(&writer->mutex);
     ac_count_u64(&writer->rolls, 1);
     if (writer->config.inline_housekeeping) return ac_writer_seal_pending(writer, err);
@@ -266,6 +274,8 @@ static int may_append(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
                        (unsigned long long)writer->last_timestamp_ns);
     if (ac_map_is_cut(writer->map))
         return ac_fail(err, AC_E_GONE, 0, path, 0, "the active segment was cut by another program");
+    if (ac_map_is_cut(writer->control_map))
+        return ac_fail(err, AC_E_GONE, 0, path, 0, "control.meta was cut by another program");
     return AC_OK;
 }
 

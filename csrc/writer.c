@@ -175,7 +175,7 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
         writer->attended = ac_doorman_attend(&writer->callers, &writer->dir, NULL) == AC_OK;
     ac_store_release_u64(&writer->control->signalling_epoch, writer->attended ? epoch : 0);
     /* The epoch must never be used twice, so it is on disk before the first record that carries it. */
-    rc = ac_os_map_sync(writer->control_map->base, 0, AC_CONTROL_SIZE);
+    rc = ac_os_map_sync(writer->control_map->base, -1, 0, AC_CONTROL_SIZE);
     if (rc == 0) rc = ac_os_sync_dir(writer->dir_fd);
     return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "control.meta", "cannot sync") : AC_OK;
 }
@@ -392,6 +392,8 @@ void ac_writer_abort(ac_writer_t *writer) {
     writer->reserved = 0;
     if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN) return;
     memset(writer->base + writer->offset + AC_HEADER_SIZE, 0, length);
+    uint64_t end = writer->offset + ac_record_size(length);
+    if (end > writer->soiled) writer->soiled = end;
     ac_writer_set_limits(writer);
 }
 
@@ -570,11 +572,17 @@ static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
                         .next_seq = writer->seq,
                         .last_timestamp_ns = writer->last_timestamp_ns,
                         .last_record = writer->last_record};
-    int rc = ac_writer_write_durable(writer, clean.segment, clean.offset);
+    /* Bytes of an aborted reservation may be on disk, and the zeros that replaced them not: whoever
+     * believes the clean marker would append in front of them. */
+    int rc = 0;
+    if (writer->soiled > writer->offset)
+        rc = ac_os_map_sync(writer->map->base, writer->map->fd, writer->offset,
+                            writer->soiled - writer->offset);
+    if (rc == 0) rc = ac_writer_write_durable(writer, clean.segment, clean.offset);
     if (rc == 0) rc = ac_os_sync(writer->index_fd);
     if (rc == 0) {
         ac_clean_store(writer->control, &clean);
-        rc = ac_os_map_sync(writer->control_map->base, 0, AC_CONTROL_SIZE);
+        rc = ac_os_map_sync(writer->control_map->base, -1, 0, AC_CONTROL_SIZE);
     }
     return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot mark the queue as closed")
                   : AC_OK;

@@ -25,9 +25,10 @@ enum ac_state { AC_STATE_OPEN = 0, AC_STATE_CLOSED = 1, AC_STATE_FORKED = 2 };
 /* A segment that was rolled away from and is not yet synced, indexed and let go. */
 typedef struct ac_sealing {
     ac_map_t *map;
-    uint64_t end;      /* behind its last record */
-    uint64_t synced;   /* everything before is on disk */
-    uint64_t next_seq; /* of the record after its last */
+    uint64_t end;        /* where the writer left it */
+    uint64_t sealed_end; /* behind its last record; after a repair that is not the same */
+    uint64_t synced;     /* everything before is on disk */
+    uint64_t next_seq;   /* of the record after its last */
     int seal_synced;
     struct ac_sealing *next;
 } ac_sealing_t;
@@ -53,6 +54,7 @@ struct ac_writer {
     uint64_t segment_first_seq;
     uint64_t last_record;
     uint64_t reserved;       /* payload length + 1 of the open reservation; 0 = none */
+    uint64_t soiled;         /* aborted reservations wrote into the active segment up to here */
     uint64_t capacity_known; /* logical position up to which capacity is known to allow */
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
     uint64_t refused_bytes;
