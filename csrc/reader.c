@@ -89,6 +89,23 @@ static int position_lost(ac_reader_t *reader, uint64_t segment, uint64_t offset,
     return rc;
 }
 
+/* The oldest segment behind `id`: 1 = found, 0 = there is none; *found is then the newest of all, or
+ * `id` itself in an empty queue. */
+static int first_segment_after(ac_reader_t *reader, uint64_t id, uint32_t *found, ac_error_t *err) {
+    uint32_t *ids = NULL;
+    size_t count = 0, i = 0;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_list(&reader->dir, dir_fd, &ids, &count, err);
+    ac_os_close(dir_fd);
+    if (rc != AC_OK) return rc;
+    while (i < count && ids[i] <= id)
+        i++;
+    *found = i < count ? ids[i] : count > 0 ? ids[count - 1] : (uint32_t)id;
+    free(ids);
+    return i < count;
+}
+
 /* Is the next segment one that was prepared in advance and that nobody has entered? Its file may be
  * removed again when the writer ends, and another one appear under its name. */
 static int next_is_spare(const ac_reader_t *reader) {
@@ -108,23 +125,6 @@ static int next_is_spare(const ac_reader_t *reader) {
 int ac_reader_finished_segment(const ac_reader_t *reader) {
     if (ac_segment_sealed(reader->map)) return 1;
     return reader->size - reader->offset < AC_HEADER_SIZE && !next_is_spare(reader);
-}
-
-/* The oldest segment behind `id`: 1 = found, 0 = there is none; *found is then the newest of all, or
- * `id` itself in an empty queue. */
-static int first_segment_after(ac_reader_t *reader, uint64_t id, uint32_t *found, ac_error_t *err) {
-    uint32_t *ids = NULL;
-    size_t count = 0, i = 0;
-    int dir_fd = ac_directory_open(&reader->dir, err);
-    if (dir_fd < 0) return dir_fd;
-    int rc = ac_segment_list(&reader->dir, dir_fd, &ids, &count, err);
-    ac_os_close(dir_fd);
-    if (rc != AC_OK) return rc;
-    while (i < count && ids[i] <= id)
-        i++;
-    *found = i < count ? ids[i] : count > 0 ? ids[count - 1] : (uint32_t)id;
-    free(ids);
-    return i < count;
 }
 
 /* 1 entered, 0 not there. */
@@ -158,8 +158,8 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
     /* Not there: still to come, or removed? Only later segments can tell. */
     if (ac_load_acquire_u32(&reader->control->current_segment) <= next && reader->map) return 0;
     uint32_t later;
-    rc = first_segment_after(reader, next, &later, err);
-    if (rc <= 0) return rc;
+    int removed = first_segment_after(reader, next, &later, err);
+    if (removed <= 0) return removed;
     /* Later ones are there, so by now it was too, unless it is gone. */
     rc = enter_next(reader, next, err);
     if (rc != 0) return rc;
@@ -256,12 +256,10 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     if (reader->map && reader->size < reader->segment_size &&
         reader->size - reader->offset < AC_HEADER_SIZE && !reader->skip_corrupt)
         return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
-    int full = !reader->map || reader->size - reader->offset < AC_HEADER_SIZE;
-    if (full) {
-        if (reader->map && !ac_reader_finished_segment(reader)) return 0;
-    } else {
+    if (reader->map) {
         /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
-        int finished = ac_segment_sealed(reader->map) || reader->segment < reader->durable.segment;
+        int finished =
+            ac_reader_finished_segment(reader) || reader->segment < reader->durable.segment;
         uint64_t end = finished                                     ? ac_segment_end(reader->map)
                        : reader->segment == reader->durable.segment ? reader->durable.offset
                                                                     : 0;
