@@ -467,7 +467,8 @@ AC_API uint64_t ac_clock_ns(void);
 
 /* Fault injection and observation of system calls, for tests: `hook` runs before each system call of
  * the engine with the call's number, its path or NULL, and the file range; it returns 0 to let it
- * happen or an errno to fail it with. NULL removes it. */
+ * happen or an errno to fail it with; for read and write also -n, to let at most n bytes through.
+ * NULL removes it. */
 typedef int (*ac_os_hook_t)(void *context, int call, const char *path, int fd, uint64_t offset,
                             uint64_t length);
 AC_API void ac_os_set_hook(ac_os_hook_t hook, void *context);

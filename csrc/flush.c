@@ -46,7 +46,7 @@ static int poison(ac_writer_t *writer, int negative_errno, const char *what, ac_
 static int sync_range(ac_writer_t *writer, ac_map_t *map, uint64_t from, uint64_t to,
                       ac_error_t *err) {
     if (from >= to) return AC_OK;
-    int rc = ac_map_is_cut(map) ? -EIO : ac_os_map_sync(map->base, from, to - from);
+    int rc = ac_map_is_cut(map) ? -EIO : ac_os_map_sync(map->base, map->fd, from, to - from);
     pthread_mutex_lock(&writer->mutex);
     writer->syncs++;
     pthread_mutex_unlock(&writer->mutex);

@@ -71,6 +71,15 @@ static int fault(enum ac_call call, const char *path, int fd, uint64_t offset, u
     return hook(context, (int)call, path, fd, offset, length);
 }
 
+/* For calls that transfer bytes: the same, and *length is what may be transferred. */
+static int fault_transfer(enum ac_call call, int fd, uint64_t offset, size_t *length) {
+    int injected_errno = fault(call, NULL, fd, offset, *length);
+    if (AC_LIKELY(injected_errno >= 0)) return injected_errno;
+    size_t most = (size_t)-(int64_t)injected_errno;
+    if (most < *length) *length = most;
+    return 0;
+}
+
 /* Runs `expression` as the given call: consults the hook first, retries EINTR from either. */
 #define CALL(result, call, path, fd, offset, length, expression)                                   \
     do {                                                                                           \
@@ -222,10 +231,13 @@ int ac_os_copy(int from_fd, int to_fd, uint64_t length) {
 int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset) {
     size_t done = 0;
     while (done < length) {
-        ssize_t got;
-        CALL_VALUE(got, AC_CALL_READ, NULL, fd, offset + done, length - done,
-                   pread(fd, (char *)buffer + done, length - done, (off_t)(offset + done)));
-        if (got < 0) return (int)got;
+        size_t step = length - done;
+        int injected_errno = fault_transfer(AC_CALL_READ, fd, offset + done, &step);
+        if (injected_errno == EINTR) continue;
+        if (injected_errno) return -injected_errno;
+        ssize_t got = pread(fd, (char *)buffer + done, step, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -errno;
         if (got == 0) break;
         done += (size_t)got;
     }
@@ -235,10 +247,13 @@ int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset) {
 int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset) {
     size_t done = 0;
     while (done < length) {
-        ssize_t put;
-        CALL_VALUE(put, AC_CALL_WRITE, NULL, fd, offset + done, length - done,
-                   pwrite(fd, (const char *)buffer + done, length - done, (off_t)(offset + done)));
-        if (put < 0) return (int)put;
+        size_t step = length - done;
+        int injected_errno = fault_transfer(AC_CALL_WRITE, fd, offset + done, &step);
+        if (injected_errno == EINTR) continue;
+        if (injected_errno) return -injected_errno;
+        ssize_t put = pwrite(fd, (const char *)buffer + done, step, (off_t)(offset + done));
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return -errno;
         if (put == 0) return -EIO;
         done += (size_t)put;
     }
@@ -271,11 +286,11 @@ void ac_os_unmap(void *base, uint64_t length) {
     if (base) munmap(base, length);
 }
 
-int ac_os_map_sync(void *base, uint64_t offset, uint64_t length) {
+int ac_os_map_sync(void *base, int fd, uint64_t offset, uint64_t length) {
     uint64_t page = 4096;
     uint64_t from = offset & ~(page - 1);
     int rc;
-    CALL(rc, AC_CALL_SYNC_MAP, NULL, -1, from, length + (offset - from),
+    CALL(rc, AC_CALL_SYNC_MAP, NULL, fd, from, length + (offset - from),
          msync((char *)base + from, length + (offset - from), MS_SYNC));
     return rc;
 }

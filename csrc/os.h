@@ -70,7 +70,8 @@ int ac_os_sync_dir(int dir);
 
 void *ac_os_map(int fd, uint64_t length, int writable, int *error); /* NULL and *error on failure */
 void ac_os_unmap(void *base, uint64_t length);
-int ac_os_map_sync(void *base, uint64_t offset, uint64_t length);
+/* `fd` tells the hook which file it is, if the caller has it open; else -1. */
+int ac_os_map_sync(void *base, int fd, uint64_t offset, uint64_t length);
 int ac_os_map_dontfork(void *base, uint64_t length);
 int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable);
 int ac_os_memlock(void *base, uint64_t length);

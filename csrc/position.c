@@ -163,7 +163,7 @@ void ac_position_get(ac_position_t *position, uint64_t *segment, uint64_t *offse
 }
 
 int ac_position_sync(ac_position_t *position) {
-    return ac_os_map_sync(position->map->base, 0, AC_POSITION_SIZE);
+    return ac_os_map_sync(position->map->base, -1, 0, AC_POSITION_SIZE);
 }
 
 void ac_position_close(ac_position_t *position) {

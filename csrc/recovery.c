@@ -283,7 +283,7 @@ static int open_full(const walk_t *walk, uint32_t id, ac_map_t **map, ac_error_t
 }
 
 static int sync_map(const walk_t *walk, ac_map_t *map, ac_error_t *err) {
-    int rc = ac_os_map_sync(map->base, 0, map->size);
+    int rc = ac_os_map_sync(map->base, map->fd, 0, map->size);
     char name[AC_NAME_MAX];
     ac_segment_name(name, map->segment, ".q");
     return rc < 0 ? ac_fail_os_in(err, rc, walk->dir->path, name, "cannot sync") : AC_OK;

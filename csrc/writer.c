@@ -175,7 +175,7 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
         writer->attended = ac_doorman_attend(&writer->callers, &writer->dir, NULL) == AC_OK;
     ac_store_release_u64(&writer->control->signalling_epoch, writer->attended ? epoch : 0);
     /* The epoch must never be used twice, so it is on disk before the first record that carries it. */
-    rc = ac_os_map_sync(writer->control_map->base, 0, AC_CONTROL_SIZE);
+    rc = ac_os_map_sync(writer->control_map->base, -1, 0, AC_CONTROL_SIZE);
     if (rc == 0) rc = ac_os_sync_dir(writer->dir_fd);
     return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "control.meta", "cannot sync") : AC_OK;
 }
@@ -574,7 +574,7 @@ static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
     if (rc == 0) rc = ac_os_sync(writer->index_fd);
     if (rc == 0) {
         ac_clean_store(writer->control, &clean);
-        rc = ac_os_map_sync(writer->control_map->base, 0, AC_CONTROL_SIZE);
+        rc = ac_os_map_sync(writer->control_map->base, -1, 0, AC_CONTROL_SIZE);
     }
     return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot mark the queue as closed")
                   : AC_OK;
