@@ -154,6 +154,7 @@ void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset) {
     writer->last_record = 0;
     ac_store_release_u64(&writer->control->last_record,
                          0); /* it names a place in the old segment */
+    writer->soiled = 0;
     ac_store_release_u64(&writer->offset, offset);
     ac_control_set_position(writer->control, map->segment, offset);
 }

@@ -392,6 +392,8 @@ void ac_writer_abort(ac_writer_t *writer) {
     writer->reserved = 0;
     if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN) return;
     memset(writer->base + writer->offset + AC_HEADER_SIZE, 0, length);
+    uint64_t end = writer->offset + ac_record_size(length);
+    if (end > writer->soiled) writer->soiled = end;
     ac_writer_set_limits(writer);
 }
 
@@ -570,7 +572,13 @@ static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
                         .next_seq = writer->seq,
                         .last_timestamp_ns = writer->last_timestamp_ns,
                         .last_record = writer->last_record};
-    int rc = ac_writer_write_durable(writer, clean.segment, clean.offset);
+    /* Bytes of an aborted reservation may be on disk, and the zeros that replaced them not: whoever
+     * believes the clean marker would append in front of them. */
+    int rc = 0;
+    if (writer->soiled > writer->offset)
+        rc = ac_os_map_sync(writer->map->base, writer->map->fd, writer->offset,
+                            writer->soiled - writer->offset);
+    if (rc == 0) rc = ac_writer_write_durable(writer, clean.segment, clean.offset);
     if (rc == 0) rc = ac_os_sync(writer->index_fd);
     if (rc == 0) {
         ac_clean_store(writer->control, &clean);
