@@ -89,6 +89,23 @@ static int position_lost(ac_reader_t *reader, uint64_t segment, uint64_t offset,
     return rc;
 }
 
+/* The oldest segment behind `id`: 1 = found, 0 = there is none; *found is then the newest of all, or
+ * `id` itself in an empty queue. */
+static int first_segment_after(ac_reader_t *reader, uint64_t id, uint32_t *found, ac_error_t *err) {
+    uint32_t *ids = NULL;
+    size_t count = 0, i = 0;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_list(&reader->dir, dir_fd, &ids, &count, err);
+    ac_os_close(dir_fd);
+    if (rc != AC_OK) return rc;
+    while (i < count && ids[i] <= id)
+        i++;
+    *found = i < count ? ids[i] : count > 0 ? ids[count - 1] : (uint32_t)id;
+    free(ids);
+    return i < count;
+}
+
 /* Is the next segment one that was prepared in advance and that nobody has entered? Its file may be
  * removed again when the writer ends, and another one appear under its name. */
 static int next_is_spare(const ac_reader_t *reader) {
@@ -140,19 +157,14 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
     if (rc != 0) return rc;
     /* Not there: still to come, or removed? Only later segments can tell. */
     if (ac_load_acquire_u32(&reader->control->current_segment) <= next && reader->map) return 0;
-    uint32_t first = 0, last = 0;
-    size_t count = 0;
-    int dir_fd = ac_directory_open(&reader->dir, err);
-    if (dir_fd < 0) return dir_fd;
-    rc = ac_segment_bounds(&reader->dir, dir_fd, &first, &last, &count, err);
-    ac_os_close(dir_fd);
-    if (rc != AC_OK) return rc;
-    if (count == 0 || last <= next) return 0;
+    uint32_t later;
+    int removed = first_segment_after(reader, next, &later, err);
+    if (removed <= 0) return removed;
     /* Later ones are there, so by now it was too, unless it is gone. */
     rc = enter_next(reader, next, err);
     if (rc != 0) return rc;
-    return position_lost(reader, next, AC_SEGMENT_DATA, first > next ? first : last,
-                         AC_SEGMENT_DATA, "the segment to be read next was removed", err);
+    return position_lost(reader, next, AC_SEGMENT_DATA, later, AC_SEGMENT_DATA,
+                         "the segment to be read next was removed", err);
 }
 
 /* ---- the slow path of next ---- */
@@ -480,18 +492,26 @@ static int within_segment(ac_reader_t *reader, uint64_t offset, uint64_t *end, a
 }
 
 static int lost_segment(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
-    uint32_t first = 0, last = 0;
-    size_t count = 0;
-    int dir_fd = ac_directory_open(&reader->dir, err);
-    if (dir_fd < 0) return dir_fd;
-    int rc = ac_segment_bounds(&reader->dir, dir_fd, &first, &last, &count, err);
-    ac_os_close(dir_fd);
-    if (rc != AC_OK) return rc;
-    if (count == 0 && segment == 0 && offset == AC_SEGMENT_DATA) return AC_OK; /* nothing yet */
-    return position_lost(reader, segment, offset, segment > last ? last : first, AC_SEGMENT_DATA,
-                         segment > last ? "the position lies behind the end of the queue"
-                                        : "the segment of the position was removed",
-                         err);
+    uint32_t nearest;
+    uint64_t end;
+    int removed = first_segment_after(reader, segment, &nearest, err);
+    if (removed < 0) return removed;
+    if (removed)
+        return position_lost(reader, segment, offset, nearest, AC_SEGMENT_DATA,
+                             "the segment of the position was removed", err);
+    if (nearest == segment && segment == 0 && offset == AC_SEGMENT_DATA)
+        return AC_OK; /* nothing yet */
+    int rc = ac_reader_enter(reader, nearest, AC_SEGMENT_DATA, err);
+    if (rc == AC_OK) {
+        rc = within_segment(reader, AC_SEGMENT_DATA, &end, err);
+    } else if (rc == AC_E_NOT_FOUND) { /* the queue has become empty */
+        nearest = 0;
+        end = AC_SEGMENT_DATA;
+        rc = AC_OK;
+    }
+    if (rc < 0) return rc;
+    return position_lost(reader, segment, offset, nearest, end,
+                         "the position lies behind the end of the queue", err);
 }
 
 int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
