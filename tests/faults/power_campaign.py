@@ -1,0 +1,122 @@
+"""Power cuts by the thousand: random images of random programs, and all images of small ones.
+
+Everything follows from the seed. A violation names the seed of its program and the number of its image,
+and the image itself is kept, because a program's timing and process id are in its files too.
+"""
+
+import contextlib
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+
+from .power_check import Violation, check_image, lay_out
+from .power_disk import Crash, Image
+from .power_scenario import Expectation, Scenario, random_scenario, small_scenario
+
+__all__ = ["all_images", "memory_directory", "random_images"]
+
+IMAGES_PER_PROGRAM = 200
+IMAGES_PER_CUT = 10
+SUBSETS_MAX = 1 << 16
+
+
+@contextlib.contextmanager
+def memory_directory() -> Iterator[Path]:
+    """Give a scratch directory in memory: syncs cost nothing there, the model does the forgetting."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="power-", dir=parent) as path:
+        yield Path(path)
+
+
+def _check(
+    scratch: Path, image: Image, expected: Expectation, *, label: str, number: int
+) -> None:
+    path = scratch / "image"
+    lay_out(image, path)
+    try:
+        check_image(path, expected, reader_first=number % 4 == 0)
+    except Violation as violation:
+        kept = Path(tempfile.mkdtemp(prefix="power-violation-")) / "queue"
+        lay_out(image, kept)
+        raise Violation(f"{label}, image {number} (kept in {kept}): {violation}") from violation
+
+
+def _record(scratch: Path, rng: random.Random) -> Scenario:
+    """Run a random program; every third one goes on after an earlier power cut."""
+    queue = scratch / "queue"
+    queue.mkdir(mode=0o700)
+    steps = random_scenario(rng)
+    scenario = Scenario(queue).run(steps)
+    shutil.rmtree(queue)
+    if rng.random() < 0.67:
+        return scenario
+    time = rng.randint(0, scenario.recording.time)
+    lay_out(Crash(scenario.recording, time).random_image(rng), queue)
+    after = msgspec.structs.replace(scenario.at(time))
+    again = Scenario(queue, after=after).run(random_scenario(rng))
+    shutil.rmtree(queue)
+    return again
+
+
+def _random_program(seed: int, images: int) -> int:
+    rng = random.Random(seed)
+    with memory_directory() as scratch:
+        scenario = _record(scratch, rng)
+        for number in range(images):
+            if number % IMAGES_PER_CUT == 0:
+                time = rng.randint(0, scenario.recording.time)
+                crash = Crash(scenario.recording, time)
+            _check(
+                scratch,
+                crash.random_image(rng),
+                scenario.at(time),
+                label=f"program {seed}, cut at {time}",
+                number=number,
+            )
+    return images
+
+
+def _small_program(seed: int, subsets_max: int) -> int:
+    rng = random.Random(seed)
+    checked = 0
+    with memory_directory() as scratch:
+        queue = scratch / "queue"
+        queue.mkdir(mode=0o700)
+        scenario = Scenario(queue).run(small_scenario(rng))
+        # The cut with the most choices that can still be gone through.
+        crashes = [
+            (Crash(scenario.recording, time), time) for time in range(scenario.recording.time + 1)
+        ]
+        crash, time = max(
+            (pair for pair in crashes if pair[0].choices() <= subsets_max),
+            key=lambda pair: pair[0].choices(),
+        )
+        for image in crash.all_images():
+            label = f"small program {seed}, cut at {time}"
+            _check(scratch, image, scenario.at(time), label=label, number=checked)
+            checked += 1
+    return checked
+
+
+def random_images(count: int, *, seed: int, processes: int = 2) -> int:
+    """Check so many random images; return how many it were. Raises Violation."""
+    programs = -(-count // IMAGES_PER_PROGRAM)
+    seeds = [seed * 1_000_003 + number for number in range(programs)]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return sum(pool.map(_random_program, seeds, [IMAGES_PER_PROGRAM] * programs, chunksize=4))
+
+
+def all_images(
+    programs: int, *, seed: int, subsets_max: int = SUBSETS_MAX, processes: int = 2
+) -> int:
+    """Check every image of one moment of so many small programs; return how many it were."""
+    seeds = [seed * 1_000_003 + number for number in range(programs)]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return sum(pool.map(_small_program, seeds, [subsets_max] * programs))

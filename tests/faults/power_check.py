@@ -1,0 +1,135 @@
+"""Opens what a power cut left and compares it with what must be there."""
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import aiochronicle
+from aiochronicle import Position, open_reader, open_writer
+from aiochronicle.errors import CorruptionError, PositionLost
+
+from .power_disk import Image
+from .power_scenario import READER, Expectation
+
+__all__ = ["Violation", "check_image", "lay_out"]
+
+
+class Violation(AssertionError):
+    """An image after which a promise is broken."""
+
+
+def lay_out(image: Image, path: Path) -> None:
+    """Write the image into the empty or missing directory ``path``."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    for name in sorted(image):  # a directory comes before what is in it
+        content = image[name]
+        if content is None:
+            os.mkdir(path / name, 0o700)
+        else:
+            fd = os.open(path / name, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.write(fd, content)
+            os.close(fd)
+
+
+def _require(condition: bool, text: str, *values: object) -> None:
+    if not condition:
+        raise Violation(text.format(*values))
+
+
+class _Found:
+    """Messages by seq, in the order of reading."""
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+        self.at: dict[int, Position] = {}
+        self.end = Position(0, 64)
+
+
+def _read_all(path: Path, expected: Expectation) -> _Found:
+    found = _Found()
+    with open_reader(path, start="first") as reader:
+        while True:
+            position = reader.position
+            try:
+                message = reader.poll()
+            except PositionLost as lost:
+                # Removals by retention need not reach the disk in order.
+                _require(expected.first > 0, "a segment is missing: {}", lost)
+                reader.seek_position(Position(*lost.nearest))
+                continue
+            if message is None:
+                break
+            seq = message.seq
+            _require(seq < len(expected.payloads), "message {} was never appended", seq)
+            _require(message.payload == expected.payloads[seq], "wrong payload of {}", seq)
+            _require(not found.seqs or seq > found.seqs[-1], "{} comes again", seq)
+            found.seqs.append(seq)
+            found.at[seq] = position
+        found.end = reader.position
+    return found
+
+
+def _check_extent(found: _Found, expected: Expectation, next_seq: int) -> None:
+    present = set(found.seqs)
+    missing = [seq for seq in range(expected.first, next_seq) if seq not in present]
+    _require(not missing, "{} are missing", missing)
+    _require(not present or max(present) < next_seq, "beyond the end {}", next_seq)
+    _require(
+        next_seq >= expected.durable, "ends at {}, {} were durable", next_seq, expected.durable
+    )
+    _require(
+        next_seq in expected.ends or next_seq == 0,
+        "ends at {}, inside a batch (ends {})",
+        next_seq,
+        sorted(expected.ends),
+    )
+
+
+def _check_reader(path: Path, expected: Expectation, found: _Found) -> None:
+    if not expected.positions:
+        return
+    existed = (path / "readers" / f"{READER}.meta").exists()
+    order = [*found.at.values(), found.end]
+    try:
+        with open_reader(path, READER) as reader:
+            start = reader.committed
+            _require(not existed or start in expected.positions, "stands at {}", start)
+            seqs = [message.seq for message in reader]
+    except PositionLost as lost:
+        wanted = Position(*lost.wanted)
+        _require(wanted in expected.positions, "never stood at {}", wanted)
+        if expected.first == 0:
+            _require(wanted not in order, "told lost, but {} is there", wanted)
+            nearest = Position(*lost.nearest)
+            _require(nearest == found.end, "nearest is {}, not {}", nearest, found.end)
+        return
+    key = (start.segment, start.offset)
+    after = [seq for seq, at in found.at.items() if (at.segment, at.offset) >= key]
+    _require(seqs == after, "after {} the reader gets {} instead of {}", start, seqs, after)
+
+
+def check_image(path: Path, expected: Expectation, *, reader_first: bool) -> None:
+    """Recover the queue at ``path``, read it, append to it. Raises Violation; removes the directory."""
+    try:
+        if reader_first and (path / "control.meta").exists():
+            # No writer has repaired anything yet: a torn record or part of a batch may be seen, but
+            # nothing wrong.
+            with suppress(CorruptionError):
+                _read_all(path, expected)
+        with open_writer(path, segment_size=4096, _inline_housekeeping=True) as writer:
+            next_seq = writer.next_seq
+            found = _read_all(path, expected)
+            _check_extent(found, expected, next_seq)
+            _check_reader(path, expected, found)
+            recovery = writer.recovery
+            _require(recovery.corrupt_records == 0, "durable records are corrupt: {}", recovery)
+            _require(writer.append(b"new") == next_seq, "the next message is not {}", next_seq)
+        with open_reader(path, start=next_seq) as reader:
+            message = reader.poll()
+            _require(message is not None and message.payload == b"new", "the new message is lost")
+            _require(reader.poll() is None, "something follows the newest message")
+    except aiochronicle.ChronicleError as error:
+        raise Violation(f"{type(error).__name__}: {error}") from error
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
