@@ -254,11 +254,19 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
         reader->size - reader->offset < AC_HEADER_SIZE && !reader->skip_corrupt)
         return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
     if (reader->map) {
-        if (!ac_reader_finished_segment(reader)) return 0;
+        /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
+        int finished =
+            ac_reader_finished_segment(reader) || reader->segment < reader->durable.segment;
+        int durable = !finished && reader->segment == reader->durable.segment &&
+                      reader->offset < reader->durable.offset;
+        if (!finished && !durable) return 0;
         /* Committed between our look at the record and our look at the seal? */
         if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
                               AC_CHECK_HEADER, &message, &why) != AC_RECORD_NONE)
             return 1;
+        if (durable)
+            return fail_at(reader, AC_E_CORRUPT, reader->offset,
+                           "no record where a durable one has been", err);
     }
     return advance(reader, err);
 }
@@ -277,6 +285,10 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
         if (found == AC_RECORD_NONE) {
             rc = at_gap(reader, err);
             if (rc == 0) return 0;
+            if (rc == AC_E_CORRUPT && reader->skip_corrupt) {
+                skip_corrupt(reader);
+                rc = 1;
+            }
         } else if (found == AC_RECORD_GOOD && out->type_id == AC_TYPE_PADDING) {
             reader->offset += ac_record_size(out->length);
             rc = 1;
@@ -635,6 +647,7 @@ static int open_control(ac_reader_t *reader, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
     int rc = ac_control_open(&reader->dir, dir_fd, 2, !reader->pending, &reader->control_map, err);
+    ac_durable_read(&reader->dir, dir_fd, &reader->durable);
     ac_os_close(dir_fd);
     reader->half_made = rc == AC_E_NOT_FOUND && err && err->sys_errno == EAGAIN;
     if (rc == AC_E_NOT_FOUND)

@@ -14,6 +14,7 @@
 #include "map.h"
 #include "position.h"
 #include "record.h"
+#include "recovery.h"
 #include "seekindex.h"
 #include "segment.h"
 
@@ -38,6 +39,7 @@ struct ac_reader {
     ac_directory_t dir;
     uint64_t segment_size;
     char name[AC_READER_NAME_MAX + 1]; /* empty: anonymous */
+    ac_durable_t durable; /* when it was opened: every record before it must be there */
     int named, skip_corrupt;
     uint32_t state;
     int pending;               /* there is no queue yet; nothing below but `bell` exists … */
