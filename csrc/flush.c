@@ -58,7 +58,7 @@ static int sync_range(ac_writer_t *writer, ac_map_t *map, uint64_t from, uint64_
 static int sync_sealing(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
     if (sealing->seal_synced) return AC_OK;
     int rc = sync_range(writer, sealing->map, sealing->synced, sealing->end, err);
-    ac_segment_seal(sealing->map); /* the appender may be about to */
+    ac_segment_seal(sealing->map, sealing->sealed_end); /* the appender may be about to */
     if (rc == AC_OK) rc = sync_range(writer, sealing->map, 0, AC_SEGMENT_DATA, err);
     if (rc != AC_OK) return rc;
     pthread_mutex_lock(&writer->mutex);

@@ -257,16 +257,16 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
         /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
         int finished =
             ac_reader_finished_segment(reader) || reader->segment < reader->durable.segment;
-        int durable = !finished && reader->segment == reader->durable.segment &&
-                      reader->offset < reader->durable.offset;
-        if (!finished && !durable) return 0;
+        uint64_t end = finished                                     ? ac_segment_end(reader->map)
+                       : reader->segment == reader->durable.segment ? reader->durable.offset
+                                                                    : 0;
+        if (!finished && reader->offset >= end) return 0;
         /* Committed between our look at the record and our look at the seal? */
         if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
                               AC_CHECK_HEADER, &message, &why) != AC_RECORD_NONE)
             return 1;
-        if (durable)
-            return fail_at(reader, AC_E_CORRUPT, reader->offset,
-                           "no record where a durable one has been", err);
+        if (reader->offset < end)
+            return fail_at(reader, AC_E_CORRUPT, reader->offset, "a record is missing here", err);
     }
     return advance(reader, err);
 }

@@ -54,7 +54,8 @@ typedef struct walk {
     uint64_t expected_seq; /* of the next record of ours; meaningful when previous_ours */
     int previous_ours;
     uint32_t previous_epoch;
-    uint32_t batch_left; /* records still missing from the batch the walk is in */
+    uint64_t records_end; /* behind the last acceptable record of the present segment */
+    uint32_t batch_left;  /* records still missing from the batch the walk is in */
     ac_end_t before_batch;
     int bad; /* what ended the queue was a committed but invalid record */
 } walk_t;
@@ -107,7 +108,7 @@ static int walk_segment(walk_t *walk, ac_map_t *map) {
     ac_end_t *end = walk->end;
     uint64_t limit = durable_end(walk, map);
     end->map = map;
-    end->offset = AC_SEGMENT_DATA;
+    end->offset = walk->records_end = AC_SEGMENT_DATA;
     for (;;) {
         ac_message_t message;
         const char *why;
@@ -122,8 +123,10 @@ static int walk_segment(walk_t *walk, ac_map_t *map) {
         } else if (found == AC_RECORD_GOOD && in_sequence(walk, &message, epoch)) {
             accept(walk, &message, epoch, offset);
             end->offset += ac_record_size(message.length);
+            walk->records_end = end->offset;
         } else if (offset < limit) {
-            if (found == AC_RECORD_NONE && ac_segment_sealed(map)) return 1;
+            if (found == AC_RECORD_NONE && ac_segment_sealed(map) && offset >= ac_segment_end(map))
+                return 1;
             uint64_t next = resynchronise(map, offset, limit);
             if (found == AC_RECORD_NONE && next >= limit && map->segment < walk->durable.segment)
                 return 1; /* finished, but its seal was lost */
@@ -290,10 +293,10 @@ static int sync_map(const walk_t *walk, ac_map_t *map, ac_error_t *err) {
 }
 
 /* A segment behind which the queue goes on: on disk, and then sealed there. */
-static int finish(const walk_t *walk, ac_map_t *map, ac_error_t *err) {
+static int finish(const walk_t *walk, ac_map_t *map, uint64_t end, ac_error_t *err) {
     int rc = sync_map(walk, map, err);
     if (rc != AC_OK) return rc;
-    ac_segment_seal(map);
+    ac_segment_seal(map, end);
     return sync_map(walk, map, err);
 }
 
@@ -308,7 +311,7 @@ static int seal_older(const walk_t *walk, const uint32_t *ids, size_t stop, ac_e
         if (ac_os_stat_at(walk->dir_fd, name, &info) == 0) break;
         int rc = ac_segment_open(walk->dir, walk->dir_fd, ids[i], walk->segment_size, 1, &map, err);
         if (rc != AC_OK) return rc;
-        if (!ac_segment_sealed(map)) rc = finish(walk, map, err);
+        if (!ac_segment_sealed(map)) rc = finish(walk, map, 0, err); /* nobody knows its end */
         ac_map_release(map);
         if (rc != AC_OK) return rc;
     }
@@ -341,7 +344,10 @@ static int64_t walk_all(walk_t *walk, const uint32_t *ids, size_t start, size_t 
         } else {
             break;
         }
-        if (rc == AC_OK) rc = finish(walk, map, err);
+        /* What a seal says about the durable part stays, or the loss of a record could be hidden. */
+        uint64_t sealed_end =
+            known_durable && ac_segment_sealed(map) ? ac_segment_end(map) : walk->records_end;
+        if (rc == AC_OK) rc = finish(walk, map, sealed_end, err);
         if (rc != AC_OK) {
             ac_map_release(next);
             return rc; /* the caller has `map` as the end */
@@ -416,7 +422,7 @@ static void look_beyond(void *context, const char *name, const ac_slot_t *slot) 
 static int keep_lost_positions(const walk_t *walk, ac_error_t *err) {
     beyond_t beyond = {walk->end, 0};
     int rc = ac_position_each(walk->dir, walk->dir_fd, look_beyond, &beyond, err);
-    return rc == AC_OK && beyond.found ? finish(walk, walk->end->map, err) : rc;
+    return rc == AC_OK && beyond.found ? finish(walk, walk->end->map, walk->records_end, err) : rc;
 }
 
 static int find_end(walk_t *walk, const uint32_t *ids, size_t count, int verify, ac_error_t *err) {
@@ -438,6 +444,8 @@ static int find_end(walk_t *walk, const uint32_t *ids, size_t count, int verify,
         if (rc != AC_OK) return rc;
     }
     rc = clear_tail(walk, err);
+    if (walk->records_end > walk->end->offset) walk->records_end = walk->end->offset;
+    if (ac_segment_sealed(walk->end->map)) ac_segment_seal(walk->end->map, walk->records_end);
     if (rc == AC_OK) rc = sync_map(walk, walk->end->map, err);
     return rc == AC_OK ? keep_lost_positions(walk, err) : rc;
 }

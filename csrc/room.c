@@ -159,6 +159,12 @@ void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset) {
     ac_control_set_position(writer->control, map->segment, offset);
 }
 
+static uint64_t behind_last_record(const ac_writer_t *writer) {
+    if (writer->last_record < AC_SEGMENT_DATA) return AC_SEGMENT_DATA;
+    uint32_t commit_len = ac_record_load_commit(writer->base + writer->last_record);
+    return commit_len ? writer->last_record + ac_record_size(commit_len - 1) : AC_SEGMENT_DATA;
+}
+
 /* Leaves the active segment: the next one is in place before this one says that it is finished. */
 static int roll(ac_writer_t *writer, ac_error_t *err) {
     ac_sealing_t *sealing = ac_os_alloc(sizeof *sealing);
@@ -172,6 +178,7 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     ac_map_t *old = writer->map;
     sealing->map = old;
     sealing->end = writer->offset;
+    sealing->sealed_end = behind_last_record(writer);
     sealing->synced = writer->synced;
     sealing->next_seq = writer->seq;
     *writer->sealing_tail = sealing;
@@ -184,7 +191,7 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     ac_writer_enter(writer, writer->map, AC_SEGMENT_DATA); /* map and offset change together */
     /* Still under the mutex: a flush that finds the new segment may note it as durable, and recovery
      * starts there, so the way to it has to be open. */
-    ac_segment_seal(old);
+    ac_segment_seal(old, sealing->sealed_end);
     pthread_mutex_unlock(&writer->mutex);
     ac_count_u64(&writer->rolls, 1);
     if (writer->config.inline_housekeeping) return ac_writer_seal_pending(writer, err);

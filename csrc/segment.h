@@ -1,6 +1,7 @@
 /* Segments: `%09d.q` files of equal size, a 64-byte header and then records.
  *
- *   0 u32 magic   4 u32 version   8 u32 segment_id   12 u32 flags (bit 0 sealed)   16 48 spare bytes
+ *   0 u32 magic   4 u32 version   8 u32 segment_id   12 u32 flags (bit 0 sealed)
+ *  16 u64 end, ours: behind the last record of a sealed segment, 0 = not known   24 40 spare bytes
  *
  * How a reader walks: 1. at an uncommitted header, or with less than a header's room left, look whether
  * the segment is sealed; 2. if it is, look at the header again (it may have been committed just before
@@ -22,7 +23,8 @@ typedef struct ac_segment_header {
     uint32_t version;
     uint32_t segment_id;
     uint32_t flags;
-    uint8_t spare[48];
+    uint64_t end;
+    uint8_t spare[40];
 } ac_segment_header_t;
 
 _Static_assert(sizeof(ac_segment_header_t) == AC_SEGMENT_DATA, "segment header");
@@ -55,8 +57,16 @@ static inline int ac_segment_sealed(const ac_map_t *map) {
     return (ac_load_acquire_u32(&header->flags) & AC_SEGMENT_SEALED) != 0;
 }
 
-static inline void ac_segment_seal(ac_map_t *map) {
+/* Where the records of a sealed segment end; 0 if nobody said so, or it cannot be true. */
+static inline uint64_t ac_segment_end(const ac_map_t *map) {
+    const ac_segment_header_t *header = (const ac_segment_header_t *)(const void *)map->base;
+    uint64_t end = ac_load_relaxed_u64(&header->end);
+    return ac_segment_sealed(map) && end <= map->size && end % 64 == 0 ? end : 0;
+}
+
+static inline void ac_segment_seal(ac_map_t *map, uint64_t end) {
     ac_segment_header_t *header = (ac_segment_header_t *)(void *)map->base;
+    ac_store_relaxed_u64(&header->end, end);
     ac_store_release_u32(&header->flags, ac_load_relaxed_u32(&header->flags) | AC_SEGMENT_SEALED);
 }
 

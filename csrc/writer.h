@@ -25,9 +25,10 @@ enum ac_state { AC_STATE_OPEN = 0, AC_STATE_CLOSED = 1, AC_STATE_FORKED = 2 };
 /* A segment that was rolled away from and is not yet synced, indexed and let go. */
 typedef struct ac_sealing {
     ac_map_t *map;
-    uint64_t end;      /* behind its last record */
-    uint64_t synced;   /* everything before is on disk */
-    uint64_t next_seq; /* of the record after its last */
+    uint64_t end;        /* where the writer left it */
+    uint64_t sealed_end; /* behind its last record; after a repair that is not the same */
+    uint64_t synced;     /* everything before is on disk */
+    uint64_t next_seq;   /* of the record after its last */
     int seal_synced;
     struct ac_sealing *next;
 } ac_sealing_t;

@@ -31,8 +31,10 @@ TEST(a_new_segment_is_whole_zero_and_not_sealed) {
     CHECK_EQUAL(info.st_mode & 07777, 0600);
     CHECK(info.st_blocks * 512 >= SIZE);
     CHECK(!exists(dir.path, "000000007.q.tmp"));
-    ac_segment_seal(map);
+    CHECK_EQUAL(ac_segment_end(map), 0);
+    ac_segment_seal(map, 192);
     CHECK(ac_segment_sealed(map));
+    CHECK_EQUAL(ac_segment_end(map), 192);
     ac_map_release(map);
     CHECK_OK(ac_segment_open(&dir, fd, 7, SIZE, 0, &map, &err), err);
     CHECK(ac_segment_sealed(map));
