@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 /* Slots live in chunks that are never freed: the handler walks them without a lock. A slot is valid
  * while its length is not 0; base and cut are stored before length, with release. */
@@ -25,6 +26,7 @@ static int free_head = -1;
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction previous;
 static int installed;
+static int raised_here;
 
 static slot_t *slot_at(int index) {
     return &__atomic_load_n(&chunks[index / CHUNK_SLOTS], __ATOMIC_ACQUIRE)[index % CHUNK_SLOTS];
@@ -39,14 +41,24 @@ static int mend(uint64_t address) {
         if (length == 0 || address < base || address - base >= length) continue;
         void *page = (void *)(uintptr_t)(address & ~(uint64_t)(PAGE - 1));
         __atomic_store_n(slot->cut, 1, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&raised_here, 0, __ATOMIC_RELAXED);
         return mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
                     0) != MAP_FAILED;
     }
     return 0;
 }
 
+/* A handler that was put over ours, like Python's faulthandler, does its work, restores ours and raises
+ * the signal again; such a signal knows no address. Returning from it repeats the access, and then the
+ * fault comes here with one. If none comes, the signal was meant. */
+static int is_second_hand(const siginfo_t *info) {
+    return info->si_code == SI_TKILL && info->si_pid == getpid() &&
+           !__atomic_exchange_n(&raised_here, 1, __ATOMIC_RELAXED);
+}
+
 static void on_sigbus(int number, siginfo_t *info, void *context) {
     int saved = errno;
+    if (is_second_hand(info)) return;
     if (mend((uint64_t)(uintptr_t)info->si_addr)) {
         errno = saved;
         return;
