@@ -250,6 +250,9 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     const char *why;
     if (reader->map && ac_map_is_cut(reader->map))
         return fail_at(reader, AC_E_GONE, reader->offset, CUT, err);
+    if (ac_map_is_cut(reader->control_map))
+        return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
+                       "control.meta was cut by another program");
     if (reader->map && reader->size < reader->segment_size &&
         reader->size - reader->offset < AC_HEADER_SIZE && !reader->skip_corrupt)
         return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);

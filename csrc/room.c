@@ -274,6 +274,8 @@ static int may_append(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
                        (unsigned long long)writer->last_timestamp_ns);
     if (ac_map_is_cut(writer->map))
         return ac_fail(err, AC_E_GONE, 0, path, 0, "the active segment was cut by another program");
+    if (ac_map_is_cut(writer->control_map))
+        return ac_fail(err, AC_E_GONE, 0, path, 0, "control.meta was cut by another program");
     return AC_OK;
 }
 
