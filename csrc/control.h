@@ -56,7 +56,9 @@ typedef struct ac_control {
     uint64_t next_seq;          /* * */
     uint64_t last_timestamp_ns; /* * */
     uint64_t last_record;       /* * offset of the newest record in current_segment */
-    uint8_t spare2[80];
+    uint64_t removed_seq;       /* * retention removed everything before it, … */
+    uint64_t removed_ns;        /* * … nothing of which is newer than this */
+    uint8_t spare2[64];
     /* 384: waking */
     uint32_t notify_seq;
     uint32_t waiters_pending;

@@ -474,6 +474,10 @@ int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uin
     } else {
         rc = find_end(&walk, ids, count, verify, err);
     }
+    uint64_t removed_seq = ac_load_relaxed_u64(&control->removed_seq);
+    uint64_t removed_ns = ac_load_relaxed_u64(&control->removed_ns);
+    if (end->next_seq < removed_seq) end->next_seq = removed_seq;
+    if (end->last_timestamp_ns < removed_ns) end->last_timestamp_ns = removed_ns;
     if (rc == AC_OK && end->map) {
         end->sealed = ac_segment_sealed(end->map);
         end->next_id = end->map->segment + 1;

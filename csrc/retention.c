@@ -1,5 +1,6 @@
 #include "retention.h"
 
+#include "control.h"
 #include "error.h"
 #include "os.h"
 #include "position.h"
@@ -48,20 +49,34 @@ int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_con
     return ac_position_each(dir, dir_fd, survey_reader, &survey, err);
 }
 
-/* Newest timestamp in a sealed segment: from its index, or by walking it. 0 if it has no record. */
-static int newest_timestamp(const ac_directory_t *dir, int dir_fd, uint32_t id,
-                            uint64_t segment_size, uint64_t *out, ac_error_t *err) {
-    ac_index_t index;
+/* Largest seq and newest timestamp of a sealed segment; count 0: it has no record. */
+static int examine(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t segment_size,
+                   ac_index_t *out, ac_error_t *err) {
     ac_map_t *map;
     int built;
     int rc = ac_segment_open(dir, dir_fd, id, segment_size, 0, &map, err);
     if (rc != AC_OK) return rc;
-    rc = ac_index_obtain(&index, dir, dir_fd, map, segment_size, &built, err);
+    rc = ac_index_obtain(out, dir, dir_fd, map, segment_size, &built, err);
     ac_map_release(map);
+    return rc;
+}
+
+/* A power cut may take what was appended behind the segment that is about to go. The queue then has no
+ * record left that says where seq went on, so that is on disk first. */
+static int note_removal(const ac_directory_t *dir, int dir_fd, const ac_index_t *index,
+                        ac_error_t *err) {
+    ac_map_t *map;
+    if (index->count == 0) return AC_OK;
+    int rc = ac_control_open(dir, dir_fd, 1, 0, &map, err);
     if (rc != AC_OK) return rc;
-    *out = index.max_ts_ns;
-    ac_index_free(&index);
-    return AC_OK;
+    ac_control_t *control = ac_control_of(map);
+    if (index->max_seq >= ac_load_relaxed_u64(&control->removed_seq))
+        ac_store_relaxed_u64(&control->removed_seq, index->max_seq + 1);
+    if (index->max_ts_ns > ac_load_relaxed_u64(&control->removed_ns))
+        ac_store_relaxed_u64(&control->removed_ns, index->max_ts_ns);
+    rc = ac_os_map_sync(map->base, -1, 0, AC_CONTROL_SIZE);
+    ac_map_release(map);
+    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "control.meta", "cannot sync") : AC_OK;
 }
 
 /* Opens (creating) ROOT/YYYY/MM/DD. */
@@ -142,7 +157,17 @@ static int delete_segment(const ac_directory_t *dir, int dir_fd, uint32_t id, ac
     int rc = ac_os_unlink(dir_fd, name);
     ac_segment_name(name, id, ".q");
     if (rc == 0 || rc == -ENOENT) rc = ac_os_unlink(dir_fd, name);
+    /* Removals reach the disk in order, so that a power cut never leaves a hole between segments. */
+    if (rc == 0) rc = ac_os_sync_dir(dir_fd);
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, name, "cannot delete") : AC_OK;
+}
+
+static int remove_segment(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
+                          const ac_index_t *index, uint32_t id, ac_error_t *err) {
+    int rc = note_removal(dir, dir_fd, index, err);
+    if (rc != AC_OK) return rc;
+    return config->archive ? archive_segment(dir, dir_fd, config, id, index->max_ts_ns, err)
+                           : delete_segment(dir, dir_fd, id, err);
 }
 
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
@@ -160,17 +185,18 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
     uint64_t total = (uint64_t)count * segment_size;
     uint64_t now_ns = ac_os_now_ns();
     for (size_t i = 0; i < count && rc == AC_OK; i++) {
-        uint64_t newest_ns = 0;
+        ac_index_t index;
         if (ids[i] >= stop || ids[i] >= needed) break;
-        if (config->retain_ns || config->archive)
-            rc = newest_timestamp(dir, dir_fd, ids[i], segment_size, &newest_ns, err);
-        if (rc != AC_OK) break;
-        int too_old =
-            config->retain_ns && newest_ns < now_ns && now_ns - newest_ns > config->retain_ns;
         int too_many = config->retain_bytes && total > config->retain_bytes;
-        if (!by_readers && !too_old && !too_many) break;
-        rc = config->archive ? archive_segment(dir, dir_fd, config, ids[i], newest_ns, err)
-                             : delete_segment(dir, dir_fd, ids[i], err);
+        if (!by_readers && !too_many && !config->retain_ns) break;
+        rc = examine(dir, dir_fd, ids[i], segment_size, &index, err);
+        if (rc != AC_OK) break;
+        uint64_t age_ns = index.max_ts_ns < now_ns ? now_ns - index.max_ts_ns : 0;
+        int too_old = config->retain_ns && age_ns > config->retain_ns;
+        int goes = by_readers || too_old || too_many;
+        if (goes) rc = remove_segment(dir, dir_fd, config, &index, ids[i], err);
+        ac_index_free(&index);
+        if (!goes) break;
         if (rc == AC_OK) ++*(config->archive ? archived : deleted);
         total -= segment_size;
     }
