@@ -1,7 +1,7 @@
 """Fails the Nth system call of a program that uses everything, and looks at what is left.
 
-The story below reaches every kind of system call of the engine. For each kind and each error it is run
-with the first call failing, then the second, until it gets through without meeting the fault.
+The story below reaches every kind of system call of the engine. For each kind and each error it is
+run with the first call failing, then the second, until it gets through without meeting the fault.
 """
 
 import errno
@@ -17,12 +17,12 @@ from pathlib import Path
 
 import msgspec
 
-import aiochronicle
 from aiochronicle import Message, Reader, Retention, Roll, Writer, errors, open_reader, open_writer
+from aiochronicle._binding import check, ffi, lib, new_error
 
-from .system_calls import CALL_NAMES, Call, observed
+from .system_calls import Call, observed
 
-__all__ = ["FAULTS", "SHORT", "calls_of_the_story", "fail_every_call"]
+__all__ = ["FAULTS", "SHORT", "Nth", "calls_of_the_story", "fail_every_call", "run_story"]
 
 SHORT = -1  # the answer that lets one byte through
 FAULTS = [
@@ -38,7 +38,7 @@ FAULTS = [
 HANG_S = 30
 SEGMENT_SIZE = 12288
 
-# What a failing system call may come out as. EAGAIN is also how flock says that somebody else has it.
+# What a failing system call may come out as. EAGAIN is also how flock says that it is taken.
 DOCUMENTED = (
     errors.StorageError,
     errors.WriterPoisoned,
@@ -102,6 +102,7 @@ class _Story:
         for _ in range(4):
             self.reader.poll()
         self.reader.commit()
+        self.sync_position()
         self.reader.seek(1)
         self.reader.seek_last()
         self.reader.wait(0.0001)
@@ -117,8 +118,14 @@ class _Story:
         assert self.writer is not None
         self.writer.close()
 
+    def sync_position(self) -> None:
+        assert self.reader is not None
+        at, error = self.reader.position, new_error()
+        handle = ffi.cast("ac_reader_t *", self.reader._address)
+        check(lib.ac_reader_commit(handle, at.segment, at.offset, 1, error), error)
+
     def repair(self) -> None:
-        """Give up the writer as a kill does, with a record begun, so that the next one has to repair."""
+        """Give up the writer as a kill does, with a record begun: the next one has to repair it."""
         assert self.writer is not None
         position = self.writer.position
         self.kill()
@@ -150,9 +157,9 @@ class _Story:
 def _held() -> tuple[int, int]:
     """Count this process's file descriptors and its mappings of queue files."""
     fds = 0
-    for fd in os.listdir("/proc/self/fd"):
+    for fd in Path("/proc/self/fd").iterdir():
         try:
-            fds += "eventfd" not in os.readlink(f"/proc/self/fd/{fd}")
+            fds += "eventfd" not in str(fd.readlink())
         except FileNotFoundError:
             continue  # the one that listed the directory
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
@@ -188,8 +195,8 @@ def run_story(answer: Callable[[Call], int]) -> Outcome:
         def across_file_systems(call: Call) -> int:
             given = answer(call)
             if given == 0 and call.name == "rename" and call.fd >= 0:
-                directory = os.readlink(f"/proc/self/fd/{call.fd}")
-                return errno.EXDEV if "archive" in directory else 0
+                directory = Path(f"/proc/self/fd/{call.fd}").readlink()
+                return errno.EXDEV if "archive" in str(directory) else 0
             return given
 
         started = time.monotonic()
@@ -198,8 +205,9 @@ def run_story(answer: Callable[[Call], int]) -> Outcome:
                 story.tell()
             except DOCUMENTED as error:
                 story.outcome.error = error
-                assert str(scratch) in str(error), error
             story.end()
+        text = str(story.outcome.error or scratch)
+        assert str(scratch) in text, f"no path in: {text}"
         assert time.monotonic() - started < HANG_S
         assert _held() == before, (before, _held(), story.outcome)
         _usable(story.queue, story.outcome)
@@ -213,7 +221,7 @@ def _memory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-class _Nth:
+class Nth:
     """Fails call number ``n`` of a kind once."""
 
     def __init__(self, name: str, n: int, answer: int) -> None:
@@ -230,19 +238,21 @@ class _Nth:
         return self.left <= 0
 
 
-def _in_child(run: Callable[[], None]) -> None:
+def _met_in_child(name: str, fault: int, nth: Nth) -> bool:
     """Run it in a fork, where the housekeeping threads are not started yet."""
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            run()
-            status = 0
+            _judge(name, fault, run_story(nth))
+            status = 2 if nth.met else 0
         except BaseException as error:  # noqa: BLE001  the child must not return
             print(f"{type(error).__name__}: {error}", flush=True)
         finally:
             os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0, "see the output of the child"
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, 2), "see the output of the child"
+    return status == 2
 
 
 def _judge(name: str, fault: int, outcome: Outcome) -> None:
@@ -255,26 +265,26 @@ def _judge(name: str, fault: int, outcome: Outcome) -> None:
 
 
 def fail_every_call(name: str, fault: int) -> int:
-    """Fail the 1st, 2nd, … call of this kind, until there are no more; return how many there were."""
+    """Fail the 1st, 2nd, … call of this kind, until there are no more; return their number."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     fresh = name in ("eventfd", "thread")
     n = 0
     while True:
         n += 1
         faulthandler.dump_traceback_later(2 * HANG_S, exit=True)
-        nth = _Nth(name, n, fault)
+        nth = Nth(name, n, fault)
         try:
             if fresh:
-                _in_child(lambda nth=nth: _judge(name, fault, run_story(nth)))  # type: ignore[misc]
-                nth.left -= n if n <= 2 else 0  # one per lane
+                met = _met_in_child(name, fault, nth)
             else:
                 _judge(name, fault, run_story(nth))
+                met = nth.met
         except Exception as error:
             what = "short" if fault == SHORT else errno.errorcode[fault]
             raise AssertionError(f"{name} number {n} failing with {what}: {error!r}") from error
         finally:
             faulthandler.cancel_dump_traceback_later()
-        if not nth.met:
+        if not met:
             return n - 1
 
 
@@ -289,7 +299,3 @@ def calls_of_the_story() -> Counter[str]:
     outcome = run_story(count)
     assert outcome.error is None
     return seen
-
-
-assert aiochronicle.errors is errors
-assert CALL_NAMES

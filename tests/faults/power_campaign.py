@@ -1,7 +1,7 @@
 """Power cuts by the thousand: random images of random programs, and all images of small ones.
 
-Everything follows from the seed. A violation names the seed of its program and the number of its image,
-and the image itself is kept, because a program's timing and process id are in its files too.
+Everything follows from the seed. A violation names the seed of its program and the number of its
+image, and the image itself is kept, because a program's timing and process id are in its files too.
 """
 
 import contextlib
@@ -29,15 +29,13 @@ SUBSETS_MAX = 1 << 16
 
 @contextlib.contextmanager
 def memory_directory() -> Iterator[Path]:
-    """Give a scratch directory in memory: syncs cost nothing there, the model does the forgetting."""
+    """Give a scratch directory in memory: the model does the forgetting, syncs cost nothing."""
     parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="power-", dir=parent) as path:
         yield Path(path)
 
 
-def _check(
-    scratch: Path, image: Image, expected: Expectation, *, label: str, number: int
-) -> None:
+def _check(scratch: Path, image: Image, expected: Expectation, *, label: str, number: int) -> None:
     path = scratch / "image"
     lay_out(image, path)
     try:
@@ -69,6 +67,7 @@ def _random_program(seed: int, images: int) -> int:
     rng = random.Random(seed)
     with memory_directory() as scratch:
         scenario = _record(scratch, rng)
+        crash, time = Crash(scenario.recording, 0), 0
         for number in range(images):
             if number % IMAGES_PER_CUT == 0:
                 time = rng.randint(0, scenario.recording.time)

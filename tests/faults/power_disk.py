@@ -1,16 +1,16 @@
-"""A disk that forgets: what may be left of a directory after a power cut, worked out from a recording.
+"""A disk that forgets: what a power cut may leave of a directory, worked out from a recording.
 
-While a program runs, a Recording looks at the directory before each system call of the engine and at
-every mark. From the differences it keeps, per file, the versions of its bytes, per directory the
+While a program runs, a Recording looks at the directory before each system call of the engine and
+at every mark. From the differences it keeps, per file, the versions of its bytes, per directory the
 creations, renames and removals, and when what was synced.
 
 After a power cut at time ``t`` a disk may hold
- - of each 512-byte sector any version since the last sync that covered it (msync covers its pages only);
-   of a mapped file also a mixture of two successive versions, because the disk may fetch a page while
-   it is written to, but never a commit word ahead of what the program stored before it;
+ - of each 512-byte sector any version since the last sync that covered it (msync covers its pages
+   only); of a mapped file also a mixture of two successive versions, because the disk may fetch a
+   page while it is written to, but never a commit word ahead of what the program stored before it;
  - of each file any size since its last fdatasync, zeros where nothing had been written;
- - of the directory operations since the directory was synced any subset in which each operation finds
-   what it depends on.
+ - of the directory operations since the directory was synced any subset in which each operation
+   finds what it depends on.
 
 A Crash lists these choices; one option of each makes an image.
 """
@@ -46,7 +46,8 @@ class _Operation(NamedTuple):
 
     @property
     def directories(self) -> set[str]:
-        return {os.path.dirname(name) for name in (self.source, self.target) if name is not None}
+        names = (name for name in (self.source, self.target) if name is not None)
+        return {name.rpartition("/")[0] for name in names}
 
     def depends_on(self, earlier: "_Operation") -> bool:
         if earlier.inode == self.inode:
@@ -63,10 +64,10 @@ class _Sync(NamedTuple):
 
 
 class Recording:
-    """Everything that happened to the files below ``root`` since it was made, which counts as synced."""
+    """Everything that happened to the files below ``root``. What is there already is synced."""
 
     def __init__(self, root: Path) -> None:
-        self.root = str(root)
+        self.root = root
         self.time = 0
         self.versions: dict[int, list[tuple[int, bytes | None]]] = {}
         self.names: dict[str, int] = {}
@@ -91,8 +92,9 @@ class Recording:
             end = -(-(call.offset + call.length) // PAGE) * PAGE
             self._synced(self._mapped_inode(call), _Sync(now, call.offset, end))
         elif call.name == "sync_dir":
-            directory = os.path.relpath(os.readlink(f"/proc/self/fd/{call.fd}"), self.root)
-            self.directory_syncs.setdefault("" if directory == "." else directory, []).append(now)
+            directory = Path(f"/proc/self/fd/{call.fd}").readlink()
+            name = "" if directory == self.root else str(directory.relative_to(self.root))
+            self.directory_syncs.setdefault(name, []).append(now)
         return 0
 
     def _synced(self, inode: int, sync: _Sync) -> None:
@@ -116,17 +118,16 @@ class Recording:
         pending = [""]
         while pending:
             directory = pending.pop()
-            with os.scandir(os.path.join(self.root, directory)) as entries:
+            with os.scandir(self.root / directory) as entries:
                 for entry in entries:
-                    name = os.path.join(directory, entry.name)
+                    name = f"{directory}/{entry.name}" if directory else entry.name
                     info = entry.stat(follow_symlinks=False)
                     names[name] = info.st_ino
                     if stat.S_ISDIR(info.st_mode):
                         pending.append(name)
                         content = None
                     else:
-                        with open(os.path.join(self.root, name), "rb") as file:
-                            content = file.read()
+                        content = Path(entry.path).read_bytes()
                     history = self.versions.setdefault(info.st_ino, [])
                     if not history or history[-1][1] != content:
                         history.append((self.time, content))
@@ -148,7 +149,7 @@ class Recording:
 
 
 def _tear(old: bytes, new: bytes, rng: random.Random) -> bytes:
-    """Mix two versions of a sector word by word; a record's commit word only comes after the rest."""
+    """Mix two versions of a sector by words; a record's commit word comes after its header."""
     before = _WORDS.unpack(old)
     after = list(_WORDS.unpack(new))
     mixed = [rng.choice(pair) for pair in zip(before, after, strict=True)]
@@ -246,7 +247,9 @@ class Crash:
         image: Image = {}
         for name, inode in names.items():
             file = self._files[inode]
-            image[name] = None if file is None else _random_content(name, file, freshness, torn, rng)
+            image[name] = (
+                None if file is None else _random_content(name, file, freshness, torn, rng)
+            )
         return image
 
     def choices(self) -> int:
@@ -294,7 +297,7 @@ def _all_contents(file: _File) -> Iterator[bytes]:
 def _random_content(
     name: str, file: _File, freshness: float | None, torn: float, rng: random.Random
 ) -> bytes:
-    mapped = name.endswith(".q") or name.endswith(".meta") and not name.endswith("index.meta")
+    mapped = name.endswith(".q") or (name.endswith(".meta") and not name.endswith("index.meta"))
     parts = []
     for options in file.sectors:
         if len(options) == 1:

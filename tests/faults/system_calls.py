@@ -1,7 +1,7 @@
 """The engine's hook on its system calls, as a context manager.
 
-The hook runs before each call. It answers 0 (go on), an errno (fail with it), or for read and write a
-negative number (let at most so many bytes through).
+The hook runs before each call. It answers 0 (go on), an errno (fail with it), or for read and
+write a negative number (let at most so many bytes through).
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ class Call(NamedTuple):
 
 @contextmanager
 def observed(answer: Callable[[Call], int]) -> Iterator[None]:
-    """Ask ``answer`` before each system call of the engine; an exception in it is raised at the end."""
+    """Ask ``answer`` before each system call of the engine; its exception is raised at the end."""
     failures: list[BaseException] = []
 
     def hook(context: object, number: int, path: object, fd: int, offset: int, length: int) -> int:

@@ -1,8 +1,8 @@
 """R6: every single-bit flip in the files of a queue is detected or does no harm.
 
-A flip does no harm when every message still comes out as it was written; ``_segment_map`` says where in
-a segment that may be so, and why. Anywhere else it has to be noticed: by an error, never by a wrong
-or a missing message.
+A flip does no harm when every message still comes out as it was written; ``_segment_map`` says
+where in a segment that may be so, and why. Anywhere else it has to be noticed: by an error, never
+by a wrong or a missing message.
 """
 
 import mmap
@@ -188,8 +188,8 @@ def _read_afresh(queue: Queue, start: int | None) -> None:
     ],
 )
 def test_bitflip_is_survived_by_a_new_reader(queue: Queue, name: str, size: int) -> None:
-    """Opened afresh, by position, by seq and by time: what comes is right, or an error says why not."""
-    # The state word of the control block is waited for, a second at most: two of its bits are enough.
+    """Opened afresh, by seq and by time: what comes is right, or an error says why not."""
+    # The state word of the control block is waited for, a second each: two of its bits will do.
     slow = {(byte, bit) for byte in range(8, 12) for bit in range(8)} - {(8, 0), (8, 1)}
     with _mapped(queue.path / name) as view:
         for offset, bit in _flips(view, range(size)):

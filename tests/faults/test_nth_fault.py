@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from .nth_fault import FAULTS, SHORT, calls_of_the_story, fail_every_call
+from aiochronicle import errors
+
+from .nth_fault import FAULTS, SHORT, Nth, calls_of_the_story, fail_every_call, run_story
 from .system_calls import CALL_NAMES
 
 TRANSFERS = ("read", "write")
@@ -39,6 +41,13 @@ def test_nth_fault_gives_a_documented_error_and_loses_nothing(fault: int) -> Non
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         counts = list(pool.map(fail_every_call, names, [fault] * len(names)))
     assert all(count > 0 for count in counts), dict(zip(names, counts, strict=True))
+
+
+def test_nth_fault_is_not_swallowed_where_it_matters() -> None:
+    """The loop itself: the first sync that fails has to come out as an error."""
+    outcome = run_story(Nth("sync_map", 1, errno.EIO))
+    assert isinstance(outcome.error, errors.StorageError)
+    assert outcome.error.errno == errno.EIO
 
 
 def test_nth_fault_story_is_long_enough() -> None:
