@@ -14,6 +14,7 @@ SEED = int(os.environ.get("AIOCHRONICLE_SEED") or random.SystemRandom().getrandb
 IMAGES = int(os.environ.get("AIOCHRONICLE_POWER_IMAGES", "20000"))
 
 
+@pytest.mark.timeout(400)
 def test_power_loss_leaves_a_clean_prefix_and_all_that_was_flushed() -> None:
     print(f"AIOCHRONICLE_SEED={SEED}")
     assert random_images(IMAGES, seed=SEED) >= IMAGES
