@@ -472,6 +472,19 @@ AC_API uint64_t ac_clock_ns(void);
 typedef int (*ac_os_hook_t)(void *context, int call, const char *path, int fd, uint64_t offset,
                             uint64_t length);
 AC_API void ac_os_set_hook(ac_os_hook_t hook, void *context);
+
+/* A ready-made hook whose context is an ac_injection_t, for callers whose own functions must not run on
+ * the engine's threads: counts the calls of one kind (call -1: of all kinds) and gives `answer` to
+ * those from number `first` (1 = the next) on, `times` of them. */
+typedef struct ac_injection {
+    int call;
+    int answer;
+    uint64_t first;
+    uint64_t times;
+    uint64_t seen;
+} ac_injection_t;
+AC_API int ac_os_inject(void *context, int call, const char *path, int fd, uint64_t offset,
+                        uint64_t length);
 AC_API const char *ac_os_call_name(int call);
 AC_API int ac_os_call_count(void);
 

@@ -41,6 +41,16 @@ void ac_os_set_hook(ac_os_hook_t hook, void *context) {
     __atomic_store_n(&injected.hook, hook, __ATOMIC_SEQ_CST);
 }
 
+int ac_os_inject(void *context, int call, const char *path, int fd, uint64_t offset,
+                 uint64_t length) {
+    ac_injection_t *injection = context;
+    (void)path, (void)fd, (void)offset, (void)length;
+    if (injection->call >= 0 && injection->call != call) return 0;
+    uint64_t number = __atomic_add_fetch(&injection->seen, 1, __ATOMIC_RELAXED);
+    int chosen = number >= injection->first && number - injection->first < injection->times;
+    return chosen ? injection->answer : 0;
+}
+
 static const char *const call_names[AC_CALL_COUNT] = {
     [AC_CALL_OPEN] = "open",         [AC_CALL_STAT] = "stat",       [AC_CALL_MKDIR] = "mkdir",
     [AC_CALL_RENAME] = "rename",     [AC_CALL_UNLINK] = "unlink",   [AC_CALL_ALLOCATE] = "allocate",
