@@ -8,21 +8,18 @@ import errno
 import faulthandler
 import os
 import resource
-import shutil
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
 from aiochronicle import Message, Reader, Retention, Roll, Writer, errors, open_reader, open_writer
 from aiochronicle._binding import check, ffi, lib, new_error
 
-from .system_calls import Call, observed
+from .system_calls import CALL_NAMES, injected
 
-__all__ = ["FAULTS", "SHORT", "Nth", "calls_of_the_story", "fail_every_call", "run_story"]
+__all__ = ["FAULTS", "SHORT", "calls_of_the_story", "fail_every_call", "run_story"]
 
 SHORT = -1  # the answer that lets one byte through
 FAULTS = [
@@ -55,6 +52,7 @@ class Outcome(msgspec.Struct):
     acknowledged: int = 0
     retained: bool = False
     error: Exception | None = None
+    calls: int = 0
 
 
 def _payload(seq: int) -> bytes:
@@ -138,7 +136,7 @@ class _Story:
     def kill(self) -> None:
         writer, self.writer = self.writer, None
         if writer is not None:
-            with observed(lambda _: errno.EIO):
+            with injected(None, errno.EIO):
                 try:
                     writer.close()
                 except errors.ChronicleError:
@@ -155,11 +153,14 @@ class _Story:
 
 
 def _held() -> tuple[int, int]:
-    """Count this process's file descriptors and its mappings of queue files."""
+    """Count this process's file descriptors and its mappings of queue files.
+
+    Those of the housekeeping threads, which stay, are all anonymous (eventfd, epoll, inotify).
+    """
     fds = 0
     for fd in Path("/proc/self/fd").iterdir():
         try:
-            fds += "eventfd" not in str(fd.readlink())
+            fds += not str(fd.readlink()).startswith("anon_inode:")
         except FileNotFoundError:
             continue  # the one that listed the directory
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
@@ -185,74 +186,55 @@ def _usable(queue: Path, outcome: Outcome) -> None:
             assert message.payload == _payload(message.seq)
 
 
-def run_story(answer: Callable[[Call], int]) -> Outcome:
-    """Run the story with this hook and check everything that must hold whatever failed."""
-    scratch = Path(tempfile.mkdtemp(prefix="nth-fault-", dir=_memory()))
-    try:
+def run_story(name: str | None = None, fault: int = 0, n: int = 1, times: int = 1) -> Outcome:
+    """Fail call number ``n`` of a kind in the story; check what must hold whatever failed."""
+    with (
+        TemporaryDirectory(prefix="nth-fault-", dir=_memory()) as here,
+        TemporaryDirectory(prefix="nth-fault-") as other_file_system,
+    ):
         before = _held()
-        story = _Story(scratch / "queue", scratch / "archive")
-
-        def across_file_systems(call: Call) -> int:
-            given = answer(call)
-            if given == 0 and call.name == "rename" and call.fd >= 0:
-                directory = Path(f"/proc/self/fd/{call.fd}").readlink()
-                return errno.EXDEV if "archive" in str(directory) else 0
-            return given
-
+        story = _Story(Path(here, "queue"), Path(other_file_system, "archive"))
+        outcome = story.outcome
         started = time.monotonic()
-        with observed(across_file_systems):
+        with injected(name, fault, first=n, times=times) as injection:
             try:
                 story.tell()
             except DOCUMENTED as error:
-                story.outcome.error = error
+                outcome.error = error
             story.end()
-        text = str(story.outcome.error or scratch)
-        assert str(scratch) in text, f"no path in: {text}"
+            outcome.calls = injection.seen
         assert time.monotonic() - started < HANG_S
-        assert _held() == before, (before, _held(), story.outcome)
-        _usable(story.queue, story.outcome)
+        text = str(outcome.error or here)
+        assert here in text or other_file_system in text, f"no path in: {text}"
+        assert _held() == before, (before, _held(), outcome)
+        _usable(story.queue, outcome)
         assert _held() == before
-        return story.outcome
-    finally:
-        shutil.rmtree(scratch)
+        return outcome
 
 
 def _memory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-class Nth:
-    """Fails call number ``n`` of a kind once."""
-
-    def __init__(self, name: str, n: int, answer: int) -> None:
-        self.name, self.left, self.given = name, n, answer
-
-    def __call__(self, call: Call) -> int:
-        if call.name != self.name:
-            return 0
-        self.left -= 1
-        return self.given if self.left == 0 else 0
-
-    @property
-    def met(self) -> bool:
-        return self.left <= 0
-
-
-def _met_in_child(name: str, fault: int, nth: Nth) -> bool:
-    """Run it in a fork, where the housekeeping threads are not started yet."""
+def _calls_in_child(name: str, fault: int, n: int) -> int:
+    """Run it in a fork, where the engine has not started its threads yet."""
+    receive, send = os.pipe()
     pid = os.fork()
     if pid == 0:
-        status = 1
         try:
-            _judge(name, fault, run_story(nth))
-            status = 2 if nth.met else 0
+            outcome = run_story(name, fault, n)
+            _judge(name, fault, outcome)
+            os.write(send, str(outcome.calls).encode())
         except BaseException as error:  # noqa: BLE001  the child must not return
-            print(f"{type(error).__name__}: {error}", flush=True)
+            os.write(send, f"{type(error).__name__}: {error}"[:4000].encode())
         finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert status in (0, 2), "see the output of the child"
-    return status == 2
+            os._exit(0)
+    os.close(send)
+    with os.fdopen(receive) as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    assert said.isdigit(), said or "the child died"
+    return int(said)
 
 
 def _judge(name: str, fault: int, outcome: Outcome) -> None:
@@ -267,35 +249,25 @@ def _judge(name: str, fault: int, outcome: Outcome) -> None:
 def fail_every_call(name: str, fault: int) -> int:
     """Fail the 1st, 2nd, … call of this kind, until there are no more; return their number."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    fresh = name in ("eventfd", "thread")
-    n = 0
-    while True:
-        n += 1
+    n = calls = 1
+    while n <= calls:
         faulthandler.dump_traceback_later(2 * HANG_S, exit=True)
-        nth = Nth(name, n, fault)
         try:
-            if fresh:
-                met = _met_in_child(name, fault, nth)
+            if name == "thread":
+                calls = _calls_in_child(name, fault, n)
             else:
-                _judge(name, fault, run_story(nth))
-                met = nth.met
+                outcome = run_story(name, fault, n)
+                _judge(name, fault, outcome)
+                calls = outcome.calls
         except Exception as error:
             what = "short" if fault == SHORT else errno.errorcode[fault]
             raise AssertionError(f"{name} number {n} failing with {what}: {error!r}") from error
         finally:
             faulthandler.cancel_dump_traceback_later()
-        if not met:
-            return n - 1
+        n += 1
+    return calls
 
 
-def calls_of_the_story() -> Counter[str]:
-    """Count the calls of each kind in a run without faults."""
-    seen: Counter[str] = Counter()
-
-    def count(call: Call) -> int:
-        seen[call.name] += 1
-        return 0
-
-    outcome = run_story(count)
-    assert outcome.error is None
-    return seen
+def calls_of_the_story() -> dict[str, int]:
+    """Count the calls of each kind in runs without faults, each as if it were the first."""
+    return {name: _calls_in_child(name, 0, 1) for name in CALL_NAMES}

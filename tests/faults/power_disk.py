@@ -122,6 +122,8 @@ class Recording:
                 for entry in entries:
                     name = f"{directory}/{entry.name}" if directory else entry.name
                     info = entry.stat(follow_symlinks=False)
+                    if stat.S_ISSOCK(info.st_mode):
+                        continue
                     names[name] = info.st_ino
                     if stat.S_ISDIR(info.st_mode):
                         pending.append(name)

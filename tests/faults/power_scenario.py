@@ -18,7 +18,7 @@ import aiochronicle
 from aiochronicle import Position, Reader, Retention, Roll, Writer
 
 from .power_disk import Recording
-from .system_calls import Call, observed
+from .system_calls import Call, injected, observed
 
 __all__ = ["READER", "Expectation", "Scenario", "random_scenario", "small_scenario"]
 
@@ -181,7 +181,7 @@ class Scenario:
             return
         writer, self._writer = self._writer, None
         # It has to fail; and it lets go of its lock and maps.
-        with observed(lambda _: errno.EIO), suppress(aiochronicle.ChronicleError):
+        with injected(None, errno.EIO), suppress(aiochronicle.ChronicleError):
             writer.close()
         self.recording.mark()
 
