@@ -96,13 +96,19 @@ static int catalogue_extend_tail(ac_reader_t *reader, ac_error_t *err) {
 
 /* ---- seeking ---- */
 
+/* The number of segments if there is none. What lies in a broken segment cannot be known: it is the answer
+ * when the value may be in there, so that the reader meets the damage instead of passing it by. */
 static size_t first_reaching(const ac_reader_t *reader, int by_time, uint64_t value) {
-    size_t i = 0;
-    for (; i < reader->catalogue_count; i++) {
+    size_t none = reader->catalogue_count, broken = none;
+    for (size_t i = 0; i < reader->catalogue_count; i++) {
         const ac_index_t *index = &reader->catalogue[i];
-        if (index->count > 0 && (by_time ? index->max_ts_ns : index->max_seq) >= value) break;
+        if (index->count > 0 && (by_time ? index->max_ts_ns : index->max_seq) >= value) {
+            int starts_later = (by_time ? index->min_ts_ns : index->min_seq) > value;
+            return broken != none && starts_later ? broken : i;
+        }
+        if (index->broken) broken = i;
     }
-    return i;
+    return broken;
 }
 
 /* Holds an index that came from a file against its segment: 1 = it had to be built anew. */

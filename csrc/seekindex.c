@@ -56,6 +56,7 @@ int ac_index_extend(ac_index_t *index, const ac_map_t *map) {
         }
         index->end += ac_record_size(message.length);
     }
+    index->broken = index->end < ac_segment_end(map);
     return 0;
 }
 

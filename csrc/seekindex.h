@@ -44,6 +44,7 @@ typedef struct ac_index {
     uint64_t end; /* offset behind the last record seen */
     uint64_t min_seq, max_seq, min_ts_ns, max_ts_ns;
     int seq_unordered, time_unordered; /* a foreign writer's: only a walk finds the first match */
+    int broken;                        /* the walk ended before the segment says its records do */
     size_t count, room;
     ac_index_entry_t *entries;
 } ac_index_t;

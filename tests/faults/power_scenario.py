@@ -186,7 +186,10 @@ class Scenario:
         self.recording.mark()
 
     def attach(self) -> None:
-        self._reader = aiochronicle.open_reader(self.queue, READER)
+        try:
+            self._reader = aiochronicle.open_reader(self.queue, READER)
+        except aiochronicle.errors.PositionLost:  # in the life before this one
+            self._reader = aiochronicle.open_reader(self.queue, READER, start="first")
         self._expect(positions=(*self.now.positions, self._reader.committed))
 
     def read(self, count: int) -> None:
