@@ -57,7 +57,8 @@ typedef struct walk {
     uint64_t records_end; /* behind the last acceptable record of the present segment */
     uint32_t batch_left;  /* records still missing from the batch the walk is in */
     ac_end_t before_batch;
-    int bad; /* what ended the queue was a committed but invalid record */
+    int before_batch_ours; /* previous_ours there */
+    int bad;               /* what ended the queue was a committed but invalid record */
 } walk_t;
 
 /* Everything before this offset of the segment is known to have been durable. Whatever index.meta says,
@@ -79,7 +80,10 @@ static int in_sequence(const walk_t *walk, const ac_message_t *message, uint32_t
 
 static void accept(walk_t *walk, const ac_message_t *message, uint32_t epoch, uint64_t offset) {
     ac_end_t *end = walk->end;
-    if (message->batch_left != 0 && walk->batch_left == 0) walk->before_batch = *end;
+    if (message->batch_left != 0 && walk->batch_left == 0) {
+        walk->before_batch = *end;
+        walk->before_batch_ours = walk->previous_ours;
+    }
     walk->batch_left = message->batch_left;
     walk->previous_ours = (message->flags & AC_FLAG_OURS) != 0;
     walk->previous_epoch = epoch;
@@ -365,6 +369,7 @@ static void drop_partial_batch(walk_t *walk) {
     ac_map_t *map = walk->end->map;
     uint64_t next_seq = walk->before_batch.next_seq;
     *walk->end = walk->before_batch;
+    walk->previous_ours = walk->before_batch_ours;
     walk->end->map = map;
     walk->end->next_seq = next_seq;
     walk->bad = 1; /* its bytes are kept */
