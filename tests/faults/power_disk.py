@@ -297,7 +297,7 @@ def _all_contents(file: _File) -> Iterator[bytes]:
 
 
 def _two_stores(name: str, old: bytes, new: bytes) -> bool:
-    """Whether a heartbeat came between two looks at a position: not one store that could be torn."""
+    """Whether a heartbeat came between two looks at a position: then no single store is torn."""
     slots = "readers/" in name
     return slots and old[:40] != new[:40] and old[40:80] != new[40:80]
 

@@ -39,6 +39,7 @@ class Expectation(msgspec.Struct):
     durable: int
     first: int
     positions: tuple[Position, ...]  # where the named reader may have committed to
+    unrepaired: list[bytes] | None = None  # what may be read before a writer has repaired the queue
 
 
 class Scenario:
@@ -117,12 +118,13 @@ class Scenario:
         if self._recovering:
             # A cut during recovery must lead to the very same end.
             for state in self.expectations:
+                state.unrepaired = state.payloads
                 state.payloads = state.payloads[:end]
                 state.ends = frozenset({end})
                 state.durable = end
             self._recovering = False
         assert end == len(self.now.payloads), (end, len(self.now.payloads))
-        self._expect(durable=end)  # recovery syncs what it found
+        self._expect(durable=end, unrepaired=None)  # recovery syncs what it found
 
     def append(self, length: int) -> None:
         payload = self._payload(length)
@@ -186,6 +188,9 @@ class Scenario:
         self.recording.mark()
 
     def attach(self) -> None:
+        # A new reader starts at the oldest segment, whichever that is by then.
+        starts = (Position(int(path.stem), 64) for path in self.queue.glob("*.q"))
+        self._expect(positions=(*self.now.positions, *starts))
         try:
             self._reader = aiochronicle.open_reader(self.queue, READER)
         except aiochronicle.errors.PositionLost:  # in the life before this one
