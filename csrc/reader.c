@@ -1,6 +1,7 @@
 #include "reader.h"
 
 #include "error.h"
+#include "lock.h"
 #include "os.h"
 
 #include <errno.h>
@@ -343,6 +344,10 @@ static void name_caller(ac_reader_t *reader) {
 static void announce(ac_reader_t *reader) {
     if (reader->control_map->writable)
         reader->announced = ac_doorman_announce(&reader->caller, &reader->dir, NULL) == AC_OK;
+    /* A writer that has the queue open now will connect; until it has, it could die without a sign. */
+    if (reader->announced && ac_writer_lives(&reader->dir, reader->control) &&
+        !ac_reader_attended(reader))
+        ac_store_relaxed_u32(&reader->caller.suspect, 1);
 }
 
 int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {
