@@ -68,6 +68,7 @@ typedef struct ac_control {
 
 _Static_assert(sizeof(ac_control_t) == AC_CONTROL_SIZE, "control block");
 _Static_assert(offsetof(ac_control_t, writer_epoch) == 16, "control");
+_Static_assert(offsetof(ac_control_t, clean.epoch) % 8 == 0, "control");
 _Static_assert(offsetof(ac_control_t, segment_gen) == 128, "control");
 _Static_assert(offsetof(ac_control_t, write_offset) == 256, "control");
 _Static_assert(offsetof(ac_control_t, notify_seq) == 384, "control");

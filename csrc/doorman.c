@@ -42,7 +42,9 @@ typedef struct ac_connection {
     ac_caller_t *caller;   /* incoming: the reader it is for, once it said so */
     ac_callers_t *callers; /* outgoing: the writer it belongs to */
     char name[AC_READER_NAME_MAX + 1];
-    int bell; /* outgoing: the reader's eventfd, once it came */
+    int bell;        /* outgoing: the reader's eventfd, once it came */
+    uint64_t serial; /* incoming: accepted earlier = smaller */
+    int outdated;    /* incoming: somebody took the writer lock after it said hello */
     struct ac_connection *next;
 } ac_connection_t;
 
@@ -53,6 +55,7 @@ static int epoll = -1;
 static door_t bell = {DOOR_BELL, -1, NULL}, inotify = {DOOR_INOTIFY, -1, NULL};
 static ac_listener_t *listeners;
 static ac_connection_t *connections;
+static uint64_t accepted; /* how many connections */
 static door_t *graveyard; /* closed, but perhaps still named by events already fetched */
 static ac_caller_t *announced;
 static ac_caller_t *expecting; /* readers whose queue is not there yet */
@@ -135,10 +138,12 @@ static void accept_all(ac_listener_t *listener) {
         int fd = ac_os_socket_accept(listener->door.fd);
         if (fd == -EAGAIN) return;
         if (note(fd) < 0) return;
-        if (ac_os_socket_peer(fd, &user) < 0)
+        if (ac_os_socket_peer(fd, &user) < 0) {
             ac_os_close(fd);
-        else
-            connection_new(DOOR_INCOMING, fd);
+            continue;
+        }
+        ac_connection_t *connection = connection_new(DOOR_INCOMING, fd);
+        if (connection) connection->serial = ++accepted;
     }
 }
 
@@ -168,9 +173,11 @@ static int answer_hello(ac_connection_t *connection, hello_t *hello, int length)
 static int take_bit(ac_connection_t *connection, const uint32_t *bit, int length) {
     ac_caller_t *caller = connection->caller;
     if (length != (int)sizeof *bit || *bit >= 64) return -1;
-    caller->connection = connection; /* a newer writer replaces an older one */
+    /* A newer writer replaces an older one, in whichever order their packets are looked at. */
+    if (caller->connection && caller->connection->serial > connection->serial) return -1;
+    caller->connection = connection;
     ac_store_release_u32(&caller->bit, *bit);
-    ac_store_relaxed_u32(&caller->suspect, 0);
+    if (!connection->outdated) ac_store_relaxed_u32(&caller->suspect, 0);
     /* What was published before the bit was known was not signalled to us. */
     ac_os_eventfd_signal(caller->bell->fd);
     return 0;
@@ -344,6 +351,8 @@ static void on_change(void *unused, int watch, const char *name) {
     (void)unused;
     for (ac_caller_t *caller = announced; caller; caller = caller->next) {
         if (watch >= 0 && caller->watch != watch) continue;
+        for (ac_connection_t *connection = connections; connection; connection = connection->next)
+            if (connection->caller == caller) connection->outdated = 1;
         ac_store_relaxed_u32(&caller->suspect, 1);
         ac_os_eventfd_signal(caller->bell->fd);
     }

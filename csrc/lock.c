@@ -109,3 +109,23 @@ int ac_writer_lock(ac_lock_t *lock, const ac_directory_t *dir, int dir_fd, ac_co
     ac_os_close(fd);
     return rc;
 }
+
+int ac_writer_lives(const ac_directory_t *dir, const ac_control_t *control) {
+    holder_t holder;
+    struct stat info;
+    int dir_fd = ac_directory_open(dir, NULL);
+    if (dir_fd < 0) return 0;
+    int fd = ac_file_open(dir, dir_fd, "writer.lock", O_RDONLY, &info, NULL);
+    ac_os_close(dir_fd);
+    if (fd < 0) return 0;
+    int known = read_holder(fd, &holder);
+    ac_os_close(fd);
+    const void *clean = (const uint8_t *)control + offsetof(ac_control_t, clean);
+    uint64_t closed_epoch = ac_load_relaxed_u64(clean);
+    if (!known || closed_epoch == holder.epoch) return 0;
+    uint64_t boot = ac_load_relaxed_u64(&control->writer_boot);
+    uint64_t space = ac_load_relaxed_u64(&control->writer_namespace);
+    if (boot != 0 && boot != ac_os_boot_id()) return 0;
+    if (space != 0 && space != ac_os_pid_namespace()) return 1;
+    return ac_os_process_start(holder.pid) == holder.start;
+}

@@ -17,6 +17,7 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -607,9 +608,12 @@ void ac_os_inotify_remove(int inotify, int watch) {
 void ac_os_inotify_read(int inotify, void (*visit)(void *context, int watch, const char *name),
                         void *context) {
     char buffer[4096] __attribute__((aligned(8)));
-    for (;;) {
+    int waiting = 0;
+    if (ioctl(inotify, FIONREAD, &waiting) < 0) return;
+    while (waiting > 0) {
         ssize_t got = read(inotify, buffer, sizeof buffer);
         if (got <= 0) return;
+        waiting -= (int)got;
         for (ssize_t at = 0; at + (ssize_t)sizeof(struct inotify_event) <= got;) {
             struct inotify_event event;
             memcpy(&event, buffer + at, sizeof event);

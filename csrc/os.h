@@ -111,7 +111,7 @@ int ac_os_epoll_wait(int epoll, void **tags, int room, uint64_t timeout_ns);
 int ac_os_inotify(void);
 int ac_os_inotify_add(int inotify, int dir, uint32_t mask);
 void ac_os_inotify_remove(int inotify, int watch);
-/* Calls `visit` for each event that is there. */
+/* Calls `visit` for each event that is there now; one that comes meanwhile waits for the next call. */
 void ac_os_inotify_read(int inotify, void (*visit)(void *context, int watch, const char *name),
                         void *context);
 

@@ -100,6 +100,10 @@ static int load(ac_position_t *position, int fd, const char *path, ac_error_t *e
         return ac_fail(err, AC_E_POSITION_CORRUPT, 0, path, 0,
                        "neither slot is valid; remove the file to start this reader afresh");
     }
+    /* A store that never ended has the generation that the next one will have: what is left of it could
+     * make that one look complete half-way. */
+    ac_slot_t *other = (ac_slot_t *)(void *)position->map->base + (position->slot ^ 1);
+    if (!slot_valid(other)) memset(other, 0, sizeof *other);
     pthread_mutex_init(&position->mutex, NULL);
     return AC_OK;
 }

@@ -1,6 +1,7 @@
 #include "reader.h"
 
 #include "error.h"
+#include "lock.h"
 #include "os.h"
 
 #include <errno.h>
@@ -61,16 +62,21 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
     reader->last_timestamp_ns = 0;
 }
 
+static int open_segment(ac_reader_t *reader, uint32_t segment, ac_map_t **map, ac_error_t *err) {
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, map, err);
+    ac_os_close(dir_fd);
+    return rc;
+}
+
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err) {
     ac_map_t *map;
     if (reader->map && reader->map->segment == segment) {
         ac_reader_place(reader, reader->map, offset);
         return AC_OK;
     }
-    int dir_fd = ac_directory_open(&reader->dir, err);
-    if (dir_fd < 0) return dir_fd;
-    int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, &map, err);
-    ac_os_close(dir_fd);
+    int rc = open_segment(reader, segment, &map, err);
     if (rc == AC_OK) ac_reader_place(reader, map, offset);
     return rc;
 }
@@ -106,63 +112,58 @@ static int first_segment_after(ac_reader_t *reader, uint64_t id, uint32_t *found
     return i < count;
 }
 
-/* Is the next segment one that was prepared in advance and that nobody has entered? Its file may be
- * removed again when the writer ends, and another one appear under its name. */
-static int next_is_spare(const ac_reader_t *reader) {
-    ac_map_t *map;
-    int dir_fd = ac_directory_open(&reader->dir, NULL);
-    if (dir_fd < 0) return 0;
-    int rc = ac_segment_open(&reader->dir, dir_fd, reader->segment + 1, reader->segment_size, 0,
-                             &map, NULL);
-    ac_os_close(dir_fd);
-    if (rc != AC_OK) return 0; /* whoever enters it will meet the reason */
-    int used = map->size < AC_SEGMENT_DATA + AC_HEADER_SIZE || ac_segment_sealed(map) ||
-               ac_record_load_commit(map->base + AC_SEGMENT_DATA) != 0;
-    ac_map_release(map);
-    return !used;
+/* Prepared in advance, and nobody has entered it: its file may be removed again when the writer ends, and
+ * another one appear under its name. */
+static int is_spare(const ac_map_t *map) {
+    return map->size >= AC_SEGMENT_DATA + AC_HEADER_SIZE && !ac_segment_sealed(map) &&
+           ac_record_load_commit(map->base + AC_SEGMENT_DATA) == 0;
 }
 
-int ac_reader_finished_segment(const ac_reader_t *reader) {
-    if (ac_segment_sealed(reader->map)) return 1;
-    return reader->size - reader->offset < AC_HEADER_SIZE && !next_is_spare(reader);
-}
-
-/* 1 entered, 0 not there. */
-static int enter_next(ac_reader_t *reader, uint32_t next, ac_error_t *err) {
+int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t next = reader->map ? reader->segment + 1 : reader->segment;
     uint32_t continued = reader->continued;
     uint64_t last_timestamp_ns = reader->last_timestamp_ns;
     ac_error_t local;
-    int rc = ac_reader_enter(reader, next, AC_SEGMENT_DATA, &local);
+    ac_map_t *map;
+    /* Before the name is looked up: a seal that came later says nothing about the file found. */
+    int certain = !reader->map || ac_segment_sealed(reader->map);
+    int rc = open_segment(reader, next, &map, &local);
     while (rc == AC_E_CORRUPT && reader->skip_corrupt &&
            next < ac_load_acquire_u32(&reader->control->current_segment)) {
         reader->skipped_records++; /* not even its header can be read: the whole segment */
         reader->skipped_bytes += reader->segment_size;
         continued = 0;
-        rc = ac_reader_enter(reader, ++next, AC_SEGMENT_DATA, &local);
+        rc = open_segment(reader, ++next, &map, &local);
     }
-    if (rc == AC_E_NOT_FOUND) return 0;
+    if (rc == AC_E_NOT_FOUND) return AC_NEXT_MISSING;
     if (rc != AC_OK) {
         if (err) *err = local;
         return rc;
     }
+    /* Judged by the very file that would be entered: the name may stand for another one by now. */
+    if (!certain && is_spare(map)) {
+        ac_map_release(map);
+        return AC_NEXT_SPARE;
+    }
+    ac_reader_place(reader, map, AC_SEGMENT_DATA);
     reader->continued = continued;
     reader->last_timestamp_ns = last_timestamp_ns;
-    return 1;
+    return AC_NEXT_ENTERED;
 }
 
 /* The segment after the finished one: 1 entered, 0 not there yet. */
 static int advance(ac_reader_t *reader, ac_error_t *err) {
     uint32_t next = reader->map ? reader->segment + 1 : reader->segment;
-    int rc = enter_next(reader, next, err);
-    if (rc != 0) return rc;
+    int rc = ac_reader_enter_next(reader, err);
+    if (rc != AC_NEXT_MISSING) return rc == AC_NEXT_SPARE ? 0 : rc;
     /* Not there: still to come, or removed? Only later segments can tell. */
     if (ac_load_acquire_u32(&reader->control->current_segment) <= next && reader->map) return 0;
     uint32_t later;
     int removed = first_segment_after(reader, next, &later, err);
     if (removed <= 0) return removed;
     /* Later ones are there, so by now it was too, unless it is gone. */
-    rc = enter_next(reader, next, err);
-    if (rc != 0) return rc;
+    rc = ac_reader_enter_next(reader, err);
+    if (rc != AC_NEXT_MISSING) return rc == AC_NEXT_SPARE ? 0 : rc;
     return position_lost(reader, next, AC_SEGMENT_DATA, later, AC_SEGMENT_DATA,
                          "the segment to be read next was removed", err);
 }
@@ -258,8 +259,9 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
         return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
     if (reader->map) {
         /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
-        int finished =
-            ac_reader_finished_segment(reader) || reader->segment < reader->durable.segment;
+        int full = reader->size - reader->offset < AC_HEADER_SIZE;
+        int finished = full || ac_segment_sealed(reader->map) ||
+                       reader->segment < reader->durable.segment;
         uint64_t end = finished                                     ? ac_segment_end(reader->map)
                        : reader->segment == reader->durable.segment ? reader->durable.offset
                                                                     : 0;
@@ -370,6 +372,10 @@ static void name_caller(ac_reader_t *reader) {
 static void announce(ac_reader_t *reader) {
     if (reader->control_map->writable)
         reader->announced = ac_doorman_announce(&reader->caller, &reader->dir, NULL) == AC_OK;
+    /* A writer that has the queue open now will connect; until it has, it could die without a sign. */
+    if (reader->announced && ac_writer_lives(&reader->dir, reader->control) &&
+        !ac_reader_attended(reader))
+        ac_store_relaxed_u32(&reader->caller.suspect, 1);
 }
 
 int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {

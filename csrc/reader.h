@@ -79,8 +79,10 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
 /* reader.c. Usable: open, and the queue is there; a reader that waits for its queue looks for it. */
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
-/* Nothing is committed at the position: does the queue go on in the next segment? */
-int ac_reader_finished_segment(const ac_reader_t *reader);
+/* Into the segment after this one, which is sealed or full. Behind one that is not sealed, the next is
+ * entered only if something is in it: see is_spare. */
+enum { AC_NEXT_MISSING = 0, AC_NEXT_ENTERED = 1, AC_NEXT_SPARE = 2 };
+int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err);
 void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset);
 
 /* Takes back the message that was read last. */

@@ -268,9 +268,10 @@ int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err) {
         ac_reader_place(reader, reader->map, offset);
         reader->expected_seq = seq;
         reader->continued = (uint32_t)ours;
-        if (reader->segment >= last || !ac_reader_finished_segment(reader)) return AC_OK;
-        rc = ac_reader_enter(reader, reader->segment + 1, AC_SEGMENT_DATA, err);
-        if (rc != AC_OK) return rc;
+        int finished = ac_segment_sealed(reader->map) || reader->size - offset < AC_HEADER_SIZE;
+        if (!finished || reader->segment >= last) return AC_OK;
+        rc = ac_reader_enter_next(reader, err);
+        if (rc != AC_NEXT_ENTERED) return rc < 0 ? rc : AC_OK;
     }
 }
 

@@ -177,3 +177,20 @@ TEST(a_position_can_be_read_at_any_moment) {
     ac_position_close(&position);
     ac_os_close(fd);
 }
+
+TEST(what_is_left_of_an_unfinished_store_is_wiped) {
+    int fd = open_directory();
+    ac_slot_t slot;
+    CHECK_OK(open_position(fd, "r"), err);
+    ac_position_store(&position, 5, 128, 1000);
+    ac_position_close(&position);
+    uint64_t elsewhere = 9; /* in the slot of the first generation */
+    poke(dir.path, "readers/r.meta", 0, &elsewhere, sizeof elsewhere);
+    CHECK_OK(open_position(fd, "r"), err);
+    CHECK_EQUAL(position.current.segment, 5);
+    ac_slot_t zero = {0};
+    peek(dir.path, "readers/r.meta", 0, &slot, sizeof slot);
+    CHECK(memcmp(&slot, &zero, sizeof slot) == 0);
+    ac_position_close(&position);
+    ac_os_close(fd);
+}

@@ -1,0 +1,101 @@
+/* Who is connected to whom, while readers come and go under a running writer. */
+#include "queue.h"
+#include "reader.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+enum { SEGMENT = 4096, LIVES = 300 };
+
+static ac_error_t err;
+
+static int becomes_attended(ac_reader_t *reader) {
+    uint64_t deadline = ac_os_monotonic_ns() + 5000000000u;
+    while (!ac_reader_attended(reader)) {
+        if (ac_os_monotonic_ns() > deadline) return 0;
+        ac_os_sleep_ns(20000);
+    }
+    return 1;
+}
+
+/* To be called before this process has threads. */
+static pid_t start_writer(void) {
+    int ready[2];
+    char byte;
+    CHECK_EQUAL(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        ac_writer_config_t config = small_queue(SEGMENT);
+        config.inline_housekeeping = 0;
+        open_writer(check_path("queue"), &config);
+        CHECK_EQUAL(write(ready[1], "", 1), 1);
+        for (;;)
+            pause();
+    }
+    close(ready[1]);
+    CHECK_EQUAL(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    return child;
+}
+
+/* Otherwise a writer that dies before it connects leaves a reader asleep over what it had published. */
+TEST(a_reader_polls_until_the_live_writer_has_connected) {
+    int status;
+    pid_t child = start_writer();
+    CHECK_EQUAL(kill(child, SIGSTOP), 0);
+    CHECK_EQUAL(waitpid(child, &status, WUNTRACED), child);
+    ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_COMMITTED);
+    CHECK_EQUAL(ac_reader_park(reader, &err), AC_POLL);
+    CHECK_EQUAL(kill(child, SIGCONT), 0);
+    CHECK(becomes_attended(reader));
+    CHECK_EQUAL(ac_reader_park(reader, &err), AC_PARKED);
+    CHECK_EQUAL(kill(child, SIGKILL), 0);
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    while (ac_reader_attended(reader))
+        ac_os_eventfd_wait(reader->bell->fd, UINT64_MAX);
+    CHECK_EQUAL(ac_reader_park(reader, &err), AC_PARKED);
+    ac_reader_free(reader);
+}
+
+static uint32_t finished;
+
+/* Keeps the doorman reading events of readers/, so that the one of a new reader is met before the end of
+ * the connection to the old one. */
+static void *stir(void *path) {
+    char name[1400];
+    snprintf(name, sizeof name, "%s/readers/not-a-reader", (const char *)path);
+    while (!ac_load_relaxed_u32(&finished)) {
+        close(open(name, O_RDWR | O_CREAT, 0600));
+        unlink(name);
+    }
+    return NULL;
+}
+
+TEST(a_reader_that_comes_back_under_its_name_is_found_again) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.inline_housekeeping = 0;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    pthread_t thread;
+    char path[1024];
+    snprintf(path, sizeof path, "%s", check_path("queue"));
+    CHECK_EQUAL(pthread_create(&thread, NULL, stir, path), 0);
+    for (int i = 0; i < LIVES; i++) {
+        ac_reader_t *reader = open_reader(path, "r", AC_START_COMMITTED);
+        CHECK_OK(ac_reader_bell(reader, &err), err);
+        CHECK(becomes_attended(reader));
+        ac_reader_free(reader);
+    }
+    ac_store_relaxed_u32(&finished, 1);
+    pthread_join(thread, NULL);
+    close_writer(writer);
+}
+
+TEST(a_queue_whose_writer_was_closed_is_not_polled) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.inline_housekeeping = 0;
+    close_writer(open_writer(check_path("queue"), &config));
+    ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_COMMITTED);
+    CHECK_EQUAL(ac_reader_park(reader, &err), AC_PARKED);
+    ac_reader_free(reader);
+}
