@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import stat
+from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
@@ -113,7 +114,8 @@ class Discovery:
         self._rescan_s = rescan_s
         self._known: dict[str, _Known] = {}
         self._warned: dict[str, str] = {}
-        self._events: asyncio.Queue[Attached | Detached | Scanned | None] = asyncio.Queue()
+        self._events: deque[Attached | Detached | Scanned] = deque()
+        self._there = asyncio.Event()  # an event, or the end
         self._hints: set[str] = set()
         self._stirred = asyncio.Event()
         self._failure: BaseException | None = None
@@ -133,19 +135,33 @@ class Discovery:
             raise StopAsyncIteration
         if self._task is None:
             self._task = asyncio.create_task(self._follow(), name=f"discover {self.root}")
-        event = await self._events.get()
-        if event is None:
-            self._events.put_nowait(None)
-            await asyncio.wait([self._task])
-            if not self._task.cancelled():
+            self._task.add_done_callback(lambda _: self._there.set())
+        while not self._events:
+            if self._closed:
+                raise StopAsyncIteration
+            if self._task.done():
                 self._task.result()  # raises what ended it
-            raise StopAsyncIteration
-        return event
+            self._there.clear()
+            await self._there.wait()
+        return self._events.popleft()
+
+    def _report(self, event: Attached | Detached | Scanned) -> None:
+        self._events.append(event)
+        self._there.set()
+
+    def _next_at_once(self) -> Attached | None:
+        """Return one more queue that is ready, if that is what comes next and it is here already."""
+        event = self._events[0] if self._events else None
+        if isinstance(event, Attached):
+            self._events.popleft()
+            return event
+        return None
 
     async def aclose(self) -> None:
         """Stop watching. Iteration ends."""
         self._closed = True
-        self._events.put_nowait(None)
+        self._events.clear()
+        self._there.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -167,10 +183,9 @@ class Discovery:
             await in_background(self._make_root)
             await watcher.start()
             await self._look(None)
-            self._events.put_nowait(Scanned())
+            self._report(Scanned())
             await self._go_on()
         finally:
-            self._events.put_nowait(None)
             await watcher.stop()
 
     async def _go_on(self) -> None:
@@ -205,7 +220,7 @@ class Discovery:
     async def _look(self, hints: set[str] | None) -> None:
         """Examine the directories that the paths lie in; None means all of them."""
         for event in await in_background(lambda: list(self._examine(hints))):
-            self._events.put_nowait(event)
+            self._report(event)
 
     def _examine(self, hints: set[str] | None) -> Iterable[Attached | Detached]:
         candidates = set(self._scan(self.root, self._depth)) if hints is None else set()
