@@ -1,10 +1,10 @@
 """Finding queues under a root directory as they appear and vanish.
 
-A queue announces itself by a READY file in its directory, put there by a rename (Writer.mark_ready). The
-watcher is started first, then everything is scanned, then its events are followed, so nothing falls between.
-An event is only ever a hint to look at a directory again: what counts is what is found there. That covers
-the events which recursive watching loses (a READY renamed into a directory that was created a moment ago);
-a slow full scan is the net below.
+A queue announces itself by a READY file in its directory, put there by a rename
+(Writer.mark_ready). The watcher is started first, then everything is scanned, then its events are
+followed, so nothing falls between. An event is only ever a hint to look at a directory again:
+what counts is what is found there. That covers the events which recursive watching loses (a READY
+renamed into a directory that was created a moment ago); a slow full scan is the net below.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -67,7 +68,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 def parse_ready(content: bytes) -> Ready:
-    """Read a READY file: JSON, or ``version=N`` on its first line. ValueError says what is wrong."""
+    """Read a READY file: JSON, or ``version=N`` on its first line; else ValueError."""
     text = content.decode("utf-8")
     first = text.strip().splitlines()[0] if text.strip() else ""
     if first.startswith("version="):
@@ -92,11 +93,12 @@ def discover(
 ) -> "Discovery":
     """Follow the queues under ``root``: ``async for event in discover(root)``.
 
-    Gives Attached(path, ready) for each queue that is there or appears, and Detached(path) when its
-    directory is removed. ``depth`` is how many levels below the root queues may lie. Directories with an
-    unreadable or newer READY are skipped with a warning in the log. Every ``rescan_s`` seconds everything
-    is looked at, in case that the system lost an event. A missing root is made. Close it (``async with``,
-    ``aclose``) when done; cancelling a task that waits for an event loses none.
+    Gives Attached(path, ready) for each queue that is there or appears, and Detached(path) when
+    its directory is removed. ``depth`` is how many levels below the root queues may lie.
+    Directories with an unreadable or newer READY are skipped with a warning in the log. Every
+    ``rescan_s`` seconds everything is looked at, in case that the system lost an event. A missing
+    root is made. Close it (``async with``, ``aclose``) when done; cancelling a task that waits
+    for an event loses none.
     """
     return Discovery(root, depth=depth, rescan_s=rescan_s)
 
@@ -150,7 +152,7 @@ class Discovery:
         self._there.set()
 
     def _next_at_once(self) -> Attached | None:
-        """Return one more queue that is ready, if that is what comes next and it is here already."""
+        """Return one more queue that is ready, if that comes next and is here already."""
         event = self._events[0] if self._events else None
         if isinstance(event, Attached):
             self._events.popleft()
@@ -215,7 +217,7 @@ class Discovery:
         self._stirred.set()
 
     def _make_root(self) -> None:
-        os.makedirs(self.root, mode=0o700, exist_ok=True)
+        Path(self.root).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def _look(self, hints: set[str] | None) -> None:
         """Examine the directories that the paths lie in; None means all of them."""
@@ -244,11 +246,11 @@ class Discovery:
 
     def _directories_of(self, path: str) -> Iterable[str]:
         """Yield the directories on the way from the root to ``path``, as deep as queues may lie."""
-        parts = os.path.relpath(path, self.root).split(os.sep)
+        parts = Path(os.path.relpath(path, self.root)).parts
         if parts[0] in (os.curdir, os.pardir):
             return
         for count in range(1, min(len(parts), self._depth) + 1):
-            directory = os.path.join(self.root, *parts[:count])
+            directory = str(Path(self.root, *parts[:count]))
             yield directory
             if count == len(parts) and count < self._depth:
                 yield from self._scan(directory, self._depth - count)
@@ -278,7 +280,7 @@ class Discovery:
     def _read_queue_id(self, path: str) -> bytes:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            fd = os.open(os.path.join(path, "control.meta"), flags)
+            fd = os.open(f"{path}/control.meta", flags)
         except OSError:
             return b""
         try:
@@ -291,7 +293,7 @@ class Discovery:
     def _read_ready(self, path: str) -> Ready | None:
         """Return the marker's content, or None if there is none that can be used."""
         try:
-            ready = _load_ready(os.path.join(path, "READY"))
+            ready = _load_ready(f"{path}/READY")
         except ValueError as error:
             if self._warned.get(path) != str(error):  # once, not at every scan
                 self._warned[path] = str(error)

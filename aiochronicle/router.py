@@ -1,10 +1,14 @@
-"""A fan-in that follows discovery: queues are attached as they announce themselves, detached as they go."""
+"""A fan-in that follows discovery.
+
+Queues are attached as they announce themselves, and detached as they go.
+"""
 
 import asyncio
 import logging
 import os
 import resource
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -26,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def _raise_fd_limit() -> None:
-    """Each attached queue with a live writer costs an fd; take what the system allows without asking."""
+    """Take what the system allows: each attached queue with a live writer costs an fd."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FDS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FDS_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -47,16 +51,16 @@ class _Source:
 class Router(FanIn):
     """All queues under a root as one ordered stream: ``async for message in router``.
 
-    Strategies come and go while it runs. ``name`` is the reader name in each queue: after a restart every
-    queue goes on behind the last ``commit``. A queue that cannot be attached, or that fails, does not stop
-    the others: it is in ``problems`` by path, with the exception, and in the log. Attaching is tried again
-    every ``rescan_s`` seconds.
+    Strategies come and go while it runs. ``name`` is the reader name in each queue: after a
+    restart every queue goes on behind the last ``commit``. A queue that cannot be attached, or
+    that fails, does not stop the others: it is in ``problems`` by path, with the exception, and
+    in the log. Attaching is tried again every ``rescan_s`` seconds.
 
-    ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root`` (by
-    default ROOT.replies), named like the sender's.
+    ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root``
+    (by default ROOT.replies), named like the sender's.
 
-    Use it as an async context manager: entering returns when everything that is there is attached, leaving
-    closes readers, writers and the watcher.
+    Use it as an async context manager: entering returns when everything that is there is
+    attached, leaving closes readers, writers and the watcher.
     """
 
     def __init__(
@@ -223,8 +227,8 @@ class Router(FanIn):
             raise
 
     def _open_reply(self, path: str) -> Writer:
-        target = os.path.join(self._reply_root, os.path.relpath(path, self.root))
-        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        target = Path(self._reply_root) / os.path.relpath(path, self.root)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return open_writer(target, ready=True)
 
     async def _close_reply(self, source: _Source) -> None:

@@ -152,14 +152,14 @@ def run(directory: Path, quick: bool) -> list[Result]:
     rounds = 2 if quick else 7
     results: list[Result] = []
     costs: dict[int, float] = {}
+    asynchronous = float("inf")
     for burst, bar, how in ((1, 1 / 4, "interleaved"), (BURST, 1 / 7, "in bursts")):
         for sources in SOURCES:
             paths = fill(directory, sources, messages, burst)
             times = measure(paths, messages, rounds, loops=(sources, burst) == (64, 1))
             if burst == 1:
                 costs[sources] = times.ns["fan-in"]
-            if "async" in times.ns and times.ns["async"] < float("inf"):
-                asynchronous = times.ns["async"]
+            asynchronous = min(asynchronous, times.ns["async"])
             results.append(
                 Result.at_most(
                     "merge",

@@ -44,7 +44,7 @@ def memory() -> Iterator[Path]:
 
 
 def fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len([*Path("/proc/self/fd").iterdir()])
 
 
 def maps() -> int:
@@ -88,12 +88,10 @@ async def test_a_thousand_queues(memory: Path) -> None:
             for number in (0, 500, 999, 500):
                 writers.stdin.write(f"{number}\n")
                 writers.stdin.flush()
-                message = await task
-                assert message.payload == b"%d" % number
+                assert (await task).payload == b"%d" % number
                 task = asyncio.ensure_future(router.next())
             # A removed queue lets go of everything, at once.
             attached_maps = maps()
-            del message
             shutil.rmtree(memory / "0100")
             while len(router.sources()) == QUEUES:
                 await asyncio.sleep(0.001)
