@@ -1,8 +1,9 @@
 """Heartbeats of writers that have nothing to append: one thread for all of them.
 
-A promise must not overtake a message that is being stamped at the same moment. Appending to a writer and its
-heartbeat exclude each other already (the interpreter's lock, or the writer's own where that is given up), so
-a thread that calls ``Writer.heartbeat`` is all that is needed, and appending costs nothing more.
+A promise must not overtake a message that is being stamped at the same moment. Appending to a
+writer and its heartbeat exclude each other already (the interpreter's lock, or the writer's own
+where that is given up), so a thread that calls ``Writer.heartbeat`` is all that is needed, and
+appending costs nothing more.
 """
 
 import heapq

@@ -1,7 +1,8 @@
 """Changes below a directory, from a thread of its own.
 
-watchfiles does the watching, through its documented Rust class rather than ``awatch``: so the import, the
-setting of watches and the waiting all happen in one thread, which is gone when it was stopped.
+watchfiles does the watching, through its documented Rust class rather than ``awatch``: so the
+import, the setting of watches and the waiting all happen in one thread, which is gone when it was
+stopped.
 """
 
 import asyncio
@@ -12,14 +13,14 @@ from aiochronicle._background import in_background
 
 __all__ = ["Watcher"]
 
-# A burst of changes is reported after the first pause of STEP_MS, or after DEBOUNCE_MS. The thread wakes
-# up once per step, so a shorter one would cost more than it is worth.
+# A burst of changes is reported after the first pause of STEP_MS, or after DEBOUNCE_MS. The
+# thread wakes up once per step, so a shorter one would cost more than it is worth.
 STEP_MS = 5
 DEBOUNCE_MS = 20
 
 
 class Watcher:
-    """Calls ``changed`` in the loop with the paths that changed, and ``failed`` if it cannot go on."""
+    """Calls ``changed`` in the loop with what changed, and ``failed`` if it cannot go on."""
 
     def __init__(
         self,

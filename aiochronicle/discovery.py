@@ -1,10 +1,10 @@
 """Finding queues under a root directory as they appear and vanish.
 
-A queue announces itself by a READY file in its directory, put there by a rename (Writer.mark_ready). The
-watcher is started first, then everything is scanned, then its events are followed, so nothing falls between.
-An event is only ever a hint to look at a directory again: what counts is what is found there. That covers
-the events which recursive watching loses (a READY renamed into a directory that was created a moment ago);
-a slow full scan is the net below.
+A queue announces itself by a READY file in its directory, put there by a rename
+(Writer.mark_ready). The watcher is started first, then everything is scanned, then its events are
+followed, so nothing falls between. An event is only ever a hint to look at a directory again:
+what counts is what is found there. That covers the events which recursive watching loses (a READY
+renamed into a directory that was created a moment ago); a slow full scan is the net below.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ import contextlib
 import logging
 import os
 import stat
+from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -66,7 +68,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 def parse_ready(content: bytes) -> Ready:
-    """Read a READY file: JSON, or ``version=N`` on its first line. ValueError says what is wrong."""
+    """Read a READY file: JSON, or ``version=N`` on its first line; else ValueError."""
     text = content.decode("utf-8")
     first = text.strip().splitlines()[0] if text.strip() else ""
     if first.startswith("version="):
@@ -91,11 +93,12 @@ def discover(
 ) -> "Discovery":
     """Follow the queues under ``root``: ``async for event in discover(root)``.
 
-    Gives Attached(path, ready) for each queue that is there or appears, and Detached(path) when its
-    directory is removed. ``depth`` is how many levels below the root queues may lie. Directories with an
-    unreadable or newer READY are skipped with a warning in the log. Every ``rescan_s`` seconds everything
-    is looked at, in case that the system lost an event. A missing root is made. Close it (``async with``,
-    ``aclose``) when done; cancelling a task that waits for an event loses none.
+    Gives Attached(path, ready) for each queue that is there or appears, and Detached(path) when
+    its directory is removed. ``depth`` is how many levels below the root queues may lie.
+    Directories with an unreadable or newer READY are skipped with a warning in the log. Every
+    ``rescan_s`` seconds everything is looked at, in case that the system lost an event. A missing
+    root is made. Close it (``async with``, ``aclose``) when done; cancelling a task that waits
+    for an event loses none.
     """
     return Discovery(root, depth=depth, rescan_s=rescan_s)
 
@@ -113,7 +116,8 @@ class Discovery:
         self._rescan_s = rescan_s
         self._known: dict[str, _Known] = {}
         self._warned: dict[str, str] = {}
-        self._events: asyncio.Queue[Attached | Detached | Scanned | None] = asyncio.Queue()
+        self._events: deque[Attached | Detached | Scanned] = deque()
+        self._there = asyncio.Event()  # an event, or the end
         self._hints: set[str] = set()
         self._stirred = asyncio.Event()
         self._failure: BaseException | None = None
@@ -133,19 +137,33 @@ class Discovery:
             raise StopAsyncIteration
         if self._task is None:
             self._task = asyncio.create_task(self._follow(), name=f"discover {self.root}")
-        event = await self._events.get()
-        if event is None:
-            self._events.put_nowait(None)
-            await asyncio.wait([self._task])
-            if not self._task.cancelled():
+            self._task.add_done_callback(lambda _: self._there.set())
+        while not self._events:
+            if self._closed:
+                raise StopAsyncIteration
+            if self._task.done():
                 self._task.result()  # raises what ended it
-            raise StopAsyncIteration
-        return event
+            self._there.clear()
+            await self._there.wait()
+        return self._events.popleft()
+
+    def _report(self, event: Attached | Detached | Scanned) -> None:
+        self._events.append(event)
+        self._there.set()
+
+    def _next_at_once(self) -> Attached | None:
+        """Return one more queue that is ready, if that comes next and is here already."""
+        event = self._events[0] if self._events else None
+        if isinstance(event, Attached):
+            self._events.popleft()
+            return event
+        return None
 
     async def aclose(self) -> None:
         """Stop watching. Iteration ends."""
         self._closed = True
-        self._events.put_nowait(None)
+        self._events.clear()
+        self._there.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -167,10 +185,9 @@ class Discovery:
             await in_background(self._make_root)
             await watcher.start()
             await self._look(None)
-            self._events.put_nowait(Scanned())
+            self._report(Scanned())
             await self._go_on()
         finally:
-            self._events.put_nowait(None)
             await watcher.stop()
 
     async def _go_on(self) -> None:
@@ -200,12 +217,12 @@ class Discovery:
         self._stirred.set()
 
     def _make_root(self) -> None:
-        os.makedirs(self.root, mode=0o700, exist_ok=True)
+        Path(self.root).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def _look(self, hints: set[str] | None) -> None:
         """Examine the directories that the paths lie in; None means all of them."""
         for event in await in_background(lambda: list(self._examine(hints))):
-            self._events.put_nowait(event)
+            self._report(event)
 
     def _examine(self, hints: set[str] | None) -> Iterable[Attached | Detached]:
         candidates = set(self._scan(self.root, self._depth)) if hints is None else set()
@@ -229,11 +246,11 @@ class Discovery:
 
     def _directories_of(self, path: str) -> Iterable[str]:
         """Yield the directories on the way from the root to ``path``, as deep as queues may lie."""
-        parts = os.path.relpath(path, self.root).split(os.sep)
+        parts = Path(os.path.relpath(path, self.root)).parts
         if parts[0] in (os.curdir, os.pardir):
             return
         for count in range(1, min(len(parts), self._depth) + 1):
-            directory = os.path.join(self.root, *parts[:count])
+            directory = str(Path(self.root, *parts[:count]))
             yield directory
             if count == len(parts) and count < self._depth:
                 yield from self._scan(directory, self._depth - count)
@@ -263,7 +280,7 @@ class Discovery:
     def _read_queue_id(self, path: str) -> bytes:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            fd = os.open(os.path.join(path, "control.meta"), flags)
+            fd = os.open(f"{path}/control.meta", flags)
         except OSError:
             return b""
         try:
@@ -276,7 +293,7 @@ class Discovery:
     def _read_ready(self, path: str) -> Ready | None:
         """Return the marker's content, or None if there is none that can be used."""
         try:
-            ready = _load_ready(os.path.join(path, "READY"))
+            ready = _load_ready(f"{path}/READY")
         except ValueError as error:
             if self._warned.get(path) != str(error):  # once, not at every scan
                 self._warned[path] = str(error)

@@ -46,8 +46,9 @@ class SourceStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A fan-in as a whole.
 
-    ``blocked_by`` is the source that strict order is waiting for now, or None, and ``blocked_s`` for how
-    long. ``left_out`` sources were silent for longer than ``max_wait`` and are not waited for.
+    ``blocked_by`` is the source that strict order is waiting for now, or None, and ``blocked_s``
+    for how long. ``left_out`` sources were silent for longer than ``max_wait`` and are not waited
+    for.
     """
 
     sources: int
@@ -65,18 +66,18 @@ class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class FanIn(_hot.FanIn):
     """Merges readers by (timestamp, source id); sources come and go while it runs.
 
-    ``order="available"`` gives the oldest of what is there now. ``order="strict"`` gives a message only
-    when nothing that belongs before it can still come from any attached source: each has a message
-    waiting, has promised so by ``Writer.heartbeat`` or by its last message, or was closed. The result is
-    then the same whatever the arrival pattern. With ``max_wait`` (seconds) strict order holds no message
-    longer than that, and does not wait for a source again that was silent for so long until it says
-    something; what comes after newer ones is marked ``late``.
+    ``order="available"`` gives the oldest of what is there now. ``order="strict"`` gives a
+    message only when nothing that belongs before it can still come from any attached source: each
+    has a message waiting, has promised so by ``Writer.heartbeat`` or by its last message, or was
+    closed. The result is then the same whatever the arrival pattern. With ``max_wait`` (seconds)
+    strict order holds no message longer than that, and does not wait for a source again that was
+    silent for so long until it says something; what comes after newer ones is marked ``late``.
 
-    A source that fails is set aside and the error raised once; iterate on for the others. With ``on_error``
-    it is given the source id and the exception instead.
+    A source that fails is set aside and the error raised once; iterate on for the others. With
+    ``on_error`` it is given the source id and the exception instead.
 
-    While a reader is attached, read from the fan-in, not from the reader. Its automatic commits go on.
-    Cancelling a task anywhere in ``async for``, ``next`` or ``batches`` loses nothing.
+    While a reader is attached, read from the fan-in, not from the reader. Its automatic commits
+    go on. Cancelling a task anywhere in ``async for``, ``next`` or ``batches`` loses nothing.
 
     >>> with open_reader(queue) as reader, FanIn([reader]) as fan_in:
     ...     [message.payload for message in fan_in]
@@ -108,7 +109,7 @@ class FanIn(_hot.FanIn):
             self.attach(reader)
 
     def next(self, timeout: float | None = None) -> Awaitable[_hot.Message]:
-        """Wait for the next message; TimeoutError after ``timeout`` seconds, ClosedError when closed."""
+        """Wait for the next message; TimeoutError after ``timeout`` seconds, or ClosedError."""
         return self._next() if timeout is None else self._next_within(timeout)
 
     async def _next_within(self, timeout: float) -> _hot.Message:
@@ -189,7 +190,7 @@ class FanIn(_hot.FanIn):
         )
 
     def _check(self) -> None:
-        """Check the invariants of the merge; for tests. Linear in the number of sources, or worse."""
+        """Check the invariants of the merge, for tests; quadratic in the number of sources."""
         line = lib.ac_fanin_check(self._handle)
         if line:
             raise AssertionError(f"csrc/fanin.c:{line}")

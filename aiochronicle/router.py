@@ -1,9 +1,14 @@
-"""A fan-in that follows discovery: queues are attached as they announce themselves, detached as they go."""
+"""A fan-in that follows discovery.
+
+Queues are attached as they announce themselves, and detached as they go.
+"""
 
 import asyncio
 import logging
 import os
 import resource
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -18,12 +23,14 @@ from aiochronicle.writer import Writer, open_writer
 __all__ = ["Router"]
 
 _FDS_WANTED = 65536
+_RUN_MAX = 256
+_OPENING_THREADS = 8
 
 _log = logging.getLogger(__name__)
 
 
 def _raise_fd_limit() -> None:
-    """Each attached queue with a live writer costs an fd; take what the system allows without asking."""
+    """Take what the system allows: each attached queue with a live writer costs an fd."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FDS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FDS_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -44,16 +51,16 @@ class _Source:
 class Router(FanIn):
     """All queues under a root as one ordered stream: ``async for message in router``.
 
-    Strategies come and go while it runs. ``name`` is the reader name in each queue: after a restart every
-    queue goes on behind the last ``commit``. A queue that cannot be attached, or that fails, does not stop
-    the others: it is in ``problems`` by path, with the exception, and in the log. Attaching is tried again
-    every ``rescan_s`` seconds.
+    Strategies come and go while it runs. ``name`` is the reader name in each queue: after a
+    restart every queue goes on behind the last ``commit``. A queue that cannot be attached, or
+    that fails, does not stop the others: it is in ``problems`` by path, with the exception, and
+    in the log. Attaching is tried again every ``rescan_s`` seconds.
 
-    ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root`` (by
-    default ROOT.replies), named like the sender's.
+    ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root``
+    (by default ROOT.replies), named like the sender's.
 
-    Use it as an async context manager: entering returns when everything that is there is attached, leaving
-    closes readers, writers and the watcher.
+    Use it as an async context manager: entering returns when everything that is there is
+    attached, leaving closes readers, writers and the watcher.
     """
 
     def __init__(
@@ -120,7 +127,7 @@ class Router(FanIn):
                     continue
                 async with self._changing:
                     if isinstance(event, Attached):
-                        await self._attach(event.path)
+                        await self._attach(self._run_of(event))
                     else:
                         await self._detach(event.path)
         except StopAsyncIteration:
@@ -136,37 +143,56 @@ class Router(FanIn):
             for path in sorted(self._unattached):
                 async with self._changing:
                     if path in self._unattached:
-                        await self._attach(path)
+                        await self._attach([path])
 
-    async def _attach(self, path: str) -> None:
-        reader: Reader | None = None
-        try:
-            reader = await self._open(path)
-            self._attached[path] = _Source(self.attach(reader), reader)
-        except ChronicleError as error:
-            if reader is not None:
-                reader.close()
-            if str(self.problems.get(path)) != str(error):
-                _log.warning("cannot attach: %s", error)
-            self.problems[path] = error
-            self._unattached.add(path)
-        else:
-            self.problems.pop(path, None)
-            self._unattached.discard(path)
+    def _run_of(self, first: Attached) -> list[str]:
+        """Return what can be attached together: opening waits for the disk, so not one by one."""
+        run = [first.path]
+        while len(run) < _RUN_MAX and (more := self._discovery._next_at_once()) is not None:
+            run.append(more.path)
+        return run
 
-    async def _open(self, path: str) -> Reader:
-        opening = asyncio.ensure_future(
-            in_background(lambda: open_reader(path, self.name, start=self._start))
-        )
+    async def _attach(self, paths: list[str]) -> None:
+        for path, opened in zip(paths, await self._open(paths), strict=True):
+            if isinstance(opened, Reader):
+                try:
+                    self._attached[path] = _Source(self.attach(opened), opened)
+                    self.problems.pop(path, None)
+                    self._unattached.discard(path)
+                except ChronicleError as error:
+                    opened.close()
+                    self._cannot_attach(path, error)
+            else:
+                self._cannot_attach(path, opened)
+
+    def _cannot_attach(self, path: str, error: ChronicleError) -> None:
+        if str(self.problems.get(path)) != str(error):
+            _log.warning("cannot attach: %s", error)
+        self.problems[path] = error
+        self._unattached.add(path)
+
+    async def _open(self, paths: list[str]) -> list[Reader | ChronicleError]:
+        opening = asyncio.ensure_future(in_background(lambda: self._open_all(paths)))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await asyncio.wait(
-                [opening]
-            )  # it goes on in its thread, and nobody else would close it
-            if opening.exception() is None:
-                opening.result().close()
+            # It goes on in its thread, and nobody else would close what it opens.
+            for opened in await opening:
+                if isinstance(opened, Reader):
+                    opened.close()
             raise
+
+    def _open_all(self, paths: list[str]) -> list[Reader | ChronicleError]:
+        if len(paths) == 1:
+            return [self._open_one(paths[0])]
+        with ThreadPoolExecutor(_OPENING_THREADS) as threads:
+            return [*threads.map(self._open_one, paths)]
+
+    def _open_one(self, path: str) -> Reader | ChronicleError:
+        try:
+            return open_reader(path, self.name, start=self._start)
+        except ChronicleError as error:
+            return error
 
     async def _detach(self, path: str) -> None:
         self.problems.pop(path, None)
@@ -201,8 +227,8 @@ class Router(FanIn):
             raise
 
     def _open_reply(self, path: str) -> Writer:
-        target = os.path.join(self._reply_root, os.path.relpath(path, self.root))
-        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        target = Path(self._reply_root) / os.path.relpath(path, self.root)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return open_writer(target, ready=True)
 
     async def _close_reply(self, source: _Source) -> None:

@@ -97,9 +97,22 @@ static int look_at(ac_fanin_t *fanin, uint32_t index, ac_error_t *err) {
     return 1;
 }
 
+/* A quick no: nothing is committed where the reader stands, and its segment goes on. What else can happen
+ * to an idle source (its file is cut, its reader closed) is found when it is looked at properly, and
+ * every call does that with one of them. */
+static int has_nothing(const ac_source_t *source) {
+    const ac_reader_t *reader = source->reader;
+    return reader->offset < reader->window_end &&
+           ac_load_acquire_u32(ac_record_commit_word((uint8_t *)reader->base + reader->offset)) ==
+               0 &&
+           !ac_segment_sealed(reader->map);
+}
+
 static int look_everywhere(ac_fanin_t *fanin, ac_error_t *err) {
+    uint32_t proper = fanin->looks++ % (fanin->idle_count ? fanin->idle_count : 1);
     fanin->look_everywhere = 0;
     for (uint32_t i = fanin->idle_count; i-- > 0;) {
+        if (i != proper && has_nothing(&fanin->sources[fanin->idle[i]])) continue;
         int rc = look_at(fanin, i, err);
         if (rc < 0) return rc;
     }
@@ -116,9 +129,9 @@ static int look_at_some(ac_fanin_t *fanin, ac_error_t *err) {
     uint32_t count = fanin->idle_count < LOOKS ? fanin->idle_count : LOOKS;
     while (count-- > 0 && fanin->idle_count > 0) {
         if (fanin->idle_next >= fanin->idle_count) fanin->idle_next = 0;
-        if (is_reopened(&fanin->sources[fanin->idle[fanin->idle_next]]))
-            fanin->safe = (ac_heap_entry_t){0};
-        int rc = look_at(fanin, fanin->idle_next, err);
+        const ac_source_t *source = &fanin->sources[fanin->idle[fanin->idle_next]];
+        if (is_reopened(source)) fanin->safe = (ac_heap_entry_t){0};
+        int rc = count > 0 && has_nothing(source) ? 0 : look_at(fanin, fanin->idle_next, err);
         if (rc < 0) return rc;
         if (rc == 0) fanin->idle_next++;
     }

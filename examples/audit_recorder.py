@@ -1,7 +1,7 @@
-"""Audit: every service writes to its own queue; a recorder merges them into one that is never changed.
+"""Audit: every service writes to a queue of its own; a recorder merges them into one.
 
-The recorder is killed again and again. Each audit record names the message that caused it, so the audit
-queue itself says how far it got: nothing is recorded twice, nothing is missing.
+The recorder is killed again and again. Each audit record names the message that caused it, so the
+audit queue itself says how far it got: nothing is recorded twice, nothing is missing.
 """
 
 import asyncio

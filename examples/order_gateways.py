@@ -1,7 +1,7 @@
 """Order routing: a strategy writes to one queue; several gateways follow it, each at its own pace.
 
-Every gateway reads under a name of its own and takes the orders for its venue. One of them is stopped
-half-way; started again, it goes on where it was.
+Every gateway reads under a name of its own and takes the orders for its venue. One of them is
+stopped half-way; started again, it goes on where it was.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """A router between strategies and a market: orders in, acknowledgements back to whoever sent them.
 
-Strategies are processes that start at any time; each writes orders into a queue of its own and reads the
-answers from the reply queue of the same name. The router sends every order exactly once, also when it is
-killed and started again: see `route`.
+Strategies are processes that start at any time; each writes orders into a queue of its own and
+reads the answers from the reply queue of the same name. The router sends every order exactly
+once, also when it is killed and started again: see `route`.
 """
 
 import asyncio

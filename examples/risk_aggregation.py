@@ -1,7 +1,7 @@
 """Risk: strategies come and go and write their fills; one service keeps the total position.
 
-The service is started first and knows no strategy by name: each queue is attached when it announces itself
-and detached when its directory is removed.
+The service is started first and knows no strategy by name: each queue is attached when it
+announces itself and detached when its directory is removed.
 """
 
 import asyncio

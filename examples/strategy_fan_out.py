@@ -1,7 +1,7 @@
 """Strategy fan-out: feeds write one queue each; every strategy merges all of them for itself.
 
-The strategies are processes of their own and make progress independently: a slow one holds up neither the
-feeds nor the others.
+The strategies are processes of their own and make progress independently: a slow one holds up
+neither the feeds nor the others.
 """
 
 import asyncio

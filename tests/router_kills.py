@@ -1,8 +1,9 @@
-"""A router killed at random instants while strategies write: every order arrives exactly once, in order.
+"""A router killed at random instants while strategies write: every order arrives exactly once.
 
-Strategies are processes that append numbered orders. The router, a process too, copies them into the
-market queue by the recipe of docs/guide/fan-in.md. It is forked from a process that has imported everything,
-so that a life costs milliseconds. What counts is the market queue in the end.
+Strategies are processes that append numbered orders. The router, a process too, copies them into
+the market queue by the recipe of docs/guide/fan-in.md. It is forked from a process that has
+imported everything, so that a life costs milliseconds. What counts is the market queue in the
+end.
 """
 
 import os

@@ -251,7 +251,7 @@ async def test_the_full_scan_is_the_net(tmp_path: Path) -> None:
 
 
 class _Deaf(set[str]):
-    def __ior__(self, other: object) -> "_Deaf":  # type: ignore[override,misc]
+    def __ior__(self, other: object) -> "_Deaf":  # type: ignore[override]
         return self
 
 
@@ -267,7 +267,7 @@ async def test_closing_releases_the_watcher(tmp_path: Path) -> None:
             await take(discovery)
             return discovery
 
-    await follow_once()
+    discovery = await follow_once()
     before = fds()
     for _ in range(20):
         discovery = await follow_once()
@@ -313,9 +313,10 @@ async def test_a_root_that_cannot_be_is_an_error(tmp_path: Path) -> None:
     async with discover(tmp_path / "file" / "root") as discovery:
         with pytest.raises(NotADirectoryError):
             await take(discovery)
-    for wrong in ({"depth": 0}, {"rescan_s": 0}):
-        with pytest.raises(InvalidArgument):
-            discover(tmp_path, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument):
+        discover(tmp_path, depth=0)
+    with pytest.raises(InvalidArgument):
+        discover(tmp_path, rescan_s=0)
 
 
 def test_parse_ready_takes_both_forms() -> None:

@@ -1,7 +1,7 @@
 """The merge against its reference: random sources, ties, heartbeats, coming and going.
 
-Every step of a random history is done to real queues and to tests/reference/merge.py, and everything
-that may go out after it is compared, one message at a time.
+Every step of a random history is done to real queues and to tests/reference/merge.py, and
+everything that may go out after it is compared, one message at a time.
 """
 
 import os
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from reference.format import ForeignWriter
@@ -730,12 +731,14 @@ def test_ids_are_not_used_again(pair: Pair) -> None:
 
 def test_what_cannot_be_is_refused(pair: Pair) -> None:
     _, _, reader_a, _ = pair
-    for wrong in ({"order": "sorted"}, {"max_wait": -1}, {"burst": 0}, {"poll_max_us": 1}):
+    wrongs: list[dict[str, Any]]
+    wrongs = [{"order": "sorted"}, {"max_wait": -1}, {"burst": 0}, {"poll_max_us": 1}]
+    for wrong in wrongs:
         with pytest.raises(aiochronicle.errors.InvalidArgument):
-            FanIn(**wrong)  # type: ignore[arg-type]
+            FanIn(**wrong)
     with FanIn() as fan_in:
         with pytest.raises(TypeError, match="Reader"):
-            fan_in.attach(b"reader")  # type: ignore[arg-type]
+            fan_in.attach(b"reader")
         with pytest.raises(aiochronicle.errors.InvalidArgument):
             fan_in.wait(-1)
         assert fan_in.poll() is None

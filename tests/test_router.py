@@ -1,4 +1,4 @@
-"""The router: queues attached as they announce themselves, replies, restarts, and what goes wrong."""
+"""The router: queues that come and go, replies, restarts, and what goes wrong."""
 
 import asyncio
 import logging
@@ -92,6 +92,7 @@ async def test_strict_order_is_not_begun_without_some_of_the_queues(tmp_path: Pa
 
 async def test_replies_go_to_the_sender(tmp_path: Path) -> None:
     root = tmp_path / "orders"
+    order_of_a: Message | int = -1
     async with Router(root, name="router") as router:
         with (
             open_writer(root / "a", segment_size=1 << 16, ready=True) as a,

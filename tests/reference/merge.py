@@ -1,8 +1,9 @@
 """What a fan-in has to deliver, in plain Python: the oracle for csrc/fanin.c.
 
-A source is a list of timestamps that grows, and a promise. The merge keeps the heads of all sources in a
-SortedKeyList and gives the smallest; in strict order only if every source without a message has promised
-that nothing of it can come before. It looks at everything all the time, so it needs no cleverness.
+A source is a list of timestamps that grows, and a promise. The merge keeps the heads of all
+sources in a SortedKeyList and gives the smallest; in strict order only if every source without a
+message has promised that nothing of it can come before. It looks at everything all the time, so
+it needs no cleverness.
 """
 
 from collections import deque

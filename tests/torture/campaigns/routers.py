@@ -1,0 +1,41 @@
+"""R10 and R13 for the fan-in: routers killed, long merges, many attachments."""
+
+import tempfile
+from pathlib import Path
+
+from router_kills import RouterKillLoop
+from test_fanin import Machine
+
+from torture.registry import Run, campaign
+
+
+@campaign("kill-router", "R10: routers killed while strategies write", goal=1_000)
+def kill_routers(run: Run) -> str:
+    """Kill routers; every order arrives exactly once."""
+    with tempfile.TemporaryDirectory() as root, RouterKillLoop(Path(root), run.seed) as loop:
+        remark = loop.run(run.goal, run.progress)
+    run.progress(run.goal)
+    return remark
+
+
+@campaign("merge", "fan-ins against the reference merge", goal=1_000_000)
+def merge(run: Run) -> str:
+    """Take random histories through the merge and its reference; a case is a delivered message."""
+    delivered = histories = 0
+    while delivered < run.goal and run.progress(delivered):
+        strict = histories % 2 == 1
+        queues = 2 + (run.seed + histories) % 7
+        with tempfile.TemporaryDirectory() as root:
+            machine = Machine(Path(root), run.seed + histories, strict=strict, queues=queues)
+            try:
+                for queue in range(queues):
+                    machine.attach(queue)
+                for _ in range(5_000):
+                    machine.step()
+                machine.finish()
+            finally:
+                machine.close()
+        delivered += machine.delivered
+        histories += 1
+    run.progress(delivered)
+    return f"{histories:,} histories"
