@@ -56,7 +56,7 @@ class Detached(msgspec.Struct, frozen=True):
 
 
 class Scanned(msgspec.Struct, frozen=True):
-    """Everything that was there in the beginning has been reported; for those who use ``_next``."""
+    """Everything that was there in the beginning has been reported; for those who use ``next_event``."""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -128,11 +128,12 @@ class Discovery:
         return self
 
     async def __anext__(self) -> Attached | Detached:
-        while isinstance(event := await self._next(), Scanned):
+        while isinstance(event := await self.next_event(), Scanned):
             pass
         return event
 
-    async def _next(self) -> Attached | Detached | Scanned:
+    async def next_event(self) -> Attached | Detached | Scanned:
+        """Wait for what comes next, the end of the first scan included."""
         if self._closed:
             raise StopAsyncIteration
         if self._task is None:
@@ -151,7 +152,7 @@ class Discovery:
         self._events.append(event)
         self._there.set()
 
-    def _next_at_once(self) -> Attached | None:
+    def next_at_once(self) -> Attached | None:
         """Return one more queue that is ready, if that comes next and is here already."""
         event = self._events[0] if self._events else None
         if isinstance(event, Attached):
@@ -225,7 +226,9 @@ class Discovery:
             self._report(event)
 
     def _examine(self, hints: set[str] | None) -> Iterable[Attached | Detached]:
-        candidates = set(self._scan(self.root, self._depth)) if hints is None else set()
+        candidates: set[str] = set()
+        if hints is None:
+            candidates.update(self._scan(self.root, self._depth))
         for path in hints or ():
             candidates.update(self._directories_of(path))
         if hints is None:
@@ -247,7 +250,7 @@ class Discovery:
     def _directories_of(self, path: str) -> Iterable[str]:
         """Yield the directories on the way from the root to ``path``, as deep as queues may lie."""
         parts = Path(os.path.relpath(path, self.root)).parts
-        if parts[0] in (os.curdir, os.pardir):
+        if not parts or parts[0] == os.pardir:
             return
         for count in range(1, min(len(parts), self._depth) + 1):
             directory = str(Path(self.root, *parts[:count]))

@@ -82,7 +82,7 @@ class Router(FanIn):
         _raise_fd_limit()
         self.name = name
         self.problems: dict[str, Exception] = {}
-        self._start = start
+        self._start: StartPoint = start
         self._rescan_s = rescan_s
         self._discovery = discover(root, depth=depth, rescan_s=rescan_s)
         self._reply_root = f"{self.root}.replies" if reply_root is None else os.fspath(reply_root)
@@ -121,7 +121,7 @@ class Router(FanIn):
     async def _follow_discovery(self) -> None:
         try:
             while True:
-                event = await self._discovery._next()
+                event = await self._discovery.next_event()
                 if isinstance(event, Scanned):
                     self._scanned.set()
                     continue
@@ -148,7 +148,7 @@ class Router(FanIn):
     def _run_of(self, first: Attached) -> list[str]:
         """Return what can be attached together: opening waits for the disk, so not one by one."""
         run = [first.path]
-        while len(run) < _RUN_MAX and (more := self._discovery._next_at_once()) is not None:
+        while len(run) < _RUN_MAX and (more := self._discovery.next_at_once()) is not None:
             run.append(more.path)
         return run
 

@@ -85,7 +85,7 @@ def iterate_fan_in(readers: list[Reader], messages: int) -> float:
 
 
 def measure(paths: list[Path], messages: int, rounds: int, *, loops: bool = False) -> Best:
-    best = dict.fromkeys(("fan-in", "heapq", "async"), float("inf"))
+    best: dict[str, float] = dict.fromkeys(("fan-in", "heapq", "async"), float("inf"))
     with ExitStack() as stack:
         readers = [stack.enter_context(open_reader(path)) for path in paths]
 

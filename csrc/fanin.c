@@ -64,7 +64,8 @@ static void heap_push(ac_fanin_t *fanin, uint32_t slot) {
  * wanted, as many other messages as there are sources have been dealt with. */
 static int load_head(ac_source_t *source, ac_error_t *err) {
     ac_reader_t *reader = source->reader;
-    int rc = ac_reader_next(reader, &source->head, err);
+    int rc = ac_reader_try_next(reader, &source->head);
+    if (AC_UNLIKELY(rc != 1)) rc = ac_reader_next(reader, &source->head, err);
     source->has_head = rc == 1;
     if (AC_UNLIKELY(rc == 1 && source->base != reader->base)) {
         ac_map_retain(reader->map);
@@ -267,23 +268,22 @@ static int lost_top(ac_fanin_t *fanin, ac_error_t *err) {
     return rc < 0 ? rc : ac_fail(err, AC_E_CLOSED, 0, NULL, 0, "reader was moved while attached");
 }
 
-int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *late,
+int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *late,
                   ac_error_t *err) {
     int rc = settle(fanin, err);
     if (rc == 1 && AC_UNLIKELY(fanin->sources[fanin->heap[0].slot].reader->window_end == 0))
         rc = lost_top(fanin, err);
-    if (AC_UNLIKELY(rc < 0)) {
-        *slot = fanin->failed_slot;
-        set_aside(fanin, *slot);
+    if (AC_UNLIKELY(rc != 1)) {
+        if (rc < 0) set_aside(fanin, *slot = fanin->failed_slot);
+        return rc;
     }
-    if (rc != 1) return rc;
     const ac_heap_entry_t *top = &fanin->heap[0];
     ac_source_t *source = &fanin->sources[top->slot];
-    *out = source->head;
+    *head = &source->head;
     *slot = top->slot;
     *late = top->timestamp_ns < fanin->last_timestamp_ns ||
             (top->timestamp_ns == fanin->last_timestamp_ns && top->id < fanin->last_id);
-    if (*late) {
+    if (AC_UNLIKELY(*late)) {
         source->late++;
         fanin->late++;
     } else {
@@ -293,10 +293,18 @@ int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *lat
     source->has_head = 0;
     source->held_since_ns = 0;
     source->delivered++;
-    source->last_timestamp_ns = out->timestamp_ns;
+    source->last_timestamp_ns = top->timestamp_ns;
     fanin->delivered++;
     fanin->refill = 1;
     return 1;
+}
+
+int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *late,
+                  ac_error_t *err) {
+    ac_message_t *head;
+    int rc = ac_fanin_take(fanin, &head, slot, late, err);
+    if (rc == 1) *out = *head;
+    return rc;
 }
 
 int ac_fanin_ready(ac_fanin_t *fanin, ac_error_t *err) {

@@ -63,4 +63,8 @@ struct ac_fanin {
     ac_bell_t *bell;
 };
 
+/* As ac_fanin_next, without the copy: *head is the source's own, good until the next call. */
+int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *late,
+                  ac_error_t *err);
+
 #endif

@@ -60,7 +60,7 @@ def main(root: Path) -> None:
         process.start()
     for process in processes:
         process.join()
-    results = []
+    results: list[int] = []
     for name in STRATEGIES:
         with aiochronicle.open_reader(root / "results" / name) as reader:
             results += [int(message.payload) for message in reader]

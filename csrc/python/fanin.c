@@ -91,11 +91,14 @@ static void fanin_dealloc(FanInObject *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static int refuse_closed(const FanInObject *self) {
+static __attribute__((noinline)) int is_closed_error(void) {
     ac_error_t err = {.code = AC_E_CLOSED, .detail = "fan-in is closed"};
-    if (!self->closed) return 0;
     raise_engine_error(&err);
     return -1;
+}
+
+static int refuse_closed(const FanInObject *self) {
+    return AC_LIKELY(!self->closed) ? 0 : is_closed_error();
 }
 
 /* The exception that is set, taken away; with its traceback. */
@@ -145,7 +148,7 @@ static PyObject *deliver(FanInObject *self, const ac_message_t *message, uint32_
 }
 
 static PyObject *fanin_take(FanInObject *self) {
-    ac_message_t message;
+    ac_message_t *message;
     ac_error_t err;
     uint32_t slot;
     int late;
@@ -157,11 +160,11 @@ static PyObject *fanin_take(FanInObject *self) {
     do {
         if (refuse_closed(self) < 0) return NULL;
         if (self->commit_slot >= 0 && commit_automatically(self) < 0) return NULL;
-        int rc = ac_fanin_next(self->fanin, &message, &slot, &late, &err);
+        int rc = ac_fanin_take(self->fanin, &message, &slot, &late, &err);
         if (rc == 0) return NULL;
         if (AC_LIKELY(rc == 1)) {
-            if (AC_UNLIKELY(late)) message.flags |= MESSAGE_LATE;
-            return deliver(self, &message, slot);
+            if (AC_UNLIKELY(late)) message->flags |= MESSAGE_LATE;
+            return deliver(self, message, slot);
         }
     } while (source_failed(self, slot, &err) == 0);
     return NULL;
