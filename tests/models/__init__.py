@@ -1,0 +1,1 @@
+"""Promela models of the engine's protocols, and how they are checked."""

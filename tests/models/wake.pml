@@ -1,0 +1,533 @@
+/* The wake-up: can a reader sleep while there is something to read?
+ *
+ * The model follows the C code step by step; between any two steps any other process may run.
+ *
+ *   writer           ac_writer_open (lock -> announce -> ac_doorman_attend), then for each message
+ *                    ac_writer_put (commit word) -> ac_writer_publish (increment of notify_seq: the full
+ *                    barrier) -> control.parked (look and, in ac_writer_wake, exchange; one step here,
+ *                    because nobody else takes bits down in between) -> ac_callers_wake
+ *   writer_doorman   doorman.c, the writer's side: on_change and call_reader; on_outgoing (add_sleeper ->
+ *                    send the bit); the end of a connection (forget_sleeper)
+ *   reader           ac_reader_bell (announce), then ac_reader_next until there is nothing -> ac_reader_park
+ *                    (load the bit -> raise it -> look again) -> sleep on the eventfd; when it rings: drain
+ *                    it (reader_ring, ac_reader_sleep) -> look
+ *   reader_doorman   doorman.c, the reader's side: answer_hello; take_bit (bit -> ring); connection_close
+ *                    (bit -> ring); on_change of the lock file (suspect -> ring)
+ *   memory           the writer's store buffer, as on x86: a store may become visible after later loads of
+ *                    the same thread; a full barrier waits until the buffer is empty
+ *   ..._fate         kills and restarts at any point between two steps
+ *
+ * Connections are numbered in the order of connect(), which is the order in which accept() returns them.
+ * The packets of one connection come in order, but a doorman looks at its connections in any order.
+ *
+ * Checked when nothing can move any more. Every run ends (polling is modelled as waking up when there is
+ * something to see), so there is no cycle in which a reader could starve.
+ *   without NET  a live, idle writer implies that every live reader has read everything; nobody polls
+ *   with NET     every live reader has read everything that was committed, even if the writer was killed
+ *                before it had connected to it: until then the reader polls (ac_caller.suspect)
+ * And at each signal of the writer: the reader raised its bit once for it (as long as nobody died: a
+ * successor may give the bit of a dead sleeper to another reader, which then wakes up once for nothing).
+ *
+ * Readers and writers of other programs (waiters_pending, signalling_epoch) are not here: those poll. */
+
+#ifndef READERS
+#define READERS 2
+#endif
+#ifndef MESSAGES
+#define MESSAGES 2
+#endif
+#ifndef WRITER_KILLS
+#define WRITER_KILLS 0
+#endif
+#ifndef READER_KILLS
+#define READER_KILLS 0
+#endif
+/* TWICE: a reader that announces itself between the writer's watch and its scan is found by both. */
+#ifdef TWICE
+#define CALLS 2
+#else
+#define CALLS 1
+#endif
+
+#define CONNECTIONS (READERS * CALLS * (1 + WRITER_KILLS) + READER_KILLS)
+#define BITS 2
+#define NO_BIT BITS
+#define NONE 255
+
+/* Shared memory. */
+byte head;     /* records that everybody can see */
+byte buffered; /* commit words that are still in the writer's store buffer */
+byte parked;   /* control.parked */
+
+/* The readers, each of its present life. */
+byte read[READERS]; /* position */
+bool alive[READERS] = true;
+bool listening[READERS]; /* its socket is in readers/ */
+byte life[READERS];
+bool bell[READERS];    /* the eventfd is readable */
+byte own_bit[READERS] = NO_BIT; /* ac_caller.bit */
+byte current[READERS] = NONE; /* ac_caller.connection */
+byte asked[READERS];   /* how often it raised its bit, less the signals it got for that */
+bool announced[READERS]; /* an event of the writer's watch of readers/ is waiting */
+#ifdef NET
+bool suspect[READERS];      /* ac_caller.suspect */
+bool lock_changed[READERS]; /* an event of the reader's watch of writer.lock is waiting */
+#endif
+#ifdef RAISE_WITHOUT_BARRIER
+byte raising[READERS]; /* in the reader's store buffer */
+#endif
+
+/* The writer, of its present life. */
+bool writer_alive = true;
+byte writer_life;
+bool watching;      /* its watch of readers/ is in place */
+byte published;     /* records committed so far, by all writers */
+byte sleeper[BITS] = NONE; /* ac_callers.sleepers: the connection that has this bit */
+bool attending;     /* its doorman looks after it */
+bool killed;
+byte writer_dying, reader_dying; /* threads that have yet to stop, a bit each; nothing else moves */
+#define NOBODY_DIES (writer_dying == 0 && reader_dying == 0)
+
+mtype = { UNUSED, HELLO, BELL, BIT, TAKEN, CLOSED }
+
+typedef connection_t {
+    mtype state = UNUSED; /* what was sent or done last */
+    byte from;            /* life of the writer at one end */
+    byte to, to_life;     /* the reader at the other end */
+    byte given;           /* its bit */
+    bool dropped;         /* the writer closed its end */
+#ifdef NET
+    bool outdated;        /* somebody took the lock since it said hello */
+#endif
+}
+connection_t connection[CONNECTIONS];
+byte connections;
+
+/* Processes are numbered in the order of the text below. */
+#define FIRST_READER_DOORMAN 3
+#define FIRST_READER (FIRST_READER_DOORMAN + READERS)
+
+#if CONNECTIONS == 1
+#define FOR_EACH_CONNECTION(serve) serve(0)
+#elif CONNECTIONS == 2
+#define FOR_EACH_CONNECTION(serve) serve(0) serve(1)
+#elif CONNECTIONS == 3
+#define FOR_EACH_CONNECTION(serve) serve(0) serve(1) serve(2)
+#elif CONNECTIONS == 4
+#define FOR_EACH_CONNECTION(serve) serve(0) serve(1) serve(2) serve(3)
+#else
+#define FOR_EACH_CONNECTION(serve) serve(0) serve(1) serve(2) serve(3) serve(4)
+#endif
+
+#define IS_OPEN(c) (connection[c].state != UNUSED && connection[c].state != CLOSED)
+#define WRITER_ENDED(c) \
+    (connection[c].dropped || !writer_alive || connection[c].from != writer_life)
+#define READER_ENDED(c) \
+    (!alive[connection[c].to] || connection[c].to_life != life[connection[c].to])
+
+#ifdef NET
+#define OUTDATED(c, value) connection[c].outdated = value
+#else
+#define OUTDATED(c, value) skip
+#endif
+
+/* A closed one is always the same, so that it does not multiply states. */
+inline close_connection(c) {
+    connection[c].state = CLOSED;
+    connection[c].from = 0;
+    connection[c].to = 0;
+    connection[c].to_life = 0;
+    connection[c].given = 0;
+    connection[c].dropped = false;
+    OUTDATED(c, false)
+}
+
+/* ---- the writer ---- */
+
+inline forget_sleeper(c) {
+    for (_b : 0 .. BITS - 1) {
+        if
+        :: sleeper[_b] == c -> sleeper[_b] = NONE
+        :: else
+        fi
+    }
+    _b = 0
+}
+
+/* A leftover of a dead reader refuses the connection. What appears under a name is newer than what this
+ * writer is connected to under that name. */
+inline call_reader(r) {
+    _found = false;
+    for (_c : 0 .. CONNECTIONS - 1) {
+        if
+        :: IS_OPEN(_c) && !WRITER_ENDED(_c) && connection[_c].to == r && listening[r] ->
+#ifdef KEEP_OLD_CONNECTION
+            _found = true
+#else
+            connection[_c].dropped = true;
+            forget_sleeper(_c)
+#endif
+        :: else
+        fi
+    }
+    if
+    :: listening[r] && !_found ->
+        assert(connections < CONNECTIONS);
+        connection[connections].state = HELLO;
+        connection[connections].from = writer_life;
+        connection[connections].to = r;
+        connection[connections].to_life = life[r];
+        connections++
+    :: else
+    fi;
+    _c = 0;
+    _found = false
+}
+
+inline scan() {
+    for (_r : 0 .. READERS - 1) { call_reader(_r) }
+    _r = 0
+}
+
+inline choose_bit(c) {
+    do
+    :: sleeper[_b] != NONE -> _b++; assert(_b < BITS)
+    :: else -> break
+    od;
+    connection[c].given = _b
+}
+
+#define SERVED_BY_WRITER(c) (IS_OPEN(c) && connection[c].from == writer_life && !connection[c].dropped)
+#ifdef BIT_BEFORE_SLEEPER
+#define GIVE_BIT(c) \
+    d_step { choose_bit(c); connection[c].state = BIT }; \
+    d_step { sleeper[_b] = c; _b = 0 }
+#else
+#define GIVE_BIT(c) \
+    d_step { choose_bit(c); sleeper[_b] = c; _b = 0 }; \
+    connection[c].state = BIT
+#endif
+
+#define WRITER_SERVES(c) \
+    :: SERVED_BY_WRITER(c) && connection[c].state == BELL -> GIVE_BIT(c) \
+    :: d_step { SERVED_BY_WRITER(c) && connection[c].state != BELL && READER_ENDED(c) -> \
+            forget_sleeper(c); close_connection(c) }
+
+active proctype writer_doorman() provided (reader_dying == 0) {
+    byte _b, _c, _r;
+    bool _found;
+start:
+    {
+        attending;
+        do
+        :: d_step { announced[0] -> announced[0] = false; call_reader(0) }
+#if READERS > 1
+        :: d_step { announced[1] -> announced[1] = false; call_reader(1) }
+#endif
+        FOR_EACH_CONNECTION(WRITER_SERVES)
+        od
+    } unless { d_step { writer_dying & 2 -> _b = 0; writer_dying = writer_dying & 1 } };
+    goto start
+}
+
+inline open_writer() {
+#ifdef NET
+    d_step { /* its name goes into the lock file, which readers watch */
+        for (_r : 0 .. READERS - 1) { lock_changed[_r] = listening[_r] }
+        _r = 0
+    }
+#endif
+#ifndef RESET_AFTER_ATTEND
+    parked = 0;
+#endif
+#ifdef SCAN_BEFORE_WATCH
+    d_step { scan() }
+    watching = true;
+#elif defined(TWICE)
+    watching = true;
+    d_step { scan() }
+#else
+    d_step { watching = true; scan() }
+#endif
+    attending = true;
+#ifdef RESET_AFTER_ATTEND
+    parked = 0;
+#endif
+}
+
+/* Under the mutex of the list. */
+inline wake_sleepers() {
+    for (_b : 0 .. BITS - 1) {
+        _c = sleeper[_b];
+        if
+        :: (bits >> _b & 1) && _c != NONE && !READER_ENDED(_c) ->
+            bell[connection[_c].to] = true;
+            if
+            :: !killed ->
+                assert(asked[connection[_c].to] > 0);
+                asked[connection[_c].to]--
+            :: else
+            fi
+        :: else
+        fi
+    }
+    bits = 0;
+    _b = 0;
+    _c = 0
+}
+
+active proctype writer() provided (reader_dying == 0) {
+    byte bits, _b, _c, _r;
+    bool _found;
+start:
+    {
+        writer_alive;
+        open_writer();
+        do
+        :: d_step { published < MESSAGES -> buffered++; published++ };
+#ifndef NO_BARRIER
+            buffered == 0;
+#endif
+            if
+            :: parked == 0
+#ifdef LOAD_THEN_STORE
+            :: d_step { parked != 0 -> bits = parked };
+                parked = 0;
+#elif defined(LOAD_ONLY)
+            :: d_step { parked != 0 -> bits = parked };
+#else
+            :: d_step { parked != 0 -> bits = parked; parked = 0 };
+#endif
+                d_step { wake_sleepers() }
+            fi
+        od
+    } unless { d_step { writer_dying & 1 -> bits = 0; writer_dying = writer_dying & 2 } };
+    goto start
+}
+
+active proctype memory() provided (NOBODY_DIES) {
+    do
+    :: d_step { buffered > 0 -> buffered--; head++ }
+#ifdef RAISE_WITHOUT_BARRIER
+    :: d_step { raising[0] != 0 -> parked = parked | raising[0]; raising[0] = 0 }
+#if READERS > 1
+    :: d_step { raising[1] != 0 -> parked = parked | raising[1]; raising[1] = 0 }
+#endif
+#endif
+    od
+}
+
+/* ---- the readers ---- */
+
+#ifdef ANY_CONNECTION_REPLACES
+#define IS_NEWER(c) true
+#else
+#define IS_NEWER(c) (current[r] == NONE || c > current[r])
+#endif
+
+#ifdef NET
+#ifdef TRUST_ANY_WRITER
+#define TRUST(c) suspect[r] = false
+#else
+#define TRUST(c) suspect[r] = suspect[r] && connection[c].outdated
+#endif
+#else
+#define TRUST(c) skip
+#endif
+
+#ifdef NO_RING_WITH_BIT
+#define TAKE_BIT(c) d_step { own_bit[r] = connection[c].given; TRUST(c) }
+#elif defined(RING_BEFORE_BIT)
+#define TAKE_BIT(c) bell[r] = true; d_step { own_bit[r] = connection[c].given; TRUST(c) }
+#else
+#define TAKE_BIT(c) d_step { own_bit[r] = connection[c].given; TRUST(c) }; bell[r] = true
+#endif
+
+#ifdef NO_RING_AT_END
+#define DROP_BIT() own_bit[r] = NO_BIT
+#elif defined(KEEP_BIT_AT_END)
+#define DROP_BIT() bell[r] = true
+#else
+#define DROP_BIT() own_bit[r] = NO_BIT; bell[r] = true
+#endif
+
+#define SERVED_BY_READER(c) \
+    (IS_OPEN(c) && connection[c].to == r && connection[c].to_life == life[r])
+
+#define READER_SERVES(c) \
+    :: d_step { SERVED_BY_READER(c) && connection[c].state == HELLO -> \
+        if \
+        :: WRITER_ENDED(c) -> close_connection(c) \
+        :: else -> connection[c].state = BELL \
+        fi } \
+    :: d_step { SERVED_BY_READER(c) && connection[c].state == BIT && !IS_NEWER(c) -> \
+        close_connection(c) } \
+    :: d_step { SERVED_BY_READER(c) && connection[c].state == BIT && IS_NEWER(c) -> \
+        current[r] = c; connection[c].state = TAKEN }; \
+        TAKE_BIT(c) \
+    :: d_step { SERVED_BY_READER(c) && WRITER_ENDED(c) && current[r] != c && \
+        connection[c].state != HELLO && connection[c].state != BIT -> \
+        close_connection(c) } \
+    :: d_step { SERVED_BY_READER(c) && WRITER_ENDED(c) && current[r] == c && \
+        connection[c].state == TAKEN -> \
+        close_connection(c); current[r] = NONE }; \
+        DROP_BIT()
+
+active [READERS] proctype reader_doorman() provided (writer_dying == 0) {
+    byte r = _pid - FIRST_READER_DOORMAN;
+    byte _c;
+start:
+    {
+        listening[r];
+        do
+#ifdef NET
+        :: d_step { lock_changed[r] ->
+                lock_changed[r] = false;
+                suspect[r] = true;
+                for (_c : 0 .. CONNECTIONS - 1) {
+                    if
+                    :: SERVED_BY_READER(_c) && connection[_c].state != HELLO -> OUTDATED(_c, true)
+                    :: else
+                    fi
+                }
+                _c = 0
+            };
+            bell[r] = true
+#endif
+        FOR_EACH_CONNECTION(READER_SERVES)
+        od
+    } unless { d_step { r == 0 && reader_dying & 2 -> reader_dying = reader_dying & 1 } };
+    goto start
+}
+
+#define ASK(r, b) asked[r] = asked[r] + (!killed && !(parked >> b & 1) -> 1 : 0)
+#ifdef RAISE_NOT_ATOMIC
+#define RAISE(r, b) \
+    d_step { ASK(r, b); seen = parked }; \
+    d_step { parked = seen | (1 << b); seen = 0 }
+#elif defined(RAISE_WITHOUT_BARRIER)
+#define RAISE(r, b) d_step { ASK(r, b); raising[r] = 1 << b }
+#else
+#define RAISE(r, b) d_step { ASK(r, b); parked = parked | (1 << b) }
+#endif
+
+#ifdef NET
+#define POLLS(r) (mine == NO_BIT && suspect[r])
+#else
+#define POLLS(r) false
+#endif
+
+active [READERS] proctype reader() provided (writer_dying == 0) {
+    byte r = _pid - FIRST_READER;
+    byte mine, seen;
+start:
+    {
+        alive[r];
+        d_step {
+            own_bit[r] = NO_BIT;
+            current[r] = NONE;
+            listening[r] = true;
+            announced[r] = watching;
+#if defined(NET) && !defined(TRUST_UNSEEN_WRITER)
+            suspect[r] = writer_alive; /* somebody holds the lock */
+#endif
+            skip
+        };
+        do
+        :: d_step { read[r] = head; mine = own_bit[r] };
+#ifdef LOOK_BEFORE_RAISE
+            if
+            :: read[r] == head
+            :: else -> goto again
+            fi;
+#endif
+            if
+            :: mine != NO_BIT -> RAISE(r, mine)
+            :: else
+            fi;
+#if !defined(NO_SECOND_LOOK) && !defined(LOOK_BEFORE_RAISE)
+            if
+            :: read[r] == head
+            :: else -> goto again
+            fi;
+#endif
+#ifdef DRAIN_BEFORE_SLEEP
+            bell[r] = false;
+#endif
+            if
+            :: d_step { bell[r] -> bell[r] = false }
+            :: POLLS(r) && read[r] < head
+            fi;
+again:      mine = 0
+        od
+    } unless {
+        d_step { r == 0 && reader_dying & 1 -> mine = 0; seen = 0; reader_dying = reader_dying & 2 }
+    };
+    goto start
+}
+
+/* ---- kills ---- */
+
+#if WRITER_KILLS > 0
+active proctype writer_fate() provided (NOBODY_DIES) {
+    byte _r;
+    do
+    :: break
+    :: d_step { writer_life < WRITER_KILLS ->
+            killed = true;
+            writer_alive = false;
+            writer_dying = 3;
+            head = head + buffered; /* the kernel empties the buffer before anything else is seen */
+            buffered = 0;
+            watching = false;
+            attending = false;
+            for (_r : 0 .. READERS - 1) { announced[_r] = false; asked[_r] = 0 }
+            for (_r : 0 .. BITS - 1) { sleeper[_r] = NONE }
+            _r = 0
+        };
+        if
+        :: d_step { writer_life++; writer_alive = true }
+        :: break /* nobody takes over */
+        fi
+    od
+}
+
+#endif
+
+#if READER_KILLS > 0
+/* Of the first reader; another one is there to be disturbed by it. */
+active proctype reader_fate() provided (NOBODY_DIES) {
+    byte _r;
+    do
+    :: break
+    :: d_step { life[0] < READER_KILLS ->
+            killed = true;
+            reader_dying = 3;
+            alive[0] = false;
+            listening[0] = false;
+            bell[0] = false;
+            announced[0] = false;
+#ifdef NET
+            suspect[0] = false;
+            lock_changed[0] = false;
+#endif
+            for (_r : 0 .. READERS - 1) { asked[_r] = 0 }
+            _r = 0
+        };
+        d_step { life[0]++; alive[0] = true }
+    od
+}
+
+#endif
+
+active proctype verdict() provided (NOBODY_DIES) {
+    byte r;
+    timeout;
+    for (r : 0 .. READERS - 1) {
+#ifdef NET
+        assert(!alive[r] || read[r] == head)
+#else
+        assert(!alive[r] || read[r] == head || !writer_alive)
+#endif
+    }
+}
