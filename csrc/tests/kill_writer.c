@@ -405,6 +405,7 @@ static void run_cycle(const char *path, uint64_t salt, uint64_t seed, uint64_t s
     int recovery_kills = 0, crashes = 0;
     if (fresh) ledger_reset(ledger);
     ledger->operations = ledger->finished = 0;
+    ledger->closed = 0; /* the recoveries of the cycle before left the queue as a crash would */
     int writer_status = kill_writer(&cycle, &random);
     cycle.kill_delay_ns = 0;
     uint64_t acknowledged = ledger->acknowledged, attempted = ledger->attempted;
