@@ -5,14 +5,14 @@ The merge itself is in C (csrc/fanin.c); here are its construction and what can 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import msgspec
 
 from aiochronicle import _hot
 from aiochronicle._batches import Batches
 from aiochronicle._binding import check, ffi, lib, new_error
+from aiochronicle._closing import Closing
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.reader import Lag, Reader
 
@@ -63,7 +63,7 @@ class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @_hot.own_methods
-class FanIn(_hot.FanIn):
+class FanIn(_hot.FanIn, Closing):
     """Merges readers by (timestamp, source id); sources come and go while it runs.
 
     ``order="available"`` gives the oldest of what is there now. ``order="strict"`` gives a
@@ -194,28 +194,6 @@ class FanIn(_hot.FanIn):
         line = lib.ac_fanin_check(self._handle)
         if line:
             raise AssertionError(f"csrc/fanin.c:{line}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         statistics = self.statistics()

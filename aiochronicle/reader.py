@@ -11,14 +11,14 @@ import warnings
 from collections.abc import Coroutine
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import msgspec
 
 from aiochronicle import _hot
 from aiochronicle._batches import Batches
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
+from aiochronicle._closing import Closing
 from aiochronicle.config import SpinThenPark
 from aiochronicle.errors import InvalidArgument, InvalidName
 from aiochronicle.writer import Position
@@ -203,7 +203,7 @@ def open_reader(
 
 
 @_hot.own_methods
-class Reader(_hot.Reader):
+class Reader(_hot.Reader, Closing):
     """Reads one queue. Made by open_reader; a context manager both ways.
 
     ``for message in reader`` gives what is there now and stops; iterate again for what came since.
@@ -343,32 +343,6 @@ class Reader(_hot.Reader):
         values = {name: getattr(stats, name) for name in ReaderStatistics.__struct_fields__}
         flags = {"announced": bool(stats.announced), "attended": bool(stats.attended)}
         return ReaderStatistics(**{**values, **flags})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def aclose(self) -> None:
-        """Close the reader; for ``contextlib.aclosing``."""
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         name = "anonymous" if self._name is None else repr(self._name)

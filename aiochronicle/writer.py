@@ -12,14 +12,14 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import msgspec
 
 from aiochronicle import _hot
 from aiochronicle._background import GroupCommit, in_background
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
+from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import InvalidArgument
@@ -212,7 +212,7 @@ def open_writer(
 
 
 @_hot.own_methods
-class Writer(_hot.Writer):
+class Writer(_hot.Writer, Closing):
     """Appends to one queue. Made by open_writer; a context manager.
 
     Several threads may append through one writer. After fork the child's copy is closed.
@@ -368,31 +368,9 @@ class Writer(_hot.Writer):
         values = {name: getattr(report, name) for name in Recovery.__struct_fields__}
         return Recovery(**{**values, "clean": bool(report.clean)})
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     async def aclose(self) -> None:
         """Close the writer without blocking the loop. Cancelled, it is closed all the same."""
         await in_background(self.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         if self.closed:

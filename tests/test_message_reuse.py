@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,9 @@ def test_shared_short_payloads_stay_what_they_are(tmp_path: Path) -> None:
 
 def test_public_classes_own_their_methods(tmp_path: Path, reader: Reader) -> None:
     with open_writer(tmp_path / "own") as writer:
-        assert type(writer).append.__objclass__ is type(writer)
+        append: Any = type(writer).append
+        assert append.__objclass__ is type(writer)
         with pytest.raises(TypeError):
-            type(writer).append(reader, b"")
-    assert type(reader).poll.__objclass__ is type(reader)
+            append(reader, b"")
+    poll: Any = type(reader).poll
+    assert poll.__objclass__ is type(reader)

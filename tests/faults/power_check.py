@@ -15,7 +15,7 @@ from .power_scenario import READER, Expectation
 __all__ = ["Violation", "check_image", "lay_out"]
 
 
-class Violation(AssertionError):  # noqa: N818  the word for it
+class Violation(AssertionError):
     """An image after which a promise is broken."""
 
 
