@@ -57,7 +57,7 @@ class Router(FanIn):
     in the log. Attaching is tried again every ``rescan_s`` seconds.
 
     ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root``
-    (by default ROOT.replies), named like the sender's.
+    (by default ROOT.replies), named like the sender's, with segments of ``reply_segment_size``.
 
     Use it as an async context manager: entering returns when everything that is there is
     attached, leaving closes readers, writers and the watcher.
@@ -72,6 +72,7 @@ class Router(FanIn):
         max_wait: float | None = None,
         start: StartPoint = "committed",
         reply_root: str | os.PathLike[str] | None = None,
+        reply_segment_size: int = 8 << 20,
         depth: int = 1,
         rescan_s: float = 5.0,
         burst: int = 256,
@@ -86,6 +87,7 @@ class Router(FanIn):
         self._rescan_s = rescan_s
         self._discovery = discover(root, depth=depth, rescan_s=rescan_s)
         self._reply_root = f"{self.root}.replies" if reply_root is None else os.fspath(reply_root)
+        self._reply_segment_size = reply_segment_size
         self._attached: dict[str, _Source] = {}
         self._unattached: set[str] = set()  # announced, but there was a problem
         self._changing = asyncio.Lock()
@@ -229,7 +231,7 @@ class Router(FanIn):
     def _open_reply(self, path: str) -> Writer:
         target = Path(self._reply_root) / os.path.relpath(path, self.root)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return open_writer(target, ready=True)
+        return open_writer(target, segment_size=self._reply_segment_size, ready=True)
 
     async def _close_reply(self, source: _Source) -> None:
         if source.reply is not None:

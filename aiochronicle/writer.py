@@ -326,7 +326,7 @@ class Writer(_hot.Writer, Closing):
     def last_causes(self, since_ns: int = 0) -> dict[int, int]:
         """Return ``last_cause`` of every source at once: queue id to seq.
 
-        Walks over the whole queue, about 50 million messages per second if it is in memory; with
+        Walks over the whole queue, a million messages in some 35 ms if it is in memory; with
         ``since_ns`` only back to the segment that begins before that time.
         """
         error = new_error()

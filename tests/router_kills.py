@@ -26,7 +26,7 @@ import sys, threading, time, aiochronicle
 stop = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 number = 0
-with aiochronicle.open_writer(sys.argv[1], ready=True) as writer:
+with aiochronicle.open_writer(sys.argv[1], segment_size=1 << 16, ready=True) as writer:
     while not stop.is_set():
         for _ in range(5):
             writer.append(b"%d" % number)
@@ -43,7 +43,7 @@ from aiochronicle import Router, open_writer
 
 async def route(root, seed):
     chance = random.Random(seed)
-    market = open_writer(root / "market")
+    market = open_writer(root / "market", segment_size=1 << 16)
     sent = market.last_causes()
     async with market, Router(root / "orders", name="router") as router:
         async for order in router:

@@ -1,6 +1,7 @@
 """Finding queues as they come and go, in real directories."""
 
 import asyncio
+import functools
 import logging
 import os
 import shutil
@@ -14,9 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from aiochronicle import Attached, Detached, Discovery, discover, open_writer
+import aiochronicle
+from aiochronicle import Attached, Detached, Discovery, discover
 from aiochronicle.discovery import READY_BYTES_MAX, parse_ready
 from aiochronicle.errors import InvalidArgument
+
+# Segments are allocated when they are made: the default size would fill the disk with test queues.
+open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
 
 WITHIN_S = 20.0
 TRIALS = int(os.environ.get("AIOCHRONICLE_DISCOVERY_TRIALS") or 200)

@@ -4,6 +4,7 @@ Every step of a random history is done to real queues and to tests/reference/mer
 everything that may go out after it is compared, one message at a time.
 """
 
+import functools
 import os
 import random
 import shutil
@@ -18,7 +19,10 @@ from reference.format import ForeignWriter
 from reference.merge import CLOSED, Delivered, ReferenceMerge
 
 import aiochronicle
-from aiochronicle import FanIn, Message, Reader, Writer, open_reader, open_writer
+from aiochronicle import FanIn, Message, Reader, Writer, open_reader
+
+# Segments are allocated when they are made: the default size would fill the disk with test queues.
+open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
 
 SEGMENT_BYTES = 1 << 16
 FIRST_NS = 1_000

@@ -1,6 +1,7 @@
 """The router: queues that come and go, replies, restarts, and what goes wrong."""
 
 import asyncio
+import functools
 import logging
 import os
 import random
@@ -13,7 +14,10 @@ from pathlib import Path
 import pytest
 
 import aiochronicle
-from aiochronicle import FanIn, Message, Router, open_reader, open_writer
+from aiochronicle import FanIn, Message, Router, open_reader
+
+# Segments are allocated when they are made: the default size would fill the disk with test queues.
+open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
 
 WITHIN_S = 20.0
 
