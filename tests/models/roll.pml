@@ -26,8 +26,8 @@
 #define ENDS 1 /* of writers that have a successor */
 #endif
 #define ROOM 2 /* records in a segment */
-#define SEGMENTS 6
-#define INODES 8
+#define SEGMENTS (MESSAGES + 2)
+#define INODES (SEGMENTS + ENDS)
 #define NONE 255
 
 byte file[SEGMENTS] = NONE; /* the directory: id -> inode */
