@@ -53,7 +53,7 @@ def run(directory: Path, quick: bool) -> list[Result]:
     with open_writer(path) as writer:
         for start in range(0, count, BATCH):
             writer.append_many(payloads[start : start + BATCH])
-    best = dict.fromkeys(("reader", "list", "SimpleQueue"), float("inf"))
+    best: dict[str, float] = {name: float("inf") for name in ("reader", "list", "SimpleQueue")}
     for _ in range(3 if quick else 15):
         best["reader"] = min(best["reader"], iterate_reader(path) / count)
         best["list"] = min(best["list"], iterate_list(payloads) / count)

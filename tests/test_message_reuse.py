@@ -25,6 +25,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 def test_payloads_that_are_dropped_at_once_are_right(reader: Reader) -> None:
+    number = -1
     for number, message in enumerate(reader):
         assert message.payload == payload_of(number)
     assert number == COUNT - 1

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,9 +203,11 @@ async def test_cancelled_flushes_and_drains_harm_nobody(queue_path: Path, seed: 
         with aiochronicle.open_reader(queue_path, "slow") as reader:
             for _ in range(200):
                 seq = writer.append(b"x" * 100)
-                waiting = [asyncio.create_task(writer.flush()) for _ in range(3)]
+                waiting: list[asyncio.Task[Any]] = [
+                    asyncio.create_task(writer.flush()) for _ in range(3)
+                ]
                 waiting.append(asyncio.create_task(writer.append_durable(b"y" * 100)))
-                draining = asyncio.create_task(writer.drain())
+                draining: asyncio.Task[Any] = asyncio.create_task(writer.drain())
                 for _ in range(rng.randrange(3)):
                     await asyncio.sleep(0)
                 cancelled = rng.sample(waiting, rng.randrange(1, 4))

@@ -13,6 +13,7 @@ import pytest
 import aiochronicle
 from aiochronicle import SpinThenPark
 from aiochronicle.errors import ClosedError, InvalidArgument
+from aiochronicle.reader import WaitStrategy
 from asynchronous.both_loops import on_both_loops
 from asynchronous.loops import LOOPS
 from asynchronous.peers import eventually
@@ -117,12 +118,13 @@ async def test_a_failing_task_group_leaves_the_reader_usable(queue_path: Path) -
         aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
         aiochronicle.open_reader(queue_path) as reader,
     ):
+        sleeping: asyncio.Task[Any] | None = None
         with pytest.raises(ExceptionGroup):
             async with asyncio.TaskGroup() as group:
                 sleeping = group.create_task(take(reader, 1))
                 await asyncio.sleep(0)
                 group.create_task(asyncio.wait_for(asyncio.Event().wait(), 0.001))
-        assert sleeping.cancelled()
+        assert sleeping is not None and sleeping.cancelled()
         writer.append(b"x")
         assert await take(reader, 1) == [0]
 
@@ -276,19 +278,21 @@ async def test_a_batch_that_is_filling_when_the_reader_closes_is_not_taken(
 
 async def test_limits_of_batches_are_checked(queue: Path) -> None:
     with aiochronicle.open_reader(queue) as reader:
-        for wrong in ({"max_messages": 0}, {"max_bytes": 0}, {"max_wait": -1.0}):
+        limits: list[dict[str, Any]] = [{"max_messages": 0}, {"max_bytes": 0}, {"max_wait": -1.0}]
+        for wrong in limits:
             with pytest.raises(InvalidArgument):
                 reader.batches(**wrong)
 
 
 async def test_ways_to_wait_are_checked(queue: Path) -> None:
-    for wrong in (
+    ways: list[dict[str, Any]] = [
         {"wait": "sleep"},
         {"wait": SpinThenPark(-1)},
         {"burst": 0},
         {"poll_max_us": 1},
         {"poll_max_us": 2_000_000},
-    ):
+    ]
+    for wrong in ways:
         with pytest.raises(InvalidArgument):
             aiochronicle.open_reader(queue, **wrong)
 
@@ -353,9 +357,7 @@ async def test_a_ticker_beside_a_saturated_reader_keeps_its_beat(
 
 @on_both_loops
 @pytest.mark.parametrize("wait", ["spin", SpinThenPark(200)], ids=["spin", "spin_then_park"])
-async def test_spinning_readers_get_everything(
-    queue_path: Path, wait: aiochronicle.reader.WaitStrategy
-) -> None:
+async def test_spinning_readers_get_everything(queue_path: Path, wait: WaitStrategy) -> None:
     with (
         aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
         aiochronicle.open_reader(queue_path, wait=wait) as reader,

@@ -12,6 +12,7 @@ import pytest
 import aiochronicle
 from aiochronicle import SpinThenPark
 from aiochronicle.errors import ClosedError, InvalidArgument
+from aiochronicle.reader import WaitStrategy
 from asynchronous.peers import Peer
 
 
@@ -43,9 +44,7 @@ def until_parked(reader: aiochronicle.Reader) -> None:
 
 
 @pytest.mark.parametrize("wait", ["park", "spin", SpinThenPark(100)])
-def test_wait_returns_when_there_is_something(
-    queue_path: Path, wait: aiochronicle.reader.WaitStrategy
-) -> None:
+def test_wait_returns_when_there_is_something(queue_path: Path, wait: WaitStrategy) -> None:
     with (
         aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
         aiochronicle.open_reader(queue_path, wait=wait) as reader,
