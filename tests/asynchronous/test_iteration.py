@@ -124,7 +124,8 @@ async def test_a_failing_task_group_leaves_the_reader_usable(queue_path: Path) -
                 sleeping = group.create_task(take(reader, 1))
                 await asyncio.sleep(0)
                 group.create_task(asyncio.wait_for(asyncio.Event().wait(), 0.001))
-        assert sleeping is not None and sleeping.cancelled()
+        assert sleeping is not None
+        assert sleeping.cancelled()
         writer.append(b"x")
         assert await take(reader, 1) == [0]
 
