@@ -260,8 +260,8 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     if (reader->map) {
         /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
         int full = reader->size - reader->offset < AC_HEADER_SIZE;
-        int finished = full || ac_segment_sealed(reader->map) ||
-                       reader->segment < reader->durable.segment;
+        int finished =
+            full || ac_segment_sealed(reader->map) || reader->segment < reader->durable.segment;
         uint64_t end = finished                                     ? ac_segment_end(reader->map)
                        : reader->segment == reader->durable.segment ? reader->durable.offset
                                                                     : 0;

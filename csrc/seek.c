@@ -106,8 +106,10 @@ static size_t first_reaching(const ac_reader_t *reader, int by_time, uint64_t va
             int starts_later = (by_time ? index->min_ts_ns : index->min_seq) > value;
             return broken != none && starts_later ? broken : i;
         }
-        if (index->broken) broken = i;
-        else if (index->count > 0) broken = none; /* the value lies behind this one */
+        if (index->broken)
+            broken = i;
+        else if (index->count > 0)
+            broken = none; /* the value lies behind this one */
     }
     return broken;
 }
