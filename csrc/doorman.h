@@ -9,7 +9,7 @@
  *   writer -> reader   the bit of control.parked that is the reader's from now on
  *
  * and then both keep the connection: its end is how each learns at once that the other died. Parking,
- * raising the bit and signalling do not pass through here (reader.c, writer.c); they go on while this
+ * raising the bit and signalling do not pass through here (park.c, writer.c); they go on while this
  * thread sleeps.
  *
  * One thread per process, started with the first handle that needs it. It never waits for a peer. */

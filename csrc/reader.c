@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WINDOW = 256 << 10, POLL_NS = 500000 };
+enum { WINDOW = 256 << 10 };
 #define HEARTBEAT_NS 1000000000u
 
 void ac_reader_defaults(ac_reader_config_t *config) {
@@ -23,7 +23,7 @@ void ac_reader_defaults(ac_reader_config_t *config) {
 
 static int attach(ac_reader_t *reader, ac_error_t *err);
 
-static int check_open(ac_reader_t *reader, ac_error_t *err) {
+int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&reader->state);
     if (AC_LIKELY(state == 0)) return AC_OK;
     if (state == 2)
@@ -33,7 +33,7 @@ static int check_open(ac_reader_t *reader, ac_error_t *err) {
 }
 
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err) {
-    int rc = check_open(reader, err);
+    int rc = ac_reader_check_open(reader, err);
     return AC_UNLIKELY(rc == AC_OK && reader->pending) ? attach(reader, err) : rc;
 }
 static const char CUT[] = "the file was cut while it was being read, or its disk failed";
@@ -353,129 +353,6 @@ void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_messa
     reader->timestamp_returns = mark->timestamp_returns;
 }
 
-/* ---- waiting ---- */
-
-/* The name under which writers find the reader; one without a name gets one that nobody else has, not
- * even in another pid namespace. */
-static void name_caller(ac_reader_t *reader) {
-    uint64_t unique = 0;
-    if (reader->name[0]) {
-        snprintf(reader->caller.name, sizeof reader->caller.name, "%s", reader->name);
-        return;
-    }
-    if (ac_os_random(&unique, sizeof unique) < 0) unique = ac_os_monotonic_ns();
-    snprintf(reader->caller.name, sizeof reader->caller.name, "%c%d-%016llx", AC_ANONYMOUS_PREFIX,
-             (int)getpid(), (unsigned long long)unique);
-}
-
-/* Without permission to announce itself the reader polls; that is not an error. */
-static void announce(ac_reader_t *reader) {
-    if (reader->control_map->writable)
-        reader->announced = ac_doorman_announce(&reader->caller, &reader->dir, NULL) == AC_OK;
-    /* A writer that has the queue open now will connect; until it has, it could die without a sign. */
-    if (reader->announced && ac_writer_lives(&reader->dir, reader->control) &&
-        !ac_reader_attended(reader))
-        ac_store_relaxed_u32(&reader->caller.suspect, 1);
-}
-
-int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {
-    int error;
-    int rc = check_open(reader, err);
-    if (rc != AC_OK) return rc;
-    if (reader->tried_to_announce) return reader->bell->fd;
-    if (!reader->bell) reader->bell = ac_bell_new(&error);
-    if (!reader->bell) return ac_fail_os(err, error, reader->dir.path, "cannot create an eventfd");
-    reader->tried_to_announce = 1;
-    name_caller(reader);
-    reader->caller.bell = reader->bell;
-    if (!reader->pending) announce(reader);
-    return reader->bell->fd;
-}
-
-void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell) {
-    if (reader->announced) ac_doorman_retract(&reader->caller);
-    ac_doorman_stop_expecting(&reader->caller);
-    reader->announced = reader->tried_to_announce = 0;
-    ac_bell_release(reader->bell);
-    reader->bell = bell;
-    reader->shares_bell = bell != NULL;
-    if (bell) ac_bell_retain(bell);
-}
-
-int ac_reader_is_parked(const ac_reader_t *reader) {
-    if (!reader->announced) return 0;
-    uint32_t bit = ac_load_acquire_u32(&reader->caller.bit);
-    return bit != AC_NO_BIT && (ac_load_seq_cst_u64(&reader->control->parked) >> bit & 1);
-}
-
-int ac_reader_attended(ac_reader_t *reader) {
-    return reader->announced && ac_load_acquire_u32(&reader->caller.bit) != AC_NO_BIT;
-}
-
-/* Raising our bit is the full barrier between it and the look that follows; it pairs with the increment
- * of notify_seq in ac_writer_publish. Without a connected writer there is nobody to raise it for: the
- * doorman rings when one connects. */
-int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
-    int rc = ac_reader_bell(reader, err);
-    if (rc < 0) return rc;
-    if (reader->pending) {
-        int watched = ac_doorman_expect(&reader->caller, reader->dir.path) == 0;
-        rc = ac_reader_ready(reader, err);
-        if (rc != 0) return rc;
-        /* The last step of a half-made control block may be a store that no watch can see. */
-        if (reader->pending) return watched && !reader->half_made ? AC_PARKED : AC_POLL;
-    }
-    ac_control_t *control = reader->control;
-    uint32_t bit = reader->announced ? ac_load_acquire_u32(&reader->caller.bit) : AC_NO_BIT;
-    if (bit != AC_NO_BIT) __atomic_fetch_or(&control->parked, 1ull << bit, __ATOMIC_SEQ_CST);
-    rc = ac_reader_ready(reader, err);
-    if (rc != 0) return rc;
-    reader->parks++;
-    if (bit != AC_NO_BIT) return AC_PARKED;
-    uint64_t epoch = ac_load_acquire_u64(&control->writer_epoch);
-    int signalled = ac_load_acquire_u64(&control->signalling_epoch) == epoch || epoch == 0;
-    if (!reader->announced || !signalled) return AC_POLL;
-    return ac_load_relaxed_u32(&reader->caller.suspect) ? AC_POLL : AC_PARKED;
-}
-
-int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *err) {
-    int rc = ac_reader_park(reader, err);
-    if (rc < 0 || rc == AC_READY) return rc;
-    sleep->poll = rc == AC_POLL;
-    sleep->bell = reader->bell;
-    ac_bell_retain(reader->bell);
-    reader->waits++;
-    return 0;
-}
-
-void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns) {
-    ac_bell_t *bell = sleep->bell;
-    if (sleep->poll && timeout_ns > POLL_NS) timeout_ns = POLL_NS;
-    ac_os_eventfd_wait(bell->fd, timeout_ns);
-    if (ac_load_acquire_u32(&bell->closing)) ac_os_eventfd_signal(bell->fd);
-    ac_bell_release(bell);
-}
-
-int ac_reader_wait(ac_reader_t *reader, uint64_t timeout_ns, uint64_t spin_ns, ac_error_t *err) {
-    uint64_t started = ac_os_monotonic_ns();
-    ac_sleep_t sleep;
-    int rc = ac_reader_ready(reader, err);
-    while (rc == 0) {
-        uint64_t waited = ac_os_monotonic_ns() - started;
-        if (waited >= timeout_ns) return 0;
-        if (waited < spin_ns) {
-            for (int i = 0; i < 64; i++)
-                ac_cpu_relax();
-            rc = ac_reader_ready(reader, err);
-        } else {
-            rc = ac_reader_prepare_sleep(reader, &sleep, err);
-            if (rc == 0) ac_reader_sleep(&sleep, timeout_ns - waited);
-            if (rc == 0) rc = ac_reader_ready(reader, err);
-        }
-    }
-    return rc;
-}
-
 /* ---- positions ---- */
 
 void ac_reader_position(ac_reader_t *reader, uint64_t *segment, uint64_t *offset) {
@@ -732,7 +609,7 @@ static int attach(ac_reader_t *reader, ac_error_t *err) {
         return rc;
     }
     ac_doorman_stop_expecting(&reader->caller);
-    if (reader->tried_to_announce) announce(reader);
+    if (reader->tried_to_announce) ac_reader_announce(reader);
     begin_heartbeat(reader);
     return AC_OK;
 }

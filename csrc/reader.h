@@ -77,6 +77,7 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
 }
 
 /* reader.c. Usable: open, and the queue is there; a reader that waits for its queue looks for it. */
+int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
 /* Into the segment after this one, which is sealed or full. Behind one that is not sealed, the next is
@@ -104,6 +105,9 @@ void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_messa
 
 /* Rings this bell from now on; NULL: one of its own again, when wanted. */
 void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
+
+/* park.c: lets writers find the reader. Without permission to, it polls; that is not an error. */
+void ac_reader_announce(ac_reader_t *reader);
 
 /* Our bit is raised and was not taken. */
 int ac_reader_is_parked(const ac_reader_t *reader);
