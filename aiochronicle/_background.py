@@ -45,33 +45,39 @@ class GroupCommit:
 
     def __init__(self, sync: Callable[[], int]) -> None:
         self._sync = sync
-        self._running: asyncio.Task[int] | None = None
-        self._following: asyncio.Task[int] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: list[asyncio.Future[int]] = []
+        self._task: asyncio.Task[None] | None = None
         self._durable_seq = 0
 
     async def wait(self, seq: int) -> int:
         """Return once every message before ``seq`` is durable; the result is at least ``seq``."""
+        if self._durable_seq >= seq:
+            return self._durable_seq
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._running, self._following = loop, None, None
-        while self._durable_seq < seq:
-            if self._running is None or self._running.done():
-                self._running = loop.create_task(self._run())
-                mine = self._running
+            self._loop, self._waiting, self._task = loop, [], None
+        future: asyncio.Future[int] = loop.create_future()
+        self._waiting.append(future)
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run())
+        # One task's cancellation cancels its own future only; the sync goes on for the others.
+        return await future
+
+    async def _run(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            try:
+                self._durable_seq = await in_background(self._sync)
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+                for future in waiting:
+                    if not future.done():
+                        future.set_exception(error)
+            except asyncio.CancelledError:
+                for future in waiting + self._waiting:
+                    future.cancel()
+                raise
             else:
-                if self._following is None or self._following.done():
-                    self._following = loop.create_task(self._run_after(self._running))
-                mine = self._following
-            # Shielded: one task's cancellation must not take the sync from the others.
-            self._durable_seq = max(self._durable_seq, await asyncio.shield(mine))
-        return self._durable_seq
-
-    async def _run(self) -> int:
-        return await in_background(self._sync)
-
-    async def _run_after(self, running: asyncio.Task[int]) -> int:
-        await asyncio.wait([running])
-        self._running = asyncio.current_task()
-        self._following = None
-        return await in_background(self._sync)
+                for future in waiting:
+                    if not future.done():
+                        future.set_result(self._durable_seq)

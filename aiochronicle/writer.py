@@ -241,11 +241,6 @@ class Writer(_hot.Writer, Closing):
         statistics = self.statistics()
         return Position(statistics.segment, statistics.offset)
 
-    @property
-    def next_seq(self) -> int:
-        """The seq that the next message will get."""
-        return self.statistics().next_seq
-
     def flush_now(self) -> int:
         """Make everything appended so far durable; return the seq before which all messages are.
 

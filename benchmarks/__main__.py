@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import append, engine, merge, opening, read, roll, seek
+from benchmarks import append, durable, engine, loop, merge, opening, read, roll, seek
 from benchmarks.measure import Result, workspace
 
 Question = Callable[[Path, bool], list[Result]]
 
 QUESTIONS: dict[str, tuple[str, Question]] = {
     module.__name__.rpartition(".")[2]: ((module.__doc__ or "").splitlines()[0], module.run)
-    for module in (append, read, merge, engine, roll, opening, seek)
+    for module in (append, read, loop, durable, merge, engine, roll, opening, seek)
 }
 
 

@@ -585,6 +585,11 @@ static PyObject *writer_address(WriterObject *self, void *unused) {
     return PyLong_FromVoidPtr(self->writer);
 }
 
+static PyObject *writer_next_seq(WriterObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(ac_load_acquire_u64(&self->writer->seq));
+}
+
 static PyObject *writer_closed(WriterObject *self, void *unused) {
     (void)unused;
     return PyBool_FromLong(ac_load_relaxed_u32(&self->writer->state) != AC_STATE_OPEN);
@@ -610,6 +615,7 @@ static PyMethodDef writer_methods[] = {
 
 static PyGetSetDef writer_properties[] = {
     {"_address", (getter)writer_address, NULL, "The engine's handle.", NULL},
+    {"next_seq", (getter)writer_next_seq, NULL, "The seq that the next message will get.", NULL},
     {"closed", (getter)writer_closed, NULL, "True after close(), and in a forked child.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -1,0 +1,78 @@
+"""What does ``async for`` cost, next to the plain ``for`` and to asyncio.Queue?
+
+All three read as many payloads that are there already, count them and stop at the last, on asyncio's own
+loop. ``async for`` gives the loop its turns meanwhile, which is part of it.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+
+from aiochronicle import open_reader, open_writer
+from benchmarks.measure import PAYLOAD_BYTES, Best, Result
+
+MESSAGES = 500_000
+MESSAGES_QUICK = 20_000
+BATCH = 100
+
+
+async def iterate_async(path: Path, count: int) -> float:
+    with open_reader(path) as reader:
+        taken = 0
+        started_ns = time.thread_time_ns()
+        async for message in reader:
+            message.payload  # noqa: B018
+            taken += 1
+            if taken == count:
+                break
+        return time.thread_time_ns() - started_ns
+
+
+def iterate(path: Path, count: int) -> float:
+    with open_reader(path) as reader:
+        taken = 0
+        started_ns = time.thread_time_ns()
+        for message in reader:
+            message.payload  # noqa: B018
+            taken += 1  # noqa: SIM113 - as in the other loops
+            if taken == count:
+                break
+        return time.thread_time_ns() - started_ns
+
+
+async def get_all(payloads: list[bytes]) -> float:
+    memory: asyncio.Queue[bytes] = asyncio.Queue()
+    for payload in payloads:
+        memory.put_nowait(payload)
+    taken = 0
+    started_ns = time.thread_time_ns()
+    while True:
+        await memory.get()
+        taken += 1
+        if taken == len(payloads):
+            break
+    return time.thread_time_ns() - started_ns
+
+
+def run(directory: Path, quick: bool) -> list[Result]:
+    count = MESSAGES_QUICK if quick else MESSAGES
+    payloads = [b"%*d" % (PAYLOAD_BYTES, number) for number in range(count)]
+    path = directory / "loop"
+    with open_writer(path) as writer:
+        for start in range(0, count, BATCH):
+            writer.append_many(payloads[start : start + BATCH])
+    best: dict[str, float] = {name: float("inf") for name in ("async for", "for", "Queue.get")}
+    for _ in range(2 if quick else 11):
+        best["async for"] = min(best["async for"], asyncio.run(iterate_async(path, count)) / count)
+        best["for"] = min(best["for"], iterate(path, count) / count)
+        best["Queue.get"] = min(best["Queue.get"], asyncio.run(get_all(payloads)) / count)
+    times = Best(best)
+
+    def against(yardstick: str, bar: float, what: str) -> Result:
+        ratio = times.ratio("async for", yardstick)
+        return Result.at_most("loop", what, ratio, bar, "x", times.describe("async for", yardstick))
+
+    return [
+        against("Queue.get", 1 / 3, "async for / await asyncio.Queue.get"),
+        against("for", 1.6, "async for / for"),
+    ]
