@@ -164,8 +164,6 @@ static int delete_segment(const ac_directory_t *dir, int dir_fd, uint32_t id, ac
 
 static int remove_segment(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
                           const ac_index_t *index, uint32_t id, ac_error_t *err) {
-    int rc = note_removal(dir, dir_fd, index, err);
-    if (rc != AC_OK) return rc;
     return config->archive ? archive_segment(dir, dir_fd, config, id, index->max_ts_ns, err)
                            : delete_segment(dir, dir_fd, id, err);
 }
@@ -194,7 +192,14 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
         uint64_t age_ns = index.max_ts_ns < now_ns ? now_ns - index.max_ts_ns : 0;
         int too_old = config->retain_ns && age_ns > config->retain_ns;
         int goes = by_readers || too_old || too_many;
-        if (goes) rc = remove_segment(dir, dir_fd, config, &index, ids[i], err);
+        if (goes) rc = note_removal(dir, dir_fd, &index, err);
+        /* A reader may have come while that took its time. */
+        if (goes && rc == AC_OK) {
+            rc = ac_slowest_reader(dir, dir_fd, config, segment_size, head_segment, head_offset,
+                                   &slowest, err);
+            goes = rc == AC_OK && (!slowest.live || ids[i] < slowest.segment);
+        }
+        if (goes && rc == AC_OK) rc = remove_segment(dir, dir_fd, config, &index, ids[i], err);
         ac_index_free(&index);
         if (!goes) break;
         if (rc == AC_OK) ++*(config->archive ? archived : deleted);
