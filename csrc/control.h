@@ -44,7 +44,8 @@ typedef struct ac_control {
     uint64_t writer_namespace; /* * … and pid namespace */
     ac_clean_t clean;          /* * how the last writer left the queue */
     uint64_t signalling_epoch; /* * the last writer that wakes sleepers by their eventfds */
-    uint8_t spare0[16];
+    uint64_t removing;         /* * retention removed the segments before it, or is about to */
+    uint8_t spare0[8];
     /* 128: changes at a roll */
     uint32_t segment_gen;
     uint32_t current_segment;

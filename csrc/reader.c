@@ -484,16 +484,25 @@ static void on_fork(ac_task_t *task) {
 }
 
 /* A new name starts at the first record that is there. */
+/* A new name does not begin in a segment that retention is about to remove. Its file is there by now, so
+ * later surveys find it; earlier ones have said what they are after (announce_removal). */
+static void register_name(ac_reader_t *reader, uint32_t last) {
+    uint64_t removing = ac_load_seq_cst_u64(&reader->control->removing);
+    if (reader->position.current.segment < removing && removing <= last)
+        ac_position_store(&reader->position, removing, AC_SEGMENT_DATA, ac_os_now_ns());
+}
+
 static int open_position(ac_reader_t *reader, const char *name, ac_error_t *err) {
     uint32_t first = 0, last = 0;
     size_t count = 0;
-    int created;
+    int created = 0;
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
     int rc = ac_segment_bounds(&reader->dir, dir_fd, &first, &last, &count, err);
     if (rc == AC_OK)
         rc = ac_position_open(&reader->position, &reader->dir, dir_fd, name, first, AC_SEGMENT_DATA,
                               &created, err);
+    if (rc == AC_OK && created) register_name(reader, last);
     ac_os_close(dir_fd);
     reader->named = rc == AC_OK;
     return rc;

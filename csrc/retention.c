@@ -162,6 +162,18 @@ static int delete_segment(const ac_directory_t *dir, int dir_fd, uint32_t id, ac
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, name, "cannot delete") : AC_OK;
 }
 
+/* Says that the segments before `id` are about to go, ahead of the survey that decides it. Pairs with the
+ * look of a new name at it (register_name in reader.c): either the survey finds the name, or the name finds
+ * this. */
+static int announce_removal(const ac_directory_t *dir, int dir_fd, uint64_t id, ac_error_t *err) {
+    ac_map_t *map;
+    int rc = ac_control_open(dir, dir_fd, 1, 1, &map, err);
+    if (rc != AC_OK) return rc;
+    ac_exchange_seq_cst_u64(&ac_control_of(map)->removing, id);
+    ac_map_release(map);
+    return AC_OK;
+}
+
 static int remove_segment(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
                           const ac_index_t *index, uint32_t id, ac_error_t *err) {
     return config->archive ? archive_segment(dir, dir_fd, config, id, index->max_ts_ns, err)
@@ -193,11 +205,13 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
         int too_old = config->retain_ns && age_ns > config->retain_ns;
         int goes = by_readers || too_old || too_many;
         if (goes) rc = note_removal(dir, dir_fd, &index, err);
-        /* A reader may have come while that took its time. */
+        if (goes && rc == AC_OK) rc = announce_removal(dir, dir_fd, (uint64_t)ids[i] + 1, err);
+        /* A reader may have come since the first survey. */
         if (goes && rc == AC_OK) {
             rc = ac_slowest_reader(dir, dir_fd, config, segment_size, head_segment, head_offset,
                                    &slowest, err);
             goes = rc == AC_OK && (!slowest.live || ids[i] < slowest.segment);
+            if (rc == AC_OK && !goes) rc = announce_removal(dir, dir_fd, ids[i], err);
         }
         if (goes && rc == AC_OK) rc = remove_segment(dir, dir_fd, config, &index, ids[i], err);
         ac_index_free(&index);
