@@ -67,5 +67,5 @@ def test_power_check_notices_a_lost_flush() -> None:
         assert segment is not None
         image["000000000.q"] = segment[:64] + bytes(len(segment) - 64)
         lay_out(image, scratch / "image")
-        with pytest.raises(Violation, match="durable|missing"):
+        with pytest.raises(Violation, match=r"durable|missing"):
             check_image(scratch / "image", scenario.now, reader_first=False)
