@@ -1,5 +1,6 @@
 #include "control.h"
 
+#include "crc32.h"
 #include "error.h"
 #include "os.h"
 
@@ -116,4 +117,27 @@ int ac_control_position(const ac_control_t *control, uint32_t *segment, uint64_t
         ac_cpu_relax();
     }
     return 0;
+}
+
+static uint32_t removed_checksum(uint64_t seq, uint64_t timestamp_ns) {
+    uint64_t words[2] = {seq, timestamp_ns};
+    return ac_crc32(words, sizeof words);
+}
+
+void ac_control_removed(const ac_control_t *control, uint64_t *seq, uint64_t *timestamp_ns) {
+    *seq = ac_load_relaxed_u64(&control->removed_seq);
+    *timestamp_ns = ac_load_relaxed_u64(&control->removed_ns);
+    if (ac_load_relaxed_u32(&control->removed_check) != removed_checksum(*seq, *timestamp_ns))
+        *seq = *timestamp_ns = 0;
+}
+
+/* Torn, it is not believed; the segment that it was written for is still there then. */
+void ac_control_note_removed(ac_control_t *control, uint64_t seq, uint64_t timestamp_ns) {
+    uint64_t known_seq, known_ns;
+    ac_control_removed(control, &known_seq, &known_ns);
+    if (seq < known_seq) seq = known_seq;
+    if (timestamp_ns < known_ns) timestamp_ns = known_ns;
+    ac_store_relaxed_u64(&control->removed_seq, seq);
+    ac_store_relaxed_u64(&control->removed_ns, timestamp_ns);
+    ac_store_relaxed_u32(&control->removed_check, removed_checksum(seq, timestamp_ns));
 }

@@ -58,8 +58,9 @@ typedef struct ac_control {
     uint64_t last_timestamp_ns; /* * */
     uint64_t last_record;       /* * offset of the newest record in current_segment */
     uint64_t removed_seq;       /* * retention removed everything before it, … */
-    uint64_t removed_ns;        /* * … nothing of which is newer than this */
-    uint8_t spare2[64];
+    uint64_t removed_ns;        /* * … nothing of which is newer than this; */
+    uint32_t removed_check;     /* * CRC-32 of the two, which are not believed without it */
+    uint8_t spare2[60];
     /* 384: waking */
     uint32_t notify_seq;
     uint32_t waiters_pending;
@@ -89,6 +90,10 @@ int ac_segment_size_valid(uint64_t size);
 static inline ac_control_t *ac_control_of(const ac_map_t *map) {
     return (ac_control_t *)(void *)map->base;
 }
+
+/* How far retention has removed the queue; zeros if nobody noted it, or the note is not sound. */
+void ac_control_removed(const ac_control_t *control, uint64_t *seq, uint64_t *timestamp_ns);
+void ac_control_note_removed(ac_control_t *control, uint64_t seq, uint64_t timestamp_ns);
 
 /* Writer: moves to another segment. Odd generation = in between. */
 void ac_control_set_position(ac_control_t *control, uint32_t segment, uint64_t offset);

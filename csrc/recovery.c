@@ -70,9 +70,10 @@ static uint64_t durable_end(const walk_t *walk, const ac_map_t *map) {
 }
 
 /* Does this valid record also fit behind the ones before it? */
-static int in_sequence(const walk_t *walk, const ac_message_t *message, uint32_t epoch) {
+static int in_sequence(const walk_t *walk, const ac_message_t *message, uint32_t epoch,
+                       int durable) {
     if (!(message->flags & AC_FLAG_OURS)) return walk->batch_left == 0;
-    if (epoch > walk->epoch) return 0;
+    if (epoch > walk->epoch && !durable) return 0; /* durable: the control block is what lies */
     if (walk->batch_left != 0 && message->batch_left != walk->batch_left - 1) return 0;
     if (!walk->previous_ours) return 1;
     return message->seq == walk->expected_seq && epoch >= walk->previous_epoch;
@@ -87,6 +88,7 @@ static void accept(walk_t *walk, const ac_message_t *message, uint32_t epoch, ui
     walk->batch_left = message->batch_left;
     walk->previous_ours = (message->flags & AC_FLAG_OURS) != 0;
     walk->previous_epoch = epoch;
+    if (epoch > walk->epoch) walk->epoch = epoch;
     walk->expected_seq = message->seq + 1;
     if (message->seq >= end->next_seq) end->next_seq = message->seq + 1;
     if (message->timestamp_ns > end->last_timestamp_ns)
@@ -124,7 +126,7 @@ static int walk_segment(walk_t *walk, ac_map_t *map) {
                              : 0;
         if (found == AC_RECORD_GOOD && message.type_id == AC_TYPE_PADDING) {
             end->offset += ac_record_size(message.length);
-        } else if (found == AC_RECORD_GOOD && in_sequence(walk, &message, epoch)) {
+        } else if (found == AC_RECORD_GOOD && in_sequence(walk, &message, epoch, offset < limit)) {
             accept(walk, &message, epoch, offset);
             end->offset += ac_record_size(message.length);
             walk->records_end = end->offset;
@@ -479,10 +481,17 @@ int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uin
     } else {
         rc = find_end(&walk, ids, count, verify, err);
     }
-    uint64_t removed_seq = ac_load_relaxed_u64(&control->removed_seq);
-    uint64_t removed_ns = ac_load_relaxed_u64(&control->removed_ns);
+    uint64_t known_epoch = ac_load_relaxed_u64(&control->writer_epoch);
+    if (walk.epoch > (uint32_t)known_epoch) /* or it would be used again */
+        ac_store_relaxed_u64(&control->writer_epoch,
+                             known_epoch - (uint32_t)known_epoch + walk.epoch);
+    uint64_t removed_seq, removed_ns;
+    ac_control_removed(control, &removed_seq, &removed_ns);
     if (end->next_seq < removed_seq) end->next_seq = removed_seq;
     if (end->last_timestamp_ns < removed_ns) end->last_timestamp_ns = removed_ns;
+    /* Only another program's records can have come so far. */
+    if (rc == AC_OK && end->next_seq > INT64_MAX)
+        rc = ac_fail(err, AC_E_CORRUPT, 0, dir->path, 0, "the largest seq leaves no room for more");
     if (rc == AC_OK && end->map) {
         end->sealed = ac_segment_sealed(end->map);
         end->next_id = end->map->segment + 1;

@@ -70,10 +70,7 @@ static int note_removal(const ac_directory_t *dir, int dir_fd, const ac_index_t 
     int rc = ac_control_open(dir, dir_fd, 1, 1, &map, err);
     if (rc != AC_OK) return rc;
     ac_control_t *control = ac_control_of(map);
-    if (index->max_seq >= ac_load_relaxed_u64(&control->removed_seq))
-        ac_store_relaxed_u64(&control->removed_seq, index->max_seq + 1);
-    if (index->max_ts_ns > ac_load_relaxed_u64(&control->removed_ns))
-        ac_store_relaxed_u64(&control->removed_ns, index->max_ts_ns);
+    ac_control_note_removed(control, index->max_seq + 1, index->max_ts_ns);
     rc = ac_os_map_sync(map->base, -1, 0, AC_CONTROL_SIZE);
     ac_map_release(map);
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "control.meta", "cannot sync") : AC_OK;
