@@ -241,6 +241,7 @@ def _recover(path: Path, queue: Queue) -> bool:
                 right = b"new" if message.seq == seq else _payload(message.seq)
                 assert message.payload == right
             assert count == queue.messages + 1, f"{queue.messages + 1 - count} lost in silence"
+            assert seq == queue.messages, f"goes on with {seq}"
     except ChronicleError:
         return False
     return True
