@@ -50,7 +50,6 @@ def _read_all(path: Path, payloads: list[bytes]) -> _Found:
     found = _Found()
     with open_reader(path, start="first") as reader:
         while True:
-            position = reader.position
             message = reader.poll()
             if message is None:
                 break
@@ -59,7 +58,9 @@ def _read_all(path: Path, payloads: list[bytes]) -> _Found:
             _require(message.payload == payloads[seq], "wrong payload of {}", seq)
             _require(not found.seqs or seq > found.seqs[-1], "{} comes again", seq)
             found.seqs.append(seq)
-            found.at[seq] = position
+            # Not where the reader was before: that may have been the end of another segment.
+            size = -(-(64 + len(message.payload)) // 64) * 64
+            found.at[seq] = Position(reader.position.segment, reader.position.offset - size)
         found.end = reader.position
     return found
 
