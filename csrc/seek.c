@@ -21,7 +21,9 @@ static int build_index(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_ind
     int built;
     int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, &map, err);
     if (rc != AC_OK) return rc;
+    int sealed = ac_segment_sealed(map);
     rc = ac_index_obtain(index, &reader->dir, dir_fd, map, reader->segment_size, &built, err);
+    index->complete = rc == AC_OK && sealed;
     ac_map_release(map);
     return rc;
 }
@@ -83,13 +85,14 @@ static int catalogue_refresh(ac_reader_t *reader, ac_error_t *err) {
 static int catalogue_extend_tail(ac_reader_t *reader, ac_error_t *err) {
     for (size_t i = reader->catalogue_count; i-- > 0;) {
         ac_index_t *index = &reader->catalogue[i];
+        if (index->complete) continue;
         int rc = ac_reader_enter(reader, index->segment, AC_SEGMENT_DATA, err);
         if (rc == AC_E_CORRUPT && reader->skip_corrupt) continue;
         if (rc != AC_OK) return rc;
-        uint64_t before = index->records;
+        int sealed = ac_segment_sealed(reader->map);
         rc = ac_index_extend(index, reader->map);
         if (rc < 0) return ac_fail_os(err, rc, reader->dir.path, "index");
-        if (before > 0) break; /* the ones before it were complete already */
+        index->complete = sealed;
     }
     return AC_OK;
 }

@@ -43,6 +43,7 @@ typedef struct ac_index {
     uint64_t records;
     uint64_t end; /* offset behind the last record seen */
     uint64_t min_seq, max_seq, min_ts_ns, max_ts_ns;
+    int complete; /* the segment was sealed before it was walked: there is nothing to add */
     int seq_unordered, time_unordered; /* a foreign writer's: only a walk finds the first match */
     int broken;                        /* the walk ended before the segment says its records do */
     size_t count, room;

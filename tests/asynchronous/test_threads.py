@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 import aiochronicle
 from aiochronicle import SpinThenPark
@@ -92,6 +93,8 @@ def test_a_thread_is_woken_across_processes(queue_path: Path) -> None:
         for number in range(200):
             writer.append(b"%d" % number)
             assert reader.hear() == str(number)
+            if number == 0:  # until it is connected the reader may look by itself
+                eventually(lambda: writer.statistics().readers_connected == 1)
         assert writer.statistics().wakeups > 10
 
 
