@@ -148,8 +148,9 @@ static int walk_segment(walk_t *walk, ac_map_t *map) {
 }
 
 /* Does the queue go on behind a segment that is not known to be durable as a whole? Seal and records reach
- * the disk in any order: after an unsealed one only if the next continues it exactly; after a sealed one
- * whose records are all gone not if they were ours, because we seal no empty segments. */
+ * the disk in any order. After an unsealed one, or one of ours whose seal is torn, only if the next continues
+ * it exactly; after a sealed one not if records are missing before the end that it names, nor if all of
+ * them are gone and were ours, because we seal no empty segments. */
 static int continues(const walk_t *walk, const ac_map_t *map, const ac_map_t *next) {
     ac_message_t message;
     const char *why;
@@ -157,8 +158,10 @@ static int continues(const walk_t *walk, const ac_map_t *map, const ac_map_t *ne
     int ours = ac_record_inspect(next->base, next->size, AC_SEGMENT_DATA, next->segment,
                                  AC_CHECK_PAYLOAD, &message, &why) == AC_RECORD_GOOD &&
                (message.flags & AC_FLAG_OURS);
-    if (!ac_segment_sealed(map))
-        return ours && walk->previous_ours && message.seq == walk->expected_seq;
+    uint64_t sealed_end = ac_segment_end(map);
+    if (sealed_end > walk->end->offset) return 0;
+    int said_so = ac_segment_sealed(map) && (sealed_end != 0 || !walk->previous_ours);
+    if (!said_so) return ours && walk->previous_ours && message.seq == walk->expected_seq;
     return walk->end->offset > AC_SEGMENT_DATA || walk->previous_ours || !ours;
 }
 
