@@ -109,30 +109,33 @@ static int has_nothing(const ac_source_t *source) {
            !ac_segment_sealed(reader->map);
 }
 
-static int look_everywhere(ac_fanin_t *fanin, ac_error_t *err) {
-    uint32_t proper = fanin->looks++ % (fanin->idle_count ? fanin->idle_count : 1);
-    fanin->look_everywhere = 0;
-    for (uint32_t i = fanin->idle_count; i-- > 0;) {
-        if (i != proper && has_nothing(&fanin->sources[fanin->idle[i]])) continue;
-        int rc = look_at(fanin, i, err);
-        if (rc < 0) return rc;
-    }
-    return AC_OK;
-}
-
 /* A closed queue holds nothing up, until somebody writes to it again. */
 static int is_reopened(const ac_source_t *source) {
     return source->closed_epoch != 0 &&
            ac_load_acquire_u64(&source->reader->control->writer_epoch) != source->closed_epoch;
 }
 
+/* Backwards: what takes the place of a source that woke up has been looked at then. */
+static int look_everywhere(ac_fanin_t *fanin, ac_error_t *err) {
+    if (++fanin->idle_next >= fanin->idle_count) fanin->idle_next = 0;
+    uint32_t proper = fanin->idle_next;
+    fanin->look_everywhere = 0;
+    for (uint32_t i = fanin->idle_count; i-- > 0;) {
+        const ac_source_t *source = &fanin->sources[fanin->idle[i]];
+        if (is_reopened(source)) fanin->safe = (ac_heap_entry_t){0};
+        if (i != proper && has_nothing(source)) continue;
+        int rc = look_at(fanin, i, err);
+        if (rc < 0) return rc;
+    }
+    return AC_OK;
+}
+
 static int look_at_some(ac_fanin_t *fanin, ac_error_t *err) {
-    uint32_t count = fanin->idle_count < LOOKS ? fanin->idle_count : LOOKS;
-    while (count-- > 0 && fanin->idle_count > 0) {
+    for (uint32_t left = LOOKS; left-- > 0 && fanin->idle_count > 0;) {
         if (fanin->idle_next >= fanin->idle_count) fanin->idle_next = 0;
         const ac_source_t *source = &fanin->sources[fanin->idle[fanin->idle_next]];
         if (is_reopened(source)) fanin->safe = (ac_heap_entry_t){0};
-        int rc = count > 0 && has_nothing(source) ? 0 : look_at(fanin, fanin->idle_next, err);
+        int rc = left > 0 && has_nothing(source) ? 0 : look_at(fanin, fanin->idle_next, err);
         if (rc < 0) return rc;
         if (rc == 0) fanin->idle_next++;
     }
@@ -247,7 +250,7 @@ static int may_go(ac_fanin_t *fanin, ac_error_t *err) {
 static int settle(ac_fanin_t *fanin, ac_error_t *err) {
     int rc = fanin->refill ? refill_top(fanin, err) : AC_OK;
     if (rc != AC_OK) return rc;
-    if (fanin->heap_count == 0 || fanin->look_everywhere)
+    if (fanin->heap_count == 0 || fanin->look_everywhere || fanin->idle_count <= LOOKS)
         rc = look_everywhere(fanin, err);
     else if (fanin->idle_count > 0)
         rc = look_at_some(fanin, err);

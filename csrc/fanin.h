@@ -49,7 +49,6 @@ struct ac_fanin {
     uint32_t heap_count;
     uint32_t *idle;
     uint32_t idle_count, idle_next;
-    uint32_t looks; /* at everything, so far */
     int refill;     /* the top of the heap was delivered and needs its next message */
     int look_everywhere;
     uint32_t failed_slot;      /* of the error that a call returns */
