@@ -8,14 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With no more idle sources than LOOKS, available order is exact at every message. */
-enum { SOURCES_MAX = 65536, FIRST_ROOM = 16, LOOKS = 8 };
+/* With no more idle sources than EXACT_IDLE, available order is exact at every message: all of them are
+ * looked at. Of more, one is, in turn. */
+enum { SOURCES_MAX = 65536, FIRST_ROOM = 16, EXACT_IDLE = 8, PROPER_EVERY = 16 };
 
 /* ---- the heap ---- */
 
-static int before(const ac_heap_entry_t *a, const ac_heap_entry_t *b) {
-    return a->timestamp_ns < b->timestamp_ns ||
-           (a->timestamp_ns == b->timestamp_ns && a->id < b->id);
+/* A source often has several in a row: its next message needs to be compared with the second only. */
+static void find_second(ac_fanin_t *fanin) {
+    const ac_heap_entry_t *heap = fanin->heap;
+    fanin->second = fanin->heap_count < 2                                          ? 0
+                    : fanin->heap_count > 2 && ac_fanin_before(&heap[2], &heap[1]) ? 2
+                                                                                   : 1;
 }
 
 static void sift_down(ac_fanin_t *fanin, uint32_t hole) {
@@ -24,27 +28,38 @@ static void sift_down(ac_fanin_t *fanin, uint32_t hole) {
     for (;;) {
         uint32_t child = 2 * hole + 1;
         if (child >= fanin->heap_count) break;
-        if (child + 1 < fanin->heap_count && before(&heap[child + 1], &heap[child])) child++;
-        if (!before(&heap[child], &moving)) break;
+        if (child + 1 < fanin->heap_count && ac_fanin_before(&heap[child + 1], &heap[child]))
+            child++;
+        if (!ac_fanin_before(&heap[child], &moving)) break;
         heap[hole] = heap[child];
         hole = child;
     }
     heap[hole] = moving;
+    find_second(fanin);
+}
+
+void ac_fanin_settle_top(ac_fanin_t *fanin) {
+    if (fanin->second && ac_fanin_before(&fanin->heap[fanin->second], &fanin->heap[0]))
+        sift_down(fanin, 0);
 }
 
 static void sift_up(ac_fanin_t *fanin, uint32_t hole) {
     ac_heap_entry_t *heap = fanin->heap;
     ac_heap_entry_t moving = heap[hole];
-    while (hole > 0 && before(&moving, &heap[(hole - 1) / 2])) {
+    while (hole > 0 && ac_fanin_before(&moving, &heap[(hole - 1) / 2])) {
         heap[hole] = heap[(hole - 1) / 2];
         hole = (hole - 1) / 2;
     }
     heap[hole] = moving;
+    find_second(fanin);
 }
 
 static void heap_remove(ac_fanin_t *fanin, uint32_t hole) {
     fanin->heap[hole] = fanin->heap[--fanin->heap_count];
-    if (hole == fanin->heap_count) return;
+    if (hole == fanin->heap_count) {
+        find_second(fanin);
+        return;
+    }
     sift_down(fanin, hole);
     sift_up(fanin, hole);
 }
@@ -60,8 +75,7 @@ static void heap_push(ac_fanin_t *fanin, uint32_t slot) {
 
 /* ---- sources ---- */
 
-/* Reads a source's next message. The one after it is fetched into the cache meanwhile: by the time it is
- * wanted, as many other messages as there are sources have been dealt with. */
+/* Reads a source's next message. The one after it is fetched into the cache meanwhile. */
 static int load_head(ac_source_t *source, ac_error_t *err) {
     ac_reader_t *reader = source->reader;
     int rc = ac_reader_try_next(reader, &source->head);
@@ -73,12 +87,7 @@ static int load_head(ac_source_t *source, ac_error_t *err) {
         source->map = reader->map;
         source->base = reader->base;
     }
-    if (rc == 1 && reader->offset < reader->size) {
-        const uint8_t *following = reader->base + reader->offset;
-        __builtin_prefetch(following);
-        __builtin_prefetch(following + 64);
-        __builtin_prefetch(following + 128);
-    }
+    if (rc == 1) ac_fanin_prefetch(reader);
     return rc;
 }
 
@@ -99,8 +108,8 @@ static int look_at(ac_fanin_t *fanin, uint32_t index, ac_error_t *err) {
 }
 
 /* A quick no: nothing is committed where the reader stands, and its segment goes on. What else can happen
- * to an idle source (its file is cut, its reader closed) is found when it is looked at properly, and
- * every call does that with one of them. */
+ * to an idle source (its file is cut, its reader closed) is found when it is looked at properly; that is
+ * done with one of them now and then, and with one in every call while there is nothing to deliver. */
 static int has_nothing(const ac_source_t *source) {
     const ac_reader_t *reader = source->reader;
     return reader->offset < reader->window_end &&
@@ -115,31 +124,31 @@ static int is_reopened(const ac_source_t *source) {
            ac_load_acquire_u64(&source->reader->control->writer_epoch) != source->closed_epoch;
 }
 
+/* 1 = it woke up, and another took its place in the list. */
+static int glance_at(ac_fanin_t *fanin, uint32_t index, int properly, ac_error_t *err) {
+    const ac_source_t *source = &fanin->sources[fanin->idle[index]];
+    if (AC_UNLIKELY(is_reopened(source))) fanin->safe = (ac_heap_entry_t){0};
+    return !properly && has_nothing(source) ? 0 : look_at(fanin, index, err);
+}
+
 /* Backwards: what takes the place of a source that woke up has been looked at then. */
-static int look_everywhere(ac_fanin_t *fanin, ac_error_t *err) {
-    if (++fanin->idle_next >= fanin->idle_count) fanin->idle_next = 0;
-    uint32_t proper = fanin->idle_next;
+static int look_everywhere(ac_fanin_t *fanin, int properly, ac_error_t *err) {
+    uint32_t chosen = fanin->idle_next;
     fanin->look_everywhere = 0;
     for (uint32_t i = fanin->idle_count; i-- > 0;) {
-        const ac_source_t *source = &fanin->sources[fanin->idle[i]];
-        if (is_reopened(source)) fanin->safe = (ac_heap_entry_t){0};
-        if (i != proper && has_nothing(source)) continue;
-        int rc = look_at(fanin, i, err);
+        int rc = glance_at(fanin, i, properly && i == chosen, err);
         if (rc < 0) return rc;
     }
     return AC_OK;
 }
 
-static int look_at_some(ac_fanin_t *fanin, ac_error_t *err) {
-    for (uint32_t left = LOOKS; left-- > 0 && fanin->idle_count > 0;) {
-        if (fanin->idle_next >= fanin->idle_count) fanin->idle_next = 0;
-        const ac_source_t *source = &fanin->sources[fanin->idle[fanin->idle_next]];
-        if (is_reopened(source)) fanin->safe = (ac_heap_entry_t){0};
-        int rc = left > 0 && has_nothing(source) ? 0 : look_at(fanin, fanin->idle_next, err);
-        if (rc < 0) return rc;
-        if (rc == 0) fanin->idle_next++;
-    }
-    return AC_OK;
+static int look_at_idle(ac_fanin_t *fanin, ac_error_t *err) {
+    int properly = fanin->heap_count == 0 || fanin->looks++ % PROPER_EVERY == 0;
+    if (++fanin->idle_next >= fanin->idle_count) fanin->idle_next = 0;
+    if (fanin->heap_count == 0 || fanin->look_everywhere || fanin->idle_count <= EXACT_IDLE)
+        return look_everywhere(fanin, properly, err);
+    int rc = glance_at(fanin, fanin->idle_next, properly, err);
+    return rc < 0 ? rc : AC_OK;
 }
 
 /* From its own writer a source gets nothing older than what it had last. */
@@ -152,15 +161,15 @@ static int refill_top(ac_fanin_t *fanin, ac_error_t *err) {
     ac_source_t *source = &fanin->sources[slot];
     int rc = load_head(source, err);
     fanin->refill = 0;
-    if (rc == 1) {
+    if (AC_LIKELY(rc == 1)) {
         fanin->heap[0] = entry_of(source, slot);
-        sift_down(fanin, 0);
+        ac_fanin_settle_top(fanin);
         return AC_OK;
     }
     heap_remove(fanin, 0);
     fanin->idle[fanin->idle_count++] = slot;
     ac_heap_entry_t bound = {last_of(source), source->id, slot};
-    if (before(&bound, &fanin->safe)) fanin->safe = bound;
+    if (ac_fanin_before(&bound, &fanin->safe)) fanin->safe = bound;
     if (rc < 0) fanin->failed_slot = slot;
     return rc < 0 ? rc : AC_OK;
 }
@@ -208,7 +217,7 @@ static int hear_everybody(ac_fanin_t *fanin, ac_error_t *err) {
  * depend on when things arrive. A source that said nothing for max_wait while others waited for it is
  * left out until it does. */
 static int is_safe(ac_fanin_t *fanin, ac_error_t *err) {
-    if (fanin->idle_count == 0 || before(&fanin->heap[0], &fanin->safe)) return 1;
+    if (fanin->idle_count == 0 || ac_fanin_before(&fanin->heap[0], &fanin->safe)) return 1;
     int rc = hear_everybody(fanin, err);
     if (rc != AC_OK) return rc;
     ac_heap_entry_t least = {UINT64_MAX, UINT32_MAX, 0};
@@ -217,15 +226,15 @@ static int is_safe(ac_fanin_t *fanin, ac_error_t *err) {
         uint32_t slot = fanin->idle[i];
         ac_source_t *source = &fanin->sources[slot];
         ac_heap_entry_t promise = {source->promise_ns, source->id, slot};
-        if (before(&promise, &fanin->heap[0])) {
+        if (ac_fanin_before(&promise, &fanin->heap[0])) {
             if (now == 0) now = ac_os_monotonic_ns();
             if (source->silent_since_ns == 0) source->silent_since_ns = now;
             if (now - source->silent_since_ns >= fanin->max_wait_ns) continue;
         }
-        if (before(&promise, &least)) least = promise;
+        if (ac_fanin_before(&promise, &least)) least = promise;
     }
     fanin->safe = least;
-    if (before(&fanin->heap[0], &least)) return 1;
+    if (ac_fanin_before(&fanin->heap[0], &least)) return 1;
     fanin->blocked_id = least.id;
     fanin->blocked_since_ns = fanin->sources[least.slot].silent_since_ns;
     return 0;
@@ -250,10 +259,7 @@ static int may_go(ac_fanin_t *fanin, ac_error_t *err) {
 static int settle(ac_fanin_t *fanin, ac_error_t *err) {
     int rc = fanin->refill ? refill_top(fanin, err) : AC_OK;
     if (rc != AC_OK) return rc;
-    if (fanin->heap_count == 0 || fanin->look_everywhere || fanin->idle_count <= LOOKS)
-        rc = look_everywhere(fanin, err);
-    else if (fanin->idle_count > 0)
-        rc = look_at_some(fanin, err);
+    if (fanin->idle_count > 0) rc = look_at_idle(fanin, err);
     if (rc < 0) return rc;
     if (fanin->heap_count == 0) {
         fanin->blocked_since_ns = 0;
@@ -540,7 +546,7 @@ int ac_fanin_check(const ac_fanin_t *fanin) {
     for (uint32_t i = 0; i < fanin->heap_count; i++) {
         const ac_heap_entry_t *entry = &fanin->heap[i];
         const ac_source_t *source = &fanin->sources[entry->slot];
-        if (i > 0 && before(entry, &fanin->heap[(i - 1) / 2])) return __LINE__;
+        if (i > 0 && ac_fanin_before(entry, &fanin->heap[(i - 1) / 2])) return __LINE__;
         if (!source->reader || source->failed || source->id != entry->id) return __LINE__;
         if (fanin->refill && i == 0) continue;
         if (!source->has_head || source->head.timestamp_ns != entry->timestamp_ns) return __LINE__;

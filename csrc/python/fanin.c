@@ -147,7 +147,7 @@ static PyObject *deliver(FanInObject *self, const ac_message_t *message, uint32_
     return message_new(member->segment, message);
 }
 
-static PyObject *fanin_take(FanInObject *self) {
+static __attribute__((noinline)) PyObject *take_slowly(FanInObject *self) {
     ac_message_t *message;
     ac_error_t err;
     uint32_t slot;
@@ -168,6 +168,14 @@ static PyObject *fanin_take(FanInObject *self) {
         }
     } while (source_failed(self, slot, &err) == 0);
     return NULL;
+}
+
+static PyObject *fanin_take(FanInObject *self) {
+    uint32_t slot;
+    if (AC_LIKELY(!self->closed && !self->deferred && self->commit_slot < 0) &&
+        ac_fanin_try_take(self->fanin, &slot))
+        return deliver(self, &self->fanin->sources[slot].head, slot);
+    return take_slowly(self);
 }
 
 static PyObject *ops_take(Pollable *self) {
