@@ -86,14 +86,14 @@ static inline void ac_fanin_prefetch(const ac_reader_t *reader) {
 }
 
 /* The fast path of a source that has several in a row while no other is idle, so that strict order holds
- * as well. 1 = delivered, it is sources[*slot].head; 0 = ac_fanin_take has to be asked. */
-static inline int ac_fanin_try_take(ac_fanin_t *fanin, uint32_t *slot) {
-    if (!fanin->refill || fanin->idle_count > 0) return 0;
+ * as well. Returns whose head was delivered; NULL = ac_fanin_take has to be asked. */
+static inline const ac_source_t *ac_fanin_try_take(ac_fanin_t *fanin, uint32_t *slot) {
+    if (!fanin->refill || fanin->idle_count > 0) return NULL;
     ac_heap_entry_t *top = &fanin->heap[0];
     ac_source_t *source = &fanin->sources[top->slot];
     ac_reader_t *reader = source->reader;
-    if (AC_UNLIKELY(source->base != reader->base)) return 0;
-    if (AC_UNLIKELY(ac_reader_try_next(reader, &source->head) != 1)) return 0;
+    if (AC_UNLIKELY(source->base != reader->base)) return NULL;
+    if (AC_UNLIKELY(ac_reader_try_next(reader, &source->head) != 1)) return NULL;
     ac_fanin_prefetch(reader);
     top->timestamp_ns = source->head.timestamp_ns;
     if ((fanin->second && ac_fanin_before(&fanin->heap[fanin->second], top)) ||
@@ -101,13 +101,13 @@ static inline int ac_fanin_try_take(ac_fanin_t *fanin, uint32_t *slot) {
         fanin->refill = 0;
         source->has_head = 1;
         ac_fanin_settle_top(fanin);
-        return 0;
+        return NULL;
     }
     fanin->last_timestamp_ns = source->last_timestamp_ns = top->timestamp_ns;
     source->delivered++;
     fanin->delivered++;
     *slot = top->slot;
-    return 1;
+    return source;
 }
 
 #endif

@@ -133,6 +133,11 @@ static int commit_automatically(FanInObject *self) {
     return -1;
 }
 
+static void count_uncommitted(FanInObject *self, ReaderObject *reader, uint32_t slot) {
+    if (reader->commit_every && ++reader->uncommitted >= reader->commit_every)
+        self->commit_slot = slot;
+}
+
 static PyObject *deliver(FanInObject *self, const ac_message_t *message, uint32_t slot) {
     Member *member = &self->members[slot];
     ReaderObject *reader = (ReaderObject *)member->reader;
@@ -142,8 +147,7 @@ static PyObject *deliver(FanInObject *self, const ac_message_t *message, uint32_
         if (!segment) return NULL;
         Py_XSETREF(member->segment, segment);
     }
-    if (reader->commit_every && ++reader->uncommitted >= reader->commit_every)
-        self->commit_slot = slot;
+    count_uncommitted(self, reader, slot);
     return message_new(member->segment, message);
 }
 
@@ -171,11 +175,14 @@ static __attribute__((noinline)) PyObject *take_slowly(FanInObject *self) {
 }
 
 static PyObject *fanin_take(FanInObject *self) {
+    const ac_source_t *source;
     uint32_t slot;
-    if (AC_LIKELY(!self->closed && !self->deferred && self->commit_slot < 0) &&
-        ac_fanin_try_take(self->fanin, &slot))
-        return deliver(self, &self->fanin->sources[slot].head, slot);
-    return take_slowly(self);
+    if (AC_UNLIKELY(self->closed || self->deferred || self->commit_slot >= 0) ||
+        !(source = ac_fanin_try_take(self->fanin, &slot)))
+        return take_slowly(self);
+    Member *member = &self->members[slot]; /* in the segment that its last message was in */
+    count_uncommitted(self, (ReaderObject *)member->reader, slot);
+    return message_new(member->segment, &source->head);
 }
 
 static PyObject *ops_take(Pollable *self) {
