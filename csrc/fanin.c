@@ -400,6 +400,7 @@ int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint
         return ac_fail_os(err, -ENOMEM, reader->dir.path, "cannot attach");
     if (*slot == fanin->slots) fanin->slots++;
     ac_reader_use_bell(reader, fanin->bell);
+    ac_reader_keep_two_pages(reader);
     ac_source_t *source = &fanin->sources[*slot];
     memset(source, 0, sizeof *source);
     source->reader = reader;

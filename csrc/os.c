@@ -324,6 +324,10 @@ int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable) {
     return rc == -EINVAL ? 0 : rc; /* a kernel before 5.14: pages fault in one by one, as ever */
 }
 
+void ac_os_unpopulate(void *base, uint64_t from, uint64_t to) {
+    if (from < to) madvise((char *)base + from, to - from, MADV_DONTNEED);
+}
+
 int ac_os_memlock(void *base, uint64_t length) {
     int rc;
     CALL(rc, AC_CALL_MEMLOCK, NULL, -1, 0, length, mlock(base, length));

@@ -34,6 +34,15 @@ void ac_reader_announce(ac_reader_t *reader) {
         ac_store_relaxed_u32(&reader->caller.suspect, 1);
 }
 
+/* A fault maps sixteen pages at once, and a thousand idle sources would hold 64 MiB of them. What a sleeper
+ * looks at are two: the segment's header and where it stands. */
+void ac_reader_keep_two_pages(ac_reader_t *reader) {
+    uint64_t page = 4096, here = reader->offset & ~(page - 1);
+    if (!reader->map) return;
+    ac_os_unpopulate(reader->map->base, page, here);
+    ac_os_unpopulate(reader->map->base, here + page, reader->map->size & ~(page - 1));
+}
+
 int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {
     int error;
     int rc = ac_reader_check_open(reader, err);
@@ -44,6 +53,7 @@ int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {
     reader->tried_to_announce = 1;
     name_caller(reader);
     reader->caller.bell = reader->bell;
+    ac_reader_keep_two_pages(reader);
     if (!reader->pending) ac_reader_announce(reader);
     return reader->bell->fd;
 }

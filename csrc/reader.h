@@ -109,6 +109,9 @@ void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
 /* park.c: lets writers find the reader. Without permission to, it polls; that is not an error. */
 void ac_reader_announce(ac_reader_t *reader);
 
+/* Takes all but those that a waiting reader looks at out of the page table. */
+void ac_reader_keep_two_pages(ac_reader_t *reader);
+
 /* Our bit is raised and was not taken. */
 int ac_reader_is_parked(const ac_reader_t *reader);
 
