@@ -56,7 +56,8 @@ enum {
     AC_E_ARGUMENT = -20,         /* a parameter is out of range */
     AC_E_GONE = -21,             /* a file or the directory was cut, replaced or removed under us */
     AC_E_ACCESS = -22,           /* no permission */
-    AC_E_SLOW = -23              /* internal: the fast path cannot do it, call the full one */
+    AC_E_SLOW = -23,             /* internal: the fast path cannot do it, call the full one */
+    AC_E_INTERRUPTED = -24       /* internal: the binding wants a wait to end; nothing was done */
 };
 
 enum {

@@ -32,10 +32,6 @@ void ac_writer_roll_after(ac_writer_t *writer, uint64_t first_timestamp_ns) {
         writer->timestamp_limit = add_up(first_timestamp_ns, writer->config.roll_ns);
 }
 
-static uint64_t logical(const ac_writer_t *writer, uint64_t segment, uint64_t offset) {
-    return segment * writer->segment_size + offset;
-}
-
 void ac_writer_set_limits(ac_writer_t *writer) {
     const ac_writer_config_t *config = &writer->config;
     uint64_t limit = segment_end(writer);
@@ -56,10 +52,7 @@ void ac_writer_set_limits(ac_writer_t *writer) {
         uint64_t left = config->batch_bytes > unsynced ? config->batch_bytes - unsynced : 0;
         limit = least(limit, writer->offset + left);
     }
-    if (config->capacity_bytes) {
-        uint64_t here = logical(writer, writer->map->segment, 0);
-        limit = least(limit, writer->capacity_known > here ? writer->capacity_known - here : 0);
-    }
+    if (config->capacity_bytes) limit = least(limit, writer->capacity_end);
     int closed = ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN;
     if (closed || writer->reserved || config->flush_mode == AC_FLUSH_SYNC) limit = 0;
     ac_exchange_seq_cst_u64(&writer->limit, limit);
@@ -181,6 +174,10 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     sealing->sealed_end = behind_last_record(writer);
     sealing->synced = writer->synced;
     sealing->next_seq = writer->seq;
+    /* What the capacity still allows begins anew behind the header. */
+    uint64_t left =
+        writer->capacity_end > writer->offset ? writer->capacity_end - writer->offset : 0;
+    writer->capacity_end = add_up(AC_SEGMENT_DATA, left);
     *writer->sealing_tail = sealing;
     writer->sealing_tail = &sealing->next;
     writer->map = writer->next;
@@ -201,16 +198,18 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
 
 static int room_in_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
     ac_slowest_t slowest;
-    uint64_t segment = writer->map->segment;
-    uint64_t end = logical(writer, segment, writer->offset + size);
-    if (end <= writer->capacity_known) return 1;
+    uint64_t segment = writer->map->segment, end = writer->offset + size;
+    if (end <= writer->capacity_end) return 1;
     int rc = ac_slowest_reader(&writer->dir, writer->dir_fd, &writer->config, writer->segment_size,
                                segment, writer->offset, &slowest, err);
     if (rc != AC_OK) return rc;
-    uint64_t from = slowest.live ? logical(writer, slowest.segment, slowest.offset)
-                                 : logical(writer, segment, writer->offset);
-    writer->capacity_known = add_up(from, writer->config.capacity_bytes);
-    return end <= writer->capacity_known;
+    uint64_t lag =
+        slowest.live ? ac_segment_distance(&writer->dir, writer->dir_fd, writer->segment_size,
+                                           slowest.segment, slowest.offset, segment, writer->offset)
+                     : 0;
+    uint64_t capacity = writer->config.capacity_bytes;
+    writer->capacity_end = lag < capacity ? add_up(writer->offset, capacity - lag) : 0;
+    return end <= writer->capacity_end;
 }
 
 static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
@@ -238,6 +237,8 @@ static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err
                            (unsigned long long)(waited / 1000000));
         ac_count_u64(&writer->capacity_waits, 1);
         ac_os_sleep_ns(pause);
+        if (writer->interrupted && writer->interrupted())
+            return ac_fail(err, AC_E_INTERRUPTED, 0, writer->dir.path, 0, "interrupted");
         if (pause < 2000000) pause *= 2;
     }
 }

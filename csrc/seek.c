@@ -323,11 +323,11 @@ int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err) {
     int counted = (message.flags & AC_FLAG_OURS) && next_seq > message.seq;
     out->messages = counted ? next_seq - message.seq : count_ahead(reader);
     ac_control_position(reader->control, &segment, &offset);
-    if (segment >= reader->segment) {
-        uint64_t head = (uint64_t)segment * reader->segment_size + offset;
-        uint64_t here = (uint64_t)reader->segment * reader->segment_size + reader->offset;
-        out->bytes = head > here ? head - here : 0;
-    }
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    out->bytes = ac_segment_distance(&reader->dir, dir_fd, reader->segment_size, reader->segment,
+                                     reader->offset, segment, offset);
+    ac_os_close(dir_fd);
     uint64_t now = ac_os_now_ns();
     out->age_ns = now > message.timestamp_ns ? now - message.timestamp_ns : 0;
     return AC_OK;

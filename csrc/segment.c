@@ -116,6 +116,26 @@ int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t
     return AC_OK;
 }
 
+static uint64_t records_end(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size) {
+    ac_map_t *map;
+    if (ac_segment_open(dir, dir_fd, id, size, 0, &map, NULL) != AC_OK) return size;
+    uint64_t end = ac_segment_end(map);
+    ac_map_release(map);
+    return end >= AC_SEGMENT_DATA ? end : size;
+}
+
+uint64_t ac_segment_distance(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
+                             uint64_t from_segment, uint64_t from_offset, uint64_t to_segment,
+                             uint64_t to_offset) {
+    uint64_t distance = 0;
+    for (; from_segment < to_segment; from_segment++, from_offset = AC_SEGMENT_DATA) {
+        uint64_t end = records_end(dir, dir_fd, (uint32_t)from_segment, segment_size);
+        if (end > from_offset) distance += end - from_offset;
+    }
+    if (from_segment == to_segment && to_offset > from_offset) distance += to_offset - from_offset;
+    return distance;
+}
+
 /* "000000012.q" -> 12; -1 for anything else. */
 static int64_t id_of_name(const char *name) {
     int64_t id = 0;

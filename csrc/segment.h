@@ -70,6 +70,12 @@ static inline void ac_segment_seal(ac_map_t *map, uint64_t end) {
     ac_store_release_u32(&header->flags, ac_load_relaxed_u32(&header->flags) | AC_SEGMENT_SEALED);
 }
 
+/* Bytes of records from one position to a later one. What a sealed segment left unused is not between them;
+ * one that cannot be looked at counts as full. */
+uint64_t ac_segment_distance(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
+                             uint64_t from_segment, uint64_t from_offset, uint64_t to_segment,
+                             uint64_t to_offset);
+
 /* The ids of all published segments, ascending; *ids is malloc'd. */
 int ac_segment_list(const ac_directory_t *dir, int dir_fd, uint32_t **ids, size_t *count,
                     ac_error_t *err);

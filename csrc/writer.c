@@ -501,13 +501,14 @@ int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *liv
     if (dir_fd < 0) return dir_fd;
     int rc = ac_slowest_reader(&writer->dir, dir_fd, &writer->config, writer->segment_size, segment,
                                offset, &slowest, err);
+    *lag_bytes = *live_readers = 0;
+    if (rc == AC_OK && slowest.live) {
+        *live_readers = slowest.live;
+        *lag_bytes = ac_segment_distance(&writer->dir, dir_fd, writer->segment_size,
+                                         slowest.segment, slowest.offset, segment, offset);
+    }
     ac_os_close(dir_fd);
-    if (rc != AC_OK) return rc;
-    uint64_t head = segment * writer->segment_size + offset;
-    uint64_t tail = slowest.segment * writer->segment_size + slowest.offset;
-    *live_readers = slowest.live;
-    *lag_bytes = slowest.live && head > tail ? head - tail : 0;
-    return AC_OK;
+    return rc;
 }
 
 void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {

@@ -53,11 +53,12 @@ struct ac_writer {
     uint64_t first_seq; /* of this writer: seq - first_seq = messages appended */
     uint64_t segment_first_seq;
     uint64_t last_record;
-    uint64_t reserved;       /* payload length + 1 of the open reservation; 0 = none */
-    uint64_t soiled;         /* aborted reservations wrote into the active segment up to here */
-    uint64_t capacity_known; /* logical position up to which capacity is known to allow */
+    uint64_t reserved;     /* payload length + 1 of the open reservation; 0 = none */
+    uint64_t soiled;       /* aborted reservations wrote into the active segment up to here */
+    uint64_t capacity_end; /* offset up to which the capacity is known to allow records */
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
     uint64_t refused_bytes;
+    int (*interrupted)(void); /* asked while waiting for capacity; NULL = nobody is */
 
     /* Fixed after open. */
     ac_directory_t dir;

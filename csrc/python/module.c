@@ -9,6 +9,7 @@ PyObject *hot_set_error_factory(PyObject *module, PyObject *factory) {
 }
 
 PyObject *raise_engine_error(const ac_error_t *err) {
+    if (err->code == AC_E_INTERRUPTED) return NULL; /* by the exception that is set */
     if (!error_factory) {
         PyErr_Format(PyExc_RuntimeError, "%s: %s", err->path, err->detail);
         return NULL;

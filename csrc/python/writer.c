@@ -56,6 +56,14 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     return PyErr_NoMemory();
 }
 
+/* Called without the interpreter's lock, out of a wait: what a signal's handler raises ends it. */
+static int handle_signals(void) {
+    PyGILState_STATE state = PyGILState_Ensure();
+    int raised = PyErr_CheckSignals() < 0;
+    PyGILState_Release(state);
+    return raised;
+}
+
 static int writer_init(WriterObject *self, PyObject *args, PyObject *keywords) {
     static char *names[] = {"address", "clock", NULL};
     unsigned long long address;
@@ -67,6 +75,7 @@ static int writer_init(WriterObject *self, PyObject *args, PyObject *keywords) {
     }
     self->clock = clock == Py_None ? NULL : Py_NewRef(clock);
     self->writer = (ac_writer_t *)(uintptr_t)address;
+    self->writer->interrupted = handle_signals;
     return 0;
 }
 

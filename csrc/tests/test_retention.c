@@ -118,7 +118,8 @@ TEST(a_reader_that_is_silent_too_long_or_too_far_behind_is_not_waited_for) {
     leave_position("near.meta", stats.segment - 1, 64, 59000000000u);
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 1);
-    CHECK_EQUAL(lag, SEGMENT + stats.offset - 64);
+    /* Less than two segments: what the roll left unused is not between them, nor is a header. */
+    CHECK(lag > stats.offset && lag < SEGMENT - 64 + stats.offset - 64);
     CHECK_EQUAL(retain(writer), stats.segment - 1);
     close_writer(writer);
 }
