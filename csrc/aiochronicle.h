@@ -360,6 +360,79 @@ AC_API const char *ac_reader_path(ac_reader_t *reader);
 AC_API void ac_reader_close(ac_reader_t *reader);
 AC_API void ac_reader_free(ac_reader_t *reader);
 
+/* ---- ranges and columns ---- */
+
+/* A part of a queue as two positions, held fast when it was asked for: what is appended later is not in
+ * it. From the first record at or after the start up to the first at or after the end, which is left out;
+ * bounds outside of the queue are moved to where it begins or ends. */
+enum { AC_BOUND_NONE = 0, AC_BOUND_SEQ = 1, AC_BOUND_TIME = 2 };
+
+typedef struct ac_bound {
+    int kind; /* AC_BOUND_* */
+    uint64_t value;
+} ac_bound_t;
+
+typedef struct ac_range {
+    uint64_t first_segment;
+    uint64_t first_offset;
+    uint64_t end_segment;
+    uint64_t end_offset;
+} ac_range_t;
+
+/* These three use the reader to look around and leave it at the start of the range. */
+AC_API int ac_reader_range(ac_reader_t *reader, ac_bound_t start, ac_bound_t end, ac_range_t *out,
+                           ac_error_t *err);
+AC_API int ac_reader_enter_range(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
+/* How many messages were written in it: from the indexes, and by a walk where these cannot tell. */
+AC_API int64_t ac_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
+
+/* Room for the columns of the next records, as Arrow lays them out; NULL: this column is not wanted. The
+ * fields of `rows` on say how far it is filled, so a call goes on where the one before ended. */
+enum { AC_COLUMNS_SLACK = 64 }; /* bytes behind `payload` that may be written to */
+
+typedef struct ac_columns {
+    int64_t *seq;
+    int64_t *timestamp_ns;
+    int64_t *timestamp_us;
+    int32_t *type_id;
+    int32_t *payload_offsets; /* one more than rows */
+    uint8_t *payload;         /* wanted together with its offsets */
+    uint8_t *cause_valid;     /* a bit per row, lowest first; zeroed by the caller */
+    int64_t *cause_queue_id;
+    int64_t *cause_seq;
+    uint64_t rows_max;
+    uint64_t payload_bytes_max; /* at most INT32_MAX, since offsets are 32 bits wide */
+    uint64_t rows;
+    uint64_t payload_bytes;
+    uint64_t payload_bytes_wanted; /* AC_FILL_BYTES: the size of the payload that did not fit */
+} ac_columns_t;
+
+/* Why filling ended: nothing more in the range, or there now; no room for a row; no room for a payload; or
+ * the next record is bad, which is told by the first call that finds no row before it. */
+enum { AC_FILL_END = 0, AC_FILL_ROWS = 1, AC_FILL_BYTES = 2, AC_FILL_TROUBLE = 3 };
+
+/* Reads messages into columns, up to the end of the range (NULL: what is there now), moving like
+ * ac_reader_next and checking as much; but the payload is neither read nor checked if it is not wanted. */
+AC_API int ac_reader_fill(ac_reader_t *reader, const ac_range_t *range, ac_columns_t *columns,
+                          ac_error_t *err);
+
+/* Records of one type and length that follow each other in a mapped segment: an array with a stride. */
+typedef struct ac_stretch {
+    void *map; /* to be released */
+    const uint8_t *payload;
+    uint64_t count;
+    uint64_t stride;
+    uint32_t length;
+    uint32_t type_id;
+} ac_stretch_t;
+
+/* 1 = the rest of the range in the segment at hand, and the reader moved behind it; 0 = there is nothing
+ * more. AC_E_ARGUMENT: the segment's records are not all alike. Costs a look at the index of a sealed
+ * segment; payloads are not read, so nothing is checked about them. */
+AC_API int ac_reader_stretch(ac_reader_t *reader, const ac_range_t *range, ac_stretch_t *out,
+                             ac_error_t *err);
+AC_API void ac_stretch_release(ac_stretch_t *stretch); /* [any thread] */
+
 /* ---- fan-in ---- */
 
 /* Many readers as one stream, ordered by timestamp and, where equal, by source. The readers stay the

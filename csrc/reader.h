@@ -103,6 +103,16 @@ static inline ac_mark_t ac_reader_mark(const ac_reader_t *reader) {
 
 void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_message_t *message);
 
+/* seek.c: the index of a segment of the queue, up to date; NULL in *out if there is no such segment. Moves
+ * the reader somewhere. */
+int ac_reader_index(ac_reader_t *reader, uint32_t segment, const ac_index_t **out, ac_error_t *err);
+
+/* Whether a position is at the end of the range, or behind it. */
+static inline int ac_range_is_over(const ac_range_t *range, uint64_t segment, uint64_t offset) {
+    return segment > range->end_segment ||
+           (segment == range->end_segment && offset >= range->end_offset);
+}
+
 /* Rings this bell from now on; NULL: one of its own again, when wanted. */
 void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
 

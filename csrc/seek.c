@@ -9,10 +9,10 @@
 
 /* ---- the catalogue ---- */
 
-static int is_known(const ac_reader_t *reader, uint32_t segment) {
+static const ac_index_t *find_index(const ac_reader_t *reader, uint32_t segment) {
     for (size_t i = 0; i < reader->catalogue_count; i++)
-        if (reader->catalogue[i].segment == segment) return 1;
-    return 0;
+        if (reader->catalogue[i].segment == segment) return &reader->catalogue[i];
+    return NULL;
 }
 
 static int build_index(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_index_t *index,
@@ -73,7 +73,7 @@ static int catalogue_refresh(ac_reader_t *reader, ac_error_t *err) {
         if (!bsearch(&reader->catalogue[i].segment, ids, count, sizeof *ids, by_id))
             catalogue_drop(reader, i);
     for (size_t i = 0; i < count && rc == AC_OK; i++)
-        if (!is_known(reader, ids[i])) rc = catalogue_add(reader, dir_fd, ids[i], err);
+        if (!find_index(reader, ids[i])) rc = catalogue_add(reader, dir_fd, ids[i], err);
     ac_os_close(dir_fd);
     free(ids);
     if (rc == AC_OK && reader->catalogue_count > 1)
@@ -95,6 +95,16 @@ static int catalogue_extend_tail(ac_reader_t *reader, ac_error_t *err) {
         index->complete = sealed;
     }
     return AC_OK;
+}
+
+int ac_reader_index(ac_reader_t *reader, uint32_t segment, const ac_index_t **out,
+                    ac_error_t *err) {
+    *out = find_index(reader, segment);
+    if (*out && (*out)->complete) return AC_OK;
+    int rc = catalogue_refresh(reader, err);
+    if (rc == AC_OK) rc = catalogue_extend_tail(reader, err);
+    *out = find_index(reader, segment);
+    return rc;
 }
 
 /* ---- seeking ---- */

@@ -41,6 +41,15 @@ static void widen(ac_index_t *index, const ac_message_t *message) {
     if (first || message->timestamp_ns > index->max_ts_ns) index->max_ts_ns = message->timestamp_ns;
 }
 
+/* Padding counts as a difference, too: records then do not follow each other at equal distances. */
+static void compare(ac_index_t *index, const ac_message_t *message) {
+    if (index->records == 0) {
+        index->length = message->length;
+        index->type_id = message->type_id;
+    }
+    index->mixed |= message->length != index->length || message->type_id != index->type_id;
+}
+
 int ac_index_extend(ac_index_t *index, const ac_map_t *map) {
     ac_message_t message;
     const char *why;
@@ -48,6 +57,7 @@ int ac_index_extend(ac_index_t *index, const ac_map_t *map) {
     if (index->end < AC_SEGMENT_DATA) index->end = AC_SEGMENT_DATA;
     while (ac_record_inspect(map->base, map->size, index->end, map->segment, AC_CHECK_HEADER,
                              &message, &why) == AC_RECORD_GOOD) {
+        compare(index, &message);
         if (message.type_id != AC_TYPE_PADDING) {
             if (index->records % AC_INDEX_STRIDE == 0 && add_entry(index, &message, index->end) < 0)
                 return -ENOMEM;
@@ -69,6 +79,7 @@ int ac_index_save(const ac_index_t *index, const ac_directory_t *dir, int dir_fd
     ac_index_header_t header = {
         .version = 1,
         .header_len = sizeof header,
+        .flags = index->mixed ? 0 : AC_INDEX_UNIFORM,
         .segment_id = index->segment,
         .segment_size = segment_size,
         .data_offset = AC_SEGMENT_DATA,
@@ -95,7 +106,7 @@ static const char *check_header(const ac_index_header_t *header, uint32_t segmen
     if (header->version != 1 || header->header_len != sizeof *header) return "unknown version";
     if (header->segment_id != segment || header->segment_size != segment_size)
         return "belongs to another segment";
-    if (header->entry_stride == 0) return "stride is 0";
+    if (header->entry_stride != AC_INDEX_STRIDE) return "stride is not ours";
     if (header->entry_count > (file_size - sizeof *header) / sizeof(ac_index_entry_t))
         return "shorter than it says";
     if (header->entry_count > segment_size / AC_ALIGNMENT) return "has more entries than records";
@@ -153,11 +164,22 @@ int ac_index_load(ac_index_t *index, const ac_directory_t *dir, int dir_fd, uint
     index->max_seq = header.max_seq;
     index->min_ts_ns = header.min_ts_ns;
     index->max_ts_ns = header.max_ts_ns;
+    index->mixed = !(header.flags & AC_INDEX_UNIFORM);
     return AC_OK;
 }
 
 static int names(const ac_index_entry_t *entry, const ac_message_t *message) {
     return message->seq == entry->seq && message->timestamp_ns == entry->timestamp_ns;
+}
+
+/* Whether a walk from the last entry, and the distances of the entries, agree with records that are all like
+ * the first. */
+static int is_uniform(const ac_index_t *index, const ac_index_t *tail) {
+    uint64_t stride = ac_record_size(index->length);
+    for (size_t i = 0; i < index->count; i++)
+        if (index->entries[i].offset != AC_SEGMENT_DATA + i * AC_INDEX_STRIDE * stride) return 0;
+    return !tail->mixed && tail->length == index->length && tail->type_id == index->type_id &&
+           index->end == AC_SEGMENT_DATA + index->records * stride;
 }
 
 /* Are the bounds right? In an ordered segment the first and the last record are them; whoever has another
@@ -173,6 +195,8 @@ static int confirm(ac_index_t *index, const ac_map_t *map) {
                           &message, &why) != AC_RECORD_GOOD ||
         !names(first, &message))
         return 0;
+    index->length = message.length;
+    index->type_id = message.type_id;
     ac_index_t tail = {.end = last->offset, .segment = map->segment};
     if (ac_index_extend(&tail, map) < 0) return 0;
     int fits = tail.count > 0 && tail.entries[0].offset == last->offset &&
@@ -182,6 +206,7 @@ static int confirm(ac_index_t *index, const ac_map_t *map) {
                tail.max_ts_ns == index->max_ts_ns;
     index->end = tail.end;
     index->records = (index->count - 1) * AC_INDEX_STRIDE + tail.records;
+    index->mixed = index->mixed || !is_uniform(index, &tail);
     ac_index_free(&tail);
     return fits;
 }

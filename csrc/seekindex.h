@@ -12,6 +12,9 @@
 
 enum { AC_INDEX_STRIDE = 4096 };
 
+/* In the header's flags, ours: every record of the segment has the type and the length of the first. */
+#define AC_INDEX_UNIFORM 0x80000000u
+
 typedef struct ac_index_header {
     uint8_t magic[8];
     uint16_t version;
@@ -46,6 +49,9 @@ typedef struct ac_index {
     int complete; /* the segment was sealed before it was walked: there is nothing to add */
     int seq_unordered, time_unordered; /* a foreign writer's: only a walk finds the first match */
     int broken;                        /* the walk ended before the segment says its records do */
+    int mixed;                         /* not all records have the type and length of the first */
+    uint32_t length;                   /* of the first … */
+    uint16_t type_id;                  /* … likewise */
     size_t count, room;
     ac_index_entry_t *entries;
 } ac_index_t;

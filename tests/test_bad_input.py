@@ -483,7 +483,10 @@ def test_position_outside_the_queue(
 def lying_index(path: Path, segment_id: int, **changes: int) -> bytes:
     """The honest index of a segment with some numbers replaced."""
     dump = fmt.decode_segment((path / f"{segment_id:09d}.q").read_bytes())
-    raw = bytearray(fmt.encode_index(dump.records, segment_id=segment_id, segment_size=SIZE))
+    flags = fmt.INDEX_UNIFORM if fmt.is_uniform(dump.records) else 0
+    raw = bytearray(
+        fmt.encode_index(dump.records, segment_id=segment_id, segment_size=SIZE, flags=flags)
+    )
     places = {
         "min_seq": 40,
         "max_seq": 48,

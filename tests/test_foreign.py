@@ -197,7 +197,6 @@ def damage_corrupt(index: Path) -> None:
 @pytest.mark.parametrize("damage", [damage_missing, damage_short, damage_corrupt])
 def test_damaged_index_is_rebuilt(queue_path: Path, damage: object) -> None:
     write(queue_path, 4 * PER_SEGMENT, write_index=True)
-    honest = {path.name: path.read_bytes() for path in queue_path.glob("*.idx")}
     for path in queue_path.glob("*.idx"):
         damage(path)  # type: ignore[operator]
     with open_reader(queue_path) as reader:
@@ -209,8 +208,10 @@ def test_damaged_index_is_rebuilt(queue_path: Path, damage: object) -> None:
     with open_writer(queue_path) as ours:
         assert ours.append(b"next") == 4 * PER_SEGMENT
     for number in range(3):
-        name = fmt.index_name(number)
-        assert (queue_path / name).read_bytes() == honest[name]
+        segment = fmt.decode_segment((queue_path / fmt.segment_name(number)).read_bytes())
+        index = fmt.decode_index((queue_path / fmt.index_name(number)).read_bytes())
+        assert fmt.check_index(index, segment) is None
+        assert len(index.entries) == 1
 
 
 def test_record_of_another_program_that_is_broken(queue_path: Path) -> None:

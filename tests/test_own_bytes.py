@@ -137,7 +137,9 @@ def test_seek_index_to_the_byte(queue_path: Path) -> None:
     assert len(sealed) == 2
     for segment_id in sealed:
         records = dump.segments[segment_id].records
-        expected = fmt.encode_index(records, segment_id=segment_id, segment_size=1 << 20)
+        expected = fmt.encode_index(
+            records, segment_id=segment_id, segment_size=1 << 20, flags=fmt.INDEX_UNIFORM
+        )
         assert (queue_path / fmt.index_name(segment_id)).read_bytes() == expected
         assert len(fmt.decode_index(expected).entries) == -(-len(records) // 4096)
 

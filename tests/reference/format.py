@@ -69,6 +69,7 @@ INDEX_ENTRY: Final = struct.Struct("<Q Q Q")
 INDEX_MAGIC: Final = b"CHRIDX1\0"
 INDEX_VERSION: Final = 1
 INDEX_PARTIAL: Final = 0x1
+INDEX_UNIFORM: Final = 0x80000000  # ours: all records have one type and length
 INDEX_STRIDE: Final = 4096
 
 SLOT_BODY: Final = struct.Struct("<Q Q Q Q")
@@ -485,6 +486,11 @@ def decode_index(data: bytes) -> IndexDump:
     return replace(IndexDump(*fields), entries=entries, error=error)
 
 
+def is_uniform(records: Sequence[Record]) -> bool:
+    """Say whether all records have one type and length."""
+    return len({(record.type_id, len(record.payload)) for record in records}) <= 1
+
+
 def check_index(index: IndexDump, segment: SegmentDump) -> str | None:
     """Say why an index would mislead a seek in this segment, None if it would not."""
     if index.error is not None:
@@ -502,6 +508,8 @@ def check_index(index: IndexDump, segment: SegmentDump) -> str | None:
     partial = bool(index.flags & INDEX_PARTIAL)
     if index.entries and not partial and index.entries[0].offset != segment.records[0].offset:
         return "index skips the first record"
+    if index.flags & INDEX_UNIFORM and not is_uniform(segment.records):
+        return "index calls different records alike"
     return None
 
 

@@ -1,0 +1,105 @@
+/* Records into columns: one walk that checks each record and copies it to where Arrow wants it. */
+#include "error.h"
+#include "reader.h"
+
+#include <string.h>
+
+/* Whole blocks of 64 bytes: the record is padded to them and the column has slack behind it, and a length
+ * that is known here costs less than a call that has to look at it. */
+static inline void copy_payload(uint8_t *to, const uint8_t *from, uint32_t length) {
+    for (uint32_t done = 0; done < length; done += 64)
+        memcpy(to + done, from + done, 64);
+}
+
+/* Puts a message into the next row: 0 = its payload does not fit. */
+static inline int put(ac_columns_t *columns, const ac_message_t *message) {
+    uint64_t row = columns->rows;
+    if (columns->payload) {
+        uint64_t at = columns->payload_bytes;
+        if (AC_UNLIKELY(message->length > columns->payload_bytes_max - at)) {
+            columns->payload_bytes_wanted = message->length;
+            return 0;
+        }
+        copy_payload(columns->payload + at, message->record + AC_HEADER_SIZE, message->length);
+        columns->payload_bytes = at + message->length;
+        columns->payload_offsets[row + 1] = (int32_t)(at + message->length);
+    }
+    if (columns->seq) columns->seq[row] = (int64_t)message->seq;
+    if (columns->timestamp_ns) columns->timestamp_ns[row] = (int64_t)message->timestamp_ns;
+    if (columns->timestamp_us) columns->timestamp_us[row] = (int64_t)(message->timestamp_ns / 1000);
+    if (columns->type_id) columns->type_id[row] = message->type_id;
+    if (columns->cause_valid) {
+        int caused = (message->flags & AC_FLAG_CAUSE) != 0;
+        columns->cause_valid[row / 8] |= (uint8_t)(caused << row % 8);
+        columns->cause_queue_id[row] = caused ? (int64_t)message->cause_source : 0;
+        columns->cause_seq[row] = caused ? (int64_t)message->cause_seq : 0;
+    }
+    columns->rows = row + 1;
+    return 1;
+}
+
+/* As far as records simply follow each other in the segment at hand; AC_FILL_END: they do not. */
+static int fill_run(ac_reader_t *reader, uint64_t limit, ac_columns_t *columns) {
+    ac_message_t message;
+    while (columns->rows < columns->rows_max) {
+        if (reader->offset >= limit || ac_reader_try_next(reader, &message) != 1)
+            return AC_FILL_END;
+        if (AC_UNLIKELY(!put(columns, &message))) {
+            ac_reader_unread(reader, &message);
+            return AC_FILL_BYTES;
+        }
+    }
+    return AC_FILL_ROWS;
+}
+
+/* One record by the long way. AC_FILL_ROWS: it is in a row, go on. */
+static int fill_one(ac_reader_t *reader, const ac_range_t *range, ac_columns_t *columns,
+                    ac_error_t *err) {
+    ac_message_t message;
+    ac_mark_t mark = ac_reader_mark(reader);
+    if (ac_range_is_over(range, reader->segment, reader->offset)) return AC_FILL_END;
+    int rc = ac_reader_next(reader, &message, err);
+    if (rc == 1) {
+        uint64_t offset = (uint64_t)(message.record - reader->base);
+        int over = ac_range_is_over(range, message.segment, offset);
+        if (!over && put(columns, &message)) return AC_FILL_ROWS;
+        ac_reader_return(reader, &mark, &message);
+        return over ? AC_FILL_END : AC_FILL_BYTES;
+    }
+    /* What is wrong behind the range is not this caller's concern. */
+    if (rc == 0 || ac_range_is_over(range, reader->segment, reader->offset)) return AC_FILL_END;
+    return columns->rows > 0 ? AC_FILL_TROUBLE : rc;
+}
+
+/* Pages are touched without asking for them first: if one cannot be had, the SIGBUS handler notes it on the
+ * mapping, and that is looked at before the rows are handed out. */
+static int fill(ac_reader_t *reader, const ac_range_t *range, ac_columns_t *columns,
+                ac_error_t *err) {
+    for (;;) {
+        uint64_t limit = reader->segment == range->end_segment ? range->end_offset : UINT64_MAX;
+        reader->window_end = reader->size;
+        int outcome = fill_run(reader, limit, columns);
+        if (reader->map && ac_map_is_cut(reader->map))
+            return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
+                           "segment %u was cut while it was being read, or its disk failed",
+                           reader->segment);
+        if (outcome == AC_FILL_END) outcome = fill_one(reader, range, columns, err);
+        if (outcome != AC_FILL_ROWS || columns->rows == columns->rows_max) return outcome;
+    }
+}
+
+int ac_reader_fill(ac_reader_t *reader, const ac_range_t *range, ac_columns_t *columns,
+                   ac_error_t *err) {
+    static const ac_range_t everything = {.end_segment = UINT64_MAX, .end_offset = UINT64_MAX};
+    enum ac_check check = reader->check;
+    int rc = ac_reader_check_open(reader, err);
+    if (rc != AC_OK) return rc;
+    if (columns->payload)
+        columns->payload_offsets[columns->rows] = (int32_t)columns->payload_bytes;
+    else
+        reader->check = AC_CHECK_HEADER;
+    rc = fill(reader, range ? range : &everything, columns, err);
+    reader->check = check;
+    reader->window_end = 0; /* other ways of reading may have to ask for the pages */
+    return rc;
+}
