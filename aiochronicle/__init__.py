@@ -17,6 +17,7 @@ from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
 from aiochronicle.queue import QueueInfo, VerifyReport, inspect, verify
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
 from aiochronicle.router import Router
+from aiochronicle.slices import Queue, Slice
 from aiochronicle.writer import Position, Recovery, Writer, WriterStatistics, open_writer
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Lag",
     "Message",
     "Position",
+    "Queue",
     "QueueInfo",
     "Reader",
     "ReaderStatistics",
@@ -40,6 +42,7 @@ __all__ = [
     "Retention",
     "Roll",
     "Router",
+    "Slice",
     "SourceStatistics",
     "SpinThenPark",
     "VerifyReport",

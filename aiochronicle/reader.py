@@ -8,10 +8,10 @@ seeking and waiting are here.
 import asyncio
 import os
 import warnings
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -19,9 +19,13 @@ from aiochronicle import _hot
 from aiochronicle._batches import Batches
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
+from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
 from aiochronicle.errors import InvalidArgument, InvalidName
 from aiochronicle.writer import Position
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["Lag", "Reader", "ReaderStatistics", "open_reader"]
 
@@ -66,7 +70,8 @@ class ReaderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     attended: bool
 
 
-def _unix_ns(moment: int | datetime) -> int:
+def unix_ns(moment: int | datetime) -> int:
+    """Return a moment, Unix nanoseconds or an aware datetime, in nanoseconds."""
     if isinstance(moment, int):
         nanoseconds = moment
     else:
@@ -89,7 +94,7 @@ def _set_start(config: Any, start: StartPoint) -> None:
         config.start = named[start]
     elif isinstance(start, datetime):
         config.start = lib.AC_START_TIME
-        config.start_value = _unix_ns(start)
+        config.start_value = unix_ns(start)
     elif isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 1 << 63:
         config.start = lib.AC_START_SEQ
         config.start_value = start
@@ -280,6 +285,47 @@ class Reader(_hot.Reader, Closing):
         """
         return Batches(self, max_messages, max_bytes, max_wait)
 
+    def to_arrow(self, max_messages: int | None = None) -> "pyarrow.RecordBatch":
+        """Return what is there now, at most so many messages, as columns. Never waits.
+
+        Moves the position like read_batch. At most 2 GiB of payload at a time: call it again for
+        the rest.
+
+        >>> with open_reader(queue) as reader:
+        ...     reader.to_arrow().column("payload").to_pylist()
+        [b'hello']
+        """
+        if max_messages is not None and max_messages < 1:
+            raise InvalidArgument(f"max_messages must be positive, not {max_messages!r}")
+        columns = ColumnReader(self, None)
+        there_now = self.lag.messages
+        rows = there_now if max_messages is None else min(there_now, max_messages)
+        # One at least: what is wrong with the next record is said by reading it.
+        return self._read_columns(columns, max(rows, 1), PAYLOAD_BYTES_MAX)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Give what is there now to pyarrow, polars, duckdb and pandas, batch by batch.
+
+        The position moves with each batch that is taken.
+        """
+        columns = ColumnReader(self, None)
+        return capsule(columns.schema, self._column_batches(columns), requested_schema)
+
+    def _column_batches(self, columns: ColumnReader) -> "Iterator[pyarrow.RecordBatch]":
+        left = max(self.lag.messages, 1)
+        while left > 0:
+            batch = self._read_columns(columns, min(left, BATCH_ROWS))
+            if not batch.num_rows:
+                return
+            left -= batch.num_rows
+            yield batch
+
+    def _read_columns(self, columns: ColumnReader, *limits: int) -> "pyarrow.RecordBatch":
+        self._commit_due()
+        batch = columns.read(*limits)
+        self._took(batch.num_rows)
+        return batch
+
     @property
     def attended(self) -> bool:
         """Whether a writer that wakes this reader is connected now; turns False when it dies."""
@@ -295,7 +341,7 @@ class Reader(_hot.Reader, Closing):
     def seek_time(self, moment: int | datetime) -> None:
         """Go to the first message at or after this time: Unix nanoseconds or an aware datetime."""
         error = new_error()
-        check(lib.ac_reader_seek_time(self._handle, _unix_ns(moment), error), error)
+        check(lib.ac_reader_seek_time(self._handle, unix_ns(moment), error), error)
 
     def seek_first(self) -> None:
         """Go to the oldest message that is there."""

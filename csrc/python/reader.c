@@ -235,6 +235,20 @@ static PyObject *reader_read_batch(ReaderObject *self, PyObject *const *args, Py
     return list;
 }
 
+/* For messages that leave in columns instead of one by one: the same two steps as in reader_take. */
+static PyObject *reader_commit_due(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    if (commit_when_due(self) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_took(ReaderObject *self, PyObject *messages) {
+    unsigned long long count = PyLong_AsUnsignedLongLong(messages);
+    if (PyErr_Occurred()) return NULL;
+    self->uncommitted += count;
+    Py_RETURN_NONE;
+}
+
 static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssize_t count) {
     ac_error_t err;
     uint64_t segment = self->reader->segment, offset = self->reader->offset;
@@ -345,6 +359,9 @@ static PyMethodDef reader_methods[] = {
     {"commit", (PyCFunction)(void (*)(void))reader_commit, METH_FASTCALL,
      "commit(message=None): the position behind this message, or behind the last one delivered, "
      "is where a reader of this name resumes."},
+    {"_commit_due", (PyCFunction)reader_commit_due, METH_NOARGS,
+     "_commit_due(): what was handed out has been dealt with; commits it if that is automatic."},
+    {"_took", (PyCFunction)reader_took, METH_O, "_took(messages): so many were handed out."},
     {"_wait", (PyCFunction)reader_wait, METH_VARARGS, "_wait(timeout_ns, spin_ns) -> bool"},
     {"close", (PyCFunction)reader_close, METH_NOARGS,
      "close(): release the queue. Messages and views stay valid."},

@@ -1,0 +1,255 @@
+"""Parts of a recorded queue: by seq or time, as messages, Arrow columns, numpy arrays or Parquet.
+
+A Slice is two positions, found through the seek indexes when it is made. What is appended later is
+not in it, so reading it again gives the same again.
+"""
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from aiochronicle._binding import check, ffi, lib, new_error
+from aiochronicle._closing import Closing
+from aiochronicle._hot import Message
+from aiochronicle.columns import BATCH_ROWS, ColumnReader, arrow, arrow_schema, capsule, handle_of
+from aiochronicle.errors import ClosedError, InvalidArgument
+from aiochronicle.reader import Reader, open_reader, unix_ns
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["Queue", "Slice"]
+
+# Tables are read in larger pieces than streams, and by several threads from this many rows on.
+_TABLE_BATCH_ROWS = 1 << 16
+_ROWS_PER_THREAD_MIN = 1 << 18
+_THREADS_MAX = 4
+
+_Bound: TypeAlias = tuple[int, int]  # AC_BOUND_*, value
+
+_NO_BOUND: _Bound = (lib.AC_BOUND_NONE, 0)
+
+
+class Queue(Closing):
+    """A queue to read parts of. Needs read permission only; a context manager.
+
+    ``verify`` and ``on_corrupt`` are those of open_reader.
+
+    >>> with Queue(queue) as whole:
+    ...     [message.payload for message in whole.slice(0, 10)]
+    [b'hello']
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        verify: bool = True,
+        on_corrupt: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        self._recording = _Recording(path, verify, on_corrupt)
+
+    @property
+    def path(self) -> str:
+        """Directory of the queue."""
+        return self._recording.path
+
+    @property
+    def closed(self) -> bool:
+        """True after close(), and in a forked child."""
+        return self._recording.scout.closed
+
+    def close(self) -> None:
+        """Release the queue. What was read from it stays valid."""
+        self._recording.scout.close()
+
+    def slice(
+        self, start: int | datetime | None = None, end: int | datetime | None = None
+    ) -> "Slice":
+        """Return the messages from ``start`` on, up to but without ``end``.
+
+        Each is a seq or an aware datetime; None: the first message, or all that is there now. As
+        with Python's slices, what lies outside of the queue is not an error but empty.
+        """
+        return self._slice(_bound("start", start), _bound("end", end))
+
+    def slice_time(self, start_ns: int | None = None, end_ns: int | None = None) -> "Slice":
+        """Return the messages from one time on, up to but without another, in Unix nanoseconds.
+
+        >>> with Queue(queue) as whole:
+        ...     whole.slice_time(0, 1).count
+        0
+        """
+        return self._slice(_time_bound(start_ns), _time_bound(end_ns))
+
+    def _slice(self, start: _Bound, end: _Bound) -> "Slice":
+        if start[0] == end[0] and start[1] > end[1]:
+            raise InvalidArgument(f"start {start[1]} is after end {end[1]}")
+        return Slice(self._recording, self._recording.find(start, end))
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.path!r}{' closed' if self.closed else ''}>"
+
+
+class _Recording:
+    """What a queue and its slices share: a reader that finds positions, and how to open others."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], verify: bool, on_corrupt: Literal["raise", "skip"]
+    ) -> None:
+        self._open = partial(open_reader, start="first", verify=verify, on_corrupt=on_corrupt)
+        self.scout = self._open(path)
+        self.path = self.scout.path
+
+    def find(self, start: _Bound, end: _Bound) -> Any:
+        """Return the range between two bounds."""
+        found = ffi.new("ac_range_t *")
+        error = new_error()
+        check(lib.ac_reader_range(handle_of(self.scout), start, end, found, error), error)
+        return found
+
+    def count(self, part: Any) -> int:
+        """Return how many messages there are in a range."""
+        error = new_error()
+        return check(lib.ac_reader_count(handle_of(self.scout), part, error), error)
+
+    @contextmanager
+    def reading(self, part: Any) -> Generator[Reader]:
+        """Give a reader of its own, at the start of a range."""
+        if self.scout.closed:
+            raise ClosedError("the queue is closed", path=self.path)
+        with self._open(self.path) as reader:
+            error = new_error()
+            check(lib.ac_reader_enter_range(handle_of(reader), part, error), error)
+            yield reader
+
+    def __del__(self) -> None:
+        # Nothing is lost without a close, unlike with a reader that has a position to commit.
+        if hasattr(self, "scout"):
+            self.scout.close()
+
+
+class Slice:
+    """A part of a queue. Made by Queue.slice, and usable while the queue is open.
+
+    It can be iterated over, gives itself to pyarrow, polars, duckdb and pandas as a stream of
+    columns, and can be read as often as wanted.
+
+    >>> import pyarrow
+    >>> with Queue(queue) as whole:
+    ...     pyarrow.table(whole.slice()).column("seq").to_pylist()
+    [0]
+    """
+
+    def __init__(self, recording: _Recording, part: Any) -> None:
+        self._recording = recording
+        self._part = part
+
+    def __iter__(self) -> Iterator[Message]:
+        end = (self._part.end_segment, self._part.end_offset)
+        with self._recording.reading(self._part) as reader:
+            for message in reader:
+                if message.position >= end:
+                    return
+                yield message
+
+    @property
+    def count(self) -> int:
+        """How many messages were written in it, from the indexes.
+
+        Fewer come out where corrupt ones are skipped.
+        """
+        return self._recording.count(self._part)
+
+    def batches(
+        self, rows: int = BATCH_ROWS, columns: Sequence[str] | None = None
+    ) -> Iterator["pyarrow.RecordBatch"]:
+        """Iterate over record batches of so many rows; the last has what is left.
+
+        A batch also ends at 64 MiB of payload. Only the ``columns`` asked for are read: without
+        "payload" the payloads are not touched, and so not checked either.
+
+        >>> with Queue(queue) as whole:
+        ...     [batch.num_rows for batch in whole.slice().batches(columns=["seq"])]
+        [1]
+        """
+        if rows < 1:
+            raise InvalidArgument(f"rows must be positive, not {rows!r}")
+        arrow_schema(columns)  # say now what is wrong with them
+        return self._batches(rows, columns, self._part)
+
+    def _batches(
+        self, rows: int, columns: Sequence[str] | None, part: Any
+    ) -> Iterator["pyarrow.RecordBatch"]:
+        with self._recording.reading(part) as reader:
+            yield from ColumnReader(reader, columns, part).batches(rows)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> "pyarrow.Table":
+        """Return all of it as a table, read by several threads if it is large.
+
+        >>> with Queue(queue) as whole:
+        ...     whole.slice().to_arrow(["seq", "type_id"]).to_pylist()
+        [{'seq': 0, 'type_id': 0}]
+        """
+        schema = arrow_schema(columns)
+
+        def read(part: Any) -> "list[pyarrow.RecordBatch]":
+            return list(self._batches(_TABLE_BATCH_ROWS, columns, part))
+
+        parts = self._parts()
+        if len(parts) == 1:
+            batches = read(parts[0])
+        else:
+            with ThreadPoolExecutor(len(parts), thread_name_prefix="aiochronicle") as threads:
+                batches = [batch for found in threads.map(read, parts) for batch in found]
+        table: pyarrow.Table = arrow().Table.from_batches(batches, schema=schema)
+        return table
+
+    def _parts(self) -> list[Any]:
+        """Cut it into as many pieces of about equal size as there should be threads."""
+        count = self.count
+        threads = min(len(os.sched_getaffinity(0)), _THREADS_MAX, count // _ROWS_PER_THREAD_MIN)
+        first = next(iter(self), None) if threads > 1 else None
+        if first is None:
+            return [self._part]
+        # Any record is a good place to cut: a seq is only the quickest way to one in the middle.
+        found = [
+            self._recording.find(
+                (lib.AC_BOUND_SEQ, first.seq + count * number // threads), _NO_BOUND
+            )
+            for number in range(1, threads)
+        ]
+        inner = {(cut.first_segment, cut.first_offset) for cut in found}
+        part = self._part
+        start, end = (part.first_segment, part.first_offset), (part.end_segment, part.end_offset)
+        cuts = [start, *sorted(cut for cut in inner if start < cut < end), end]
+        return [ffi.new("ac_range_t *", (*begin, *stop)) for begin, stop in pairwise(cuts)]
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return capsule(arrow_schema(), self.batches(), requested_schema)
+
+    def __repr__(self) -> str:
+        part = self._part
+        return (
+            f"<Slice of {self._recording.path!r} from segment {part.first_segment}, offset"
+            f" {part.first_offset} to segment {part.end_segment}, offset {part.end_offset}>"
+        )
+
+
+def _bound(name: str, value: object) -> _Bound:
+    if value is None:
+        return _NO_BOUND
+    if isinstance(value, datetime):
+        return (lib.AC_BOUND_TIME, unix_ns(value))
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
+        return (lib.AC_BOUND_SEQ, value)
+    raise InvalidArgument(f"{name} must be a seq, an aware datetime or None, not {value!r}")
+
+
+def _time_bound(value_ns: int | None) -> _Bound:
+    return _NO_BOUND if value_ns is None else (lib.AC_BOUND_TIME, unix_ns(value_ns))
