@@ -21,6 +21,7 @@ from typing import Any, Self
 import msgspec
 
 from aiochronicle._background import in_background
+from aiochronicle._smallfile import read_small_file
 from aiochronicle._watcher import Watcher
 from aiochronicle.errors import InvalidArgument
 
@@ -307,22 +308,9 @@ class Discovery:
 
 def _load_ready(path: str) -> Ready | None:
     """Read a marker; None if there is none, ValueError if it cannot be used."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
+    content = read_small_file(path, READY_BYTES_MAX)
+    if content is None:
         return None
-    except OSError as error:
-        raise ValueError(f"READY cannot be opened: {error.strerror}") from error
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("READY is not a regular file")
-        content = os.read(fd, READY_BYTES_MAX + 1)
-    except OSError as error:
-        raise ValueError(f"READY cannot be read: {error.strerror}") from error
-    finally:
-        os.close(fd)
-    if len(content) > READY_BYTES_MAX:
-        raise ValueError(f"READY is larger than {READY_BYTES_MAX} bytes")
     try:
         ready = parse_ready(content)
     except ValueError as error:
