@@ -273,6 +273,10 @@ AC_API int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_er
 /* Publishes READY with the given JSON text, atomically. */
 AC_API int ac_writer_mark_ready(ac_writer_t *writer, const char *json, ac_error_t *err);
 
+/* Puts the given JSON text in the place of schema.json, atomically and durably: it comes before the
+ * records that it explains. The engine never reads it. */
+AC_API int ac_writer_publish_schema(ac_writer_t *writer, const char *json, ac_error_t *err);
+
 /* [any thread] Bytes that the slowest live reader is behind; 0 when no reader is live. */
 AC_API int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *live_readers,
                                 ac_error_t *err);

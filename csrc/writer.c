@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { READY_MAX = 65536 };
+enum { READY_MAX = 65536, SCHEMA_MAX = 1 << 20 };
 
 void ac_writer_defaults(ac_writer_config_t *config) {
     memset(config, 0, sizeof *config);
@@ -461,13 +461,22 @@ int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *
     return AC_OK;
 }
 
-int ac_writer_mark_ready(ac_writer_t *writer, const char *json, ac_error_t *err) {
+static int publish(ac_writer_t *writer, const char *name, const char *json, size_t max,
+                   ac_error_t *err) {
     size_t length = strlen(json);
-    if (length > READY_MAX)
-        return ac_fail(err, AC_E_ARGUMENT, 0, writer->dir.path, 0, "READY of %zu bytes", length);
+    if (length > max)
+        return ac_fail(err, AC_E_ARGUMENT, 0, writer->dir.path, 0, "%s of %zu bytes", name, length);
     int rc = ac_writer_usable(writer, err);
     if (rc != AC_OK) return rc;
-    return ac_file_publish(&writer->dir, writer->dir_fd, "READY", json, length, err);
+    return ac_file_publish(&writer->dir, writer->dir_fd, name, json, length, err);
+}
+
+int ac_writer_mark_ready(ac_writer_t *writer, const char *json, ac_error_t *err) {
+    return publish(writer, "READY", json, READY_MAX, err);
+}
+
+int ac_writer_publish_schema(ac_writer_t *writer, const char *json, ac_error_t *err) {
+    return publish(writer, "schema.json", json, SCHEMA_MAX, err);
 }
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err) {

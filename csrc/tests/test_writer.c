@@ -573,6 +573,21 @@ TEST(ready_is_published_whole_and_bounded) {
     close_writer(writer);
 }
 
+TEST(schema_replaces_the_one_before_and_is_bounded) {
+    char found[8] = {0};
+    ac_writer_t *writer = open_small();
+    CHECK_OK(ac_writer_publish_schema(writer, "{\"old\":1}", &err), err);
+    CHECK_OK(ac_writer_publish_schema(writer, "{\"a\":1}", &err), err);
+    peek(check_path("queue"), "schema.json", 0, found, 7);
+    CHECK(strcmp(found, "{\"a\":1}") == 0);
+    CHECK(!exists(check_path("queue"), "schema.json.tmp"));
+    char *text = calloc(1, (1 << 20) + 2);
+    memset(text, ' ', (1 << 20) + 1);
+    CHECK_FAILS(ac_writer_publish_schema(writer, text, &err), err, AC_E_ARGUMENT);
+    free(text);
+    close_writer(writer);
+}
+
 TEST(a_segment_cut_by_another_program_is_an_error_not_a_signal) {
     static uint8_t payload[1000];
     ac_writer_t *writer = open_small();
