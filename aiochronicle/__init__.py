@@ -10,12 +10,14 @@
 
 from aiochronicle import errors
 from aiochronicle._hot import Message, Reservation
+from aiochronicle.codec import Codec, Width
 from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
 from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discover
 from aiochronicle.errors import ChronicleError
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
 from aiochronicle.queue import QueueInfo, VerifyReport, inspect, verify
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
+from aiochronicle.registry import RegisteredType, Registry
 from aiochronicle.router import Router
 from aiochronicle.slices import Queue, Slice
 from aiochronicle.writer import Position, Recovery, Writer, WriterStatistics, open_writer
@@ -25,6 +27,7 @@ __all__ = [
     "Batch",
     "Capacity",
     "ChronicleError",
+    "Codec",
     "Detached",
     "Discovery",
     "FanIn",
@@ -38,6 +41,8 @@ __all__ = [
     "ReaderStatistics",
     "Ready",
     "Recovery",
+    "RegisteredType",
+    "Registry",
     "Reservation",
     "Retention",
     "Roll",
@@ -46,6 +51,7 @@ __all__ = [
     "SourceStatistics",
     "SpinThenPark",
     "VerifyReport",
+    "Width",
     "Writer",
     "WriterStatistics",
     "discover",

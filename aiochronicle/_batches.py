@@ -6,9 +6,10 @@ synchronous step. So a cancelled ``__anext__`` has lost nothing, and the iterato
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self
 
 from aiochronicle._hot import Message
+from aiochronicle.codec import T
 from aiochronicle.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["Batches"]
 
 
-class Batches:
+class Batches(Generic[T]):
     """Made by Reader.batches and FanIn.batches."""
 
     def __init__(
         self,
-        reader: "Reader | FanIn",
+        reader: "Reader[T] | FanIn",
         max_messages: int,
         max_bytes: int | None,
         max_wait: float | None,
@@ -45,7 +46,7 @@ class Batches:
     async def aclose(self) -> None:
         """Do nothing, for ``contextlib.aclosing``: the reader stays as it is."""
 
-    async def __anext__(self) -> list[Message]:
+    async def __anext__(self) -> list[Message[T]]:
         while True:
             if not await self._reader._ready():
                 raise StopAsyncIteration

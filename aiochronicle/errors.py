@@ -8,11 +8,17 @@ ChronicleError
 ├── PositionError
 │   ├── PositionLost         the reader's position is no longer in the queue
 │   └── PositionCorrupt      both slots of a position file are broken
+├── DecodeError              a payload is not what its type says       (also ValueError)
+│   └── UnknownType          … because nobody said what its type_id means
+├── SchemaError              schema.json cannot be used
+│   ├── SchemaNotFound       there is none                             (also FileNotFoundError)
+│   └── SchemaMismatch       its types are not the program's
 ├── LockedError              another live writer holds the queue
 ├── ReaderBusy               another live reader uses this name
 ├── ClosedError              the handle is closed
 │   └── ForkedError          … because it belongs to the parent process
 ├── InvalidArgument          a parameter is out of range               (also ValueError)
+│   ├── EncodeError          the object does not fit its type
 │   ├── InvalidName          not a legal reader name
 │   ├── MessageTooLarge      does not fit into one segment
 │   └── TimestampOrder       older than the last message's
@@ -30,6 +36,7 @@ Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text s
 """
 
 import os
+from collections.abc import Sequence
 from typing import ClassVar
 
 __all__ = [
@@ -39,7 +46,9 @@ __all__ = [
     "ChronicleError",
     "ClosedError",
     "CorruptionError",
+    "DecodeError",
     "DiskFull",
+    "EncodeError",
     "ForkedError",
     "InvalidArgument",
     "InvalidName",
@@ -54,8 +63,12 @@ __all__ = [
     "QueueNotFound",
     "ReaderBusy",
     "ReservationOpen",
+    "SchemaError",
+    "SchemaMismatch",
+    "SchemaNotFound",
     "StorageError",
     "TimestampOrder",
+    "UnknownType",
     "UnsupportedVersion",
     "WriterPoisoned",
 ]
@@ -143,6 +156,54 @@ class PositionCorrupt(PositionError):
     """Both slots of a position file are broken."""
 
 
+class DecodeError(ChronicleError, ValueError):
+    """A payload is not what its type says. ``seq`` is the message's, if it came from a queue.
+
+    The reader has passed the message: reading goes on with the next one.
+    """
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        path: str | None = None,
+        offset: int | None = None,
+        seq: int | None = None,
+    ) -> None:
+        where = "" if seq is None else f"message {seq}: "
+        super().__init__(where + detail, path=path, offset=offset)
+        self.seq = seq
+
+
+class UnknownType(DecodeError):
+    """Neither the reader nor the queue's schema says what this type_id means."""
+
+
+class SchemaError(ChronicleError):
+    """The queue's schema.json cannot be used."""
+
+    advice = "Nothing was changed. Restore the file, or read without a codec."
+
+
+class SchemaNotFound(SchemaError, FileNotFoundError):
+    """The queue has no schema.json."""
+
+    advice = "It is written by open_writer(path, codec=...)."
+
+
+class SchemaMismatch(SchemaError):
+    """The types of the program are not those of the queue; ``differences`` has a line for each."""
+
+    advice = (
+        "A type may only gain fields with defaults. Give the changed one another name or type_id,"
+        " or write to a queue of its own."
+    )
+
+    def __init__(self, detail: str, differences: Sequence[str], *, path: str | None = None) -> None:
+        super().__init__("\n  ".join([f"{detail}:", *differences]), path=path)
+        self.differences = tuple(differences)
+
+
 class LockedError(ChronicleError):
     """Another live writer holds the queue."""
 
@@ -163,6 +224,10 @@ class ForkedError(ClosedError):
 
 class InvalidArgument(ChronicleError, ValueError):
     """A parameter is out of range."""
+
+
+class EncodeError(InvalidArgument):
+    """The object is not of the codec's type, or one of its values does not fit."""
 
 
 class InvalidName(InvalidArgument):

@@ -8,7 +8,7 @@ seeking and waiting are here.
 import asyncio
 import os
 import warnings
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,9 +19,11 @@ from aiochronicle import _hot
 from aiochronicle._batches import Batches
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
+from aiochronicle.codec import Codec, T
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
 from aiochronicle.errors import InvalidArgument, InvalidName
+from aiochronicle.registry import Decoders, Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import Position
 
 if TYPE_CHECKING:
@@ -136,11 +138,12 @@ def open_reader(
     on_corrupt: Literal["raise", "skip"] = "raise",
     wait: WaitStrategy = "park",
     burst: int = 256,
+    codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
     verify: bool = True,
     poll_max_us: int = 2000,
     wait_for_queue: bool = False,
     mode: int = 0o600,
-) -> "Reader":
+) -> "Reader[T]":
     """Open a queue for reading.
 
     A reader with a ``name`` keeps a committed position and resumes there; one live reader per name.
@@ -156,6 +159,9 @@ def open_reader(
     whole CPU; SpinThenPark(us) does one, then the other. ``burst`` is after how many messages (or
     200 µs) ``async for`` gives the loop a turn. ``poll_max_us`` bounds the interval at which a
     queue is polled whose writer does not signal.
+
+    ``codec`` is what ``message.decode()`` makes of payloads: a msgspec.Struct type, a Codec, or a
+    Registry or list of them. SchemaMismatch if the queue's schema.json says something else.
 
     ``wait_for_queue`` opens a queue that is not there yet, or not even its directory: there is
     nothing to read until a writer makes it, and waiting waits for that, without polling. Everything
@@ -188,27 +194,29 @@ def open_reader(
     config.skip_corrupt = int(on_corrupt == "skip")
     config.mode = mode
     config.wait_for_queue = int(wait_for_queue)
+    directory = os.path.abspath(path)
+    decoders = Decoders(directory, None if codec is None else registry_of(codec))
     handle = ffi.new("ac_reader_t **")
     error = new_error()
     check(lib.ac_reader_open(encode_path(path), config, handle, error), error)
     stats = ffi.new("ac_reader_stats_t *")
     lib.ac_reader_stats(handle[0], stats)
-    source = Path(os.path.abspath(path)).name
     address = int(ffi.cast("uintptr_t", handle[0]))
     return Reader(
         address,
-        source,
+        Path(directory).name,
         stats.queue_id,
         commit_every,
         burst,
         spin_ns,
         poll_max_us * 1000,
+        decoders,
         name=name,
     )
 
 
 @_hot.own_methods
-class Reader(_hot.Reader, Closing):
+class Reader(_hot.Reader[T], Closing):
     """Reads one queue. Made by open_reader; a context manager both ways.
 
     ``for message in reader`` gives what is there now and stops; iterate again for what came since.
@@ -228,10 +236,13 @@ class Reader(_hot.Reader, Closing):
         burst: int,
         spin_ns: int,
         poll_max_ns: int,
+        decoders: Decoders,
         *,
         name: str | None,
     ) -> None:
-        super().__init__(address, source, queue_id, commit_every, burst, spin_ns, poll_max_ns)
+        super().__init__(
+            address, source, queue_id, commit_every, burst, spin_ns, poll_max_ns, decoders
+        )
         self._name = name
         self._spin_ns = spin_ns
 
@@ -259,14 +270,14 @@ class Reader(_hot.Reader, Closing):
         limit = _FOREVER if timeout is None else min(round(timeout * 1e9), _FOREVER)
         return self._wait(limit, self._spin_ns)
 
-    def next(self, timeout: float | None = None) -> Coroutine[Any, Any, _hot.Message]:
+    def next(self, timeout: float | None = None) -> Coroutine[Any, Any, _hot.Message[T]]:
         """Wait for the next message; TimeoutError after ``timeout`` seconds, ClosedError if closed.
 
         Cancelled or timed out, it has taken nothing.
         """
         return self._next() if timeout is None else self._next_within(timeout)
 
-    async def _next_within(self, timeout: float) -> _hot.Message:
+    async def _next_within(self, timeout: float) -> _hot.Message[T]:
         async with asyncio.timeout(timeout):
             return await self._next()
 
@@ -275,7 +286,7 @@ class Reader(_hot.Reader, Closing):
         max_messages: int = 1024,
         max_bytes: int | None = None,
         max_wait: float | None = None,
-    ) -> Batches:
+    ) -> Batches[T]:
         """Iterate over lists of messages: ``async for batch in reader.batches()``.
 
         A batch has at least one message and at most ``max_messages`` (or, after the first, payloads

@@ -10,7 +10,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -22,7 +22,8 @@ from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
 from aiochronicle.config import Batch, Capacity, Retention, Roll
-from aiochronicle.errors import InvalidArgument
+from aiochronicle.errors import EncodeError, InvalidArgument
+from aiochronicle.registry import Registry, TypeOrCodec, registry_of, schema_for_writer
 
 __all__ = ["Position", "Recovery", "Writer", "WriterStatistics", "open_writer"]
 
@@ -149,6 +150,7 @@ def open_writer(
     capacity: int | Capacity | None = None,
     clock: Callable[[], int] = time.time_ns,
     heartbeat: float | None = None,
+    codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
     ready: bool = False,
     mode: int = 0o600,
     memlock: bool = False,
@@ -164,6 +166,9 @@ def open_writer(
     append is on disk before it returns), or Batch(bytes, seconds). ``verify`` checks every record
     while opening instead of only the tail. ``clock`` gives Unix nanoseconds for messages without a
     timestamp.
+    ``codec`` is what ``send`` takes: a msgspec.Struct type, a Codec, or a Registry or list of them;
+    which type has which type_id is kept in the queue's schema.json. SchemaMismatch if that says
+    something else.
     With ``heartbeat`` the writer promises every so many seconds that nothing older will come, so
     that strict fan-ins need not wait for it while it is idle; messages are then stamped by the
     engine's clock.
@@ -197,6 +202,7 @@ def open_writer(
         _nanoseconds(heartbeat, "heartbeat")
         if clock is not time.time_ns:
             raise InvalidArgument("heartbeat goes by the engine's clock; call Writer.heartbeat")
+    registry = None if codec is None else registry_of(codec)
     handle = ffi.new("ac_writer_t **")
     error = new_error()
     check(lib.ac_writer_open(encode_path(path), config, handle, error), error)
@@ -204,6 +210,12 @@ def open_writer(
     own_clock = None if clock is time.time_ns else clock
     address = int(ffi.cast("uintptr_t", handle[0]))
     writer = Writer(address, own_clock, capacity_bytes=config.capacity_bytes)
+    if registry is not None:
+        try:
+            writer.register(registry)
+        except BaseException:
+            writer.close()
+            raise
     if heartbeat is not None:
         keep_beating(writer, heartbeat)
     if ready:
@@ -225,6 +237,7 @@ class Writer(_hot.Writer, Closing):
     ) -> None:
         super().__init__(address, clock)
         self._capacity_bytes = capacity_bytes
+        self._types: dict[type[Any], tuple[int, Callable[[Any], bytes]]] = {}
 
     @property
     def _handle(self) -> Any:
@@ -240,6 +253,45 @@ class Writer(_hot.Writer, Closing):
         """Where the next record goes."""
         statistics = self.statistics()
         return Position(statistics.segment, statistics.offset)
+
+    def send(
+        self,
+        obj: msgspec.Struct,
+        *,
+        timestamp_ns: int | None = None,
+        cause: "_hot.Message | tuple[int, int] | None" = None,
+    ) -> int:
+        """Append an object of one of the codec's types; return its seq.
+
+        EncodeError if it is of another type or does not fit into it. Never blocks on I/O.
+
+        >>> class Trade(msgspec.Struct):
+        ...     price: float
+        >>> with open_writer(tmp_path / "trades", codec=Trade) as writer:
+        ...     writer.send(Trade(101.5))
+        0
+        """
+        try:
+            type_id, encode = self._types[type(obj)]
+        except KeyError:
+            known = ", ".join(known.__name__ for known in self._types) or "none: give it a codec"
+            raise EncodeError(
+                f"{type(obj).__name__} is none of the writer's types: {known}"
+            ) from None
+        payload = encode(obj)
+        return self.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
+
+    def register(self, codec: TypeOrCodec | Registry | Sequence[TypeOrCodec]) -> None:
+        """Let ``send`` take these types too; what may be given is that of ``open_writer(codec=)``.
+
+        The queue's schema.json is on disk when it returns, before any message that it explains.
+        """
+        types, schema = schema_for_writer(registry_of(codec), self.path)
+        if schema is not None:
+            error = new_error()
+            check(lib.ac_writer_publish_schema(self._handle, schema, error), error)
+        for type_id, entry in types.items():
+            self._types[entry.codec.type] = (type_id, entry.codec.encode)
 
     def flush_now(self) -> int:
         """Make everything appended so far durable; return the seq before which all messages are.

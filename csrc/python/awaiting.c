@@ -668,6 +668,7 @@ static PyMethodDef pollable_methods[] = {
      "_ready() -> awaitable: True when there is something to read, False when closed"},
     {"_ring", (PyCFunction)ring, METH_NOARGS, "The event loop's callback."},
     {"_poll_timer", (PyCFunction)poll_timer, METH_NOARGS, "The event loop's timer."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "What messages decode to."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -101,17 +101,6 @@ static int refuse_closed(const FanInObject *self) {
     return AC_LIKELY(!self->closed) ? 0 : is_closed_error();
 }
 
-/* The exception that is set, taken away; with its traceback. */
-static PyObject *take_exception(void) {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback) PyException_SetTraceback(value, traceback);
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return value;
-}
-
 /* A source failed and was set aside. 0 = whoever takes care of it was told: go on. */
 static int source_failed(FanInObject *self, uint32_t slot, const ac_error_t *err) {
     raise_engine_error(err);
@@ -143,7 +132,7 @@ static PyObject *deliver(FanInObject *self, const ac_message_t *message, uint32_
     ReaderObject *reader = (ReaderObject *)member->reader;
     ac_map_t *map = self->fanin->sources[slot].map;
     if (AC_UNLIKELY(!member->segment || member->segment->map != map)) {
-        SegmentObject *segment = segment_new(map, reader->source, reader_queue_id(reader));
+        SegmentObject *segment = segment_new(map, reader);
         if (!segment) return NULL;
         Py_XSETREF(member->segment, segment);
     }

@@ -10,12 +10,19 @@
 #include "bell.h"
 #include "map.h"
 
+enum { KNOWN_DECODERS = 8 };
+
 /* A mapped segment as messages hold it: while one of them lives, the mapping does. */
 typedef struct {
     PyObject_HEAD
     ac_map_t *map;
     PyObject *source; /* name of the queue */
     uint64_t queue_id;
+    PyObject *decoders; /* of the reader: what find_decoder looks in */
+    struct {
+        PyObject *decoder; /* what it said last, or NULL */
+        uint16_t type_id;
+    } known[KNOWN_DECODERS]; /* by the low bits of the type_id */
 } SegmentObject;
 
 typedef struct {
@@ -68,6 +75,7 @@ typedef struct {
     ac_reader_t *reader;
     SegmentObject *segment; /* of the newest message */
     PyObject *source;
+    PyObject *decoders;
     uint64_t queue_id;
     uint64_t commit_every; /* 0 = by hand */
     uint64_t uncommitted;  /* messages handed out since the last automatic commit */
@@ -98,13 +106,17 @@ extern PyTypeObject ReaderIterator_Type;
 extern PyTypeObject Writer_Type;
 extern PyTypeObject Reservation_Type;
 
-SegmentObject *segment_new(ac_map_t *map, PyObject *source, uint64_t queue_id);
+SegmentObject *segment_new(ac_map_t *map, ReaderObject *reader);
 int message_ready(void); /* prepares the type */
 PyObject *message_new(SegmentObject *segment, const ac_message_t *message);
 
 /* Raises what the Python side's factory makes of the error record; returns NULL. */
 PyObject *raise_engine_error(const ac_error_t *err);
 PyObject *hot_set_error_factory(PyObject *module, PyObject *factory);
+PyObject *take_exception(void); /* the one that is set, taken away; with its traceback */
+
+/* Takes the two functions of the Python side that messages are decoded with. */
+PyObject *hot_set_decoding(PyObject *module, PyObject *args);
 
 /* A nanosecond timestamp argument: None or missing = AC_NOW. 0 on success. */
 int timestamp_argument(PyObject *object, uint64_t *out);

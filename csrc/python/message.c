@@ -6,19 +6,24 @@
 
 /* ---- segment ---- */
 
-SegmentObject *segment_new(ac_map_t *map, PyObject *source, uint64_t queue_id) {
+SegmentObject *segment_new(ac_map_t *map, ReaderObject *reader) {
     SegmentObject *self = PyObject_New(SegmentObject, &Segment_Type);
     if (!self) return NULL;
     ac_map_retain(map);
     self->map = map;
-    self->source = Py_NewRef(source);
-    self->queue_id = queue_id;
+    self->source = Py_NewRef(reader->source);
+    self->queue_id = reader_queue_id(reader);
+    self->decoders = Py_NewRef(reader->decoders);
+    memset(self->known, 0, sizeof self->known);
     return self;
 }
 
 static void segment_dealloc(SegmentObject *self) {
     ac_map_release(self->map);
     Py_DECREF(self->source);
+    Py_DECREF(self->decoders);
+    for (int i = 0; i < KNOWN_DECODERS; i++)
+        Py_XDECREF(self->known[i].decoder);
     PyObject_Free(self);
 }
 
@@ -170,6 +175,86 @@ static PyObject *message_position(MessageObject *self, void *unused) {
     return Py_BuildValue("IK", (unsigned)self->segment->map->segment, (unsigned long long)offset);
 }
 
+/* ---- decoding ---- */
+
+static PyObject *find_decoder, *decode_failed; /* see aiochronicle/registry.py */
+
+PyObject *hot_set_decoding(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *find, *failed;
+    if (!PyArg_ParseTuple(args, "OO", &find, &failed)) return NULL;
+    Py_XSETREF(find_decoder, Py_NewRef(find));
+    Py_XSETREF(decode_failed, Py_NewRef(failed));
+    Py_RETURN_NONE;
+}
+
+static PyObject *ask_for_decoder(MessageObject *self, PyObject *type) {
+    return PyObject_CallFunctionObjArgs(find_decoder, self->segment->decoders, self, type, NULL);
+}
+
+/* The decoder for this type_id, asked for once per segment. */
+static PyObject *own_decoder(MessageObject *self) {
+    SegmentObject *segment = self->segment;
+    int slot = self->type_id % KNOWN_DECODERS;
+    PyObject *decoder = NULL;
+    HOT_BEGIN(segment);
+    if (segment->known[slot].type_id == self->type_id)
+        decoder = Py_XNewRef(segment->known[slot].decoder);
+    HOT_END();
+    if (AC_LIKELY(decoder != NULL)) return decoder;
+    decoder = ask_for_decoder(self, Py_None);
+    if (!decoder) return NULL;
+    PyObject *replaced;
+    HOT_BEGIN(segment);
+    replaced = segment->known[slot].decoder;
+    segment->known[slot].decoder = Py_NewRef(decoder);
+    segment->known[slot].type_id = self->type_id;
+    HOT_END();
+    Py_XDECREF(replaced);
+    return decoder;
+}
+
+/* Replaces the decoder's exception by one that says which message it was. */
+static __attribute__((noinline)) PyObject *undecodable(MessageObject *self) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))
+        return NULL;
+    PyObject *cause = take_exception();
+    PyObject *error =
+        PyObject_CallFunctionObjArgs(decode_failed, self->segment->decoders, self, cause, NULL);
+    if (!error) {
+        Py_DECREF(cause);
+        return NULL;
+    }
+    PyException_SetCause(error, cause);
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+    return NULL;
+}
+
+static PyObject *message_decode(MessageObject *self, PyObject *const *args, Py_ssize_t count,
+                                PyObject *names) {
+    PyObject *type = count == 1 ? args[0] : Py_None;
+    if (names && count == 0 && PyTuple_GET_SIZE(names) == 1 &&
+        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "type") == 0)
+        type = args[0];
+    else if (AC_UNLIKELY(count > 1 || (names && PyTuple_GET_SIZE(names) > 0))) {
+        PyErr_SetString(PyExc_TypeError, "decode takes one argument at most, the type");
+        return NULL;
+    }
+    PyObject *decoder = type == Py_None ? own_decoder(self) : ask_for_decoder(self, type);
+    if (!decoder) return NULL;
+    PyObject *object = PyObject_CallOneArg(decoder, (PyObject *)self);
+    Py_DECREF(decoder);
+    return AC_LIKELY(object != NULL) ? object : undecodable(self);
+}
+
+static PyMethodDef message_methods[] = {
+    {"decode", (PyCFunction)(void (*)(void))message_decode, METH_FASTCALL | METH_KEYWORDS,
+     "decode(type=None): the payload as an object of the reader's codec, or of this type."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Message[T]: decodes to a T."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyObject *message_repr(MessageObject *self) {
     enum { SHOWN = 32 };
     Py_ssize_t shown = self->length < SHOWN ? (Py_ssize_t)self->length : SHOWN;
@@ -227,6 +312,7 @@ PyTypeObject Message_Type = {
     .tp_getattro = message_getattro,
     .tp_as_sequence = &message_sequence,
     .tp_as_buffer = &message_buffer,
+    .tp_methods = message_methods,
     .tp_members = message_members,
     .tp_getset = message_properties,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,

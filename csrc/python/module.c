@@ -26,6 +26,16 @@ PyObject *raise_engine_error(const ac_error_t *err) {
     return NULL;
 }
 
+PyObject *take_exception(void) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback) PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
 /* What a method call costs when it does nothing: the yardstick of the benchmarks. */
 static PyObject *hot_nothing(PyObject *module, PyObject *argument) {
     (void)module;
@@ -37,8 +47,9 @@ static PyObject *hot_nothing(PyObject *module, PyObject *argument) {
  * belongs to, and the public classes are subclasses: an inherited append is an eighth slower. */
 static int own_methods_of(PyTypeObject *class, const PyTypeObject *base) {
     for (PyMethodDef *method = base->tp_methods; method && method->ml_name; method++) {
-        if (PyDict_GetItemString(class->tp_dict, method->ml_name))
-            continue; /* the class, or a nearer base, has it already */
+        if ((method->ml_flags & METH_CLASS) ||
+            PyDict_GetItemString(class->tp_dict, method->ml_name))
+            continue; /* not for instances; or the class, or a nearer base, has it already */
         PyObject *owned = PyDescr_NewMethod(class, method);
         int rc = owned ? PyObject_SetAttrString((PyObject *)class, method->ml_name, owned) : -1;
         Py_XDECREF(owned);
@@ -62,6 +73,9 @@ static PyObject *hot_own_methods(PyObject *module, PyObject *class) {
 static PyMethodDef functions[] = {
     {"set_error_factory", hot_set_error_factory, METH_O,
      "set_error_factory(f): f(code, errno, path, offset, detail, wanted, nearest) -> exception"},
+    {"set_decoding", hot_set_decoding, METH_VARARGS,
+     "set_decoding(find, failed): find(decoders, message, type) -> what decodes the message;"
+     " failed(decoders, message, exception) -> exception"},
     {"own_methods", hot_own_methods, METH_O,
      "own_methods(class) -> class: gives a subclass the C methods of its bases as its own."},
     {"nothing", hot_nothing, METH_O, "nothing(object): does nothing."},

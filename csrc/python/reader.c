@@ -25,13 +25,15 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"address", "source",  "queue_id",    "commit_every",
-                            "burst",   "spin_ns", "poll_max_ns", NULL};
+    static char *names[] = {"address",      "source",   "queue_id",
+                            "commit_every", "burst",    "spin_ns",
+                            "poll_max_ns",  "decoders", NULL};
     unsigned long long address, queue_id, commit_every, spin_ns, poll_max_ns;
     unsigned burst;
-    PyObject *source;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KUKKIKK", names, &address, &source, &queue_id,
-                                     &commit_every, &burst, &spin_ns, &poll_max_ns))
+    PyObject *source, *decoders;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KUKKIKKO", names, &address, &source,
+                                     &queue_id, &commit_every, &burst, &spin_ns, &poll_max_ns,
+                                     &decoders))
         return -1;
     if (self->reader != &nobody) {
         PyErr_SetString(PyExc_RuntimeError, "reader is initialised already");
@@ -39,6 +41,7 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
     }
     self->reader = (ac_reader_t *)(uintptr_t)address;
     self->source = Py_NewRef(source);
+    self->decoders = Py_NewRef(decoders);
     self->queue_id = queue_id;
     self->commit_every = commit_every;
     self->base.burst = burst;
@@ -48,6 +51,7 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
 }
 
 static int reader_traverse(ReaderObject *self, visitproc visit, void *arg) {
+    Py_VISIT(self->decoders);
     return pollable_traverse(&self->base, visit, arg);
 }
 
@@ -69,6 +73,7 @@ static void reader_dealloc(ReaderObject *self) {
     }
     Py_XDECREF(self->segment);
     Py_XDECREF(self->source);
+    Py_XDECREF(self->decoders);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -79,7 +84,7 @@ uint64_t reader_queue_id(ReaderObject *self) {
 }
 
 static int enter_segment(ReaderObject *self) {
-    SegmentObject *segment = segment_new(self->reader->map, self->source, reader_queue_id(self));
+    SegmentObject *segment = segment_new(self->reader->map, self);
     if (!segment) return -1;
     Py_XSETREF(self->segment, segment);
     return 0;
