@@ -42,11 +42,6 @@ $(VENV)/.installed: $(VENV)/.created setup.py csrc/python/build_engine.py $(C_FL
 	@$(PIP) install --no-build-isolation -e '.[dev]'
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.installed
-	@echo "installing what the benchmarks compare with"
-	@$(PIP) install 'aiochronicle[bench]'
-	@touch $@
-
 setup: $(VENV)/.installed ## set up .venv and compile
 
 demo: setup ## writers and readers over real queues, live
@@ -139,7 +134,7 @@ format: setup ## lay out the code as `make lint` wants it
 	@$(PY) -m ruff format -q $(PYTHON_FILES)
 	@$(VENV)/bin/clang-format -i $(C_FORMATTED)
 
-bench: $(VENV)/.bench ## the benchmarks
+bench: setup ## the benchmarks
 	@$(PY) -m benchmarks
 
 torture: setup ## kill writers at random instants and check what is left, for long

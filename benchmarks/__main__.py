@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import append, durable, engine, loop, merge, opening, read, roll, seek
+from benchmarks import append, durable, engine, loop, merge, opening, peers, read, roll, seek, wake
 from benchmarks.measure import Result, workspace
 
 Question = Callable[[Path, bool], list[Result]]
 
 QUESTIONS: dict[str, tuple[str, Question]] = {
     module.__name__.rpartition(".")[2]: ((module.__doc__ or "").splitlines()[0], module.run)
-    for module in (append, read, loop, durable, merge, engine, roll, opening, seek)
+    for module in (append, read, loop, peers, wake, durable, merge, engine, roll, opening, seek)
 }
 
 
@@ -50,7 +50,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def show(result: Result) -> None:
     verdict = "pass" if result.passed else "FAIL"
     measured = f"{result.measured:.2f} {result.unit}"
-    bar = f"<= {result.bar:g} {result.unit}"
+    bar = f"<= {result.bar:.3g} {result.unit}"
     print(
         f"{result.question:8} {result.what:58} {measured:>10} {bar:>11}  {verdict}  {result.detail}"
     )

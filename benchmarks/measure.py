@@ -15,7 +15,16 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-__all__ = ["PAYLOAD", "PAYLOAD_BYTES", "Best", "Result", "compare", "percentile", "workspace"]
+__all__ = [
+    "PAYLOAD",
+    "PAYLOAD_BYTES",
+    "Best",
+    "Result",
+    "compare",
+    "percentile",
+    "skip",
+    "workspace",
+]
 
 PAYLOAD_BYTES = 100
 PAYLOAD = bytes(range(PAYLOAD_BYTES))
@@ -78,6 +87,11 @@ def percentile(values: list[float], share: float) -> float:
     """Return the smallest value that at least this share of all values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def skip(question: str, peer: str, why: str) -> None:
+    """Say in the table that there was nothing to compare with."""
+    print(f"{question:8} {peer} was not compared: {why}")
 
 
 @contextmanager

@@ -1,0 +1,184 @@
+"""What messages between processes are compared with: pyzmq and Redis, on two event loops.
+
+Every contestant has a process of its own that sends (producers.py); who receives is opened here,
+in this process.
+"""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from aiochronicle import Reader, open_reader, open_writer
+from aiochronicle.reader import WaitStrategy
+from benchmarks.measure import skip
+from benchmarks.producers import ZMQ_QUEUE
+
+if TYPE_CHECKING:
+    import zmq.asyncio
+    from redis.asyncio import Redis
+
+__all__ = ["LOOPS", "TOO_LONG_S", "Contestants", "Producer", "redis_entries", "skip_missing"]
+
+TOO_LONG_S = 100  # for one round: something is wrong
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+def missing(peer: str) -> str:
+    """Return what has to be installed to compare with this peer; empty if it is there."""
+    if peer == "pyzmq" and find_spec("zmq") is None:
+        return "needs the package pyzmq"
+    if peer == "redis" and find_spec("redis") is None:
+        return "needs the package redis"
+    if peer == "redis" and shutil.which("redis-server") is None:
+        return "needs the program redis-server"
+    return ""
+
+
+def skip_missing(question: str) -> None:
+    """Name the peers that are not there."""
+    for peer in ("pyzmq", "redis"):
+        if why := missing(peer):
+            skip(question, peer, why)
+
+
+class Producer:
+    """A process with a role of producers.py; a context manager that ends it."""
+
+    def __init__(self, role: str, *arguments: object, pass_fds: Sequence[int] = ()) -> None:
+        command = [sys.executable, "-m", "benchmarks.producers", role, *map(str, arguments)]
+        self._process = subprocess.Popen(
+            command,
+            cwd=Path(__file__).parent.parent,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=pass_fds,
+        )
+
+    def start(self, count: int, pause_us: int = 0) -> None:
+        """Have it send messages, from now on."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{count} {pause_us}\n")
+        self._process.stdin.flush()
+
+    def hear(self, expected: str) -> None:
+        """Block until it says so."""
+        assert self._process.stdout is not None
+        heard = self._process.stdout.readline().rstrip("\n")
+        if heard != expected:
+            raise RuntimeError(f"the producer said {heard!r} instead of {expected!r}")
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # closes its standard input, by which it ends
+
+
+@contextmanager
+def redis_server(directory: Path, socket: Path) -> Iterator[None]:
+    """Run a Redis of our own, its files in the directory.
+
+    It appends to a file and leaves syncing to the kernel: that survives what a queue with
+    ``flush="async"`` survives, the end of any process.
+    """
+    options = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "dir": str(directory),
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": "no",
+    }
+    command = ["redis-server"]
+    for name, value in options.items():
+        command += [f"--{name}", value]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        while not socket.exists():
+            if server.poll() is not None:
+                raise RuntimeError(f"redis-server ended with {server.returncode}")
+            time.sleep(0.01)
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
+async def redis_entries(client: "Redis", last: bytes, count: int) -> tuple[bytes, list[bytes]]:
+    """Wait for entries behind ``last``, at most so many; return the new last id and payloads."""
+    reply: Any = await client.xread({"stream": last}, count, block=0)
+    ((_, entries),) = reply
+    return entries[-1][0], [fields[b""] for _, fields in entries]
+
+
+class Contestants:
+    """Who takes part: the senders by name, and ways to open their receivers."""
+
+    def __init__(self, stack: AsyncExitStack, directory: Path) -> None:
+        """Make the directory; what is opened in it is closed by the stack."""
+        directory.mkdir()
+        self.stack = stack
+        self.directory = directory
+        # The path of a socket has room for a hundred characters only.
+        self.sockets = Path(stack.enter_context(TemporaryDirectory(prefix="bench-")))
+        self.producers: dict[str, Producer] = {}
+
+    def produce(self, name: str, role: str, *address: object, pass_fds: Sequence[int] = ()) -> None:
+        """Start the sender."""
+        producer = Producer(role, *address, pass_fds=pass_fds)
+        self.producers[name] = self.stack.enter_context(producer)
+
+    def await_producers(self) -> None:
+        """Block until all senders are ready."""
+        for producer in self.producers.values():
+            producer.hear("ready")
+
+    def chronicle(self, name: str, wait: WaitStrategy = "park") -> Reader:
+        """Open one of our readers."""
+        path = self.directory / name
+        open_writer(path).close()
+        self.produce(name, "chronicle", path)
+        return self.stack.enter_context(open_reader(path, "peer", wait=wait))
+
+    def pyzmq(self) -> "zmq.asyncio.Socket | None":
+        """Open a PULL socket over ipc, if pyzmq is there."""
+        if missing("pyzmq"):
+            return None
+        import zmq
+        import zmq.asyncio
+
+        address = f"ipc://{self.sockets / 'zmq'}"
+        self.produce("pyzmq", "pyzmq", address)
+        context = self.stack.enter_context(zmq.asyncio.Context())
+        socket = self.stack.enter_context(context.socket(zmq.PULL))
+        socket.setsockopt(zmq.RCVHWM, ZMQ_QUEUE)
+        socket.connect(address)
+        return socket
+
+    def redis(self) -> "Redis | None":
+        """Open a client of a Redis of our own, if there is one."""
+        if missing("redis"):
+            return None
+        from redis.asyncio import Redis
+
+        path = self.sockets / "redis"
+        self.stack.enter_context(redis_server(self.directory, path))
+        self.produce("redis", "redis", path)
+        client = Redis(unix_socket_path=str(path))
+        self.stack.push_async_callback(client.aclose)
+        return client

@@ -1,0 +1,181 @@
+"""How fast do messages get from one process to another, next to other ways to send them?
+
+One process sends, this one receives in an event loop, and the time from telling the sender to begin
+until the last message is in hand counts: the median of rounds in which all take turns. Our queue is
+on disk, and everything that was sent survives the end of both processes. Of the others only Redis
+has something like that, and is told to do the same (appendonly, no fsync); pyzmq, the unix socket
+and asyncio.Queue lose what they hold.
+
+Each peer is used in its fast way: pyzmq by taking all that is there after each wait, Redis with 100
+commands in a pipeline and 1,000 entries per read. asyncio.Queue needs no second process, so its two
+tasks share one.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from aiochronicle import Reader
+from benchmarks.contestants import (
+    LOOPS,
+    TOO_LONG_S,
+    Contestants,
+    Producer,
+    redis_entries,
+    skip_missing,
+)
+from benchmarks.measure import PAYLOAD, Result, skip
+from benchmarks.producers import FRAME
+
+if TYPE_CHECKING:
+    import zmq.asyncio
+    from redis.asyncio import Redis
+
+MESSAGES = 100_000
+MESSAGES_QUICK = 2_000
+REDIS_SHARE = 10  # it gets a tenth of the messages, or it would take most of the time
+ROUNDS = 9
+DRAINED_AT_ONCE = 1_000
+
+# How many times as fast we promise to be.
+BARS = {"pyzmq": 4, "unix streams": 5, "asyncio.Queue": 2, "redis": 60}
+
+Receive = Callable[[int], Awaitable[None]]
+
+
+async def receive_chronicle(reader: Reader, count: int) -> None:
+    async for message in reader:
+        message.payload  # noqa: B018
+        count -= 1
+        if count == 0:
+            break
+
+
+async def open_streams(contestants: Contestants) -> Receive:
+    path = contestants.sockets / "streams"
+    connected: asyncio.Future[asyncio.StreamReader] = asyncio.Future()
+
+    def accept(stream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        contestants.stack.callback(writer.close)
+        connected.set_result(stream)
+
+    server = await asyncio.start_unix_server(accept, path)
+    contestants.stack.callback(server.close)
+    contestants.produce("unix streams", "streams", path)
+    stream = await connected
+
+    async def receive(count: int) -> None:
+        for _ in range(count):
+            (length,) = FRAME.unpack(await stream.readexactly(FRAME.size))
+            await stream.readexactly(length)
+
+    return receive
+
+
+def drain_pyzmq(waiting: "zmq.asyncio.Socket") -> Receive:
+    import zmq
+
+    draining: zmq.Socket[bytes] = zmq.Socket.shadow(waiting)
+
+    async def receive(count: int) -> None:
+        while True:
+            await waiting.poll()
+            try:
+                for _ in range(DRAINED_AT_ONCE):
+                    draining.recv(zmq.NOBLOCK)
+                    count -= 1
+                    if count == 0:
+                        return
+            except zmq.Again:
+                continue
+
+    return receive
+
+
+def drain_redis(client: "Redis") -> Receive:
+    last = b"0"
+
+    async def receive(count: int) -> None:
+        nonlocal last
+        while count:
+            last, payloads = await redis_entries(client, last, DRAINED_AT_ONCE)
+            count -= len(payloads)
+
+    return receive
+
+
+async def through_queue(count: int) -> None:
+    memory: asyncio.Queue[bytes] = asyncio.Queue(DRAINED_AT_ONCE)
+
+    async def produce() -> None:
+        for _ in range(count):
+            await memory.put(PAYLOAD)
+
+    producing = asyncio.create_task(produce())
+    for _ in range(count):
+        await memory.get()
+    await producing
+
+
+async def take_turns(
+    receivers: dict[str, Receive], producers: dict[str, Producer], messages: int, rounds: int
+) -> dict[str, float]:
+    """Return the median time per message of each, in nanoseconds."""
+    taken_ns: dict[str, list[float]] = {name: [] for name in receivers}
+    for _ in range(rounds):
+        for name, receive in receivers.items():
+            count = messages // REDIS_SHARE if name == "redis" else messages
+            started_ns = time.perf_counter_ns()
+            if name in producers:
+                producers[name].start(count)
+            async with asyncio.timeout(TOO_LONG_S):
+                await receive(count)
+            taken_ns[name].append((time.perf_counter_ns() - started_ns) / count)
+            if name in producers:
+                producers[name].hear("done")
+    return {name: median(times) for name, times in taken_ns.items()}
+
+
+async def measure(directory: Path, messages: int, rounds: int) -> tuple[dict[str, float], float]:
+    """Return nanoseconds per message of each, and our wake-ups per message."""
+    async with AsyncExitStack() as stack:
+        contestants = Contestants(stack, directory)
+        reader = contestants.chronicle("us")
+        receivers: dict[str, Receive] = {
+            "us": lambda count: receive_chronicle(reader, count),
+            "unix streams": await open_streams(contestants),
+            "asyncio.Queue": through_queue,
+        }
+        if socket := contestants.pyzmq():
+            receivers["pyzmq"] = drain_pyzmq(socket)
+        if client := contestants.redis():
+            receivers["redis"] = drain_redis(client)
+        contestants.await_producers()
+        taken_ns = await take_turns(receivers, contestants.producers, messages, rounds)
+        return taken_ns, reader.statistics().parks / (messages * rounds)
+
+
+def run(directory: Path, quick: bool) -> list[Result]:
+    messages = MESSAGES_QUICK if quick else MESSAGES
+    rounds = 1 if quick else ROUNDS
+    results: list[Result] = []
+    for loop_name, loop_factory in LOOPS.items():
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            place = directory / f"peers-{loop_name}"
+            taken_ns, wakeups = runner.run(measure(place, messages, rounds))
+        for peer, bar in BARS.items():
+            if peer not in taken_ns:
+                continue
+            detail = f"{taken_ns['us']:.0f} ns / {taken_ns[peer]:.0f} ns"
+            ratio = taken_ns["us"] / taken_ns[peer]
+            what = f"process to process / {peer}, {loop_name}"
+            results.append(Result.at_most("peers", what, ratio, 1 / bar, "x", detail))
+        what = f"wake-ups per message at full speed, {loop_name}"
+        results.append(Result.at_most("peers", what, wakeups, 0.01, ""))
+    skip_missing("peers")
+    skip("peers", "libchronicle", "no package registry has it")
+    return results

@@ -1,0 +1,167 @@
+"""How long does it take until a message has woken a sleeping reader in another process?
+
+Another process sends 2,000 messages a second, each with the moment at which it was sent; how old it
+is when this process has it in hand counts. All take turns in short rounds; from each round comes a
+median, and of the rounds the best counts, since the noise of a shared machine only ever adds.
+
+The yardstick is a bare eventfd: written to by the other process, watched with ``loop.add_reader``,
+the message in a page of shared memory. It has no queue, no order and no second message; nothing
+that wakes an event loop can be faster. The same queue is also read with ``wait="spin"``, which
+looks in every turn of the loop and costs a whole processor for as long as it waits.
+"""
+
+import asyncio
+import mmap
+import os
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiochronicle import Reader
+from benchmarks.contestants import (
+    LOOPS,
+    TOO_LONG_S,
+    Contestants,
+    Producer,
+    redis_entries,
+    skip_missing,
+)
+from benchmarks.measure import PAYLOAD_BYTES, Best, Result, percentile
+from benchmarks.producers import STAMP
+
+if TYPE_CHECKING:
+    import zmq.asyncio
+    from redis.asyncio import Redis
+
+APART_US = 500
+MESSAGES = 200
+MESSAGES_QUICK = 10
+ROUNDS = 15
+
+Ages = list[float]
+Collect = Callable[[int], Awaitable[Ages]]
+
+
+def age_ns(payload: bytes | mmap.mmap) -> float:
+    (sent_ns,) = STAMP.unpack_from(payload)
+    return float(time.monotonic_ns() - sent_ns)
+
+
+async def collect_chronicle(reader: Reader, count: int) -> Ages:
+    ages: Ages = []
+    async for message in reader:
+        ages.append(age_ns(message.payload))
+        if len(ages) == count:
+            break
+    return ages
+
+
+def watch_eventfd(contestants: Contestants) -> Collect:
+    memory = contestants.directory / "page"
+    memory.write_bytes(bytes(PAYLOAD_BYTES))
+    bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    contestants.stack.callback(os.close, bell)
+    file = contestants.stack.enter_context(memory.open("r+b"))
+    shared = contestants.stack.enter_context(mmap.mmap(file.fileno(), PAYLOAD_BYTES))
+    contestants.produce("eventfd", "eventfd", bell, memory, pass_fds=[bell])
+
+    async def collect(count: int) -> Ages:
+        loop = asyncio.get_running_loop()
+        finished: asyncio.Future[None] = loop.create_future()
+        ages: Ages = []
+        received = 0
+
+        def ring() -> None:
+            nonlocal received
+            received += os.eventfd_read(bell)
+            ages.append(age_ns(shared))
+            if received == count:
+                finished.set_result(None)
+
+        loop.add_reader(bell, ring)
+        await finished
+        loop.remove_reader(bell)
+        return ages
+
+    return collect
+
+
+def await_pyzmq(socket: "zmq.asyncio.Socket") -> Collect:
+    async def collect(count: int) -> Ages:
+        return [age_ns(await socket.recv()) for _ in range(count)]
+
+    return collect
+
+
+def await_redis(client: "Redis") -> Collect:
+    last = b"0"
+
+    async def collect(count: int) -> Ages:
+        nonlocal last
+        ages: Ages = []
+        while len(ages) < count:
+            last, payloads = await redis_entries(client, last, MESSAGES)
+            ages += map(age_ns, payloads)
+        return ages
+
+    return collect
+
+
+async def take_turns(
+    collectors: dict[str, Collect], producers: dict[str, Producer], messages: int, rounds: int
+) -> Best:
+    best = dict.fromkeys(collectors, float("inf"))
+    for _ in range(rounds):
+        for name, collect in collectors.items():
+            producers[name].start(messages, APART_US)
+            async with asyncio.timeout(TOO_LONG_S):
+                ages = await collect(messages)
+            producers[name].hear("done")
+            best[name] = min(best[name], percentile(ages, 0.5))
+    return Best(best)
+
+
+async def measure(directory: Path, messages: int, rounds: int) -> Best:
+    async with AsyncExitStack() as stack:
+        contestants = Contestants(stack, directory)
+        parked = contestants.chronicle("parked")
+        spinning = contestants.chronicle("spinning", "spin")
+        collectors: dict[str, Collect] = {
+            "eventfd": watch_eventfd(contestants),
+            "parked": lambda count: collect_chronicle(parked, count),
+            "spinning": lambda count: collect_chronicle(spinning, count),
+        }
+        if socket := contestants.pyzmq():
+            collectors["pyzmq"] = await_pyzmq(socket)
+        if client := contestants.redis():
+            collectors["redis"] = await_redis(client)
+        contestants.await_producers()
+        return await take_turns(collectors, contestants.producers, messages, rounds)
+
+
+# What is measured, against what, and how many times as long it may take.
+BARS = [
+    ("parked", "eventfd", 1.25),
+    ("parked", "pyzmq", 1 / 2),
+    ("parked", "redis", 1 / 4),
+    ("spinning", "parked", 1 / 2),
+]
+
+
+def run(directory: Path, quick: bool) -> list[Result]:
+    messages = MESSAGES_QUICK if quick else MESSAGES
+    results: list[Result] = []
+    for loop_name, loop_factory in LOOPS.items():
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            place = directory / f"wake-{loop_name}"
+            times = runner.run(measure(place, messages, 1 if quick else ROUNDS))
+        for measured, yardstick, bar in BARS:
+            if yardstick in times.ns:
+                ratio = times.ratio(measured, yardstick)
+                what = f"waking a {measured} reader / {yardstick}, median, {loop_name}"
+                detail = times.describe(measured, yardstick)
+                results.append(Result.at_most("wake", what, ratio, bar, "x", detail))
+    skip_missing("wake")
+    return results
