@@ -14,6 +14,7 @@ from aiochronicle.codec import Codec, Width
 from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
 from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discover
 from aiochronicle.errors import ChronicleError
+from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
 from aiochronicle.queue import QueueInfo, VerifyReport, inspect, verify
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
@@ -30,6 +31,7 @@ __all__ = [
     "Codec",
     "Detached",
     "Discovery",
+    "ExportProgress",
     "FanIn",
     "FanInStatistics",
     "Lag",

@@ -30,6 +30,7 @@ ChronicleError
 └── StorageError             the operating system refused              (also OSError)
     ├── DiskFull
     ├── AccessDenied         (also PermissionError)
+    ├── ExportFailed         the file could not be written
     └── QueueGone            files were cut, replaced or removed under us
 
 Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text says what to do.
@@ -49,6 +50,7 @@ __all__ = [
     "DecodeError",
     "DiskFull",
     "EncodeError",
+    "ExportFailed",
     "ForkedError",
     "InvalidArgument",
     "InvalidName",
@@ -280,6 +282,14 @@ class AccessDenied(StorageError, PermissionError):
     """No permission."""
 
     advice = "Check the owner and mode; a reader without a name needs read permission only."
+
+
+class ExportFailed(StorageError):
+    """The file could not be written; ``errno`` says why."""
+
+    advice = (
+        "What was there before is unchanged. Check the directory and its space, then try again."
+    )
 
 
 class QueueGone(StorageError):

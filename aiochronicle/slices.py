@@ -5,22 +5,26 @@ not in it, so reading it again gives the same again.
 """
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._hot import Message
+from aiochronicle.arrays import arrays
 from aiochronicle.columns import BATCH_ROWS, ColumnReader, arrow, arrow_schema, capsule, handle_of
 from aiochronicle.errors import ClosedError, InvalidArgument
+from aiochronicle.export import Compression, ExportProgress, write_parquet
 from aiochronicle.reader import Reader, open_reader, unix_ns
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow
 
 __all__ = ["Queue", "Slice"]
@@ -229,6 +233,52 @@ class Slice:
         start, end = (part.first_segment, part.first_offset), (part.end_segment, part.end_offset)
         cuts = [start, *sorted(cut for cut in inner if start < cut < end), end]
         return [ffi.new("ac_range_t *", (*begin, *stop)) for begin, stop in pairwise(cuts)]
+
+    def to_numpy(self, layout: Any) -> "list[numpy.ndarray[Any, Any]]":
+        """Return the payloads as structured arrays over the mapped segments, one per segment.
+
+        Nothing is copied, and nothing is read: ``layout`` is a Codec of the format "struct" or a
+        numpy dtype, as long as every message. InvalidArgument if the messages are not all of that
+        length and of one type. The arrays stay valid when the queue is closed; payloads are not
+        checked (``verify`` does that).
+
+        >>> with Queue(queue) as whole:
+        ...     whole.slice().to_numpy("S5")
+        [array([b'hello'], dtype='|S5')]
+        """
+        with self._recording.reading(self._part) as reader:
+            return arrays(reader, self._part, layout)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        columns: Sequence[str] | None = None,
+        row_group_rows: int = 1 << 18,
+        compression: Compression = "zstd",
+        progress: Callable[[ExportProgress], object] | None = None,
+    ) -> int:
+        """Write it to a Parquet file and return the number of rows.
+
+        The file appears, or replaces the one that was there, when it is complete and on disk; if
+        anything goes wrong before, ExportFailed is raised and nothing is left behind. ``progress``
+        is called after each row group. Blocks: in an event loop use ``asyncio.to_thread``.
+
+        >>> with Queue(queue) as whole:
+        ...     whole.slice().export(tmp_path / "hello.parquet")
+        1
+        """
+        if row_group_rows < 1:
+            raise InvalidArgument(f"row_group_rows must be positive, not {row_group_rows!r}")
+        return write_parquet(
+            self.batches(min(row_group_rows, _TABLE_BATCH_ROWS), columns),
+            arrow_schema(columns),
+            Path(path),
+            rows_total=self.count,
+            row_group_rows=row_group_rows,
+            compression=compression,
+            progress=progress,
+        )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return capsule(arrow_schema(), self.batches(), requested_schema)

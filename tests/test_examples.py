@@ -23,6 +23,7 @@ RESULTS = {
     "resume_after_crash.py": "5000 orders, 5000 fills, each exactly once",
     "replay_range.py": "60 messages from 10:00 to 10:59",
     "market_data_ingest.py": "3000 ticks from 3 venues as one stream",
+    "market_data_to_parquet.py": "15000 quotes in 3 Parquet files",
     "order_gateways.py": "600 orders, sent by 3 gateways, each exactly once",
     "order_router.py": "600 orders of 3 strategies sent and acknowledged",
     "strategy_fan_out.py": "2 strategies, each saw all 4000 ticks",

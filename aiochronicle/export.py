@@ -1,0 +1,134 @@
+"""Slices as Parquet files.
+
+The rows go to a hidden file next to the target, which takes the target's name when it is complete
+and on disk: whoever looks sees the old file, or the new one, and never half of one. A hidden file
+that a killed export left is locked by nobody, and the next export to the same target uses it.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal
+
+import msgspec
+
+from aiochronicle.columns import arrow
+from aiochronicle.errors import ChronicleError, ExportFailed
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["Compression", "ExportProgress", "write_parquet"]
+
+Compression = Literal["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
+
+# A row group ends early at this much, so that memory is bounded whatever the messages.
+_GROUP_BYTES_MAX = 128 << 20
+
+
+class ExportProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an export is: rows written of all rows, and the size of the file so far."""
+
+    rows: int
+    rows_total: int
+    bytes: int
+
+
+def write_parquet(
+    batches: "Iterable[pyarrow.RecordBatch]",
+    schema: "pyarrow.Schema",
+    path: Path,
+    *,
+    rows_total: int,
+    row_group_rows: int,
+    compression: Compression,
+    progress: Callable[[ExportProgress], object] | None,
+) -> int:
+    """Write the batches to a file that appears when it is complete; return how many rows."""
+    arrow()  # or say how to get it
+    from pyarrow import parquet
+
+    rows = 0
+    with (
+        _replacing(path) as file,
+        parquet.ParquetWriter(file, schema, compression=compression) as writer,
+    ):
+        for group in _groups(batches, row_group_rows):
+            writer.write_table(group, row_group_size=group.num_rows)
+            rows += group.num_rows
+            if progress is not None:
+                progress(ExportProgress(rows=rows, rows_total=rows_total, bytes=file.tell()))
+    return rows
+
+
+def _groups(
+    batches: "Iterable[pyarrow.RecordBatch]", row_group_rows: int
+) -> "Iterator[pyarrow.Table]":
+    """Collect batches into tables that are one row group each."""
+    from pyarrow import Table
+
+    waiting: list[pyarrow.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        rows = sum(batch.num_rows for batch in waiting)
+        size = sum(batch.nbytes for batch in waiting)
+        if rows >= row_group_rows or size >= _GROUP_BYTES_MAX:
+            yield Table.from_batches(waiting)
+            waiting.clear()
+    if waiting:
+        yield Table.from_batches(waiting)
+
+
+@contextmanager
+def _replacing(path: Path) -> Generator[IO[bytes]]:
+    """Give a file to write, which becomes ``path`` at the end, or goes if that is not reached."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with _open_alone(path, part) as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                part.replace(path)
+                _sync_directory(path.parent)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        if isinstance(error, ChronicleError):
+            raise
+        reason = error.strerror or str(error)
+        raise ExportFailed(reason, path=str(path), errno=error.errno) from error
+
+
+def _open_alone(path: Path, part: Path) -> IO[bytes]:
+    """Open the hidden file, and make sure that nobody else writes to it."""
+    if path.is_dir():
+        raise ExportFailed("a directory is there", path=str(path), errno=errno.EISDIR)
+    file = part.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # If the other one has finished since we opened it, this is not the hidden file any more.
+        if not os.path.samestat(os.fstat(file.fileno()), part.stat()):
+            raise BlockingIOError
+        file.truncate(0)
+    except (BlockingIOError, FileNotFoundError):
+        file.close()
+        raise ExportFailed(
+            "another export to it is under way", path=str(path), errno=errno.EAGAIN
+        ) from None
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
