@@ -5,19 +5,25 @@ was made.
 """
 
 import asyncio
-import struct
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import numpy
+import msgspec
 from pyarrow import parquet
 
 import aiochronicle
 
-QUOTE = numpy.dtype([("instrument", "<i4"), ("size", "<i4"), ("bid", "<f8"), ("ask", "<f8")])
-PACK = struct.Struct("<iidd").pack
+
+class Quote(msgspec.Struct):
+    instrument: int
+    size: int
+    bid: float
+    ask: float
+
+
+QUOTE = aiochronicle.Codec(Quote, format="struct")
 OPENING = datetime(2024, 5, 2, 9, 0, tzinfo=UTC)
 OPENING_NS = int(OPENING.timestamp()) * 10**9
 QUOTES_PER_MINUTE = 5_000
@@ -28,7 +34,7 @@ def record_minute(writer: aiochronicle.Writer, minute: int) -> None:
     for number in range(QUOTES_PER_MINUTE):
         time_ns = OPENING_NS + minute * 60 * 10**9 + number * 12 * 10**6
         bid = 100 + number % 50 * 0.01
-        writer.append(PACK(number % 10, 100, bid, bid + 0.02), timestamp_ns=time_ns)
+        writer.append(QUOTE.encode(Quote(number % 10, 100, bid, bid + 0.02)), timestamp_ns=time_ns)
 
 
 async def record_and_export(root: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 import gc
 from pathlib import Path
 
+import msgspec
 import numpy
 import pytest
 from reference import format as fmt
@@ -25,6 +26,22 @@ def write(path: Path, start: int = 0, count: int = COUNT, type_id: int = 1) -> N
             writer.append_many(
                 [row.tobytes() for row in rows[first : first + 1000]], type_id=type_id
             )
+
+
+class Order(msgspec.Struct):
+    number: int
+    price: float
+    live: bool
+
+
+def test_codec_is_a_layout(queue_path: Path) -> None:
+    codec = aiochronicle.Codec(Order, format="struct")
+    with open_writer(queue_path) as writer:
+        writer.append_many([codec.encode(Order(n, n / 8, n % 2 == 0)) for n in range(100)])
+    with aiochronicle.Queue(queue_path) as whole:
+        (orders,) = whole.slice(1).to_numpy(codec)
+    assert orders[0].tolist() == (1, 0.125, False)
+    assert orders["number"].tolist() == list(range(1, 100))
 
 
 def mappings(path: Path) -> int:
