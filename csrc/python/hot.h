@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include "aiochronicle.h"
+#include "atomics.h"
 #include "bell.h"
 #include "map.h"
 
@@ -108,7 +109,46 @@ extern PyTypeObject Reservation_Type;
 
 SegmentObject *segment_new(ac_map_t *map, ReaderObject *reader);
 int message_ready(void); /* prepares the type */
-PyObject *message_new(SegmentObject *segment, const ac_message_t *message);
+MessageObject *message_allocate(void);
+
+/* Messages come and go one at a time: keeping a few saves the allocator's work. One that nobody else took
+ * the payload of keeps these bytes too, and if the next message is as long they are filled anew. */
+#ifdef Py_GIL_DISABLED
+#define FREE_LIST_SIZE 0
+#else
+#define FREE_LIST_SIZE 64
+extern MessageObject *message_free_list[FREE_LIST_SIZE];
+extern int message_free_count;
+#endif
+
+static inline MessageObject *message_obtain(void) {
+#if FREE_LIST_SIZE
+    if (AC_LIKELY(message_free_count > 0)) {
+        MessageObject *self = message_free_list[--message_free_count];
+#ifdef Py_TRACE_REFS
+        _Py_NewReference((PyObject *)self);
+#else
+        Py_SET_REFCNT(self, 1); /* all that a new reference is, without a call */
+#endif
+        return self;
+    }
+#endif
+    return message_allocate();
+}
+
+static inline PyObject *message_new(SegmentObject *segment, const ac_message_t *message) {
+    MessageObject *self = message_obtain();
+    if (AC_UNLIKELY(!self)) return NULL;
+    self->segment = (SegmentObject *)Py_NewRef(segment);
+    self->record = message->record;
+    self->seq = message->seq;
+    self->timestamp_ns = message->timestamp_ns;
+    self->length = message->length;
+    self->type_id = message->type_id;
+    self->flags = message->flags;
+    self->payload = NULL;
+    return (PyObject *)self;
+}
 
 /* Raises what the Python side's factory makes of the error record; returns NULL. */
 PyObject *raise_engine_error(const ac_error_t *err);

@@ -37,48 +37,25 @@ PyTypeObject Segment_Type = {
 
 /* ---- message ---- */
 
-/* Messages come and go one at a time: keeping a few saves the allocator's work. One that nobody else took
- * the payload of keeps these bytes too, and if the next message is as long they are filled anew. */
-#ifdef Py_GIL_DISABLED
-#define FREE_LIST_SIZE 0
-#else
-#define FREE_LIST_SIZE 64
+#if FREE_LIST_SIZE
 enum {
     KEPT_PAYLOAD_MIN = 2,
     KEPT_PAYLOAD_MAX = 1024
 }; /* shorter ones are shared by the interpreter */
-static MessageObject *free_list[FREE_LIST_SIZE];
-static int free_count;
+MessageObject *message_free_list[FREE_LIST_SIZE];
+int message_free_count;
 #endif
 
-PyObject *message_new(SegmentObject *segment, const ac_message_t *message) {
-    MessageObject *self;
-#if FREE_LIST_SIZE
-    if (AC_LIKELY(free_count > 0)) {
-        self = free_list[--free_count];
-        _Py_NewReference((PyObject *)self);
-    } else
-#endif
-    {
-        self = PyObject_New(MessageObject, &Message_Type);
-        if (!self) return NULL;
-        self->kept = NULL;
-    }
-    self->segment = (SegmentObject *)Py_NewRef(segment);
-    self->record = message->record;
-    self->seq = message->seq;
-    self->timestamp_ns = message->timestamp_ns;
-    self->length = message->length;
-    self->type_id = message->type_id;
-    self->flags = message->flags;
-    self->payload = NULL;
-    return (PyObject *)self;
+MessageObject *message_allocate(void) {
+    MessageObject *self = PyObject_New(MessageObject, &Message_Type);
+    if (self) self->kept = NULL;
+    return self;
 }
 
 static void message_dealloc(MessageObject *self) {
     Py_DECREF(self->segment);
 #if FREE_LIST_SIZE
-    if (AC_LIKELY(free_count < FREE_LIST_SIZE)) {
+    if (AC_LIKELY(message_free_count < FREE_LIST_SIZE)) {
         PyObject *payload = self->payload;
         if (payload) {
             if (Py_REFCNT(payload) == 1 && self->length >= KEPT_PAYLOAD_MIN &&
@@ -87,7 +64,7 @@ static void message_dealloc(MessageObject *self) {
             else
                 Py_DECREF(payload);
         }
-        free_list[free_count++] = self;
+        message_free_list[message_free_count++] = self;
         return;
     }
 #endif
