@@ -11,7 +11,7 @@ TEST_C := $(wildcard csrc/tests/test_*.c)
 HEADERS := $(wildcard csrc/*.h csrc/python/*.h csrc/tests/*.h)
 C_FLAGS_FILE := csrc/compile_flags.txt
 C_FORMATTED = $(wildcard csrc/*.[ch] csrc/python/*.[ch] csrc/tests/*.[ch] benchmarks/*.c)
-PYTHON_FILES = setup.py csrc/python/build_engine.py $(wildcard aiochronicle benchmarks examples tests)
+PYTHON_FILES = setup.py csrc/python/build_engine.py pyspark_chronicle.py $(wildcard aiochronicle benchmarks examples tests)
 
 PIP := $(PY) -m pip --disable-pip-version-check -q
 JOBS := $(shell nproc)
@@ -42,6 +42,12 @@ $(VENV)/.installed: $(VENV)/.created setup.py csrc/python/build_engine.py $(C_FL
 	@$(PIP) install --no-build-isolation -e '.[dev]'
 	@touch $@
 
+# Spark is 450 MB and takes a minute: only what needs it waits for it.
+$(VENV)/.spark: $(VENV)/.installed
+	@echo "installing Spark"
+	@$(PIP) install 'aiochronicle[spark]'
+	@touch $@
+
 setup: $(VENV)/.installed ## set up .venv and compile
 
 demo: setup ## writers and readers over real queues, live
@@ -49,7 +55,7 @@ demo: setup ## writers and readers over real queues, live
 
 test: ctest pytest ## the C unit tests, then the Python suite
 
-pytest: setup
+pytest: setup $(VENV)/.spark
 	@$(PY) -m pytest -q
 
 # C unit tests. Each csrc/tests/test_*.c is a program; the engine's objects are compiled once per variant.
@@ -106,7 +112,7 @@ ctest-coverage:
 
 lint: lint-python lint-c ## formatting, types and warnings, Python and C
 
-lint-python: setup
+lint-python: setup $(VENV)/.spark
 	@echo "ruff, mypy, pyright"
 	@$(PY) -m ruff check -q $(PYTHON_FILES)
 	@$(PY) -m ruff format -q --check $(PYTHON_FILES) || { echo "make format would change the files above"; exit 1; }
@@ -160,6 +166,7 @@ IS_COPY := -c 'import os, aiochronicle._hot as hot; path = os.path.realpath(hot.
 # or the first C++ exception in any extension module ends the process. Leaks are looked for in the C tests;
 # the interpreter itself keeps too much until the end. ASan's reports go to files, because a test may start
 # a process and never look at what it printed; UBSan can only print, so pytest leaves standard error alone.
+# The JVM does not start with ASan in front of it, so the pipeline's tests are left out.
 ASAN_LIBRARIES = $(filter /%,$(foreach library,libasan.so libstdc++.so.6,$(shell $(CC) -print-file-name=$(library))))
 SANITIZER_REPORT := $(abspath build/sanitize)/report
 ASAN_ENVIRONMENT = LD_PRELOAD="$(ASAN_LIBRARIES)" PYTHONMALLOC=malloc \
@@ -178,12 +185,12 @@ sanitize-python: setup
 	$(call copy_tree,sanitize)
 	@$(call in_copy,sanitize,AIOCHRONICLE_SANITIZE=address$(comma)undefined) setup.py -q build_ext --inplace
 	@$(call in_copy,sanitize,$(ASAN_ENVIRONMENT)) $(IS_COPY)
-	@$(call in_copy,sanitize,$(ASAN_ENVIRONMENT)) -m pytest -q --capture=sys --timeout=600; status=$$?; \
+	@$(call in_copy,sanitize,$(ASAN_ENVIRONMENT)) -m pytest -q --capture=sys --timeout=600 --ignore=tests/spark; status=$$?; \
 	    for report in $(SANITIZER_REPORT).*; do test ! -e $$report || { cat $$report; status=1; }; done; exit $$status
 
 COVERAGE_MIN ?= 95
 
-coverage: setup ## line coverage of the C and the Python code
+coverage: setup $(VENV)/.spark ## line coverage of the C and the Python code
 	@echo "compiling for gcov"
 	$(call copy_tree,coverage)
 	@$(call in_copy,coverage,AIOCHRONICLE_COVERAGE=1) setup.py -q build_ext --inplace

@@ -27,6 +27,7 @@ ChronicleError
 │   └── CapacityTimeout      no reader made room in time               (also TimeoutError)
 ├── ReservationOpen          a reservation is open on this writer
 ├── WriterPoisoned           an earlier sync failed
+├── JavaNotFound             Spark has no Java to run on
 └── StorageError             the operating system refused              (also OSError)
     ├── DiskFull
     ├── AccessDenied         (also PermissionError)
@@ -54,6 +55,7 @@ __all__ = [
     "ForkedError",
     "InvalidArgument",
     "InvalidName",
+    "JavaNotFound",
     "LockedError",
     "MessageTooLarge",
     "NotAQueue",
@@ -266,6 +268,15 @@ class ReservationOpen(ChronicleError):
 
 class WriterPoisoned(ChronicleError):
     """An earlier sync failed, so nobody knows what is on disk."""
+
+
+class JavaNotFound(ChronicleError):
+    """There is no Java that Spark could run on."""
+
+    advice = (
+        'Install one (pip install "aiochronicle[spark]" brings one along), put it on the PATH,'
+        " or set JAVA_HOME."
+    )
 
 
 class StorageError(ChronicleError, OSError):

@@ -1,0 +1,250 @@
+"""The options of ``format("chronicle")``, checked once and kept as records.
+
+Names are case-insensitive, as everywhere in Spark. One that is not known is an error: a misspelt
+``failOnDataLoss`` must not pass as a wish that was heard.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from aiochronicle.errors import InvalidArgument
+
+__all__ = ["Offsets", "ReadOptions", "WriteOptions", "read_options", "write_options"]
+
+# Nanoseconds since 1970 have 19 digits, milliseconds 13: a number this small is in the wrong unit.
+SMALLEST_LIKELY_NS = 10**15
+
+READING = {
+    "startingoffsets": "startingOffsets",
+    "endingoffsets": "endingOffsets",
+    "startingtimestamp": "startingTimestamp",
+    "endingtimestamp": "endingTimestamp",
+    "maxoffsetspertrigger": "maxOffsetsPerTrigger",
+    "minpartitions": "minPartitions",
+    "failondataloss": "failOnDataLoss",
+    "subscribe": "subscribe",
+    "subscribepattern": "subscribePattern",
+    "type": "type",
+    "mode": "mode",
+    "verify": "verify",
+    "follow": "follow",
+    "on_corrupt": "on_corrupt",
+    "archive": "archive",
+    "includecause": "includeCause",
+    "includelate": "includeLate",
+    "pushdown": "pushdown",
+}
+WRITING = {
+    "queue": "queue",
+    "late": "late",
+    "segmentsize": "segmentSize",
+    "writerid": "writerId",
+    "batchid": "batchId",
+    "checkpointlocation": "checkpointLocation",
+}
+
+Offsets = Literal["earliest", "latest"] | dict[str, int]
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read, from where to where, and what to do about trouble."""
+
+    path: str
+    starting_offsets: Offsets | None = None
+    ending_offsets: Offsets | None = None
+    starting_timestamp_ns: int | None = None
+    ending_timestamp_ns: int | None = None
+    offsets_per_trigger_max: int | None = None
+    partitions_min: int | None = None
+    fail_on_data_loss: bool = True
+    subscribe: tuple[str, ...] | None = None
+    subscribe_pattern: str | None = None
+    type: str | None = None
+    permissive: bool = True
+    verify: bool = True
+    follow: bool = True
+    skip_corrupt: bool = False
+    archive: str | None = None
+    include_cause: bool = False
+    include_late: bool = False
+    pushdown: bool = False
+
+    def wants(self, queue: str) -> bool:
+        """Tell whether the queue of this name is among those asked for."""
+        if self.subscribe is not None:
+            return queue in self.subscribe
+        return self.subscribe_pattern is None or bool(re.fullmatch(self.subscribe_pattern, queue))
+
+
+class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to, and what makes a batch recognisable."""
+
+    path: str
+    queue: str | None = None
+    hold_late: bool = False
+    segment_size: int | None = None
+    writer_id: str | None = None
+    batch_id: int | None = None
+    checkpoint: str | None = None
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Check the options of a reader or of a stream."""
+    options = _Options(given)
+    chosen = ReadOptions(
+        path=options.path(),
+        starting_offsets=options.offsets("startingOffsets"),
+        ending_offsets=options.offsets("endingOffsets"),
+        starting_timestamp_ns=options.moment_ns("startingTimestamp"),
+        ending_timestamp_ns=options.moment_ns("endingTimestamp"),
+        offsets_per_trigger_max=options.count("maxOffsetsPerTrigger"),
+        partitions_min=options.count("minPartitions"),
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        subscribe=options.names("subscribe"),
+        subscribe_pattern=options.pattern("subscribePattern"),
+        type=options.text("type"),
+        permissive=options.choice("mode", ("PERMISSIVE", "FAILFAST")) != "FAILFAST",
+        verify=options.flag("verify", True),
+        follow=options.flag("follow", True),
+        skip_corrupt=options.choice("on_corrupt", ("raise", "skip")) == "skip",
+        archive=options.text("archive"),
+        include_cause=options.flag("includeCause", False),
+        include_late=options.flag("includeLate", False),
+        pushdown=options.flag("pushdown", False),
+    )
+    options.at_most_one("startingOffsets", "startingTimestamp")
+    options.at_most_one("endingOffsets", "endingTimestamp")
+    options.at_most_one("subscribe", "subscribePattern")
+    return chosen
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Check the options of a sink."""
+    options = _Options(given)
+    chosen = WriteOptions(
+        path=options.path(),
+        queue=options.text("queue"),
+        hold_late=options.choice("late", ("fail", "hold")) == "hold",
+        segment_size=options.count("segmentSize"),
+        writer_id=options.text("writerId"),
+        batch_id=options.count("batchId", smallest=0),
+        checkpoint=options.text("checkpointLocation"),
+    )
+    if (chosen.batch_id is None) != (chosen.writer_id is None) and chosen.checkpoint is None:
+        raise InvalidArgument("writerId and batchId belong together: give both, or none of them")
+    return chosen
+
+
+class _Options:
+    """Options by lower-case name, and how each kind of value is read."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in given.items()}
+        known = {**READING, **WRITING, "path": "path"}
+        for name in self._values:
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"did you mean {known[nearest[0]]}?" if nearest else _list_of(known)
+                raise InvalidArgument(f"there is no option {name!r}: {hint}")
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name.lower()) or None
+
+    def path(self) -> str:
+        path = self.text("path")
+        if path is None:
+            raise InvalidArgument("which directory? Give it to load(...), save(...) or start(...)")
+        return path.removeprefix("file://")
+
+    def at_most_one(self, first: str, second: str) -> None:
+        if first in self and second in self:
+            raise InvalidArgument(f"{first} and {second} exclude each other")
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise InvalidArgument(f"{name} must be true or false, not {text!r}")
+        return text.lower() == "true"
+
+    def count(self, name: str, *, smallest: int = 1) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if not text.isdecimal() or int(text) < smallest:
+            raise InvalidArgument(f"{name} must be a number from {smallest} on, not {text!r}")
+        return int(text)
+
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        for value in allowed:
+            if value.lower() == text.lower():
+                return value
+        raise InvalidArgument(f"{name} must be one of {', '.join(allowed)}, not {text!r}")
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+    def pattern(self, name: str) -> str | None:
+        text = self.text(name)
+        if text is not None:
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise InvalidArgument(
+                    f"{name} {text!r} is no regular expression: {error}"
+                ) from error
+        return text
+
+    def offsets(self, name: str) -> Offsets | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if text.lower() == "earliest":
+            return "earliest"
+        if text.lower() == "latest":
+            return "latest"
+        try:
+            return msgspec.convert(json.loads(text), dict[str, int])
+        except (ValueError, msgspec.ValidationError) as error:
+            raise InvalidArgument(
+                f'{name} must be earliest, latest or JSON like {{"queue": 42}}, not {text!r}'
+            ) from error
+
+    def moment_ns(self, name: str) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if text.isdecimal():
+            if int(text) < SMALLEST_LIKELY_NS:
+                raise InvalidArgument(f"{name} {text} is 1970: numbers are nanoseconds since then")
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"{name} must be nanoseconds since 1970 or ISO 8601, not {text!r}"
+            ) from error
+        if moment.tzinfo is None:
+            raise InvalidArgument(f"{name} {text!r} has no time zone; append Z for UTC")
+        whole = int(moment.replace(microsecond=0).timestamp())
+        return whole * 1_000_000_000 + moment.microsecond * 1000
+
+
+def _list_of(known: Mapping[str, str]) -> str:
+    return "known are " + ", ".join(sorted(known.values()))

@@ -1,0 +1,158 @@
+"""Which queues lie under a root, and where each of them begins and ends.
+
+A queue is read from its own directory and from its archive, if it has one: a directory that
+retention filled with ``YYYY/MM/DD``, each day of which can be opened like a queue. What begins where
+is always asked of the records; the control block may promise more than a power cut has left.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from aiochronicle.errors import NotAQueue, QueueNotFound
+from aiochronicle.queue import inspect
+from aiochronicle.reader import Reader, open_reader
+from aiochronicle.spark.options import ReadOptions
+
+__all__ = ["Source", "find_sources", "is_queue"]
+
+DEPTH_MAX = 4  # bus/venue/instrument/stream
+CONTROL, READY = "control.meta", "READY"
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue by the name it has under the root; at least one of its two places is there."""
+
+    name: str
+    live: str | None
+    archive: str | None
+
+    def parts(self) -> list[str]:
+        """Return the directories that make up the queue, oldest first."""
+        days = [] if self.archive is None else _days_of(Path(self.archive))
+        return [*map(str, days), *([] if self.live is None else [self.live])]
+
+    def earliest(self) -> int:
+        """Return the seq of the first message, or where the first one will be."""
+        for part in self.parts():
+            with open_reader(part, start="first", verify=False, on_corrupt="skip") as reader:
+                if (message := reader.poll()) is not None:
+                    return message.seq
+        return self.latest()
+
+    def latest(self) -> int:
+        """Return the seq behind the last message."""
+        for part in reversed(self.parts()):
+            with open_reader(part, start="first", verify=False, on_corrupt="skip") as reader:
+                if (end := end_of(reader)) > 0:
+                    return end
+        return 0
+
+    def at_time(self, moment_ns: int) -> int:
+        """Return the seq of the first message at or after this time; the end if there is none."""
+        day = datetime.fromtimestamp(moment_ns // 1_000_000_000, UTC).strftime("%Y/%m/%d")
+        for part in self.parts():
+            if part != self.live and part[-len(day) :] < day:
+                continue  # a segment is archived by the day of its newest message
+            with open_reader(part, start="first", verify=False, on_corrupt="skip") as reader:
+                reader.seek_time(moment_ns)
+                if (message := reader.poll()) is not None:
+                    return message.seq
+        return self.latest()
+
+
+def end_of(reader: Reader) -> int:
+    """Return the seq behind the last message of the reader's directory; 0 if it never had one."""
+    reader.seek_last()
+    if (proven := reader.statistics().next_seq) > 0:
+        return proven
+    # The newest segment is still empty, or another program wrote it.
+    noted = inspect(reader.path).next_seq
+    reader.seek(max(noted - 1, 0))
+    end = noted
+    for message in reader:
+        end = message.seq + 1
+    return end
+
+
+def is_queue(path: Path) -> bool:
+    """Tell whether there is a queue in this very directory."""
+    return (path / CONTROL).is_file()
+
+
+def find_sources(options: ReadOptions, *, ready_only: bool = False) -> dict[str, Source]:
+    """Find the queues that the options ask for; QueueNotFound if there are none.
+
+    ``ready_only`` leaves out those that have not announced themselves, and may be half made.
+    """
+    root = Path(os.path.abspath(options.path))
+    if not root.is_dir():
+        what = "there is no such directory" if not root.exists() else "is not a directory"
+        raise QueueNotFound(f"{what}; queues are looked for in it", path=str(root))
+    found = dict(_sources_under(root, options, ready_only))
+    missing = sorted(set(options.subscribe or ()) - set(found))
+    if missing and not ready_only:
+        there = ", ".join(sorted(found)) or "none at all"
+        raise QueueNotFound(f"no queue {', '.join(missing)}; there are {there}", path=str(root))
+    if not found and not ready_only:
+        wanted = options.subscribe_pattern
+        what = "no queue" if wanted is None else f"no queue whose name matches {wanted!r}"
+        raise QueueNotFound(f"there is {what} in or below it", path=str(root))
+    return found
+
+
+def _sources_under(
+    root: Path, options: ReadOptions, ready_only: bool
+) -> Iterator[tuple[str, Source]]:
+    archives = None if options.archive is None else Path(os.path.abspath(options.archive))
+    if archives is not None and not archives.is_dir():
+        raise NotAQueue("the archive is not a directory", path=str(archives))
+    for place in _walk(root, DEPTH_MAX):
+        name = place.name if place == root else place.relative_to(root).as_posix()
+        if not options.wants(name) or (ready_only and not (place / READY).is_file()):
+            continue
+        if not is_queue(place):
+            yield name, Source(name=name, live=None, archive=str(place))
+        else:
+            archive = None if archives is None else _archive_of(name, archives)
+            yield name, Source(name=name, live=str(place), archive=archive)
+
+
+def _archive_of(name: str, archives: Path) -> str | None:
+    """Find a queue's archive: named like it, or the only one there is."""
+    for place in (archives / name, archives):
+        if place.is_dir() and _days_of(place):
+            return str(place)
+    return None
+
+
+def _walk(directory: Path, levels: int) -> Iterator[Path]:
+    """Yield the directories that are queues or archives, not looking into them."""
+    if is_queue(directory) or _days_of(directory):
+        yield directory
+    elif levels > 0:
+        with os.scandir(directory) as entries:
+            children = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        for child in children:
+            if not child.startswith("."):
+                yield from _walk(directory / child, levels - 1)
+
+
+def _days_of(directory: Path) -> list[Path]:
+    """Return the days of an archive in order; none if it is not an archive."""
+    days: list[Path] = []
+    for year in _numbered(directory, r"\d{4}"):
+        for month in _numbered(year, r"\d\d"):
+            days += [day for day in _numbered(month, r"\d\d") if is_queue(day)]
+    return days
+
+
+def _numbered(directory: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(path for path in directory.iterdir() if re.fullmatch(pattern, path.name))
+    except (FileNotFoundError, NotADirectoryError):  # moved or removed since it was listed
+        return []

@@ -1,0 +1,79 @@
+"""A Spark session that is set up for queues."""
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from aiochronicle.spark.java import ensure_java
+from aiochronicle.spark.source import ChronicleSource
+
+__all__ = ["register", "session"]
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+_SETTINGS = {
+    PUSHDOWN: "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # A third less time per micro-batch than the default one.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.ui.showConsoleProgress": "false",
+}
+
+# On one machine: nothing listens to the outside, and a shuffle makes no 200 tiny files.
+_LOCAL_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": str(max(2, len(os.sched_getaffinity(0)))),
+}
+
+
+def session(
+    app_name: str = "aiochronicle",
+    *,
+    master: str | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return a Spark session in which ``format("chronicle")`` works, starting one if need be.
+
+    ``master`` is ``local[*]`` unless given, or chosen by spark-submit. ``config`` holds settings of
+    Spark's, which win over ours. Java is found or brought along (JavaNotFound says what to do if
+    it cannot be). Stop it with ``spark.stop()``.
+
+    >>> spark = session()  # doctest: +SKIP
+    >>> spark.read.format("chronicle").load("bus/md").count()  # doctest: +SKIP
+    """
+    under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not under_submit:
+        ensure_java()
+        master = master or "local[*]"
+    # Without it the workers are started with whatever `python3` the PATH has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = dict(_SETTINGS)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    if master is not None and master.startswith("local"):
+        settings |= _LOCAL_SETTINGS
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for name, value in {**settings, **(config or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("chronicle")`` known to a session of one's own, and allow option pushdown.
+
+    Where aiochronicle is installed, Spark finds the format by itself as well.
+
+    >>> register(spark)  # doctest: +SKIP
+    """
+    spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(ChronicleSource)

@@ -1,0 +1,28 @@
+"""Queues whose messages tell by their number what they should be."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiochronicle
+
+FIRST_NS = 1_700_000_000_000_000_000
+STEP_NS = 1_500  # messages do not lie on whole microseconds
+
+
+def fill(
+    path: Path,
+    rows: int,
+    *,
+    first: int = 0,
+    types: Sequence[int] = (0,),
+    segment_size: int = 1 << 20,
+    ready: bool = False,
+) -> None:
+    """Append messages whose number tells everything about them."""
+    with aiochronicle.open_writer(path, segment_size=segment_size, ready=ready) as writer:
+        for number in range(first, first + rows):
+            writer.append(
+                f"{path.name} {number}".encode(),
+                type_id=types[number % len(types)],
+                timestamp_ns=FIRST_NS + number * STEP_NS,
+            )

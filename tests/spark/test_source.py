@@ -1,0 +1,226 @@
+"""Queues as frames: what is in them, which of it, and what is said when that cannot be."""
+
+import operator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import col
+
+import aiochronicle
+from aiochronicle.spark.options import read_options
+from aiochronicle.spark.source import Snapshot
+
+from .filling import FIRST_NS, STEP_NS, fill
+
+
+def load(spark: SparkSession, path: Path, **options: str | int) -> DataFrame:
+    return spark.read.format("chronicle").options(**options).load(str(path))
+
+
+def seqs(frame: DataFrame) -> list[int]:
+    return sorted(row.seq for row in frame.select("seq").collect())
+
+
+def time_of(number: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+        microseconds=(FIRST_NS + number * STEP_NS) // 1000
+    )
+
+
+def test_every_message_of_every_queue_is_a_row(spark: SparkSession, root: Path) -> None:
+    fill(root / "binance", 3, types=(7, 8))
+    fill(root / "kraken", 2)
+    rows = load(spark, root).orderBy("source", "seq").collect()
+    assert rows[0] == Row(
+        source="binance",
+        seq=0,
+        timestamp_ns=FIRST_NS,
+        timestamp=time_of(0).replace(tzinfo=None),
+        type_id=7,
+        payload=bytearray(b"binance 0"),
+    )
+    assert [(row.source, row.seq, row.timestamp_ns, row.type_id) for row in rows[1:]] == [
+        ("binance", 1, FIRST_NS + STEP_NS, 8),
+        ("binance", 2, FIRST_NS + 2 * STEP_NS, 7),
+        ("kraken", 0, FIRST_NS, 0),
+        ("kraken", 1, FIRST_NS + STEP_NS, 0),
+    ]
+
+
+def test_a_single_queue_and_nested_ones_can_be_loaded(spark: SparkSession, root: Path) -> None:
+    (root / "md").mkdir()
+    fill(root / "md" / "binance", 3)
+    assert {row.source for row in load(spark, root).collect()} == {"md/binance"}
+    assert {row.source for row in load(spark, root / "md" / "binance").collect()} == {"binance"}
+
+
+def test_a_frame_is_a_snapshot_whatever_filter_is_used(spark: SparkSession, root: Path) -> None:
+    fill(root / "a", 10)
+    frame = load(spark, root)
+    fill(root / "a", 10, first=10)
+    assert seqs(frame) == list(range(10))
+    assert seqs(frame.where("seq >= 5")) == list(range(5, 10))
+    assert seqs(load(spark, root)) == list(range(20))
+
+
+def test_long_queues_are_cut_into_parts_that_cover_them(spark: SparkSession, root: Path) -> None:
+    fill(root / "a", 30_000)
+    frame = load(spark, root, minPartitions=7)
+    assert frame.rdd.getNumPartitions() == 7
+    assert seqs(frame) == list(range(30_000))
+
+
+def test_a_schema_of_some_columns_is_the_projection(spark: SparkSession, root: Path) -> None:
+    fill(root / "a", 4)
+    frame = spark.read.format("chronicle").schema("seq long, source string").load(str(root))
+    assert frame.orderBy("seq").collect()[-1] == Row(seq=3, source="a")
+
+
+FILTERS = [
+    ("seq = 7", {7}),
+    ("seq in (3, 9, 4)", {3, 4, 9}),
+    ("seq > 90 and seq <= 93", {91, 92, 93}),
+    ("seq < 2 or seq > 97", {0, 1, 98, 99}),
+    (
+        f"timestamp_ns >= {FIRST_NS + 20 * STEP_NS} and timestamp_ns < {FIRST_NS + 23 * STEP_NS}",
+        {20, 21, 22},
+    ),
+    (f"timestamp_ns > {FIRST_NS + 98 * STEP_NS}", {99}),
+    (f"timestamp_ns = {FIRST_NS + 50 * STEP_NS}", {50}),
+    ("type_id = 2 and seq < 6", {2, 5}),
+    ("type_id in (0, 2) and seq < 4", {0, 2, 3}),
+    ("source = 'b' and seq < 2", set()),
+    ("source like 'a%' and seq < 2", {0, 1}),
+    ("source is not null and seq < 1", {0}),
+    ("not (seq > 1)", {0, 1}),
+    ("type_id > 5", set()),
+    ("seq = 3 and seq = 4", set()),
+]
+
+
+def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, root: Path) -> None:
+    fill(root / "a", 100, types=(0, 1, 2))
+    plain = load(spark, root)
+    for condition, expected in FILTERS:
+        pushed = load(spark, root, pushdown="true")
+        assert (condition, set(seqs(pushed.where(condition)))) == (condition, expected)
+    every_condition = " or ".join(f"({condition})" for condition, _ in FILTERS)
+    everything = set().union(*(expected for _, expected in FILTERS))
+    assert set(seqs(plain.where(every_condition))) == everything
+
+
+def test_filters_on_microseconds_see_the_nanoseconds_behind_them(
+    spark: SparkSession, root: Path
+) -> None:
+    fill(root / "a", 100)
+    rows = load(spark, root).collect()
+    moment = time_of(51)  # in the middle of it
+    for condition, compare in (
+        (col("timestamp") >= moment, operator.ge),
+        (col("timestamp") > moment, operator.gt),
+        (col("timestamp") < moment, operator.lt),
+        (col("timestamp") <= moment, operator.le),
+        (col("timestamp") == moment, operator.eq),
+    ):
+        wanted = [row.seq for row in rows if compare(row.timestamp.replace(tzinfo=UTC), moment)]
+        assert seqs(load(spark, root, pushdown="true").where(condition)) == wanted
+
+
+def test_one_frame_can_be_filtered_in_several_ways(spark: SparkSession, root: Path) -> None:
+    """Not so with pushdown, in Spark up to 4.3: see ChronicleSource."""
+    fill(root / "a", 100)
+    frame = load(spark, root)
+    assert seqs(frame.where("seq = 7").union(frame.where("seq = 9"))) == [7, 9]
+    assert frame.count() == 100
+
+
+def test_a_pushed_time_range_does_not_read_the_rest(spark: SparkSession, root: Path) -> None:
+    """The first segment is unreadable: only a query that does not need it succeeds."""
+    fill(root / "a", 30_000)
+    with (root / "a" / "000000000.q").open("r+b") as segment:
+        segment.seek(4096)
+        segment.write(b"\xff" * 4096)
+    late = load(spark, root, pushdown="true").where(
+        f"timestamp_ns >= {FIRST_NS + 29_000 * STEP_NS}"
+    )
+    assert late.count() == 1_000
+    with pytest.raises(PySparkException, match=r"000000000.q at offset 4\d\d\d: .*on_corrupt"):
+        load(spark, root).count()
+
+
+def test_offsets_and_times_bound_what_is_read(spark: SparkSession, root: Path) -> None:
+    fill(root / "a", 100)
+    fill(root / "b", 50)
+    assert seqs(load(spark, root, startingOffsets='{"a": 97, "b": -1}')) == [97, 98, 99]
+    frame = load(spark, root, endingOffsets='{"a": 2, "b": -2}', startingOffsets="earliest")
+    assert seqs(frame) == [0, 1]
+    moment = (FIRST_NS + 98 * STEP_NS, FIRST_NS + 99 * STEP_NS)
+    frame = load(spark, root, startingTimestamp=moment[0], endingTimestamp=moment[1])
+    assert seqs(frame) == [98]
+    later = time_of(99) + timedelta(hours=1)
+    assert seqs(load(spark, root, startingTimestamp=later.isoformat())) == []
+    assert seqs(load(spark, root, endingOffsets='{"a": 5000, "b": 0}')) == list(range(100))
+
+
+def test_queues_are_chosen_by_name_and_by_pattern(spark: SparkSession, root: Path) -> None:
+    for name in ("a1", "a2", "b1"):
+        fill(root / name, 1)
+    by_name = load(spark, root, subscribe="a1, b1")
+    assert {row.source for row in by_name.collect()} == {"a1", "b1"}
+    by_pattern = load(spark, root, SUBSCRIBEPATTERN="a.")
+    assert {row.source for row in by_pattern.collect()} == {"a1", "a2"}
+
+
+WRONG = [
+    ({"startingOfsets": "earliest"}, "did you mean startingOffsets"),
+    ({"startingOffsets": "first"}, "must be earliest, latest or JSON"),
+    ({"startingOffsets": '{"b": 1}'}, "startingOffsets names b, but the queues are a"),
+    ({"startingOffsets": '{"a": -3}'}, "must be a seq, -1 or -2, not -3"),
+    ({"startingTimestamp": "1700000000000"}, "numbers are nanoseconds"),
+    ({"startingTimestamp": "2026-01-01T00:00:00"}, "has no time zone"),
+    ({"startingTimestamp": "yesterday"}, "ISO 8601"),
+    ({"startingTimestamp": "2026-01-01T00:00:00Z", "startingOffsets": "latest"}, "exclude each"),
+    ({"subscribe": "a,c"}, "no queue c; there are a"),
+    ({"subscribePattern": "x.*"}, "no queue whose name matches 'x.*'"),
+    ({"subscribePattern": "("}, "is no regular expression"),
+    ({"failOnDataLoss": "maybe"}, "must be true or false"),
+    ({"minPartitions": "0"}, "must be a number from 1 on"),
+    ({"on_corrupt": "explode"}, "must be one of raise, skip"),
+    ({"archive": "/nowhere"}, "the archive is not a directory"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(options) for options, _ in WRONG])
+def test_wrong_options_say_what_is_wrong(root: Path, options: dict[str, str], message: str) -> None:
+    fill(root / "a", 1)
+    with pytest.raises(aiochronicle.ChronicleError) as raised:
+        Snapshot(read_options({"path": str(root), **options}))
+    assert message in str(raised.value)
+
+
+def test_spark_reports_what_is_wrong(spark: SparkSession, root: Path) -> None:
+    fill(root / "a", 1)
+    with pytest.raises(PySparkException, match="did you mean startingOffsets"):
+        load(spark, root, startingOfsets="earliest")
+
+
+def test_a_root_without_queues_is_told(spark: SparkSession, root: Path) -> None:
+    with pytest.raises(PySparkException, match="there is no queue in or below it"):
+        load(spark, root).count()
+    with pytest.raises(PySparkException, match="there is no such directory"):
+        load(spark, root / "missing").count()
+
+
+def test_an_unknown_column_is_told(spark: SparkSession, root: Path) -> None:
+    fill(root / "a", 1)
+    for schema, message in (("price double", "no column 'price'"), ("seq int", "seq is bigint")):
+        with pytest.raises(PySparkException, match=message):
+            spark.read.format("chronicle").schema(schema).load(str(root)).count()
+
+
+def test_an_empty_queue_has_no_rows(spark: SparkSession, root: Path) -> None:
+    aiochronicle.open_writer(root / "empty", segment_size=1 << 20).close()
+    assert load(spark, root).count() == 0
