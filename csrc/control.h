@@ -45,7 +45,7 @@ typedef struct ac_control {
     ac_clean_t clean;          /* * how the last writer left the queue */
     uint64_t signalling_epoch; /* * the last writer that wakes sleepers by their eventfds */
     uint64_t removing;         /* * retention removed the segments before it, or is about to */
-    uint8_t spare0[8];
+    uint64_t reader_ttl_ns;    /* * how old a heartbeat may get; 0 = nobody cares */
     /* 128: changes at a roll */
     uint32_t segment_gen;
     uint32_t current_segment;

@@ -340,6 +340,20 @@ int ac_os_flock(int fd) {
     return rc;
 }
 
+int ac_os_claim(int fd) {
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int rc;
+    CALL(rc, AC_CALL_LOCK, NULL, fd, 0, 0, fcntl(fd, F_OFD_SETLK, &whole));
+    return rc;
+}
+
+int ac_os_claimed(int fd) {
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int rc;
+    CALL(rc, AC_CALL_LOCK, NULL, fd, 0, 0, fcntl(fd, F_OFD_GETLK, &whole));
+    return rc < 0 ? rc : whole.l_type != F_UNLCK;
+}
+
 int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *context) {
     int rc;
     /* A fresh open, so that the caller's directory offset is not shared. */

@@ -79,6 +79,10 @@ void ac_os_unpopulate(void *base, uint64_t from, uint64_t to);
 int ac_os_memlock(void *base, uint64_t length);
 
 int ac_os_flock(int fd); /* exclusive, -EWOULDBLOCK if held */
+/* A lock that can be asked about without being taken: flock has no such question. Held by the open file,
+ * like flock's, and independent of it. */
+int ac_os_claim(int fd);   /* -EAGAIN if claimed */
+int ac_os_claimed(int fd); /* 1 = by somebody else's open file, 0 = by nobody */
 
 /* Calls `visit` with each entry's name; stops when it returns non-zero and returns that. */
 int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *context);

@@ -82,6 +82,10 @@ static int load(ac_position_t *position, int fd, const char *path, ac_error_t *e
     if (rc == -EWOULDBLOCK)
         return ac_fail(err, AC_E_READER_BUSY, 0, path, 0,
                        "another live reader uses this name; choose another, or close that one");
+    if (rc == 0) {
+        rc = ac_os_claim(fd); /* shows writers that the reader lives */
+        if (rc < 0) ac_lock_release(&position->lock);
+    }
     if (rc < 0) return ac_fail_os(err, rc, path, "cannot lock");
     position->map = ac_map_new(fd, AC_POSITION_SIZE, 1, &error);
     /* A mapping keeps the lock's open file alive: a child must not have it. */
@@ -202,15 +206,15 @@ static int visit_file(void *context, const char *file) {
     int fd = ac_file_open(each->dir, each->readers_fd, file, O_RDONLY, &info, &err);
     if (fd == AC_E_NOT_FOUND || fd == AC_E_NOT_A_QUEUE) return 0; /* gone, or not a position */
     if (fd < 0) return -err.sys_errno; /* a reader that cannot be seen must not be forgotten */
-    int got, found = -1;
+    int got, found = -1, held = ac_os_claimed(fd);
     for (int tries = 0; tries < DECODE_TRIES && found < 0; tries++) {
         got = ac_os_read_at(fd, bytes, sizeof bytes, 0);
         if (got != AC_POSITION_SIZE) break;
         found = ac_position_decode(bytes, &slot); /* -1 also if it was stored to twice meanwhile */
     }
     ac_os_close(fd);
-    if (found >= 0) each->visit(each->context, name, &slot);
-    return got < 0 ? got : 0;
+    if (found >= 0 && held >= 0) each->visit(each->context, name, &slot, held);
+    return got < 0 ? got : held < 0 ? held : 0;
 }
 
 int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,

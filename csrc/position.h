@@ -28,6 +28,10 @@ typedef struct ac_slot {
 
 _Static_assert(sizeof(ac_slot_t) == 40, "reader slot");
 
+/* How often a reader says that it lives, at least and at most. */
+#define AC_HEARTBEAT_MIN_NS 1000000000ull
+#define AC_HEARTBEAT_MAX_NS 10000000000ull
+
 typedef struct ac_position {
     ac_map_t *map;
     ac_lock_t lock;
@@ -53,8 +57,10 @@ void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns);
 int ac_position_sync(ac_position_t *position);
 void ac_position_close(ac_position_t *position);
 
-/* Calls `visit` for every reader of the queue whose file can be decoded. */
-typedef void (*ac_position_visit_t)(void *context, const char *name, const ac_slot_t *slot);
+/* Calls `visit` for every reader of the queue whose file can be decoded; `held`: a live process has it
+ * open. */
+typedef void (*ac_position_visit_t)(void *context, const char *name, const ac_slot_t *slot,
+                                    int held);
 int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
                      void *context, ac_error_t *err);
 

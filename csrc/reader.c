@@ -11,8 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WINDOW = 256 << 10 };
-#define HEARTBEAT_NS 1000000000u
+enum { WINDOW = 256 << 10, BEATS_PER_TTL = 4 };
 
 void ac_reader_defaults(ac_reader_config_t *config) {
     memset(config, 0, sizeof *config);
@@ -468,10 +467,21 @@ int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset
 
 /* ---- opening and closing ---- */
 
+/* As rarely as the writer's reader_ttl allows; other programs' writers do not say what theirs is. */
+static uint64_t heartbeat_interval_ns(const ac_control_t *control) {
+    uint64_t epoch = ac_load_relaxed_u64(&control->writer_epoch);
+    uint64_t interval_ns = ac_load_relaxed_u64(&control->reader_ttl_ns) / BEATS_PER_TTL;
+    if (epoch != ac_load_relaxed_u64(&control->signalling_epoch)) return AC_HEARTBEAT_MIN_NS;
+    if (interval_ns == 0 || interval_ns > AC_HEARTBEAT_MAX_NS) return AC_HEARTBEAT_MAX_NS;
+    return interval_ns < AC_HEARTBEAT_MIN_NS ? AC_HEARTBEAT_MIN_NS : interval_ns;
+}
+
+/* All readers of a process beat at the same moments, so that an idle one wakes up once for all of them. */
 static uint64_t heartbeat(ac_task_t *task, uint64_t now_ns) {
     ac_reader_t *reader = (ac_reader_t *)(void *)((char *)task - offsetof(ac_reader_t, task));
+    uint64_t interval_ns = heartbeat_interval_ns(reader->control);
     ac_position_heartbeat(&reader->position, ac_os_now_ns());
-    return now_ns + HEARTBEAT_NS;
+    return (now_ns / interval_ns + 1) * interval_ns;
 }
 
 static void on_fork(ac_task_t *task) {

@@ -419,10 +419,11 @@ typedef struct beyond {
     int found;
 } beyond_t;
 
-static void look_beyond(void *context, const char *name, const ac_slot_t *slot) {
+static void look_beyond(void *context, const char *name, const ac_slot_t *slot, int held) {
     beyond_t *beyond = context;
     uint32_t segment = beyond->end->map->segment;
     (void)name;
+    (void)held;
     if (slot->segment > segment || (slot->segment == segment && slot->offset > beyond->end->offset))
         beyond->found = 1;
 }

@@ -20,13 +20,23 @@ typedef struct survey {
     ac_slowest_t *out;
 } survey_t;
 
-static void survey_reader(void *context, const char *name, const ac_slot_t *slot) {
+/* By its heartbeat; but readers beat as often as the writer wants, and one that has slept since before this
+ * writer came cannot know. Until its next beat, that it has its position open will do. */
+static int is_live(const survey_t *survey, const ac_slot_t *slot, int held) {
+    const ac_writer_config_t *config = survey->config;
+    uint64_t beat_ns = slot->heartbeat_ns;
+    uint64_t age_ns = survey->now_ns > beat_ns ? survey->now_ns - beat_ns : 0;
+    if (age_ns <= config->reader_ttl_ns) return 1;
+    return held && beat_ns < config->opened_ns &&
+           survey->now_ns < config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
+}
+
+static void survey_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
     survey_t *survey = context;
     ac_slowest_t *out = survey->out;
     (void)name;
     out->registered++;
-    uint64_t age = survey->now_ns > slot->heartbeat_ns ? survey->now_ns - slot->heartbeat_ns : 0;
-    if (age > survey->config->reader_ttl_ns || slot->segment > survey->head_segment) return;
+    if (!is_live(survey, slot, held) || slot->segment > survey->head_segment) return;
     if (slot->offset > survey->segment_size) return; /* not a position */
     uint64_t lag = (survey->head_segment - slot->segment) * survey->segment_size +
                    survey->head_offset - slot->offset;

@@ -146,6 +146,10 @@ static void announce(ac_writer_t *writer, uint64_t epoch) {
     ac_store_relaxed_u64(&control->last_timestamp_ns, writer->last_timestamp_ns);
     ac_store_relaxed_u64(&control->last_record, writer->last_record);
     ac_store_relaxed_u64(&control->writer_heartbeat_ns, ac_os_now_ns());
+    const ac_writer_config_t *config = &writer->config;
+    int watched = config->retention || config->capacity_bytes;
+    ac_store_relaxed_u64(&control->reader_ttl_ns, watched ? config->reader_ttl_ns : 0);
+    writer->config.opened_ns = ac_os_now_ns();
     ac_store_relaxed_u64(&control->parked,
                          0); /* the sleepers of a dead writer; they will be told */
     ac_fetch_add_seq_cst_u32(&control->notify_seq, 1);

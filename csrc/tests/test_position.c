@@ -3,6 +3,8 @@
 #include "queue.h"
 
 #include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 static ac_directory_t dir;
 static ac_error_t err;
@@ -147,6 +149,27 @@ TEST(a_position_that_cannot_be_made_leaves_nothing_behind) {
     ac_os_close(fd);
 }
 
+static void note_held(void *context, const char *name, const ac_slot_t *slot, int held) {
+    (void)name;
+    (void)slot;
+    *(int *)context = held;
+}
+
+TEST(it_can_be_seen_whether_a_position_is_open) {
+    int fd = open_directory(), held = -1;
+    CHECK_OK(open_position(fd, "r"), err);
+    CHECK_OK(ac_position_each(&dir, fd, note_held, &held, &err), err);
+    CHECK_EQUAL(held, 1);
+    pid_t child = fork();
+    if (child == 0) pause(); /* has no part in it */
+    ac_position_close(&position);
+    CHECK_OK(ac_position_each(&dir, fd, note_held, &held, &err), err);
+    CHECK_EQUAL(held, 0);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    ac_os_close(fd);
+}
+
 static uint32_t stop;
 static uint64_t visits;
 
@@ -157,8 +180,9 @@ static void *store(void *unused) {
     return NULL;
 }
 
-static void visit(void *context, const char *name, const ac_slot_t *slot) {
+static void visit(void *context, const char *name, const ac_slot_t *slot, int held) {
     CHECK(strcmp(name, "r") == 0);
+    CHECK(held);
     CHECK_EQUAL(slot->offset, slot->segment == 3 && slot->offset == 64 ? 64 : slot->segment * 64);
     ++*(uint64_t *)context;
 }

@@ -124,6 +124,44 @@ TEST(a_reader_that_is_silent_too_long_or_too_far_behind_is_not_waited_for) {
     close_writer(writer);
 }
 
+TEST(a_reader_that_could_not_know_how_often_to_beat_is_live_while_it_is_open) {
+    ac_writer_config_t config = retaining();
+    config.reader_ttl_ns = 60000000000u;
+    ac_directory_t dir;
+    ac_position_t position;
+    uint64_t lag, live;
+    int created;
+    ac_writer_free(fill(&config));
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    leave_position("sleeper.meta", 0, 64, 61000000000u);
+    CHECK_OK(ac_directory_init(&dir, check_path("queue"), 0600, 0, &err), err);
+    int fd = ac_directory_open(&dir, &err);
+    CHECK_OK(ac_position_open(&position, &dir, fd, "sleeper", 0, 64, &created, &err), err);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    CHECK_EQUAL(writer->control->reader_ttl_ns, config.reader_ttl_ns);
+    CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
+    CHECK_EQUAL(live, 1);
+    CHECK_EQUAL(retain(writer), 0);
+    /* One that has beaten since knows, … */
+    ac_position_heartbeat(&position, writer->config.opened_ns);
+    writer->config.reader_ttl_ns = 0;
+    CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
+    CHECK_EQUAL(live, 0);
+    /* … and so would one that was not stopped all the time. */
+    ac_position_heartbeat(&position, 1);
+    CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
+    CHECK_EQUAL(live, 1);
+    writer->config.opened_ns -= 2 * AC_HEARTBEAT_MAX_NS;
+    CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
+    CHECK_EQUAL(live, 0);
+    writer->config.opened_ns += 2 * AC_HEARTBEAT_MAX_NS;
+    ac_position_close(&position);
+    CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
+    CHECK_EQUAL(live, 0);
+    ac_os_close(fd);
+    close_writer(writer);
+}
+
 TEST_IN_MEMORY(impossible_positions_are_not_readers) {
     ac_writer_config_t config = retaining();
     config.max_reader_lag = 0;

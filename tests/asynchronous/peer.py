@@ -102,10 +102,11 @@ def _switches() -> int:
 
 
 def idle(path: str, readers: str, seconds: str, loop_name: str) -> None:
-    """Parks readers; says the CPU seconds and context switches of so much time."""
+    """Parks readers, named and anonymous; says the CPU seconds and context switches of that time."""
 
     async def main() -> None:
-        queues = [aiochronicle.open_reader(path) for _ in range(int(readers))]
+        names = [None if number % 2 else f"idle{number}" for number in range(int(readers))]
+        queues = [aiochronicle.open_reader(path, name) for name in names]
         tasks = [asyncio.ensure_future(queue.next()) for queue in queues]
         while not all(queue.attended for queue in queues):
             await asyncio.sleep(0.01)
