@@ -12,6 +12,7 @@ if importlib.util.find_spec("pyspark") is None:
         'aiochronicle.spark needs PySpark: pip install "aiochronicle[spark]"', name="pyspark"
     )
 
+from aiochronicle.spark.scan import scan
 from aiochronicle.spark.session import register, session
 
-__all__ = ["register", "session"]
+__all__ = ["register", "scan", "session"]

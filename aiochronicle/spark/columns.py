@@ -1,11 +1,8 @@
 """The columns of a frame: which there are, and bringing what the engine gives into their shape."""
 
-# The stubs of pyarrow leave much untyped.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
+from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
@@ -19,9 +16,12 @@ from pyspark.sql.types import (
 )
 
 from aiochronicle.errors import InvalidArgument
+from aiochronicle.spark.arrow import Batch, Column, pa, pc
 from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.queues import Source
+from aiochronicle.spark.typed import CORRUPT, TypedDecoder, find_type, typed_fields
 
-__all__ = ["Shape", "raw_schema"]
+__all__ = ["Shape", "check_schema", "frame_schema"]
 
 _CAUSE = StructType(
     [StructField("queue_id", LongType(), False), StructField("seq", LongType(), False)]
@@ -39,58 +39,100 @@ _RAW = {
 }
 
 
-def raw_schema(options: ReadOptions) -> StructType:
-    """Return the columns of a frame of messages that are not decoded."""
-    wanted = dict(_RAW)
+def known_columns(options: ReadOptions, sources: Mapping[str, Source]) -> dict[str, StructField]:
+    """Return every column that a frame over these queues may have, by name."""
+    if options.type is None:
+        return dict(_RAW)
+    fields = typed_fields(sources, options.type, tuple(_RAW))
+    return {**_RAW, **{field.name: field for field in fields.values()}, CORRUPT.name: CORRUPT}
+
+
+def frame_schema(options: ReadOptions, sources: Mapping[str, Source]) -> StructType:
+    """Return the columns of a frame for which none were chosen."""
+    wanted = known_columns(options, sources)
     if not options.include_late:
         del wanted["late"]
     if not options.include_cause:
         del wanted["cause"]
+    if not options.permissive:
+        wanted.pop(CORRUPT.name, None)
     return StructType(list(wanted.values()))
 
 
+def check_schema(schema: StructType, options: ReadOptions, sources: Mapping[str, Source]) -> None:
+    """Raise InvalidArgument if a chosen column is not there, or of another type."""
+    known = known_columns(options, sources)
+    for field in schema.fields:
+        column = known.get(field.name)
+        if column is None:
+            hint = "" if options.type else "; option type adds the fields of a message"
+            raise InvalidArgument(
+                f"there is no column {field.name!r}: choose from {', '.join(known)}{hint}"
+            )
+        if column.dataType != field.dataType and not isinstance(column.dataType, StructType):
+            raise InvalidArgument(
+                f"column {field.name} is {column.dataType.simpleString()},"
+                f" not {field.dataType.simpleString()}"
+            )
+
+
 class Shape:
-    """What a frame's schema asks for, checked, and how batches are made to fit it."""
+    """Brings batches of one queue into the shape of a frame's schema."""
 
-    def __init__(self, schema: StructType) -> None:
-        for field in schema.fields:
-            _check(field)
-        self._target = to_arrow_schema(schema, timezone="UTC")
-        named = [field.name for field in schema.fields]
-        # seq shows gaps; the name of the queue is ours to put in.
-        self.columns = list(dict.fromkeys([*(n for n in named if n != "source"), "seq"]))
-        self._names: dict[str, pa.Array[Any]] = {}
+    def __init__(self, schema: StructType, options: ReadOptions, source: Source) -> None:
+        self._target: Any = to_arrow_schema(schema, timezone="UTC")
+        self._source = source
+        self._names: Column = pa.array([], pa.utf8())
+        self._typed: dict[str, str] = {}  # column -> field
+        self._decoder = None if options.type is None else self._prepare_decoding(options)
+        # Another queue of the frame has the type, this one does not.
+        self.is_empty = options.type is not None and self._decoder is None
+        raw = [name for name in self._target.names if name in _RAW and name != "source"]
+        needed = ["seq"] if self._decoder is None else ["seq", "type_id", "payload"]
+        # seq shows gaps, whatever the schema; the name of the queue is ours to put in.
+        self.columns = list(dict.fromkeys([*raw, *needed]))
 
-    def fit(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
-        """Return the batch with exactly the columns of the schema."""
-        arrays = [
-            self._name_column(source, batch.num_rows)
-            if field.name == "source"
-            else _as_type(batch.column(field.name), field.type)
-            for field in self._target
-        ]
+    def _prepare_decoding(self, options: ReadOptions) -> TypedDecoder | None:
+        name = options.type or ""
+        entry = find_type(self._source, name)
+        if entry is None:
+            return None
+        fields = typed_fields({self._source.name: self._source}, name, tuple(_RAW))
+        renamed = {column.name: field for field, column in fields.items()}
+        columns: list[str] = self._target.names
+        self._typed = {
+            column: renamed.get(column, column)
+            for column in columns
+            if column not in _RAW and column != CORRUPT.name
+        }
+        wanted = {field: self._target.field(name).type for name, field in self._typed.items()}
+        return TypedDecoder(entry, wanted, permissive=options.permissive)
+
+    def fit(self, batch: Batch) -> Batch:
+        """Return the batch with exactly the columns of the schema, and the rows of its type."""
+        decoded: dict[str, Any] = {}
+        trouble: Any = None
+        if self._decoder is not None:
+            of_type = pc.equal(batch.column("type_id"), self._decoder.type_id)
+            if of_type.true_count < batch.num_rows:
+                batch = batch.filter(of_type)
+            decoded, trouble = self._decoder.decode(
+                batch.column("payload"), batch.column("seq"), self._source.place
+            )
+        arrays = [self._column(field, batch, decoded, trouble) for field in self._target]
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
 
-    def _name_column(self, source: str, rows: int) -> "pa.Array[Any]":
-        made = self._names.get(source)
-        if made is None or len(made) < rows:
-            made = self._names[source] = pa.repeat(pa.scalar(source, pa.utf8()), rows)
-        return made.slice(0, rows)
+    def _column(self, field: Any, batch: Batch, decoded: dict[str, Any], trouble: Any) -> Column:
+        if field.name == "source":
+            return self._name_column(batch.num_rows)
+        if field.name in self._typed:
+            return decoded[self._typed[field.name]]
+        if field.name == CORRUPT.name and self._decoder is not None:
+            return pa.nulls(batch.num_rows, pa.utf8()) if trouble is None else trouble
+        column = batch.column(field.name)
+        return column if column.type == field.type else column.cast(field.type)
 
-
-def _as_type(column: "pa.Array[Any]", wanted: pa.DataType) -> "pa.Array[Any]":
-    return column if column.type == wanted else column.cast(wanted)
-
-
-def _check(field: StructField) -> None:
-    known = _RAW.get(field.name)
-    if known is None:
-        raise InvalidArgument(
-            f"there is no column {field.name!r}: choose from {', '.join(_RAW)}, or give"
-            " option type to have the fields of a message"
-        )
-    if known.dataType != field.dataType and not isinstance(known.dataType, StructType):
-        raise InvalidArgument(
-            f"column {field.name} is {known.dataType.simpleString()},"
-            f" not {field.dataType.simpleString()}"
-        )
+    def _name_column(self, rows: int) -> Column:
+        if len(self._names) < rows:
+            self._names = pa.repeat(pa.scalar(self._source.name, pa.utf8()), rows)
+        return self._names.slice(0, rows)

@@ -5,16 +5,11 @@ by batch. Spark evaluates every filter once more, so a filter may always be unde
 than it is meant, and never more narrowly.
 """
 
-# The stubs of pyarrow leave much untyped.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
@@ -29,6 +24,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from aiochronicle.spark.arrow import Batch, pa, pc
 from aiochronicle.spark.queues import Source
 
 __all__ = ["Narrowing", "narrow"]
@@ -68,7 +64,7 @@ class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
             end = min(end, source.at_time(self.time_ns.end))
         return start, end
 
-    def sift(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def sift(self, batch: Batch) -> Batch:
         """Drop the rows of other types; ``type_id`` must be a column if types are filtered."""
         if self.types is None:
             return batch

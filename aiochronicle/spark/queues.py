@@ -31,6 +31,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     live: str | None
     archive: str | None
 
+    @property
+    def place(self) -> str:
+        """Where it is, for messages to people."""
+        return self.live or self.archive or self.name
+
     def parts(self) -> list[str]:
         """Return the directories that make up the queue, oldest first."""
         days = [] if self.archive is None else _days_of(Path(self.archive))

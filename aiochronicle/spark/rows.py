@@ -5,17 +5,13 @@ messages that are gone: corrupt ones that were stepped over, or segments that re
 under the running query. A segment that was moved to the archive meanwhile is found there.
 """
 
-# The stubs of pyarrow leave much untyped.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-import pyarrow as pa
-
 from aiochronicle.errors import PositionLost, QueueGone, QueueNotFound
 from aiochronicle.slices import Queue
+from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
 
@@ -24,9 +20,7 @@ __all__ = ["read_range"]
 _log = logging.getLogger(__name__)
 
 
-def read_range(
-    part: Range, columns: Sequence[str], options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
+def read_range(part: Range, columns: Sequence[str], options: ReadOptions) -> Iterator[Batch]:
     """Yield the messages of the range; ``seq`` must be among the columns.
 
     What is missing is an error (PositionLost), or is left out and told in the log, as
@@ -51,7 +45,7 @@ def read_range(
 
 def _everywhere(
     part: Range, start: int, columns: Sequence[str], options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[Batch]:
     """Read on from ``start`` in each directory of the queue, oldest first."""
     for directory in part.source.parts():
         try:
@@ -67,7 +61,7 @@ def _everywhere(
 def _account_for(part: Range, first: int, end: int, options: ReadOptions) -> None:
     """Decide about the messages from ``first`` to before ``end``, which are not there."""
     what = f"messages {first} to {end - 1} of {part.source.name}"
-    place = part.source.live or part.source.archive
+    place = part.source.place
     if options.skip_corrupt and first >= part.source.earliest():
         _log.warning("%s: stepped over %d corrupt messages: %s", place, end - first, what)
     elif options.fail_on_data_loss:
@@ -82,7 +76,7 @@ def _account_for(part: Range, first: int, end: int, options: ReadOptions) -> Non
 
 def _batches(
     directory: str, start: int, end: int, columns: Sequence[str], options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[Batch]:
     on_corrupt: Literal["raise", "skip"] = "skip" if options.skip_corrupt else "raise"
     with Queue(directory, verify=options.verify, on_corrupt=on_corrupt) as queue:
         yield from queue.slice(start, end).batches(columns=columns)

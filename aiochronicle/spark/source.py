@@ -8,13 +8,13 @@ in others, so everything that is decided travels with the objects.
 import contextlib
 from collections.abc import Iterable, Iterator, MutableMapping
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from aiochronicle.errors import QueueNotFound
 from aiochronicle.spark import offsets
-from aiochronicle.spark.columns import Shape, raw_schema
+from aiochronicle.spark.arrow import Batch
+from aiochronicle.spark.columns import Shape, check_schema, frame_schema
 from aiochronicle.spark.filters import Narrowing, narrow
 from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.plan import Range, plan
@@ -63,7 +63,9 @@ class ChronicleSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns."""
-        return raw_schema(read_options(self.options))
+        options = read_options(self.options)
+        sources = {} if self.snapshot is None else self.snapshot.sources
+        return frame_schema(options, sources or find_sources(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and reads a frame."""
@@ -80,7 +82,7 @@ class Reader(DataSourceReader):
         self._schema = schema
         self._snapshot = snapshot
         self._narrowing = Narrowing()
-        Shape(schema)  # what is wrong with it is told before anything runs
+        check_schema(schema, options, snapshot.sources)
 
     def partitions(self) -> list[InputPartition]:
         """Cut the snapshot into what tasks read."""
@@ -96,7 +98,7 @@ class Reader(DataSourceReader):
         parts = plan(sources, start, end, partitions_min=self._options.partitions_min)
         return [RangePartition(part) for part in parts]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
         """Yield the rows of one part."""
         # With nothing to read Spark makes up a partition of its own.
         if isinstance(partition, RangePartition):
@@ -118,13 +120,15 @@ class PushdownReader(Reader):
 
 def read_part(
     part: Range, schema: StructType, options: ReadOptions, narrowing: Narrowing
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[Batch]:
     """Yield the rows of a range in the shape of the schema."""
-    shape = Shape(schema)
+    shape = Shape(schema, options, part.source)
+    if shape.is_empty:
+        return
     columns = shape.columns
     if narrowing.types is not None and "type_id" not in columns:
         columns = [*columns, "type_id"]
     for batch in read_range(part, columns, options):
-        sifted = narrowing.sift(batch)
-        if sifted.num_rows:
-            yield shape.fit(sifted, part.source.name)
+        fitting = shape.fit(narrowing.sift(batch))
+        if fitting.num_rows:
+            yield fitting
