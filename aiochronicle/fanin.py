@@ -13,6 +13,7 @@ from aiochronicle import _hot
 from aiochronicle._batches import Batches
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle._closing import Closing
+from aiochronicle._dispatch import Dispatching
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.reader import Lag, Reader
 
@@ -63,7 +64,7 @@ class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @_hot.own_methods
-class FanIn(_hot.FanIn, Closing):
+class FanIn(_hot.FanIn, Dispatching, Closing):
     """Merges readers by (timestamp, source id); sources come and go while it runs.
 
     ``order="available"`` gives the oldest of what is there now. ``order="strict"`` gives a

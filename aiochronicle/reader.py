@@ -19,6 +19,7 @@ from aiochronicle import _hot
 from aiochronicle._batches import Batches
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
+from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import Codec, T
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
@@ -216,7 +217,7 @@ def open_reader(
 
 
 @_hot.own_methods
-class Reader(_hot.Reader[T], Closing):
+class Reader(_hot.Reader[T], Dispatching, Closing):
     """Reads one queue. Made by open_reader; a context manager both ways.
 
     ``for message in reader`` gives what is there now and stops; iterate again for what came since.
@@ -244,6 +245,7 @@ class Reader(_hot.Reader[T], Closing):
             address, source, queue_id, commit_every, burst, spin_ns, poll_max_ns, decoders
         )
         self._name = name
+        self._decoders = decoders
         self._spin_ns = spin_ns
 
     @property
@@ -259,6 +261,9 @@ class Reader(_hot.Reader[T], Closing):
     def name(self) -> str | None:
         """Name under which the position is kept; None for an anonymous reader."""
         return self._name
+
+    def _decodes_to(self, type: type[Any]) -> bool:
+        return self._decoders.may_give(type)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until there is something to read; False if ``timeout`` seconds passed.

@@ -361,6 +361,10 @@ class Decoders:
             self._codecs.setdefault(0, next(iter(registry)).codec)
         self._bound = stamp
 
+    def may_give(self, type: type[Any]) -> bool:
+        """Tell whether the type is one of the reader's codec."""
+        return self._registry is not None and type in {e.codec.type for e in self._registry}
+
     def codec(self, message: _hot.Message) -> Codec[Any]:
         """Return the codec for this type_id, or UnknownType."""
         registry, type_id = self._registry, message.type_id

@@ -102,21 +102,6 @@ static PyObject *message_payload(MessageObject *self, void *unused) {
     return Py_XNewRef(self->payload);
 }
 
-/* Finding a property by way of the type costs more than making the bytes, and the payload is what nearly
- * everybody asks for: its name is recognised here. Names in code are interned, so comparing addresses is
- * enough; any other string goes the usual way. */
-static PyObject *payload_name;
-
-static PyObject *message_getattro(PyObject *self, PyObject *name) {
-    if (AC_LIKELY(name == payload_name)) return message_payload((MessageObject *)self, NULL);
-    return PyObject_GenericGetAttr(self, name);
-}
-
-int message_ready(void) {
-    payload_name = PyUnicode_InternFromString("payload");
-    return payload_name ? PyType_Ready(&Message_Type) : -1;
-}
-
 static PyObject *message_view(MessageObject *self, void *unused) {
     (void)unused;
     return PyMemoryView_FromObject((PyObject *)self);
@@ -231,6 +216,23 @@ static PyMethodDef message_methods[] = {
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Message[T]: decodes to a T."},
     {NULL, NULL, 0, NULL},
 };
+
+/* Finding a property by way of the type costs more than making the bytes, and the payload is what nearly
+ * everybody asks for, or else the decoded object: their names are recognised here. Names in code are
+ * interned, so comparing addresses is enough; any other string goes the usual way. */
+static PyObject *payload_name, *decode_name;
+
+static PyObject *message_getattro(PyObject *self, PyObject *name) {
+    if (AC_LIKELY(name == payload_name)) return message_payload((MessageObject *)self, NULL);
+    if (name == decode_name) return PyCFunction_New(&message_methods[0], self);
+    return PyObject_GenericGetAttr(self, name);
+}
+
+int message_ready(void) {
+    payload_name = PyUnicode_InternFromString("payload");
+    decode_name = PyUnicode_InternFromString("decode");
+    return payload_name && decode_name ? PyType_Ready(&Message_Type) : -1;
+}
 
 static PyObject *message_repr(MessageObject *self) {
     enum { SHOWN = 32 };

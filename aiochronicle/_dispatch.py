@@ -1,0 +1,132 @@
+"""Handlers by type, for whatever gives messages: a reader or a fan-in."""
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from aiochronicle._hot import Message
+from aiochronicle.errors import DecodeError, InvalidArgument, UnknownType
+
+__all__ = ["Dispatching", "ErrorHandler"]
+
+ErrorHandler = Callable[[DecodeError, Message[Any]], object]
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+class _Handler(msgspec.Struct, frozen=True):
+    function: Callable[..., object]
+    wants_message: bool
+    is_async: bool
+
+
+class Dispatching:
+    """``on`` says who takes which type, ``dispatch`` and ``dispatch_now`` hand them out."""
+
+    _handlers: Mapping[type[Any], _Handler] = MappingProxyType({})
+
+    if TYPE_CHECKING:  # the other base class has them
+
+        def __iter__(self) -> Iterator[Message[Any]]: ...
+        def __aiter__(self) -> AsyncIterator[Message[Any]]: ...
+
+    def on(self, type: type[Any]) -> Callable[[_Function], _Function]:
+        """Make a function, or an ``async`` one, the handler of a type.
+
+        It is called with the decoded object, and with the message too if it takes two arguments.
+        The handler of ``Message`` gets the messages that no other handler takes, as they are:
+        unknown types among them. Without it they are passed over.
+
+        >>> class Trade(msgspec.Struct):
+        ...     price: float
+        >>> with open_writer(tmp_path / "trades", codec=Trade) as writer:
+        ...     _ = writer.send(Trade(101.5))
+        >>> with open_reader(tmp_path / "trades", codec=Trade) as reader:
+        ...     @reader.on(Trade)
+        ...     def show(trade: Trade, message: Message) -> None:
+        ...         print(message.seq, trade.price)
+        ...     reader.dispatch_now()
+        0 101.5
+        1
+        """
+
+        def register(function: _Function) -> _Function:
+            if type in self._handlers:
+                raise InvalidArgument(f"{type.__name__} has a handler already")
+            handler = _Handler(
+                function,
+                type is not Message and _takes_two(function),
+                inspect.iscoroutinefunction(function),
+            )
+            self._handlers = {**self._handlers, type: handler}
+            return function
+
+        if type is not Message and not self._decodes_to(type):
+            raise InvalidArgument(f"{type!r} is none of the codec's types, so it never comes")
+        return register
+
+    def _decodes_to(self, type: type[Any]) -> bool:
+        """Tell whether messages may be of this type; those of a fan-in may be of any."""
+        return True
+
+    async def dispatch(self, *, on_error: ErrorHandler | None = None) -> int:
+        """Hand every message that is there or comes to its handler, until this is closed.
+
+        Returns how many messages there were. One after the other: an ``async`` handler is awaited
+        before the next message is taken. A payload that cannot be decoded raises DecodeError, or
+        goes to ``on_error(error, message)``; an exception of a handler comes out. Either way the
+        message has been taken: calling ``dispatch`` again goes on with the next one.
+
+        Cancelled while it waits, it has taken nothing; cancelled in a handler, the message that
+        this was working on.
+        """
+        count = 0
+        async for message in self:
+            count += 1
+            result = self._deliver(message, on_error)
+            if inspect.isawaitable(result):
+                await result
+        return count
+
+    def dispatch_now(self, *, on_error: ErrorHandler | None = None) -> int:
+        """Hand what is there now to its handlers, as ``dispatch`` does; return how many."""
+        for handled, handler in self._handlers.items():
+            if handler.is_async:
+                name = handled.__name__
+                raise InvalidArgument(f"the handler of {name} is async; await dispatch()")
+        count = 0
+        for message in self:
+            count += 1
+            self._deliver(message, on_error)
+        return count
+
+    def _deliver(self, message: Message[Any], on_error: ErrorHandler | None) -> object:
+        """Call the handler of one message; return what that returned."""
+        handler = None
+        obj: Any = message
+        try:
+            obj = message.decode()
+            handler = self._handlers.get(obj.__class__)
+        except UnknownType:
+            pass  # for the handler of Message
+        except DecodeError as error:
+            if on_error is None:
+                raise
+            return on_error(error, message)
+        if handler is None:
+            handler, obj = self._handlers.get(Message), message
+        if handler is None:
+            return None
+        return handler.function(obj, message) if handler.wants_message else handler.function(obj)
+
+
+def _takes_two(function: Callable[..., object]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # some functions in C do not say
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -1,0 +1,83 @@
+"""What does decoding a typed message cost, next to msgspec alone?
+
+Measured is ``message.decode()`` on messages at hand, then the whole loop over a reader that has
+them on disk, reading included; the yardstick is ``Decoder.decode`` on a list of the same payloads.
+The messages are MessagePack of about 100 bytes with seven fields.
+"""
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from aiochronicle import open_reader, open_writer
+from benchmarks.measure import Best, Result
+
+MESSAGES = 100_000
+MESSAGES_QUICK = 5_000
+
+
+class Trade(msgspec.Struct):
+    symbol: str
+    price: float
+    size: int
+    side: str
+    venue: str
+    order_id: int
+    account: str
+
+
+def fill(path: Path, count: int) -> list[bytes]:
+    with open_writer(path, codec=Trade) as writer:
+        for number in range(count):
+            order_id = 10**9 + number
+            writer.send(Trade("ALFA", 100.5 + number, 300, "buy", "XETR", order_id, "house account"))
+    with open_reader(path) as reader:
+        return [message.payload for message in reader]
+
+
+def decode_alone(payloads: list[bytes]) -> float:
+    decoder = msgspec.msgpack.Decoder(Trade)
+    started_ns = time.thread_time_ns()
+    for payload in payloads:
+        decoder.decode(payload)
+    return time.thread_time_ns() - started_ns
+
+
+def decode_messages(path: Path) -> float:
+    with open_reader(path, codec=Trade) as reader:
+        messages = list(reader)
+        started_ns = time.thread_time_ns()
+        for message in messages:
+            message.decode()
+        return time.thread_time_ns() - started_ns
+
+
+def read_and_decode(path: Path) -> float:
+    with open_reader(path, codec=Trade) as reader:
+        started_ns = time.thread_time_ns()
+        for message in reader:
+            message.decode()
+        return time.thread_time_ns() - started_ns
+
+
+def run(directory: Path, quick: bool) -> list[Result]:
+    count = MESSAGES_QUICK if quick else MESSAGES
+    path = directory / "typed"
+    payloads = fill(path, count)
+    best = dict.fromkeys(("msgspec", "decode", "reader"), float("inf"))
+    for _ in range(3 if quick else 20):
+        best["msgspec"] = min(best["msgspec"], decode_alone(payloads) / count)
+        best["decode"] = min(best["decode"], decode_messages(path) / count)
+        best["reader"] = min(best["reader"], read_and_decode(path) / count)
+    times = Best(best)
+
+    def against_msgspec(measured: str, bar: float, what: str) -> Result:
+        ratio = times.ratio(measured, "msgspec")
+        detail = times.describe(measured, "msgspec")
+        return Result.at_most("typed", what, ratio, bar, "x", detail)
+
+    return [
+        against_msgspec("decode", 1.3, "message.decode() / msgspec alone on the same bytes"),
+        against_msgspec("reader", 1.5, "reading and decoding / msgspec alone"),
+    ]

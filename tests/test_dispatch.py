@@ -1,0 +1,178 @@
+"""Handlers by type: who gets what, sync and async, and what an undecodable payload does."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from aiochronicle import FanIn, Message, Reader, open_reader, open_writer
+from aiochronicle.errors import DecodeError, InvalidArgument
+from asynchronous.both_loops import on_both_loops
+
+
+class Trade(msgspec.Struct):
+    price: float
+
+
+class Quote(msgspec.Struct):
+    bid: float
+
+
+@pytest.fixture
+def mixed(queue_path: Path) -> Path:
+    """Trade, Quote, a message of no type, one of an unknown type, a bad Trade, Trade."""
+    with open_writer(queue_path, codec=[Trade, Quote]) as writer:
+        writer.send(Trade(1.0))
+        writer.send(Quote(2.0))
+        writer.append(b"untyped")
+        writer.append(b"unknown", type_id=900)
+        writer.append(b"\xc1", type_id=1)
+        writer.send(Trade(6.0))
+    return queue_path
+
+
+def test_each_type_goes_to_its_handler_and_the_rest_is_raw(mixed: Path) -> None:
+    seen: list[Any] = []
+    errors: list[tuple[int | None, int]] = []
+    with open_reader(mixed, codec=[Trade, Quote]) as reader:
+
+        @reader.on(Trade)
+        def on_trade(trade: Trade, message: Message) -> None:
+            seen.append((message.seq, trade))
+
+        reader.on(Quote)(seen.append)
+
+        @reader.on(Message)
+        def on_rest(message: Message) -> None:
+            seen.append(message.payload)
+
+        count = reader.dispatch_now(on_error=lambda e, message: errors.append((e.seq, message.seq)))
+        assert reader.dispatch_now() == 0
+    assert count == 6
+    assert seen == [(0, Trade(1.0)), Quote(2.0), b"untyped", b"unknown", (5, Trade(6.0))]
+    assert errors == [(4, 4)]
+
+
+def test_what_nobody_handles_is_passed_over(mixed: Path) -> None:
+    seen: list[Trade] = []
+    with open_reader(mixed, codec=[Trade, Quote]) as reader:
+        reader.on(Trade)(seen.append)
+        with pytest.raises(DecodeError) as raised:
+            reader.dispatch_now()
+        assert raised.value.seq == 4
+        assert seen == [Trade(1.0)]
+        assert reader.dispatch_now() == 1  # goes on behind the bad one
+    assert seen == [Trade(1.0), Trade(6.0)]
+
+
+def test_handlers_of_a_fan_in_see_all_sources(mixed: Path, tmp_path: Path) -> None:
+    with open_writer(tmp_path / "quotes", codec=Quote) as writer:
+        writer.send(Quote(9.0))
+    seen: list[Quote] = []
+    with (
+        open_reader(mixed, codec=[Trade, Quote]) as one,
+        open_reader(tmp_path / "quotes", codec=Quote) as other,
+        FanIn([one, other]) as fan_in,
+    ):
+        fan_in.on(Quote)(seen.append)
+        assert fan_in.dispatch_now(on_error=lambda error, message: None) == 7
+    assert seen == [Quote(2.0), Quote(9.0)]
+
+
+@on_both_loops
+async def test_async_handlers_are_awaited_in_order(mixed: Path) -> None:
+    seen: list[float] = []
+    with open_reader(mixed, codec=[Trade, Quote]) as reader:
+
+        @reader.on(Trade)
+        async def on_trade(trade: Trade) -> None:
+            await asyncio.sleep(0)
+            seen.append(trade.price)
+            if trade.price == 6.0:
+                reader.close()
+
+        reader.on(Quote)(lambda quote: seen.append(quote.bid))
+
+        async def on_error(error: DecodeError, message: Message) -> None:
+            await asyncio.sleep(0)
+            seen.append(-1.0)
+
+        count = await asyncio.wait_for(reader.dispatch(on_error=on_error), 30)
+    assert count == 6
+    assert seen == [1.0, 2.0, -1.0, 6.0]
+
+
+@on_both_loops
+async def test_cancelled_while_waiting_it_has_taken_nothing(queue_path: Path) -> None:
+    seen: list[Trade] = []
+    with (
+        open_writer(queue_path, codec=Trade) as writer,
+        open_reader(queue_path, codec=Trade) as reader,
+    ):
+        caught = asyncio.Event()
+
+        @reader.on(Trade)
+        def on_trade(trade: Trade) -> None:
+            seen.append(trade)
+            caught.set()
+
+        for price in (1.0, 2.0):
+            task = asyncio.create_task(reader.dispatch())
+            writer.send(Trade(price))
+            await asyncio.wait_for(caught.wait(), 30)
+            caught.clear()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            writer.send(Trade(price + 10))  # while nobody dispatches
+        assert reader.dispatch_now() >= 1
+    assert [trade.price for trade in seen] == [1.0, 11.0, 2.0, 12.0]
+
+
+def test_an_exception_of_a_handler_comes_out_and_is_no_reason_to_repeat(mixed: Path) -> None:
+    seen: list[Any] = []
+    with open_reader(mixed, codec=[Trade, Quote], start=1) as reader:
+        reader.on(Message)(seen.append)
+
+        @reader.on(Quote)
+        def on_quote(quote: Quote) -> None:
+            raise LookupError(quote.bid)
+
+        with pytest.raises(LookupError):
+            reader.dispatch_now()
+        assert reader.dispatch_now(on_error=lambda error, message: None) == 4
+        assert len(seen) == 3
+        seen.clear()
+
+
+def test_misuse_is_said(mixed: Path) -> None:
+    def nothing(obj: object) -> None:
+        pass
+
+    async def asynchronous(obj: object) -> None:
+        pass
+
+    with open_reader(mixed, codec=Trade) as reader:
+        reader.on(Trade)(nothing)
+        with pytest.raises(InvalidArgument, match="Trade has a handler already"):
+            reader.on(Trade)(nothing)
+        with pytest.raises(InvalidArgument, match=r"Quote.* is none of the codec's types"):
+            reader.on(Quote)
+        reader.on(Message)(asynchronous)
+        with pytest.raises(InvalidArgument, match="handler of Message is async"):
+            reader.dispatch_now()
+        assert reader.statistics().messages == 0
+
+
+def test_handlers_belong_to_one_reader(mixed: Path) -> None:
+    def nothing(obj: object) -> None:
+        pass
+
+    def opened() -> Reader[Trade]:
+        return open_reader(mixed, codec=Trade)
+
+    with opened() as one, opened() as other:
+        one.on(Trade)(nothing)
+        other.on(Trade)(nothing)
