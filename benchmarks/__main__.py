@@ -7,14 +7,40 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import append, durable, engine, loop, merge, opening, peers, read, roll, seek, wake
+from benchmarks import (
+    append,
+    durable,
+    engine,
+    loop,
+    merge,
+    opening,
+    peers,
+    read,
+    roll,
+    seek,
+    typed,
+    wake,
+)
 from benchmarks.measure import Result, workspace
 
 Question = Callable[[Path, bool], list[Result]]
 
 QUESTIONS: dict[str, tuple[str, Question]] = {
     module.__name__.rpartition(".")[2]: ((module.__doc__ or "").splitlines()[0], module.run)
-    for module in (append, read, loop, peers, wake, durable, merge, engine, roll, opening, seek)
+    for module in (
+        append,
+        read,
+        typed,
+        loop,
+        peers,
+        wake,
+        durable,
+        merge,
+        engine,
+        roll,
+        opening,
+        seek,
+    )
 }
 
 

@@ -31,7 +31,9 @@ def fill(path: Path, count: int) -> list[bytes]:
     with open_writer(path, codec=Trade) as writer:
         for number in range(count):
             order_id = 10**9 + number
-            writer.send(Trade("ALFA", 100.5 + number, 300, "buy", "XETR", order_id, "house account"))
+            writer.send(
+                Trade("ALFA", 100.5 + number, 300, "buy", "XETR", order_id, "house account")
+            )
     with open_reader(path) as reader:
         return [message.payload for message in reader]
 

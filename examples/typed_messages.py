@@ -69,9 +69,7 @@ async def exchange(root: Path) -> int:
         def on_done(done: Done) -> None:
             orders.close()
 
-        def on_error(
-            error: aiochronicle.errors.DecodeError, message: aiochronicle.Message
-        ) -> None:
+        def on_error(error: aiochronicle.errors.DecodeError, message: aiochronicle.Message) -> None:
             nonlocal damaged
             damaged += 1
             print(f"passed over: {error.detail}")

@@ -15,6 +15,7 @@ from benchmarks.measure import Best, Result, compare, percentile
 ROWS = {
     "append": 3,
     "read": 2,
+    "typed": 2,
     "loop": 2,
     "peers": 10,
     "wake": 8,

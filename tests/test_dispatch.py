@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from asynchronous.both_loops import on_both_loops
 
 from aiochronicle import FanIn, Message, Reader, open_reader, open_writer
 from aiochronicle.errors import DecodeError, InvalidArgument
-from asynchronous.both_loops import on_both_loops
 
 
 class Trade(msgspec.Struct):
