@@ -66,6 +66,11 @@ class Best(msgspec.Struct, frozen=True):
         """Return how many times as long the one took as the other."""
         return self.ns[measured] / self.ns[yardstick]
 
+    def at_most(self, bar: float, what: str, *, question: str, pair: tuple[str, str]) -> Result:
+        """Return the result for a contestant and its yardstick, which must not exceed the bar."""
+        detail = self.describe(*pair)
+        return Result.at_most(question, what, self.ratio(*pair), bar, "x", detail)
+
     def describe(self, *names: str) -> str:
         """Return the times behind a ratio, for the table."""
         return " / ".join(f"{self.ns[name]:.1f} ns" for name in names)

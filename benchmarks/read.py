@@ -59,12 +59,12 @@ def run(directory: Path, quick: bool) -> list[Result]:
         best["list"] = min(best["list"], iterate_list(payloads) / count)
         best["SimpleQueue"] = min(best["SimpleQueue"], get_all(payloads) / count)
     times = Best(best)
-
-    def against(yardstick: str, bar: float, what: str) -> Result:
-        ratio = times.ratio("reader", yardstick)
-        return Result.at_most("read", what, ratio, bar, "x", times.describe("reader", yardstick))
-
+    what = "message.payload for each / "
     return [
-        against("list", 2.5, "message.payload for each / iterating a list of bytes"),
-        against("SimpleQueue", 0.5, "message.payload for each / SimpleQueue.get"),
+        times.at_most(
+            2.5, what + "iterating a list of bytes", question="read", pair=("reader", "list")
+        ),
+        times.at_most(
+            0.5, what + "SimpleQueue.get", question="read", pair=("reader", "SimpleQueue")
+        ),
     ]

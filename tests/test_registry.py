@@ -129,7 +129,6 @@ def test_a_schema_is_enough_to_decode(queue_path: Path, form: Any) -> None:
         assert order.legs[1].ratio == 3
         assert order.client == "house"
         assert loaded.codec.encode(message.decode(loaded.codec)) == message.payload
-        del message
 
 
 def test_defaults_are_those_of_the_class(queue_path: Path) -> None:

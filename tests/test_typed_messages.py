@@ -45,7 +45,6 @@ def test_send_takes_the_keywords_of_append(queue_path: Path) -> None:
         assert message.decode() == Trade(1.0, 2)
         with pytest.raises(TimestampOrder):
             writer.send(Trade(1.0, 2), timestamp_ns=999)
-        del message
 
 
 def test_send_refuses_other_types(queue_path: Path) -> None:
@@ -84,7 +83,6 @@ def test_decode_as_another_type(queue_path: Path) -> None:
         ):
             with pytest.raises(TypeError, match="decode takes one argument"):
                 first.decode(*arguments, **keywords)
-        del first, second, typed_first
 
 
 def test_an_undecodable_payload_says_where_it_is_and_holds_up_nothing(queue_path: Path) -> None:
@@ -105,7 +103,6 @@ def test_an_undecodable_payload_says_where_it_is_and_holds_up_nothing(queue_path
                 segment, offset = message.position
                 assert error.path == str(queue_path / f"{segment:09d}.q")  # noqa: PT017
                 assert (error.seq, error.offset) == (message.seq, offset)  # noqa: PT017
-        del message
     assert good == list(range(0, 100, 2))
     assert [error.seq for error in errors] == list(range(1, 100, 2))
     first = errors[0]
@@ -128,7 +125,6 @@ def test_interrupts_are_not_taken_for_bad_payloads(queue_path: Path) -> None:
         assert message is not None
         with pytest.raises(KeyboardInterrupt):
             message.decode()
-        del message
 
 
 def test_unknown_types_are_told_from_bad_payloads(queue_path: Path) -> None:
@@ -139,12 +135,10 @@ def test_unknown_types_are_told_from_bad_payloads(queue_path: Path) -> None:
         for message, type_id in zip(reader, (2, 900), strict=True):
             with pytest.raises(UnknownType, match=f"type_id {type_id} is none of Registry"):
                 message.decode()
-        del message
     with open_reader(queue_path) as reader:
         message = next(iter(reader))
         with pytest.raises(UnknownType, match=r"no codec; give it one, or say message\.decode"):
             message.decode()
-        del message
 
 
 def test_messages_without_a_type_are_of_the_only_type(queue_path: Path) -> None:
@@ -156,7 +150,6 @@ def test_messages_without_a_type_are_of_the_only_type(queue_path: Path) -> None:
         message = next(iter(reader))
         with pytest.raises(UnknownType):
             message.decode()
-        del message
 
 
 def test_more_types_than_a_segment_remembers(queue_path: Path) -> None:
@@ -168,7 +161,6 @@ def test_more_types_than_a_segment_remembers(queue_path: Path) -> None:
         for number, message in enumerate(reader):
             obj = message.decode()
             assert (type(obj), obj.value) == (types[number % 40], number)
-        del message
 
 
 def test_types_that_a_writer_adds_are_found_by_its_readers(queue_path: Path) -> None:
@@ -203,7 +195,6 @@ def test_a_reader_that_waits_for_its_queue_still_checks_the_schema(queue_path: P
         for _ in range(2):
             with pytest.raises(SchemaMismatch, match="price: was float, is str"):
                 message.decode()
-        del message
 
 
 def test_messages_of_a_fan_in_decode_with_the_codec_of_their_source(tmp_path: Path) -> None:
@@ -228,7 +219,6 @@ def test_messages_of_a_fan_in_decode_with_the_codec_of_their_source(tmp_path: Pa
         ]
         with pytest.raises(UnknownType):
             messages[3].decode()
-        messages.clear()
 
 
 def test_a_message_decodes_after_its_reader_is_gone(queue_path: Path) -> None:
@@ -240,7 +230,6 @@ def test_a_message_decodes_after_its_reader_is_gone(queue_path: Path) -> None:
     gc.collect()
     assert message is not None
     assert message.decode() == Trade(1.0, 2)
-    del message
 
 
 def test_decoding_neither_leaks_nor_holds_on_to_anything(queue_path: Path) -> None:
