@@ -352,6 +352,13 @@ AC_API int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err);
 AC_API int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                                    ac_error_t *err);
 
+/* Has reading end at a position that ac_reader_position gave: from there on there is nothing to read,
+ * whatever is written, and strict order does not wait for it. Not while attached to a fan-in. */
+AC_API int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offset,
+                            ac_error_t *err);
+/* 1 = it was given an end and has reached it. */
+AC_API int ac_reader_ended(const ac_reader_t *reader);
+
 /* Stores the position as committed. Survives the death of the process; a power cut may bring back an
  * older one unless `sync`. */
 AC_API int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,

@@ -189,6 +189,7 @@ static void set_aside(ac_fanin_t *fanin, uint32_t slot) {
 static uint64_t promise_of(ac_source_t *source) {
     const ac_reader_t *reader = source->reader;
     if (!reader->control_map) return 0;
+    if (ac_reader_ended(reader)) return UINT64_MAX;
     ac_clean_t clean;
     uint64_t epoch = ac_load_acquire_u64(&reader->control->writer_epoch);
     memcpy(&clean, &reader->control->clean, sizeof clean);

@@ -173,11 +173,14 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
  * through the SIGBUS handler, and plain faults, which map sixteen pages at a time, cost a third of populating
  * them. Without verification the pages are asked for here, where a failure is an errno. */
 static int widen_window(ac_reader_t *reader, ac_error_t *err) {
+    uint64_t end = reader->segment == reader->end_segment && reader->end_offset < reader->size
+                       ? reader->end_offset
+                       : reader->size;
     if (reader->check == AC_CHECK_PAYLOAD) {
-        reader->window_end = reader->size;
+        reader->window_end = end;
         return AC_OK;
     }
-    uint64_t end = reader->offset + WINDOW < reader->size ? reader->offset + WINDOW : reader->size;
+    if (reader->offset + WINDOW < end) end = reader->offset + WINDOW;
     int rc = ac_os_populate(reader->map->base, reader->offset, end - reader->offset, 0);
     if (rc < 0)
         return fail_at(reader, AC_E_GONE, reader->offset,
@@ -275,11 +278,33 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     return advance(reader, err);
 }
 
+static int is_behind_end(const ac_reader_t *reader) {
+    return reader->segment > reader->end_segment ||
+           (reader->segment == reader->end_segment && reader->offset >= reader->end_offset);
+}
+
+/* Nothing more is read; but an end that was found by walking over the records may be where the first
+ * corrupt one stands, and that has to be said. */
+static int at_end(ac_reader_t *reader, ac_error_t *err) {
+    ac_message_t message;
+    const char *why;
+    if (!reader->map || reader->segment != reader->end_segment ||
+        reader->offset != reader->end_offset)
+        return 0;
+    int found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                                  AC_CHECK_HEADER, &message, &why);
+    if (found == AC_RECORD_GOOD) return 0;
+    if (found == AC_RECORD_BAD) return fail_at(reader, AC_E_CORRUPT, reader->offset, why, err);
+    int rc = at_gap(reader, err);
+    return rc < 0 ? rc : 0;
+}
+
 static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
     if (rc == AC_E_NOT_FOUND && reader->pending) return 0;
     while (rc == AC_OK || rc == 1) {
         const char *why = NULL;
+        if (is_behind_end(reader)) return at_end(reader, err);
         if (reader->map && reader->offset >= reader->window_end && reader->offset < reader->size) {
             rc = widen_window(reader, err);
             if (rc != AC_OK) break;
@@ -436,6 +461,25 @@ int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offs
     if (rc != 0) return rc < 0 ? rc : AC_OK;
     return position_lost(reader, segment, offset, segment, end,
                          "the position lies behind the end of the queue", err);
+}
+
+int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
+    if (rc != AC_OK) return rc;
+    reader->end_segment = segment;
+    reader->end_offset = offset;
+    reader->window_end = 0; /* to be measured anew */
+    return AC_OK;
+}
+
+int ac_reader_ended(const ac_reader_t *reader) {
+    if (is_behind_end(reader)) return 1;
+    /* The end is where a segment begins, which may have nothing in it and then is not entered. */
+    return reader->base && reader->segment + 1ull == reader->end_segment &&
+           reader->end_offset == AC_SEGMENT_DATA &&
+           (reader->size - reader->offset < AC_HEADER_SIZE ||
+            ac_record_load_commit(reader->base + reader->offset) == 0);
 }
 
 int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
@@ -651,6 +695,7 @@ int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader
     ac_reader_t *reader = ac_os_alloc(sizeof *reader);
     if (!reader) return ac_fail_os(err, -ENOMEM, path, "cannot open");
     reader->offset = AC_SEGMENT_DATA;
+    reader->end_segment = UINT64_MAX;
     reader->check = config->verify ? AC_CHECK_PAYLOAD : AC_CHECK_HEADER;
     reader->skip_corrupt = config->skip_corrupt;
     reader->pending = config->wait_for_queue;

@@ -164,3 +164,61 @@ TEST(a_wrong_note_of_the_last_record_only_costs_a_walk) {
     }
     close_writer(writer);
 }
+
+static void end_at_seq(ac_reader_t *reader, uint64_t seq) {
+    uint64_t segment, offset;
+    CHECK_OK(ac_reader_seek_seq(reader, seq, &err), err);
+    ac_reader_position(reader, &segment, &offset);
+    CHECK_OK(ac_reader_end_at(reader, segment, offset, &err), err);
+    CHECK(ac_reader_ended(reader));
+}
+
+TEST(an_end_is_where_reading_ends_whatever_comes_behind_it) {
+    ac_writer_t *writer = write_queue();
+    for (int verify = 0; verify < 2; verify++) {
+        ac_reader_config_t config;
+        ac_reader_t *reader;
+        ac_reader_defaults(&config);
+        config.verify = verify;
+        CHECK_OK(ac_reader_open(check_path("queue"), &config, &reader, &err), err);
+        for (uint64_t end = 0; end <= RECORDS; end += 97) {
+            end_at_seq(reader, end);
+            CHECK_OK(ac_reader_seek_first(reader, &err), err);
+            CHECK_EQUAL(ac_reader_ended(reader), end == 0);
+            CHECK_EQUAL(read_numbered(reader, 0), end);
+            CHECK(ac_reader_ended(reader));
+            CHECK_OK(ac_reader_seek_last(reader, &err), err);
+            CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+        }
+        ac_reader_free(reader);
+    }
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_LAST);
+    uint64_t segment, offset;
+    ac_reader_position(reader, &segment, &offset);
+    CHECK_OK(ac_reader_end_at(reader, segment, offset, &err), err);
+    append_numbered(writer, 1000);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+    CHECK_OK(ac_reader_seek_first(reader, &err), err);
+    CHECK_EQUAL(read_numbered(reader, 0), RECORDS);
+    CHECK_EQUAL(ac_reader_end_at(reader, segment, offset + 1, &err), AC_E_ARGUMENT);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
+TEST(an_end_that_is_a_corrupt_record_is_reported) {
+    ac_writer_t *writer = write_queue();
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    uint64_t segment, offset;
+    CHECK_OK(ac_reader_seek_seq(reader, RECORDS - 1, &err), err);
+    ac_reader_position(reader, &segment, &offset);
+    char name[32];
+    snprintf(name, sizeof name, "%09llu.q", (unsigned long long)segment);
+    poke(check_path("queue"), name, offset + offsetof(ac_record_t, seq), "\377\377", 2);
+    CHECK_OK(ac_reader_end_at(reader, segment, offset, &err), err);
+    CHECK_OK(ac_reader_seek_seq(reader, RECORDS - 3, &err), err);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), AC_E_CORRUPT);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
