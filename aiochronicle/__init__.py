@@ -12,6 +12,7 @@ from aiochronicle import errors
 from aiochronicle._hot import Message, Reservation
 from aiochronicle.codec import Codec, Width
 from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
+from aiochronicle.conflate import Conflation, ConflationStatistics
 from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discover
 from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
@@ -19,8 +20,17 @@ from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
 from aiochronicle.queue import QueueInfo, VerifyReport, inspect, verify
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
 from aiochronicle.registry import RegisteredType, Registry
+from aiochronicle.replay import Replay, replay
+from aiochronicle.requests import (
+    Request,
+    Requester,
+    RequesterStatistics,
+    Responder,
+    ResponderStatistics,
+)
 from aiochronicle.router import Router
 from aiochronicle.slices import Queue, Slice
+from aiochronicle.virtual_time import VirtualTimeLoop, run_virtual
 from aiochronicle.writer import Position, Recovery, Writer, WriterStatistics, open_writer
 
 __all__ = [
@@ -29,6 +39,8 @@ __all__ = [
     "Capacity",
     "ChronicleError",
     "Codec",
+    "Conflation",
+    "ConflationStatistics",
     "Detached",
     "Discovery",
     "ExportProgress",
@@ -45,7 +57,13 @@ __all__ = [
     "Recovery",
     "RegisteredType",
     "Registry",
+    "Replay",
+    "Request",
+    "Requester",
+    "RequesterStatistics",
     "Reservation",
+    "Responder",
+    "ResponderStatistics",
     "Retention",
     "Roll",
     "Router",
@@ -53,6 +71,7 @@ __all__ = [
     "SourceStatistics",
     "SpinThenPark",
     "VerifyReport",
+    "VirtualTimeLoop",
     "Width",
     "Writer",
     "WriterStatistics",
@@ -61,6 +80,8 @@ __all__ = [
     "inspect",
     "open_reader",
     "open_writer",
+    "replay",
+    "run_virtual",
     "verify",
 ]
 

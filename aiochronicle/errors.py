@@ -28,6 +28,11 @@ ChronicleError
 ├── ReservationOpen          a reservation is open on this writer
 ├── WriterPoisoned           an earlier sync failed
 ├── JavaNotFound             Spark has no Java to run on
+├── RequestError
+│   ├── RequestFailed        the responder answered with an error
+│   └── RequestTimeout       no answer came in time                    (also TimeoutError)
+├── TooManyKeys              more distinct keys than allowed
+├── VirtualTimeDeadlock      in virtual time, nothing can happen any more
 └── StorageError             the operating system refused              (also OSError)
     ├── DiskFull
     ├── AccessDenied         (also PermissionError)
@@ -66,14 +71,19 @@ __all__ = [
     "QueueGone",
     "QueueNotFound",
     "ReaderBusy",
+    "RequestError",
+    "RequestFailed",
+    "RequestTimeout",
     "ReservationOpen",
     "SchemaError",
     "SchemaMismatch",
     "SchemaNotFound",
     "StorageError",
     "TimestampOrder",
+    "TooManyKeys",
     "UnknownType",
     "UnsupportedVersion",
+    "VirtualTimeDeadlock",
     "WriterPoisoned",
 ]
 
@@ -276,6 +286,35 @@ class JavaNotFound(ChronicleError):
     advice = (
         'Install one (pip install "aiochronicle[spark]" brings one along), put it on the PATH,'
         " or set JAVA_HOME."
+    )
+
+
+class RequestError(ChronicleError):
+    """A request was not answered, or not with a result."""
+
+
+class RequestFailed(RequestError):
+    """The responder answered with an error; ``detail`` is what it said."""
+
+
+class RequestTimeout(RequestError, TimeoutError):
+    """No answer came in time. The request stays in its queue and may be answered yet."""
+
+    advice = "Check that the responder runs; its late answer will be dropped."
+
+
+class TooManyKeys(ChronicleError):
+    """There are more distinct keys than ``max_keys`` allows."""
+
+    advice = "Nothing was taken. Raise max_keys, or choose a coarser key."
+
+
+class VirtualTimeDeadlock(ChronicleError, RuntimeError):
+    """In virtual time, every task waits for something that cannot happen any more."""
+
+    advice = (
+        "Let these tasks end with the replay, or feed what they wait for from it: virtual time"
+        " does not wait for files, sockets or other processes."
     )
 
 

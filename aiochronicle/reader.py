@@ -8,10 +8,10 @@ seeking and waiting are here.
 import asyncio
 import os
 import warnings
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import Codec, T
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
+from aiochronicle.conflate import Conflation, take_snapshot, take_snapshot_now
 from aiochronicle.errors import InvalidArgument, InvalidName
 from aiochronicle.registry import Decoders, Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import Position
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 __all__ = ["Lag", "Reader", "ReaderStatistics", "open_reader"]
+
+K = TypeVar("K", bound=Hashable)
 
 _FOREVER = 2**64 - 1
 
@@ -247,6 +250,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         self._name = name
         self._decoders = decoders
         self._spin_ns = spin_ns
+        self.commit_every = commit_every  # 0: by hand
 
     @property
     def _handle(self) -> Any:
@@ -342,6 +346,42 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         self._took(batch.num_rows)
         return batch
 
+    def conflate(self, key: Callable[[_hot.Message], K], *, max_keys: int = 65536) -> Conflation[K]:
+        """Iterate over the latest message per key: ``async for quote in reader.conflate(symbol)``.
+
+        For a consumer that may be slower than the feed: what is handed over is never outdated, and
+        ``Conflation.skipped`` counts what was left out. Commit by ``Conflation.commit``. At most
+        ``max_keys`` keys wait at a time; further messages stay in the queue meanwhile. A key
+        function that raises does so out of the iteration, which goes on with the next message.
+
+        >>> with open_reader(queue) as reader:
+        ...     [message.payload for message in reader.conflate(lambda message: message.type_id)]
+        [b'hello']
+        """
+        return Conflation(self, key, max_keys)
+
+    async def snapshot(
+        self, key: Callable[[_hot.Message], K], *, max_keys: int = 65536
+    ) -> dict[K, _hot.Message]:
+        """Read up to the present end and return the latest message per key, in order of arrival.
+
+        For whoever joins late: the reader stands behind the snapshot, so reading on continues it
+        without a gap. TooManyKeys if there are more than ``max_keys``. Failed or cancelled, the
+        reader is where it was.
+        """
+        return await take_snapshot(self, key, max_keys)
+
+    def snapshot_now(
+        self, key: Callable[[_hot.Message], K], *, max_keys: int = 65536
+    ) -> dict[K, _hot.Message]:
+        """Do what ``snapshot`` does, for programs without an event loop.
+
+        >>> with open_reader(queue) as reader:
+        ...     reader.snapshot_now(lambda message: message.type_id)[0].payload
+        b'hello'
+        """
+        return take_snapshot_now(self, key, max_keys)
+
     @property
     def attended(self) -> bool:
         """Whether a writer that wakes this reader is connected now; turns False when it dies."""
@@ -375,12 +415,31 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         result = lib.ac_reader_seek_position(self._handle, position.segment, position.offset, error)
         check(result, error)
 
+    def end_at(self, position: Position) -> None:
+        """Read nothing from this position on, whatever is written there.
+
+        What would wait for more waits in vain then; a strict fan-in does not wait for it.
+        """
+        error = new_error()
+        check(lib.ac_reader_end_at(self._handle, position.segment, position.offset, error), error)
+
+    @property
+    def ended(self) -> bool:
+        """Whether ``end_at`` gave it an end and it has come there."""
+        return bool(lib.ac_reader_ended(self._handle))
+
     @property
     def position(self) -> Position:
         """Where the next message is read."""
         segment, offset = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         lib.ac_reader_position(self._handle, segment, offset)
         return Position(int(segment[0]), int(offset[0]))
+
+    def commit_position(self, position: Position) -> None:
+        """Let a reader of this name resume at a place that ``position`` or a message gave."""
+        error = new_error()
+        result = lib.ac_reader_commit(self._handle, position.segment, position.offset, 0, error)
+        check(result, error)
 
     @property
     def committed(self) -> Position:

@@ -228,6 +228,10 @@ class Router(FanIn):
             attached.reply = None
             raise
 
+    def reader_of(self, message: _hot.Message) -> Reader:
+        """Return the reader that the message came from; KeyError if it is not attached any more."""
+        return self._attached[self._path_of(message)].reader
+
     def _open_reply(self, path: str) -> Writer:
         target = Path(self._reply_root) / os.path.relpath(path, self.root)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

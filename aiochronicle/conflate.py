@@ -1,0 +1,244 @@
+"""The latest message per key: for consumers that are slower than their feed, or join it late.
+
+A conflation takes everything from its reader as soon as it is asked for something, keeps the newest
+message of each key, and hands those over one by one. A consumer that keeps up sees every message;
+one that does not sees fewer, but never an outdated one.
+
+Keys come in turns. A turn begins with all that is waiting, in order of arrival; a key that gets a
+newer message while it waits for its turn keeps its place. So neither a busy key nor a quiet one
+can keep another from being seen.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Generator, Hashable, Iterator
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+
+import msgspec
+
+from aiochronicle._hot import Message
+from aiochronicle.errors import InvalidArgument, TooManyKeys
+from aiochronicle.writer import Position
+
+if TYPE_CHECKING:
+    from aiochronicle.reader import Reader
+
+__all__ = ["Conflation", "ConflationStatistics", "take_snapshot", "take_snapshot_now"]
+
+K = TypeVar("K", bound=Hashable)
+
+_STEP_MESSAGES = 1024  # taken from the reader without a turn for the loop
+_TURN_MESSAGES = 256  # handed over without a turn for the loop
+
+
+class ConflationStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the messages ``taken`` from the reader.
+
+    ``delivered`` were handed over, ``skipped`` replaced by newer ones; ``waiting`` keys have one
+    that is yet to be handed over, and ``held`` messages are of further keys that there was no room
+    for.
+    """
+
+    taken: int
+    delivered: int
+    skipped: int
+    waiting: int
+    held: int
+
+
+class _Waiting(NamedTuple):
+    message: Message
+    skipped: int
+    position: tuple[int, int]  # of the message that the key took its place in the turn with
+
+
+class Conflation(Generic[K]):
+    """The latest message per key of a reader. Made by ``Reader.conflate``.
+
+    ``for message in conflation`` hands over what is there now, ``async for`` goes on. After each
+    message ``skipped`` says how many older ones of its key it stands for. Cancelling a task
+    anywhere loses nothing. While it is in use, read from the conflation, not from the reader.
+    """
+
+    def __init__(self, reader: "Reader", key: Callable[[Message], K], max_keys: int) -> None:
+        if max_keys < 1:
+            raise InvalidArgument(f"max_keys must be positive, not {max_keys!r}")
+        if reader.commit_every:
+            raise InvalidArgument(
+                "a reader that commits by itself would commit what is still waiting;"
+                ' open it with commit="manual" and use Conflation.commit',
+                path=reader.path,
+            )
+        self._reader = reader
+        self._key = key
+        self._max_keys = max_keys
+        self._turn: dict[K, _Waiting] = {}
+        self._next_turn: dict[K, _Waiting] = {}
+        self._held: deque[Message] = deque()  # a step at most
+        self._delivered = self._skipped = self._last_skipped = 0
+        self._handed_over = 0  # since the loop had a turn
+
+    @property
+    def skipped(self) -> int:
+        """How many older messages of its key the last message handed over stands for."""
+        return self._last_skipped
+
+    def statistics(self) -> ConflationStatistics:
+        """Return the counters of this conflation."""
+        waiting, held = self._waiting_keys(), len(self._held)
+        return ConflationStatistics(
+            taken=self._delivered + self._skipped + waiting + held,
+            delivered=self._delivered,
+            skipped=self._skipped,
+            waiting=waiting,
+            held=held,
+        )
+
+    def poll(self) -> Message | None:
+        """Return the next message if there is one now."""
+        if self._take_step():
+            left = self._reader.lag.messages  # no more: the feed may be quicker than we are
+            while left > 0 and self._take_step():
+                left -= _STEP_MESSAGES
+        return self._hand_over()
+
+    def __iter__(self) -> Iterator[Message]:
+        while (message := self.poll()) is not None:
+            yield message
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while True:
+            await self._take_all()
+            message = self._hand_over()
+            if message is not None:
+                return message
+            if not await self._reader._ready():
+                raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Do nothing, for ``contextlib.aclosing``: the reader stays as it is."""
+
+    def commit(self) -> None:
+        """Let a reader of this name resume where nothing that was not handed over is lost.
+
+        That is before the oldest message that is still waiting, so after a restart some that were
+        handed over may come again, newer ones of the same key in their place.
+        """
+        waiting = next(iter((self._turn or self._next_turn).values()), None)
+        if waiting is None:
+            self._reader.commit()
+        else:
+            self._reader.commit_position(Position(*waiting.position))
+
+    async def _take_all(self) -> None:
+        """Take what is there, and let the loop have its turns meanwhile."""
+        self._handed_over += 1
+        if self._take_step():
+            left = self._reader.lag.messages
+            while left > 0:
+                await asyncio.sleep(0)
+                left = left - _STEP_MESSAGES if self._take_step() else 0
+        elif self._handed_over >= _TURN_MESSAGES:
+            await asyncio.sleep(0)
+        else:
+            return
+        self._handed_over = 0
+
+    def _take_step(self) -> bool:
+        """Take some messages from the reader; True if there may be more to take."""
+        held = self._held
+        if not held:
+            if self._reader.closed:
+                return False
+            held.extend(self._reader.read_batch(_STEP_MESSAGES))
+        taken = 0
+        while held and self._sort_in(held[0]):
+            held.popleft()
+            taken += 1
+        return taken == _STEP_MESSAGES
+
+    def _sort_in(self, message: Message) -> bool:
+        """Let the message wait in place of an older one; False if its key has no room."""
+        try:
+            key = self._key(message)
+        except BaseException as error:
+            self._held.popleft()  # or it would be met for ever
+            error.add_note(f"stepped over seq {message.seq} of {self._reader.path}: it has no key")
+            raise
+        replaced = self._turn.get(key)
+        if replaced is not None:
+            self._turn[key] = _Waiting(message, replaced.skipped + 1, replaced.position)
+            self._skipped += 1
+            return True
+        replaced = self._next_turn.pop(key, None)
+        if replaced is not None:
+            self._next_turn[key] = _Waiting(message, replaced.skipped + 1, message.position)
+            self._skipped += 1
+            return True
+        if self._waiting_keys() >= self._max_keys:
+            return False
+        self._next_turn[key] = _Waiting(message, 0, message.position)
+        return True
+
+    def _waiting_keys(self) -> int:
+        return len(self._turn) + len(self._next_turn)
+
+    def _hand_over(self) -> Message | None:
+        if not self._turn:
+            self._turn, self._next_turn = self._next_turn, self._turn
+            if not self._turn:
+                return None
+        waiting = self._turn.pop(next(iter(self._turn)))
+        self._last_skipped = waiting.skipped
+        self._delivered += 1
+        return waiting.message
+
+
+def take_snapshot_now(
+    reader: "Reader", key: Callable[[Message], K], max_keys: int
+) -> dict[K, Message]:
+    """See Reader.snapshot_now."""
+    latest: dict[K, Message] = {}
+    for _ in _steps(reader, key, max_keys, latest):
+        pass
+    return latest
+
+
+async def take_snapshot(
+    reader: "Reader", key: Callable[[Message], K], max_keys: int
+) -> dict[K, Message]:
+    """See Reader.snapshot."""
+    latest: dict[K, Message] = {}
+    with contextlib.closing(_steps(reader, key, max_keys, latest)) as steps:
+        for _ in steps:
+            await asyncio.sleep(0)
+    return latest
+
+
+def _steps(
+    reader: "Reader", key: Callable[[Message], K], max_keys: int, latest: dict[K, Message]
+) -> Generator[None, None, None]:
+    """Fill in the latest message per key, in order of arrival, up to the present end.
+
+    Given up, or failed, the reader is where it was.
+    """
+    begin = reader.position
+    left = reader.lag.messages
+    try:
+        while left > 0 and (batch := reader.read_batch(min(left, _STEP_MESSAGES))):
+            left -= len(batch)
+            for message in batch:
+                name = key(message)
+                latest.pop(name, None)
+                latest[name] = message
+            if len(latest) > max_keys:
+                raise TooManyKeys(f"more than {max_keys} different keys", path=reader.path)
+            yield
+    except BaseException:
+        if not reader.closed:
+            reader.seek_position(begin)
+        raise

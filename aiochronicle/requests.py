@@ -1,0 +1,466 @@
+"""Questions and answers over queues: every requester has a queue to ask in and one to be answered in.
+
+A queue has one writer, so each requester writes requests to a queue of its own under one root, and
+the responder, which finds them there, answers into a queue of the same name under another root.
+What belongs together is in the records themselves: an answer names its request as its ``cause``
+(queue id and seq), payloads are the user's alone. That makes both ends restartable. The responder
+knows from its answers what it answered already; the requester reads only answers that come after
+it was opened, and drops those that nobody waits for any more.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from aiochronicle._background import in_background
+from aiochronicle._closing import Closing
+from aiochronicle._hot import Message
+from aiochronicle.config import Retention
+from aiochronicle.errors import ClosedError, InvalidArgument, RequestFailed, RequestTimeout
+from aiochronicle.reader import Reader, open_reader
+from aiochronicle.router import Router
+from aiochronicle.writer import Position, Writer, open_writer
+
+__all__ = ["Request", "Requester", "RequesterStatistics", "Responder", "ResponderStatistics"]
+
+Payload = bytes | bytearray | memoryview | Message
+
+FAILURE_TYPE = 0xFFFE  # type_id of an answer that says why there is no result
+
+_log = logging.getLogger(__name__)
+
+
+class RequesterStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of a requester: ``sent`` requests, what became of them, and answers too late.
+
+    ``given_up`` requests timed out or were cancelled; ``pending`` ones are waited for. ``dropped``
+    answers came when nobody waited for them any more, or to a requester of the same name before.
+    """
+
+    sent: int
+    answered: int
+    failed: int
+    given_up: int
+    pending: int
+    dropped: int
+
+
+class Requester(Closing):
+    """Asks a responder and waits for its answers; a context manager both ways.
+
+    ``requests`` and ``replies`` are the roots that the responder was given, ``name`` is this
+    requester's own: no two may use it at a time. Any number of tasks may ask at once, and it does
+    not matter whether the responder runs already.
+
+    >>> async def ask():
+    ...     async with Requester(tmp_path / "asked", tmp_path / "answered", "desk") as service:
+    ...         return await service.request(b"price?", timeout=0.001)
+    >>> asyncio.run(ask())
+    Traceback (most recent call last):
+    aiochronicle.errors.RequestTimeout: ...
+    """
+
+    def __init__(
+        self,
+        requests: str | os.PathLike[str],
+        replies: str | os.PathLike[str],
+        name: str,
+        *,
+        segment_size: int = 8 << 20,
+        retention: Retention | None = None,
+    ) -> None:
+        if not name or name.startswith(".") or "/" in name:
+            raise InvalidArgument(f"{name!r} is not a name for a directory")
+        self.name = name
+        Path(requests).mkdir(parents=True, exist_ok=True)
+        # Answers first: one that comes before we look would be taken for an old one.
+        self._replies = open_reader(Path(replies) / name, start="last", wait_for_queue=True)
+        try:
+            self._requests = open_writer(
+                Path(requests) / name, segment_size=segment_size, retention=retention, ready=True
+            )
+        except BaseException:
+            self._replies.close()
+            raise
+        self.queue_id = self._requests.statistics().queue_id  # as answers name it in their cause
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._sent = self._answered = self._failed = self._given_up = self._dropped = 0
+
+    async def request(
+        self, payload: Payload, *, type_id: int = 0, timeout: float | None = None
+    ) -> Message:
+        """Send a request and return the answer.
+
+        RequestTimeout after ``timeout`` seconds, RequestFailed if the responder says so. Timed out
+        or cancelled, the request stays sent; an answer that comes later is dropped and counted.
+        """
+        if self._requests.closed:
+            raise ClosedError("the requester is closed", path=self._requests.path)
+        self._follow()
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        seq = self._requests.append(payload, type_id=type_id)
+        self._sent += 1
+        self._waiting[seq] = answer
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                return await answer
+        except asyncio.CancelledError:
+            self._given_up += 1
+            raise
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self._given_up += 1
+            raise RequestTimeout(
+                f"no answer to request {seq} within {timeout} s", path=self._requests.path
+            ) from None
+        finally:
+            self._waiting.pop(seq, None)
+
+    def statistics(self) -> RequesterStatistics:
+        """Return the counters of this requester."""
+        return RequesterStatistics(
+            sent=self._sent,
+            answered=self._answered,
+            failed=self._failed,
+            given_up=self._given_up,
+            pending=len(self._waiting),
+            dropped=self._dropped,
+        )
+
+    def _follow(self) -> None:
+        """See to it that answers are read, in the loop that runs now."""
+        loop = asyncio.get_running_loop()
+        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
+            self._task = loop.create_task(self._read(), name=f"answers to {self.name}")
+
+    async def _read(self) -> None:
+        try:
+            async for reply in self._replies:
+                self._settle(reply)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+            self._end(error)
+        else:
+            self._end(ClosedError("the requester was closed", path=self._requests.path))
+
+    def _settle(self, reply: Message) -> None:
+        source, seq = reply.cause or (0, 0)
+        answer = self._waiting.pop(seq, None) if source == self.queue_id else None
+        if answer is None or answer.done():
+            self._dropped += 1
+        elif reply.type_id == FAILURE_TYPE:
+            self._failed += 1
+            answer.set_exception(RequestFailed(reply.payload.decode("utf-8", "replace")))
+        else:
+            self._answered += 1
+            answer.set_result(reply)
+
+    def _end(self, error: Exception) -> None:
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(error)
+
+    def close(self) -> None:
+        """Close both queues; whoever waits for an answer gets ClosedError."""
+        self._replies.close()
+        self._requests.close()
+
+    async def aclose(self) -> None:
+        """Close both queues without blocking the loop. Cancelled, they are closed all the same."""
+        self._replies.close()
+        try:
+            if self._task is not None and not self._task.done():
+                await asyncio.wait([self._task])
+        finally:
+            await in_background(self._requests.close)
+
+
+class _Client:
+    """One requester, as the responder sees it."""
+
+    def __init__(self, reader: Reader, replies: Writer, answered: set[int]) -> None:
+        self.reader = reader
+        self.replies = replies
+        self.answered = answered  # before the responder was started, but not committed
+        self.outstanding: dict[int, Message] = {}  # in order
+        self.newest: Message | None = None
+
+    def accept(self, message: Message) -> bool:
+        """Take the next request; False if it has its answer already."""
+        self.newest = message
+        self.outstanding[message.seq] = message
+        if message.seq not in self.answered:
+            return True
+        self.answered.remove(message.seq)
+        self.settle(message)
+        return False
+
+    def settle(self, message: Message) -> None:
+        """Commit up to the first request that has no answer yet."""
+        was_first = next(iter(self.outstanding)) == message.seq
+        del self.outstanding[message.seq]
+        if not was_first or self.reader.closed:
+            return
+        first = next(iter(self.outstanding.values()), None)
+        if first is None:
+            self.reader.commit(self.newest)
+        else:
+            self.reader.commit_position(Position(*first.position))
+
+
+class Request:
+    """A request to be answered, once, by ``reply`` or ``fail``; in any order, at any time.
+
+    If it is not, it comes again when the responder is started the next time.
+    """
+
+    def __init__(self, message: Message, answer: Callable[[Payload, int], None]) -> None:
+        self.message = message
+        self._answer = answer
+        self._answered = False
+
+    @property
+    def payload(self) -> bytes:
+        """What the requester sent."""
+        return self.message.payload
+
+    @property
+    def type_id(self) -> int:
+        """The type that the requester gave it."""
+        return self.message.type_id
+
+    @property
+    def requester(self) -> str:
+        """Name of the requester."""
+        return self.message.source
+
+    @property
+    def answered(self) -> bool:
+        """Whether it was answered."""
+        return self._answered
+
+    def reply(self, payload: Payload, *, type_id: int = 0) -> None:
+        """Answer it. Never waits; if the requester's queue was removed, nothing happens."""
+        if type_id == FAILURE_TYPE:
+            raise InvalidArgument(f"type_id {type_id} is reserved for answers of Request.fail")
+        self._answer_once(payload, type_id)
+
+    def fail(self, reason: str) -> None:
+        """Answer that there is no result: ``Requester.request`` raises RequestFailed."""
+        self._answer_once(reason.encode(), FAILURE_TYPE)
+
+    def _answer_once(self, payload: Payload, type_id: int) -> None:
+        if self._answered:
+            raise InvalidArgument(f"{self!r} has its answer already")
+        self._answer(payload, type_id)
+        self._answered = True
+
+    def __repr__(self) -> str:
+        return f"<Request {self.message.seq} of {self.requester!r} answered={self.answered}>"
+
+
+class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of a responder: ``received`` requests, and what became of them.
+
+    ``failed`` are those of the ``answered`` ones that were answered by ``fail``. ``repeated``
+    requests had been answered before a restart; ``gone`` requesters had no queue any more.
+    """
+
+    received: int
+    answered: int
+    failed: int
+    outstanding: int
+    repeated: int
+    gone: int
+
+
+class Responder:
+    """Answers the requests of any number of requesters; an async context manager.
+
+    ``async for request in responder`` gives one request after the other, of each requester in
+    order; ``serve`` calls a function for each. Every request gets one answer, also if the
+    responder is killed and started again: what had no answer then comes again, what had one does
+    not. So whatever else a request sets off may happen twice, its answer does not.
+
+    One responder at a time can serve a root; ``name`` is the reader name in the queues of the
+    requesters. Cancelling a task anywhere in ``async for`` loses nothing.
+    """
+
+    def __init__(
+        self,
+        requests: str | os.PathLike[str],
+        replies: str | os.PathLike[str],
+        *,
+        name: str = "responder",
+        segment_size: int = 8 << 20,
+        rescan_s: float = 5.0,
+    ) -> None:
+        Path(requests).mkdir(parents=True, exist_ok=True)
+        self._router = Router(
+            requests,
+            name=name,
+            reply_root=replies,
+            reply_segment_size=segment_size,
+            rescan_s=rescan_s,
+        )
+        self._clients: dict[tuple[str, int], _Client] = {}
+        self._taking = asyncio.Lock()  # requests of one requester are handed over in order
+        self._taken: Message | None = None  # from the router, when its task was cancelled
+        self._received = self._answered = self._failed = self._repeated = self._gone = 0
+
+    def requesters(self) -> list[str]:
+        """Return the names of the requesters whose queues are there."""
+        return sorted(reader.source for reader in self._router.sources().values())
+
+    @property
+    def problems(self) -> dict[str, Exception]:
+        """Requesters' queues that cannot be read, by path; see Router."""
+        return self._router.problems
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Request:
+        async with self._taking:
+            while True:
+                message = await self._next_message()
+                try:
+                    client = await self._client_of(message)
+                except KeyError:
+                    self._gone += 1
+                    continue
+                except BaseException:
+                    self._taken = message
+                    raise
+                if client.accept(message):
+                    self._received += 1
+                    return Request(message, partial(self._answer, client, message))
+                self._repeated += 1
+
+    async def _next_message(self) -> Message:
+        if self._taken is not None:
+            message, self._taken = self._taken, None
+            return message
+        try:
+            taken: Message = await self._router.next()
+        except ClosedError:
+            raise StopAsyncIteration from None
+        return taken
+
+    async def serve(
+        self, handler: Callable[[Request], Awaitable[Payload]], *, concurrency: int = 64
+    ) -> None:
+        """Call the handler for each request, and answer with what it returns, until cancelled.
+
+        So many handlers run at once at most. One that raises fails its request with the type and
+        text of the exception, which is also logged. Cancelled, handlers that run are cancelled;
+        their requests come again after a restart.
+        """
+        if concurrency < 1:
+            raise InvalidArgument(f"concurrency must be positive, not {concurrency!r}")
+        free = asyncio.Semaphore(concurrency)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await free.acquire()
+                try:
+                    request = await anext(self)
+                except StopAsyncIteration:
+                    return
+                handling = tasks.create_task(_handle(handler, request))
+                handling.add_done_callback(lambda _: free.release())
+
+    def statistics(self) -> ResponderStatistics:
+        """Return the counters of this responder."""
+        return ResponderStatistics(
+            received=self._received,
+            answered=self._answered,
+            failed=self._failed,
+            outstanding=sum(len(client.outstanding) for client in self._clients.values()),
+            repeated=self._repeated,
+            gone=self._gone,
+        )
+
+    async def _client_of(self, message: Message) -> _Client:
+        key = message.source, message.queue_id
+        client = self._clients.get(key)
+        if client is None or client.reader.closed:
+            reader = self._router.reader_of(message)
+            replies = await self._router.reply(message)
+            answered = await in_background(lambda: _answered_since(replies.path, message))
+            for old in [old for old, client in self._clients.items() if client.reader.closed]:
+                del self._clients[old]
+            client = self._clients.setdefault(key, _Client(reader, replies, answered))
+        return client
+
+    def _answer(self, client: _Client, message: Message, payload: Payload, type_id: int) -> None:
+        if self._router.closed:
+            raise ClosedError("the responder is closed", path=self._router.root)
+        timestamp_ns = _not_before(message.timestamp_ns, client.replies)
+        try:
+            client.replies.append(
+                payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=message
+            )
+        except ClosedError:  # by the router, because the requester's queue was removed
+            self._gone += 1
+        else:
+            self._answered += 1
+            self._failed += type_id == FAILURE_TYPE
+        client.settle(message)
+
+    async def aclose(self) -> None:
+        """Stop, and close all queues; requests that were not answered come again next time."""
+        await self._router.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._router.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+async def _handle(handler: Callable[[Request], Awaitable[Payload]], request: Request) -> None:
+    try:
+        result = await handler(request)
+    except Exception as error:  # noqa: BLE001 - it is the requester that is told
+        _log.exception("request %d of %s", request.message.seq, request.requester)
+        request.fail(f"{type(error).__name__}: {error}")
+    else:
+        request.reply(result)
+
+
+def _not_before(request_ns: int, replies: Writer) -> int | None:
+    """Return a timestamp for an answer; None: the writer's own will do.
+
+    An answer is never older than its request, by which it is found again.
+    """
+    if time.time_ns() >= request_ns:
+        return None
+    return max(request_ns, replies.statistics().last_timestamp_ns)
+
+
+def _answered_since(path: str, first: Message) -> set[int]:
+    """Return which requests from this one on have an answer in the queue."""
+    with open_reader(path) as replies:
+        replies.seek_time(first.timestamp_ns)
+        causes = (reply.cause for reply in replies)
+        return {
+            cause[1]
+            for cause in causes
+            if cause is not None and cause[0] == first.queue_id and cause[1] >= first.seq
+        }

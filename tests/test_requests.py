@@ -1,0 +1,286 @@
+"""Every request gets its answer, once, whoever is killed, cancelled or late meanwhile."""
+
+import asyncio
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from asynchronous.both_loops import on_both_loops
+
+import aiochronicle
+from aiochronicle import Request, Requester, Responder
+from aiochronicle.errors import (
+    ClosedError,
+    InvalidArgument,
+    LockedError,
+    RequestFailed,
+    RequestTimeout,
+)
+
+SERVICE = Path(__file__).parent / "responder.py"
+
+
+def requester(root: Path, name: str = "desk") -> Requester:
+    return Requester(root / "asked", root / "answered", name)
+
+
+def responder(root: Path) -> Responder:
+    return Responder(root / "asked", root / "answered", rescan_s=0.2)
+
+
+@asynccontextmanager
+async def serving(root: Path) -> AsyncIterator[Responder]:
+    async def double(request: Request) -> bytes:
+        number = int(request.payload)
+        if number < 0:
+            raise ValueError("negative")
+        await asyncio.sleep(0)
+        return b"%d" % (2 * number)
+
+    async with responder(root) as service:
+        task = asyncio.create_task(service.serve(double))
+        try:
+            yield service
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def start_service(root: Path) -> "subprocess.Popen[str]":
+    service = subprocess.Popen(
+        [sys.executable, "-W", "error", str(SERVICE), str(root)], stdout=subprocess.PIPE, text=True
+    )
+    assert service.stdout is not None
+    assert service.stdout.readline() == "ready\n"
+    return service
+
+
+@on_both_loops
+async def test_many_tasks_of_many_requesters_get_their_own_answers(tmp_path: Path) -> None:
+    async def ask(desk: Requester, number: int) -> None:
+        reply = await desk.request(b"%d" % number, timeout=60)
+        assert int(reply.payload) == 2 * number
+
+    async with serving(tmp_path) as service:
+        desks = [requester(tmp_path, f"desk-{number}") for number in range(3)]
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(300):
+                tasks.create_task(ask(desks[number % 3], number))
+        for desk in desks:
+            statistics = desk.statistics()
+            assert (statistics.sent, statistics.answered, statistics.dropped) == (100, 100, 0)
+            await desk.aclose()
+        assert service.statistics().answered == 300
+        assert service.statistics().outstanding == 0
+
+
+@on_both_loops
+async def test_a_request_waits_for_a_responder_in_another_process(tmp_path: Path) -> None:
+    async with requester(tmp_path) as desk:
+        asking = asyncio.create_task(desk.request(b"21", timeout=60))
+        await asyncio.sleep(0)
+        service = await asyncio.to_thread(start_service, tmp_path)
+        with service:
+            reply = await asking
+            assert (reply.payload, reply.cause) == (b"42", (desk.queue_id, 0))
+            service.kill()
+
+
+async def test_timeouts_and_late_answers_are_counted(tmp_path: Path) -> None:
+    async with requester(tmp_path) as desk, responder(tmp_path) as service:
+        with pytest.raises(RequestTimeout, match=r"request 0 within 0.01 s.*responder runs"):
+            await desk.request(b"late", timeout=0.01)
+        waiting = asyncio.create_task(desk.request(b"cancelled"))
+        late = await anext(service)
+        cancelled = await anext(service)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert desk.statistics().given_up == 2
+        asking = asyncio.create_task(desk.request(b"in time", timeout=60))
+        in_time = await anext(service)
+        assert [late.payload, cancelled.payload, in_time.payload] == [
+            b"late",
+            b"cancelled",
+            b"in time",
+        ]
+        for request in (late, cancelled, in_time):
+            request.reply(b"done: " + request.payload, type_id=5)
+        reply = await asking
+        assert (reply.payload, reply.type_id) == (b"done: in time", 5)
+        statistics = desk.statistics()
+        assert (statistics.dropped, statistics.answered, statistics.pending) == (2, 1, 0)
+
+
+async def test_failures_are_raised_where_the_question_was_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with requester(tmp_path) as desk, serving(tmp_path) as service:
+        with pytest.raises(RequestFailed, match="ValueError: negative"):
+            await desk.request(b"-1", timeout=60)
+        assert (await desk.request(b"1", timeout=60)).payload == b"2"
+        assert desk.statistics().failed == 1
+        assert service.statistics().failed == 1
+    assert [record.getMessage() for record in caplog.records] == ["request 0 of desk"]
+    caplog.clear()  # a record's traceback holds the request, and that its segment
+
+
+async def test_a_request_is_answered_once(tmp_path: Path) -> None:
+    async with requester(tmp_path) as desk, responder(tmp_path) as service:
+        asking = asyncio.create_task(desk.request(b"?", type_id=9, timeout=60))
+        request = await anext(service)
+        assert (request.requester, request.type_id, request.answered) == ("desk", 9, False)
+        with pytest.raises(InvalidArgument, match="reserved"):
+            request.reply(b"", type_id=0xFFFE)
+        request.reply(b"!")
+        assert request.answered
+        with pytest.raises(InvalidArgument, match="already"):
+            request.fail("again")
+        assert (await asking).payload == b"!"
+
+
+async def test_a_restarted_responder_answers_what_has_no_answer(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    """Answered in any order, stopped at any time: in the end each has one answer."""
+    async with requester(tmp_path) as desk:
+        asking = [asyncio.create_task(desk.request(b"%d" % n)) for n in range(200)]
+        answered = repeated = 0
+        while answered < 200:
+            async with responder(tmp_path) as service:
+                held: list[Request] = []
+                for _ in range(rng.randrange(1, 40)):
+                    if answered + len(held) >= 200:
+                        break
+                    held.append(await anext(service))
+                rng.shuffle(held)
+                for request in held[: rng.randrange(1, len(held) + 1)]:
+                    request.reply(request.payload)
+                    answered += 1
+                repeated += service.statistics().repeated
+        replies = await asyncio.gather(*asking)
+        assert [reply.payload for reply in replies] == [b"%d" % n for n in range(200)]
+        assert desk.statistics().dropped == 0
+        assert repeated > 0
+    with aiochronicle.open_reader(tmp_path / "answered" / "desk") as reader:
+        causes = Counter(reply.cause for reply in reader)
+    assert len(causes) == 200
+    assert set(causes.values()) == {1}
+
+
+async def test_a_responder_that_is_killed_again_and_again(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    async with requester(tmp_path) as desk:
+
+        async def ask(number: int) -> None:
+            reply = await desk.request(b"%d" % number, timeout=100)
+            assert int(reply.payload) == 2 * number
+
+        async with asyncio.TaskGroup() as tasks:
+            asking = [tasks.create_task(ask(number)) for number in range(2000)]
+            for stop_at in sorted(rng.sample(range(1, 2000), 3)):
+                with await asyncio.to_thread(start_service, tmp_path) as service:
+                    while desk.statistics().answered < stop_at:
+                        await asyncio.sleep(0)
+                    service.kill()
+            with await asyncio.to_thread(start_service, tmp_path) as service:
+                await asyncio.wait(asking)
+                service.kill()
+        assert desk.statistics().dropped == 0
+    with aiochronicle.open_reader(tmp_path / "answered" / "desk") as reader:
+        causes = Counter(reply.cause for reply in reader)
+    assert len(causes) == 2000
+    assert set(causes.values()) == {1}
+
+
+async def test_a_restarted_requester_ignores_old_answers(tmp_path: Path) -> None:
+    async with responder(tmp_path) as service:
+        async with requester(tmp_path) as desk:
+            with pytest.raises(RequestTimeout):
+                await desk.request(b"answered while it was away", timeout=0.01)
+            with pytest.raises(RequestTimeout):
+                await desk.request(b"answered when it is back", timeout=0.01)
+        (await anext(service)).reply(b"old")
+        async with requester(tmp_path) as desk:
+            asking = asyncio.create_task(desk.request(b"new", timeout=60))
+            (await anext(service)).reply(b"old as well")
+            (await anext(service)).reply(b"new")
+            assert (await asking).payload == b"new"
+            assert desk.statistics().dropped == 1
+
+
+async def test_a_requester_that_went_away_for_good(tmp_path: Path) -> None:
+    async with requester(tmp_path, "other") as other, responder(tmp_path) as service:
+        async with requester(tmp_path, "gone") as gone:
+            with pytest.raises(RequestTimeout):
+                await gone.request(b"?", timeout=0.01)
+        request = await anext(service)
+        shutil.rmtree(tmp_path / "asked" / "gone")
+        asking = asyncio.create_task(other.request(b"still there", timeout=60))
+        (await anext(service)).reply(b"yes")
+        assert (await asking).payload == b"yes"
+        while service.requesters() != ["other"]:
+            await asyncio.sleep(0.01)
+        request.reply(b"too late")
+        assert request.answered
+        assert service.statistics().gone == 1
+
+
+async def test_closing_ends_all_waiting(tmp_path: Path) -> None:
+    desk = requester(tmp_path)
+    asking = asyncio.create_task(desk.request(b"?"))
+    await asyncio.sleep(0)
+    await desk.aclose()
+    with pytest.raises(ClosedError):
+        await asking
+    with pytest.raises(ClosedError):
+        await desk.request(b"?")
+    async with responder(tmp_path) as service:
+        request = await anext(service)
+        waiting = asyncio.create_task(anext(service))
+        await asyncio.sleep(0)
+        await service.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        with pytest.raises(ClosedError):
+            request.reply(b"!")
+
+
+async def test_cancelled_taking_loses_no_request(tmp_path: Path, rng: random.Random) -> None:
+    async with requester(tmp_path) as desk, responder(tmp_path) as service:
+        asking = [asyncio.create_task(desk.request(b"%d" % n, timeout=60)) for n in range(100)]
+        served: list[bytes] = []
+        while len(served) < 100:
+
+            async def take() -> None:
+                async for request in service:
+                    served.append(request.payload)
+                    request.reply(request.payload)
+                    await asyncio.sleep(0)
+
+            taking = asyncio.create_task(take())
+            for _ in range(rng.randrange(12)):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+            taking.cancel()
+            await asyncio.wait([taking])
+        assert served == [b"%d" % n for n in range(100)]
+        await asyncio.gather(*asking)
+
+
+async def test_names_and_roots_are_used_once(tmp_path: Path) -> None:
+    async with requester(tmp_path):
+        with pytest.raises(LockedError):
+            requester(tmp_path)
+    for name in ("", "a/b", ".hidden", ".."):
+        with pytest.raises(InvalidArgument, match="name"):
+            requester(tmp_path, name)
+    with pytest.raises(InvalidArgument, match="concurrency"):
+        async with responder(tmp_path) as service:
+            await service.serve(None, concurrency=0)  # type: ignore[arg-type]
