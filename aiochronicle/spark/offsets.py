@@ -69,4 +69,4 @@ def limit(start: Mapping[str, int], end: Mapping[str, int], rows_max: int) -> di
         if left > 0 and shares[name] < waiting[name]:
             shares[name] += 1
             left -= 1
-    return {name: start.get(name, seq) + shares[name] for name, seq in end.items()}
+    return {name: start[name] + shares[name] if waiting[name] else seq for name, seq in end.items()}

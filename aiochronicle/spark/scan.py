@@ -17,8 +17,9 @@ from aiochronicle.reader import unix_ns
 from aiochronicle.spark.columns import check_schema, frame_schema, known_columns
 from aiochronicle.spark.filters import Narrowing
 from aiochronicle.spark.options import ReadOptions, read_options
+from aiochronicle.spark.parts import read_part
 from aiochronicle.spark.plan import Range, plan
-from aiochronicle.spark.source import Snapshot, read_part
+from aiochronicle.spark.source import Snapshot
 
 __all__ = ["scan"]
 

@@ -11,25 +11,18 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from aiochronicle.errors import QueueNotFound
+from aiochronicle.errors import ChronicleError
 from aiochronicle.spark import offsets
 from aiochronicle.spark.arrow import Batch
-from aiochronicle.spark.columns import Shape, check_schema, frame_schema
+from aiochronicle.spark.columns import check_schema, frame_schema
 from aiochronicle.spark.filters import Narrowing, narrow
 from aiochronicle.spark.options import ReadOptions, read_options
-from aiochronicle.spark.plan import Range, plan
+from aiochronicle.spark.parts import RangePartition, read_part
+from aiochronicle.spark.plan import plan
 from aiochronicle.spark.queues import Source, find_sources
-from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.stream import StreamReader
 
 __all__ = ["ChronicleSource"]
-
-
-class RangePartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, part: Range) -> None:
-        super().__init__(part)
-        self.part = part
 
 
 class Snapshot:
@@ -53,8 +46,10 @@ class ChronicleSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self.snapshot: Snapshot | None = None
-        with contextlib.suppress(QueueNotFound):  # a sink will make them; a reader tells
-            self.snapshot = Snapshot(read_options(options))
+        chosen = read_options(options)
+        # Of a sink or a stream nobody asked for it; a reader will try again, and tell.
+        with contextlib.suppress(ChronicleError):
+            self.snapshot = Snapshot(chosen)
 
     @classmethod
     def name(cls) -> str:
@@ -70,11 +65,15 @@ class ChronicleSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and reads a frame."""
         options = read_options(self.options)
-        kind = PushdownReader if options.pushdown else Reader
+        kind = PushdownReader if options.pushdown else FrameReader
         return kind(options, schema, self.snapshot or Snapshot(options))
 
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        """Return what follows the queues."""
+        return StreamReader(read_options(self.options), schema)
 
-class Reader(DataSourceReader):
+
+class FrameReader(DataSourceReader):
     """Plans and reads the frame of a snapshot."""
 
     def __init__(self, options: ReadOptions, schema: StructType, snapshot: Snapshot) -> None:
@@ -105,7 +104,7 @@ class Reader(DataSourceReader):
             yield from read_part(partition.part, self._schema, self._options, self._narrowing)
 
 
-class PushdownReader(Reader):
+class PushdownReader(FrameReader):
     """The same, narrowed down by filters.
 
     A class of its own, because Spark refuses a reader that could take filters while its setting
@@ -116,19 +115,3 @@ class PushdownReader(Reader):
         """Take what helps; all of them are evaluated by Spark again."""
         self._narrowing = narrow(filters)
         return filters
-
-
-def read_part(
-    part: Range, schema: StructType, options: ReadOptions, narrowing: Narrowing
-) -> Iterator[Batch]:
-    """Yield the rows of a range in the shape of the schema."""
-    shape = Shape(schema, options, part.source)
-    if shape.is_empty:
-        return
-    columns = shape.columns
-    if narrowing.types is not None and "type_id" not in columns:
-        columns = [*columns, "type_id"]
-    for batch in read_range(part, columns, options):
-        fitting = shape.fit(narrowing.sift(batch))
-        if fitting.num_rows:
-            yield fitting

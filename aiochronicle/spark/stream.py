@@ -1,0 +1,198 @@
+"""``readStream.format("chronicle")``: queues as an unbounded frame.
+
+Spark keeps the offsets; this says how far the queues have come. Some of what it does is not obvious:
+
+- A checkpoint stores where a batch ends, never where the first one began. If that is "latest", it is
+  another place after a restart, and messages between the two would be lost. So the first batch is
+  empty and ends where it begins, which puts the place into the checkpoint.
+- A queue that appears while the stream runs, or while it was down, enters the offsets with its first
+  message, and is read from the batch after that on. A queue that is in the end of a batch but not in
+  its start has nothing in that batch.
+- Spark asks for the end some ninety times a second while there is nothing to do. The tails stay open
+  for that, and the directory is looked at only every so often.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from aiochronicle.errors import NotAQueue, PositionLost, QueueGone, QueueNotFound
+from aiochronicle.reader import Reader, open_reader
+from aiochronicle.spark import offsets
+from aiochronicle.spark.arrow import Batch
+from aiochronicle.spark.columns import check_schema
+from aiochronicle.spark.filters import Narrowing
+from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.parts import RangePartition, read_part
+from aiochronicle.spark.plan import plan
+from aiochronicle.spark.queues import Source, end_of, find_sources
+
+__all__ = ["StreamReader"]
+
+LOOK_AROUND_S = 0.2
+
+Positions = dict[str, int]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Tells Spark how far the queues are, and reads what it asks for."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._queues = _Queues(options)
+        self._initial: Positions | None = None
+        self._initial_is_known = True  # in the checkpoint, or will be the same after a restart
+        self._target: Positions | None = None
+        if self._queues.sources:
+            check_schema(schema, options, self._queues.sources)
+
+    def initialOffset(self) -> Positions:  # noqa: N802
+        """Return where a stream without a checkpoint begins. Asked for twice, and may not move."""
+        if self._initial is None:
+            sources = self._queues.sources
+            self._initial = offsets.starts(sources, self._options, "latest")
+            ends = self._queues.ends()
+            self._initial_is_known = all(seq < ends[name] for name, seq in self._initial.items())
+        return self._initial
+
+    def latestOffset(self, start: Positions, limit: ReadLimit) -> Positions:  # noqa: N802
+        """Return where the next batch ends, given where it starts."""
+        if not self._initial_is_known and start == self._initial:
+            self._initial_is_known = True
+            return start
+        self._queues.look_around()
+        ends = self._queues.ends() if self._target is None else self._target
+        reached: Positions = {}
+        for name, seq in start.items():
+            if (end := self._next(name, seq, ends)) is not None:
+                reached[name] = end
+        if isinstance(limit, ReadMaxRows):
+            reached = offsets.limit(start, reached, limit.max_rows)
+        for name, source in self._queues.sources.items():
+            if name in ends and name not in start:
+                reached[name] = source.earliest()
+        return reached
+
+    def _next(self, name: str, start: int, ends: Mapping[str, int]) -> int | None:
+        """Return how far a queue can be read; None if it is gone."""
+        if name not in self._queues.sources:
+            self._lost(f"the stream has read {name} up to {start}, but there is none now")
+            return None
+        end = ends.get(name, start)
+        if end >= start:
+            return end
+        if self._target is not None:
+            return start  # behind where an available-now query ends
+        self._lost(f"the stream has read {name} up to {start}, but it ends at {end}")
+        return self._queues.sources[name].earliest()
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise PositionLost(
+                f"{what}; is this the checkpoint of other queues? failOnDataLoss=false goes on"
+                " with what is there",
+                path=self._options.path,
+            )
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return what maxOffsetsPerTrigger says."""
+        rows_max = self._options.offsets_per_trigger_max
+        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Remember the ends of now; the query stops there."""
+        self._target = self._queues.ends()
+
+    def reportLatestOffset(self) -> Positions | None:  # noqa: N802
+        """Return how far the queues are, for the progress of the query."""
+        return self._queues.ends() or None
+
+    def partitions(self, start: Positions, end: Positions) -> Sequence[InputPartition]:
+        """Cut a batch into what tasks read."""
+        for name in start.keys() & end.keys() - self._queues.sources.keys():
+            if start[name] < end[name]:
+                self._lost(f"messages of {name} are to be read, but there is no such queue")
+        parts = plan(self._queues.sources, start, end, partitions_min=self._options.partitions_min)
+        return [RangePartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
+        """Yield the rows of one part."""
+        assert isinstance(partition, RangePartition)
+        yield from read_part(partition.part, self._schema, self._options, Narrowing())
+
+    def stop(self) -> None:
+        """Let go of the queues."""
+        self._queues.close()
+
+
+class _Queues:
+    """The queues of a stream: found again and again, their tails kept open."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._tails: dict[str, Reader] = {}
+        self._looked_at = time.monotonic()
+        try:
+            self.sources = find_sources(options)
+        except QueueNotFound:
+            if not options.follow:
+                raise
+            self.sources = find_sources(options, ready_only=True)  # they may yet come
+
+    def look_around(self) -> None:
+        """Find queues that have become ready, and notice those that are gone."""
+        if not self._options.follow or time.monotonic() < self._looked_at + LOOK_AROUND_S:
+            return
+        self._looked_at = time.monotonic()
+        for name, source in find_sources(self._options, ready_only=True).items():
+            self.sources.setdefault(name, source)
+
+    def ends(self) -> Positions:
+        """Return the seq behind the last message of each queue that is there."""
+        found = {name: self._end(source) for name, source in list(self.sources.items())}
+        return {name: end for name, end in found.items() if end is not None}
+
+    def _end(self, source: Source) -> int | None:
+        for fresh in (False, True):
+            try:
+                end = end_of(self._tail(source, fresh=fresh))
+                return end if end > 0 or source.archive is None else source.latest()
+            except (QueueNotFound, QueueGone, NotAQueue):
+                if fresh:  # not only replaced by another queue of that name, but gone
+                    self._drop(source.name)
+                    return None
+        raise AssertionError("unreachable")
+
+    def _tail(self, source: Source, *, fresh: bool) -> Reader:
+        if fresh or source.name not in self._tails:
+            self._drop_tail(source.name)
+            place = source.live or source.parts()[-1]
+            self._tails[source.name] = open_reader(
+                place, start="first", verify=False, on_corrupt="skip"
+            )
+        return self._tails[source.name]
+
+    def _drop(self, name: str) -> None:
+        self._drop_tail(name)
+        del self.sources[name]
+
+    def _drop_tail(self, name: str) -> None:
+        if (tail := self._tails.pop(name, None)) is not None:
+            tail.close()
+
+    def close(self) -> None:
+        for name in list(self._tails):
+            self._drop_tail(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tails": {}}  # tasks read ranges, and need no tails

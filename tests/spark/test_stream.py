@@ -1,0 +1,223 @@
+"""Queues as streams: offsets, restarts, limits, queues that come and go."""
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from waiting import eventually
+
+import aiochronicle
+from aiochronicle.errors import InvalidArgument, PositionLost, QueueNotFound
+from aiochronicle.spark.columns import frame_schema
+from aiochronicle.spark.offsets import limit
+from aiochronicle.spark.options import read_options
+from aiochronicle.spark.parts import RangePartition
+from aiochronicle.spark.stream import StreamReader
+
+from .filling import FIRST_NS, STEP_NS, fill
+
+ALL = ReadAllAvailable()
+
+
+def follow(root: Path, **options: str) -> StreamReader:
+    chosen = read_options({"path": str(root), **options})
+    return StreamReader(chosen, frame_schema(chosen, {}))
+
+
+def numbers(reader: StreamReader, start: dict[str, int], end: dict[str, int]) -> list[int]:
+    """Read a batch as the tasks do."""
+    found: list[int] = []
+    for partition in reader.partitions(start, end):
+        assert isinstance(partition, RangePartition)
+        for batch in pickle.loads(pickle.dumps(reader)).read(partition):  # noqa: S301
+            found += batch.column("seq").to_pylist()
+    return found
+
+
+def test_earliest_reads_everything_in_the_first_batch(root: Path) -> None:
+    fill(root / "a", 10)
+    reader = follow(root, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert (start, end) == ({"a": 0}, {"a": 10})
+    assert numbers(reader, start, end) == list(range(10))
+    reader.stop()
+
+
+@pytest.mark.parametrize("option", ["latest", "a time to come"])
+def test_a_start_at_the_end_is_put_into_the_checkpoint_first(root: Path, option: str) -> None:
+    fill(root / "a", 10)
+    later = str(FIRST_NS + 10**12)
+    options = {"startingOffsets": option} if option == "latest" else {"startingTimestamp": later}
+    reader = follow(root, **options)
+    initial = reader.initialOffset()
+    fill(root / "a", 5, first=10)
+    assert reader.initialOffset() == initial == {"a": 10}
+    assert reader.latestOffset(initial, ALL) == {"a": 10}
+    assert reader.latestOffset(initial, ALL) == {"a": 15}
+    reader.stop()
+    # Killed in the first batch: it began, says the restarted source, behind its end.
+    restarted = follow(root, **options)
+    assert restarted.initialOffset() == {"a": 15}
+    assert numbers(restarted, {"a": 15}, {"a": 10}) == []
+    assert restarted.latestOffset({"a": 10}, ALL) == {"a": 15}
+    restarted.stop()
+
+
+def test_a_time_in_the_past_is_a_place_that_stays(root: Path) -> None:
+    fill(root / "a", 10)
+    reader = follow(root, startingTimestamp=str(FIRST_NS + 4 * STEP_NS))
+    assert reader.initialOffset() == {"a": 4}
+    assert reader.latestOffset({"a": 4}, ALL) == {"a": 10}
+    reader.stop()
+
+
+def test_a_new_queue_enters_with_its_first_message(root: Path) -> None:
+    fill(root / "a", 3)
+    reader = follow(root, startingOffsets="earliest")
+    assert reader.latestOffset({"a": 0}, ALL) == {"a": 3}
+    fill(root / "b", 4, ready=True)
+    fill(root / "c", 4)  # not ready
+    eventually(lambda: reader.latestOffset({"a": 3}, ALL) == {"a": 3, "b": 0})
+    assert reader.latestOffset({"a": 3, "b": 0}, ALL) == {"a": 3, "b": 4}
+    assert numbers(reader, {"a": 3}, {"a": 3, "b": 0}) == []
+    assert numbers(reader, {"a": 3, "b": 0}, {"a": 3, "b": 4}) == [0, 1, 2, 3]
+    reader.stop()
+
+
+def test_a_stream_may_start_before_its_queues(root: Path) -> None:
+    reader = follow(root)
+    assert reader.initialOffset() == {}
+    fill(root / "a", 2, ready=True)
+    eventually(lambda: reader.latestOffset({}, ALL) == {"a": 0})
+    reader.stop()
+    shutil.rmtree(root / "a")
+    with pytest.raises(QueueNotFound, match="there is no queue"):
+        follow(root, follow="false")
+
+
+def test_available_now_ends_where_the_queues_ended(root: Path) -> None:
+    fill(root / "a", 10)
+    reader = follow(root, startingOffsets="earliest")
+    reader.prepareForTriggerAvailableNow()
+    fill(root / "a", 10, first=10)
+    fill(root / "b", 1, ready=True)
+    assert reader.latestOffset({"a": 0}, ReadMaxRows(7)) == {"a": 7}
+    assert reader.latestOffset({"a": 7}, ReadMaxRows(7)) == {"a": 10}
+    assert reader.latestOffset({"a": 10}, ReadMaxRows(7)) == {"a": 10}
+    reader.stop()
+
+
+def test_a_limit_is_shared_by_the_queues() -> None:
+    assert limit({"a": 0, "b": 10}, {"a": 900, "b": 110}, 100) == {"a": 90, "b": 20}
+    assert limit({"a": 0, "b": 0, "c": 0}, {"a": 1, "b": 1, "c": 1}, 2) == {"a": 1, "b": 1, "c": 0}
+    assert limit({"a": 0}, {"a": 5}, 5) == {"a": 5}
+    assert limit({"a": 9, "b": 0}, {"a": 2, "b": 10}, 5) == {"a": 2, "b": 5}
+
+
+def test_the_limit_is_what_the_option_says(root: Path) -> None:
+    fill(root / "a", 1)
+    reader = follow(root, maxOffsetsPerTrigger="123")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(123)
+    assert follow(root).getDefaultReadLimit() == ALL
+
+
+def test_a_checkpoint_of_other_queues_is_told(root: Path) -> None:
+    fill(root / "a", 3)
+    reader = follow(root)
+    with pytest.raises(
+        PositionLost, match=r"read b up to 7, but there is none now; .*checkpoint of"
+    ):
+        reader.latestOffset({"a": 3, "b": 7}, ALL)
+    with pytest.raises(PositionLost, match="read a up to 7, but it ends at 3"):
+        reader.latestOffset({"a": 7}, ALL)
+    with pytest.raises(PositionLost, match="there is no such queue"):
+        reader.partitions({"b": 0}, {"b": 7})
+    reader.stop()
+    tolerant = follow(root, failOnDataLoss="false")
+    assert tolerant.latestOffset({"a": 7, "b": 7}, ALL) == {"a": 0}
+    assert numbers(tolerant, {"b": 0}, {"b": 7}) == []
+    tolerant.stop()
+
+
+def test_a_queue_that_is_removed_and_made_again_is_told(root: Path) -> None:
+    fill(root / "a", 30)
+    reader = follow(root)
+    assert reader.latestOffset({"a": 20}, ALL) == {"a": 30}
+    shutil.rmtree(root / "a")
+    fill(root / "a", 10)
+    with pytest.raises(PositionLost, match="read a up to 30, but it ends at 10"):
+        reader.latestOffset({"a": 30}, ALL)
+    shutil.rmtree(root / "a")
+    with pytest.raises(PositionLost, match="there is none now"):
+        reader.latestOffset({"a": 30}, ALL)
+    reader.stop()
+
+
+def test_messages_that_retention_took_are_told(root: Path) -> None:
+    fill(root / "a", 30_000)
+    (root / "a" / "000000000.q").unlink()
+    with pytest.raises(PositionLost, match=r"messages 0 to \d+ of a are gone"):
+        numbers(follow(root), {"a": 0}, {"a": 30_000})
+    rest = numbers(follow(root, failOnDataLoss="false"), {"a": 0}, {"a": 30_000})
+    assert rest == list(range(rest[0], 30_000))
+
+
+def test_offsets_for_some_queues_only_are_refused(root: Path) -> None:
+    fill(root / "a", 1)
+    fill(root / "b", 1)
+    with pytest.raises(InvalidArgument, match="startingOffsets says nothing about b"):
+        follow(root, startingOffsets='{"a": 0}').initialOffset()
+
+
+def test_a_stream_goes_on_where_its_checkpoint_says(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    def run() -> None:
+        stream = spark.readStream.format("chronicle").options(
+            startingOffsets="earliest", maxOffsetsPerTrigger=400
+        )
+        query = (
+            stream.load(str(root))
+            .select("source", "seq")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        query.awaitTermination()
+        assert all(progress.numInputRows <= 400 for progress in query.recentProgress)
+
+    fill(root / "a", 1000)
+    run()
+    fill(root / "a", 100, first=1000)
+    fill(root / "b", 50)
+    run()
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    expected = [("a", seq) for seq in range(1100)] + [("b", seq) for seq in range(50)]
+    assert sorted((row.source, row.seq) for row in rows) == expected
+
+
+def test_a_running_stream_sees_what_is_appended(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    with aiochronicle.open_writer(root / "a", segment_size=1 << 20) as writer:
+        query = (
+            spark.readStream.format("chronicle")
+            .option("startingOffsets", "earliest")
+            .load(str(root))
+            .writeStream.format("memory")
+            .queryName("seen")
+            .start()
+        )
+        try:
+            writer.append(b"one")
+            eventually(lambda: spark.sql("select * from seen").count() == 1, timeout_s=60)
+            writer.append(b"two")
+            eventually(lambda: spark.sql("select * from seen").count() == 2, timeout_s=60)
+        finally:
+            query.stop()
+    assert query.exception() is None
