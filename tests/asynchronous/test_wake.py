@@ -1,7 +1,6 @@
 """Parked readers wake up: in one process, across processes, whoever came first, whoever died."""
 
 import asyncio
-import random
 import signal
 import time
 from pathlib import Path
@@ -12,6 +11,9 @@ import aiochronicle
 from aiochronicle.errors import ClosedError
 from asynchronous.both_loops import on_both_loops
 from asynchronous.peers import NOTICED_AT_ONCE_S, Peer, eventually
+from asynchronous.ping_pong import ping_pong
+
+ROUNDS = 25_000  # of two wake-ups each, on each of two loops
 
 
 def make_queue(path: Path) -> None:
@@ -272,27 +274,4 @@ async def test_closing_from_another_thread_ends_waiting(queue_path: Path) -> Non
 @pytest.mark.timeout(110)
 @on_both_loops
 async def test_no_wake_up_is_ever_lost(tmp_path: Path, loop_name: str, seed: int) -> None:
-    """R12: ping-pong of two processes; each message wakes a parked reader, nothing polls."""
-    rounds = 25_000  # of two wake-ups each, on each of two loops
-    rng = random.Random(seed)
-    make_queue(tmp_path / "pong")
-    with (
-        aiochronicle.open_writer(tmp_path / "ping", segment_size=1 << 20) as questions,
-        aiochronicle.open_reader(tmp_path / "pong") as answers,
-        Peer("ponger", tmp_path / "ping", tmp_path / "pong", loop_name, seed),
-    ):
-        first = asyncio.ensure_future(answers.next())
-        await eventually(lambda: answers.attended, 5)
-        await eventually(lambda: questions.statistics().readers_connected == 1, 5)
-        for number in range(rounds):
-            questions.append(b"%d" % number)
-            async with asyncio.timeout(20):
-                answer = await (first if number == 0 else answers.next())
-            assert answer.payload == b"%d" % number
-            pause_ns = rng.randrange(40_000)
-            started = time.perf_counter_ns()
-            while time.perf_counter_ns() - started < pause_ns:
-                pass
-        assert answers.attended
-        assert answers.statistics().parks > rounds // 10
-        questions.append(b"")
+    await ping_pong(tmp_path, loop_name, seed, ROUNDS)
