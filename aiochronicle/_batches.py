@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Batches"]
 
+# How late a batch may be noticed to be full. Being woken by each message would cost far more.
+_LOOK_EVERY_S = 0.002
+_HEADER_BYTES = 64
+
 
 class Batches(Generic[T]):
     """Made by Reader.batches and FanIn.batches."""
@@ -59,13 +63,18 @@ class Batches(Generic[T]):
                 return batch
 
     async def _fill(self, max_wait: float) -> None:
-        """Return when a full batch is there, or the time is over."""
+        """Return when a full batch is there, or the time is over.
+
+        Payloads are known by the size of their records only, which is rounded up to 64 bytes: a
+        batch may be taken for full a little before it is.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait
-        pause_s = max_wait / 16
+        pause_s = min(max_wait / 16, _LOOK_EVERY_S)
         while not self._reader.closed:
             lag = self._reader.lag
-            enough_bytes = self._max_bytes is not None and lag.bytes >= self._max_bytes * 2
+            payload_bytes = lag.bytes - lag.messages * _HEADER_BYTES
+            enough_bytes = self._max_bytes is not None and payload_bytes >= self._max_bytes
             left = deadline - loop.time()
             if lag.messages >= self._max_messages or enough_bytes or left <= 0:
                 return

@@ -300,8 +300,9 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
 
         A batch has at least one message and at most ``max_messages`` (or, after the first, payloads
         of ``max_bytes``). It is handed over as soon as something is there; with ``max_wait``
-        (seconds) only when it is full or its first message has waited that long. Cancelled, it has
-        taken nothing.
+        (seconds) only when it is full or its first message has waited that long. Whether it is full
+        is looked at every 2 ms, with payloads rounded up to 64 bytes. Cancelled, it has taken
+        nothing.
         """
         return Batches(self, max_messages, max_bytes, max_wait)
 

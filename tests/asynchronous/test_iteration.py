@@ -17,7 +17,7 @@ from aiochronicle.errors import ClosedError, InvalidArgument
 from aiochronicle.reader import WaitStrategy
 from asynchronous.both_loops import on_both_loops
 from asynchronous.loops import LOOPS
-from asynchronous.peers import eventually
+from asynchronous.peers import NOTICED_AT_ONCE_S, eventually
 
 
 def fill(path: Path, count: int, size: int = 10) -> None:
@@ -260,6 +260,26 @@ async def test_batches_by_time(queue_path: Path) -> None:
         patient = reader.batches(max_messages=10, max_wait=60)
         writer.append_many([b"x"] * 10)
         assert len(await asyncio.wait_for(anext(patient), 5)) == 10
+
+
+@on_both_loops
+@pytest.mark.parametrize("size", [10, 100, 10_000])
+async def test_a_batch_is_handed_over_when_it_becomes_full(queue_path: Path, size: int) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        payload = bytes(size)
+        for limits in ({"max_messages": 10}, {"max_bytes": 10 * size}):
+            writer.append(payload)
+            waiting = asyncio.ensure_future(anext(reader.batches(**limits, max_wait=60)))
+            await asyncio.sleep(0)  # it has seen the first and waits for more
+            for _ in range(9):
+                writer.append(payload)
+            batch = await asyncio.wait_for(waiting, NOTICED_AT_ONCE_S)
+            # Bytes are counted in records of multiples of 64.
+            assert len(batch) == 10 or (size < 10_000 and "max_bytes" in limits)
+            reader.seek_last()
 
 
 @on_both_loops
