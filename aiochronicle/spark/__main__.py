@@ -1,0 +1,201 @@
+"""``python -m aiochronicle.spark JOB …``: the jobs as commands."""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from aiochronicle.errors import ChronicleError, InvalidArgument
+from aiochronicle.spark.jobs import bars
+from aiochronicle.spark.jobs.inputs import find_input
+from aiochronicle.spark.progress import Progress
+from aiochronicle.spark.session import session
+
+__all__ = ["main"]
+
+ROWS_SHOWN = 20
+INTERRUPTED = 130
+
+Arguments = argparse.Namespace
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a job; the exit status is 1 if it failed, 2 if it was not understood."""
+    given = _parser().parse_args(arguments)
+    try:
+        run: Callable[[Arguments], None] = given.run
+        run(given)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (ChronicleError, PySparkException, OSError) as error:
+        print(f"{given.job}: {explain(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def explain(error: Exception) -> str:
+    """Return what happened, in one line: of a failed task, what it raised."""
+    text = str(error)
+    raised = re.findall(r"aiochronicle\.errors\.\w+: (.*)", text)
+    if raised:
+        return str(raised[-1])
+    python = re.findall(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", text, re.MULTILINE)
+    return (
+        str(python[-1]) if python else text.strip().splitlines()[0] if text.strip() else repr(error)
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m aiochronicle.spark",
+        description="Jobs over recorded queues, on Spark: this machine's processors, or a cluster.",
+    )
+    jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
+    _add_bars(jobs)
+    return parser
+
+
+def _add_job(
+    jobs: Any, name: str, run: Callable[[Arguments], None], what: str, *, reads: str = "queues"
+) -> argparse.ArgumentParser:
+    """Add a job with the arguments that all of them have."""
+    parser: argparse.ArgumentParser = jobs.add_parser(name, help=what, description=f"{what}.")
+    parser.set_defaults(run=run)
+    parser.add_argument("root", help=f"directory in or under which the {reads} are")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and do nothing"
+    )
+    parser.add_argument(
+        "--master", help="where Spark runs: local[*] (default), local[N], spark://HOST:PORT …"
+    )
+    return parser
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which messages of which queues are read."""
+    parser.add_argument("--queues", metavar="NAME,NAME", help="only these queues")
+    parser.add_argument("--pattern", help="only queues whose names match this regular expression")
+    parser.add_argument("--start", metavar="TIME", help="from then on: ISO 8601, or nanoseconds")
+    parser.add_argument("--end", metavar="TIME", help="before that time")
+    parser.add_argument(
+        "--moved", metavar="DIR", help="where retention moves segments to, to read them too"
+    )
+    parser.add_argument(
+        "--skip-corrupt", action="store_true", help="step over damaged records and count them"
+    )
+
+
+def _reading(given: Arguments) -> dict[str, str]:
+    """Return the options of the source that these arguments stand for."""
+    options = {
+        "subscribe": given.queues,
+        "subscribePattern": given.pattern,
+        "startingTimestamp": given.start,
+        "endingTimestamp": given.end,
+        "archive": given.moved,
+        "on_corrupt": "skip" if given.skip_corrupt else None,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _add_out(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--out", metavar="DIR", help=f"write {what} there, as Parquet")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
+    parser.add_argument(
+        "--show",
+        type=int,
+        metavar="N",
+        help=f"print the first N rows (default: {ROWS_SHOWN}, or 0 with --out)",
+    )
+
+
+def _check_out(given: Arguments) -> None:
+    if given.out is not None and not given.overwrite and Path(given.out).exists():
+        raise InvalidArgument("something is there; --overwrite replaces it", path=given.out)
+
+
+def _start(given: Arguments) -> SparkSession:
+    print(f"{given.job}: starting Spark", file=sys.stderr)
+    # What fails is told once, by us.
+    return session(
+        f"aiochronicle {given.job}", master=given.master, config={"spark.log.level": "OFF"}
+    )
+
+
+def _run_frame(given: Arguments, make: Callable[[SparkSession], DataFrame]) -> None:
+    """Make the frame of a job, and write or show it."""
+    spark = _start(given)
+    try:
+        with Progress(spark, given.job):
+            frame = make(spark)
+            shown = ROWS_SHOWN if given.out is None else 0
+            shown = shown if given.show is None else given.show
+            if given.out is not None:
+                mode = "overwrite" if given.overwrite else "errorifexists"
+                frame.coalesce(1).write.mode(mode).parquet(given.out)
+                frame = spark.read.parquet(given.out)
+            rows = frame.limit(shown).collect() if shown else []
+        if given.out is not None:
+            print(f"{given.job}: {frame.count():,} rows in {given.out}")
+        if rows:
+            spark.createDataFrame(rows, frame.schema).show(shown, truncate=False)
+    finally:
+        spark.stop()
+
+
+def _add_bars(jobs: Any) -> None:
+    parser = _add_job(
+        jobs, "bars", _bars, "open, high, low, close, volume and VWAP by time, ticks or volume"
+    )
+    _add_reading(parser)
+    rule = parser.add_mutually_exclusive_group(required=True)
+    rule.add_argument("--every", metavar="DURATION", help="a bar per 250ms, 1s, 5m, 1h, 1d …")
+    rule.add_argument("--ticks", type=int, metavar="N", help="a bar per so many trades")
+    rule.add_argument("--volume", type=float, help="a bar whenever so much was traded")
+    parser.add_argument("--lot", type=float, help="unit of sizes that are not whole numbers")
+    parser.add_argument("--trades", default="trade", metavar="TYPE", help="(default: trade)")
+    parser.add_argument("--price", default="price", metavar="FIELD", help="(default: price)")
+    parser.add_argument("--size", default="size", metavar="FIELD", help="(default: size)")
+    by = parser.add_mutually_exclusive_group()
+    by.add_argument(
+        "--by", default="symbol", metavar="FIELD", help="a series per value (default: symbol)"
+    )
+    by.add_argument(
+        "--per-queue", dest="by", action="store_const", const=None, help="one series per queue"
+    )
+    _add_out(parser, "the bars")
+
+
+def _bars(given: Arguments) -> None:
+    _check_out(given)
+    fields = [given.price, given.size, *([given.by] if given.by else [])]
+    found = find_input(given.root, _reading(given), type_name=given.trades, fields=fields)
+    if given.dry_run:
+        print(*found.describe(), sep="\n")
+        print(f"would make bars in {len(found.parts())} tasks, for {given.out or 'the terminal'}")
+        return
+    _run_frame(
+        given,
+        lambda spark: bars(
+            spark,
+            given.root,
+            every=given.every,
+            ticks=given.ticks,
+            volume=given.volume,
+            trades=given.trades,
+            price=given.price,
+            size=given.size,
+            by=given.by,
+            lot=given.lot,
+            options=_reading(given),
+        ),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""What people run over market data and orders, each job a function and a command.
+
+=========  =====================================================================
+archive    queues into Parquet files, verified, only what is new
+bars       open, high, low, close, volume and VWAP by time, ticks or volume
+asof       each trade with the quote that was in force
+audit      all queues as one ordered stream, and its digest
+quality    gaps, duplicates, late and unordered data, latencies, by queue and day
+replay     Parquet files back into queues
+=========  =====================================================================
+
+The commands are ``python -m aiochronicle.spark JOB --help``.
+"""
+
+from aiochronicle.spark.jobs.bars import bars
+
+__all__ = ["bars"]

@@ -1,0 +1,390 @@
+"""Bars: open, high, low, close, volume and VWAP of trades, by time, by ticks or by volume.
+
+Each task makes the partial bars of its range with numpy, straight from the payloads; Spark merges
+the few that span ranges. The result does not depend on how the queues were cut: open and close are
+decided by seq, and sums of floating-point numbers are carried as their rounded sum and what the
+rounding lost, so that the end result is what ``math.fsum`` over all trades would be.
+
+Bars by ticks or volume need to know what was traded before a range begins: a first pass counts
+that, range by range.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from aiochronicle.errors import InvalidArgument
+from aiochronicle.spark.arrow import Batch, Column, pa, pc
+from aiochronicle.spark.jobs.inputs import find_input
+from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.plan import Range
+from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.tasks import over_parts
+from aiochronicle.spark.typed import TypedDecoder, find_type
+
+__all__ = ["bars", "nanoseconds"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CHUNK_ROWS = 1 << 17  # bars are made of so many trades at a time
+ALL = ""  # the key of bars that are not by a field
+
+_UNITS_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+_UNITS_NS["d"] = 24 * _UNITS_NS["h"]
+
+_PARTIALS = (
+    "source string, key string, bar long, first_seq long, last_seq long, first_ns long,"
+    " last_ns long, open double, high double, low double, close double, trades long,"
+    " volume array<double>, notional array<double>"
+)
+_BARS = (
+    "source string, key string, bar long, start_ns long, start timestamp, open double,"
+    " high double, low double, close double, volume double, vwap double, trades long,"
+    " first_ns long, last_ns long"
+)
+_COUNTS = "part long, key string, amount long"
+
+
+class _Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes a bar, of which fields; what a task has to know."""
+
+    trades: str
+    price: str
+    size: str
+    by: str | None
+    every_ns: int | None = None
+    ticks: int | None = None
+    volume: int | None = None
+    lot: float | None = None
+
+
+def nanoseconds(text: str) -> int:
+    """Return a duration like 250ms, 1s, 5m in nanoseconds.
+
+    >>> nanoseconds("1.5s")
+    1500000000
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)", text.strip())
+    value = round(float(found[1]) * _UNITS_NS[found[2]]) if found else 0
+    if value < 1:
+        raise InvalidArgument(f"a duration is like 250ms, 1s, 5m, 1h or 1d, not {text!r}")
+    return value
+
+
+def bars(
+    spark: SparkSession,
+    root: str,
+    *,
+    every: str | None = None,
+    ticks: int | None = None,
+    volume: float | None = None,
+    trades: str = "trade",
+    price: str = "price",
+    size: str = "size",
+    by: str | None = "symbol",
+    lot: float | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the bars of the trades in all queues under a root, one series per queue and ``by``.
+
+    Exactly one of ``every`` (a duration: intervals since 1970 UTC, those without trades left out),
+    ``ticks`` (so many trades) and ``volume`` (as many trades as it takes; the one that reaches it
+    ends the bar) is given. Sizes that are not whole numbers need ``lot`` for bars by volume: what a
+    unit is. ``trades``, ``price``, ``size`` and ``by`` name a type of schema.json and fields of it;
+    ``by=None`` makes bars of all trades of a queue. ``options`` are those of ``format("chronicle")``.
+
+    >>> bars(spark, "bus/md", every="1s").show()  # doctest: +SKIP
+    """
+    if sum(way is not None for way in (every, ticks, volume)) != 1:
+        raise InvalidArgument("bars are by one of every, ticks and volume")
+    for name, value in (("ticks", ticks), ("volume", volume), ("lot", lot)):
+        if value is not None and not 0 < value < 2**62:
+            raise InvalidArgument(f"{name} must be positive, not {value!r}")
+    unit = 1.0 if lot is None else lot
+    units = None if volume is None else round(volume / unit)
+    if volume is not None and (units == 0 or not math.isclose(volume, (units or 0) * unit)):
+        raise InvalidArgument(f"volume {volume} is not a number of lots of {unit:g}")
+    rule = _Rule(
+        trades=trades,
+        price=price,
+        size=size,
+        by=by,
+        every_ns=None if every is None else nanoseconds(every),
+        ticks=ticks,
+        volume=units,
+        lot=lot,
+    )
+    fields = [price, size, *([] if by is None else [by])]
+    given = find_input(root, options, type_name=trades, fields=fields)
+    parts = given.parts()
+    before = {} if rule.every_ns is not None else _before(spark, parts, rule, given.options)
+    jobs = [(part, before.get(number, {})) for number, part in enumerate(parts)]
+    partials = over_parts(spark, jobs, partial(_partial_bars, rule, given.options), _PARTIALS)
+    merged = _merge(partials).mapInArrow(partial(_finish, rule), _BARS)
+    ordered = merged.orderBy("source", "key", "bar")
+    return ordered.drop("key") if by is None else ordered.withColumnRenamed("key", by)
+
+
+def _merge(partials: DataFrame) -> DataFrame:
+    return partials.groupBy("source", "key", "bar").agg(
+        sql.min("first_ns").alias("first_ns"),
+        sql.max("last_ns").alias("last_ns"),
+        sql.min_by("open", "first_seq").alias("open"),
+        sql.max("high").alias("high"),
+        sql.min("low").alias("low"),
+        sql.max_by("close", "last_seq").alias("close"),
+        sql.sum("trades").alias("trades"),
+        sql.flatten(sql.collect_list("volume")).alias("volume"),
+        sql.flatten(sql.collect_list("notional")).alias("notional"),
+    )
+
+
+def _finish(rule: _Rule, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Round the sums, once, and say when the bar starts."""
+    for batch in batches:
+        volume = _rounded(batch.column("volume"))
+        notional = _rounded(batch.column("notional"))
+        if rule.every_ns is None:
+            start_ns = batch.column("first_ns")
+        else:
+            start_ns = pa.array(batch.column("bar").to_numpy() * rule.every_ns)
+        start_us = pa.array(start_ns.to_numpy() // 1000).cast(pa.timestamp("us", "UTC"))
+        yield pa.record_batch(
+            {
+                **{name: batch.column(name) for name in ("source", "key", "bar")},
+                "start_ns": start_ns,
+                "start": start_us,
+                **{name: batch.column(name) for name in ("open", "high", "low", "close")},
+                "volume": pa.array(volume, pa.float64()),
+                "vwap": pa.array(
+                    [a / b if b else None for a, b in zip(notional, volume, strict=True)],
+                    pa.float64(),
+                ),
+                **{name: batch.column(name) for name in ("trades", "first_ns", "last_ns")},
+            }
+        )
+
+
+def _rounded(column: Column) -> list[float]:
+    return [math.fsum(parts) for parts in column.to_pylist()]
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    """Trades in the order of the queue, as arrays; ``keys`` are positions in ``names``."""
+
+    seq: Array
+    timestamp_ns: Array
+    price: Array
+    size: Array
+    keys: Array
+    names: list[str]
+
+    def units(self, rule: _Rule) -> Array:
+        """Return the sizes as whole numbers."""
+        lot = rule.lot or 1.0
+        units = np.rint(self.size / lot)
+        if not np.allclose(units * lot, self.size, rtol=1e-9, atol=0):
+            raise InvalidArgument(
+                f"{rule.size} is not always a multiple of {lot:g}; lot says what a unit is"
+            )
+        whole: Array = units.astype(np.int64)
+        return whole
+
+
+class _Trades:
+    """Takes the trades of a range out of its batches, and collects them into chunks."""
+
+    COLUMNS = ("seq", "timestamp_ns", "type_id", "payload")
+
+    def __init__(self, part: Range, rule: _Rule) -> None:
+        entry = find_type(part.source, rule.trades)
+        if entry is None:  # it was there when the job began
+            raise InvalidArgument(f"{part.source.name} has lost its type {rule.trades!r}")
+        self._rule = rule
+        self._place = part.source.place
+        wanted = {rule.price: pa.float64(), rule.size: pa.float64()}
+        if rule.by is not None:
+            wanted[rule.by] = pa.utf8()
+        self._decoder = TypedDecoder(entry, wanted, permissive=False)
+        self._ids: dict[str, int] = {}
+        self._waiting: list[tuple[Array, ...]] = []
+        self._rows = 0
+
+    def add(self, batch: Batch) -> bool:
+        """Take a batch; True if there is enough for a chunk."""
+        of_type = pc.equal(batch.column("type_id"), pa.scalar(self._decoder.type_id, pa.int32()))
+        trades = batch.filter(of_type)
+        if trades.num_rows:
+            seq = trades.column("seq")
+            fields, _ = self._decoder.decode(trades.column("payload"), seq, self._place)
+            rule = self._rule
+            if any(column.null_count for column in fields.values()):
+                raise InvalidArgument(f"a {rule.trades} has no value", path=self._place)
+            self._waiting.append(
+                (
+                    seq.to_numpy(),
+                    trades.column("timestamp_ns").to_numpy(),
+                    fields[rule.price].to_numpy(),
+                    fields[rule.size].to_numpy(),
+                    self._keys(None if rule.by is None else fields[rule.by], trades.num_rows),
+                )
+            )
+            self._rows += trades.num_rows
+        return self._rows >= CHUNK_ROWS
+
+    def _keys(self, column: Column | None, rows: int) -> Array:
+        if column is None:
+            self._ids.setdefault(ALL, 0)
+            return np.zeros(rows, np.int64)
+        encoded = column.dictionary_encode()
+        names: list[str] = encoded.dictionary.to_pylist()
+        ids = np.array([self._ids.setdefault(name, len(self._ids)) for name in names], np.int64)
+        keys: Array = ids[encoded.indices.to_numpy()]
+        return keys
+
+    def take(self) -> _Chunk | None:
+        """Return what was collected since the last time."""
+        if not self._rows:
+            return None
+        seq, times_ns, price, size, keys = map(np.concatenate, zip(*self._waiting, strict=True))
+        self._waiting, self._rows = [], 0
+        return _Chunk(seq, times_ns, price, size, keys, list(self._ids))
+
+
+def _chunks(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Chunk]:
+    """Yield the trades of a range, many at a time."""
+    trades = _Trades(part, rule)
+    for batch in read_range(part, _Trades.COLUMNS, options):
+        if trades.add(batch) and (chunk := trades.take()) is not None:
+            yield chunk
+    if (chunk := trades.take()) is not None:
+        yield chunk
+
+
+def _before(
+    spark: SparkSession, parts: list[Range], rule: _Rule, options: ReadOptions
+) -> dict[int, dict[str, int]]:
+    """Return for each part how much of each key was traded in the parts before it."""
+    counted = over_parts(spark, list(enumerate(parts)), partial(_count, rule, options), _COUNTS)
+    amounts: dict[int, dict[str, int]] = {}
+    for row in counted.collect():
+        amounts.setdefault(row.part, {})[row.key] = row.amount
+    before: dict[int, dict[str, int]] = {}
+    running: dict[tuple[str, str], int] = {}
+    for number, part in enumerate(parts):  # in the order of the queue
+        source = part.source.name
+        before[number] = {}
+        for key, amount in amounts.get(number, {}).items():
+            before[number][key] = running.get((source, key), 0)
+            running[source, key] = before[number][key] + amount
+    return before
+
+
+def _count(rule: _Rule, options: ReadOptions, numbered: tuple[int, Range]) -> Iterator[Batch]:
+    number, part = numbered
+    totals: dict[str, int] = {}
+    for chunk in _chunks(part, rule, options):
+        weights = None if rule.ticks is not None else chunk.units(rule)
+        for key, amount in enumerate(_amounts(chunk, weights)):
+            name = chunk.names[key]
+            totals[name] = totals.get(name, 0) + amount
+    yield pa.record_batch(
+        {
+            "part": pa.array([number] * len(totals), pa.int64()),
+            "key": pa.array(list(totals), pa.utf8()),
+            "amount": pa.array(list(totals.values()), pa.int64()),
+        }
+    )
+
+
+def _amounts(chunk: _Chunk, weights: Array | None) -> list[int]:
+    """Return the number of trades, or the sum of their units, by key."""
+    totals = np.zeros(len(chunk.names), np.int64)
+    np.add.at(totals, chunk.keys, 1 if weights is None else weights)
+    return [int(total) for total in totals]
+
+
+def _partial_bars(
+    rule: _Rule, options: ReadOptions, job: tuple[Range, Mapping[str, int]]
+) -> Iterator[Batch]:
+    part, before = job
+    running = dict(before)
+    for chunk in _chunks(part, rule, options):
+        # Trades of one key behind each other, in the order of the queue: a bar is then one stretch.
+        order = np.argsort(_narrow(chunk.keys, len(chunk.names)), kind="stable")
+        keys = chunk.keys[order]
+        if rule.every_ns is not None:
+            bar = chunk.timestamp_ns[order] // rule.every_ns
+        else:
+            bar = _numbered(chunk, rule, order, keys, running)
+        starts = np.flatnonzero(
+            np.concatenate(([True], (np.diff(keys) != 0) | (np.diff(bar) != 0)))
+        )
+        yield _reduced(chunk, part.source.name, order, keys, bar, starts)
+
+
+def _narrow(keys: Array, count: int) -> Array:
+    """Return the keys in a type that numpy sorts by counting."""
+    return keys.astype(np.uint16) if count <= 1 << 16 else keys
+
+
+def _numbered(
+    chunk: _Chunk, rule: _Rule, order: Array, keys: Array, running: dict[str, int]
+) -> Array:
+    """Return the number of the bar of each trade, from what was traded of its key before."""
+    weights = np.ones(len(order), np.int64) if rule.ticks is not None else chunk.units(rule)[order]
+    size = rule.ticks or rule.volume or 1
+    bar = np.empty(len(order), np.int64)
+    cuts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
+    for first, end in pairwise(cuts):
+        name = chunk.names[int(keys[first])]
+        traded = running.get(name, 0) + np.cumsum(weights[first:end])
+        bar[first:end] = (traded - weights[first:end]) // size
+        running[name] = int(traded[-1])
+    return bar
+
+
+def _reduced(
+    chunk: _Chunk, source: str, order: Array, keys: Array, bar: Array, starts: Array
+) -> Batch:
+    """Make one row of each stretch."""
+    lasts = np.append(starts[1:], len(order)) - 1
+    seq, times_ns = chunk.seq[order], chunk.timestamp_ns[order]
+    price, size = chunk.price[order], chunk.size[order]
+    names = [chunk.names[int(key)] for key in keys[starts]]
+    columns: dict[str, Any] = {
+        "source": pa.repeat(pa.scalar(source, pa.utf8()), len(starts)),
+        "key": pa.array(names, pa.utf8()),
+        "bar": pa.array(bar[starts]),
+        "first_seq": pa.array(seq[starts]),
+        "last_seq": pa.array(seq[lasts]),
+        "first_ns": pa.array(times_ns[starts]),
+        "last_ns": pa.array(times_ns[lasts]),
+        "open": pa.array(price[starts]),
+        "high": pa.array(np.maximum.reduceat(price, starts)),
+        "low": pa.array(np.minimum.reduceat(price, starts)),
+        "close": pa.array(price[lasts]),
+        "trades": pa.array(lasts - starts + 1),
+        "volume": _sums(size, starts),
+        "notional": _sums(price * size, starts),
+    }
+    return pa.record_batch(columns)
+
+
+def _sums(values: Array, starts: Array) -> Column:
+    """Return each stretch's sum as two numbers, which together are exact to twice the digits."""
+    sums: list[list[float]] = []
+    for first, end in pairwise([*starts.tolist(), len(values)]):
+        stretch = values[first:end].tolist()
+        rounded = math.fsum(stretch)
+        stretch.append(-rounded)
+        sums.append([rounded, math.fsum(stretch)])
+    return pa.array(sums, pa.list_(pa.float64()))

@@ -1,0 +1,79 @@
+"""What a job reads: the queues that are meant, cut into the parts of its tasks."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from aiochronicle.errors import InvalidArgument
+from aiochronicle.spark.options import ReadOptions, read_options
+from aiochronicle.spark.plan import Range, plan
+from aiochronicle.spark.queues import Source
+from aiochronicle.spark.source import Snapshot
+from aiochronicle.spark.typed import find_type, typed_fields
+
+__all__ = ["Input", "find_input"]
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """Queues, each from a seq to before another; what is appended later is not in it."""
+
+    options: ReadOptions
+    sources: dict[str, Source]
+    start: dict[str, int]
+    end: dict[str, int]
+
+    def parts(self) -> list[Range]:
+        """Cut it into what tasks read, queue by queue and in their order."""
+        return plan(self.sources, self.start, self.end, partitions_min=self.options.partitions_min)
+
+    def messages(self, name: str) -> int:
+        """Return how many messages of a queue are in it."""
+        return max(0, self.end[name] - self.start[name])
+
+    def describe(self) -> list[str]:
+        """Say what would be read, a line per queue."""
+        return [
+            f"{name}: {self.messages(name):,} messages, seq {self.start[name]} to"
+            f" {self.end[name] - 1}"
+            if self.messages(name)
+            else f"{name}: nothing to read"
+            for name in sorted(self.sources)
+        ]
+
+
+def find_input(
+    root: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    type_name: str | None = None,
+    fields: Iterable[str] = (),
+) -> Input:
+    """Find the queues under a root, as the options of ``format("chronicle")`` say.
+
+    With ``type_name``, those that have it, with these fields.
+    """
+    chosen = read_options({"path": root, **(options or {})})
+    snapshot = Snapshot(chosen)
+    sources = snapshot.sources
+    if type_name is not None:
+        sources = _with_type(sources, type_name, fields)
+    return Input(
+        options=chosen,
+        sources=sources,
+        start={name: snapshot.start[name] for name in sources},
+        end={name: snapshot.end[name] for name in sources},
+    )
+
+
+def _with_type(
+    sources: Mapping[str, Source], type_name: str, fields: Iterable[str]
+) -> dict[str, Source]:
+    known = typed_fields(sources, type_name, ())
+    for field in fields:
+        if field not in known:
+            raise InvalidArgument(
+                f"{type_name} has no field {field!r}: choose from {', '.join(known)}"
+            )
+    return {
+        name: source for name, source in sources.items() if find_type(source, type_name) is not None
+    }

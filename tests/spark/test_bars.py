@@ -1,0 +1,131 @@
+"""Bars are those that a plain loop over the trades makes, to the last bit."""
+
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import aiochronicle
+from aiochronicle.codec import Format
+from aiochronicle.spark.jobs import bars
+
+from .market import Recorded, Trade, record, trades_of
+
+COLUMNS = ("source", "bar", "start_ns", "open", "high", "low", "close", "volume", "vwap", "trades")
+
+
+class Expected:
+    """A bar as it grows, trade by trade."""
+
+    def __init__(self) -> None:
+        self.trades: list[tuple[Recorded, Trade]] = []
+
+    def row(self, source: str, bar: int, every_ns: int | None) -> tuple[object, ...]:
+        prices = [trade.price for _, trade in self.trades]
+        volume = math.fsum(trade.size for _, trade in self.trades)
+        notional = math.fsum(trade.price * trade.size for _, trade in self.trades)
+        start_ns = self.trades[0][0].timestamp_ns if every_ns is None else bar * every_ns
+        ohlc = (prices[0], max(prices), min(prices), prices[-1])
+        return (source, bar, start_ns, *ohlc, volume, notional / volume, len(prices))
+
+
+def expected_bars(
+    messages: list[Recorded],
+    number_of: Callable[[Recorded, list[Trade]], int],
+    every_ns: int | None = None,
+    *,
+    by_symbol: bool = True,
+) -> list[tuple[object, ...]]:
+    before: dict[tuple[str, str], list[Trade]] = {}
+    made: dict[tuple[str, str, int], Expected] = {}
+    for message, trade in trades_of(messages):
+        key = (message.source, trade.symbol if by_symbol else "")
+        seen = before.setdefault(key, [])
+        made.setdefault((*key, number_of(message, seen)), Expected()).trades.append(
+            (message, trade)
+        )
+        seen.append(trade)
+    return [bar.row(key[0], key[2], every_ns) for key, bar in sorted(made.items())]
+
+
+def rows(frame: DataFrame) -> list[tuple[object, ...]]:
+    return [tuple(row[name] for name in COLUMNS) for row in frame.collect()]
+
+
+@pytest.fixture
+def messages(root: Path, rng: random.Random) -> list[Recorded]:
+    return record(root / "binance", rng, 3000) + record(root / "kraken", rng, 500)
+
+
+CUT = {"minPartitions": "5"}  # so that bars span tasks
+
+
+def test_bars_by_time(spark: SparkSession, root: Path, messages: list[Recorded]) -> None:
+    frame = bars(spark, str(root), every="1s", options=CUT)
+    expected = expected_bars(messages, lambda m, _: m.timestamp_ns // 10**9, 10**9)
+    assert rows(frame) == expected
+    assert frame.columns[:4] == ["source", "symbol", "bar", "start_ns"]
+
+
+def test_bars_by_ticks(spark: SparkSession, root: Path, messages: list[Recorded]) -> None:
+    frame = bars(spark, str(root), ticks=7, options=CUT)
+    assert rows(frame) == expected_bars(messages, lambda _, seen: len(seen) // 7)
+
+
+def test_bars_by_volume(spark: SparkSession, root: Path, messages: list[Recorded]) -> None:
+    def number(_: Recorded, seen: list[Trade]) -> int:
+        return sum(round(trade.size * 10) for trade in seen) // 5000
+
+    frame = bars(spark, str(root), volume=500, lot=0.1, options=CUT)
+    assert rows(frame) == expected_bars(messages, number)
+
+
+@pytest.mark.parametrize("encoding", ["msgpack", "json"])
+def test_bars_of_a_queue_in_another_format(
+    spark: SparkSession, root: Path, rng: random.Random, encoding: Format
+) -> None:
+    messages = record(root / "a", rng, 500, encoding=encoding)
+    frame = bars(spark, str(root / "a"), every="2s", by=None, options=CUT)
+    expected = expected_bars(
+        messages, lambda m, _: m.timestamp_ns // (2 * 10**9), 2 * 10**9, by_symbol=False
+    )
+    assert rows(frame) == expected
+    assert "symbol" not in frame.columns
+
+
+def test_bars_need_a_rule_a_type_and_its_fields(
+    spark: SparkSession, root: Path, rng: random.Random
+) -> None:
+    record(root / "a", rng, 10)
+    with aiochronicle.open_writer(root / "untyped", segment_size=1 << 20) as writer:
+        writer.append(b"x")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({}, "one of every, ticks and volume"),
+        ({"every": "1s", "ticks": 5}, "one of every, ticks and volume"),
+        ({"every": "fast"}, "a duration is like 250ms"),
+        ({"ticks": 0}, "ticks must be positive"),
+        ({"volume": 0.25, "lot": 0.1}, "not a number of lots"),
+        ({"every": "1s", "trades": "Trades"}, "there are Quote, Trade"),
+        ({"every": "1s", "trades": "x"}, "there are Quote, Trade"),
+        ({"every": "1s", "by": "venue"}, "no field 'venue': choose from symbol, price, size"),
+    ]
+    for arguments, message in wrong:
+        with pytest.raises(aiochronicle.ChronicleError) as raised:
+            bars(spark, str(root), **arguments)
+        assert message in str(raised.value)
+
+
+def test_bars_say_which_message_is_not_a_trade(
+    spark: SparkSession, root: Path, rng: random.Random
+) -> None:
+    record(root / "a", rng, 10)
+    with aiochronicle.open_writer(root / "a") as writer:
+        writer.append(b"short", type_id=1)
+    with pytest.raises(
+        Exception, match="message 10: not a Trade: Trade has 24 bytes, the payload 5"
+    ):
+        bars(spark, str(root), every="1s").collect()
