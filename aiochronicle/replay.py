@@ -9,7 +9,7 @@ the same every time.
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, Self
@@ -20,6 +20,7 @@ from aiochronicle._hot import Message
 from aiochronicle.errors import ClosedError, CorruptionError, InvalidArgument, QueueNotFound
 from aiochronicle.fanin import FanIn
 from aiochronicle.reader import Reader, open_reader, unix_ns
+from aiochronicle.registry import Registry, TypeOrCodec
 from aiochronicle.virtual_time import VirtualTimeLoop
 from aiochronicle.writer import Position, Writer, open_writer
 
@@ -27,6 +28,7 @@ __all__ = ["Replay", "replay"]
 
 Source = str | os.PathLike[str] | Reader
 Target = str | os.PathLike[str] | Writer
+Types = TypeOrCodec | Registry | Sequence[TypeOrCodec]
 Cause = Literal["recorded", "message"] | None
 
 _TURN_MESSAGES = 256  # then the loop gets a turn, as with a reader's `burst`
@@ -39,6 +41,7 @@ def replay(
     speed: float | None = None,
     start: int | datetime | None = None,
     end: int | datetime | None = None,
+    codec: Types | None = None,
 ) -> "Replay":
     """Open recorded queues to be read again as one stream, in order of time.
 
@@ -49,7 +52,7 @@ def replay(
 
     ``speed`` is for ``async for``: 1.0 keeps the recorded distances between messages, N divides
     them by N, None hands over as fast as they are taken. In virtual time (``run_virtual``) the
-    clock follows the messages, whatever the speed.
+    clock follows the messages, whatever the speed. ``codec`` is that of open_reader.
 
     >>> with replay(queue) as history:
     ...     [message.payload for message in history]
@@ -66,7 +69,7 @@ def replay(
     places = [place for source in sources for place in _queues_of(source)]
     with contextlib.ExitStack() as opened:
         readers = [
-            opened.enter_context(_open(path, position, start_ns, end_ns))
+            opened.enter_context(_open(path, position, start_ns, end_ns, codec))
             for path, position in sorted(places, key=lambda place: place[0])
         ]
         fan_in = opened.enter_context(FanIn(readers, order="strict"))
@@ -86,8 +89,14 @@ def _queues_of(source: Source) -> list[tuple[str, Position | None]]:
     return [(found, None) for found in below]
 
 
-def _open(path: str, position: Position | None, start_ns: int | None, end_ns: int | None) -> Reader:
-    reader = open_reader(path)
+def _open(
+    path: str,
+    position: Position | None,
+    start_ns: int | None,
+    end_ns: int | None,
+    codec: Types | None,
+) -> Reader:
+    reader: Reader = open_reader(path, codec=codec)
     try:
         if end_ns is None:
             reader.seek_last()

@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from asynchronous.both_loops import on_both_loops
 from asynchronous.turns import counted_turns
@@ -286,6 +287,20 @@ async def test_closing_ends_the_iteration(queue_path: Path) -> None:
     assert found == [0]
     assert history.closed
     assert "closed" in repr(history)
+
+
+class Tick(msgspec.Struct):
+    price: int
+
+
+def test_typed_messages_are_decoded(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with aiochronicle.open_writer(tmp_path / name, segment_size=SEGMENT, codec=Tick) as writer:
+            writer.send(Tick(price=7))
+    with replay(tmp_path, codec=Tick) as history:
+        assert [message.decode() for message in history] == [Tick(price=7)] * 2
+    with replay(tmp_path) as history:
+        assert [message.decode(Tick) for message in history] == [Tick(price=7)] * 2
 
 
 def copy_of(path: Path) -> list[tuple[object, ...]]:
