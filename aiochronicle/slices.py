@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from aiochronicle._binding import check, ffi, lib, new_error
@@ -101,12 +102,17 @@ class Queue(Closing):
 
 
 class _Recording:
-    """What a queue and its slices share: a reader that finds positions, and how to open others."""
+    """What a queue and its slices share: a reader that finds positions, and how to open others.
+
+    The scout knows the indexes of all segments once they were needed. It may be asked from any
+    thread.
+    """
 
     def __init__(
         self, path: str | os.PathLike[str], verify: bool, on_corrupt: Literal["raise", "skip"]
     ) -> None:
         self._open = partial(open_reader, start="first", verify=verify, on_corrupt=on_corrupt)
+        self._asking = Lock()
         self.scout = self._open(path)
         self.path = self.scout.path
 
@@ -114,13 +120,22 @@ class _Recording:
         """Return the range between two bounds."""
         found = ffi.new("ac_range_t *")
         error = new_error()
-        check(lib.ac_reader_range(handle_of(self.scout), start, end, found, error), error)
+        with self._asking:
+            check(lib.ac_reader_range(handle_of(self.scout), start, end, found, error), error)
         return found
 
     def count(self, part: Any) -> int:
         """Return how many messages there are in a range."""
         error = new_error()
-        return check(lib.ac_reader_count(handle_of(self.scout), part, error), error)
+        with self._asking:
+            return check(lib.ac_reader_count(handle_of(self.scout), part, error), error)
+
+    def arrays(self, part: Any, layout: Any) -> "list[numpy.ndarray[Any, Any]]":
+        """Return the payloads of a range as arrays over the segments."""
+        error = new_error()
+        with self._asking:
+            check(lib.ac_reader_enter_range(handle_of(self.scout), part, error), error)
+            return arrays(self.scout, part, layout)
 
     @contextmanager
     def reading(self, part: Any) -> Generator[Reader]:
@@ -246,8 +261,7 @@ class Slice:
         ...     whole.slice().to_numpy("S5")
         [array([b'hello'], dtype='|S5')]
         """
-        with self._recording.reading(self._part) as reader:
-            return arrays(reader, self._part, layout)
+        return self._recording.arrays(self._part, layout)
 
     def export(
         self,

@@ -9,6 +9,7 @@ import msgspec
 
 from benchmarks import (
     append,
+    columns,
     durable,
     engine,
     loop,
@@ -31,6 +32,7 @@ QUESTIONS: dict[str, tuple[str, Question]] = {
         append,
         read,
         typed,
+        columns,
         loop,
         peers,
         wake,

@@ -16,6 +16,7 @@ ROWS = {
     "append": 3,
     "read": 2,
     "typed": 2,
+    "columns": 3,
     "loop": 2,
     "peers": 10,
     "wake": 8,
