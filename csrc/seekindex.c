@@ -55,8 +55,9 @@ int ac_index_extend(ac_index_t *index, const ac_map_t *map) {
     const char *why;
     index->segment = map->segment;
     if (index->end < AC_SEGMENT_DATA) index->end = AC_SEGMENT_DATA;
-    while (ac_record_inspect(map->base, map->size, index->end, map->segment, AC_CHECK_HEADER,
-                             &message, &why) == AC_RECORD_GOOD) {
+    int found;
+    while ((found = ac_record_inspect(map->base, map->size, index->end, map->segment,
+                                      AC_CHECK_HEADER, &message, &why)) == AC_RECORD_GOOD) {
         compare(index, &message);
         if (message.type_id != AC_TYPE_PADDING) {
             if (index->records % AC_INDEX_STRIDE == 0 && add_entry(index, &message, index->end) < 0)
@@ -66,7 +67,7 @@ int ac_index_extend(ac_index_t *index, const ac_map_t *map) {
         }
         index->end += ac_record_size(message.length);
     }
-    index->broken = index->end < ac_segment_end(map);
+    index->broken = found == AC_RECORD_BAD || index->end < ac_segment_end(map);
     return 0;
 }
 

@@ -48,10 +48,10 @@ typedef struct ac_index {
     uint64_t min_seq, max_seq, min_ts_ns, max_ts_ns;
     int complete; /* the segment was sealed before it was walked: there is nothing to add */
     int seq_unordered, time_unordered; /* a foreign writer's: only a walk finds the first match */
-    int broken;                        /* the walk ended before the segment says its records do */
-    int mixed;                         /* not all records have the type and length of the first */
-    uint32_t length;                   /* of the first … */
-    uint16_t type_id;                  /* … likewise */
+    int broken;      /* the walk ended at a bad record, or before the segment says its records do */
+    int mixed;       /* not all records have the type and length of the first */
+    uint32_t length; /* of the first … */
+    uint16_t type_id; /* … likewise */
     size_t count, room;
     ac_index_entry_t *entries;
 } ac_index_t;

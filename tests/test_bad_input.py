@@ -237,6 +237,19 @@ def test_record_of_a_foreign_version(filled: Path) -> None:
     assert payloads(filled) == EVERYTHING
 
 
+def test_seek_does_not_pass_a_corrupt_record_of_the_last_segment(filled: Path) -> None:
+    segment = sorted(filled.glob("*.q"))[-1]
+    patch(segment, 64 + 128 * 3, b"\xff" * 64)  # after the messages 93, 94, 95
+    with open_reader(filled) as reader:
+        for seq in (96, 98):
+            reader.seek(seq)
+            with pytest.raises(errors.CorruptionError) as caught:
+                reader.poll()
+            says_where(caught.value, segment, 64 + 128 * 3)
+        reader.seek(95)
+        assert reader.read_batch(1)[0].seq == 95
+
+
 @pytest.mark.parametrize("size", [0, 1, 64, 4095, 4097, (1 << 32) + 64, (1 << 64) - 64])
 def test_wrong_segment_size_in_control_meta(filled: Path, size: int) -> None:
     old = patch(filled / "control.meta", 24, struct.pack("<Q", size))
