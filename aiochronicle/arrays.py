@@ -19,12 +19,13 @@ __all__ = ["arrays"]
 
 
 def arrays(reader: _hot.Reader, part: Any, layout: Any) -> "list[numpy.ndarray[Any, Any]]":
-    """Return the rest of a range as one array per segment, each keeping its segment mapped."""
+    """Return a range as one array per segment, each keeping its segment mapped."""
     np = _numpy()
+    rest = ffi.new("ac_range_t *", part[0])
     dtype = np.dtype(getattr(layout, "dtype", layout))
     found: list[numpy.ndarray[Any, Any]] = []
     type_id = None
-    while (stretch := _next_stretch(reader, part)) is not None:
+    while (stretch := _next_stretch(reader, rest)) is not None:
         where = f"in segment {len(found)} of the slice"
         if stretch.length != dtype.itemsize:
             raise InvalidArgument(
@@ -55,10 +56,10 @@ def _numpy() -> Any:
     return numpy
 
 
-def _next_stretch(reader: _hot.Reader, part: Any) -> Any:
+def _next_stretch(reader: _hot.Reader, rest: Any) -> Any:
     stretch = ffi.new("ac_stretch_t *")
     error = new_error()
-    more = check(lib.ac_reader_stretch(handle_of(reader), part, stretch, error), error)
+    more = check(lib.ac_reader_stretch(handle_of(reader), rest, stretch, error), error)
     return ffi.gc(stretch, lib.ac_stretch_release) if more else None
 
 

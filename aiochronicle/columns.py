@@ -127,15 +127,12 @@ def capsule(
 
 
 class ColumnReader:
-    """Reads record batches with a reader that stays its owner's, up to the end of a range."""
+    """Reads record batches with a reader that stays its owner's."""
 
-    def __init__(
-        self, reader: _hot.Reader, columns: Sequence[str] | None, part: Any = ffi.NULL
-    ) -> None:
+    def __init__(self, reader: _hot.Reader, columns: Sequence[str] | None) -> None:
         self.schema = arrow_schema(columns)
         self._pa = arrow()
         self._handle = handle_of(reader)
-        self._part = part
         self._source = reader.source
         self._types = dict(zip(self.schema.names, self.schema.types, strict=True))
         # Columns that never change are made once, and each batch has a slice of them.
@@ -153,9 +150,7 @@ class ColumnReader:
         batch = _Batch(self._pa, self.schema.names, rows, guess)
         error = new_error()
         while True:
-            outcome = check(
-                lib.ac_reader_fill(self._handle, self._part, batch.columns, error), error
-            )
+            outcome = check(lib.ac_reader_fill(self._handle, batch.columns, error), error)
             if outcome != lib.AC_FILL_BYTES or not batch.grow(payload_bytes_max):
                 break
         taken = int(batch.columns.rows)

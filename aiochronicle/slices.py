@@ -132,19 +132,17 @@ class _Recording:
 
     def arrays(self, part: Any, layout: Any) -> "list[numpy.ndarray[Any, Any]]":
         """Return the payloads of a range as arrays over the segments."""
-        error = new_error()
         with self._asking:
-            check(lib.ac_reader_enter_range(handle_of(self.scout), part, error), error)
             return arrays(self.scout, part, layout)
 
     @contextmanager
     def reading(self, part: Any) -> Generator[Reader]:
-        """Give a reader of its own, at the start of a range."""
+        """Give a reader of its own that has nothing but this range."""
         if self.scout.closed:
             raise ClosedError("the queue is closed", path=self.path)
         with self._open(self.path) as reader:
             error = new_error()
-            check(lib.ac_reader_enter_range(handle_of(reader), part, error), error)
+            check(lib.ac_reader_read_range(handle_of(reader), part, error), error)
             yield reader
 
     def __del__(self) -> None:
@@ -170,12 +168,8 @@ class Slice:
         self._part = part
 
     def __iter__(self) -> Iterator[Message]:
-        end = (self._part.end_segment, self._part.end_offset)
         with self._recording.reading(self._part) as reader:
-            for message in reader:
-                if message.position >= end:
-                    return
-                yield message
+            yield from reader
 
     @property
     def count(self) -> int:
@@ -206,7 +200,7 @@ class Slice:
         self, rows: int, columns: Sequence[str] | None, part: Any
     ) -> Iterator["pyarrow.RecordBatch"]:
         with self._recording.reading(part) as reader:
-            yield from ColumnReader(reader, columns, part).batches(rows)
+            yield from ColumnReader(reader, columns).batches(rows)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> "pyarrow.Table":
         """Return all of it as a table, read by several threads if it is large.

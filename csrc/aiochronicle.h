@@ -391,12 +391,14 @@ typedef struct ac_range {
     uint64_t end_offset;
 } ac_range_t;
 
-/* These three use the reader to look around and leave it at the start of the range. */
+/* Finds a range; the reader is used to look around and may be anywhere afterwards, as with the next two. A
+ * bound that may lie behind a corrupt place is looked for behind it. */
 AC_API int ac_reader_range(ac_reader_t *reader, ac_bound_t start, ac_bound_t end, ac_range_t *out,
                            ac_error_t *err);
-AC_API int ac_reader_enter_range(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
 /* How many messages were written in it: from the indexes, and by a walk where these cannot tell. */
 AC_API int64_t ac_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
+/* Goes to the start of the range, and has reading end at its end. */
+AC_API int ac_reader_read_range(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
 
 /* Room for the columns of the next records, as Arrow lays them out; NULL: this column is not wanted. The
  * fields of `rows` on say how far it is filled, so a call goes on where the one before ended. */
@@ -419,14 +421,13 @@ typedef struct ac_columns {
     uint64_t payload_bytes_wanted; /* AC_FILL_BYTES: the size of the payload that did not fit */
 } ac_columns_t;
 
-/* Why filling ended: nothing more in the range, or there now; no room for a row; no room for a payload; or
+/* Why filling ended: nothing more is there now; no room for a row; no room for a payload; or
  * the next record is bad, which is told by the first call that finds no row before it. */
 enum { AC_FILL_END = 0, AC_FILL_ROWS = 1, AC_FILL_BYTES = 2, AC_FILL_TROUBLE = 3 };
 
-/* Reads messages into columns, up to the end of the range (NULL: what is there now), moving like
- * ac_reader_next and checking as much; but the payload is neither read nor checked if it is not wanted. */
-AC_API int ac_reader_fill(ac_reader_t *reader, const ac_range_t *range, ac_columns_t *columns,
-                          ac_error_t *err);
+/* Reads messages into columns, moving like ac_reader_next and checking as much; but the payload is neither
+ * read nor checked if it is not wanted. */
+AC_API int ac_reader_fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err);
 
 /* Records of one type and length that follow each other in a mapped segment: an array with a stride. */
 typedef struct ac_stretch {
@@ -438,10 +439,10 @@ typedef struct ac_stretch {
     uint32_t type_id;
 } ac_stretch_t;
 
-/* 1 = the rest of the range in the segment at hand, and the reader moved behind it; 0 = there is nothing
+/* 1 = what of the range lies in its first segment, and the range now begins behind it; 0 = there is nothing
  * more. AC_E_ARGUMENT: the segment's records are not all alike. Costs a look at the index of a sealed
  * segment; payloads are not read, so nothing is checked about them. */
-AC_API int ac_reader_stretch(ac_reader_t *reader, const ac_range_t *range, ac_stretch_t *out,
+AC_API int ac_reader_stretch(ac_reader_t *reader, ac_range_t *range, ac_stretch_t *out,
                              ac_error_t *err);
 AC_API void ac_stretch_release(ac_stretch_t *stretch); /* [any thread] */
 

@@ -50,11 +50,10 @@ static inline void look_ahead(const ac_message_t *message, int payload) {
 }
 
 /* As far as records simply follow each other in the segment at hand; AC_FILL_END: they do not. */
-static int fill_run(ac_reader_t *reader, uint64_t limit, ac_columns_t *columns) {
+static int fill_run(ac_reader_t *reader, ac_columns_t *columns) {
     ac_message_t message;
     while (columns->rows < columns->rows_max) {
-        if (reader->offset >= limit || ac_reader_try_next(reader, &message) != 1)
-            return AC_FILL_END;
+        if (ac_reader_try_next(reader, &message) != 1) return AC_FILL_END;
         look_ahead(&message, columns->payload != NULL);
         if (AC_UNLIKELY(!put(columns, &message))) {
             ac_reader_unread(reader, &message);
@@ -65,44 +64,33 @@ static int fill_run(ac_reader_t *reader, uint64_t limit, ac_columns_t *columns) 
 }
 
 /* One record by the long way. AC_FILL_ROWS: it is in a row, go on. */
-static int fill_one(ac_reader_t *reader, const ac_range_t *range, ac_columns_t *columns,
-                    ac_error_t *err) {
+static int fill_one(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
     ac_message_t message;
     ac_mark_t mark = ac_reader_mark(reader);
-    if (ac_range_is_over(range, reader->segment, reader->offset)) return AC_FILL_END;
     int rc = ac_reader_next(reader, &message, err);
-    if (rc == 1) {
-        uint64_t offset = (uint64_t)(message.record - reader->base);
-        int over = ac_range_is_over(range, message.segment, offset);
-        if (!over && put(columns, &message)) return AC_FILL_ROWS;
-        ac_reader_return(reader, &mark, &message);
-        return over ? AC_FILL_END : AC_FILL_BYTES;
-    }
-    /* What is wrong behind the range is not this caller's concern. */
-    if (rc == 0 || ac_range_is_over(range, reader->segment, reader->offset)) return AC_FILL_END;
-    return columns->rows > 0 ? AC_FILL_TROUBLE : rc;
+    if (rc == 0) return AC_FILL_END;
+    if (rc < 0) return columns->rows > 0 ? AC_FILL_TROUBLE : rc;
+    if (put(columns, &message)) return AC_FILL_ROWS;
+    ac_reader_return(reader, &mark, &message);
+    return AC_FILL_BYTES;
 }
 
 /* Pages are touched without asking for them first: if one cannot be had, the SIGBUS handler notes it on the
  * mapping, and that is looked at before the rows are handed out. */
-static int fill(ac_reader_t *reader, const ac_range_t *range, ac_columns_t *columns,
-                ac_error_t *err) {
+static int fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
     for (;;) {
-        uint64_t limit = reader->segment == range->end_segment ? range->end_offset : UINT64_MAX;
-        reader->window_end = reader->size;
-        int outcome = fill_run(reader, limit, columns);
+        reader->window_end = ac_reader_is_behind_end(reader) ? 0 : ac_reader_limit(reader);
+        int outcome = fill_run(reader, columns);
         if (reader->map && ac_map_is_cut(reader->map))
             return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
                            "segment %u was cut while it was being read, or its disk failed",
                            reader->segment);
-        if (outcome == AC_FILL_END) outcome = fill_one(reader, range, columns, err);
+        if (outcome == AC_FILL_END) outcome = fill_one(reader, columns, err);
         if (outcome != AC_FILL_ROWS || columns->rows == columns->rows_max) return outcome;
     }
 }
 
-int ac_reader_fill(ac_reader_t *reader, const ac_range_t *range, ac_columns_t *columns,
-                   ac_error_t *err) {
-    static const ac_range_t everything = {.end_segment = UINT64_MAX, .end_offset = UINT64_MAX};
+int ac_reader_fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
     enum ac_check check = reader->check;
     int rc = ac_reader_check_open(reader, err);
     if (rc != AC_OK) return rc;
@@ -110,7 +98,7 @@ int ac_reader_fill(ac_reader_t *reader, const ac_range_t *range, ac_columns_t *c
         columns->payload_offsets[columns->rows] = (int32_t)columns->payload_bytes;
     else
         reader->check = AC_CHECK_HEADER;
-    rc = fill(reader, range ? range : &everything, columns, err);
+    rc = fill(reader, columns, err);
     reader->check = check;
     reader->window_end = 0; /* other ways of reading may have to ask for the pages */
     return rc;

@@ -5,6 +5,12 @@
 
 #include <stdio.h>
 
+/* Nothing, or nothing more, is in it. An empty one is all zero: every position is behind its end. */
+static int is_over(const ac_range_t *range) {
+    return range->first_segment > range->end_segment ||
+           (range->first_segment == range->end_segment && range->first_offset >= range->end_offset);
+}
+
 static int go_to(ac_reader_t *reader, ac_bound_t bound, int is_end, ac_error_t *err) {
     switch (bound.kind) {
     case AC_BOUND_NONE:
@@ -18,28 +24,66 @@ static int go_to(ac_reader_t *reader, ac_bound_t bound, int is_end, ac_error_t *
     }
 }
 
+/* Whether there is no record at the position although there should be a valid one. */
+static int is_damaged(const ac_reader_t *reader) {
+    ac_message_t message;
+    const char *why;
+    if (!reader->map) return 0;
+    int found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                                  AC_CHECK_HEADER, &message, &why);
+    return found == AC_RECORD_BAD ||
+           (found == AC_RECORD_NONE && reader->offset < ac_segment_end(reader->map));
+}
+
+/* From a corrupt place on, to the first record that reaches the bound, or to the end. */
+static int go_on_to(ac_reader_t *reader, ac_bound_t bound, ac_error_t *err) {
+    ac_message_t message;
+    enum ac_check check = reader->check;
+    int skip = reader->skip_corrupt, rc;
+    reader->check = AC_CHECK_HEADER;
+    reader->skip_corrupt = 1;
+    for (;;) {
+        ac_mark_t mark = ac_reader_mark(reader);
+        rc = ac_reader_next(reader, &message, err);
+        if (rc != 1) break;
+        if (bound.kind == AC_BOUND_NONE) continue;
+        if ((bound.kind == AC_BOUND_TIME ? message.timestamp_ns : message.seq) < bound.value)
+            continue;
+        ac_reader_return(reader, &mark, &message);
+        rc = AC_OK;
+        break;
+    }
+    reader->check = check;
+    reader->skip_corrupt = skip;
+    reader->window_end = 0;
+    return rc;
+}
+
 /* The end comes first: if both lie behind the newest record and one is appended meanwhile, the start
- * would otherwise be before it and the end behind it. */
+ * would otherwise be before it and the end behind it. A start at a corrupt place stays there, so that the
+ * reader meets it, unless it steps over such places anyway. */
 int ac_reader_range(ac_reader_t *reader, ac_bound_t start, ac_bound_t end, ac_range_t *out,
                     ac_error_t *err) {
     int rc = go_to(reader, end, 1, err);
+    if (rc == AC_OK && is_damaged(reader)) rc = go_on_to(reader, end, err);
     if (rc < 0) return rc;
     ac_reader_position(reader, &out->end_segment, &out->end_offset);
     rc = go_to(reader, start, 0, err);
+    if (rc == AC_OK && reader->skip_corrupt && start.kind != AC_BOUND_NONE && is_damaged(reader))
+        rc = go_on_to(reader, start, err);
     if (rc < 0) return rc;
     ac_reader_position(reader, &out->first_segment, &out->first_offset);
-    if (ac_range_is_over(out, reader->segment, reader->offset)) *out = (ac_range_t){0};
+    if (is_over(out)) *out = (ac_range_t){0};
     return AC_OK;
 }
 
-/* Then all of it is zero: every position is behind its end. */
-static int is_empty(const ac_range_t *range) {
-    return range->end_offset == 0;
-}
-
-int ac_reader_enter_range(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err) {
+int ac_reader_read_range(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
-    if (rc != AC_OK || is_empty(range)) return rc;
+    if (rc != AC_OK) return rc;
+    reader->end_segment = range->end_segment;
+    reader->end_offset = range->end_offset;
+    reader->window_end = 0;
+    if (is_over(range)) return AC_OK;
     return ac_reader_seek_position(reader, range->first_segment, range->first_offset, err);
 }
 
@@ -96,8 +140,8 @@ static void clip(const ac_range_t *range, uint32_t segment, uint64_t *from, uint
 
 int64_t ac_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err) {
     uint64_t count = 0;
-    int rc = ac_reader_enter_range(reader, range, err);
-    if (rc != AC_OK || is_empty(range)) return rc;
+    int rc = ac_reader_usable(reader, err);
+    if (rc != AC_OK || is_over(range)) return rc;
     for (uint64_t id = range->first_segment; id <= range->end_segment; id++) {
         const ac_index_t *index;
         uint64_t from, to;
@@ -111,8 +155,7 @@ int64_t ac_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t
         if (rc != AC_OK) return rc;
         count += count_in(reader->map, index, from, to < index->end ? to : index->end);
     }
-    rc = ac_reader_enter_range(reader, range, err);
-    return rc != AC_OK ? rc : (int64_t)count;
+    return (int64_t)count;
 }
 
 /* ---- arrays ---- */
@@ -125,45 +168,39 @@ static int fail_stretch(ac_reader_t *reader, int code, uint32_t segment, uint64_
     return ac_fail(err, code, 0, path, offset, "%s", why);
 }
 
-int ac_reader_stretch(ac_reader_t *reader, const ac_range_t *range, ac_stretch_t *out,
-                      ac_error_t *err) {
+int ac_reader_stretch(ac_reader_t *reader, ac_range_t *range, ac_stretch_t *out, ac_error_t *err) {
     const ac_index_t *index;
-    uint64_t from, to;
     int rc = ac_reader_usable(reader, err);
-    while (rc == AC_OK && !is_empty(range) &&
-           !ac_range_is_over(range, reader->segment, reader->offset)) {
-        uint32_t segment = reader->segment;
-        uint64_t offset = reader->offset;
+    if (rc != AC_OK) return rc;
+    for (; !is_over(range); range->first_segment++, range->first_offset = AC_SEGMENT_DATA) {
+        uint32_t segment = (uint32_t)range->first_segment;
+        uint64_t from, to;
         rc = ac_reader_index(reader, segment, &index, err);
-        if (rc == AC_OK) rc = ac_reader_seek_position(reader, segment, offset, err);
+        if (rc == AC_OK) rc = ac_reader_seek_position(reader, segment, range->first_offset, err);
         if (rc == AC_OK && !index)
             rc = ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0, "segments come and go");
         if (rc != AC_OK) return rc;
         clip(range, segment, &from, &to);
-        uint64_t end = to < index->end ? to : index->end;
         if (index->broken || (to != UINT64_MAX && to > index->end))
             return fail_stretch(reader, AC_E_CORRUPT, segment, index->end,
                                 "a record is missing or invalid here", err);
-        if (offset >= end) { /* nothing of it in this segment */
-            if (segment == range->end_segment) return 0;
-            rc = ac_reader_enter(reader, segment + 1, AC_SEGMENT_DATA, err);
-            continue;
-        }
+        if (to > index->end) to = index->end;
+        if (from >= to) continue; /* nothing of it in this segment */
         uint64_t stride = ac_record_size(index->length);
-        if (index->mixed || (offset - AC_SEGMENT_DATA) % stride || (end - offset) % stride)
-            return fail_stretch(reader, AC_E_ARGUMENT, segment, offset,
+        if (index->mixed || (from - AC_SEGMENT_DATA) % stride || (to - from) % stride)
+            return fail_stretch(reader, AC_E_ARGUMENT, segment, from,
                                 "its records are not all of one type and length", err);
         ac_map_retain(reader->map);
         *out = (ac_stretch_t){.map = reader->map,
-                              .payload = reader->base + offset + AC_HEADER_SIZE,
-                              .count = (end - offset) / stride,
+                              .payload = reader->base + from + AC_HEADER_SIZE,
+                              .count = (to - from) / stride,
                               .stride = stride,
                               .length = index->length,
                               .type_id = index->type_id};
-        ac_reader_place(reader, reader->map, end);
+        range->first_offset = to;
         return 1;
     }
-    return rc;
+    return 0;
 }
 
 void ac_stretch_release(ac_stretch_t *stretch) {

@@ -173,9 +173,7 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
  * through the SIGBUS handler, and plain faults, which map sixteen pages at a time, cost a third of populating
  * them. Without verification the pages are asked for here, where a failure is an errno. */
 static int widen_window(ac_reader_t *reader, ac_error_t *err) {
-    uint64_t end = reader->segment == reader->end_segment && reader->end_offset < reader->size
-                       ? reader->end_offset
-                       : reader->size;
+    uint64_t end = ac_reader_limit(reader);
     if (reader->check == AC_CHECK_PAYLOAD) {
         reader->window_end = end;
         return AC_OK;
@@ -278,11 +276,6 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     return advance(reader, err);
 }
 
-static int is_behind_end(const ac_reader_t *reader) {
-    return reader->segment > reader->end_segment ||
-           (reader->segment == reader->end_segment && reader->offset >= reader->end_offset);
-}
-
 /* Nothing more is read; but an end that was found by walking over the records may be where the first
  * corrupt one stands, and that has to be said. */
 static int at_end(ac_reader_t *reader, ac_error_t *err) {
@@ -304,7 +297,7 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
     if (rc == AC_E_NOT_FOUND && reader->pending) return 0;
     while (rc == AC_OK || rc == 1) {
         const char *why = NULL;
-        if (is_behind_end(reader)) return at_end(reader, err);
+        if (ac_reader_is_behind_end(reader)) return at_end(reader, err);
         if (reader->map && reader->offset >= reader->window_end && reader->offset < reader->size) {
             rc = widen_window(reader, err);
             if (rc != AC_OK) break;
@@ -474,7 +467,7 @@ int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_
 }
 
 int ac_reader_ended(const ac_reader_t *reader) {
-    if (is_behind_end(reader)) return 1;
+    if (ac_reader_is_behind_end(reader)) return 1;
     /* The end is where a segment begins, which may have nothing in it and then is not entered. */
     return reader->base && reader->segment + 1ull == reader->end_segment &&
            reader->end_offset == AC_SEGMENT_DATA &&

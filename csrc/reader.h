@@ -108,10 +108,17 @@ void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_messa
  * the reader somewhere. */
 int ac_reader_index(ac_reader_t *reader, uint32_t segment, const ac_index_t **out, ac_error_t *err);
 
-/* Whether a position is at the end of the range, or behind it. */
-static inline int ac_range_is_over(const ac_range_t *range, uint64_t segment, uint64_t offset) {
-    return segment > range->end_segment ||
-           (segment == range->end_segment && offset >= range->end_offset);
+/* Whether it has come to the end that it was given. */
+static inline int ac_reader_is_behind_end(const ac_reader_t *reader) {
+    return reader->segment > reader->end_segment ||
+           (reader->segment == reader->end_segment && reader->offset >= reader->end_offset);
+}
+
+/* How far reading goes in the segment at hand. */
+static inline uint64_t ac_reader_limit(const ac_reader_t *reader) {
+    return reader->segment == reader->end_segment && reader->end_offset < reader->size
+               ? reader->end_offset
+               : reader->size;
 }
 
 /* Rings this bell from now on; NULL: one of its own again, when wanted. */

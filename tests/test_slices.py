@@ -142,6 +142,43 @@ def test_foreign_seqs_that_restart_are_counted(queue_path: Path) -> None:
         assert part.to_arrow().num_rows == 120
 
 
+def damage_header(path: Path, number: int) -> None:
+    with (path / "000000000.q").open("r+b") as segment:
+        segment.seek(64 + 128 * number)
+        segment.write(b"\xff" * 64)
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_bounds_are_found_behind_a_corrupt_record(queue_path: Path, foreign: bool) -> None:
+    """Where nobody says how long it is, a walk ends there, but the slice must not."""
+    if foreign:
+        with fmt.ForeignWriter(queue_path, 1 << 16) as other:
+            for number in range(100):
+                other.append(b"%d" % number, 1, 1000 + number)
+    else:
+        with open_writer(queue_path, segment_size=1 << 16) as writer:
+            for number in range(100):
+                writer.append(b"%d" % number, timestamp_ns=1000 + number)
+    damage_header(queue_path, 40)
+    everything = list(range(100))
+    with aiochronicle.Queue(queue_path, on_corrupt="skip") as whole:
+        sound = [seq for seq in everything if seq != 40]
+        for start, end in [(None, None), (30, 70), (50, None), (50, 60), (41, 42), (0, 40)]:
+            expected = [seq for seq in sound if (start or 0) <= seq < (end or 100)]
+            assert [message.seq for message in whole.slice(start, end)] == expected
+            assert whole.slice(start, end).to_arrow()["seq"].to_pylist() == expected
+        times = whole.slice_time(1050, 1060).to_arrow(["seq"])["seq"].to_pylist()
+        assert times == list(range(50, 60))
+    with aiochronicle.Queue(queue_path) as whole:
+        assert [message.seq for message in whole.slice(0, 39)] == everything[:39]
+        batches = whole.slice().batches(20)
+        assert [next(batches).num_rows, next(batches).num_rows] == [20, 20]
+        with pytest.raises(errors.CorruptionError):
+            next(batches)
+        with pytest.raises(errors.CorruptionError):
+            whole.slice(50, 60).to_arrow()
+
+
 def test_large_tables_are_read_by_several_threads(
     queue_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

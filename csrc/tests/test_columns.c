@@ -67,10 +67,10 @@ static uint64_t read_range(ac_reader_t *reader, const ac_range_t *range, uint64_
                            uint64_t rows, uint64_t bytes) {
     uint64_t total = 0;
     int rc;
-    CHECK_OK(ac_reader_enter_range(reader, range, &err), err);
+    CHECK_OK(ac_reader_read_range(reader, range, &err), err);
     do {
         ac_columns_t *columns = columns_new(rows, bytes);
-        rc = ac_reader_fill(reader, range, columns, &err);
+        rc = ac_reader_fill(reader, columns, &err);
         CHECK_OK(rc, err);
         check_rows(columns, first_seq + total);
         CHECK(rc != AC_FILL_ROWS || columns->rows == rows);
@@ -108,7 +108,7 @@ TEST(a_batch_goes_on_when_it_was_given_room) {
     ac_columns_t *columns = columns_new(RECORDS, 1 << 20);
     uint64_t pieces = 0;
     columns->payload_bytes_max = 0;
-    while (ac_reader_fill(reader, NULL, columns, &err) == AC_FILL_BYTES) {
+    while (ac_reader_fill(reader, columns, &err) == AC_FILL_BYTES) {
         columns->payload_bytes_max += columns->payload_bytes_wanted;
         pieces++;
     }
@@ -130,16 +130,16 @@ TEST(trouble_is_told_after_the_rows_before_it) {
     poke(check_path("queue"), "000000000.q", offset + AC_HEADER_SIZE, &wrong, 1);
     CHECK_OK(ac_reader_seek_first(reader, &err), err);
     ac_columns_t *columns = columns_new(RECORDS, 1 << 20);
-    CHECK_EQUAL(ac_reader_fill(reader, NULL, columns, &err), AC_FILL_TROUBLE);
+    CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_FILL_TROUBLE);
     CHECK_EQUAL(columns->rows, 100);
     check_rows(columns, 0);
     columns->rows = columns->payload_bytes = 0;
-    CHECK_EQUAL(ac_reader_fill(reader, NULL, columns, &err), AC_E_CORRUPT);
+    CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_E_CORRUPT);
     CHECK_EQUAL(err.offset, offset);
     /* Without the payload nobody looks at it. */
     uint8_t *payload = columns->payload;
     columns->payload = NULL;
-    CHECK_EQUAL(ac_reader_fill(reader, NULL, columns, &err), AC_FILL_END);
+    CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_FILL_END);
     CHECK_EQUAL(columns->rows, RECORDS - 100);
     columns->payload = payload;
     columns_free(columns);
@@ -155,7 +155,7 @@ TEST(causes) {
                  err);
     ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
     ac_columns_t *columns = columns_new(20, 100);
-    CHECK_EQUAL(ac_reader_fill(reader, NULL, columns, &err), AC_FILL_ROWS);
+    CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_FILL_ROWS);
     for (uint64_t i = 0; i < 20; i++) {
         int caused = i % 3 == 0;
         CHECK_EQUAL(columns->cause_valid[i / 8] >> i % 8 & 1, caused);
@@ -176,7 +176,6 @@ TEST(stretches_need_records_that_are_alike) {
         CHECK_EQUAL(ac_writer_append(writer, &i, sizeof i, 3, AC_NOW, &err), i);
     ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
     CHECK_OK(ac_reader_range(reader, at_seq(5), none, &range, &err), err);
-    CHECK_OK(ac_reader_enter_range(reader, &range, &err), err);
     uint64_t expected = 5;
     while (ac_reader_stretch(reader, &range, &stretch, &err) == 1) {
         CHECK_EQUAL(stretch.length, sizeof expected);
@@ -188,7 +187,6 @@ TEST(stretches_need_records_that_are_alike) {
     CHECK_EQUAL(expected, RECORDS);
     CHECK_OK(ac_writer_append(writer, &expected, 7, 3, AC_NOW, &err), err);
     CHECK_OK(ac_reader_range(reader, at_seq(RECORDS - 1), none, &range, &err), err);
-    CHECK_OK(ac_reader_enter_range(reader, &range, &err), err);
     CHECK_EQUAL(ac_reader_stretch(reader, &range, &stretch, &err), AC_E_ARGUMENT);
     ac_reader_free(reader);
     close_writer(writer);
@@ -201,7 +199,7 @@ TEST(closed_readers_fill_nothing) {
     ac_range_t range = {0};
     ac_stretch_t stretch;
     ac_reader_close(reader);
-    CHECK_EQUAL(ac_reader_fill(reader, NULL, columns, &err), AC_E_CLOSED);
+    CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_E_CLOSED);
     CHECK_EQUAL(ac_reader_range(reader, none, none, &range, &err), AC_E_CLOSED);
     CHECK_EQUAL(ac_reader_count(reader, &range, &err), AC_E_CLOSED);
     CHECK_EQUAL(ac_reader_stretch(reader, &range, &stretch, &err), AC_E_CLOSED);
