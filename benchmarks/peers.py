@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     import zmq.asyncio
     from redis.asyncio import Redis
 
-MESSAGES = 100_000
+MESSAGES = 40_000
 MESSAGES_QUICK = 2_000
 REDIS_SHARE = 10  # it gets a tenth of the messages, or it would take most of the time
-ROUNDS = 9
+ROUNDS = 31
 DRAINED_AT_ONCE = 1_000
 
 # How many times as fast we promise to be.
