@@ -195,7 +195,7 @@ def _describe(info: types.Type, where: str, outer: tuple[type, ...]) -> Type:
         case types.DictType():
             return Map(key=inner(info.key_type), value=inner(info.value_type))
         case types.UnionType():
-            return Alternatives(of=each(info.types))
+            return Alternatives(of=tuple(sorted(each(info.types), key=_union_order)))
         case types.LiteralType():
             return OneOf(values=_in_order(info.values))
         case types.EnumType():
@@ -207,13 +207,18 @@ def _describe(info: types.Type, where: str, outer: tuple[type, ...]) -> Type:
             raise InvalidArgument(f"{where} has a part that no schema can describe: {kind}")
 
 
+def _union_order(part: Type) -> tuple[bool, bytes]:
+    return part == "null", msgspec.json.encode(part)
+
+
 def _in_order(values: Any) -> tuple[str | int | None, ...]:
     return tuple(sorted(values, key=lambda value: (type(value).__name__, value)))
 
 
 def _default(field: types.Field) -> Any:
     if field.default is not msgspec.NODEFAULT:
-        return _plain(msgspec.to_builtins(field.default, str_keys=True))
+        # In order, because that of a set is another one in every process.
+        return _plain(msgspec.to_builtins(field.default, str_keys=True, order="deterministic"))
     if field.default_factory in (list, tuple, set, frozenset):
         return []
     if field.default_factory is dict:

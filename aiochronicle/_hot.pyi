@@ -14,8 +14,8 @@ from typing import Any, Generic, Self, final, overload
 
 from typing_extensions import Buffer, TypeVar
 
+from aiochronicle._decoding import Decoders
 from aiochronicle.codec import Codec
-from aiochronicle.registry import Decoders
 
 _T_co = TypeVar("_T_co", covariant=True, default=Any)
 _T = TypeVar("_T")

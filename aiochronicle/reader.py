@@ -19,13 +19,14 @@ from aiochronicle import _hot
 from aiochronicle._batches import Batches
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
+from aiochronicle._decoding import Decoders
 from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import Codec, T
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
 from aiochronicle.conflate import Conflation, take_snapshot, take_snapshot_now
 from aiochronicle.errors import InvalidArgument, InvalidName
-from aiochronicle.registry import Decoders, Registry, TypeOrCodec, registry_of
+from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import Position
 
 if TYPE_CHECKING:

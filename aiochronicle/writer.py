@@ -23,7 +23,7 @@ from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import EncodeError, InvalidArgument
-from aiochronicle.registry import Registry, TypeOrCodec, registry_of, schema_for_writer
+from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 
 __all__ = ["Position", "Recovery", "Writer", "WriterStatistics", "open_writer"]
 
@@ -286,7 +286,9 @@ class Writer(_hot.Writer, Closing):
 
         The queue's schema.json is on disk when it returns, before any message that it explains.
         """
-        types, schema = schema_for_writer(registry_of(codec), self.path)
+        from aiochronicle._schemafile import writer_types
+
+        types, schema = writer_types(registry_of(codec), self.path)
         if schema is not None:
             error = new_error()
             check(lib.ac_writer_publish_schema(self._handle, schema, error), error)

@@ -144,6 +144,24 @@ def test_defaults_are_those_of_the_class(queue_path: Path) -> None:
     assert made.worst == float("-inf")
 
 
+def test_the_fingerprint_is_the_same_in_every_process() -> None:
+    program = """
+import msgspec
+from aiochronicle import Registry
+class Odd(msgspec.Struct):
+    seen: frozenset[str] = frozenset({"a", "b", "c", "d", "e"})
+    either: int | str | None = None
+print(Registry([Odd])[1].fingerprint)
+"""
+    fingerprints = {
+        subprocess.check_output(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": str(seed)}
+        )
+        for seed in range(4)
+    }
+    assert len(fingerprints) == 1
+
+
 def test_a_default_that_only_the_class_knows_is_none(queue_path: Path) -> None:
     counter = iter(range(100))
     odd = trade_with(
@@ -401,12 +419,12 @@ def test_names_from_the_file_become_no_attributes(queue_path: Path, name: str) -
 
 def fingerprint_of(stored: dict[str, Any]) -> str:
     from aiochronicle._description import Record
-    from aiochronicle.registry import _fingerprint
+    from aiochronicle._schemafile import fingerprint
 
     record = msgspec.convert(
         {"kind": "struct", "name": "Trade", "fields": stored["fields"]}, Record
     )
-    return _fingerprint(stored["format"], record)
+    return fingerprint(stored["format"], record)
 
 
 def test_links_and_pipes_are_not_opened(queue: Path, tmp_path: Path) -> None:

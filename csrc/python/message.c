@@ -139,7 +139,7 @@ static PyObject *message_position(MessageObject *self, void *unused) {
 
 /* ---- decoding ---- */
 
-static PyObject *find_decoder, *decode_failed; /* see aiochronicle/registry.py */
+static PyObject *find_decoder, *decode_failed; /* see aiochronicle/_decoding.py */
 
 PyObject *hot_set_decoding(PyObject *module, PyObject *args) {
     (void)module;

@@ -1,0 +1,114 @@
+"""How a message finds what decodes it.
+
+``Message.decode`` is a C method (csrc/python/message.c) that remembers the decoders of its segment;
+those it does not know yet it asks ``find_decoder`` for.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from aiochronicle import _hot
+from aiochronicle.codec import Codec, Format
+from aiochronicle.errors import ChronicleError, DecodeError, UnknownType
+from aiochronicle.registry import Registry, schema_file
+
+__all__ = ["Decoders"]
+
+
+class Decoders:
+    """What the messages of one reader find their decoders with.
+
+    The schema is read when the reader is opened, or, if there is none yet, when the first message
+    is decoded; and again if a type_id is unknown, since the writer may have added a type.
+    """
+
+    def __init__(self, directory: str, registry: Registry | None) -> None:
+        self.directory = directory
+        self._registry = registry
+        self._codecs: dict[int, Codec[Any]] = {}
+        self._bound: tuple[int, int, int] | None = None  # stamp of the file they come from
+        if registry is not None and self._stamp() is not None:
+            self._bind(registry)
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            status = os.lstat(schema_file(self.directory))
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _bind(self, registry: Registry) -> None:
+        from aiochronicle._schemafile import reader_types
+
+        stamp = self._stamp()  # before reading: a change in between is noticed the next time
+        types = reader_types(registry, self.directory)
+        self._codecs = {type_id: entry.codec for type_id, entry in types.items()}
+        if len(registry) == 1:  # messages without a type can only be of this one
+            self._codecs.setdefault(0, next(iter(registry)).codec)
+        self._bound = stamp
+
+    def may_give(self, wanted: type[Any]) -> bool:
+        """Tell whether the type is one of the reader's codec."""
+        return self._registry is not None and wanted in {
+            entry.codec.type for entry in self._registry
+        }
+
+    def codec(self, message: _hot.Message) -> Codec[Any]:
+        """Return the codec for this type_id, or UnknownType."""
+        registry, type_id = self._registry, message.type_id
+        if registry is None:
+            raise UnknownType(
+                "the reader has no codec; give it one, or say message.decode(type)",
+                **self.place(message),
+            )
+        if type_id not in self._codecs and (self._bound is None or self._bound != self._stamp()):
+            self._bind(registry)
+        if type_id not in self._codecs:
+            raise UnknownType(f"type_id {type_id} is none of {registry!r}", **self.place(message))
+        return self._codecs[type_id]
+
+    def decoder_as(self, message: _hot.Message, wanted: Any) -> Callable[[Any], Any]:
+        """Return what decodes this message as a type of the caller's choice."""
+        if isinstance(wanted, Codec):
+            return wanted.decoder
+        if self._registry is not None:
+            with contextlib.suppress(KeyError):
+                return self._registry.of(wanted).codec.decoder
+            if message.type_id in self._codecs:
+                return _codec_of(wanted, self._codecs[message.type_id].format).decoder
+        return _codec_of(wanted, "msgpack").decoder
+
+    def place(self, message: _hot.Message) -> dict[str, Any]:
+        """Return where the message is, for errors."""
+        segment, offset = message.position
+        return {
+            "path": f"{self.directory}/{segment:09d}.q",
+            "offset": offset,
+            "seq": message.seq,
+        }
+
+
+@lru_cache(maxsize=256)
+def _codec_of(wanted: type[Any], form: Format) -> Codec[Any]:
+    return Codec(wanted, form)
+
+
+def find_decoder(decoders: Decoders, message: _hot.Message, wanted: Any) -> Callable[[Any], Any]:
+    """Answer the message's question what to decode it with; called from C, once per segment."""
+    if wanted is None:
+        return decoders.codec(message).decoder
+    return decoders.decoder_as(message, wanted)
+
+
+def decode_failed(decoders: Decoders, message: _hot.Message, error: Exception) -> DecodeError:
+    """Make the exception for a payload that its decoder refused; called from C."""
+    detail = error.detail if isinstance(error, ChronicleError) else str(error)
+    return DecodeError(
+        f"type_id {message.type_id} cannot be decoded: {detail}", **decoders.place(message)
+    )
+
+
+_hot.set_decoding(find_decoder, decode_failed)
