@@ -35,6 +35,8 @@ _TABLE_BATCH_ROWS = 1 << 16
 _ROWS_PER_THREAD_MIN = 1 << 18
 _THREADS_MAX = 4
 
+_RECORD_BYTES_MIN = 64  # a header without a payload
+
 _Bound: TypeAlias = tuple[int, int]  # AC_BOUND_*, value
 
 _NO_BOUND: _Bound = (lib.AC_BOUND_NONE, 0)
@@ -115,6 +117,7 @@ class _Recording:
         self._asking = Lock()
         self.scout = self._open(path)
         self.path = self.scout.path
+        self._segment_size = self.scout.statistics().segment_size
 
     def find(self, start: _Bound, end: _Bound) -> Any:
         """Return the range between two bounds."""
@@ -129,6 +132,12 @@ class _Recording:
         error = new_error()
         with self._asking:
             return check(lib.ac_reader_count(handle_of(self.scout), part, error), error)
+
+    def rows_max(self, part: Any) -> int:
+        """Return how many records a range can have at the most, from its length alone."""
+        segments: int = part.end_segment - part.first_segment
+        length: int = segments * self._segment_size + part.end_offset - part.first_offset
+        return max(length // _RECORD_BYTES_MIN, 1)
 
     def arrays(self, part: Any, layout: Any) -> "list[numpy.ndarray[Any, Any]]":
         """Return the payloads of a range as arrays over the segments."""
@@ -199,6 +208,8 @@ class Slice:
     def _batches(
         self, rows: int, columns: Sequence[str] | None, part: Any
     ) -> Iterator["pyarrow.RecordBatch"]:
+        # No larger buffers than needed: the last batch keeps its own whole.
+        rows = min(rows, self._recording.rows_max(part))
         with self._recording.reading(part) as reader:
             yield from ColumnReader(reader, columns).batches(rows)
 
