@@ -51,7 +51,8 @@ def test_quick_run_answers_every_question(tmp_path: Path) -> None:
     assert {name: counts[name] + skipped[name] for name in counts} == ROWS
     assert "libchronicle was not compared" in run.stdout
     for result in results:
-        assert 0 < result.measured < float("inf"), result
+        may_be_none = result.what.startswith("wake-ups per message")
+        assert 0 < result.measured < float("inf") or (may_be_none and result.measured == 0), result
         assert result.passed == (result.measured <= result.bar), result
         assert result.what in run.stdout
     assert run.stdout.count("pass") + run.stdout.count("FAIL") == len(results)
