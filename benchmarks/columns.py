@@ -3,7 +3,7 @@
 ``to_arrow`` of a whole queue that is in the page cache, all six columns, every record checked. The
 table of tuples has the same contents, made of ``for message in reader``; it is ten times as short,
 since it is compared by the row. memcpy copies as many bytes as the table has from one array to
-another. As ``to_arrow`` has threads, all of this is real time, the best of several rounds in turn.
+another, in turn with it. As ``to_arrow`` has threads, all of this is real time, the best of rounds.
 
 ``to_numpy`` is asked for all messages of a full segment and for one.
 """
@@ -71,6 +71,7 @@ def compare_tables(path: Path, count: int, rounds: int) -> tuple[Best, Best]:
         for _ in range(rounds):
             to_arrow = min(to_arrow, timed(part.to_arrow))
             memcpy = min(memcpy, timed(lambda: numpy.copyto(target, source)))
+        for _ in range(2):  # not in turn: they are slow, and the allocator would forget its pages
             tuples = min(tuples, timed(lambda: table_of_tuples(path, few)))
     return (
         Best({"to_arrow": to_arrow / count, "tuples": tuples / few}),
@@ -97,7 +98,7 @@ def run(directory: Path, quick: bool) -> list[Result]:
     count = MESSAGES_QUICK if quick else MESSAGES
     path = directory / "columns"
     write(path, count)
-    rows, size = compare_tables(path, count, 2 if quick else 7)
+    rows, size = compare_tables(path, count, 2 if quick else 15)
     arrays = compare_arrays(path, 5 if quick else 50)
 
     def row(best: Best, bar: float, what: str, *pair: str) -> Result:

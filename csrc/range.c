@@ -176,7 +176,9 @@ int ac_reader_stretch(ac_reader_t *reader, ac_range_t *range, ac_stretch_t *out,
         uint32_t segment = (uint32_t)range->first_segment;
         uint64_t from, to;
         rc = ac_reader_index(reader, segment, &index, err);
-        if (rc == AC_OK) rc = ac_reader_seek_position(reader, segment, range->first_offset, err);
+        if (rc == AC_OK) rc = ac_reader_enter(reader, segment, range->first_offset, err);
+        if (rc == AC_E_NOT_FOUND) /* which says what is left */
+            rc = ac_reader_seek_position(reader, segment, range->first_offset, err);
         if (rc == AC_OK && !index)
             rc = ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0, "segments come and go");
         if (rc != AC_OK) return rc;
@@ -198,6 +200,10 @@ int ac_reader_stretch(ac_reader_t *reader, ac_range_t *range, ac_stretch_t *out,
                               .length = index->length,
                               .type_id = index->type_id};
         range->first_offset = to;
+        if (segment < range->end_segment) {
+            range->first_segment++;
+            range->first_offset = AC_SEGMENT_DATA;
+        }
         return 1;
     }
     return 0;
