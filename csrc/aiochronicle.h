@@ -268,6 +268,13 @@ AC_API void ac_writer_abandon(ac_writer_t *writer);
  * are. The first failure poisons the writer. */
 AC_API int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err);
 
+/* [any thread] The same for many writers, each listed once, whose syncs are under way together: through
+ * io_uring, or by threads where the kernel has none or it is not allowed. results[i] is what ac_writer_flush
+ * would have given for writers[i], with errors[i]; a failure concerns that writer only. Returns how many
+ * failed. */
+AC_API size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
+                               ac_error_t *errors);
+
 /* Promises that no record older than this will be appended (AC_NOW = the clock). */
 AC_API int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err);
 
@@ -525,6 +532,19 @@ typedef struct ac_queue_info {
 } ac_queue_info_t;
 
 AC_API int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err);
+
+/* One of the readers that have a position in a queue, open or not. */
+typedef struct ac_reader_entry {
+    char name[72];
+    uint64_t segment; /* committed position */
+    uint64_t offset;
+    uint64_t heartbeat_ns; /* when it last gave a sign of life, or committed */
+    int open;              /* a live process has it open now */
+} ac_reader_entry_t;
+
+/* Fills in as many as there is room for, in no particular order, and returns how many there are. */
+AC_API int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t room,
+                                ac_error_t *err);
 
 /* Walks and checks every record of every segment. Returns the number of corrupt places; the first is in
  * *err. Never writes. */

@@ -2,6 +2,7 @@
 #include "error.h"
 #include "seekindex.h"
 #include "segment.h"
+#include "sync.h"
 #include "writer.h"
 
 #include <errno.h>
@@ -43,14 +44,21 @@ static int poison(ac_writer_t *writer, int negative_errno, const char *what, ac_
     return rc;
 }
 
-static int sync_range(ac_writer_t *writer, ac_map_t *map, uint64_t from, uint64_t to,
-                      ac_error_t *err) {
-    if (from >= to) return AC_OK;
-    int rc = ac_map_is_cut(map) ? -EIO : ac_os_map_sync(map->base, map->fd, from, to - from);
+static int sync_map(const ac_map_t *map, uint64_t from, uint64_t to) {
+    return ac_map_is_cut(map) ? -EIO : ac_os_map_sync(map->base, map->fd, from, to - from);
+}
+
+/* Every sync of a segment ends here, with what the system said about it. */
+static int after_sync(ac_writer_t *writer, int rc, ac_error_t *err) {
     pthread_mutex_lock(&writer->mutex);
     writer->syncs++;
     pthread_mutex_unlock(&writer->mutex);
     return rc < 0 ? poison(writer, rc, "cannot sync a segment", err) : AC_OK;
+}
+
+static int sync_range(ac_writer_t *writer, const ac_map_t *map, uint64_t from, uint64_t to,
+                      ac_error_t *err) {
+    return from < to ? after_sync(writer, sync_map(map, from, to), err) : AC_OK;
 }
 
 /* The records, and then the seal: without it readers would never go on to the next segment, and recovery
@@ -76,43 +84,40 @@ static ac_sealing_t *after(ac_writer_t *writer, const ac_sealing_t *sealing) {
     return next;
 }
 
-/* With sync_mutex held. The sealing list only grows at its tail meanwhile; what is added to it belongs
- * behind the active segment of this moment, and so to the next flush. */
-static int sync_all(ac_writer_t *writer, ac_error_t *err) {
+/* A flush has two halves, so that the syncs of many writers can be under way between them. In between, the
+ * writer's sync_mutex is held and the mapping retained. */
+typedef struct flushing {
+    ac_writer_t *writer;
+    ac_map_t *map; /* to be synced: this range of it */
+    uint64_t from, to;
+    uint64_t seq; /* everything before it is durable then */
+} flushing_t;
+
+/* Syncs what is being sealed; the active segment is left to the caller. The sealing list only grows at its
+ * tail meanwhile; what is added to it belongs behind the active segment of this moment, and so to the next
+ * flush. */
+static int sync_until_active(flushing_t *flushing, ac_error_t *err) {
+    ac_writer_t *writer = flushing->writer;
     pthread_mutex_lock(&writer->mutex);
     ac_sealing_t *sealing = writer->sealing;
-    ac_map_t *map = writer->map;
-    uint64_t from = writer->synced;
-    uint64_t seq = ac_load_acquire_u64(&writer->seq);
-    uint64_t to = ac_load_relaxed_u64(&writer->offset);
-    ac_map_retain(map);
+    flushing->map = writer->map;
+    flushing->from = writer->synced;
+    flushing->seq = ac_load_acquire_u64(&writer->seq);
+    flushing->to = ac_load_relaxed_u64(&writer->offset);
+    ac_map_retain(flushing->map);
     pthread_mutex_unlock(&writer->mutex);
     int rc = AC_OK;
-    for (; sealing && sealing->map != map && rc == AC_OK; sealing = after(writer, sealing))
+    for (; sealing && sealing->map != flushing->map && rc == AC_OK;
+         sealing = after(writer, sealing))
         rc = sync_sealing(writer, sealing, err);
-    if (rc == AC_OK) rc = sync_range(writer, map, from, to, err);
-    if (rc == AC_OK) {
-        int written = ac_writer_write_durable(writer, map->segment, to);
-        if (written < 0) rc = poison(writer, written, "cannot write index.meta", err);
-    }
-    if (rc == AC_OK) {
-        pthread_mutex_lock(&writer->mutex);
-        if (writer->map == map) {
-            if (to > writer->synced) writer->synced = to;
-        } else { /* rolled meanwhile: its entry in the list continues from here */
-            for (sealing = writer->sealing; sealing; sealing = sealing->next)
-                if (sealing->map == map && to > sealing->synced) sealing->synced = to;
-        }
-        if (seq > writer->durable_seq) writer->durable_seq = seq;
-        pthread_mutex_unlock(&writer->mutex);
-    }
-    ac_map_release(map);
+    if (rc != AC_OK) ac_map_release(flushing->map);
     return rc;
 }
 
-int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err) {
-    uint32_t state = ac_load_relaxed_u32(&writer->state);
-    if (state == AC_STATE_FORKED)
+/* 1 = the range is to be synced, and end_flush must follow; 0 = all is durable already. */
+static int begin_flush(ac_writer_t *writer, flushing_t *flushing, ac_error_t *err) {
+    *flushing = (flushing_t){.writer = writer};
+    if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED)
         return ac_fail(err, AC_E_FORKED, 0, writer->dir.path, 0, "opened before fork");
     uint64_t target = ac_load_acquire_u64(&writer->seq);
     pthread_mutex_lock(&writer->sync_mutex);
@@ -128,13 +133,134 @@ int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err) {
         rc = durable >= target
                  ? AC_OK
                  : ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
-    else if (durable < target)
-        rc = sync_all(writer, err);
-    pthread_mutex_lock(&writer->mutex);
-    durable = writer->durable_seq;
-    pthread_mutex_unlock(&writer->mutex);
+    else if (durable < target) {
+        rc = sync_until_active(flushing, err);
+        if (rc == AC_OK) return 1;
+    }
     pthread_mutex_unlock(&writer->sync_mutex);
-    return rc != AC_OK ? rc : (int64_t)durable;
+    return rc;
+}
+
+static void note_durable(const flushing_t *flushing) {
+    ac_writer_t *writer = flushing->writer;
+    pthread_mutex_lock(&writer->mutex);
+    if (writer->map == flushing->map) {
+        if (flushing->to > writer->synced) writer->synced = flushing->to;
+    } else { /* rolled meanwhile: its entry in the list continues from here */
+        for (ac_sealing_t *sealing = writer->sealing; sealing; sealing = sealing->next)
+            if (sealing->map == flushing->map && flushing->to > sealing->synced)
+                sealing->synced = flushing->to;
+    }
+    if (flushing->seq > writer->durable_seq) writer->durable_seq = flushing->seq;
+    pthread_mutex_unlock(&writer->mutex);
+}
+
+/* `synced` is what syncing the range gave. */
+static int end_flush(flushing_t *flushing, int synced, ac_error_t *err) {
+    ac_writer_t *writer = flushing->writer;
+    int rc = flushing->from < flushing->to ? after_sync(writer, synced, err) : AC_OK;
+    if (rc == AC_OK) {
+        int written = ac_writer_write_durable(writer, flushing->map->segment, flushing->to);
+        if (written < 0) rc = poison(writer, written, "cannot write index.meta", err);
+    }
+    if (rc == AC_OK) note_durable(flushing);
+    ac_map_release(flushing->map);
+    pthread_mutex_unlock(&writer->sync_mutex);
+    return rc;
+}
+
+static int64_t durable_seq(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    uint64_t durable = writer->durable_seq;
+    pthread_mutex_unlock(&writer->mutex);
+    return (int64_t)durable;
+}
+
+int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err) {
+    flushing_t flushing;
+    int rc = begin_flush(writer, &flushing, err);
+    if (rc == 1) {
+        int synced =
+            flushing.from < flushing.to ? sync_map(flushing.map, flushing.from, flushing.to) : 0;
+        rc = end_flush(&flushing, synced, err);
+    }
+    return rc != AC_OK ? rc : durable_seq(writer);
+}
+
+/* One of a group: which of the caller's it is, and how far it is. */
+typedef struct member {
+    ac_writer_t *writer;
+    size_t number;
+    int begun; /* what begin_flush gave */
+    flushing_t flushing;
+} member_t;
+
+static int by_address(const void *left, const void *right) {
+    uintptr_t a = (uintptr_t)((const member_t *)left)->writer;
+    uintptr_t b = (uintptr_t)((const member_t *)right)->writer;
+    return (a > b) - (a < b);
+}
+
+/* Sync mutexes are taken in the order of addresses, so that two groups cannot wait for each other. */
+static void flush_group(member_t *members, ac_sync_t *ranges, size_t count, int64_t *results,
+                        ac_error_t *errors) {
+    qsort(members, count, sizeof *members, by_address);
+    for (size_t i = 0; i < count; i++) {
+        member_t *member = &members[i];
+        const flushing_t *flushing = &member->flushing;
+        ac_error_t *err = &errors[member->number];
+        ranges[i] = (ac_sync_t){.fd = -1};
+        if (i > 0 && members[i - 1].writer == member->writer)
+            member->begun = ac_fail(err, AC_E_ARGUMENT, 0, member->writer->dir.path, 0,
+                                    "a writer is listed twice");
+        else
+            member->begun = begin_flush(member->writer, &member->flushing, err);
+        if (member->begun != 1 || flushing->from >= flushing->to) continue;
+        if (ac_map_is_cut(flushing->map))
+            ranges[i].result = -EIO;
+        else
+            ranges[i] = (ac_sync_t){.base = flushing->map->base,
+                                    .fd = flushing->map->fd,
+                                    .offset = flushing->from,
+                                    .length = flushing->to - flushing->from};
+    }
+    ac_sync_ranges(ranges, count);
+    for (size_t i = 0; i < count; i++) {
+        member_t *member = &members[i];
+        int rc = member->begun;
+        if (rc == 1) rc = end_flush(&member->flushing, ranges[i].result, &errors[member->number]);
+        results[member->number] = rc != AC_OK ? rc : durable_seq(member->writer);
+    }
+}
+
+#ifdef __SANITIZE_THREAD__
+enum { TOGETHER = 32 }; /* ThreadSanitizer can follow 64 locks of a thread */
+#else
+enum { TOGETHER = 256 };
+#endif
+
+size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
+                        ac_error_t *errors) {
+    size_t room = count < TOGETHER ? count : TOGETHER;
+    member_t *members = ac_os_alloc(room * sizeof *members);
+    ac_sync_t *ranges = ac_os_alloc(room * sizeof *ranges);
+    for (size_t from = 0; from < count; from += room) {
+        size_t some = count - from < room ? count - from : room;
+        if (!members || !ranges) { /* slower, but no less durable */
+            for (size_t i = from; i < from + some; i++)
+                results[i] = ac_writer_flush(writers[i], &errors[i]);
+            continue;
+        }
+        for (size_t i = 0; i < some; i++)
+            members[i] = (member_t){.writer = writers[from + i], .number = i};
+        flush_group(members, ranges, some, results + from, errors + from);
+    }
+    free(members);
+    free(ranges);
+    size_t failed = 0;
+    for (size_t i = 0; i < count; i++)
+        failed += results[i] < 0;
+    return failed;
 }
 
 /* The index is a hint: failing to write it is counted, not fatal. */

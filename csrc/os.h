@@ -41,6 +41,8 @@ enum ac_call {
     AC_CALL_WATCH,
     AC_CALL_POLL,
     AC_CALL_ALLOC,
+    AC_CALL_START_WRITING,
+    AC_CALL_RING,
     AC_CALL_COUNT
 };
 
@@ -72,6 +74,8 @@ void *ac_os_map(int fd, uint64_t length, int writable, int *error); /* NULL and 
 void ac_os_unmap(void *base, uint64_t length);
 /* `fd` tells the hook which file it is, if the caller has it open; else -1. */
 int ac_os_map_sync(void *base, int fd, uint64_t offset, uint64_t length);
+/* Begins to write a range of a file and does not wait; a failure means what a failed sync means. */
+int ac_os_start_writing(int fd, uint64_t offset, uint64_t length);
 int ac_os_map_dontfork(void *base, uint64_t length);
 int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable);
 /* Takes pages of a shared mapping out of the page table; they come back when touched. Both page-aligned. */
@@ -120,6 +124,26 @@ void ac_os_inotify_remove(int inotify, int watch);
 /* Calls `visit` for each event that is there now; one that comes meanwhile waits for the next call. */
 void ac_os_inotify_read(int inotify, void (*visit)(void *context, int watch, const char *name),
                         void *context);
+
+/* Syncs through io_uring: queued, submitted together, and their results collected in any order. For hooks
+ * each is an AC_CALL_SYNC_MAP when it is queued. */
+typedef struct ac_ring {
+    int fd;
+    void *rings, *entries;
+    uint64_t rings_size, entries_size;
+    uint32_t *tail, *slots, *completed_head, *completed_tail;
+    uint32_t mask, completed_mask;
+    void *completions;
+} ac_ring_t;
+
+/* With `workers` threads of the kernel. Fails where there is no io_uring, or not for us. */
+int ac_os_ring_open(ac_ring_t *ring, unsigned entries, unsigned workers);
+int ac_os_ring_sync(ac_ring_t *ring, int fd, uint64_t offset, uint64_t length, uint64_t tag);
+/* How many of the queued ones the kernel took; it never saw the rest. */
+size_t ac_os_ring_submit(ac_ring_t *ring, size_t queued);
+/* Waits for one that was submitted. */
+int ac_os_ring_wait(ac_ring_t *ring, uint64_t *tag, int *result);
+void ac_os_ring_close(ac_ring_t *ring);
 
 /* calloc that the fault hook can fail. */
 void *ac_os_alloc(size_t size);

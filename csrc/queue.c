@@ -8,6 +8,7 @@
 #include "segment.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +79,34 @@ int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err) {
     out->current_segment = segment;
     view_close(&view);
     return AC_OK;
+}
+
+typedef struct entries {
+    ac_reader_entry_t *out;
+    size_t count, room;
+} entries_t;
+
+static void note_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
+    entries_t *entries = context;
+    if (entries->count < entries->room) {
+        ac_reader_entry_t *entry = &entries->out[entries->count];
+        *entry = (ac_reader_entry_t){.segment = slot->segment,
+                                     .offset = slot->offset,
+                                     .heartbeat_ns = slot->heartbeat_ns,
+                                     .open = held};
+        snprintf(entry->name, sizeof entry->name, "%s", name);
+    }
+    entries->count++;
+}
+
+int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t room, ac_error_t *err) {
+    view_t view;
+    entries_t entries = {out, 0, room};
+    int rc = view_open(&view, path, err);
+    if (rc != AC_OK) return rc;
+    rc = ac_position_each(&view.dir, view.dir_fd, note_reader, &entries, err);
+    view_close(&view);
+    return rc != AC_OK ? rc : (int64_t)entries.count;
 }
 
 int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *err) {

@@ -1,0 +1,117 @@
+#include "sync.h"
+
+#include "atomics.h"
+#include "os.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+/* As measured with a hundred queues: with fewer the disk has time to rest, more are in each other's way. */
+enum { RING_WORKERS = 32, THREADS = 16 };
+
+enum { PENDING = 1 }; /* as a result: there is none yet */
+
+static void sync_directly(ac_sync_t *range) {
+    range->result = ac_os_map_sync(range->base, range->fd, range->offset, range->length);
+}
+
+/* A request that never ran says nothing about the data. Any other failure stands: asking again would turn
+ * "lost" into "fine", since the kernel reports it once. */
+static int never_ran(int result) {
+    return result == -ECANCELED || result == -EAGAIN || result == -EINTR;
+}
+
+/* Queues what is pending and submits it. Returns how many completions are to come. */
+static size_t submit(ac_ring_t *ring, ac_sync_t *ranges, size_t count) {
+    size_t queued = 0;
+    for (size_t i = 0; i < count; i++) {
+        ac_sync_t *range = &ranges[i];
+        if (range->result != PENDING) continue;
+        int rc = ac_os_ring_sync(ring, range->fd, range->offset, range->length, i);
+        if (rc < 0)
+            range->result = rc;
+        else
+            queued++;
+    }
+    return ac_os_ring_submit(ring, queued);
+}
+
+/* 0 = there is no io_uring here, and nothing was done. Whoever is still pending afterwards never ran. */
+static int sync_by_ring(ac_sync_t *ranges, size_t count) {
+    ac_ring_t ring;
+    if (ac_os_ring_open(&ring, (unsigned)count, RING_WORKERS) < 0) return 0;
+    for (size_t left = submit(&ring, ranges, count); left > 0; left--) {
+        uint64_t number;
+        int result;
+        if (ac_os_ring_wait(&ring, &number, &result) < 0) {
+            for (size_t i = 0; i < count; i++) /* submitted, and nobody will say how it ended */
+                if (ranges[i].result == PENDING) ranges[i].result = -EIO;
+            break;
+        }
+        if (number < count && !never_ran(result)) ranges[number].result = result;
+    }
+    ac_os_ring_close(&ring);
+    return 1;
+}
+
+typedef struct crew {
+    ac_sync_t *ranges;
+    size_t count;
+    uint64_t next;
+    pthread_mutex_t mutex;
+    pthread_cond_t finished;
+    int working;
+} crew_t;
+
+static void take_turns(crew_t *crew) {
+    for (;;) {
+        uint64_t number = __atomic_fetch_add(&crew->next, 1, __ATOMIC_RELAXED);
+        if (number >= crew->count) return;
+        if (crew->ranges[number].result == PENDING) sync_directly(&crew->ranges[number]);
+    }
+}
+
+static void *work(void *argument) {
+    crew_t *crew = argument;
+    take_turns(crew);
+    pthread_mutex_lock(&crew->mutex);
+    if (--crew->working == 0) pthread_cond_signal(&crew->finished);
+    pthread_mutex_unlock(&crew->mutex);
+    return NULL;
+}
+
+static void sync_by_threads(ac_sync_t *ranges, size_t count) {
+    crew_t crew = {.ranges = ranges, .count = count};
+    pthread_mutex_init(&crew.mutex, NULL);
+    pthread_cond_init(&crew.finished, NULL);
+    pthread_mutex_lock(&crew.mutex);
+    while (crew.working < THREADS - 1 && (size_t)crew.working + 1 < count &&
+           ac_os_thread(work, &crew) == 0)
+        crew.working++;
+    pthread_mutex_unlock(&crew.mutex);
+    take_turns(&crew); /* the only one, if no thread could be had */
+    pthread_mutex_lock(&crew.mutex);
+    while (crew.working > 0)
+        pthread_cond_wait(&crew.finished, &crew.mutex);
+    pthread_mutex_unlock(&crew.mutex);
+    pthread_cond_destroy(&crew.finished);
+    pthread_mutex_destroy(&crew.mutex);
+}
+
+void ac_sync_ranges(ac_sync_t *ranges, size_t count) {
+    size_t pending = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (ranges[i].length == 0) continue;
+        ranges[i].result = PENDING;
+        pending++;
+    }
+    /* The disk gets everything to write before anybody waits for anything. */
+    for (size_t i = 0; i < count && pending > 1; i++) {
+        if (ranges[i].result != PENDING) continue;
+        int rc = ac_os_start_writing(ranges[i].fd, ranges[i].offset, ranges[i].length);
+        if (rc < 0) ranges[i].result = rc; /* it may have dropped what it could not write */
+    }
+    if (pending > 1 && !sync_by_ring(ranges, count)) sync_by_threads(ranges, count);
+    for (size_t i = 0; i < count; i++)
+        if (ranges[i].result == PENDING) sync_directly(&ranges[i]);
+}

@@ -1,0 +1,22 @@
+/* Many ranges of mapped files brought to disk together.
+ *
+ * One after another, each sync waits for the disk alone. Under way at the same time, they share the file
+ * system's journal commits and the disk's cache flushes: a hundred take hardly longer than a few. */
+#ifndef AC_SYNC_H
+#define AC_SYNC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct ac_sync {
+    void *base; /* of the mapping */
+    int fd;     /* that was mapped */
+    uint64_t offset;
+    uint64_t length; /* 0 = nothing to do; `result` stays as it is */
+    int result;      /* 0 or a negated errno, as from ac_os_map_sync */
+} ac_sync_t;
+
+/* Returns when all of them have their result. */
+void ac_sync_ranges(ac_sync_t *ranges, size_t count);
+
+#endif
