@@ -10,6 +10,7 @@
 
 from aiochronicle import errors
 from aiochronicle._hot import Message, Reservation
+from aiochronicle.bus import Bus, BusStatistics
 from aiochronicle.codec import Codec, Width
 from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
 from aiochronicle.conflate import Conflation, ConflationStatistics
@@ -17,7 +18,7 @@ from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discove
 from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
-from aiochronicle.queue import QueueInfo, VerifyReport, inspect, verify
+from aiochronicle.queue import QueueInfo, ReaderInfo, VerifyReport, inspect, list_readers, verify
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
 from aiochronicle.registry import RegisteredType, Registry
 from aiochronicle.replay import Replay, replay
@@ -29,6 +30,7 @@ from aiochronicle.requests import (
     ResponderStatistics,
 )
 from aiochronicle.router import Router
+from aiochronicle.settings import TopicSettings
 from aiochronicle.slices import Queue, Slice
 from aiochronicle.virtual_time import VirtualTimeLoop, run_virtual
 from aiochronicle.writer import Position, Recovery, Writer, WriterStatistics, open_writer
@@ -36,6 +38,8 @@ from aiochronicle.writer import Position, Recovery, Writer, WriterStatistics, op
 __all__ = [
     "Attached",
     "Batch",
+    "Bus",
+    "BusStatistics",
     "Capacity",
     "ChronicleError",
     "Codec",
@@ -52,6 +56,7 @@ __all__ = [
     "Queue",
     "QueueInfo",
     "Reader",
+    "ReaderInfo",
     "ReaderStatistics",
     "Ready",
     "Recovery",
@@ -70,6 +75,7 @@ __all__ = [
     "Slice",
     "SourceStatistics",
     "SpinThenPark",
+    "TopicSettings",
     "VerifyReport",
     "VirtualTimeLoop",
     "Width",
@@ -78,6 +84,7 @@ __all__ = [
     "discover",
     "errors",
     "inspect",
+    "list_readers",
     "open_reader",
     "open_writer",
     "replay",

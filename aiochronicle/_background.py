@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 __all__ = ["GroupCommit", "in_background"]
 
@@ -36,28 +36,27 @@ async def in_background(function: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads(), function)
 
 
-class GroupCommit:
+class GroupCommit(Generic[T]):
     """Lets any number of tasks wait for durability with one sync at a time.
 
     A sync covers everything appended before it starts. Whoever asks while one is under way
-    therefore waits for the next, together with all others who asked meanwhile.
+    therefore waits for the next, together with all others who asked meanwhile. ``last`` is what
+    the last one returned.
     """
 
-    def __init__(self, sync: Callable[[], int]) -> None:
+    def __init__(self, sync: Callable[[], T]) -> None:
         self._sync = sync
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: list[asyncio.Future[int]] = []
+        self._waiting: list[asyncio.Future[T]] = []
         self._task: asyncio.Task[None] | None = None
-        self._durable_seq = 0
+        self.last: T | None = None
 
-    async def wait(self, seq: int) -> int:
-        """Return once every message before ``seq`` is durable; the result is at least ``seq``."""
-        if self._durable_seq >= seq:
-            return self._durable_seq
+    async def wait(self) -> T:
+        """Return the result of a sync that starts after this call."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._waiting, self._task = loop, [], None
-        future: asyncio.Future[int] = loop.create_future()
+        future: asyncio.Future[T] = loop.create_future()
         self._waiting.append(future)
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run())
@@ -68,7 +67,7 @@ class GroupCommit:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             try:
-                self._durable_seq = await in_background(self._sync)
+                self.last = result = await in_background(self._sync)
             except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
                 for future in waiting:
                     if not future.done():
@@ -80,4 +79,4 @@ class GroupCommit:
             else:
                 for future in waiting:
                     if not future.done():
-                        future.set_result(self._durable_seq)
+                        future.set_result(result)

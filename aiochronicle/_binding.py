@@ -6,7 +6,7 @@ from typing import Any
 from aiochronicle import _hot, errors
 from aiochronicle._engine import ffi, lib
 
-__all__ = ["check", "encode_path", "ffi", "lib", "new_error"]
+__all__ = ["check", "encode_path", "exception", "ffi", "lib", "new_error"]
 
 _hot.set_error_factory(errors.from_engine)
 
@@ -16,11 +16,9 @@ def new_error() -> Any:
     return ffi.new("ac_error_t *")
 
 
-def check(result: int, error: Any) -> int:
-    """Return the result of an engine call, or raise what its error record says."""
-    if result >= 0:
-        return result
-    raise errors.from_engine(
+def exception(error: Any) -> errors.ChronicleError:
+    """Return what a filled error record says, as an exception."""
+    return errors.from_engine(
         error.code,
         error.sys_errno,
         os.fsdecode(ffi.string(error.path)),
@@ -29,6 +27,13 @@ def check(result: int, error: Any) -> int:
         (error.wanted_segment, error.wanted_offset),
         (error.first_segment, error.first_offset),
     )
+
+
+def check(result: int, error: Any) -> int:
+    """Return the result of an engine call, or raise what its error record says."""
+    if result >= 0:
+        return result
+    raise exception(error)
 
 
 def encode_path(path: str | os.PathLike[str]) -> bytes:

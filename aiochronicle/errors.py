@@ -19,7 +19,8 @@ ChronicleError
 │   └── ForkedError          … because it belongs to the parent process
 ├── InvalidArgument          a parameter is out of range               (also ValueError)
 │   ├── EncodeError          the object does not fit its type
-│   ├── InvalidName          not a legal reader name
+│   ├── InvalidConfiguration a configuration file says something impossible
+│   ├── InvalidName          not a legal name of a reader or topic
 │   ├── MessageTooLarge      does not fit into one segment
 │   └── TimestampOrder       older than the last message's
 ├── CapacityError
@@ -37,6 +38,7 @@ ChronicleError
     ├── DiskFull
     ├── AccessDenied         (also PermissionError)
     ├── ExportFailed         the file could not be written
+    ├── FlushFailed          some of many queues could not be flushed
     └── QueueGone            files were cut, replaced or removed under us
 
 Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text says what to do.
@@ -57,8 +59,10 @@ __all__ = [
     "DiskFull",
     "EncodeError",
     "ExportFailed",
+    "FlushFailed",
     "ForkedError",
     "InvalidArgument",
+    "InvalidConfiguration",
     "InvalidName",
     "JavaNotFound",
     "LockedError",
@@ -244,8 +248,14 @@ class EncodeError(InvalidArgument):
     """The object is not of the codec's type, or one of its values does not fit."""
 
 
+class InvalidConfiguration(InvalidArgument):
+    """A configuration file says something impossible; ``key`` is where, None if it is no TOML."""
+
+    key: str | None = None
+
+
 class InvalidName(InvalidArgument):
-    """Not a legal reader name."""
+    """Not a legal name of a reader or topic."""
 
 
 class MessageTooLarge(InvalidArgument):
@@ -340,6 +350,21 @@ class ExportFailed(StorageError):
     advice = (
         "What was there before is unchanged. Check the directory and its space, then try again."
     )
+
+
+class FlushFailed(StorageError):
+    """Some of many queues could not be flushed; the others were.
+
+    ``failures`` has the error of each by topic. Their writers are poisoned.
+    """
+
+    advice = "Close these writers and open them again, which looks at what is really on disk."
+
+    def __init__(self, failures: dict[str, ChronicleError]) -> None:
+        what = "; ".join(f"{topic}: {error.detail}" for topic, error in failures.items())
+        first = next(iter(failures.values()))
+        super().__init__(f"cannot flush {what}", path=first.path, errno=first.errno)
+        self.failures = failures
 
 
 class QueueGone(StorageError):

@@ -1,12 +1,16 @@
 """Questions about a whole queue that need no reader or writer of one's own."""
 
 import os
+import time
 
 import msgspec
 
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
+from aiochronicle.errors import PositionLost
+from aiochronicle.reader import Lag, open_reader
+from aiochronicle.writer import Position
 
-__all__ = ["QueueInfo", "VerifyReport", "inspect", "verify"]
+__all__ = ["QueueInfo", "ReaderInfo", "VerifyReport", "inspect", "list_readers", "verify"]
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +32,23 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     watermark_ns: int
 
 
+class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One reader that has a position in a queue, open or not.
+
+    ``lag`` counts from its committed position. ``live`` is whether a process has it open now;
+    retention and capacity go by ``heartbeat_age_s``, the time since its last sign of life or
+    commit, and wait a while for one that went away. ``lost`` means that its position is no longer
+    in the queue; the lag is then that of all there is.
+    """
+
+    name: str
+    committed: Position
+    lag: Lag
+    live: bool
+    lost: bool
+    heartbeat_age_s: float
+
+
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Result of checking every record. ``first_problem`` is a sentence, or None."""
 
@@ -46,6 +67,43 @@ def inspect(path: str | os.PathLike[str]) -> QueueInfo:
     error = new_error()
     check(lib.ac_queue_info(encode_path(path), info, error), error)
     return QueueInfo(**{name: getattr(info, name) for name in QueueInfo.__struct_fields__})
+
+
+def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
+    """List the readers that have a position in the queue, by name, with their lag. Never writes.
+
+    >>> with open_reader(queue, "audit"):
+    ...     [(reader.name, reader.lag.messages, reader.live) for reader in list_readers(queue)]
+    [('audit', 1, True)]
+    """
+    error = new_error()
+    room = 16
+    while True:
+        entries = ffi.new("ac_reader_entry_t[]", room)
+        count = check(lib.ac_queue_readers(encode_path(path), entries, room, error), error)
+        if count <= room:
+            break
+        room = count
+    readers: list[ReaderInfo] = []
+    with open_reader(path) as scout:
+        for entry in entries[0:count]:
+            committed = Position(entry.segment, entry.offset)
+            lost = False
+            try:
+                scout.seek_position(committed)
+            except PositionLost:
+                scout.seek_first()
+                lost = True
+            info = ReaderInfo(
+                name=ffi.string(entry.name).decode(),
+                committed=committed,
+                lag=scout.lag,
+                live=bool(entry.open),
+                lost=lost,
+                heartbeat_age_s=max(0.0, (time.time_ns() - entry.heartbeat_ns) / 1e9),
+            )
+            readers.append(info)
+    return sorted(readers, key=lambda reader: reader.name)
 
 
 def verify(path: str | os.PathLike[str]) -> VerifyReport:

@@ -18,11 +18,11 @@ import msgspec
 
 from aiochronicle import _hot
 from aiochronicle._background import GroupCommit, in_background
-from aiochronicle._binding import check, encode_path, ffi, lib, new_error
+from aiochronicle._binding import check, encode_path, exception, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
 from aiochronicle.config import Batch, Capacity, Retention, Roll
-from aiochronicle.errors import EncodeError, InvalidArgument
+from aiochronicle.errors import ChronicleError, EncodeError, InvalidArgument
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 
 __all__ = ["Position", "Recovery", "Writer", "WriterStatistics", "open_writer"]
@@ -230,7 +230,7 @@ class Writer(_hot.Writer, Closing):
     Several threads may append through one writer. After fork the child's copy is closed.
     """
 
-    _group_commit: GroupCommit | None = None
+    _group_commit: GroupCommit[int] | None = None
 
     def __init__(
         self, address: int, clock: Callable[[], int] | None, *, capacity_bytes: int
@@ -303,6 +303,21 @@ class Writer(_hot.Writer, Closing):
         error = new_error()
         return check(lib.ac_writer_flush(self._handle, error), error)
 
+    @staticmethod
+    def flush_together(writers: "Sequence[Writer]") -> list[int | ChronicleError]:
+        """``flush_now`` of many writers, each given once, whose syncs are under way together.
+
+        For each, in their order, what it would have returned or raised.
+        """
+        handles = ffi.new("ac_writer_t *[]", [writer._handle for writer in writers])
+        results = ffi.new("int64_t[]", len(writers))
+        errors = ffi.new("ac_error_t[]", len(writers))
+        lib.ac_writers_flush(handles, len(writers), results, errors)
+        return [
+            int(result) if result >= 0 else exception(error)
+            for result, error in zip(results, errors, strict=True)
+        ]
+
     async def flush(self) -> int:
         """Make everything appended so far durable; return the seq before which all messages are.
 
@@ -311,7 +326,10 @@ class Writer(_hot.Writer, Closing):
         """
         if self._group_commit is None:
             self._group_commit = GroupCommit(self.flush_now)
-        return await self._group_commit.wait(self.next_seq)
+        durable_seq = self._group_commit.last
+        if durable_seq is not None and durable_seq >= self.next_seq:
+            return durable_seq
+        return await self._group_commit.wait()
 
     async def append_durable(
         self,

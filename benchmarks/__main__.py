@@ -19,6 +19,7 @@ from benchmarks import (
     read,
     roll,
     seek,
+    together,
     typed,
     wake,
 )
@@ -37,6 +38,7 @@ QUESTIONS: dict[str, tuple[str, Question]] = {
         peers,
         wake,
         durable,
+        together,
         merge,
         engine,
         roll,

@@ -21,6 +21,7 @@ ROWS = {
     "peers": 10,
     "wake": 8,
     "durable": 1,
+    "together": 1,
     "merge": 9,
     "engine": 2,
     "roll": 1,

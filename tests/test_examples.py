@@ -30,6 +30,7 @@ RESULTS = {
     "risk_aggregation.py": "4 strategies, positions {'ALFA': 2500, 'BRAVO': 2500}",
     "audit_recorder.py": "3000 audit records, each exactly once",
     "typed_messages.py": "250 of 300 orders accepted, 3 damaged messages passed over",
+    "topics.py": "300 orders sent, 1200 ticks recorded from 2 venues",
     "replay_backtest.py": "the same stream: ecfce8170b74a864",
     "strategy_backtest.py": "292 orders live and in two back-tests, which agree to the nanosecond",
     "latest_quotes.py": "ALFA 49996, BRAVO 49997, CHARLIE 49998, DELTA 49999",

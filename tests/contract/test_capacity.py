@@ -171,7 +171,13 @@ def test_message_beyond_the_whole_capacity(backend: Backend, queue_path: Path) -
 
 @pytest.mark.parametrize(
     "capacity",
-    [0, -1, Capacity(0), Capacity(100, policy="drop"), Capacity(100, "block", timeout_s=0)],
+    [
+        0,
+        -1,
+        Capacity(0),
+        Capacity(100, policy="drop"),  # type: ignore[arg-type]
+        Capacity(100, "block", timeout_s=0),
+    ],
     ids=str,
 )
 def test_capacity_is_checked(backend: Backend, queue_path: Path, capacity: object) -> None:

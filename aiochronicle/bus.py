@@ -1,0 +1,534 @@
+"""Topics by name: many queues under one root, opened when they are needed.
+
+A topic is a queue, ROOT/TOPIC or ROOT/NAMESPACE/TOPIC, and what a bus does can be done with
+open_writer and open_reader as well. It adds the names, one writer per topic for the whole process,
+settings from a file (settings.py), and flushing everything at once.
+"""
+
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack
+
+import msgspec
+
+from aiochronicle import _hot
+from aiochronicle._background import GroupCommit, in_background
+from aiochronicle._closing import Closing
+from aiochronicle.codec import Codec, T
+from aiochronicle.config import Batch, Capacity, Retention, Roll
+from aiochronicle.errors import (
+    AccessDenied,
+    ChronicleError,
+    ClosedError,
+    FlushFailed,
+    InvalidArgument,
+    InvalidName,
+    StorageError,
+)
+from aiochronicle.queue import ReaderInfo, list_readers
+from aiochronicle.reader import Reader, ReaderStatistics, StartPoint, WaitStrategy, open_reader
+from aiochronicle.registry import Registry, TypeOrCodec
+from aiochronicle.settings import TopicSettings, load_settings
+from aiochronicle.writer import Writer, WriterStatistics, open_writer
+
+__all__ = ["Bus", "BusStatistics"]
+
+ROOT_VARIABLE = "AIOCHRONICLE_DATA_DIR"
+NAMESPACE_VARIABLE = "AIOCHRONICLE_NAMESPACE"
+CONFIGURATION = "config.toml"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CONTROL = "control.meta"  # every queue has one, and nothing else does
+
+_THREADS = 16
+
+Delivery = Literal["before", "after", "manual"] | int
+
+
+class WriterOptions(TypedDict, total=False):
+    """Parameters of open_writer that Bus.writer takes; they go before the configuration file."""
+
+    segment_size: int
+    roll: Roll | None
+    flush: Literal["async", "sync"] | Batch
+    retention: Retention | None
+    capacity: int | Capacity | None
+    heartbeat: float | None
+    ready: bool
+    mode: int
+    memlock: bool
+    verify: bool
+
+
+class ReaderOptions(TypedDict, total=False):
+    """Parameters of open_reader that Bus.reader takes."""
+
+    start: StartPoint
+    commit: Literal["manual", "auto"] | int
+    on_corrupt: Literal["raise", "skip"]
+    wait: WaitStrategy
+    burst: int
+    verify: bool
+    poll_max_us: int
+    wait_for_queue: bool
+
+
+class BusStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over the open writers, and what each open writer and named reader counted."""
+
+    messages: int
+    payload_bytes: int
+    syncs: int
+    sync_errors: int
+    writers: dict[str, WriterStatistics]
+    readers: dict[tuple[str, str], ReaderStatistics]
+
+
+class _Reading:
+    """A named reader, and what ``read_batch`` has handed over since its last commit."""
+
+    def __init__(self, reader: Reader[Any], options: tuple[object, ReaderOptions]) -> None:
+        self.reader = reader
+        self.options = options
+        self.uncommitted = 0
+
+
+class Bus(Closing):
+    """Topics by name under one root. A context manager both ways, which closes all it opened.
+
+    ``root`` is by default what $AIOCHRONICLE_DATA_DIR says, ``namespace`` what
+    $AIOCHRONICLE_NAMESPACE says, if anything: a name, or several with slashes between, that keep
+    topics of different programs apart. ``config`` is by default ROOT/config.toml, if there is one.
+
+    Names of topics are those of readers: letters, digits, ``.``, ``_`` and ``-``, at most 64, not
+    beginning with a sign. They are checked and never changed, so two names are two topics.
+
+    Several threads may use a bus; one named reader belongs to one of them at a time. Writers and
+    readers stay open until the bus is closed. Opening the first of a topic waits for the disk: in
+    an event loop ``await prepare(...)`` beforehand.
+
+    >>> with Bus(tmp_path / "desk") as bus:
+    ...     _ = bus.append("orders", b"buy 100")
+    ...     print(bus.read_batch("orders", "audit")[0].payload, bus.topics())
+    b'buy 100' ['orders']
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        *,
+        namespace: str | None = None,
+        config: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._root = _root_directory(root)
+        self._namespace = _checked_namespace(namespace)
+        self._directory = self._root / self._namespace
+        self._settings = load_settings(
+            self._root / CONFIGURATION if config is None else Path(config)
+        )
+        self._writers: dict[str, Writer] = {}
+        self._readings: dict[tuple[str, str], _Reading] = {}
+        self._anonymous: weakref.WeakSet[Reader[Any]] = weakref.WeakSet()
+        self._renew_locks()
+        self._group_commit = GroupCommit(self.flush_now)
+        self._closed = False
+        _buses.add(self)
+
+    def _renew_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._opening: dict[str, threading.Lock] = {}
+
+    @property
+    def root(self) -> str:
+        """Directory of the whole bus."""
+        return str(self._root)
+
+    @property
+    def namespace(self) -> str:
+        """Name of the part of the bus that this object sees; empty for none."""
+        return self._namespace
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
+    def path(self, topic: str) -> str:
+        """Return the directory of a topic's queue, whether it is there or not."""
+        return str(self._directory / _checked_topic(topic))
+
+    def settings(self, topic: str) -> TopicSettings:
+        """Return what the configuration file says about a topic."""
+        settings = self._settings.for_topic(_checked_topic(topic), self._namespace)
+        if settings.retention is None or settings.retention.archive is None:
+            return settings
+        # Segments of several queues have the same names: each gets an archive of its own.
+        archive = self._root / settings.retention.archive / self._namespace / topic
+        retention = msgspec.structs.replace(settings.retention, archive=str(archive))
+        return msgspec.structs.replace(settings, retention=retention)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics that have a queue, sorted. Reads the directory."""
+        try:
+            names = [entry.name for entry in os.scandir(self._directory) if entry.is_dir()]
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if _NAME.fullmatch(name) and self._has_queue(name))
+
+    def readers(self, topic: str) -> list[ReaderInfo]:
+        """Return the readers that have a position in the topic, open or not, with their lag.
+
+        QueueNotFound if nobody has written to the topic yet.
+        """
+        return list_readers(self.path(topic))
+
+    def writer(
+        self,
+        topic: str,
+        *,
+        codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
+        **options: Unpack[WriterOptions],
+    ) -> Writer:
+        """Return the writer of a topic, opening it (and creating the queue) the first time.
+
+        ``codec`` and ``options`` are those of open_writer and go before the configuration file;
+        they are for the first call. A writer that was closed is opened anew.
+        """
+        writer = self._writers.get(topic)
+        if writer is None or writer.closed:
+            return self._open_writer(topic, codec, options)
+        if options or codec is not None:
+            raise InvalidArgument("is open already: options are for the first call", path=topic)
+        return writer
+
+    async def prepare(self, *topics: str) -> None:
+        """Open the writers of these topics, several at a time, without blocking the loop.
+
+        Cancelled, they are opened all the same.
+        """
+        await in_background(lambda: _side_by_side(self.writer, topics))
+
+    def append(
+        self,
+        topic: str,
+        payload: "bytes | bytearray | memoryview",
+        *,
+        type_id: int = 0,
+        timestamp_ns: int | None = None,
+        cause: "_hot.Message | tuple[int, int] | None" = None,
+    ) -> int:
+        """Append a message to a topic and return its seq: ``writer(topic).append``."""
+        writer = self._writers.get(topic)
+        if writer is None or writer.closed:
+            writer = self._open_writer(topic, None, {})
+        return writer.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
+
+    def append_many(
+        self,
+        topic: str,
+        payloads: "Iterable[bytes | bytearray | memoryview]",
+        *,
+        type_id: int = 0,
+    ) -> range:
+        """Append messages that become visible all at once or not at all; return their seqs."""
+        return self.writer(topic).append_many(payloads, type_id=type_id)
+
+    def reader(
+        self,
+        topic: str,
+        name: str | None = None,
+        *,
+        codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
+        **options: Unpack[ReaderOptions],
+    ) -> Reader[T]:
+        """Return the reader of this name, opening it the first time; options as open_reader.
+
+        A topic that nobody has written to yet is waited for (``wait_for_queue=False``: is an
+        error). Without a name each call gives another, anonymous reader.
+        """
+        path = self.path(topic)
+        with self._lock:
+            reading = None if name is None else self._readings.get((topic, name))
+            if reading is not None and not reading.reader.closed:
+                asked = (codec, options)
+                if asked not in ((None, {}), reading.options):
+                    raise InvalidArgument(f"{name!r} is open already, otherwise", path=path)
+                return reading.reader
+            self._check_open()
+            waiting: ReaderOptions = {"wait_for_queue": True}
+            reader = open_reader(path, name, codec=codec, **(waiting | options))
+            if name is None:
+                self._anonymous.add(reader)
+            else:
+                self._readings[topic, name] = _Reading(reader, (codec, options))
+            return reader
+
+    def read_batch(
+        self,
+        topic: str,
+        name: str,
+        max_messages: int = 1024,
+        max_bytes: int | None = None,
+        *,
+        commit: Delivery = "after",
+        peek: bool = False,
+    ) -> list[_hot.Message]:
+        """Return what there is to read for this reader, within the budgets. Never waits.
+
+        The first message is given whatever its size, further ones while all payloads together are
+        at most ``max_bytes``. ``commit`` says when the position is stored, from which a reader of
+        this name resumes:
+
+        "before"  the batch is handed over: no message twice, but a crash loses what was not dealt
+                  with (at most once)
+        "after"   it was dealt with, which is when the next is asked for: no message is lost, but
+                  a crash repeats the batch (at least once)
+        N         as "after", but only once N messages or more have been handed over since
+        "manual"  when you call ``commit``
+
+        With ``peek`` neither position moves: the next call gives the same messages again.
+        """
+        every = _commit_every(commit)
+        reader = self.reader(topic, name)
+        reading = self._readings[topic, name]
+        if peek:
+            position = reader.position
+            batch = reader.read_batch(max_messages, max_bytes)
+            if batch:
+                reader.seek_position(position)
+            return batch
+        if every is not None and reading.uncommitted >= every:
+            self.commit(topic, name)
+        batch = reader.read_batch(max_messages, max_bytes)
+        reading.uncommitted += len(batch)
+        if batch and commit == "before":
+            self.commit(topic, name)
+        return batch
+
+    def commit(self, topic: str, name: str, message: "_hot.Message | None" = None) -> None:
+        """Store the position behind this message, or behind the last one that was delivered."""
+        self.reader(topic, name).commit(message)
+        self._readings[topic, name].uncommitted = 0
+
+    def flush_now(self) -> dict[str, int]:
+        """Make everything durable that was appended through this bus, all topics together.
+
+        Returns by topic the seq before which all messages are. A failure poisons the writer it
+        concerns and no other: FlushFailed then tells which, and the other topics are durable.
+        """
+        self._check_open()
+        return _flushed(self._open_writers())
+
+    async def flush(self) -> dict[str, int]:
+        """Do as ``flush_now``, outside the loop; callers that come meanwhile share the next one.
+
+        Cancelled, the sync goes on; nothing is lost either way.
+        """
+        self._check_open()
+        return await self._group_commit.wait()
+
+    def statistics(self) -> BusStatistics:
+        """Return the counters of all that is open."""
+        writers = {topic: writer.statistics() for topic, writer in self._open_writers()}
+        readers = {
+            key: reading.reader.statistics()
+            for key, reading in list(self._readings.items())
+            if not reading.reader.closed
+        }
+        return BusStatistics(
+            messages=sum(one.messages for one in writers.values()),
+            payload_bytes=sum(one.payload_bytes for one in writers.values()),
+            syncs=sum(one.syncs for one in writers.values()),
+            sync_errors=sum(one.sync_errors for one in writers.values()),
+            writers=writers,
+            readers=readers,
+        )
+
+    def close(self) -> None:
+        """Close all readers and writers; what was appended is durable then. Commits nothing."""
+        self._close_readers()
+        self._close_writers()
+
+    async def aclose(self) -> None:
+        """Close without blocking the loop. Cancelled, it is closed all the same."""
+        self._close_readers()
+        await in_background(self._close_writers)
+
+    def _close_readers(self) -> None:
+        with self._lock:
+            self._closed = True
+            for reader in [one.reader for one in self._readings.values()] + [*self._anonymous]:
+                reader.close()
+
+    def _close_writers(self) -> None:
+        failures: dict[str, ChronicleError] = {}
+
+        def close(topic: str) -> None:
+            try:
+                writers[topic].close()
+            except ChronicleError as error:
+                failures[topic] = error
+
+        with self._lock:
+            writers, self._writers = dict(self._open_writers()), {}
+        Writer.flush_together([*writers.values()])  # what fails, fails in close again
+        _side_by_side(close, writers)
+        if failures:
+            raise FlushFailed({topic: failures[topic] for topic in writers if topic in failures})
+
+    def _open_writers(self) -> list[tuple[str, Writer]]:
+        return [(topic, one) for topic, one in list(self._writers.items()) if not one.closed]
+
+    def _open_writer(
+        self,
+        topic: str,
+        codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None,
+        options: WriterOptions,
+    ) -> Writer:
+        path = self.path(topic)
+        with self._lock:
+            opening = self._opening.setdefault(topic, threading.Lock())
+        with opening:
+            self._check_open()
+            writer = self._writers.get(topic)
+            if writer is not None and not writer.closed:  # another thread was first
+                return writer
+            settings = msgspec.structs.replace(self.settings(topic), **options)
+            self._make_way(topic, settings)
+            writer = open_writer(path, codec=codec, **msgspec.structs.asdict(settings))
+            with self._lock:
+                if not self._closed:
+                    self._writers[topic] = writer
+                    return writer
+            writer.close()  # so was the bus, meanwhile
+            raise self._closed_error()
+
+    def _make_way(self, topic: str, settings: TopicSettings) -> None:
+        """Make the directories that lead to a new queue; the queue's own is made by the engine."""
+        if self._has_queue(topic):
+            return
+        inside = self._directory
+        while inside != self._root:
+            if (inside / _CONTROL).exists():
+                raise InvalidName("is a topic, not a namespace", path=str(inside))
+            inside = inside.parent
+        if (self._directory / topic).is_dir() and any((self._directory / topic).iterdir()):
+            raise InvalidName("is a namespace, not a topic", path=self.path(topic))
+        _make_directory(self._directory, settings.mode)
+        if settings.retention is not None and settings.retention.archive is not None:
+            _make_directory(Path(settings.retention.archive).parent, settings.mode)
+
+    def _has_queue(self, topic: str) -> bool:
+        return (self._directory / topic / _CONTROL).exists()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError("the bus is closed", path=str(self._directory))
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._open_writers())} writers"
+        return f"<Bus {str(self._directory)!r} {state}>"
+
+
+_buses: weakref.WeakSet[Bus] = weakref.WeakSet()
+
+
+def _renew_all_locks() -> None:
+    """In a forked child nobody is left to release them."""
+    for bus in _buses:
+        bus._renew_locks()  # pyright: ignore[reportPrivateUsage]
+
+
+os.register_at_fork(after_in_child=_renew_all_locks)
+
+
+def _root_directory(root: str | os.PathLike[str] | None) -> Path:
+    chosen = os.environ.get(ROOT_VARIABLE) if root is None else os.fspath(root)
+    if not chosen:
+        raise InvalidArgument(
+            f"a bus needs a directory: give Bus(root), or set ${ROOT_VARIABLE} to one"
+        )
+    return Path(os.path.abspath(chosen))
+
+
+def _checked_namespace(namespace: str | None) -> str:
+    chosen = os.environ.get(NAMESPACE_VARIABLE, "") if namespace is None else namespace
+    if chosen:
+        for name in chosen.split("/"):
+            _check_name(name, f"namespace {chosen!r}")
+    return chosen
+
+
+def _checked_topic(topic: str) -> str:
+    _check_name(topic, f"topic {topic!r}")
+    return topic
+
+
+def _check_name(name: str, what: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidName(f"{what}: a name must match {_NAME.pattern}")
+    if name == CONFIGURATION:
+        raise InvalidName(f"{what}: {name} is the configuration file")
+
+
+def _commit_every(commit: object) -> int | None:
+    """After how many messages the next call commits; None: it does not."""
+    if commit in ("before", "manual"):
+        return None
+    every = 1 if commit == "after" else commit
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise InvalidArgument(
+            f'commit must be "before", "after", "manual" or a positive int, not {commit!r}'
+        )
+    return every
+
+
+def _side_by_side(function: Callable[[str], object], topics: Iterable[str]) -> None:
+    """Call it for each topic, several at a time: they wait for the disk, not for each other."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="aiochronicle") as pool:
+        for _ in pool.map(function, topics):
+            pass
+
+
+def _flushed(writers: list[tuple[str, Writer]]) -> dict[str, int]:
+    durable: dict[str, int] = {}
+    failures: dict[str, ChronicleError] = {}
+    results = Writer.flush_together([writer for _, writer in writers])
+    for (topic, _), result in zip(writers, results, strict=True):
+        if isinstance(result, int):
+            durable[topic] = result
+        else:
+            failures[topic] = result
+    if failures:
+        raise FlushFailed(failures)
+    return durable
+
+
+def _make_directory(path: Path, file_mode: int) -> None:
+    """Make a directory and those above it, durably: messages are only as safe as the way to them.
+
+    It may be searched by whom the files may be read, whatever the umask says.
+    """
+    if path.is_dir():
+        return
+    _make_directory(path.parent, file_mode)
+    try:
+        path.mkdir(exist_ok=True)
+        path.chmod(file_mode | (file_mode & 0o444) >> 2)
+        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+    except OSError as error:
+        kind = AccessDenied if isinstance(error, PermissionError) else StorageError
+        detail = f"cannot make the directory: {error.strerror}"
+        raise kind(detail, path=str(path), errno=error.errno) from error
