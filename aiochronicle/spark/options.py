@@ -136,8 +136,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         batch_id=options.count("batchId", smallest=0),
         checkpoint=options.text("checkpointLocation"),
     )
-    if (chosen.batch_id is None) != (chosen.writer_id is None) and chosen.checkpoint is None:
-        raise InvalidArgument("writerId and batchId belong together: give both, or none of them")
+    if chosen.batch_id is not None and chosen.writer_id is None:
+        raise InvalidArgument("batchId says nothing without writerId: give both")
     return chosen
 
 

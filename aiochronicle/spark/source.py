@@ -6,20 +6,21 @@ in others, so everything that is decided travels with the objects.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from aiochronicle.errors import ChronicleError
+from aiochronicle.errors import ChronicleError, InvalidArgument
 from aiochronicle.spark import offsets
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.columns import check_schema, frame_schema
 from aiochronicle.spark.filters import Narrowing, narrow
-from aiochronicle.spark.options import ReadOptions, read_options
+from aiochronicle.spark.options import ReadOptions, WriteOptions, read_options, write_options
 from aiochronicle.spark.parts import RangePartition, read_part
 from aiochronicle.spark.plan import plan
 from aiochronicle.spark.queues import Source, find_sources
+from aiochronicle.spark.sink import BatchSink, StreamSink
 from aiochronicle.spark.stream import StreamReader
 
 __all__ = ["ChronicleSource"]
@@ -71,6 +72,20 @@ class ChronicleSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         """Return what follows the queues."""
         return StreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        """Return what writes a frame."""
+        return BatchSink(_appending(self.options, overwrite), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
+        """Return what writes a stream."""
+        return StreamSink(_appending(self.options, overwrite), schema)
+
+
+def _appending(options: Mapping[str, str], overwrite: bool) -> WriteOptions:
+    if overwrite:
+        raise InvalidArgument("queues are only ever appended to: use mode append, or a new root")
+    return write_options(options)
 
 
 class FrameReader(DataSourceReader):

@@ -1,0 +1,127 @@
+"""What a sink has written: the fence that keeps a batch from being written twice.
+
+    ROOT/.sink/WRITER.json
+
+A batch becomes part of its queues in three steps, each durable before the next: the journal names
+the runs, and where in each queue they will begin; the rows are appended; the journal says that the
+batch is done. A driver that dies between two of them leaves the journal to the next one, which
+finds out how far the append came and goes on from there, with the same runs. What the next driver
+has computed for the same batch is thrown away.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import msgspec
+
+from aiochronicle._smallfile import read_small_file
+from aiochronicle.errors import CorruptionError
+from aiochronicle.spark.staging import Run
+
+__all__ = ["Journal", "Pending", "Target", "held"]
+
+SINK = ".sink"
+FILE_BYTES_MAX = 256 << 20
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a batch begins in one queue: its first seq, and the time before which none may be."""
+
+    queue: str
+    start_seq: int
+    floor_ns: int
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that is being written."""
+
+    batch_id: int
+    runs: list[Run]
+    targets: list[Target]
+
+
+class _Content(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = 1
+    batch_id: int = -1
+    pending: Pending | None = None
+
+
+class Journal:
+    """The journal of one writer. Use it while it is ``held``."""
+
+    def __init__(self, root: str, writer_id: str) -> None:
+        self.path = Path(root) / SINK / f"{writer_id}.json"
+        content = read_small_file(str(self.path), FILE_BYTES_MAX)
+        try:
+            self._content = (
+                _Content() if content is None else msgspec.json.decode(content, type=_Content)
+            )
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise CorruptionError(
+                f"not the journal of a sink: {error}", path=str(self.path)
+            ) from error
+
+    @property
+    def batch_id(self) -> int:
+        """The last batch that is written completely; -1 if there is none."""
+        return self._content.batch_id
+
+    @property
+    def pending(self) -> Pending | None:
+        """The batch that is written in part, perhaps."""
+        return self._content.pending
+
+    def begin(self, pending: Pending) -> None:
+        """Note that a batch is about to be written."""
+        self._store(_Content(batch_id=self.batch_id, pending=pending))
+
+    def end(self, batch_id: int) -> None:
+        """Note that it is written."""
+        self._store(_Content(batch_id=batch_id))
+
+    def delete(self) -> None:
+        """Forget everything: of a writer that will never come back."""
+        self.path.unlink(missing_ok=True)
+        self.path.with_suffix(".lock").unlink(missing_ok=True)
+
+    def _store(self, content: _Content) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(content))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._content = content
+
+
+@contextlib.contextmanager
+def held(root: str, writer_id: str, *, wait: bool = True) -> Generator[Journal | None]:
+    """Give a journal that nobody else uses meanwhile; None if it is in use and we do not ``wait``.
+
+    A driver that was killed may have left a process that goes on writing for a moment.
+    """
+    directory = Path(root) / SINK
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = os.open(directory / f"{writer_id}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield None
+            return
+        yield Journal(root, writer_id)
+    finally:
+        os.close(lock)
+
+
+def writers(root: str) -> list[str]:
+    """Return the ids of all writers that have a journal here."""
+    return sorted(path.stem for path in (Path(root) / SINK).glob("*.json"))

@@ -1,0 +1,244 @@
+"""Appending staged rows to queues, exactly once: the driver's half of a sink."""
+
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aiochronicle.errors import InvalidArgument, MessageTooLarge, PositionLost, TimestampOrder
+from aiochronicle.slices import Queue
+from aiochronicle.spark import journal, staging
+from aiochronicle.spark.arrow import Batch, pc
+from aiochronicle.spark.journal import Journal, Pending, Target
+from aiochronicle.spark.merge import merge
+from aiochronicle.spark.options import WriteOptions
+from aiochronicle.spark.queues import is_queue
+from aiochronicle.spark.staging import Run
+from aiochronicle.writer import Writer, open_writer
+
+__all__ = ["abandon", "forget", "publish"]
+
+APPEND_ROWS_MAX = 1024
+APPEND_BYTES_MAX = 1 << 20
+RECORD_OVERHEAD_BYTES = 256  # of the segment and of the record, generously
+
+
+def publish(options: WriteOptions, writer_id: str, batch_id: int, runs: Sequence[Run]) -> None:
+    """Append a batch to its queues, unless that was done before.
+
+    If it fails half-way (no space left, killed), the next call for this root completes it first.
+    """
+    _complete_others(options, writer_id)
+    with journal.held(options.path, writer_id) as own:
+        assert own is not None
+        _complete(options, own)
+        if batch_id > own.batch_id and runs:
+            with _writers(options, runs) as writers:
+                own.begin(_intend(options, batch_id, runs, writers))
+                _append_pending(options, own, writers)
+        elif batch_id > own.batch_id:
+            own.end(batch_id)
+        staging.sweep(options.path, writer_id)
+
+
+def abandon(options: WriteOptions, writer_id: str) -> None:
+    """Delete what was staged for a batch that failed, unless it is being written already."""
+    with journal.held(options.path, writer_id) as own:
+        assert own is not None
+        needed = () if own.pending is None else own.pending.runs
+        staging.sweep(options.path, writer_id, needed)
+
+
+def forget(options: WriteOptions, writer_id: str) -> None:
+    """Delete the journal of a writer that has done all it will ever do."""
+    with journal.held(options.path, writer_id) as own:
+        assert own is not None
+        own.delete()
+
+
+def _complete_others(options: WriteOptions, writer_id: str) -> None:
+    """Finish what writers that are gone have left half-written, and clean up behind them."""
+    for other in journal.writers(options.path):
+        if other != writer_id:
+            with journal.held(options.path, other, wait=False) as left:
+                if left is not None:
+                    _complete(options, left)
+                    staging.sweep(options.path, other)
+    staging.sweep_old(options.path)
+
+
+def _complete(options: WriteOptions, own: Journal) -> None:
+    """Finish the batch that a predecessor has begun, if there is one."""
+    if own.pending is not None:
+        with _writers(options, own.pending.runs) as writers:
+            _append_pending(options, own, writers)
+
+
+def queue_path(options: WriteOptions, queue: str) -> Path:
+    """Return the directory of a queue, making sure that it is below the root."""
+    root = Path(options.path)
+    if queue == "" and is_queue(root):
+        return root
+    parts = queue.split("/")
+    if any(part.startswith(".") or part == "" or "\0" in part for part in parts):
+        raise InvalidArgument(f"{queue!r} cannot be the name of a queue")
+    return root.joinpath(*parts)
+
+
+@contextlib.contextmanager
+def _writers(options: WriteOptions, runs: Sequence[Run]) -> Generator[dict[str, Writer]]:
+    """Open the queues of a batch; LockedError if somebody else writes to one of them."""
+    with contextlib.ExitStack() as opened:
+        names = sorted({share.queue for run in runs for share in run.shares})
+        yield {name: opened.enter_context(_open(options, name)) for name in names}
+
+
+def _open(options: WriteOptions, queue: str) -> Writer:
+    path = queue_path(options, queue)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not is_queue(path)
+    if options.segment_size is None:
+        return open_writer(path, ready=new)
+    return open_writer(path, segment_size=options.segment_size, ready=new)
+
+
+def _intend(
+    options: WriteOptions, batch_id: int, runs: Sequence[Run], writers: dict[str, Writer]
+) -> Pending:
+    """Check that the batch can be written, and say where."""
+    targets: list[Target] = []
+    for name, writer in writers.items():
+        statistics = writer.statistics()
+        shares = [share for run in runs for share in run.shares if share.queue == name]
+        first_ns = min(share.first_ns for share in shares)
+        if first_ns < statistics.last_timestamp_ns and not options.hold_late:
+            raise TimestampOrder(
+                f"the batch begins at {first_ns}, the queue is at {statistics.last_timestamp_ns};"
+                " option late=hold writes late rows with the time of the last message",
+                path=writer.path,
+            )
+        largest = max(share.payload_bytes_max for share in shares)
+        if largest + RECORD_OVERHEAD_BYTES > statistics.segment_size:
+            raise MessageTooLarge(
+                f"a payload of {largest} bytes does not fit into a segment of"
+                f" {statistics.segment_size}; give a new queue option segmentSize",
+                path=writer.path,
+            )
+        targets.append(
+            Target(
+                queue=name,
+                start_seq=statistics.next_seq,
+                floor_ns=statistics.last_timestamp_ns,
+            )
+        )
+    return Pending(batch_id=batch_id, runs=list(runs), targets=targets)
+
+
+def _append_pending(options: WriteOptions, own: Journal, writers: dict[str, Writer]) -> None:
+    """Append what of the pending batch is not in its queues yet, and note that it is done."""
+    pending = own.pending
+    assert pending is not None
+    for target in pending.targets:
+        writer = writers[target.queue]
+        rows = _held(merge(pending.runs, target.queue), target.floor_ns)
+        rows = _not_yet_written(rows, writer, target)
+        if options.hold_late:  # somebody else may have written since
+            rows = _held(rows, writer.statistics().last_timestamp_ns)
+        for batch in rows:
+            _append(writer, batch)
+        writer.flush_now()
+    own.end(pending.batch_id)
+
+
+def _held(batches: Iterator[Batch], floor_ns: int) -> Iterator[Batch]:
+    """Lift times that are before the floor up to it."""
+    for batch in batches:
+        times = batch.column("timestamp_ns")
+        if times[0].as_py() < floor_ns:
+            lifted = pc.max_element_wise(times, floor_ns)
+            batch = batch.set_column(
+                batch.schema.get_field_index("timestamp_ns"), "timestamp_ns", lifted
+            )
+        yield batch
+
+
+def _not_yet_written(rows: Iterator[Batch], writer: Writer, target: Target) -> Iterator[Batch]:
+    """Leave out the rows that a predecessor has appended before it died.
+
+    They are the first ones, from ``start_seq`` on: while it wrote, it had the queue for itself.
+    """
+    seq = target.start_seq
+    end = writer.next_seq
+    for batch in rows:
+        if seq < end:
+            same = _common_prefix(batch, writer.path, seq)
+            seq += same
+            if same < batch.num_rows:
+                end = seq  # what follows in the queue is somebody else's
+            batch = batch.slice(same)
+        if batch.num_rows:
+            yield batch
+
+
+def _common_prefix(batch: Batch, path: str, seq: int) -> int:
+    """Count the rows that are the messages of the queue from ``seq`` on."""
+    compared = ["timestamp_ns", "type_id", "payload"]
+    with Queue(path) as queue:
+        there = queue.slice(seq, seq + batch.num_rows).to_arrow(["seq", *compared])
+    count = there.num_rows
+    if count and there.column("seq")[0].as_py() != seq:
+        raise PositionLost(
+            f"message {seq}, the first of a batch, is gone, so nobody can tell how much of the"
+            " batch was written",
+            path=path,
+        )
+    equal = np.ones(count, bool)
+    for name in compared:
+        same = pc.equal(batch.column(name).slice(0, count), there.column(name).combine_chunks())
+        equal &= same.to_numpy(zero_copy_only=False)
+    return count if equal.all() else int(equal.argmin())
+
+
+def _append(writer: Writer, batch: Batch) -> None:
+    payloads: list[bytes] = batch.column("payload").to_pylist()
+    times: list[int] = batch.column("timestamp_ns").to_pylist()
+    types: list[int] = batch.column("type_id").to_pylist()
+    causes: list[dict[str, int] | None] = batch.column("cause").to_pylist()
+    first = 0
+    while first < len(payloads):
+        end = _stretch(payloads, types, causes, first)
+        if end - first > 1:
+            writer.append_many(
+                payloads[first:end], type_id=types[first], timestamps_ns=times[first:end]
+            )
+        else:
+            writer.append(
+                payloads[first],
+                type_id=types[first],
+                timestamp_ns=times[first],
+                cause=_cause(causes[first]),
+            )
+        first = end
+
+
+def _stretch(payloads: list[bytes], types: list[int], causes: Sequence[Any], first: int) -> int:
+    """Return the end of the rows from ``first`` on that can be appended together."""
+    size_bytes = len(payloads[first])
+    end = first + 1
+    while (
+        end < len(payloads)
+        and end - first < APPEND_ROWS_MAX
+        and types[end] == types[first]
+        and causes[first] is None
+        and causes[end] is None
+        and size_bytes + len(payloads[end]) <= APPEND_BYTES_MAX
+    ):
+        size_bytes += len(payloads[end])
+        end += 1
+    return end
+
+
+def _cause(cause: dict[str, int] | None) -> tuple[int, int] | None:
+    return None if cause is None else (cause["queue_id"] % 2**64, cause["seq"] % 2**64)

@@ -1,0 +1,109 @@
+"""``write.format("chronicle")`` and ``writeStream``: frames into queues.
+
+Tasks sort their rows into runs on disk (staging); when all of them are done, the driver merges the
+runs into the queues (publish), fenced by a journal.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from aiochronicle.errors import InvalidArgument
+from aiochronicle.spark import publish, staging
+from aiochronicle.spark.arrow import Batch
+from aiochronicle.spark.options import WriteOptions
+from aiochronicle.spark.queues import is_queue
+from aiochronicle.spark.staging import Run
+
+__all__ = ["BatchSink", "StreamSink"]
+
+
+class Staged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = list(runs)
+
+
+class _Sink:
+    """What both kinds have in common: the tasks' half."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, writer_id: str) -> None:
+        self._options = options
+        self._writer_id = writer_id
+        # A queue itself may be given, instead of a directory of queues.
+        self._queue = "" if is_queue(Path(options.path)) else options.queue
+        staging.check_columns(schema, self._queue)
+        self._directory = staging.new_directory(options.path, writer_id)
+
+    def write(self, iterator: Iterator[Batch]) -> Staged:
+        """Sort the rows of one task into runs on disk."""
+        return Staged(staging.stage(iterator, self._directory, self._queue))
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """Writes a frame once.
+
+    With options writerId and batchId a batch that was written before is not written again: for
+    foreachBatch, and for jobs that are repeated after a failure.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__(
+            options, schema, options.writer_id or f"{staging.NAMELESS}-{uuid.uuid4().hex}"
+        )
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Append what the tasks have staged."""
+        batch_id = 0 if self._options.batch_id is None else self._options.batch_id
+        publish.publish(self._options, self._writer_id, batch_id, _runs(messages))
+        if self._options.writer_id is None:
+            publish.forget(self._options, self._writer_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete what the tasks have staged; also called when commit has failed."""
+        publish.abandon(self._options, self._writer_id)
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """Writes the batches of a stream, each once."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__(options, schema, options.writer_id or _query_id(options.checkpoint))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Append what the tasks have staged."""
+        publish.publish(self._options, self._writer_id, batchId, _runs(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Delete what the tasks have staged; also called when commit has failed."""
+        publish.abandon(self._options, self._writer_id)
+
+
+def _runs(messages: Sequence[WriterCommitMessage | None]) -> list[Run]:
+    return [run for message in messages if isinstance(message, Staged) for run in message.runs]
+
+
+def _query_id(checkpoint: str | None) -> str:
+    """Return what Spark calls the query: its batch ids begin anew with every new checkpoint."""
+    if checkpoint is None:
+        raise InvalidArgument(
+            "a stream into queues needs option checkpointLocation, by which its batches are known"
+        )
+    file = Path(checkpoint.removeprefix("file://").removeprefix("file:")) / "metadata"
+    try:
+        query = json.loads(file.read_text(encoding="utf-8"))["id"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidArgument(
+            f"{file} does not say which query this is ({error}); give the stream option writerId,"
+            " and another one whenever it gets a new checkpoint"
+        ) from error
+    return f"stream-{query}"

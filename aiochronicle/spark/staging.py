@@ -1,0 +1,201 @@
+"""What a task of a sink leaves for the driver: sorted runs of rows in Arrow files.
+
+A run holds as many rows as fit into memory comfortably, sorted by queue, time, source and seq; each
+of its record batches belongs to one queue.
+
+    ROOT/.staging/WRITER-RUN/….arrow      one directory per write or micro-batch
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+from pyspark.sql.types import StructType
+
+from aiochronicle.errors import DiskFull, InvalidArgument
+from aiochronicle.spark.arrow import Batch, Column, pa, pc
+
+__all__ = [
+    "NAMELESS",
+    "Run",
+    "check_columns",
+    "new_directory",
+    "stage",
+    "sweep",
+    "sweep_old",
+]
+
+STAGING = ".staging"
+NAMELESS = "batch"
+OLD_S = 86_400.0
+RUN_BYTES = 64 << 20
+BATCH_ROWS = 8192
+
+ACCEPTED = ("source", "seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
+ORDER = ["timestamp_ns", "source", "seq"]
+
+_CAUSE = pa.struct([("queue_id", pa.int64()), ("seq", pa.int64())])
+_ROWS = pa.schema(
+    [
+        ("queue", pa.utf8()),
+        ("timestamp_ns", pa.int64()),
+        ("source", pa.utf8()),
+        ("seq", pa.int64()),
+        ("type_id", pa.int32()),
+        ("payload", pa.binary()),
+        ("cause", _CAUSE),
+    ]
+)
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a run is for one queue."""
+
+    queue: str
+    batches: list[int]
+    rows: int
+    first_ns: int
+    payload_bytes_max: int
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One file, and which of its batches are whose."""
+
+    path: str
+    shares: list[Share]
+
+
+def check_columns(schema: StructType, queue: str | None) -> None:
+    """Raise InvalidArgument unless a frame has what messages are made of, and nothing else."""
+    names = schema.fieldNames()
+    if unknown := [name for name in names if name not in ACCEPTED]:
+        raise InvalidArgument(
+            f"column {unknown[0]!r} is no part of a message: select some of {', '.join(ACCEPTED)}"
+        )
+    if "payload" not in names:
+        raise InvalidArgument("there is no column payload to write")
+    if "timestamp_ns" not in names and "timestamp" not in names:
+        raise InvalidArgument("there is no column timestamp_ns (or timestamp) to write with")
+    if queue is None and "source" not in names:
+        raise InvalidArgument("into which queue? Give option queue, or a column source")
+
+
+def stage(batches: Iterable[Batch], directory: str, queue: str | None) -> list[Run]:
+    """Write the rows of a task into runs, each synced to disk."""
+    try:
+        return [_write(rows, directory, queue) for rows in _in_pieces(batches)]
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull("cannot stage the rows", path=directory, errno=error.errno) from error
+        raise
+
+
+def _in_pieces(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    kept: list[Batch] = []
+    size_bytes = 0
+    for batch in batches:
+        if batch.num_rows:
+            kept.append(batch)
+            size_bytes += batch.nbytes
+        if size_bytes >= RUN_BYTES:
+            yield kept
+            kept, size_bytes = [], 0
+    if kept:
+        yield kept
+
+
+def _write(batches: list[Batch], directory: str, queue: str | None) -> Run:
+    rows = pa.Table.from_batches([_as_rows(batch, queue) for batch in batches])
+    rows = rows.sort_by([(name, "ascending") for name in ("queue", *ORDER)]).combine_chunks()
+    path = Path(directory) / f"{uuid.uuid4().hex}.arrow"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shares: list[Share] = []
+    written = 0
+    with path.open("wb") as file:
+        with pa.ipc.new_file(file, _ROWS) as writer:
+            for name, first, end in _spans(rows.column("queue")):
+                part = rows.slice(first, end - first)
+                pieces = part.to_batches(max_chunksize=BATCH_ROWS)
+                for piece in pieces:
+                    writer.write_batch(piece)
+                sizes = pc.binary_length(part.column("payload"))
+                share = Share(
+                    queue=name,
+                    batches=list(range(written, written + len(pieces))),
+                    rows=end - first,
+                    first_ns=part.column("timestamp_ns")[0].as_py(),
+                    payload_bytes_max=pc.max(sizes).as_py(),
+                )
+                shares.append(share)
+                written += len(pieces)
+        file.flush()
+        os.fsync(file.fileno())
+    return Run(path=str(path), shares=shares)
+
+
+def _as_rows(batch: Batch, queue: str | None) -> Batch:
+    """Bring a batch of a frame into the columns of a run."""
+    names = set(batch.schema.names)
+    count = batch.num_rows
+
+    def column(name: str, default: object, kind: object) -> object:
+        return batch.column(name) if name in names else pa.repeat(pa.scalar(default, kind), count)
+
+    if "timestamp_ns" in names:
+        time_ns = batch.column("timestamp_ns")
+    else:
+        microseconds = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        time_ns = pc.multiply_checked(microseconds, 1000)
+    source = column("source", "", pa.utf8())
+    made = {
+        "queue": source if queue is None else pa.repeat(pa.scalar(queue, pa.utf8()), count),
+        "timestamp_ns": time_ns,
+        "source": source,
+        "seq": column("seq", 0, pa.int64()),
+        "type_id": column("type_id", 0, pa.int32()),
+        "payload": column("payload", None, pa.binary()),
+        "cause": column("cause", None, _CAUSE),
+    }
+    arrays = [pc.cast(made[field.name], field.type) for field in _ROWS]
+    rows = pa.RecordBatch.from_arrays(arrays, schema=_ROWS)
+    for name in ("queue", "timestamp_ns", "type_id", "payload"):
+        if rows.column(name).null_count:
+            raise InvalidArgument(f"a row has no {'source' if name == 'queue' else name}")
+    if pc.min(rows.column("timestamp_ns")).as_py() < 0:
+        raise InvalidArgument("a row has a timestamp before 1970")
+    return rows
+
+
+def _spans(queues: Column) -> Iterator[tuple[str, int, int]]:
+    """Yield each queue's name and rows; the column is sorted."""
+    first = 0
+    for end in pc.run_end_encode(queues.combine_chunks()).run_ends.to_pylist():
+        yield queues[first].as_py(), first, end
+        first = end
+
+
+def new_directory(root: str, writer_id: str) -> str:
+    """Return where the tasks of one write put their runs."""
+    return str(Path(root) / STAGING / f"{writer_id}-{uuid.uuid4().hex}")
+
+
+def sweep(root: str, writer_id: str, needed: Iterable[Run] = ()) -> None:
+    """Delete what a writer has staged and does not need; dead tasks and drivers leave some, too."""
+    kept = {Path(run.path).parent for run in needed}
+    for directory in (Path(root) / STAGING).glob(f"{writer_id}-*"):
+        if directory not in kept:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def sweep_old(root: str) -> None:
+    """Delete what writers without a name staged long ago, and will never publish."""
+    for directory in (Path(root) / STAGING).glob(f"{NAMELESS}-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - directory.stat().st_mtime > OLD_S:
+                shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,279 @@
+"""Frames into queues: order, times, and exactly once whatever dies when."""
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+import aiochronicle
+from aiochronicle.errors import (
+    ChronicleError,
+    InvalidArgument,
+    LockedError,
+    MessageTooLarge,
+    TimestampOrder,
+)
+from aiochronicle.spark import journal, staging
+from aiochronicle.spark.merge import merge
+from aiochronicle.spark.options import write_options
+from aiochronicle.spark.publish import publish
+from aiochronicle.spark.sink import StreamSink
+from aiochronicle.spark.staging import Run, stage
+
+from .filling import FIRST_NS, STEP_NS, fill
+
+
+def rows(source: str, numbers: list[int], **columns: Any) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "source": pa.array([source] * len(numbers), pa.utf8()),
+            "seq": pa.array(numbers, pa.int64()),
+            "timestamp_ns": pa.array([FIRST_NS + n * STEP_NS for n in numbers], pa.int64()),
+            "payload": pa.array([f"{source} {n}".encode() for n in numbers], pa.binary()),
+            **columns,
+        }
+    )
+
+
+def staged(root: Path, *tasks: list[pa.RecordBatch], queue: str | None = None) -> list[Run]:
+    directory = staging.new_directory(str(root), "test")
+    return [run for task in tasks for run in stage(task, directory, queue)]
+
+
+def write(root: Path, runs: list[Run], batch_id: int = 0, **options: str) -> None:
+    publish(write_options({"path": str(root), **options}), "test", batch_id, runs)
+
+
+def content(path: Path) -> list[tuple[int, int, bytes]]:
+    with aiochronicle.open_reader(path) as reader:
+        return [(m.timestamp_ns, m.type_id, m.payload) for m in reader]
+
+
+def payloads(path: Path) -> list[bytes]:
+    return [payload for _, _, payload in content(path)]
+
+
+def test_rows_of_many_tasks_come_in_order_of_time(root: Path, rng: random.Random) -> None:
+    numbers = list(range(30_000))
+    rng.shuffle(numbers)
+    tasks = [[rows("a", numbers[i::3][:5000]), rows("a", numbers[i::3][5000:])] for i in range(3)]
+    write(root, staged(root, *tasks))
+    assert content(root / "a") == [
+        (FIRST_NS + n * STEP_NS, 0, f"a {n}".encode()) for n in range(30_000)
+    ]
+    assert (root / "a" / "READY").exists()
+    assert not list((root / ".staging").iterdir())
+
+
+def test_rows_of_equal_times_come_in_order_of_source_and_seq(root: Path) -> None:
+    same = {"timestamp_ns": pa.array([FIRST_NS] * 10_000, pa.int64())}
+    tasks = [
+        [rows("b", list(range(1, 20_000, 2)), **same)],
+        [rows("a", list(range(0, 20_000, 2)), **same)],
+    ]
+    tasks += [[rows("b", list(range(0, 20_000, 2)), **same)]]
+    runs = staged(root, *tasks, queue="all")
+    merged = [
+        payload for batch in merge(runs, "all") for payload in batch.column("payload").to_pylist()
+    ]
+    expected = [f"a {n}".encode() for n in range(0, 20_000, 2)]
+    assert merged == expected + [f"b {n}".encode() for n in range(20_000)]
+
+
+def test_each_source_has_its_queue_or_all_have_one(root: Path) -> None:
+    batches = [rows("md/x", [0, 2]), rows("y", [1])]
+    write(root, staged(root, batches))
+    assert payloads(root / "md" / "x") == [b"md/x 0", b"md/x 2"]
+    assert payloads(root / "y") == [b"y 1"]
+    write(root, staged(root, batches, queue="all"), batch_id=1)
+    assert payloads(root / "all") == [b"md/x 0", b"y 1", b"md/x 2"]
+
+
+def test_types_and_causes_are_kept(root: Path) -> None:
+    cause = pa.array(
+        [None, {"queue_id": -1, "seq": 7}, None],
+        pa.struct([("queue_id", pa.int64()), ("seq", pa.int64())]),
+    )
+    types = pa.array([3, 3, 4], pa.int32())
+    write(root, staged(root, [rows("a", [0, 1, 2], type_id=types, cause=cause)]))
+    with aiochronicle.open_reader(root / "a") as reader:
+        messages = list(reader)
+        assert [message.type_id for message in messages] == [3, 3, 4]
+        assert [message.cause for message in messages] == [None, (2**64 - 1, 7), None]
+
+
+def test_a_batch_is_written_once(root: Path) -> None:
+    write(root, staged(root, [rows("a", [0, 1])]), batch_id=0)
+    write(root, staged(root, [rows("a", [0, 1])]), batch_id=0)
+    write(root, [], batch_id=1)
+    write(root, staged(root, [rows("a", [5])]), batch_id=1)
+    write(root, staged(root, [rows("a", [2])]), batch_id=2)
+    assert payloads(root / "a") == [b"a 0", b"a 1", b"a 2"]
+
+
+def test_late_rows_fail_or_are_held(root: Path) -> None:
+    write(root, staged(root, [rows("a", [5])]), batch_id=0)
+    with pytest.raises(TimestampOrder, match="late=hold"):
+        write(root, staged(root, [rows("a", [4, 6])]), batch_id=1)
+    assert payloads(root / "a") == [b"a 5"]
+    write(root, staged(root, [rows("a", [4, 6])]), batch_id=1, late="hold")
+    times = [FIRST_NS + n * STEP_NS for n in (5, 5, 6)]
+    assert content(root / "a") == [
+        (t, 0, p) for t, p in zip(times, [b"a 5", b"a 4", b"a 6"], strict=True)
+    ]
+
+
+def test_what_cannot_be_written_is_told_before_anything_is(root: Path) -> None:
+    large = [rows("a", [0], payload=pa.array([bytes(1 << 20)], pa.binary()))]
+    with pytest.raises(MessageTooLarge, match="option segmentSize"):
+        write(root, staged(root, large), segmentSize=str(1 << 20))
+    with aiochronicle.open_writer(root / "a"), pytest.raises(LockedError):
+        write(root, staged(root, [rows("a", [0]), rows("b", [0])]))
+    for name in ("../a", "", ".hidden", "a//b"):
+        with pytest.raises(InvalidArgument, match="cannot be the name of a queue"):
+            write(root, staged(root, [rows(name, [0])]))
+    assert payloads(root / "a") == []
+    assert not (root / "b").exists() or payloads(root / "b") == []
+    for column, nothing in (("payload", pa.binary()), ("type_id", pa.int32())):
+        with pytest.raises(InvalidArgument, match=f"a row has no {column}"):
+            staged(root, [rows("a", [0], **{column: pa.nulls(1, nothing)})])
+    with pytest.raises(InvalidArgument, match="before 1970"):
+        staged(root, [rows("a", [0], timestamp_ns=pa.array([-1], pa.int64()))])
+
+
+PAYLOAD = StructField("payload", BinaryType())
+SOURCE = StructField("source", StringType())
+TIME = StructField("timestamp_ns", LongType())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([SOURCE, TIME], "no column payload"),
+        ([SOURCE, PAYLOAD], "no column timestamp_ns"),
+        ([TIME, PAYLOAD], "into which queue"),
+        ([SOURCE, TIME, PAYLOAD, StructField("price", LongType())], "'price' is no part of a"),
+    ],
+)
+def test_a_frame_must_look_like_messages(fields: list[StructField], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        staging.check_columns(StructType(fields), None)
+
+
+def test_a_stream_must_be_known_by_its_checkpoint(root: Path) -> None:
+    schema = StructType([SOURCE, TIME, PAYLOAD])
+    with pytest.raises(InvalidArgument, match="needs option checkpointLocation"):
+        StreamSink(write_options({"path": str(root)}), schema)
+    elsewhere = {"path": str(root), "checkpointLocation": "s3://bucket/checkpoint"}
+    with pytest.raises(InvalidArgument, match="give the stream option writerId"):
+        StreamSink(write_options(elsewhere), schema)
+    StreamSink(write_options({**elsewhere, "writerId": "me"}), schema)
+
+
+def test_a_journal_that_is_none_is_told(root: Path) -> None:
+    (root / ".sink").mkdir()
+    (root / ".sink" / "test.json").write_text("nonsense")
+    with pytest.raises(ChronicleError, match="not the journal of a sink"):
+        write(root, staged(root, [rows("a", [0])]))
+
+
+ROWS = 12_000  # two appends
+
+
+@pytest.fixture
+def killer() -> Iterator[Callable[[Path, int, list[Run]], int]]:
+    """Publishes runs in a process of its own, which dies at some step; gives its exit code."""
+    command = [sys.executable, str(Path(__file__).parent / "sink_killer.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        orders, answers = process.stdin, process.stdout
+
+        def carry_out(root: Path, last_step: int, runs: list[Run]) -> int:
+            order = {"root": str(root), "last_step": last_step, "runs": runs}
+            orders.write(msgspec.json.encode(order) + b"\n")
+            orders.flush()
+            return int(answers.readline())
+
+        yield carry_out
+        orders.close()
+
+
+def test_whatever_step_it_dies_at_a_batch_is_written_once(
+    root: Path, killer: Callable[[Path, int, list[Run]], int]
+) -> None:
+    """The driver's half, killed at its first step, at its second …"""
+    expected = [(FIRST_NS + n * STEP_NS, 0, f"a {n}".encode()) for n in range(ROWS)]
+    for step in range(1, 100):
+        place = root / str(step)
+        place.mkdir()
+        runs = staged(place, [rows("a", list(range(ROWS)))], [rows("b", [3, 1, 2])])
+        code = killer(place, step, runs)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        # What the next driver has computed for the same batch may be in another order.
+        again = staged(place, [rows("b", [2, 1, 3])], [rows("a", list(range(ROWS - 1, -1, -1)))])
+        write(place, again, segmentSize=str(1 << 22))
+        assert content(place / "a") == expected, f"killed at step {step}"
+        assert payloads(place / "b") == [b"b 1", b"b 2", b"b 3"]
+        assert not list((place / ".staging").iterdir())
+        shutil.rmtree(place)
+    else:
+        pytest.fail("it never came to an end")
+    assert step > 12
+
+
+def test_another_writer_completes_what_a_dead_one_began(
+    root: Path, killer: Callable[[Path, int, list[Run]], int]
+) -> None:
+    runs = staged(root, [rows("a", list(range(20_000)))])
+    assert killer(root, 4, runs) == -signal.SIGKILL
+    assert 0 < len(payloads(root / "a")) < 20_000
+    other = stage([rows("b", [0])], staging.new_directory(str(root), "other"), None)
+    publish(write_options({"path": str(root)}), "other", 0, other)
+    assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
+    with journal.held(str(root), "test") as own:
+        assert own is not None
+        assert (own.batch_id, own.pending) == (0, None)
+
+
+def test_a_frame_comes_back_from_queues_as_it_was(spark: SparkSession, root: Path) -> None:
+    for name in ("a", "b"):
+        fill(root / name, 5000, types=(1, 2))
+    frame = spark.read.format("chronicle").load(str(root))
+    copy = root.parent / "copy"
+    frame.repartition(4).write.format("chronicle").mode("append").save(str(copy))
+    assert content(copy / "a") == content(root / "a")
+    assert content(copy / "b") == content(root / "b")
+    named = frame.where("seq < 3").write.format("chronicle").mode("append")
+    for _ in range(2):
+        named.options(queue="all", writerId="job", batchId=1).save(str(copy))
+    assert payloads(copy / "all") == [b"a 0", b"b 0", b"a 1", b"b 1", b"a 2", b"b 2"]
+    assert not list((copy / ".staging").iterdir())
+    assert [path.name for path in (copy / ".sink").glob("*.json")] == ["job.json"]
+    with pytest.raises(PySparkException, match="queues are only ever appended to"):
+        frame.write.format("chronicle").mode("overwrite").save(str(copy))
+
+
+def test_a_failed_write_leaves_nothing(spark: SparkSession, root: Path) -> None:
+    fill(root / "a", 100)
+    frame = spark.read.format("chronicle").load(str(root))
+    broken = frame.selectExpr(
+        "source", "seq", "timestamp_ns", "if(seq = 70, null, payload) payload"
+    )
+    with pytest.raises(PySparkException, match="a row has no payload"):
+        broken.repartition(3).write.format("chronicle").mode("append").save(str(root / "copy"))
+    assert not (root / "copy" / "a").exists()
+    assert not list((root / "copy" / ".staging").iterdir())
