@@ -4,8 +4,8 @@ import time
 from collections import deque
 from pathlib import Path
 
-from aiochronicle.demo.latency import Histogram
 from aiochronicle.demo.reports import FeedReport, ReaderReport, Report
+from aiochronicle.histogram import Histogram
 
 __all__ = ["Board", "Feed", "Meter", "Reader"]
 

@@ -7,9 +7,9 @@ import time
 import msgspec
 
 import aiochronicle
-from aiochronicle.demo.latency import Histogram
 from aiochronicle.demo.market import Market
 from aiochronicle.demo.reports import FeedReport, FeedSpec, Reporter, Stop
+from aiochronicle.histogram import Histogram
 
 __all__ = ["main"]
 

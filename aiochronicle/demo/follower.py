@@ -7,9 +7,9 @@ from itertools import islice
 import msgspec
 
 import aiochronicle
-from aiochronicle.demo.latency import Histogram
 from aiochronicle.demo.market import number_of
 from aiochronicle.demo.reports import ReaderReport, ReaderSpec, Reporter, Stop
+from aiochronicle.histogram import Histogram
 
 __all__ = ["main"]
 

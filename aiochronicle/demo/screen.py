@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from aiochronicle.demo.board import Board, Feed, Reader
-from aiochronicle.demo.latency import octave_of
 from aiochronicle.demo.options import Options
 from aiochronicle.demo.text import Theme, duration, table, theme_of_stdout, visible_length
+from aiochronicle.histogram import octave_of
 
 __all__ = ["LineView", "LiveView", "View", "view_for"]
 

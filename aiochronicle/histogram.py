@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["Histogram", "bucket_of", "octave_of", "value_of"]
+__all__ = ["Histogram", "bucket_of", "buckets_of", "octave_of", "value_of"]
 
 # Each power of two is divided into 32 buckets of equal width; values below 64 are exact.
 _BITS = 5
@@ -18,6 +19,21 @@ def bucket_of(value_ns: int) -> int:
     """
     shift = value_ns.bit_length() - _BITS - 1
     return value_ns if shift <= 0 else (shift << _BITS) + (value_ns >> shift)
+
+
+def buckets_of(values_ns: Any) -> Any:
+    """Do the same for a numpy array of whole numbers below 2**53.
+
+    >>> import numpy
+    >>> values = numpy.array([0, 63, 64, 65, 66, 2**52 + 1])
+    >>> buckets_of(values).tolist() == [bucket_of(int(value)) for value in values]
+    True
+    """
+    import numpy as np
+
+    bit_lengths = np.frexp(values_ns.astype(np.float64))[1].astype(np.int64)
+    shifts = np.maximum(bit_lengths - _BITS - 1, 0)
+    return (shifts << _BITS) + (values_ns >> shifts)
 
 
 def value_of(bucket: int) -> int:
