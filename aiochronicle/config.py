@@ -45,7 +45,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     A segment that a live reader has not committed past always stays. Without ``max_age_s`` and
     ``max_bytes`` the others go as soon as every live reader is past them; with one of them, when
     they are older or more than that. With ``archive`` they are moved to ``archive/YYYY/MM/DD/``
-    instead of deleted.
+    instead of deleted. ``wait_for`` names a reader that is waited for whether it lives or not, or
+    has been there at all: what it has not committed past always stays.
 
     >>> Retention(max_bytes=10 << 30).reader_ttl_s
     30.0
@@ -54,6 +55,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_age_s: _Seconds | None = None
     max_bytes: _Count | None = None
     archive: str | None = None
+    wait_for: str | None = None
     reader_ttl_s: _Seconds = 30.0
     max_reader_lag: _Count = 10 << 30
     check_interval_s: _Seconds = 1.0

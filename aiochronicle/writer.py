@@ -119,7 +119,8 @@ def _set_flush(config: Any, flush: str | Batch) -> None:
         )
 
 
-def _set_retention(config: Any, retention: Retention) -> bytes | None:
+def _set_retention(config: Any, retention: Retention) -> list[Any]:
+    """Fill in the configuration; what is returned has to live as long as it."""
     config.retention = 1
     config.retain_ns = _nanoseconds(retention.max_age_s, "Retention.max_age_s")
     config.retain_bytes = _count(retention.max_bytes, "Retention.max_bytes")
@@ -127,7 +128,14 @@ def _set_retention(config: Any, retention: Retention) -> bytes | None:
     config.reader_ttl_ns = _nanoseconds(retention.reader_ttl_s, "Retention.reader_ttl_s")
     config.max_reader_lag = _count(retention.max_reader_lag, "Retention.max_reader_lag")
     config.retention_check_ns = _nanoseconds(retention.check_interval_s, "check_interval_s")
-    return None if retention.archive is None else encode_path(retention.archive)
+    keep: list[Any] = []
+    if retention.archive is not None:
+        keep.append(ffi.new("char[]", encode_path(retention.archive)))
+        config.archive = keep[-1]
+    if retention.wait_for is not None:
+        keep.append(ffi.new("char[]", retention.wait_for.encode()))
+        config.wait_for = keep[-1]
+    return keep
 
 
 def _set_capacity(config: Any, capacity: int | Capacity) -> None:
@@ -187,9 +195,9 @@ def open_writer(
         config.roll_ns = _nanoseconds(roll.seconds, "Roll.seconds")
         config.roll_messages = _count(roll.messages, "Roll.messages")
     _set_flush(config, flush)
-    archive = None if retention is None else _set_retention(config, retention)
-    keep_archive = ffi.NULL if archive is None else ffi.new("char[]", archive)
-    config.archive = keep_archive
+    texts: list[Any] = []
+    if retention is not None:
+        texts += _set_retention(config, retention)
     if capacity is not None:
         _set_capacity(config, capacity)
     config.mode = mode

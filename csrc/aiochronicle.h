@@ -120,10 +120,11 @@ typedef struct ac_writer_config {
     int retain_for_readers;  /* delete what every live reader has committed past */
     uint64_t retention_check_ns; /* how often the housekeeper looks */
     const char *archive;         /* NULL = delete; else move to ARCHIVE/YYYY/MM/DD/ */
-    unsigned mode;               /* of files; directories get x where this has r */
-    int memlock;                 /* lock the active segment into memory */
-    int verify;                  /* check every record of the queue while opening */
-    int inline_housekeeping;     /* no background thread: tests that must be deterministic */
+    const char *wait_for; /* NULL, or a reader: what it has not committed past stays, live or not */
+    unsigned mode;        /* of files; directories get x where this has r */
+    int memlock;          /* lock the active segment into memory */
+    int verify;           /* check every record of the queue while opening */
+    int inline_housekeeping; /* no background thread: tests that must be deterministic */
 } ac_writer_config_t;
 
 /* What opening for writing found and did. All zero after a clean close. */

@@ -34,8 +34,10 @@ static int is_live(const survey_t *survey, const ac_slot_t *slot, int held) {
 static void survey_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
     survey_t *survey = context;
     ac_slowest_t *out = survey->out;
-    (void)name;
+    const char *awaited = survey->config->wait_for;
     out->registered++;
+    if (awaited && strcmp(name, awaited) == 0 && slot->segment <= survey->head_segment)
+        out->awaited_segment = slot->segment;
     if (!is_live(survey, slot, held) || slot->segment > survey->head_segment) return;
     if (slot->offset > survey->segment_size) return; /* not a position */
     uint64_t lag = (survey->head_segment - slot->segment) * survey->segment_size +
@@ -187,6 +189,12 @@ static int remove_segment(const ac_directory_t *dir, int dir_fd, const ac_writer
                            : delete_segment(dir, dir_fd, id, err);
 }
 
+/* Whether somebody has not committed past this segment who is waited for. */
+static int is_needed(const ac_writer_config_t *config, const ac_slowest_t *slowest, uint32_t id) {
+    if (config->wait_for && id >= slowest->awaited_segment) return 1;
+    return slowest->live && id >= slowest->segment;
+}
+
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
               uint64_t segment_size, uint64_t head_segment, uint64_t head_offset, uint64_t stop,
               uint64_t *deleted, uint64_t *archived, ac_error_t *err) {
@@ -197,13 +205,12 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
                                &slowest, err);
     if (rc == AC_OK) rc = ac_segment_list(dir, dir_fd, &ids, &count, err);
     if (rc != AC_OK) return rc;
-    uint64_t needed = slowest.live ? slowest.segment : head_segment;
     int by_readers = config->retain_for_readers && slowest.registered > 0;
     uint64_t total = (uint64_t)count * segment_size;
     uint64_t now_ns = ac_os_now_ns();
     for (size_t i = 0; i < count && rc == AC_OK; i++) {
         ac_index_t index;
-        if (ids[i] >= stop || ids[i] >= needed) break;
+        if (ids[i] >= stop || ids[i] >= head_segment || is_needed(config, &slowest, ids[i])) break;
         int too_many = config->retain_bytes && total > config->retain_bytes;
         if (!by_readers && !too_many && !config->retain_ns) break;
         rc = examine(dir, dir_fd, ids[i], segment_size, &index, err);
@@ -217,7 +224,7 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
         if (goes && rc == AC_OK) {
             rc = ac_slowest_reader(dir, dir_fd, config, segment_size, head_segment, head_offset,
                                    &slowest, err);
-            goes = rc == AC_OK && (!slowest.live || ids[i] < slowest.segment);
+            goes = rc == AC_OK && !is_needed(config, &slowest, ids[i]);
             if (rc == AC_OK && !goes) rc = announce_removal(dir, dir_fd, ids[i], err);
         }
         if (goes && rc == AC_OK) rc = remove_segment(dir, dir_fd, config, &index, ids[i], err);

@@ -37,6 +37,9 @@ static int check_config(const char *path, const ac_writer_config_t *config, ac_e
         return ac_fail(err, AC_E_ARGUMENT, 0, path, 0, "batch flush needs bytes and seconds > 0");
     if (config->archive && strlen(config->archive) >= 1024)
         return ac_fail(err, AC_E_ARGUMENT, 0, path, 0, "archive path is too long");
+    if (config->wait_for && !ac_reader_name_valid(config->wait_for))
+        return ac_fail(err, AC_E_NAME, 0, path, 0, "no reader can be called '%s'",
+                       config->wait_for);
     return AC_OK;
 }
 
@@ -211,6 +214,10 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     if (config->archive) {
         snprintf(writer->archive, sizeof writer->archive, "%s", config->archive);
         writer->config.archive = writer->archive;
+    }
+    if (config->wait_for) {
+        snprintf(writer->wait_for, sizeof writer->wait_for, "%s", config->wait_for);
+        writer->config.wait_for = writer->wait_for;
     }
     writer->dir_fd = writer->index_fd = -1;
     writer->sealing_tail = &writer->sealing;

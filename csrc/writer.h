@@ -16,6 +16,7 @@
 #include "lock.h"
 #include "map.h"
 #include "os.h"
+#include "position.h"
 #include "record.h"
 
 #include <pthread.h>
@@ -68,6 +69,7 @@ struct ac_writer {
     ac_lock_t lock;
     ac_writer_config_t config;
     char archive[1024];
+    char wait_for[AC_READER_NAME_MAX + 1];
     uint64_t segment_size;
     ac_recovery_t recovery;
     uint32_t state;

@@ -120,6 +120,7 @@ def test_reader_follows_over_rolls(backend: Backend, queue_path: Path) -> None:
         {"roll": Roll(seconds=float("nan"))},
         {"retention": Retention(max_bytes=0)},
         {"retention": Retention(max_age_s=-1)},
+        {"retention": Retention(wait_for="not/a/name")},
         {"segment_size": 4000},
         {"segment_size": 64},
         {"segment_size": -1},
@@ -209,6 +210,27 @@ def test_reader_that_died_is_forgotten_after_its_time(backend: Backend, queue_pa
         message = reader.poll()
         assert message is not None
         assert message.position[0] == caught.value.nearest[0]
+
+
+def test_reader_that_is_waited_for_need_not_live(backend: Backend, queue_path: Path) -> None:
+    retention = Retention(
+        check_interval_s=QUIET, reader_ttl_s=0.05, max_reader_lag=1, max_bytes=1, wait_for="archive"
+    )
+    with sealed(backend, queue_path, retention) as writer:
+        writer.retain_now()
+        assert seqs(backend, queue_path)[0] == 0, "it has never been there"
+        with backend.open_reader(queue_path, "archive") as reader:
+            reader.read_batch(5)
+            reader.commit()
+        closed_at = time.monotonic()
+        eventually(lambda: time.monotonic() - closed_at > 0.05)
+        writer.retain_now()
+        assert seqs(backend, queue_path) == list(range(4, 20))
+        with backend.open_reader(queue_path, "archive") as reader:
+            reader.seek(20)
+            reader.commit()
+        writer.retain_now()
+        assert seqs(backend, queue_path) == [18, 19], "the active segment stays"
 
 
 def test_reader_too_far_behind_does_not_hold(backend: Backend, queue_path: Path) -> None:
