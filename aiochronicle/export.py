@@ -21,7 +21,7 @@ from aiochronicle.errors import ChronicleError, ExportFailed
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Compression", "ExportProgress", "write_parquet"]
+__all__ = ["Compression", "ExportProgress", "sync_directory", "write_parquet"]
 
 Compression = Literal["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
 
@@ -93,7 +93,7 @@ def _replacing(path: Path) -> Generator[IO[bytes]]:
                 file.flush()
                 os.fsync(file.fileno())
                 part.replace(path)
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
@@ -126,7 +126,8 @@ def _open_alone(path: Path, part: Path) -> IO[bytes]:
     return file
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Wait until the names in a directory are on disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

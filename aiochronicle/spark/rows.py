@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from aiochronicle.columns import BATCH_ROWS
 from aiochronicle.errors import PositionLost, QueueGone, QueueNotFound
 from aiochronicle.slices import Queue
 from aiochronicle.spark.arrow import Batch
@@ -20,7 +21,9 @@ __all__ = ["read_range"]
 _log = logging.getLogger(__name__)
 
 
-def read_range(part: Range, columns: Sequence[str], options: ReadOptions) -> Iterator[Batch]:
+def read_range(
+    part: Range, columns: Sequence[str], options: ReadOptions, *, batch_rows: int = BATCH_ROWS
+) -> Iterator[Batch]:
     """Yield the messages of the range; ``seq`` must be among the columns.
 
     What is missing is an error (PositionLost), or is left out and told in the log, as
@@ -29,7 +32,7 @@ def read_range(part: Range, columns: Sequence[str], options: ReadOptions) -> Ite
     expected = part.start
     while expected < part.end:
         reached = expected
-        for batch in _everywhere(part, expected, columns, options):
+        for batch in _everywhere(part, expected, columns, options, batch_rows):
             first = batch.column("seq")[0].as_py()
             if first > reached and reached > expected:
                 break  # look around again before believing in a gap
@@ -44,12 +47,12 @@ def read_range(part: Range, columns: Sequence[str], options: ReadOptions) -> Ite
 
 
 def _everywhere(
-    part: Range, start: int, columns: Sequence[str], options: ReadOptions
+    part: Range, start: int, columns: Sequence[str], options: ReadOptions, batch_rows: int
 ) -> Iterator[Batch]:
     """Read on from ``start`` in each directory of the queue, oldest first."""
     for directory in part.source.parts():
         try:
-            for batch in _batches(directory, start, part.end, columns, options):
+            for batch in _batches(directory, start, part.end, columns, options, batch_rows):
                 yield batch
                 start = batch.column("seq")[-1].as_py() + 1
         except (PositionLost, QueueGone, QueueNotFound):
@@ -75,8 +78,13 @@ def _account_for(part: Range, first: int, end: int, options: ReadOptions) -> Non
 
 
 def _batches(
-    directory: str, start: int, end: int, columns: Sequence[str], options: ReadOptions
+    directory: str,
+    start: int,
+    end: int,
+    columns: Sequence[str],
+    options: ReadOptions,
+    batch_rows: int,
 ) -> Iterator[Batch]:
     on_corrupt: Literal["raise", "skip"] = "skip" if options.skip_corrupt else "raise"
     with Queue(directory, verify=options.verify, on_corrupt=on_corrupt) as queue:
-        yield from queue.slice(start, end).batches(columns=columns)
+        yield from queue.slice(start, end).batches(batch_rows, columns)
