@@ -1,0 +1,340 @@
+"""Queues into Parquet files: partitioned by date and source, incremental, compacted, verified.
+
+::
+
+    OUT/date=2026-11-16/source=binance/0000000000000000000-5f3a….parquet
+    OUT/_chronicle/binance.json          what is archived of the queue: see ledger.py
+
+Each task reads a range of a queue, writes its rows with pyarrow, reads the file back and compares
+number, order and digest with what came out of the queue. When all tasks have done so, the ledgers
+are replaced, and the named reader ``archive`` of each queue is committed up to what is verified.
+Retention that waits for this reader deletes nothing before.
+
+A later run goes on where the ledger ends. The last file of a day, if it is small, is written anew
+together with what follows it, so that frequent runs do not leave many small files.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from pyspark.sql import SparkSession
+
+from aiochronicle.digest import StreamDigest
+from aiochronicle.errors import ChronicleError, CorruptionError, NotAQueue
+from aiochronicle.export import Compression, sync_directory, write_parquet
+from aiochronicle.queue import inspect
+from aiochronicle.reader import open_reader
+from aiochronicle.registry import schema_file
+from aiochronicle.spark.arrow import Batch, pa
+from aiochronicle.spark.jobs.inputs import Input, find_input
+from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_schema, locked
+from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.plan import Range, plan
+from aiochronicle.spark.queues import Source
+from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.tasks import over_parts
+
+__all__ = ["Archived", "archive", "archive_plan"]
+
+READER = "archive"
+COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
+SMALL_BYTES = 32 << 20  # a last file below this is compacted
+ROW_GROUP_ROWS = 1 << 18
+COMPRESSION: Compression = "zstd"
+DAY_NS = 86_400 * 10**9
+
+_FILES = (
+    "source string, path string, first_seq long, end_seq long, rows long, bytes long, digest string"
+)
+
+
+class Archived(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did for one queue; before ``next_seq`` everything is archived and verified."""
+
+    source: str
+    rows: int
+    files: int
+    bytes: int
+    next_seq: int
+
+
+class _Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task does: a range, behind the rows of a file that is to be compacted."""
+
+    part: Range
+    before: ArchivedFile | None = None
+
+
+def archive(
+    spark: SparkSession,
+    root: str,
+    out: str,
+    *,
+    reader: str | None = READER,
+    options: Mapping[str, str] | None = None,
+) -> list[Archived]:
+    """Archive what is new in all queues under a root, and return what that was.
+
+    ``reader`` is the named reader whose position says how far the archive is, for retention; None for
+    read-only queues. Interrupted anywhere, the archive stays as it was, and a next run cleans up.
+    Raises ExportFailed if the disk is full, PositionLost if messages were removed before they were
+    archived, CorruptionError if a file is not what was written to it.
+
+    >>> archive(spark, "bus/md", "/data/archive")  # doctest: +SKIP
+    """
+    target = Path(out).absolute()
+    with locked(target):
+        given, ledgers = archive_plan(root, out, options)
+        for name in given.sources:
+            _clean(target, name, ledgers[name])
+        work = _work(given, ledgers)
+        run = uuid.uuid4().hex[:12]
+        write = partial(_write_part, str(target), run, given.options)
+        try:
+            written = over_parts(spark, work, write, _FILES).collect()
+            files = {
+                name: [_file_of(row) for row in written if row.source == name]
+                for name in given.sources
+            }
+            done = [
+                _publish(target, given, source, ledgers[name], files[name])
+                for name, source in sorted(given.sources.items())
+            ]
+        finally:
+            for name in given.sources:
+                _clean(target, name, Ledger.load(target, name))
+        for archived in done:
+            _commit(given.sources[archived.source], reader, archived.next_seq)
+        return done
+
+
+def archive_plan(
+    root: str, out: str, options: Mapping[str, str] | None = None
+) -> tuple[Input, dict[str, Ledger | None]]:
+    """Return what a run would read, and the ledgers it would continue."""
+    found = find_input(root, options)
+    ledgers = {name: Ledger.load(Path(out).absolute(), name) for name in found.sources}
+    for name, ledger in ledgers.items():
+        live = found.sources[name].live
+        if ledger is not None and live is not None and ledger.queue_id != inspect(live).queue_id:
+            raise NotAQueue(
+                f"the archive holds another queue of the name {name}; give this one an archive of"
+                " its own",
+                path=str(out),
+            )
+    start = {
+        name: found.start[name] if ledger is None else max(ledger.next_seq, 0)
+        for name, ledger in ledgers.items()
+    }
+    return msgspec.structs.replace(found, start=start), ledgers
+
+
+def _work(given: Input, ledgers: Mapping[str, Ledger | None]) -> list[_Work]:
+    """Cut the input; the first part of a queue takes its last file along, if that is small."""
+    work: list[_Work] = []
+    begun: set[str] = set()
+    for part in plan(
+        given.sources, given.start, given.end, partitions_min=given.options.partitions_min
+    ):
+        ledger = ledgers[part.source.name]
+        last = None if ledger is None or not ledger.files else ledger.files[-1]
+        small = last is not None and last.bytes < SMALL_BYTES and part.source.name not in begun
+        begun.add(part.source.name)
+        work.append(_Work(part=part, before=last if small else None))
+    return work
+
+
+def _write_part(out: str, run: str, options: ReadOptions, work: _Work) -> Iterator[Batch]:
+    """Write the files of one part, verify them, and say what they are."""
+    target, source = Path(out), work.part.source.name
+    batches = read_range(work.part, COLUMNS, options)
+    if work.before is not None:
+        batches = _behind(target, source, work.before, batches)
+    files: list[ArchivedFile] = []
+    for day, rows in groupby(_by_day(batches), lambda piece: piece[0]):
+        files.append(_write_file(target, source, day, run, (batch for _, batch in rows)))
+    columns: dict[str, list[object]] = {"source": [source] * len(files)}
+    for field in ArchivedFile.__struct_fields__:
+        columns[field] = [getattr(file, field) for file in files]
+    if files:
+        yield pa.record_batch(columns)
+
+
+def _behind(
+    target: Path, source: str, before: ArchivedFile, batches: Iterator[Batch]
+) -> Iterator[Batch]:
+    """Yield the rows of a file, and what follows it if that is of the same day."""
+    first = next(batches, None)
+    if first is None:
+        return
+    day = f"date={np.datetime64(int(first.column('timestamp_ns')[0].as_py()) // DAY_NS, 'D')}"
+    if before.path.startswith(day):
+        digest = StreamDigest([source])
+        for batch in _read_back(target / before.path):
+            digest.add_batch(batch)
+            yield batch
+        _compare(target / before.path, before.rows, before.digest, digest)
+    yield first
+    yield from batches
+
+
+def _by_day(batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
+    """Cut batches where the day (UTC) changes."""
+    for batch in batches:
+        days = batch.column("timestamp_ns").to_numpy() // DAY_NS
+        cuts = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), len(days)]
+        for first, end in pairwise(cuts):
+            yield int(days[first]), batch.slice(first, end - first)
+
+
+def _write_file(
+    target: Path, source: str, day: int, run: str, batches: Iterator[Batch]
+) -> ArchivedFile:
+    first = next(batches)
+    first_seq = int(first.column("seq")[0].as_py())
+    path = Path(f"date={np.datetime64(day, 'D')}", f"source={escape(source)}")
+    _make_directory(target, path)
+    path /= f"{first_seq:019d}-{run}.parquet"
+    digest = StreamDigest([source])
+    last_seq = first_seq - 1
+
+    def rows() -> Iterator[Batch]:
+        nonlocal last_seq
+        for batch in _chained(first, batches):
+            digest.add_batch(batch)
+            last_seq = batch.column("seq")[-1].as_py()
+            yield batch
+
+    count = write_parquet(
+        rows(),
+        first.schema,
+        target / path,
+        rows_total=0,
+        row_group_rows=ROW_GROUP_ROWS,
+        compression=COMPRESSION,
+        progress=None,
+    )
+    verified = StreamDigest([source])
+    for batch in _read_back(target / path):
+        verified.add_batch(batch)
+    _compare(target / path, count, digest.hexdigest(), verified)
+    return ArchivedFile(
+        path=str(path),
+        first_seq=first_seq,
+        end_seq=last_seq + 1,
+        rows=count,
+        bytes=(target / path).stat().st_size,
+        digest=digest.hexdigest(),
+    )
+
+
+def _chained(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
+    yield first
+    yield from rest
+
+
+def _make_directory(target: Path, path: Path) -> None:
+    """Make a directory whose name is on disk, as those of its parents are."""
+    for directory in (target / path.parent, target / path):
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir()
+            sync_directory(directory.parent)
+
+
+def _read_back(path: Path) -> Iterator[Batch]:
+    """Yield the rows of a file; CorruptionError if their seqs or times are not in order."""
+    from pyarrow import parquet
+
+    opened: Any = parquet.ParquetFile(path)
+    last_seq, last_ns = -1, -1
+    with opened as file:
+        for batch in file.iter_batches(batch_size=1 << 16):
+            seq, times_ns = batch.column("seq").to_numpy(), batch.column("timestamp_ns").to_numpy()
+            ordered = (np.diff(seq) > 0).all() and (np.diff(times_ns) >= 0).all()
+            if not ordered or seq[0] <= last_seq or times_ns[0] < last_ns:
+                raise CorruptionError(
+                    f"rows behind seq {last_seq} are not in order", path=str(path)
+                )
+            last_seq, last_ns = int(seq[-1]), int(times_ns[-1])
+            yield batch
+
+
+def _compare(path: Path, rows: int, digest: str, found: StreamDigest) -> None:
+    if found.messages != rows or found.hexdigest() != digest:
+        raise CorruptionError(
+            f"has {found.messages} rows with digest {found.hexdigest()}, where {rows} with"
+            f" {digest} were written",
+            path=str(path),
+        )
+
+
+def _publish(
+    target: Path, given: Input, source: Source, ledger: Ledger | None, files: list[ArchivedFile]
+) -> Archived:
+    """Replace the ledger of one queue by one that lists the new files."""
+    name = source.name
+    fresh = sorted(files, key=lambda file: file.first_seq)
+    begin = fresh[0].first_seq if fresh else given.end[name]
+    kept = tuple(file for file in (() if ledger is None else ledger.files) if file.end_seq <= begin)
+    replaced = sum(file.rows for file in (() if ledger is None else ledger.files)) - sum(
+        file.rows for file in kept
+    )
+    rows = sum(file.rows for file in fresh) - replaced
+    _account_for(given, name, rows)
+    new = Ledger(
+        source=name,
+        queue_id=0 if source.live is None else inspect(source.live).queue_id,
+        next_seq=max(given.start[name], given.end[name]),
+        rows=sum(file.rows for file in (*kept, *fresh)),
+        files=(*kept, *fresh),
+    )
+    if source.live is not None:
+        keep_schema(target, name, Path(schema_file(source.live)))
+    new.save(target)
+    return Archived(
+        source=name,
+        rows=rows,
+        files=len(fresh),
+        bytes=sum(file.bytes for file in fresh),
+        next_seq=new.next_seq,
+    )
+
+
+def _account_for(given: Input, name: str, rows: int) -> None:
+    """Believe in fewer rows than seqs only where the options allow for loss."""
+    options = given.options
+    if rows != given.messages(name) and options.fail_on_data_loss and not options.skip_corrupt:
+        raise ChronicleError(f"{rows} of {given.messages(name)} messages of {name} were archived")
+
+
+def _clean(target: Path, source: str, ledger: Ledger | None) -> None:
+    """Remove the files that the ledger does not list: a run that failed left them."""
+    listed = {target / file.path for file in (() if ledger is None else ledger.files)}
+    for directory in target.glob(f"date=*/source={_literal(escape(source))}"):
+        for file in directory.iterdir():
+            if file not in listed:
+                file.unlink(missing_ok=True)
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _file_of(row: object) -> ArchivedFile:
+    return ArchivedFile(**{name: getattr(row, name) for name in ArchivedFile.__struct_fields__})
+
+
+def _commit(source: Source, reader: str | None, next_seq: int) -> None:
+    """Tell retention how far the archive is."""
+    if reader is None or source.live is None:
+        return
+    with open_reader(source.live, reader, start="first") as position:
+        position.seek(next_seq)
+        position.commit()
