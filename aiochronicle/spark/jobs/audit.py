@@ -1,0 +1,270 @@
+"""All queues as one stream in order, and the digest that a strict fan-in over them would have.
+
+Nothing is shuffled: time is cut into ranges of whole seconds, and each task merges what all queues
+have in its range, in the order of the fan-in: by time, then by the name of the queue, then by seq.
+The blocks of the digest never span two ranges (see ``aiochronicle.digest``).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from pyspark.sql import SparkSession
+
+from aiochronicle.digest import SECOND_NS, Block, StreamDigest, digest_of_blocks
+from aiochronicle.errors import CorruptionError, InvalidArgument
+from aiochronicle.export import write_parquet
+from aiochronicle.reader import open_reader
+from aiochronicle.spark.arrow import Batch, Column, pa
+from aiochronicle.spark.jobs.inputs import Input, find_input
+from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.plan import Range
+from aiochronicle.spark.queues import Source
+from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.tasks import over_parts
+
+__all__ = ["Audit", "audit"]
+
+COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload")
+SAMPLES = 64  # times that are looked at to find ranges with about equally many messages
+ROWS_PER_TASK = 1 << 21
+BATCH_ROWS_TOTAL = 1 << 19  # of all queues together
+FOREVER_NS = 2**63 - 1
+
+_BLOCKS = "second long, messages long, digest binary"
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """The digest of the stream, and of each second of it, by which two streams can be compared."""
+
+    sources: tuple[str, ...]
+    messages: int
+    digest: str
+    blocks: tuple[Block, ...]
+
+
+class _Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """A range of time over all queues."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+def audit(
+    spark: SparkSession,
+    root: str,
+    *,
+    out: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Audit:
+    """Return the digest of all queues under a root as one ordered stream.
+
+    With ``out``, also write the stream there as Parquet files whose names are in its order. The same
+    digest is found by ``StreamDigest`` over a strict FanIn to which the queues were attached in the
+    order of their names.
+
+    >>> audit(spark, "bus").digest  # doctest: +SKIP
+    """
+    given = find_input(root, options)
+    if out is not None:
+        target = Path(out).absolute()
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise InvalidArgument("something is there already", path=str(target))
+        target.mkdir(parents=True, exist_ok=True)
+        out = str(target)
+    slices = _slices(given)
+    found = over_parts(spark, slices, partial(_digest_slice, given, out), _BLOCKS).collect()
+    blocks = tuple(Block(row.second, row.messages, bytes(row.digest)) for row in found)
+    sources = tuple(sorted(given.sources))
+    return Audit(
+        sources=sources,
+        messages=sum(block.messages for block in blocks),
+        digest=digest_of_blocks(sources, blocks),
+        blocks=blocks,
+    )
+
+
+def _slices(given: Input) -> list[_Slice]:
+    """Cut time into ranges that begin with whole seconds and have about equally many messages."""
+    rows = sum(given.messages(name) for name in given.sources)
+    wanted = max(given.options.partitions_min or 0, rows // ROWS_PER_TASK + 1)
+    per_queue = max(2, SAMPLES // len(given.sources))
+    samples: list[tuple[int, float]] = []
+    for name, source in given.sources.items():
+        count = given.messages(name)
+        for number in range(min(per_queue, count)):
+            seq = given.start[name] + count * number // per_queue
+            samples.append((_time_of(source, seq), count / per_queue))
+    samples.sort()
+    weights = list(accumulate(weight for _, weight in samples))
+    seconds: set[int] = set()
+    for number in range(1, wanted):
+        position = bisect_left(weights, weights[-1] * number / wanted) if samples else 0
+        if position < len(samples):
+            seconds.add(samples[position][0] // SECOND_NS)
+    cuts = [0, *(second * SECOND_NS for second in sorted(seconds) if second > 0), FOREVER_NS]
+    return [
+        _Slice(number=number, start_ns=start_ns, end_ns=end_ns)
+        for number, (start_ns, end_ns) in enumerate(pairwise(cuts))
+    ]
+
+
+def _time_of(source: Source, seq: int) -> int:
+    """Return the time of a message, or of one near it: it only decides where to cut."""
+    for part in source.parts():
+        with open_reader(part, start="first", verify=False, on_corrupt="skip") as reader:
+            reader.seek(seq)
+            if (message := reader.poll()) is not None:
+                return message.timestamp_ns
+    return 0
+
+
+def _digest_slice(given: Input, out: str | None, part: _Slice) -> Iterator[Batch]:
+    """Merge one range of time, write it if that is wanted, and yield its blocks."""
+    names = sorted(given.sources)
+    digest = StreamDigest(names)
+    merged = _merged(given, names, part)
+
+    def rows() -> Iterator[Batch]:
+        for numbers, batch in merged:
+            digest.add_batch(batch, numbers)
+            named = pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(names, pa.utf8()))
+            arrays = [named.cast(pa.utf8()), *batch.columns]
+            yield pa.record_batch(arrays, names=["source", *COLUMNS])
+
+    if out is None:
+        for numbers, batch in merged:
+            digest.add_batch(batch, numbers)
+    elif (first := next(stream := rows(), None)) is not None:
+        write_parquet(
+            _put_back(first, stream),
+            first.schema,
+            Path(out) / f"part-{part.number:05d}.parquet",
+            rows_total=0,
+            row_group_rows=1 << 18,
+            compression="zstd",
+            progress=None,
+        )
+    blocks = digest.blocks()
+    yield pa.record_batch(
+        {
+            "second": pa.array([block.second for block in blocks], pa.int64()),
+            "messages": pa.array([block.messages for block in blocks], pa.int64()),
+            "digest": pa.array([block.digest for block in blocks], pa.binary()),
+        }
+    )
+
+
+def _put_back(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
+    yield first
+    yield from rest
+
+
+class _Cursor:
+    """One queue in a merge: the rows that were read and not given out yet."""
+
+    def __init__(self, number: int, source: Source, batches: Iterator[Batch]) -> None:
+        self.number = number
+        self._source = source
+        self._batches = batches
+        self.exhausted = False
+        self._rows: Batch | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of it was given out."""
+        return self.exhausted and self._rows is None
+
+    @property
+    def last_ns(self) -> int:
+        """The time up to which all rows are known, but for more of that very time."""
+        return FOREVER_NS if self.exhausted or self._rows is None else int(self._times()[-1])
+
+    def fill(self, horizon_ns: int | None = None) -> None:
+        """Read on, if nothing is there or if it is what holds the merge up."""
+        while not self.exhausted and (self._rows is None or self.last_ns == horizon_ns):
+            more = next(self._batches, None)
+            if more is None:
+                self.exhausted = True
+            else:
+                rows = more if self._rows is None else pa.concat_batches([self._rows, more])
+                self._rows = rows
+                if (np.diff(self._times()) < 0).any():
+                    raise CorruptionError(
+                        f"{self._source.name}: times go back before seq {more.column('seq')[-1]};"
+                        " the quality job counts such messages",
+                        path=self._source.place,
+                    )
+            horizon_ns = None
+
+    def take(self, before_ns: int) -> Batch | None:
+        """Give out the rows before a time."""
+        if self._rows is None:
+            return None
+        count = int(np.searchsorted(self._times(), before_ns, side="left"))
+        taken, rest = self._rows.slice(0, count), self._rows.slice(count)
+        self._rows = rest if rest.num_rows else None
+        return taken if count else None
+
+    def _times(self) -> Column:
+        assert self._rows is not None
+        return self._rows.column("timestamp_ns").to_numpy()
+
+
+def _merged(given: Input, names: list[str], part: _Slice) -> Iterator[tuple[Column, Batch]]:
+    """Yield batches in the order of the stream, each with the numbers of the sources of its rows."""
+    batch_rows = max(256, BATCH_ROWS_TOTAL // len(names))
+    cursors = [
+        _Cursor(number, source, _batches(source, given.options, bounds, batch_rows))
+        for number, name in enumerate(names)
+        for source in [given.sources[name]]
+        for bounds in [_bounds(given, name, part)]
+    ]
+    horizon_ns: int | None = None
+    while True:
+        for cursor in cursors:
+            cursor.fill(horizon_ns)
+        cursors = [cursor for cursor in cursors if not cursor.finished]
+        if not cursors:
+            return
+        horizon_ns = min(cursor.last_ns for cursor in cursors)
+        taken = [
+            (cursor, rows) for cursor in cursors if (rows := cursor.take(horizon_ns)) is not None
+        ]
+        if taken:
+            yield _in_order(taken)
+
+
+def _in_order(taken: list[tuple[_Cursor, Batch]]) -> tuple[Column, Batch]:
+    together = pa.concat_batches([rows for _, rows in taken])
+    numbers = np.repeat(
+        np.array([cursor.number for cursor, _ in taken], np.uint32),
+        [rows.num_rows for _, rows in taken],
+    )
+    if len(taken) == 1:
+        return numbers, together
+    # Stable, so what has one time stays in the order of the sources, and of seq within a source.
+    order = np.argsort(together.column("timestamp_ns").to_numpy(), kind="stable")
+    return numbers[order], together.take(pa.array(order))
+
+
+def _bounds(given: Input, name: str, part: _Slice) -> tuple[int, int]:
+    """Return the seqs of a queue that lie in a range of time."""
+    source, start, end = given.sources[name], given.start[name], given.end[name]
+    if start < end and part.start_ns > 0:
+        start = max(start, source.at_time(part.start_ns))
+    if start < end and part.end_ns < FOREVER_NS:
+        end = min(end, source.at_time(part.end_ns))
+    return start, end
+
+
+def _batches(
+    source: Source, options: ReadOptions, bounds: tuple[int, int], rows: int
+) -> Iterator[Batch]:
+    part = Range(source=source, start=bounds[0], end=bounds[1])
+    return read_range(part, COLUMNS, options, batch_rows=rows)

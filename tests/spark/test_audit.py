@@ -1,0 +1,83 @@
+"""The audit has the digest of a strict fan-in, and its stream the fan-in's order."""
+
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import aiochronicle
+from aiochronicle.digest import StreamDigest
+from aiochronicle.errors import InvalidArgument, QueueNotFound
+from aiochronicle.spark.jobs import audit
+
+from .market import FIRST_NS
+
+NAMES = ("binance", "coinbase", "kraken")
+
+
+def record_venues(root: Path, rng: random.Random) -> None:
+    """Queues of different lengths with many equal times, among and within them."""
+    for name, messages in zip(NAMES, (900, 40, 3000), strict=True):
+        time_ns = FIRST_NS
+        with aiochronicle.open_writer(root / name, segment_size=1 << 20) as writer:
+            for _ in range(messages):
+                time_ns += rng.choice((0, 0, 10**6, rng.randrange(10**8)))
+                writer.append(
+                    rng.randbytes(rng.randrange(30)), type_id=rng.randrange(3), timestamp_ns=time_ns
+                )
+
+
+def strict_order(root: Path) -> list[aiochronicle.Message]:
+    readers = [aiochronicle.open_reader(root / name, start="first") for name in NAMES]
+    with aiochronicle.FanIn(readers, order="strict") as fan_in:
+        messages = list(fan_in)
+    for reader in readers:
+        reader.close()
+    return messages
+
+
+def test_audit_has_the_digest_and_the_order_of_a_strict_fan_in(
+    spark: SparkSession, root: Path, rng: random.Random, tmp_path: Path
+) -> None:
+    record_venues(root, rng)
+    messages = strict_order(root)
+    expected = StreamDigest(NAMES)
+    expected.add(messages)
+    found = audit(spark, str(root), out=str(tmp_path / "stream"), options={"minPartitions": "4"})
+    assert found.messages == len(messages) == 3940
+    assert found.digest == expected.hexdigest()
+    assert found.blocks == tuple(expected.blocks())
+    files = sorted((tmp_path / "stream").glob("*.parquet"))
+    assert len(files) > 1
+    rows = [row for file in files for row in spark.read.parquet(str(file)).collect()]
+    assert [(row.timestamp_ns, row.source, row.seq, bytes(row.payload)) for row in rows] == [
+        (m.timestamp_ns, m.source, m.seq, m.payload) for m in messages
+    ]
+
+
+def test_audit_of_a_part_of_the_time(spark: SparkSession, root: Path, rng: random.Random) -> None:
+    record_venues(root, rng)
+    start_ns, end_ns = FIRST_NS + 5 * 10**9, FIRST_NS + 20 * 10**9 + 12345
+    expected = StreamDigest(NAMES)
+    expected.add(m for m in strict_order(root) if start_ns <= m.timestamp_ns < end_ns)
+    options = {"startingTimestamp": str(start_ns), "endingTimestamp": str(end_ns)}
+    assert audit(spark, str(root), options=options).digest == expected.hexdigest()
+
+
+def test_audit_says_what_is_wrong(
+    spark: SparkSession, root: Path, rng: random.Random, tmp_path: Path
+) -> None:
+    with pytest.raises(QueueNotFound, match="there is no queue"):
+        audit(spark, str(root))
+    record_venues(root, rng)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(InvalidArgument, match="something is there already"):
+        audit(spark, str(root), out=str(tmp_path / "taken"))
+    with (root / "kraken" / "000000000.q").open("r+b") as segment:
+        segment.seek(64 * 100)
+        segment.write(b"\xff" * 64)
+    with pytest.raises(PySparkException, match=r"kraken/000000000.q at offset \d+: "):
+        audit(spark, str(root))
