@@ -1,0 +1,73 @@
+"""Each trade has the quote that a plain search over all quotes finds."""
+
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from aiochronicle.errors import UnknownType
+from aiochronicle.spark.jobs import asof
+
+from .market import Quote, Recorded, quotes_of, record, trades_of
+
+
+def in_force(trade: Recorded, symbol: str, quotes: list[tuple[Recorded, Quote]]) -> Recorded | None:
+    """Return the last quote of the symbol before the trade."""
+
+    def order(message: Recorded, side: int) -> tuple[int, int, int, str]:
+        return (message.timestamp_ns, message.seq, side, message.source)
+
+    before = [
+        (order(quote, 0), quote)
+        for quote, content in quotes
+        if content.symbol == symbol and order(quote, 0) < order(trade, 1)
+    ]
+    return max(before, key=lambda found: found[0])[1] if before else None
+
+
+def test_every_trade_has_the_quote_in_force(
+    spark: SparkSession, root: Path, rng: random.Random
+) -> None:
+    """Times are equal so often that the order of seqs, and of trades and quotes, matters."""
+    messages = record(root / "a", rng, 400, step_ns_max=3) + record(
+        root / "b", rng, 300, step_ns_max=3
+    )
+    rows = asof(spark, str(root), options={"minPartitions": "3"}).collect()
+    found = {
+        (row.source, row.seq): (
+            row.symbol,
+            row.price,
+            row.quote_source,
+            row.quote_seq,
+            row.quote_bid,
+        )
+        for row in rows
+    }
+    quotes = quotes_of(messages)
+    expected = {}
+    for trade, content in trades_of(messages):
+        quote = in_force(trade, content.symbol, quotes)
+        bid = quote.content.bid if quote and isinstance(quote.content, Quote) else None
+        place = (quote.source, quote.seq) if quote else (None, None)
+        expected[trade.source, trade.seq] = (content.symbol, content.price, *place, bid)
+    assert found == expected
+    assert len(rows) == len(expected)
+
+
+def test_quotes_may_lie_elsewhere(spark: SparkSession, root: Path, rng: random.Random) -> None:
+    trades = record(root / "trades", rng, 20, quotes=0.0)
+    quotes = record(root / "quotes", rng, 20, quotes=1.0, encoding="msgpack")
+    frame = asof(spark, str(root / "trades"), quotes_root=str(root / "quotes"))
+    expected = {
+        trade.seq: quote.seq if quote else None
+        for trade, content in trades_of(trades)
+        for quote in [in_force(trade, content.symbol, quotes_of(quotes))]
+    }
+    assert {row.seq: row.quote_seq for row in frame.collect()} == expected
+
+
+def test_unknown_types_are_told(spark: SparkSession, root: Path, rng: random.Random) -> None:
+    record(root / "a", rng, 5)
+    with pytest.raises(UnknownType, match="no queue has a type 'bid'; there are Quote, Trade"):
+        asof(spark, str(root), quotes="bid")
