@@ -1,9 +1,12 @@
 """``python -m aiochronicle.spark JOB …``: the jobs as commands."""
 
 import argparse
+import contextlib
+import io
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from aiochronicle.errors import ChronicleError, InvalidArgument
-from aiochronicle.spark.jobs import bars
-from aiochronicle.spark.jobs.inputs import find_input
+from aiochronicle.spark.jobs import archive, asof, audit, bars, plot_quality, quality
+from aiochronicle.spark.jobs.archive import READER, archive_plan
+from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.progress import Progress
 from aiochronicle.spark.session import session
 
@@ -56,7 +60,11 @@ def _parser() -> argparse.ArgumentParser:
         description="Jobs over recorded queues, on Spark: this machine's processors, or a cluster.",
     )
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
+    _add_archive(jobs)
     _add_bars(jobs)
+    _add_asof(jobs)
+    _add_audit(jobs)
+    _add_quality(jobs)
     return parser
 
 
@@ -119,33 +127,180 @@ def _check_out(given: Arguments) -> None:
         raise InvalidArgument("something is there; --overwrite replaces it", path=given.out)
 
 
-def _start(given: Arguments) -> SparkSession:
+@contextmanager
+def _spark(given: Arguments) -> Generator[SparkSession]:
+    """Give a session, show how far it is, and stop it."""
     print(f"{given.job}: starting Spark", file=sys.stderr)
     # What fails is told once, by us.
-    return session(
-        f"aiochronicle {given.job}", master=given.master, config={"spark.log.level": "OFF"}
-    )
+    quiet = {"spark.log.level": "OFF"}
+    spark = session(f"aiochronicle {given.job}", master=given.master, config=quiet)
+    try:
+        with Progress(spark, given.job):
+            yield spark
+    finally:
+        spark.stop()
 
 
 def _run_frame(given: Arguments, make: Callable[[SparkSession], DataFrame]) -> None:
     """Make the frame of a job, and write or show it."""
-    spark = _start(given)
-    try:
-        with Progress(spark, given.job):
-            frame = make(spark)
-            shown = ROWS_SHOWN if given.out is None else 0
-            shown = shown if given.show is None else given.show
-            if given.out is not None:
-                mode = "overwrite" if given.overwrite else "errorifexists"
-                frame.coalesce(1).write.mode(mode).parquet(given.out)
-                frame = spark.read.parquet(given.out)
-            rows = frame.limit(shown).collect() if shown else []
+    shown = ROWS_SHOWN if given.out is None else 0
+    shown = shown if given.show is None else given.show
+    with _spark(given) as spark:
+        frame = make(spark)
         if given.out is not None:
-            print(f"{given.job}: {frame.count():,} rows in {given.out}")
-        if rows:
-            spark.createDataFrame(rows, frame.schema).show(shown, truncate=False)
-    finally:
-        spark.stop()
+            mode = "overwrite" if given.overwrite else "errorifexists"
+            frame.coalesce(1).write.mode(mode).parquet(given.out)
+            frame = spark.read.parquet(given.out)
+        written = 0 if given.out is None else frame.count()
+        table = _table(frame, shown) if shown else ""
+    if given.out is not None:
+        print(f"{given.job}: {written:,} rows in {given.out}")
+    if table:
+        print(table)
+
+
+def _table(frame: DataFrame, rows: int) -> str:
+    """Return the first rows as text."""
+    buffer = io.StringIO()
+    with contextlib.redirect_stdout(buffer):
+        frame.show(rows, truncate=False)
+    return buffer.getvalue().rstrip()
+
+
+def _describe(found: Input, what: str) -> None:
+    """Say what a job would read and do."""
+    print(*found.describe(), sep="\n")
+    print(f"{what}, in {len(found.parts())} tasks")
+
+
+def _add_archive(jobs: Any) -> None:
+    parser = _add_job(
+        jobs, "archive", _archive, "queues into Parquet files by date and queue, verified"
+    )
+    _add_reading(parser)
+    parser.add_argument("--out", metavar="DIR", required=True, help="the archive; made if missing")
+    name = parser.add_mutually_exclusive_group()
+    name.add_argument(
+        "--reader",
+        default=READER,
+        metavar="NAME",
+        help=f"reader whose position tells retention how far the archive is (default: {READER})",
+    )
+    name.add_argument(
+        "--no-reader",
+        dest="reader",
+        action="store_const",
+        const=None,
+        help="leave no position: for queues that may only be read",
+    )
+
+
+def _archive(given: Arguments) -> None:
+    found, _ = archive_plan(given.root, given.out, _reading(given))
+    if given.dry_run:
+        _describe(found, f"would archive them in {given.out}")
+        return
+    with _spark(given) as spark:
+        done = archive(spark, given.root, given.out, reader=given.reader, options=_reading(given))
+    for queue in done:
+        print(
+            f"{queue.source}: {queue.rows:,} messages verified in {queue.files} files of"
+            f" {queue.bytes:,} bytes; archived up to seq {queue.next_seq}"
+        )
+
+
+def _add_asof(jobs: Any) -> None:
+    parser = _add_job(jobs, "asof", _asof, "each trade with the quote that was in force")
+    _add_reading(parser)
+    parser.add_argument("--quotes-root", metavar="DIR", help="where the quotes are, if elsewhere")
+    parser.add_argument("--trades", default="trade", metavar="TYPE", help="(default: trade)")
+    parser.add_argument("--quotes", default="quote", metavar="TYPE", help="(default: quote)")
+    parser.add_argument("--by", default="symbol", metavar="FIELD", help="(default: symbol)")
+    _add_out(parser, "the trades")
+
+
+def _asof(given: Arguments) -> None:
+    _check_out(given)
+    found = find_input(given.root, _reading(given), type_name=given.trades, fields=[given.by])
+    if given.dry_run:
+        _describe(found, f"would look up the quotes for {given.out or 'the terminal'}")
+        return
+    _run_frame(
+        given,
+        lambda spark: asof(
+            spark,
+            given.root,
+            quotes_root=given.quotes_root,
+            trades=given.trades,
+            quotes=given.quotes,
+            by=given.by,
+            options=_reading(given),
+        ).orderBy("timestamp_ns", "source", "seq"),
+    )
+
+
+def _add_audit(jobs: Any) -> None:
+    parser = _add_job(
+        jobs, "audit", _audit, "all queues as one ordered stream, and the digest of it"
+    )
+    _add_reading(parser)
+    parser.add_argument("--out", metavar="DIR", help="write the stream there, as Parquet")
+    parser.add_argument("--expect", metavar="DIGEST", help="fail if the digest is another one")
+
+
+def _audit(given: Arguments) -> None:
+    found = find_input(given.root, _reading(given))
+    if given.dry_run:
+        _describe(found, "would merge them")
+        return
+    with _spark(given) as spark:
+        done = audit(spark, given.root, out=given.out, options=_reading(given))
+    print(f"{done.messages:,} messages of {len(done.sources)} queues")
+    print(done.digest)
+    if given.expect is not None and given.expect != done.digest:
+        raise ChronicleError(f"the digest is not {given.expect}")
+
+
+def _add_quality(jobs: Any) -> None:
+    parser = _add_job(
+        jobs, "quality", _quality, "gaps, duplicates, disorder and delays, by queue and day"
+    )
+    _add_reading(parser)
+    parser.add_argument("--messages", metavar="TYPE", help="look at messages of this type only")
+    parser.add_argument("--number", metavar="FIELD", help="the venue's number (default: seq)")
+    parser.add_argument("--by", metavar="FIELD", help="… which is counted per value of this field")
+    parser.add_argument("--time", metavar="FIELD", help="the venue's time, in nanoseconds")
+    parser.add_argument(
+        "--late", default="1s", metavar="DURATION", help="delay from which on it is late"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="also draw it, as PNG")
+    _add_out(parser, "the table")
+
+
+def _quality(given: Arguments) -> None:
+    _check_out(given)
+    fields = [name for name in (given.number, given.time, given.by) if name is not None]
+    found = find_input(given.root, _reading(given), type_name=given.messages, fields=fields)
+    if given.dry_run:
+        _describe(found, "would look at them twice")
+        return
+
+    def make(spark: SparkSession) -> DataFrame:
+        frame = quality(
+            spark,
+            given.root,
+            messages=given.messages,
+            number=given.number,
+            time=given.time,
+            by=given.by,
+            late=given.late,
+            options=_reading(given),
+        ).cache()
+        if given.plot is not None:
+            plot_quality(frame.collect(), given.plot)
+        return frame
+
+    _run_frame(given, make)
 
 
 def _add_bars(jobs: Any) -> None:
@@ -176,8 +331,7 @@ def _bars(given: Arguments) -> None:
     fields = [given.price, given.size, *([given.by] if given.by else [])]
     found = find_input(given.root, _reading(given), type_name=given.trades, fields=fields)
     if given.dry_run:
-        print(*found.describe(), sep="\n")
-        print(f"would make bars in {len(found.parts())} tasks, for {given.out or 'the terminal'}")
+        _describe(found, f"would make bars for {given.out or 'the terminal'}")
         return
     _run_frame(
         given,

@@ -12,6 +12,10 @@ replay     Parquet files back into queues
 The commands are ``python -m aiochronicle.spark JOB --help``.
 """
 
+from aiochronicle.spark.jobs.archive import Archived, archive
+from aiochronicle.spark.jobs.asof import asof
+from aiochronicle.spark.jobs.audit import Audit, audit
 from aiochronicle.spark.jobs.bars import bars
+from aiochronicle.spark.jobs.quality import plot_quality, quality
 
-__all__ = ["bars"]
+__all__ = ["Archived", "Audit", "archive", "asof", "audit", "bars", "plot_quality", "quality"]

@@ -1,0 +1,359 @@
+"""How good recorded data is: gaps, duplicates, disorder and delays, by queue and day.
+
+Numbers are the queue's own seqs, or a field in which the venue numbers its messages. Times are those
+of the queue, or a field with the time of the venue, in nanoseconds; the delay is the difference.
+
+A task reduces its range to runs of consecutive numbers, a histogram of delays and a few sums; per
+queue these are put together, so that nothing depends on how the queues were cut. What counts as out
+of order is known only with the newest time of everything before a range: a first pass finds that.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from aiochronicle.errors import InvalidArgument
+from aiochronicle.histogram import Histogram, buckets_of
+from aiochronicle.spark.arrow import Batch, pa, pc
+from aiochronicle.spark.jobs.bars import nanoseconds
+from aiochronicle.spark.jobs.inputs import find_input
+from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.plan import Range
+from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.tasks import over_parts
+from aiochronicle.spark.typed import TypedDecoder, find_type
+
+__all__ = ["plot_quality", "quality"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+DAY_NS = 86_400 * 10**9
+PERCENTILES = {"delay_p50_ns": 50.0, "delay_p99_ns": 99.0, "delay_p999_ns": 99.9}
+
+_NEWEST = "part long, newest_ns long"
+_PARTIALS = (
+    "source string, day long, first_seq long, messages long, first_ns long, last_ns long,"
+    " silence_ns long, out_of_order long, late long, delay_min_ns long, delay_max_ns long,"
+    " buckets array<long>, counts array<long>, duplicates long,"
+    " run_keys array<string>, run_starts array<long>, run_ends array<long>"
+)
+_QUALITY = (
+    "source string, date date, messages long, first_ns long, last_ns long, silence_ns long,"
+    " gaps long, missing long, duplicates long, out_of_order long, late long,"
+    " delay_min_ns long, delay_p50_ns long, delay_p99_ns long, delay_p999_ns long,"
+    " delay_max_ns long"
+)
+
+
+class _Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """Which fields mean what; what a task has to know."""
+
+    type_name: str | None
+    number: str | None
+    time: str | None
+    by: str | None
+    late_ns: int
+
+    @property
+    def fields(self) -> list[str]:
+        return [name for name in (self.number, self.time, self.by) if name is not None]
+
+
+def quality(
+    spark: SparkSession,
+    root: str,
+    *,
+    messages: str | None = None,
+    number: str | None = None,
+    time: str | None = None,
+    by: str | None = None,
+    late: str = "1s",
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return one row per queue and day (UTC) with what is remarkable about its messages.
+
+    ``messages`` names a type of schema.json; ``number``, ``time`` and ``by`` fields of it: the venue's
+    number, counted per value of ``by``, and its time in nanoseconds since 1970. Without them, all
+    messages are looked at by seq and by the time they were recorded, and there are no delays.
+
+    ``gaps`` and ``missing`` are how many times numbers were left out, and how many; they are told of
+    the day on which numbers go on. ``duplicates`` are numbers that were there already,
+    ``out_of_order`` messages older than one before them, ``late`` those with a delay above ``late``,
+    ``silence_ns`` the longest time without a message. Percentiles of the delay are exact to 3 %.
+
+    >>> quality(spark, "bus/md", messages="trade", time="venue_ns").show()  # doctest: +SKIP
+    """
+    rule = _Rule(type_name=messages, number=number, time=time, by=by, late_ns=nanoseconds(late))
+    if rule.fields and messages is None:
+        raise InvalidArgument(f"{rule.fields[0]!r} is a field of which type? Give messages")
+    found = find_input(root, options, type_name=messages, fields=rule.fields)
+    parts = found.parts()
+    newest = _newest_before(spark, parts, rule, found.options)
+    work = list(zip(parts, newest, strict=True))
+    partials = over_parts(spark, work, partial(_reduce, rule, found.options), _PARTIALS)
+    by_source: Any = partials.groupBy("source")
+    merged: DataFrame = by_source.applyInArrow(_merge, _QUALITY)
+    return merged.orderBy("source", "date")
+
+
+class _Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages as arrays: what is looked at, in the order of the queue."""
+
+    seq: Array
+    timestamp_ns: Array
+    number: Array
+    time_ns: Array
+    keys: Array
+    names: list[str]
+
+
+def _rows(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Rows]:
+    decoder = None
+    if rule.type_name is not None:
+        entry = find_type(part.source, rule.type_name)
+        if entry is None:  # it was there when the job began
+            raise InvalidArgument(f"{part.source.name} has lost its type {rule.type_name!r}")
+        wanted = dict.fromkeys(rule.fields, pa.int64())
+        if rule.by is not None:
+            wanted[rule.by] = pa.utf8()
+        decoder = TypedDecoder(entry, wanted, permissive=False)
+    columns = ["seq", "timestamp_ns", *(["type_id", "payload"] if decoder else [])]
+    for batch in read_range(part, columns, options):
+        rows = batch
+        fields: dict[str, Any] = {}
+        if decoder is not None:
+            rows = batch.filter(
+                pc.equal(batch.column("type_id"), pa.scalar(decoder.type_id, pa.int32()))
+            )
+            payloads, seqs = rows.column("payload"), rows.column("seq")
+            fields, _ = decoder.decode(payloads, seqs, part.source.place)
+        if rows.num_rows:
+            yield _look(rows, fields, rule)
+
+
+def _look(rows: Batch, fields: Mapping[str, Any], rule: _Rule) -> _Rows:
+    seq, times_ns = rows.column("seq").to_numpy(), rows.column("timestamp_ns").to_numpy()
+    keys, names = np.zeros(len(seq), np.int64), [""]
+    if rule.by is not None:
+        encoded = fields[rule.by].dictionary_encode()
+        keys, names = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+    return _Rows(
+        seq=seq,
+        timestamp_ns=times_ns,
+        number=seq if rule.number is None else fields[rule.number].to_numpy(),
+        time_ns=times_ns if rule.time is None else fields[rule.time].to_numpy(),
+        keys=keys,
+        names=names,
+    )
+
+
+def _newest_before(
+    spark: SparkSession, parts: Sequence[Range], rule: _Rule, options: ReadOptions
+) -> list[int]:
+    """Return for each part the newest time in the parts of its queue before it."""
+    find = partial(_newest, rule, options)
+    rows = over_parts(spark, list(enumerate(parts)), find, _NEWEST).collect()
+    found = {row.part: row.newest_ns for row in rows}
+    newest: list[int] = []
+    running: dict[str, int] = {}
+    for number, part in enumerate(parts):  # in the order of the queue
+        source = part.source.name
+        newest.append(running.get(source, 0))
+        running[source] = max(newest[-1], found.get(number, 0))
+    return newest
+
+
+def _newest(rule: _Rule, options: ReadOptions, numbered: tuple[int, Range]) -> Iterator[Batch]:
+    number, part = numbered
+    newest = max((int(rows.time_ns.max()) for rows in _rows(part, rule, options)), default=0)
+    yield pa.record_batch({"part": [number], "newest_ns": [newest]})
+
+
+def _reduce(rule: _Rule, options: ReadOptions, work: tuple[Range, int]) -> Iterator[Batch]:
+    """Yield a row for each batch and day."""
+    part, newest_ns = work
+    for rows in _rows(part, rule, options):
+        # The newest time up to, but not including, each message.
+        before_ns = np.maximum.accumulate(np.concatenate(([newest_ns], rows.time_ns)))
+        newest_ns = int(before_ns[-1])
+        disordered = rows.time_ns < before_ns[:-1]
+        days = rows.timestamp_ns // DAY_NS
+        reduced = [
+            _reduced_day(rows, np.flatnonzero(days == day), int(day), disordered, rule)
+            for day in np.unique(days)
+        ]
+        named = [{"source": part.source.name, **row} for row in reduced]
+        yield pa.RecordBatch.from_pylist(named, schema=_ARROW_PARTIALS)
+
+
+_ARROW_PARTIALS = pa.schema(
+    [
+        ("source", pa.utf8()),
+        *((name, pa.int64()) for name in ("day", "first_seq", "messages", "first_ns", "last_ns")),
+        *((name, pa.int64()) for name in ("silence_ns", "out_of_order", "late")),
+        *((name, pa.int64()) for name in ("delay_min_ns", "delay_max_ns")),
+        *((name, pa.list_(pa.int64())) for name in ("buckets", "counts")),
+        ("duplicates", pa.int64()),
+        ("run_keys", pa.list_(pa.utf8())),
+        *((name, pa.list_(pa.int64())) for name in ("run_starts", "run_ends")),
+    ]
+)
+
+
+def _reduced_day(
+    rows: _Rows, here: Array, day: int, disordered: Array, rule: _Rule
+) -> dict[str, Any]:
+    times_ns = rows.timestamp_ns[here]
+    keys, numbers = rows.keys[here], rows.number[here]
+    order = np.lexsort((numbers, keys))
+    keys, numbers = keys[order], numbers[order]
+    steps, same_key = np.diff(numbers), np.diff(keys) == 0
+    repeated = same_key & (steps == 0)
+    starts = np.concatenate(([True], ~(same_key & (steps <= 1))))
+    firsts = np.flatnonzero(starts)
+    lasts = np.append(firsts[1:], len(numbers)) - 1
+    reduced: dict[str, Any] = {
+        "day": day,
+        "first_seq": int(rows.seq[here[0]]),
+        "messages": len(here),
+        "first_ns": int(times_ns[0]),
+        "last_ns": int(times_ns[-1]),
+        "silence_ns": int(np.diff(times_ns).max(initial=0)),
+        "out_of_order": int(disordered[here].sum()),
+        "late": 0,
+        "duplicates": int(repeated.sum()),
+        "run_keys": [rows.names[int(key)] for key in keys[firsts]],
+        "run_starts": numbers[firsts].tolist(),
+        "run_ends": (numbers[lasts] + 1).tolist(),
+    }
+    if rule.time is not None:
+        delays = times_ns - rows.time_ns[here]
+        buckets, counts = np.unique(buckets_of(np.maximum(delays, 0)), return_counts=True)
+        reduced |= {
+            "late": int((delays > rule.late_ns).sum()),
+            "delay_min_ns": int(delays.min()),
+            "delay_max_ns": int(delays.max()),
+            "buckets": buckets.tolist(),
+            "counts": counts.tolist(),
+        }
+    return reduced
+
+
+def _merge(partials: Any) -> Any:
+    """Put the rows of one queue together, day by day."""
+    rows: list[dict[str, Any]] = sorted(partials.to_pylist(), key=lambda row: row["first_seq"])
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before is not None:
+            row["silence_ns"] = max(row["silence_ns"], row["first_ns"] - before["last_ns"])
+    gaps, missing, duplicates = _sweep(rows)
+    rows.sort(key=lambda row: row["day"])  # stable: still by seq within a day
+    merged = [
+        {
+            "source": rows[0]["source"],
+            "date": np.datetime64(day, "D").item(),
+            "gaps": gaps[day],
+            "missing": missing[day],
+            "duplicates": duplicates[day],
+            **_merged_day(list(same_day)),
+        }
+        for day, same_day in groupby(rows, lambda row: row["day"])
+    ]
+    return pa.Table.from_pylist(merged, schema=_ARROW_QUALITY)
+
+
+_ARROW_QUALITY = pa.schema(
+    [
+        ("source", pa.utf8()),
+        ("date", pa.date32()),
+        *((part.split()[0], pa.int64()) for part in _QUALITY.split(", ")[2:]),
+    ]
+)
+
+
+def _merged_day(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    delays = Histogram()
+    for row in rows:
+        delays.merge(dict(zip(row["buckets"] or (), row["counts"] or (), strict=True)))
+    least = [row["delay_min_ns"] for row in rows if row["delay_min_ns"] is not None]
+    most = [row["delay_max_ns"] for row in rows if row["delay_max_ns"] is not None]
+    return {
+        **{name: sum(row[name] for row in rows) for name in ("messages", "out_of_order", "late")},
+        "first_ns": min(row["first_ns"] for row in rows),
+        "last_ns": max(row["last_ns"] for row in rows),
+        "silence_ns": max(row["silence_ns"] for row in rows),
+        "delay_min_ns": min(least, default=None),
+        "delay_max_ns": max(most, default=None),
+        **{name: delays.percentile(percent) for name, percent in PERCENTILES.items()},
+    }
+
+
+def _sweep(rows: list[dict[str, Any]]) -> tuple[Counter[int], Counter[int], Counter[int]]:
+    """Find what is missing between all runs of numbers, and what is there more than once, by day."""
+    gaps, missing, duplicates = Counter[int](), Counter[int](), Counter[int]()
+    runs: dict[str, list[tuple[int, int, int]]] = {}
+    for row in rows:
+        duplicates[row["day"]] += row["duplicates"]
+        for key, start, end in zip(
+            row["run_keys"], row["run_starts"], row["run_ends"], strict=True
+        ):
+            runs.setdefault(key, []).append((start, end, row["day"]))
+    for of_key in runs.values():
+        of_key.sort()
+        covered_to = of_key[0][0]
+        for start, end, day in of_key:
+            if start > covered_to:
+                gaps[day] += 1
+                missing[day] += start - covered_to
+            duplicates[day] += max(0, min(end, covered_to) - start)
+            covered_to = max(covered_to, end)
+    return gaps, missing, duplicates
+
+
+def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
+    """Draw the rows of ``quality`` as a PNG: volume, trouble and delays of each queue and day."""
+    from matplotlib.figure import Figure
+
+    labels = [f"{row.source}\n{row.date:%d %b}" for row in rows]
+    places = list(range(len(rows)))
+    figure: Any = Figure(figsize=(max(7.0, 1.1 * len(rows)), 9.0), layout="constrained")
+    volume, trouble, delays = figure.subplots(3, 1, sharex=True)
+    volume.bar(places, [row.messages for row in rows], color="#4477aa")
+    volume.set_title("messages")
+    kinds = {
+        "missing": "#ee6677",
+        "duplicates": "#ccbb44",
+        "out_of_order": "#aa3377",
+        "late": "#66ccee",
+    }
+    width = 0.8 / len(kinds)
+    for number, (kind, colour) in enumerate(kinds.items()):
+        at = [place + (number - 1.5) * width for place in places]
+        trouble.bar(
+            at, [row[kind] for row in rows], width, color=colour, label=kind.replace("_", " ")
+        )
+    trouble.set_title("trouble (messages)")
+    trouble.set_yscale("symlog", linthresh=1)
+    trouble.legend(ncols=len(kinds), fontsize="small", frameon=False)
+    for name, marker in zip([*PERCENTILES, "delay_max_ns"], "o^sx", strict=True):
+        label = name.removeprefix("delay_").removesuffix("_ns").replace("p999", "p99.9")
+        values = [None if row[name] is None else max(row[name], 1) / 1e3 for row in rows]
+        if any(value is not None for value in values):
+            delays.plot(places, values, marker, label=label)
+            delays.set_yscale("log")
+    delays.set_title("delay from the venue's time to the queue's (µs)")
+    if delays.lines:
+        delays.legend(ncols=4, fontsize="small", frameon=False)
+    else:
+        delays.text(0.5, 0.5, "no venue time was named", ha="center", transform=delays.transAxes)
+    delays.set_xticks(places, labels, fontsize="small")
+    for axes in (volume, trouble, delays):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.3)
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,125 @@
+"""Quality is counted as a plain loop over the messages counts it."""
+
+import random
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+import aiochronicle
+from aiochronicle.errors import InvalidArgument
+from aiochronicle.histogram import Histogram
+from aiochronicle.spark.jobs import plot_quality, quality
+
+MIDNIGHT_NS = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp()) * 10**9
+LATE_NS = 50_000_000
+
+
+class Tick(msgspec.Struct, frozen=True):
+    symbol: str
+    number: int
+    venue_ns: int
+
+
+Sent = tuple[int, Tick]  # when it was recorded, and what
+
+
+def feed(rng: random.Random, messages: int) -> list[Sent]:
+    """A feed that leaves numbers out, repeats and delays messages, over two days."""
+    numbers: dict[str, int] = defaultdict(int)
+    sent: list[Sent] = []
+    now_ns = MIDNIGHT_NS - messages * 10**6 // 2
+    for _ in range(messages):
+        now_ns += rng.randrange(2 * 10**6)
+        symbol = rng.choice(("ALFA", "ECHO"))
+        numbers[symbol] += rng.choice((1,) * 20 + (2, 9))
+        number = numbers[symbol] - rng.choice((0,) * 20 + (1, 5))
+        delay_ns = rng.choice((rng.randrange(10**5), rng.randrange(10**8), -5))
+        sent.append((now_ns, Tick(symbol, number, now_ns - delay_ns)))
+    return sent
+
+
+def expected_day(sent: list[Sent], day: str) -> dict[str, object]:
+    """Count one day of a feed, all of which is needed to know what came before."""
+    newest_ns, last_ns = 0, None
+    counts = dict.fromkeys(("messages", "out_of_order", "late", "silence_ns"), 0)
+    delays = Histogram()
+    for time_ns, tick in sent:
+        here = str(datetime.fromtimestamp(time_ns // 10**9, UTC).date()) == day
+        if here:
+            counts["messages"] += 1
+            counts["out_of_order"] += tick.venue_ns < newest_ns
+            counts["late"] += time_ns - tick.venue_ns > LATE_NS
+            delays.add(time_ns - tick.venue_ns)
+            if last_ns is not None:
+                counts["silence_ns"] = max(counts["silence_ns"], time_ns - last_ns)
+        newest_ns, last_ns = max(newest_ns, tick.venue_ns), time_ns
+    return {
+        **counts,
+        "delay_p50_ns": delays.percentile(50),
+        "delay_p999_ns": delays.percentile(99.9),
+    }
+
+
+def missing_numbers(sent: list[Sent]) -> tuple[int, int]:
+    """Return how many numbers are missing, and how many messages are one too many."""
+    seen: dict[str, list[int]] = defaultdict(list)
+    for _, tick in sent:
+        seen[tick.symbol].append(tick.number)
+    missing = sum(max(n) - min(n) + 1 - len(set(n)) for n in seen.values())
+    return missing, sum(len(n) - len(set(n)) for n in seen.values())
+
+
+def test_quality_of_a_bad_feed(
+    spark: SparkSession, root: Path, rng: random.Random, tmp_path: Path
+) -> None:
+    feeds = {"binance": feed(rng, 3000), "kraken": feed(rng, 200)}
+    for name, sent in feeds.items():
+        with aiochronicle.open_writer(root / name, codec=Tick, segment_size=1 << 20) as writer:
+            for time_ns, tick in sent:
+                writer.send(tick, timestamp_ns=time_ns)
+    frame = quality(
+        spark,
+        str(root),
+        messages="tick",
+        number="number",
+        time="venue_ns",
+        by="symbol",
+        late="50ms",
+        options={"minPartitions": "4"},
+    )
+    rows = frame.collect()
+    assert [(row.source, str(row.date)) for row in rows] == [
+        (name, day) for name in feeds for day in ("2026-03-01", "2026-03-02")
+    ]
+    for row in rows:
+        expected = expected_day(feeds[row.source], str(row.date))
+        assert {name: row[name] for name in expected} == expected
+    for name, sent in feeds.items():
+        of_feed = [row for row in rows if row.source == name]
+        found = (sum(row.missing for row in of_feed), sum(row.duplicates for row in of_feed))
+        assert found == missing_numbers(sent)
+        assert min(row.delay_min_ns for row in of_feed) == -5
+    plot_quality(rows, tmp_path / "quality.png")
+    assert (tmp_path / "quality.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_quality_of_messages_without_a_type(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    with aiochronicle.open_writer(root / "a", segment_size=1 << 20) as writer:
+        for number in range(100):
+            writer.append(b"x" * 8, timestamp_ns=MIDNIGHT_NS + number * 10**9)
+    with (root / "a" / "000000000.q").open("r+b") as segment:
+        segment.seek(64 + 128 * 40)
+        segment.write(b"\xff" * 64)
+    (row,) = quality(spark, str(root), options={"on_corrupt": "skip"}).collect()
+    assert (row.messages, row.gaps, row.missing) == (99, 1, 1)
+    assert (row.duplicates, row.out_of_order, row.late, row.delay_p50_ns) == (0, 0, 0, None)
+    assert row.silence_ns == 2 * 10**9
+    plot_quality([row], tmp_path / "quality.png")
+    with pytest.raises(InvalidArgument, match="a field of which type"):
+        quality(spark, str(root), number="number")
