@@ -291,6 +291,7 @@ class Bus(Closing):
         N         as "after", but only once N messages or more have been handed over since
         "manual"  when you call ``commit``
 
+        A crash here is the death of the process; a power cut may bring back an older position.
         With ``peek`` neither position moves: the next call gives the same messages again.
         """
         every = _commit_every(commit)

@@ -37,7 +37,7 @@ async def trade(bus: Bus) -> None:
 
 
 def send(bus: Bus) -> int:
-    """A gateway that must never send an order twice: committed before it is handed over."""
+    """A gateway that, when killed, must not send an order again: committed before handing over."""
     sent = 0
     while batch := bus.read_batch("orders", "gateway", max_messages=50, commit="before"):
         sent += len(batch)
