@@ -84,8 +84,8 @@ int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int pat
     return AC_OK;
 }
 
-int ac_control_create(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
-                      ac_error_t *err) {
+/* What every new block has in common. */
+static ac_control_t fresh(uint64_t segment_size) {
     ac_control_t control;
     memset(&control, 0, sizeof control);
     control.magic = AC_CONTROL_MAGIC;
@@ -93,11 +93,39 @@ int ac_control_create(const ac_directory_t *dir, int dir_fd, uint64_t segment_si
     control.init_state = AC_CONTROL_READY;
     control.segment_size = segment_size;
     control.write_offset = 64;
+    return control;
+}
+
+int ac_control_create(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
+                      ac_error_t *err) {
+    ac_control_t control = fresh(segment_size);
     while (control.queue_id == 0) {
         int rc = ac_os_random(&control.queue_id, sizeof control.queue_id);
         if (rc < 0) return ac_fail_os(err, rc, dir->path, "cannot get random bytes");
     }
     return ac_file_publish_new(dir, dir_fd, "control.meta", &control, sizeof control, err);
+}
+
+int ac_control_copy(const ac_control_t *original, const ac_directory_t *dir, int dir_fd,
+                    uint32_t segment, uint64_t next_seq, uint64_t last_timestamp_ns,
+                    ac_error_t *err) {
+    ac_map_t *there;
+    ac_control_t control = fresh(ac_load_relaxed_u64(&original->segment_size));
+    control.queue_id = ac_load_relaxed_u64(&original->queue_id);
+    control.current_segment = segment;
+    control.next_seq = next_seq;
+    control.last_timestamp_ns = last_timestamp_ns;
+    int rc = ac_control_open(dir, dir_fd, 0, 1, &there, err);
+    if (rc == AC_OK) {
+        uint64_t owner = ac_load_relaxed_u64(&ac_control_of(there)->queue_id);
+        ac_map_release(there);
+        if (owner != control.queue_id)
+            return ac_fail(err, AC_E_NOT_A_QUEUE, EEXIST, dir->path, 0,
+                           "belongs to another queue; give each queue an archive of its own");
+    } else if (rc != AC_E_NOT_FOUND) {
+        return rc;
+    }
+    return ac_file_publish(dir, dir_fd, "control.meta", &control, sizeof control, err);
 }
 
 void ac_control_set_position(ac_control_t *control, uint32_t segment, uint64_t offset) {

@@ -85,6 +85,12 @@ int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int pat
 int ac_control_create(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
                       ac_error_t *err);
 
+/* Publishes the control block of a directory that holds segments of the same queue up to `segment`, for
+ * readers of that directory; nobody writes there. AC_E_NOT_A_QUEUE if it belongs to another queue. */
+int ac_control_copy(const ac_control_t *original, const ac_directory_t *dir, int dir_fd,
+                    uint32_t segment, uint64_t next_seq, uint64_t last_timestamp_ns,
+                    ac_error_t *err);
+
 int ac_segment_size_valid(uint64_t size);
 
 static inline ac_control_t *ac_control_of(const ac_map_t *map) {

@@ -138,14 +138,33 @@ static int move_file(int from_dir, const char *name, int to_dir, unsigned mode) 
     return rc;
 }
 
+/* Each day of an archive can be read like a queue: it gets a control block before its first segment. */
+static int describe_day(const ac_directory_t *dir, int dir_fd, const char *archive, int day_fd,
+                        uint32_t id, const ac_index_t *index, ac_error_t *err) {
+    ac_map_t *map;
+    ac_directory_t day = *dir;
+    snprintf(day.path, sizeof day.path, "%s", archive);
+    int rc = ac_control_open(dir, dir_fd, 0, 1, &map, err);
+    if (rc != AC_OK) return rc;
+    rc = ac_control_copy(ac_control_of(map), &day, day_fd, id, index->max_seq + 1, index->max_ts_ns,
+                         err);
+    ac_map_release(map);
+    return rc;
+}
+
 static int archive_segment(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-                           uint32_t id, uint64_t newest_ns, ac_error_t *err) {
+                           uint32_t id, const ac_index_t *newest, ac_error_t *err) {
     char segment[AC_NAME_MAX], index[AC_NAME_MAX];
     ac_segment_name(segment, id, ".q");
     ac_segment_name(index, id, ".idx");
-    int day = open_archive_day(config->archive, newest_ns, ac_directory_mode(dir->mode));
+    int day = open_archive_day(config->archive, newest->max_ts_ns, ac_directory_mode(dir->mode));
     if (day < 0) return ac_fail_os(err, day, config->archive, "cannot open the archive");
-    int rc = move_file(dir_fd, segment, day, dir->mode);
+    int rc = describe_day(dir, dir_fd, config->archive, day, id, newest, err);
+    if (rc != AC_OK) {
+        ac_os_close(day);
+        return rc;
+    }
+    rc = move_file(dir_fd, segment, day, dir->mode);
     if (rc == 0) {
         rc = move_file(dir_fd, index, day, dir->mode);
         if (rc == -ENOENT) rc = 0;
@@ -185,7 +204,7 @@ static int announce_removal(const ac_directory_t *dir, int dir_fd, uint64_t id, 
 
 static int remove_segment(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
                           const ac_index_t *index, uint32_t id, ac_error_t *err) {
-    return config->archive ? archive_segment(dir, dir_fd, config, id, index->max_ts_ns, err)
+    return config->archive ? archive_segment(dir, dir_fd, config, id, index, err)
                            : delete_segment(dir, dir_fd, id, err);
 }
 

@@ -30,20 +30,25 @@ def read_range(
     ``failOnDataLoss`` and ``on_corrupt`` say.
     """
     expected = part.start
+    corrupt = 0
     while expected < part.end:
         reached = expected
         for batch in _everywhere(part, expected, columns, options, batch_rows):
-            first = batch.column("seq")[0].as_py()
+            first, last = batch.column("seq")[0].as_py(), batch.column("seq")[-1].as_py()
             if first > reached and reached > expected:
                 break  # look around again before believing in a gap
             if first > reached:
-                _account_for(part, reached, first, options)
+                corrupt += _account_for(part, reached, first, options)
+            corrupt += last - first + 1 - batch.num_rows
             yield batch
-            reached = batch.column("seq")[-1].as_py() + 1
+            reached = last + 1
         if reached == expected:
-            _account_for(part, reached, part.end, options)
-            return
+            corrupt += _account_for(part, reached, part.end, options)
+            break
         expected = reached
+    if corrupt:
+        where = f"messages {part.start} to {part.end - 1} of {part.source.name}"
+        _log.warning("%s: stepped over %d corrupt of %s", part.source.place, corrupt, where)
 
 
 def _everywhere(
@@ -61,20 +66,19 @@ def _everywhere(
             return
 
 
-def _account_for(part: Range, first: int, end: int, options: ReadOptions) -> None:
-    """Decide about the messages from ``first`` to before ``end``, which are not there."""
-    what = f"messages {first} to {end - 1} of {part.source.name}"
-    place = part.source.place
+def _account_for(part: Range, first: int, end: int, options: ReadOptions) -> int:
+    """Decide about the messages from ``first`` to before ``end``; return how many are corrupt."""
     if options.skip_corrupt and first >= part.source.earliest():
-        _log.warning("%s: stepped over %d corrupt messages: %s", place, end - first, what)
-    elif options.fail_on_data_loss:
+        return end - first
+    what = f"messages {first} to {end - 1} of {part.source.name} are gone"
+    if options.fail_on_data_loss:
         raise PositionLost(
-            f"{what} are gone: retention removed them, or they were lost in a power cut;"
+            f"{what}: retention removed them, or they were lost in a power cut;"
             " failOnDataLoss=false reads on without them",
-            path=place,
+            path=part.source.place,
         )
-    else:
-        _log.warning("%s: %d messages are gone: %s", place, end - first, what)
+    _log.warning("%s: %s", part.source.place, what)
+    return 0
 
 
 def _batches(

@@ -24,11 +24,13 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 
-# On one machine: nothing listens to the outside, and a shuffle makes no 200 tiny files.
+# On one machine: nothing listens to the outside, a shuffle makes no 200 tiny files, and workers start
+# with this package in memory.
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    "spark.python.daemon.module": "aiochronicle.spark.daemon",
     "spark.sql.shuffle.partitions": str(max(2, len(os.sched_getaffinity(0)))),
 }
 

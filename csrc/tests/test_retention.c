@@ -1,5 +1,6 @@
 #include "retention.h"
 
+#include "control.h"
 #include "position.h"
 #include "queue.h"
 #include "seekindex.h"
@@ -273,6 +274,40 @@ TEST(an_archive_gets_segment_and_index_by_day) {
     }
     ac_writer_stats(writer, &stats);
     CHECK_EQUAL(stats.segments_archived, stats.segment);
+    close_writer(writer);
+}
+
+TEST(a_day_of_an_archive_is_read_like_a_queue) {
+    char day[600];
+    ac_queue_info_t live, archived;
+    ac_writer_config_t config = retaining();
+    config.archive = check_path("archive");
+    config.retain_bytes = SEGMENT;
+    ac_writer_t *writer = fill(&config);
+    retain(writer);
+    archive_name(day, sizeof day, ".");
+    CHECK_OK(ac_queue_info(check_path("queue"), &live, &err), err);
+    CHECK_OK(ac_queue_info(day, &archived, &err), err);
+    CHECK_EQUAL(archived.queue_id, live.queue_id);
+    CHECK_EQUAL(archived.last_segment + 1, live.first_segment);
+    CHECK_EQUAL(count_numbered(day), archived.next_seq);
+    CHECK(archived.next_seq > 0 && archived.next_seq < 100);
+    close_writer(writer);
+}
+
+TEST(an_archive_of_another_queue_is_refused) {
+    char day[600];
+    uint64_t stranger = 12345;
+    ac_writer_config_t config = retaining();
+    config.archive = check_path("archive");
+    config.retain_bytes = 3 * SEGMENT;
+    ac_writer_t *writer = fill(&config);
+    retain(writer);
+    archive_name(day, sizeof day, ".");
+    poke(day, "control.meta", offsetof(ac_control_t, queue_id), &stranger, 8);
+    append_numbered(writer, 100);
+    CHECK_FAILS(ac_writer_retain(writer, &err), err, AC_E_NOT_A_QUEUE);
+    CHECK(strstr(err.detail, "of its own"));
     close_writer(writer);
 }
 

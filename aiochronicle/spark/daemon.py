@@ -1,0 +1,15 @@
+"""Starts Spark's Python workers with what they need already imported.
+
+Spark forks its workers from a daemon, and plans every query over a Python source in fresh ones; each
+would spend most of a second importing pyarrow and this package. ``session`` names this module as
+spark.python.daemon.module on a single machine; in a cluster the package may not be where Spark starts.
+"""
+
+from pyspark.daemon import manager
+
+from aiochronicle.spark import source
+
+__all__ = ["manager", "source"]
+
+if __name__ == "__main__":
+    manager()

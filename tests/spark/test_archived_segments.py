@@ -1,0 +1,135 @@
+"""Segments that retention has moved to an archive are read like those that are still there."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+import aiochronicle
+from aiochronicle import Retention
+from aiochronicle.errors import CorruptionError, PositionLost
+from aiochronicle.spark.options import ReadOptions, read_options
+from aiochronicle.spark.plan import Range, plan
+from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.source import Snapshot
+
+from .filling import FIRST_NS, STEP_NS, fill
+
+ROWS = 30_000
+
+
+def archive(queue: Path, place: Path) -> None:
+    """Move all finished segments to the archive."""
+    retention = Retention(max_bytes=1, archive=str(place))
+    with aiochronicle.open_writer(queue, retention=retention) as writer:
+        writer.retain_now()
+    assert aiochronicle.inspect(queue).segments == 1
+
+
+def options_for(path: Path, **given: str) -> ReadOptions:
+    return read_options({"path": str(path), **given})
+
+
+def read(parts: list[Range], options: ReadOptions) -> list[int]:
+    return [
+        seq
+        for part in parts
+        for batch in read_range(part, ["seq"], options)
+        for seq in batch.column("seq").to_pylist()
+    ]
+
+
+def everything(options: ReadOptions) -> tuple[list[str], list[int]]:
+    snapshot = Snapshot(options)
+    parts = plan(snapshot.sources, snapshot.start, snapshot.end, partitions_min=5)
+    return sorted(snapshot.sources), read(parts, options)
+
+
+@pytest.fixture
+def archives(root: Path) -> Path:
+    """The archive of a queue a, the live part of which is in the root."""
+    fill(root / "a", ROWS)
+    place = root.parent / "archives"
+    place.mkdir()
+    archive(root / "a", place / "a")
+    return place
+
+
+def test_archive_and_queue_are_one_source(root: Path, archives: Path) -> None:
+    fill(root / "b", 10)
+    options = options_for(root, archive=str(archives))
+    names, seqs = everything(options)
+    assert names == ["a", "b"]
+    assert sorted(seqs) == sorted([*range(ROWS), *range(10)])
+    only_live = everything(options_for(root, subscribe="a"))[1]
+    assert 0 < len(only_live) < ROWS
+    assert only_live == list(range(only_live[0], ROWS))
+
+
+def test_an_archive_can_be_loaded_by_itself(root: Path, archives: Path) -> None:
+    live = everything(options_for(root))[1]
+    for path in (archives, archives / "a"):
+        names, seqs = everything(options_for(path))
+        assert names == ["a"]
+        assert seqs == list(range(live[0]))
+
+
+def test_a_time_is_found_on_either_side(root: Path, archives: Path) -> None:
+    first_live = everything(options_for(root))[1][0]
+    for number in (0, 1, first_live - 1, first_live, ROWS - 1):
+        moment = str(FIRST_NS + number * STEP_NS)
+        options = options_for(root, archive=str(archives), startingTimestamp=moment)
+        assert everything(options)[1] == list(range(number, ROWS))
+
+
+def test_a_segment_that_moves_under_a_running_query_is_found(root: Path, tmp_path: Path) -> None:
+    fill(root / "a", ROWS)
+    (tmp_path / "archives" / "a").mkdir(parents=True)
+    archive(root / "a", tmp_path / "archives" / "a")
+    fill(root / "a", ROWS, first=ROWS)
+    options = options_for(root, archive=str(tmp_path / "archives"))
+    snapshot = Snapshot(options)
+    parts = plan(snapshot.sources, snapshot.start, snapshot.end, partitions_min=2)
+    batches = read_range(parts[-1], ["seq"], options)
+    seen = next(batches).column("seq").to_pylist()
+    archive(root / "a", tmp_path / "archives" / "a")
+    for batch in batches:
+        seen += batch.column("seq").to_pylist()
+    assert seen == list(range(parts[-1].start, 2 * ROWS))
+    assert read(parts[:-1], options) == list(range(parts[-1].start))
+
+
+def test_a_segment_that_is_removed_under_a_query_is_an_error_or_left_out(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(root / "a", ROWS)
+    strict, tolerant = options_for(root), options_for(root, failOnDataLoss="false")
+    snapshot = Snapshot(strict)
+    parts = plan(snapshot.sources, snapshot.start, snapshot.end)
+    min((root / "a").glob("*.q")).unlink()
+    with pytest.raises(PositionLost, match=r"a: messages 0 to \d+ of a are gone"):
+        read(parts, strict)
+    with caplog.at_level(logging.WARNING):
+        rest = read(parts, tolerant)
+    assert rest == list(range(rest[0], ROWS))
+    assert f"messages {parts[0].start} to {rest[0] - 1} of a" in caplog.text
+
+
+def test_corrupt_messages_are_an_error_or_stepped_over_and_counted(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(root / "a", 1000)
+    with (root / "a" / "000000000.q").open("r+b") as segment:
+        segment.seek(64 + 100 * 128 + 64)  # the payload of message 100
+        segment.write(b"\xff\xff")
+    options = options_for(root)
+    parts = plan(Snapshot(options).sources, {"a": 0}, {"a": 1000})
+    columns = ["seq", "payload"]
+    with pytest.raises(CorruptionError, match=r"000000000\.q at offset 12864"):
+        list(read_range(parts[0], columns, options))
+    tolerant = options_for(root, on_corrupt="skip")
+    with caplog.at_level(logging.WARNING):
+        batches = list(read_range(parts[0], columns, tolerant))
+    seqs = [seq for batch in batches for seq in batch.column("seq").to_pylist()]
+    assert seqs == [*range(100), *range(101, 1000)]
+    assert "stepped over 1 corrupt of messages 0 to 999 of a" in caplog.text
