@@ -245,6 +245,11 @@ static void deliver(ac_reader_t *reader, const ac_message_t *message) {
     reader->payload_bytes += message->length;
 }
 
+/* No record can start here any more. The position may even lie behind a segment that was cut. */
+static int is_full(const ac_reader_t *reader) {
+    return reader->offset + AC_HEADER_SIZE > reader->size;
+}
+
 /* Nothing committed at the position. 1 = look again (in this or the next segment), 0 = wait. */
 static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     ac_message_t message;
@@ -254,14 +259,13 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     if (ac_map_is_cut(reader->control_map))
         return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
                        "control.meta was cut by another program");
-    if (reader->map && reader->size < reader->segment_size &&
-        reader->size - reader->offset < AC_HEADER_SIZE && !reader->skip_corrupt)
+    if (reader->map && reader->size < reader->segment_size && is_full(reader) &&
+        !reader->skip_corrupt)
         return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
     if (reader->map) {
         /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
-        int full = reader->size - reader->offset < AC_HEADER_SIZE;
-        int finished =
-            full || ac_segment_sealed(reader->map) || reader->segment < reader->durable.segment;
+        int finished = is_full(reader) || ac_segment_sealed(reader->map) ||
+                       reader->segment < reader->durable.segment;
         uint64_t end = finished                                     ? ac_segment_end(reader->map)
                        : reader->segment == reader->durable.segment ? reader->durable.offset
                                                                     : 0;
@@ -270,8 +274,13 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
         if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
                               AC_CHECK_HEADER, &message, &why) != AC_RECORD_NONE)
             return 1;
-        if (reader->offset < end)
-            return fail_at(reader, AC_E_CORRUPT, reader->offset, "a record is missing here", err);
+        if (reader->offset < end) {
+            if (!reader->skip_corrupt)
+                return fail_at(reader, AC_E_CORRUPT, reader->offset, "a record is missing here",
+                               err);
+            skip_corrupt(reader);
+            return 1;
+        }
     }
     return advance(reader, err);
 }
@@ -307,10 +316,6 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
         if (found == AC_RECORD_NONE) {
             rc = at_gap(reader, err);
             if (rc == 0) return 0;
-            if (rc == AC_E_CORRUPT && reader->skip_corrupt) {
-                skip_corrupt(reader);
-                rc = 1;
-            }
         } else if (found == AC_RECORD_GOOD && out->type_id == AC_TYPE_PADDING) {
             reader->offset += ac_record_size(out->length);
             rc = 1;
@@ -378,7 +383,7 @@ void ac_reader_position(ac_reader_t *reader, uint64_t *segment, uint64_t *offset
 }
 
 static int check_position(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
-    if (segment <= UINT32_MAX - 2 && offset >= AC_SEGMENT_DATA && offset % AC_ALIGNMENT == 0 &&
+    if (segment <= AC_SEGMENT_ID_MAX && offset >= AC_SEGMENT_DATA && offset % AC_ALIGNMENT == 0 &&
         offset <= reader->segment_size)
         return AC_OK;
     return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, offset,

@@ -42,6 +42,9 @@ int ac_segment_create(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64
     char name[AC_NAME_MAX];
     int error;
     ac_segment_name(name, id, ".q");
+    if (id > AC_SEGMENT_ID_MAX)
+        return ac_fail(err, AC_E_CORRUPT, 0, dir->path, 0,
+                       "there is no segment number after %u; begin a new queue", id - 1);
     int fd = prepare(dir, dir_fd, id, size);
     if (fd < 0) return ac_fail_os_in(err, fd, dir->path, name, "cannot create segment");
     ac_map_t *map = ac_map_new(fd, size, 1, &error);
@@ -124,16 +127,32 @@ static uint64_t records_end(const ac_directory_t *dir, int dir_fd, uint32_t id, 
     return end >= AC_SEGMENT_DATA ? end : size;
 }
 
+static uint64_t room_between(uint64_t from, uint64_t to) {
+    return to > from ? to - from : 0;
+}
+
+/* By the segments that are there: the ids may come from a damaged file and be billions apart. */
 uint64_t ac_segment_distance(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
                              uint64_t from_segment, uint64_t from_offset, uint64_t to_segment,
                              uint64_t to_offset) {
-    uint64_t distance = 0;
-    for (; from_segment < to_segment; from_segment++, from_offset = AC_SEGMENT_DATA) {
-        uint64_t end = records_end(dir, dir_fd, (uint32_t)from_segment, segment_size);
-        if (end > from_offset) distance += end - from_offset;
+    uint32_t *ids = NULL;
+    size_t count = 0;
+    if (from_segment > to_segment) return 0;
+    if (from_segment == to_segment) return room_between(from_offset, to_offset);
+    ac_segment_list(dir, dir_fd, &ids, &count, NULL);
+    uint64_t first_end = segment_size;
+    uint64_t distance = (to_segment - from_segment - 1) * (segment_size - AC_SEGMENT_DATA);
+    for (size_t i = 0; i < count; i++) {
+        if (ids[i] < from_segment || ids[i] >= to_segment) continue;
+        uint64_t end = records_end(dir, dir_fd, ids[i], segment_size);
+        if (ids[i] == from_segment)
+            first_end = end;
+        else
+            distance -= segment_size - end;
     }
-    if (from_segment == to_segment && to_offset > from_offset) distance += to_offset - from_offset;
-    return distance;
+    free(ids);
+    return distance + room_between(from_offset, first_end) +
+           room_between(AC_SEGMENT_DATA, to_offset);
 }
 
 /* "000000012.q" -> 12; -1 for anything else. */
@@ -142,7 +161,7 @@ static int64_t id_of_name(const char *name) {
     int digits = 0;
     while (name[digits] >= '0' && name[digits] <= '9' && digits < 10)
         id = id * 10 + (name[digits++] - '0');
-    return digits >= 9 && strcmp(name + digits, ".q") == 0 && id <= UINT32_MAX - 2 ? id : -1;
+    return digits >= 9 && strcmp(name + digits, ".q") == 0 && id <= AC_SEGMENT_ID_MAX ? id : -1;
 }
 
 typedef struct id_list {

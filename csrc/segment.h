@@ -17,6 +17,7 @@
 #define AC_SEGMENT_VERSION 2u
 #define AC_SEGMENT_DATA 64u
 #define AC_SEGMENT_SEALED 1u
+#define AC_SEGMENT_ID_MAX (UINT32_MAX - 2) /* whoever counts on from an id does not overflow */
 
 typedef struct ac_segment_header {
     uint32_t magic;
