@@ -79,6 +79,13 @@ static int in_sequence(const walk_t *walk, const ac_message_t *message, uint32_t
     return message->seq == walk->expected_seq && epoch >= walk->previous_epoch;
 }
 
+/* There is none behind the largest there can be; ac_recover says so. */
+static void note_largest(walk_t *walk, uint64_t seq, uint64_t timestamp_ns) {
+    ac_end_t *end = walk->end;
+    if (seq >= end->next_seq) end->next_seq = seq < UINT64_MAX ? seq + 1 : seq;
+    if (timestamp_ns > end->last_timestamp_ns) end->last_timestamp_ns = timestamp_ns;
+}
+
 static void accept(walk_t *walk, const ac_message_t *message, uint32_t epoch, uint64_t offset) {
     ac_end_t *end = walk->end;
     if (message->batch_left != 0 && walk->batch_left == 0) {
@@ -90,9 +97,7 @@ static void accept(walk_t *walk, const ac_message_t *message, uint32_t epoch, ui
     walk->previous_epoch = epoch;
     if (epoch > walk->epoch) walk->epoch = epoch;
     walk->expected_seq = message->seq + 1;
-    if (message->seq >= end->next_seq) end->next_seq = message->seq + 1;
-    if (message->timestamp_ns > end->last_timestamp_ns)
-        end->last_timestamp_ns = message->timestamp_ns;
+    note_largest(walk, message->seq, message->timestamp_ns);
     end->last_record = offset;
     walk->report->records_scanned++;
 }
@@ -106,6 +111,28 @@ static uint64_t resynchronise(const ac_map_t *map, uint64_t offset, uint64_t lim
                               &message, &why) == AC_RECORD_GOOD)
             break;
     return offset;
+}
+
+/* A seq is not given twice, even if nothing but the header of its record is left. Another program's header
+ * has no check, so its payload has to speak for it. */
+static int has_sound_header(const ac_map_t *map, uint64_t offset, ac_message_t *message) {
+    const char *why;
+    int found = ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_HEADER,
+                                  message, &why);
+    if (found == AC_RECORD_GOOD && !(message->flags & AC_FLAG_OURS))
+        found = ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_PAYLOAD,
+                                  message, &why);
+    return found == AC_RECORD_GOOD && message->type_id != AC_TYPE_PADDING;
+}
+
+/* The records between two offsets of a segment that is damaged there. */
+static void survey_damage(walk_t *walk, const ac_map_t *map, uint64_t offset, uint64_t end) {
+    ac_message_t message;
+    while (offset < end) {
+        int sound = has_sound_header(map, offset, &message);
+        if (sound) note_largest(walk, message.seq, message.timestamp_ns);
+        offset += sound ? ac_record_size(message.length) : AC_ALIGNMENT;
+    }
 }
 
 /* Walks one segment; on return end->offset is behind its last acceptable record. 1 = the queue may go
@@ -136,6 +163,7 @@ static int walk_segment(walk_t *walk, ac_map_t *map) {
             uint64_t next = resynchronise(map, offset, limit);
             if (found == AC_RECORD_NONE && next >= limit && map->segment < walk->durable.segment)
                 return 1; /* finished, but its seal was lost */
+            survey_damage(walk, map, offset, next);
             walk->report->corrupt_records++;
             walk->previous_ours = 0;
             walk->batch_left = 0;
@@ -268,14 +296,13 @@ static int survey_older(walk_t *walk, const uint32_t *ids, size_t stop, ac_error
         int rc = ac_segment_open(walk->dir, walk->dir_fd, ids[i], walk->segment_size, 0, &map, err);
         if (rc != AC_OK) return rc;
         rc = ac_index_obtain(&index, walk->dir, walk->dir_fd, map, walk->segment_size, &built, err);
+        uint64_t end = ac_segment_end(map);
+        if (rc == AC_OK) survey_damage(walk, map, index.end, end ? end : map->size);
         ac_map_release(map);
         if (rc != AC_OK) return rc;
         if (built && index.count > 0)
             ac_index_save(&index, walk->dir, walk->dir_fd, walk->segment_size, NULL);
-        if (index.count > 0 && index.max_seq >= walk->end->next_seq && index.max_seq < UINT64_MAX)
-            walk->end->next_seq = index.max_seq + 1;
-        if (index.count > 0 && index.max_ts_ns > walk->end->last_timestamp_ns)
-            walk->end->last_timestamp_ns = index.max_ts_ns;
+        if (index.count > 0) note_largest(walk, index.max_seq, index.max_ts_ns);
         ac_index_free(&index);
     }
     return AC_OK;

@@ -74,7 +74,8 @@ static int examine(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t 
 }
 
 /* A power cut may take what was appended behind the segment that is about to go. The queue then has no
- * record left that says where seq went on, so that is on disk first. */
+ * record left that says where seq went on, so that is on disk first. What the writer itself has not come to
+ * yet is no record's, whatever a damaged one says. */
 static int note_removal(const ac_directory_t *dir, int dir_fd, const ac_index_t *index,
                         ac_error_t *err) {
     ac_map_t *map;
@@ -82,7 +83,10 @@ static int note_removal(const ac_directory_t *dir, int dir_fd, const ac_index_t 
     int rc = ac_control_open(dir, dir_fd, 1, 1, &map, err);
     if (rc != AC_OK) return rc;
     ac_control_t *control = ac_control_of(map);
-    ac_control_note_removed(control, index->max_seq + 1, index->max_ts_ns);
+    uint64_t next_seq = ac_load_acquire_u64(&control->next_seq);
+    uint64_t last_ns = ac_load_acquire_u64(&control->last_timestamp_ns);
+    ac_control_note_removed(control, index->max_seq < next_seq ? index->max_seq + 1 : next_seq,
+                            index->max_ts_ns < last_ns ? index->max_ts_ns : last_ns);
     rc = ac_os_map_sync(map->base, -1, 0, AC_CONTROL_SIZE);
     ac_map_release(map);
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "control.meta", "cannot sync") : AC_OK;
