@@ -12,14 +12,8 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-enum { HELLO_MAGIC = 0x4143574b, HELLO_VERSION = 1, READERS_MAX = 4096, EVENTS = 64 };
+enum { READERS_MAX = 4096, EVENTS = 64 };
 enum { RETRY_NS = 10000000 };
-
-typedef struct hello {
-    uint32_t magic, version;
-    uint64_t device, inode;
-    char name[AC_READER_NAME_MAX + 8];
-} hello_t;
 
 enum door_kind { DOOR_BELL, DOOR_INOTIFY, DOOR_LISTENER, DOOR_INCOMING, DOOR_OUTGOING };
 
@@ -132,8 +126,8 @@ static void connection_close(ac_connection_t *connection) {
 
 /* ---- the reader's side ---- */
 
-static void accept_all(ac_listener_t *listener) {
-    for (;;) {
+static void accept_some(ac_listener_t *listener) {
+    for (int i = 0; i < EVENTS; i++) {
         uid_t user;
         int fd = ac_os_socket_accept(listener->door.fd);
         if (fd == -EAGAIN) return;
@@ -147,7 +141,7 @@ static void accept_all(ac_listener_t *listener) {
     }
 }
 
-static ac_caller_t *find_caller(const hello_t *hello, uid_t user) {
+static ac_caller_t *find_caller(const ac_hello_t *hello, uid_t user) {
     for (ac_caller_t *caller = announced; caller; caller = caller->next)
         if ((uint64_t)caller->device == hello->device && (uint64_t)caller->inode == hello->inode &&
             strcmp(caller->name, hello->name) == 0)
@@ -156,10 +150,10 @@ static ac_caller_t *find_caller(const hello_t *hello, uid_t user) {
 }
 
 /* 0 = keep the connection. */
-static int answer_hello(ac_connection_t *connection, hello_t *hello, int length) {
+static int answer_hello(ac_connection_t *connection, ac_hello_t *hello, int length) {
     uid_t user;
-    if (length != (int)sizeof *hello || hello->magic != HELLO_MAGIC ||
-        hello->version != HELLO_VERSION || ac_os_socket_peer(connection->door.fd, &user) < 0)
+    if (length != (int)sizeof *hello || hello->magic != AC_HELLO_MAGIC ||
+        hello->version != AC_HELLO_VERSION || ac_os_socket_peer(connection->door.fd, &user) < 0)
         return -1;
     hello->name[sizeof hello->name - 1] = 0;
     ac_caller_t *caller = find_caller(hello, user);
@@ -183,26 +177,21 @@ static int take_bit(ac_connection_t *connection, const uint32_t *bit, int length
     return 0;
 }
 
+/* One packet. Whatever else there is comes up again in the next turn. */
 static void on_incoming(ac_connection_t *connection) {
-    for (;;) {
-        hello_t packet;
-        int unwanted;
-        int length = ac_os_receive(connection->door.fd, &packet, sizeof packet, &unwanted);
-        ac_os_close(unwanted);
-        if (length == -EAGAIN) return;
-        int rc = -1;
-        if (length > 0 && !connection->caller) {
-            rc = answer_hello(connection, &packet, length);
-        } else if (length > 0) {
-            uint32_t bit;
-            memcpy(&bit, &packet, sizeof bit);
-            rc = take_bit(connection, &bit, length);
-        }
-        if (rc < 0) {
-            connection_close(connection);
-            return;
-        }
+    ac_hello_t packet;
+    int unwanted, rc = -1;
+    int length = ac_os_receive(connection->door.fd, &packet, sizeof packet, &unwanted);
+    ac_os_close(unwanted);
+    if (length == -EAGAIN) return;
+    if (length > 0 && !connection->caller) {
+        rc = answer_hello(connection, &packet, length);
+    } else if (length > 0) {
+        uint32_t bit;
+        memcpy(&bit, &packet, sizeof bit);
+        rc = take_bit(connection, &bit, length);
     }
+    if (rc < 0) connection_close(connection);
 }
 
 /* ---- the writer's side ---- */
@@ -225,10 +214,10 @@ static void close_predecessor(const ac_callers_t *callers, const char *name) {
 static void call_reader(ac_callers_t *callers, int readers_fd, const char *file, int anew) {
     size_t length = strlen(file);
     uid_t user;
-    hello_t hello = {.magic = HELLO_MAGIC,
-                     .version = HELLO_VERSION,
-                     .device = (uint64_t)callers->device,
-                     .inode = (uint64_t)callers->inode};
+    ac_hello_t hello = {.magic = AC_HELLO_MAGIC,
+                        .version = AC_HELLO_VERSION,
+                        .device = (uint64_t)callers->device,
+                        .inode = (uint64_t)callers->inode};
     if (length <= 4 || length - 4 > AC_READER_NAME_MAX || strcmp(file + length - 4, ".efd") != 0)
         return;
     memcpy(hello.name, file, length - 4);
@@ -380,7 +369,7 @@ static void serve(door_t *door) {
     case DOOR_INOTIFY:
         break; /* read before anything else */
     case DOOR_LISTENER:
-        accept_all((ac_listener_t *)(void *)door);
+        accept_some((ac_listener_t *)(void *)door);
         break;
     case DOOR_INCOMING:
         on_incoming((ac_connection_t *)(void *)door);

@@ -12,7 +12,8 @@
  * raising the bit and signalling do not pass through here (park.c, writer.c); they go on while this
  * thread sleeps.
  *
- * One thread per process, started with the first handle that needs it. It never waits for a peer. */
+ * One thread per process, started with the first handle that needs it. It never waits for a peer, and no peer
+ * keeps it from the others: each gets one packet's worth of its time per turn. */
 #ifndef AC_DOORMAN_H
 #define AC_DOORMAN_H
 
@@ -26,6 +27,15 @@
 
 /* How the names of readers without one begin; no reader can be given such a name. */
 #define AC_ANONYMOUS_PREFIX '_'
+
+/* The first packet of a connection. */
+enum { AC_HELLO_MAGIC = 0x4143574b, AC_HELLO_VERSION = 1 };
+
+typedef struct ac_hello {
+    uint32_t magic, version;
+    uint64_t device, inode; /* of the queue's directory */
+    char name[AC_READER_NAME_MAX + 8];
+} ac_hello_t;
 
 enum { AC_STEP_MAX = 256 };
 

@@ -99,3 +99,51 @@ TEST(a_queue_whose_writer_was_closed_is_not_polled) {
     CHECK_EQUAL(ac_reader_park(reader, &err), AC_PARKED);
     ac_reader_free(reader);
 }
+
+/* What a reader's place in readers/ offers to a writer, and whether the writer takes it for a reader. */
+static uint64_t sleepers_after_offering(ac_writer_t *writer, const char *queue, int offered) {
+    char path[1200];
+    ac_writer_stats_t stats;
+    snprintf(path, sizeof path, "%s/readers", queue);
+    int dir_fd = ac_os_open_dir(path);
+    int listener = ac_os_socket_listen(dir_fd, "offer.tmp");
+    CHECK(listener >= 0);
+    CHECK_EQUAL(ac_os_rename(dir_fd, "offer.tmp", "offer.efd"), 0);
+    int peer = -EAGAIN;
+    while (peer == -EAGAIN)
+        peer = ac_os_socket_accept(listener);
+    CHECK(peer >= 0);
+    uint8_t yes = 1;
+    CHECK_EQUAL(ac_os_send(peer, &yes, sizeof yes, offered), 0);
+    uint8_t answer[64];
+    int unwanted, got;
+    do /* the hello; then a bit, or the end of the connection */
+        got = ac_os_receive(peer, answer, sizeof answer, &unwanted);
+    while (got == -EAGAIN || got == (int)sizeof answer);
+    ac_writer_stats(writer, &stats);
+    uint64_t connected = stats.readers_connected;
+    CHECK_EQUAL(got, connected ? (int)sizeof(uint32_t) : 0);
+    ac_os_close(peer);
+    ac_os_close(listener);
+    ac_os_unlink(dir_fd, "offer.efd");
+    ac_os_close(dir_fd);
+    return connected;
+}
+
+TEST(only_an_eventfd_is_taken_for_one) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.inline_housekeeping = 0;
+    char path[1024];
+    int pipe_ends[2];
+    snprintf(path, sizeof path, "%s", check_path("queue"));
+    ac_writer_t *writer = open_writer(path, &config);
+    CHECK_EQUAL(pipe(pipe_ends), 0);
+    CHECK_EQUAL(sleepers_after_offering(writer, path, pipe_ends[1]), 0);
+    CHECK_EQUAL(sleepers_after_offering(writer, path, -1), 0);
+    int bell = ac_os_eventfd();
+    CHECK_EQUAL(sleepers_after_offering(writer, path, bell), 1);
+    ac_os_close(bell);
+    close(pipe_ends[0]);
+    close(pipe_ends[1]);
+    close_writer(writer);
+}
