@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ATTEMPTS = 10 };
+
 /* ---- the catalogue ---- */
 
 static const ac_index_t *find_index(const ac_reader_t *reader, uint32_t segment) {
@@ -186,9 +188,14 @@ static int walk_to(ac_reader_t *reader, const ac_index_t *index, int by_time, ui
     return AC_OK;
 }
 
+static int too_fast(const ac_reader_t *reader, ac_error_t *err) {
+    return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
+                   "segments disappear faster than they can be opened");
+}
+
 static int seek(ac_reader_t *reader, int by_time, uint64_t value, ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
-    for (int attempt = 0; rc == AC_OK && attempt < 3; attempt++) {
+    for (int attempt = 0; rc == AC_OK && attempt < ATTEMPTS; attempt++) {
         const ac_index_t *index;
         rc = choose(reader, by_time, value, &index, err);
         if (rc == AC_OK && (!index || attempt > 0)) {
@@ -202,9 +209,7 @@ static int seek(ac_reader_t *reader, int by_time, uint64_t value, ac_error_t *er
         if (rc != AC_E_NOT_FOUND) return rc;
         rc = AC_OK; /* removed by retention between the listing and now: look again */
     }
-    return rc != AC_OK ? rc
-                       : ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
-                                 "segments disappear faster than they can be opened");
+    return rc != AC_OK ? rc : too_fast(reader, err);
 }
 
 int ac_reader_seek_seq(ac_reader_t *reader, uint64_t seq, ac_error_t *err) {
@@ -215,28 +220,43 @@ int ac_reader_seek_time(ac_reader_t *reader, uint64_t timestamp_ns, ac_error_t *
     return seek(reader, 1, timestamp_ns, err);
 }
 
-static int bounds(ac_reader_t *reader, uint32_t *first, uint32_t *last, size_t *count,
-                  ac_error_t *err) {
-    int rc = ac_reader_usable(reader, err);
-    if (rc != AC_OK) return rc;
+static int list(ac_reader_t *reader, uint32_t **ids, size_t *count, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
-    rc = ac_segment_bounds(&reader->dir, dir_fd, first, last, count, err);
+    int rc = ac_segment_list(&reader->dir, dir_fd, ids, count, err);
     ac_os_close(dir_fd);
     return rc;
 }
 
-int ac_reader_seek_first(ac_reader_t *reader, ac_error_t *err) {
-    uint32_t first = 0, last = 0;
-    size_t count = 0;
-    int rc = bounds(reader, &first, &last, &count, err);
-    if (rc != AC_OK || count == 0) return rc;
-    while (first <= last) {
-        rc = ac_reader_enter(reader, first, AC_SEGMENT_DATA, err);
-        if (rc != AC_E_NOT_FOUND && !(rc == AC_E_CORRUPT && reader->skip_corrupt)) return rc;
-        first++;
+/* Retention may remove a segment, and a writer that ends the one it had prepared, between the listing and
+ * the opening: then what is there now is looked at again. */
+static int until_found(ac_reader_t *reader, int (*attempt)(ac_reader_t *, ac_error_t *),
+                       ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc != AC_OK) return rc;
+    for (int i = 0; i < ATTEMPTS; i++) {
+        rc = attempt(reader, err);
+        if (rc != AC_E_NOT_FOUND) return rc;
     }
+    return too_fast(reader, err);
+}
+
+static int enter_first(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t *ids = NULL;
+    size_t count = 0;
+    int rc = list(reader, &ids, &count, err);
+    for (size_t i = 0; i < count && rc == AC_OK; i++) {
+        rc = ac_reader_enter(reader, ids[i], AC_SEGMENT_DATA, err);
+        int skipped = rc == AC_E_NOT_FOUND || (rc == AC_E_CORRUPT && reader->skip_corrupt);
+        if (!skipped) break;
+        if (i + 1 < count) rc = AC_OK;
+    }
+    free(ids);
     return rc;
+}
+
+int ac_reader_seek_first(ac_reader_t *reader, ac_error_t *err) {
+    return until_found(reader, enter_first, err);
 }
 
 /* The writer's own note of its newest record, if it can be proven to be one. It is about this segment only
@@ -259,15 +279,18 @@ static uint64_t proven_record(ac_reader_t *reader) {
     return offset;
 }
 
-int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err) {
-    uint32_t first = 0, last = 0, head;
+static int enter_last(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t *ids = NULL, head;
     uint64_t head_offset;
     size_t count = 0;
-    int rc = bounds(reader, &first, &last, &count, err);
+    int rc = list(reader, &ids, &count, err);
     if (rc != AC_OK || count == 0) return rc;
     ac_control_position(reader->control, &head, &head_offset);
-    if (head < first || head > last) head = first;
-    rc = ac_reader_enter(reader, head, AC_SEGMENT_DATA, err);
+    uint32_t start = ids[0], last = ids[count - 1];
+    for (size_t i = 0; i < count && ids[i] <= head && head <= last; i++)
+        start = ids[i];
+    free(ids);
+    rc = ac_reader_enter(reader, start, AC_SEGMENT_DATA, err);
     if (rc != AC_OK) return rc;
     for (;;) {
         ac_message_t message;
@@ -288,6 +311,10 @@ int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err) {
         rc = ac_reader_enter_next(reader, err);
         if (rc != AC_NEXT_ENTERED) return rc < 0 ? rc : AC_OK;
     }
+}
+
+int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err) {
+    return until_found(reader, enter_last, err);
 }
 
 /* ---- lag ---- */

@@ -222,3 +222,36 @@ TEST(an_end_that_is_a_corrupt_record_is_reported) {
     ac_reader_free(reader);
     close_writer(writer);
 }
+
+/* As if retention, or the end of a writer, had removed the segment after it was listed. */
+static int hide_once(void *context, int call, const char *path, int fd, uint64_t offset,
+                     uint64_t length) {
+    uint32_t *hidden = context;
+    (void)fd;
+    (void)offset;
+    (void)length;
+    if (call != AC_CALL_OPEN || !path || !strstr(path, ".q") || *hidden) return 0;
+    *hidden = 1;
+    return ENOENT;
+}
+
+TEST(a_segment_that_goes_after_it_was_listed_is_not_the_end_of_a_seek) {
+    static int (*const seeks[])(ac_reader_t *, ac_error_t *) = {ac_reader_seek_first,
+                                                                ac_reader_seek_last};
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 10);
+    for (int i = 0; i < 2; i++) {
+        uint32_t hidden = 0;
+        ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+        ac_map_release(reader->map);
+        reader->map = NULL;
+        ac_os_set_hook(hide_once, &hidden);
+        CHECK_OK(seeks[i](reader, &err), err);
+        ac_os_set_hook(NULL, NULL);
+        CHECK_EQUAL(hidden, 1);
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), i == 0);
+        ac_reader_free(reader);
+    }
+    close_writer(writer);
+}
