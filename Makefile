@@ -8,9 +8,10 @@ PY := $(abspath $(VENV))/bin/python
 ENGINE_C := $(wildcard csrc/*.c)
 BINDING_C := $(wildcard csrc/python/*.c)
 TEST_C := $(wildcard csrc/tests/test_*.c)
-HEADERS := $(wildcard csrc/*.h csrc/python/*.h csrc/tests/*.h)
+FUZZ_C := $(wildcard csrc/fuzz/fuzz_*.c)
+HEADERS := $(wildcard csrc/*.h csrc/python/*.h csrc/tests/*.h csrc/fuzz/*.h)
 C_FLAGS_FILE := csrc/compile_flags.txt
-C_FORMATTED = $(wildcard csrc/*.[ch] csrc/python/*.[ch] csrc/tests/*.[ch] benchmarks/*.c)
+C_FORMATTED = $(wildcard csrc/*.[ch] csrc/python/*.[ch] csrc/tests/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.c)
 PYTHON_FILES = setup.py csrc/python/build_engine.py pyspark_chronicle.py $(wildcard aiochronicle benchmarks examples tests)
 
 PIP := $(PY) -m pip --disable-pip-version-check -q
@@ -20,7 +21,7 @@ comma := ,
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test pytest ctest ctest-asan ctest-tsan ctest-coverage lint lint-python lint-c format bench \
-        sanitize sanitize-python torture coverage dist clean
+        sanitize sanitize-python fuzz fuzz-replay torture soak coverage dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +54,7 @@ setup: $(VENV)/.installed ## set up .venv and compile
 demo: setup ## writers and readers over real queues, live
 	@$(PY) -m aiochronicle.demo
 
-test: ctest pytest ## the C unit tests, then the Python suite
+test: ctest fuzz-replay pytest ## the C unit tests, what the fuzzers found, then the Python suite
 
 pytest: setup $(VENV)/.spark
 	@$(PY) -m pytest -q
@@ -110,6 +111,48 @@ ctest-tsan:
 ctest-coverage:
 	$(call run_c_tests,coverage)
 
+# Fuzzing. Each csrc/fuzz/fuzz_*.c is a program that takes hostile bytes. What they have found interesting is
+# kept in tests/data/corpus, and run again by `make test`, for which no clang is needed.
+
+FUZZ_SECONDS ?= 60
+FUZZ_CC ?= clang
+FUZZ_FLAGS := -fsanitize=fuzzer-no-link,address,undefined $(SANITIZE_FLAGS)
+CORPUS := tests/data/corpus
+
+$(eval $(call C_VARIANT,fuzz,$(FUZZ_FLAGS)))
+build/ctest/fuzz/%: CC = $(FUZZ_CC)
+
+build/ctest/fuzz/fuzz/%: build/ctest/fuzz/fuzz/%.o $(ENGINE_C:csrc/%.c=build/ctest/fuzz/%.o)
+	@$(CC) -pthread $(FUZZ_FLAGS) -fsanitize=fuzzer $^ -o $@
+
+build/ctest/asan/fuzz/seeds: build/ctest/asan/fuzz/seeds.o $(ENGINE_C:csrc/%.c=build/ctest/asan/%.o)
+	@$(CC) -pthread -fsanitize=address -fsanitize=undefined $^ -o $@
+
+build/ctest/asan/fuzz/fuzz_%: build/ctest/asan/fuzz/fuzz_%.o build/ctest/asan/fuzz/replay.o \
+    $(ENGINE_C:csrc/%.c=build/ctest/asan/%.o)
+	@$(CC) -pthread -fsanitize=address -fsanitize=undefined $^ -o $@
+
+fuzz_programs = $(FUZZ_C:csrc/%.c=build/ctest/$(1)/%)
+
+fuzz: ## hostile bytes for FUZZ_SECONDS in every fuzz target; needs clang
+	@echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | $(FUZZ_CC) -fsanitize=fuzzer,address -x c - -o /dev/null \
+	    2>/dev/null || { echo "$(FUZZ_CC) with libFuzzer is not here: install the packages 'clang' and" \
+	    "'libclang-rt-14-dev' (or the ones of your clang's version) of your distribution"; exit 1; }
+	+@$(MAKE) -s $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS)) $(call fuzz_programs,fuzz)
+	@printf '%s\n' $(patsubst csrc/fuzz/fuzz_%.c,%,$(FUZZ_C)) | xargs -P $(JOBS) -I{} sh -c ' \
+	    mkdir -p build/fuzz/{}; echo "  {}: $(FUZZ_SECONDS) s"; \
+	    if build/ctest/fuzz/fuzz/fuzz_{} -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 \
+	        -max_len=20480 -artifact_prefix=build/fuzz/{}- build/fuzz/{} $(CORPUS)/{} > build/fuzz/{}.log 2>&1; \
+	    then echo "  {}: $$(tail -n 1 build/fuzz/{}.log)"; \
+	    else tail -n 60 build/fuzz/{}.log; echo "  {}: FAILED; see build/fuzz/{}.log"; exit 1; fi'
+
+fuzz-replay:
+	+@$(MAKE) -s $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS)) $(call fuzz_programs,asan)
+	@printf '%s\n' $(patsubst csrc/fuzz/fuzz_%.c,%,$(FUZZ_C)) | xargs -P $(JOBS) -I{} sh -c ' \
+	    program=build/ctest/asan/fuzz/fuzz_{}; \
+	    if $$program $(CORPUS)/{} > $$program.log 2>&1; then printf "  %-48s ok\n" $$program; \
+	    else printf "  %-48s FAILED (status %d)\n" $$program $$?; cat $$program.log; exit 1; fi'
+
 lint: lint-python lint-c ## formatting, types and warnings, Python and C
 
 lint-python: setup $(VENV)/.spark
@@ -122,7 +165,7 @@ lint-python: setup $(VENV)/.spark
 # $(call warnings_as_errors,compiler): compiled for real, since some warnings come out of the optimiser only.
 define warnings_as_errors
 @echo "$(1) -Werror"
-@printf '%s\n' $(wildcard csrc/*.c csrc/python/*.c csrc/tests/*.c benchmarks/*.c) | xargs -P $(JOBS) -I{} \
+@printf '%s\n' $(wildcard csrc/*.c csrc/python/*.c csrc/tests/*.c csrc/fuzz/*.c benchmarks/*.c) | xargs -P $(JOBS) -I{} \
     $(1) @$(C_FLAGS_FILE) -Werror -Icsrc \
     -isystem $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("include"))') -c {} -o /dev/null
 endef
@@ -145,6 +188,11 @@ bench: setup ## the benchmarks
 
 torture: setup ## kill writers at random instants and check what is left, for long
 	@$(PY) -m tests.torture
+
+SOAK_MINUTES ?= 60
+
+soak: setup ## open and close everything for SOAK_MINUTES, and look for what is left behind
+	@$(PY) -m tests.torture soak --minutes $(SOAK_MINUTES)
 
 # Special builds of the extension modules are made in a copy of the tree, so that they never replace the ones
 # in use; PYTHONPATH puts the copy first for the tests and for all the processes they start.

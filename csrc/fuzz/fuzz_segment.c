@@ -1,0 +1,121 @@
+/* A reader, and everything else that walks records, over two segments and an index.meta of any content. */
+#include "fuzz.h"
+
+enum { VERIFY = 1, SKIP = 2, SECOND = 4, NAMELESS = 8, CUT = 16 };
+enum { PREFIX = 24, MESSAGES_MAX = 2 * FUZZ_SEGMENT / AC_ALIGNMENT };
+
+typedef struct input {
+    uint8_t options, cut_blocks;
+    uint16_t seek;
+    uint32_t write_offset;
+    uint64_t durable[2];
+    const uint8_t *segments[2];
+    size_t lengths[2];
+} input_t;
+
+_Static_assert(PREFIX == 1 + 1 + 2 + 4 + 16, "what comes before the segments");
+
+static int parse(input_t *input, const uint8_t *data, size_t size) {
+    fuzz_bytes_t bytes = {data, size};
+    if (size < PREFIX || size > PREFIX + 2 * FUZZ_SEGMENT) return 0;
+    input->options = (uint8_t)fuzz_take(&bytes, 1);
+    input->cut_blocks = (uint8_t)fuzz_take(&bytes, 1);
+    input->seek = (uint16_t)fuzz_take(&bytes, 2);
+    input->write_offset = (uint32_t)fuzz_take(&bytes, 4);
+    input->durable[0] = fuzz_take(&bytes, 8);
+    input->durable[1] = fuzz_take(&bytes, 8);
+    for (int i = 0; i < 2; i++) {
+        input->segments[i] = bytes.at;
+        input->lengths[i] = bytes.left < FUZZ_SEGMENT ? bytes.left : FUZZ_SEGMENT;
+        bytes.at += input->lengths[i];
+        bytes.left -= input->lengths[i];
+    }
+    return 1;
+}
+
+static void lay_out(const input_t *input) {
+    ac_control_t control = fuzz_control(input->options & SECOND ? 1 : 0);
+    control.write_offset = input->write_offset;
+    fuzz_clear();
+    fuzz_put_control(&control);
+    fuzz_put("index.meta", input->durable, sizeof input->durable, 0);
+    size_t cut = (size_t)input->cut_blocks * AC_ALIGNMENT + input->seek % AC_ALIGNMENT;
+    int is_cut = (input->options & CUT) && cut < FUZZ_SEGMENT;
+    size_t length = is_cut && cut < input->lengths[0] ? cut : input->lengths[0];
+    fuzz_put_segment(0, input->segments[0], length, is_cut ? cut : FUZZ_SEGMENT);
+    if (input->options & SECOND)
+        fuzz_put_segment(1, input->segments[1], input->lengths[1], FUZZ_SEGMENT);
+}
+
+/* To the end, or to the first error. Returns the seq of the first message. */
+static uint64_t read_all(ac_reader_t *reader, int verify) {
+    ac_message_t message;
+    ac_error_t err;
+    uint64_t first = 0, count = 0;
+    for (;;) {
+        int ready = ac_reader_ready(reader, &err);
+        int rc = ac_reader_next(reader, &message, &err);
+        FUZZ_CHECK(ready == (rc != 0));
+        if (rc != 1) return first;
+        fuzz_look_at(&message, verify);
+        if (count++ == 0) first = message.seq;
+        FUZZ_CHECK(count <= MESSAGES_MAX);
+    }
+}
+
+static void seek_around(ac_reader_t *reader, const input_t *input, uint64_t seq) {
+    ac_message_t message;
+    ac_error_t err;
+    ac_lag_t lag;
+    int verify = input->options & VERIFY;
+    if (ac_reader_seek_seq(reader, seq + input->seek % 8, &err) == AC_OK) read_all(reader, verify);
+    if (ac_reader_seek_time(reader, 1000 + input->seek, &err) == AC_OK) read_all(reader, verify);
+    if (ac_reader_seek_position(reader, input->seek & 1, input->seek & ~63u, &err) == AC_OK)
+        read_all(reader, verify);
+    if (ac_reader_seek_first(reader, &err) == AC_OK) ac_reader_lag(reader, &lag, &err);
+    if (ac_reader_seek_last(reader, &err) == AC_OK && ac_reader_next(reader, &message, &err) == 1)
+        fuzz_look_at(&message, verify);
+}
+
+static void ask_about_queue(void) {
+    ac_error_t err;
+    ac_queue_info_t info;
+    ac_cause_t causes[4];
+    uint64_t records, cause_seq;
+    FUZZ_CHECK(ac_queue_info(fuzz_queue, &info, &err) == AC_OK);
+    int64_t corrupt = ac_queue_verify(fuzz_queue, &records, &err);
+    FUZZ_CHECK(corrupt < 0 || records <= MESSAGES_MAX);
+    ac_queue_last_cause(fuzz_queue, 5, &cause_seq, &err);
+    ac_queue_last_causes(fuzz_queue, 0, causes, 4, &err);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    input_t input;
+    ac_reader_config_t config;
+    ac_reader_t *reader;
+    ac_error_t err;
+    if (!parse(&input, data, size)) return 0;
+    lay_out(&input);
+    ac_reader_defaults(&config);
+    config.verify = input.options & VERIFY;
+    config.skip_corrupt = input.options & SKIP;
+    config.name = input.options & NAMELESS ? NULL : "reader";
+    config.start = AC_START_FIRST;
+    if (ac_reader_open(fuzz_queue, &config, &reader, &err) == AC_OK) {
+        uint64_t seq = read_all(reader, config.verify);
+        seek_around(reader, &input, seq);
+        ac_reader_free(reader);
+    }
+    ask_about_queue();
+    return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed) {
+    size = LLVMFuzzerMutate(data, size, room);
+    if (size <= PREFIX || seed % 8 == 0) return size;
+    size_t first = size - PREFIX < FUZZ_SEGMENT ? size - PREFIX : FUZZ_SEGMENT;
+    uint32_t spare = seed % 8 < 4 ? 0 : seed >> 3;
+    fuzz_mend_segment(data + PREFIX, first, spare);
+    fuzz_mend_segment(data + PREFIX + first, size - PREFIX - first, spare);
+    return size;
+}

@@ -1,0 +1,42 @@
+/* Runs a fuzz target over files, or all files of directories, without libFuzzer. */
+#include "fuzz.h"
+
+/* What one execution may take; it is a thousand times as much as it should. */
+enum { SECONDS_MAX = 10 };
+
+static int executed;
+
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t room) {
+    (void)data;
+    (void)size;
+    (void)room;
+    abort(); /* nothing is mutated here */
+}
+
+static int run(const char *path, const struct stat *info, int kind, struct FTW *where) {
+    (void)where;
+    if (kind != FTW_F) return 0;
+    FILE *file = fopen(path, "rb");
+    size_t size = (size_t)info->st_size;
+    uint8_t *data = malloc(size ? size : 1); /* exactly, so that a byte read behind it is noticed */
+    if (!file || !data || fread(data, 1, size, file) != size) {
+        perror(path);
+        exit(1);
+    }
+    fclose(file);
+    printf("%s\n", path);
+    fflush(stdout);
+    alarm(SECONDS_MAX);
+    LLVMFuzzerTestOneInput(data, size);
+    alarm(0);
+    free(data);
+    executed++;
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        nftw(argv[i], run, 16, FTW_PHYS);
+    if (executed == 0) fprintf(stderr, "no file to run\n");
+    return executed == 0;
+}
