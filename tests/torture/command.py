@@ -35,6 +35,11 @@ class Progress:
         """Seconds since the start."""
         return time.monotonic() - self._started_s
 
+    @property
+    def has_limit(self) -> bool:
+        """Whether it stops by the clock."""
+        return self._limit_s is not None
+
     def progress(self, done: int) -> bool:
         """Note how many cases are through; False when the time is up."""
         self.done = done

@@ -31,6 +31,11 @@ class Run(Protocol):
         """How many cases are wanted."""
         ...
 
+    @property
+    def has_limit(self) -> bool:
+        """Whether a time was given, and is to be used."""
+        ...
+
     def progress(self, done: int) -> bool:
         """Tell how many cases are through; False means: stop now."""
         ...

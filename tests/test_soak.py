@@ -1,0 +1,13 @@
+"""R13, a few seconds of it: see tests/soaking.py."""
+
+from pathlib import Path
+
+from soaking import Soak
+
+
+def test_what_is_closed_leaves_nothing_behind(tmp_path: Path) -> None:
+    with Soak(tmp_path) as soak:
+        while soak.cycles < 2_500:
+            soak.step()
+        print(soak.summary())
+        soak.check_heaps()
