@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 import aiochronicle
 
@@ -56,7 +57,14 @@ def run_block(page: Path, block: Block, names: dict[str, Any]) -> None:
         exec(compile(source, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=name_of)
+def with_time_enough(page: Path) -> ParameterSet:
+    """Pages that start a Spark get the time for it."""
+    starts_spark = any("aiochronicle.spark" in block.code for block in python_blocks(page))
+    marks = [pytest.mark.timeout(600)] if starts_spark else []
+    return pytest.param(page, marks=marks, id=name_of(page))
+
+
+@pytest.mark.parametrize("page", [with_time_enough(page) for page in PAGES if python_blocks(page)])
 def test_code_of_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

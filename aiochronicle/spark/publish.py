@@ -22,7 +22,7 @@ __all__ = ["abandon", "forget", "publish"]
 
 APPEND_ROWS_MAX = 1024
 APPEND_BYTES_MAX = 1 << 20
-RECORD_OVERHEAD_BYTES = 256  # of the segment and of the record, generously
+RECORD_OVERHEAD_BYTES = 256  # headers and padding, generously
 
 
 def publish(options: WriteOptions, writer_id: str, batch_id: int, runs: Sequence[Run]) -> None:
@@ -206,9 +206,10 @@ def _append(writer: Writer, batch: Batch) -> None:
     times: list[int] = batch.column("timestamp_ns").to_pylist()
     types: list[int] = batch.column("type_id").to_pylist()
     causes: list[dict[str, int] | None] = batch.column("cause").to_pylist()
+    bytes_max = min(APPEND_BYTES_MAX, writer.statistics().segment_size // 2)
     first = 0
     while first < len(payloads):
-        end = _stretch(payloads, types, causes, first)
+        end = _stretch(payloads, types, causes, first, bytes_max)
         if end - first > 1:
             writer.append_many(
                 payloads[first:end], type_id=types[first], timestamps_ns=times[first:end]
@@ -223,21 +224,21 @@ def _append(writer: Writer, batch: Batch) -> None:
         first = end
 
 
-def _stretch(payloads: list[bytes], types: list[int], causes: Sequence[Any], first: int) -> int:
+def _stretch(
+    payloads: list[bytes], types: list[int], causes: Sequence[Any], first: int, bytes_max: int
+) -> int:
     """Return the end of the rows from ``first`` on that can be appended together."""
-    size_bytes = len(payloads[first])
-    end = first + 1
+    size_bytes = 0
+    end = first
     while (
         end < len(payloads)
         and end - first < APPEND_ROWS_MAX
         and types[end] == types[first]
-        and causes[first] is None
         and causes[end] is None
-        and size_bytes + len(payloads[end]) <= APPEND_BYTES_MAX
+        and (size_bytes := size_bytes + len(payloads[end]) + RECORD_OVERHEAD_BYTES) <= bytes_max
     ):
-        size_bytes += len(payloads[end])
         end += 1
-    return end
+    return max(end, first + 1)
 
 
 def _cause(cause: dict[str, int] | None) -> tuple[int, int] | None:

@@ -277,3 +277,55 @@ def test_a_failed_write_leaves_nothing(spark: SparkSession, root: Path) -> None:
         broken.repartition(3).write.format("chronicle").mode("append").save(str(root / "copy"))
     assert not (root / "copy" / "a").exists()
     assert not list((root / "copy" / ".staging").iterdir())
+
+
+DISK_FULL = """
+import subprocess, sys
+from pathlib import Path
+import pyarrow as pa
+from aiochronicle import errors, open_reader
+from aiochronicle.spark import staging
+from aiochronicle.spark.options import write_options
+from aiochronicle.spark.publish import publish
+from aiochronicle.spark.staging import stage
+
+disk, staged = Path(sys.argv[1]), Path(sys.argv[2])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", disk], check=True)
+rows = pa.record_batch({
+    "source": pa.array(["a"] * 1000), "seq": pa.array(range(1000)),
+    "timestamp_ns": pa.array(range(10**18, 10**18 + 1000)),
+    "payload": pa.array([bytes(5000)] * 1000),
+})
+try:
+    stage([rows, rows], staging.new_directory(str(disk), "w"), None)
+    sys.exit("staged more than there is room for")
+except errors.DiskFull as error:
+    assert "cannot stage the rows" in str(error)
+staging.sweep(str(disk), "w")
+runs = stage([rows], str(staged), None)
+options = write_options({"path": str(disk), "segmentSize": str(1 << 20)})
+ballast = disk / "ballast"
+ballast.write_bytes(bytes(2 << 20))
+try:
+    publish(options, "w", 0, runs)
+    sys.exit("wrote more than there is room for")
+except errors.DiskFull:
+    pass
+ballast.unlink()
+subprocess.run(["mount", "-o", "remount,size=12m", disk], check=True)
+publish(options, "w", 1, [])
+with open_reader(disk / "a") as reader:
+    assert [message.seq for message in reader] == list(range(1000))
+"""
+
+
+def test_a_full_disk_is_told_and_the_batch_completed_when_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    command = ["unshare", "--map-root-user", "--mount", sys.executable, "-c", DISK_FULL]
+    done = subprocess.run(
+        [*command, str(tmp_path / "disk"), str(tmp_path / "staged")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
