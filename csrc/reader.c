@@ -46,6 +46,7 @@ static int fail_at(ac_reader_t *reader, int code, uint64_t offset, const char *w
 
 /* ---- moving between segments ---- */
 
+/* A position behind what is left of a file that was cut becomes the place of the cut, where at_gap says so. */
 void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
     if (reader->map != map) {
         ac_map_release(reader->map);
@@ -55,7 +56,7 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
         reader->segment = map->segment;
         reader->segments_entered++;
     }
-    reader->offset = offset;
+    reader->offset = offset < map->size ? offset : map->size;
     reader->window_end = 0;
     reader->continued = 0;
     reader->last_timestamp_ns = 0;

@@ -237,6 +237,22 @@ TEST(a_file_cut_under_a_reader_is_an_error_not_a_signal) {
     ac_reader_free(reader);
 }
 
+TEST(a_reader_that_stood_behind_the_cut_of_the_newest_segment_is_told) {
+    ac_writer_config_t config = small_queue(1 << 20);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 2000);
+    close_writer(writer);
+    ac_reader_t *reader = open_reader(check_path("queue"), "behind", AC_START_LAST);
+    CHECK_OK(ac_reader_commit(reader, reader->segment, reader->offset, 0, &err), err);
+    ac_reader_free(reader);
+    CHECK_EQUAL(truncate(check_path("queue/000000000.q"), 8192), 0);
+    reader = open_reader(check_path("queue"), "behind", AC_START_COMMITTED);
+    CHECK(reader->offset <= reader->size); /* what lies behind the mapping is not ours to touch */
+    CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_CORRUPT);
+    CHECK_EQUAL(err.offset, 8192);
+    ac_reader_free(reader);
+}
+
 TEST(a_segment_removed_ahead_of_a_reader_is_a_lost_position) {
     write_queue(100);
     ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
