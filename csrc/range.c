@@ -183,6 +183,9 @@ int ac_reader_stretch(ac_reader_t *reader, ac_range_t *range, ac_stretch_t *out,
             rc = ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0, "segments come and go");
         if (rc != AC_OK) return rc;
         clip(range, segment, &from, &to);
+        if (index->end > reader->size) /* the index is older than that */
+            return fail_stretch(reader, AC_E_CORRUPT, segment, reader->size,
+                                "the segment was cut here", err);
         if (index->broken || (to != UINT64_MAX && to > index->end))
             return fail_stretch(reader, AC_E_CORRUPT, segment, index->end,
                                 "a record is missing or invalid here", err);

@@ -192,6 +192,25 @@ TEST(stretches_need_records_that_are_alike) {
     close_writer(writer);
 }
 
+TEST(a_stretch_does_not_go_beyond_a_file_that_was_cut_since_it_was_indexed) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_stretch_t stretch;
+    ac_range_t whole, range;
+    for (uint64_t i = 0; i < RECORDS; i++)
+        CHECK_EQUAL(ac_writer_append(writer, &i, sizeof i, 3, AC_NOW, &err), i);
+    close_writer(writer);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    CHECK_OK(ac_reader_range(reader, none, none, &whole, &err), err);
+    range = whole;
+    while (ac_reader_stretch(reader, &range, &stretch, &err) == 1)
+        ac_stretch_release(&stretch);
+    CHECK_EQUAL(truncate(check_path("queue/000000000.q"), 8192), 0);
+    CHECK_FAILS(ac_reader_stretch(reader, &whole, &stretch, &err), err, AC_E_CORRUPT);
+    CHECK_EQUAL(err.offset, 8192);
+    ac_reader_free(reader);
+}
+
 TEST(closed_readers_fill_nothing) {
     write_queue();
     ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
