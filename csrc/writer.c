@@ -593,12 +593,14 @@ static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
                         .next_seq = writer->seq,
                         .last_timestamp_ns = writer->last_timestamp_ns,
                         .last_record = writer->last_record};
-    /* Bytes of an aborted reservation may be on disk, and the zeros that replaced them not: whoever
+    /* What a flush for the sake of the last seq does not reach: padding behind it, without which there would
+     * be a gap; and zeros that replaced the bytes of an aborted reservation, which may be on disk: whoever
      * believes the clean marker would append in front of them. */
+    uint64_t end = writer->soiled > writer->offset ? writer->soiled : writer->offset;
     int rc = 0;
-    if (writer->soiled > writer->offset)
-        rc = ac_os_map_sync(writer->map->base, writer->map->fd, writer->offset,
-                            writer->soiled - writer->offset);
+    if (end > writer->synced)
+        rc = ac_os_map_sync(writer->map->base, writer->map->fd, writer->synced,
+                            end - writer->synced);
     if (rc == 0) rc = ac_writer_write_durable(writer, clean.segment, clean.offset);
     if (rc == 0) rc = ac_os_sync(writer->index_fd);
     if (rc == 0) {

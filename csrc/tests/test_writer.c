@@ -660,3 +660,27 @@ TEST_IN_MEMORY(any_system_call_may_fail_without_losing_what_was_acknowledged) {
         }
     }
 }
+
+/* How far the segment is on disk. */
+static int note_sync(void *context, int call, const char *path, int fd, uint64_t offset,
+                     uint64_t length) {
+    uint64_t *end = context;
+    (void)path;
+    if (call == AC_CALL_SYNC_MAP && fd >= 0 && offset + length > *end) *end = offset + length;
+    return 0;
+}
+
+/* Else a power cut leaves a gap before the place where the queue, properly closed, goes on. */
+TEST(an_abandoned_reservation_is_on_disk_before_the_queue_counts_as_closed) {
+    ac_writer_t *writer = open_small();
+    uint64_t synced = 0;
+    void *room;
+    append_numbered(writer, 1);
+    CHECK_OK(ac_writer_flush(writer, &err), err);
+    CHECK_OK(ac_writer_reserve(writer, 5000, &room, &err), err);
+    ac_os_set_hook(note_sync, &synced);
+    close_writer(writer);
+    ac_os_set_hook(NULL, NULL);
+    CHECK(durable().offset > 5000);
+    CHECK(synced >= durable().offset);
+}
