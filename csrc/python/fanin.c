@@ -10,12 +10,14 @@ typedef struct {
     uint32_t id;
 } Member;
 
+enum { COMMIT_NOBODY = -1, COMMIT_SEVERAL = INT32_MAX }; /* the latter: whoever is due */
+
 typedef struct {
     Pollable base;
     ac_fanin_t *fanin;
     Member *members; /* by slot */
     uint32_t room;
-    int64_t commit_slot; /* whose delivered messages are to be committed now; -1 = nobody's */
+    int64_t commit_slot; /* whose delivered messages are to be committed now; or one of COMMIT_* */
     PyObject *on_error;  /* takes a failed source's id and exception; NULL = raise it */
     PyObject *deferred;  /* an exception that came behind the messages of a batch */
     int closed;
@@ -49,7 +51,7 @@ static int fanin_init(FanInObject *self, PyObject *args, PyObject *keywords) {
         return -1;
     }
     self->on_error = on_error == Py_None ? NULL : Py_NewRef(on_error);
-    self->commit_slot = -1;
+    self->commit_slot = COMMIT_NOBODY;
     self->base.ops = &fanin_ops;
     self->base.burst = burst;
     self->base.spin_ns = spin_ns;
@@ -68,7 +70,7 @@ static int fanin_traverse(FanInObject *self, visitproc visit, void *arg) {
 static void drop_member(FanInObject *self, uint32_t slot) {
     if (slot >= self->room || !self->members[slot].reader) return;
     if (self->fanin) ac_fanin_detach(self->fanin, slot);
-    if (self->commit_slot == (int64_t)slot) self->commit_slot = -1;
+    if (self->commit_slot == (int64_t)slot) self->commit_slot = COMMIT_NOBODY;
     Py_CLEAR(self->members[slot].segment);
     Py_CLEAR(self->members[slot].reader);
 }
@@ -111,20 +113,34 @@ static int source_failed(FanInObject *self, uint32_t slot, const ac_error_t *err
     return done ? 0 : -1;
 }
 
-/* For readers that commit by themselves: what was handed out before has been dealt with now. */
-static int commit_automatically(FanInObject *self) {
+static int commit_one(FanInObject *self, uint32_t slot) {
     ac_error_t err;
-    uint32_t slot = (uint32_t)self->commit_slot;
-    self->commit_slot = -1;
-    ((ReaderObject *)self->members[slot].reader)->uncommitted = 0;
+    ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
+    if (!reader || !reader->commit_every || reader->uncommitted < reader->commit_every) return 0;
+    reader->uncommitted = 0;
     if (ac_fanin_commit(self->fanin, slot, &err) == AC_OK) return 0;
     raise_engine_error(&err);
     return -1;
 }
 
+/* For readers that commit by themselves: what was handed out before has been dealt with now. */
+static __attribute__((noinline)) int commit_automatically(FanInObject *self) {
+    int64_t due = self->commit_slot;
+    self->commit_slot = COMMIT_NOBODY;
+    if (due != COMMIT_SEVERAL) return commit_one(self, (uint32_t)due);
+    for (uint32_t slot = 0; slot < self->room; slot++)
+        if (commit_one(self, slot) < 0) return -1;
+    return 0;
+}
+
+static int commit_when_due(FanInObject *self) {
+    return AC_LIKELY(self->commit_slot == COMMIT_NOBODY) ? 0 : commit_automatically(self);
+}
+
 static void count_uncommitted(FanInObject *self, ReaderObject *reader, uint32_t slot) {
-    if (reader->commit_every && ++reader->uncommitted >= reader->commit_every)
-        self->commit_slot = slot;
+    if (!reader->commit_every || ++reader->uncommitted < reader->commit_every) return;
+    int alone = self->commit_slot == COMMIT_NOBODY || self->commit_slot == (int64_t)slot;
+    self->commit_slot = alone ? (int64_t)slot : COMMIT_SEVERAL;
 }
 
 static PyObject *deliver(FanInObject *self, const ac_message_t *message, uint32_t slot) {
@@ -140,7 +156,7 @@ static PyObject *deliver(FanInObject *self, const ac_message_t *message, uint32_
     return message_new(member->segment, message);
 }
 
-static __attribute__((noinline)) PyObject *take_slowly(FanInObject *self) {
+static __attribute__((noinline)) PyObject *fetch_slowly(FanInObject *self) {
     ac_message_t *message;
     ac_error_t err;
     uint32_t slot;
@@ -152,7 +168,6 @@ static __attribute__((noinline)) PyObject *take_slowly(FanInObject *self) {
     }
     do {
         if (refuse_closed(self) < 0) return NULL;
-        if (self->commit_slot >= 0 && commit_automatically(self) < 0) return NULL;
         int rc = ac_fanin_take(self->fanin, &message, &slot, &late, &err);
         if (rc == 0) return NULL;
         if (AC_LIKELY(rc == 1)) {
@@ -163,15 +178,20 @@ static __attribute__((noinline)) PyObject *take_slowly(FanInObject *self) {
     return NULL;
 }
 
-static PyObject *fanin_take(FanInObject *self) {
+static PyObject *fetch(FanInObject *self) {
     const ac_source_t *source;
     uint32_t slot;
-    if (AC_UNLIKELY(self->closed || self->deferred || self->commit_slot >= 0) ||
+    if (AC_UNLIKELY(self->closed || self->deferred) ||
         !(source = ac_fanin_try_take(self->fanin, &slot)))
-        return take_slowly(self);
+        return fetch_slowly(self);
     Member *member = &self->members[slot]; /* in the segment that its last message was in */
     count_uncommitted(self, (ReaderObject *)member->reader, slot);
     return message_new(member->segment, &source->head);
+}
+
+/* The next message, or NULL: with an exception set, or nothing there now. */
+static PyObject *fanin_take(FanInObject *self) {
+    return commit_when_due(self) < 0 ? NULL : fetch(self);
 }
 
 static PyObject *ops_take(Pollable *self) {
@@ -213,12 +233,13 @@ static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
     return message;
 }
 
-/* An exception behind the first message is kept for the next call. */
+/* Nothing of the batch is committed while it is collected: the caller has not seen any of it. An exception
+ * behind the first message is kept for the next call. */
 static PyObject *collect(FanInObject *self, Py_ssize_t max_messages, Py_ssize_t max_bytes) {
-    PyObject *list = PyList_New(0);
+    PyObject *list = commit_when_due(self) < 0 ? NULL : PyList_New(0);
     Py_ssize_t bytes = 0;
     while (list && PyList_GET_SIZE(list) < max_messages && bytes < max_bytes) {
-        PyObject *message = fanin_take(self);
+        PyObject *message = fetch(self);
         if (!message) {
             if (!PyErr_Occurred()) break;
             if (PyList_GET_SIZE(list) == 0)
@@ -354,7 +375,7 @@ static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize
         only = slot_of(self, args[0]);
         if (only < 0) return NULL;
     }
-    if (only < 0 || only == self->commit_slot) self->commit_slot = -1;
+    if (only < 0 || only == self->commit_slot) self->commit_slot = COMMIT_NOBODY;
     for (uint32_t slot = 0; slot < self->room; slot++) {
         ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
         if (!reader || (only >= 0 && slot != (uint32_t)only)) continue;
