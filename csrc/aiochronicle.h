@@ -373,6 +373,7 @@ AC_API int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offs
                             ac_error_t *err);
 AC_API int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset,
                                ac_error_t *err);
+/* Behind what was read; while it is attached to a fan-in, behind what was delivered. */
 AC_API void ac_reader_position(ac_reader_t *reader, uint64_t *segment, uint64_t *offset);
 AC_API int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err);
 AC_API void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out);

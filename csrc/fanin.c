@@ -81,6 +81,7 @@ static int load_head(ac_source_t *source, ac_error_t *err) {
     int rc = ac_reader_try_next(reader, &source->head);
     if (AC_UNLIKELY(rc != 1)) rc = ac_reader_next(reader, &source->head, err);
     source->has_head = rc == 1;
+    reader->ahead = rc == 1 ? ac_record_size(source->head.length) : 0;
     if (AC_UNLIKELY(rc == 1 && source->base != reader->base)) {
         ac_map_retain(reader->map);
         ac_map_release(source->map);
@@ -301,6 +302,7 @@ int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *l
         fanin->last_id = top->id;
     }
     source->has_head = 0;
+    source->reader->ahead = 0;
     source->held_since_ns = 0;
     source->delivered++;
     source->last_timestamp_ns = top->timestamp_ns;
@@ -473,6 +475,7 @@ void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
     }
     ac_map_release(source->map);
     ac_reader_use_bell(source->reader, NULL);
+    source->reader->ahead = 0;
     source->map = NULL;
     source->reader = NULL;
     source->has_head = 0;

@@ -100,6 +100,7 @@ static inline const ac_source_t *ac_fanin_try_take(ac_fanin_t *fanin, uint32_t *
         AC_UNLIKELY(top->id != fanin->last_id || top->timestamp_ns < fanin->last_timestamp_ns)) {
         fanin->refill = 0;
         source->has_head = 1;
+        reader->ahead = ac_record_size(source->head.length);
         ac_fanin_settle_top(fanin);
         return NULL;
     }

@@ -57,6 +57,7 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
         reader->segments_entered++;
     }
     reader->offset = offset < map->size ? offset : map->size;
+    reader->ahead = 0;
     reader->window_end = 0;
     reader->continued = 0;
     reader->last_timestamp_ns = 0;
@@ -380,7 +381,7 @@ void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_messa
 
 void ac_reader_position(ac_reader_t *reader, uint64_t *segment, uint64_t *offset) {
     *segment = reader->segment;
-    *offset = reader->offset;
+    *offset = reader->offset - reader->ahead;
 }
 
 static int check_position(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {

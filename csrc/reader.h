@@ -38,6 +38,7 @@ struct ac_reader {
     ac_control_t *control;
     ac_directory_t dir;
     uint64_t segment_size;
+    uint64_t ahead; /* of the offset is the record that a fan-in has read and not delivered */
     uint64_t end_segment, end_offset;  /* nothing is read from here on; UINT64_MAX: no end */
     char name[AC_READER_NAME_MAX + 1]; /* empty: anonymous */
     ac_durable_t durable; /* when it was opened: every record before it must be there */

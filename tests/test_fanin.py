@@ -698,6 +698,31 @@ def test_anonymous_readers_are_left_out_of_commit_all(pair: Pair, tmp_path: Path
             fan_in.commit(1)
 
 
+def test_a_reader_that_is_attached_stands_behind_what_was_delivered_from_it(
+    tmp_path: Path,
+) -> None:
+    with open_writer(tmp_path / "a") as a, open_writer(tmp_path / "b") as b:
+        for at_ns in (1, 3, 5):
+            a.append(b"a", timestamp_ns=at_ns)
+            b.append(b"b", timestamp_ns=at_ns + 1)
+        for delivered in range(7):
+            with (
+                open_reader(tmp_path / "a", f"after-{delivered}") as reader_a,
+                open_reader(tmp_path / "b", f"after-{delivered}") as reader_b,
+                FanIn([reader_a, reader_b]) as fan_in,
+            ):
+                assert all(fan_in.poll() for _ in range(delivered))
+                fan_in.wait(0)  # looks ahead
+                reader_a.commit()
+                reader_b.commit_position(reader_b.position)
+            with (
+                open_reader(tmp_path / "a", f"after-{delivered}") as reader_a,
+                open_reader(tmp_path / "b", f"after-{delivered}") as reader_b,
+                FanIn([reader_a, reader_b]) as fan_in,
+            ):
+                assert [m.timestamp_ns for m in fan_in] == list(range(delivered + 1, 7))
+
+
 @pytest.mark.parametrize(("every", "delivered", "committed"), [(1, 3, 2), (3, 3, 0), (3, 4, 3)])
 def test_readers_that_commit_by_themselves_do_so_in_a_fan_in(
     every: int, delivered: int, committed: int, tmp_path: Path

@@ -256,7 +256,8 @@ static PyObject *reader_took(ReaderObject *self, PyObject *messages) {
 
 static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssize_t count) {
     ac_error_t err;
-    uint64_t segment = self->reader->segment, offset = self->reader->offset;
+    uint64_t segment, offset;
+    ac_reader_position(self->reader, &segment, &offset);
     if (count > 1) {
         PyErr_SetString(PyExc_TypeError, "commit takes at most one message");
         return NULL;
