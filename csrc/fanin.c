@@ -428,28 +428,11 @@ static void position_of(const ac_source_t *source, uint64_t *segment, uint64_t *
 }
 
 /* Puts the reader before its head, unless somebody else moved it. */
-static int unread_head(ac_source_t *source) {
+static void unread_head(ac_source_t *source) {
     ac_reader_t *reader = source->reader;
-    if (!source->has_head || reader->base != source->base ||
-        reader->offset != head_offset(source) + ac_record_size(source->head.length))
-        return 0;
-    ac_reader_unread(reader, &source->head);
-    return 1;
-}
-
-/* What was not delivered. Asked of the reader where it stands, it might go on to the next segment. */
-static int lag_of(ac_source_t *source, ac_lag_t *out, ac_error_t *err) {
-    ac_reader_t *reader = source->reader;
-    uint64_t offset = reader->offset, expected_seq = reader->expected_seq;
-    uint64_t messages = reader->messages, payload_bytes = reader->payload_bytes;
-    int unread = unread_head(source);
-    int rc = ac_reader_lag(reader, out, err);
-    if (!unread) return rc;
-    reader->offset = offset;
-    reader->expected_seq = expected_seq;
-    reader->messages = messages;
-    reader->payload_bytes = payload_bytes;
-    return rc;
+    if (source->has_head && reader->base == source->base &&
+        reader->offset == head_offset(source) + ac_record_size(source->head.length))
+        ac_reader_unread(reader, &source->head);
 }
 
 void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
@@ -500,7 +483,7 @@ int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *o
     ac_source_t *source = &fanin->sources[slot];
     ac_lag_t lag = {0};
     if (!source->failed) {
-        int rc = lag_of(source, &lag, err);
+        int rc = ac_reader_lag(source->reader, &lag, err);
         if (rc < 0) return rc;
     }
     out->id = source->id;

@@ -345,7 +345,7 @@ static uint64_t count_ahead(ac_reader_t *reader) {
     return counted;
 }
 
-int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err) {
+static int lag_from_here(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err) {
     ac_message_t message;
     const char *why;
     uint32_t segment;
@@ -368,4 +368,18 @@ int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err) {
     uint64_t now = ac_os_now_ns();
     out->age_ns = now > message.timestamp_ns ? now - message.timestamp_ns : 0;
     return AC_OK;
+}
+
+/* What a fan-in has read ahead counts as unread; and from before it, nothing leads to the next segment. */
+int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err) {
+    uint64_t offset = reader->offset, expected_seq = reader->expected_seq;
+    if (reader->ahead == 0) return lag_from_here(reader, out, err);
+    reader->offset -= reader->ahead;
+    reader->expected_seq--;
+    int rc = lag_from_here(reader, out, err);
+    if (reader->ahead) { /* as ever, unless the record was destroyed meanwhile and stepped over */
+        reader->offset = offset;
+        reader->expected_seq = expected_seq;
+    }
+    return rc;
 }

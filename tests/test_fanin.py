@@ -723,6 +723,22 @@ def test_a_reader_that_is_attached_stands_behind_what_was_delivered_from_it(
                 assert [m.timestamp_ns for m in fan_in] == list(range(delivered + 1, 7))
 
 
+def test_asking_an_attached_reader_for_its_lag_loses_nothing(tmp_path: Path) -> None:
+    with (
+        open_writer(tmp_path / "a", roll=aiochronicle.Roll(messages=1)) as a,
+        open_writer(tmp_path / "b") as b,
+        open_reader(tmp_path / "a") as reader_a,
+        open_reader(tmp_path / "b") as reader_b,
+        FanIn([reader_a, reader_b]) as fan_in,
+    ):
+        b.append(b"b", timestamp_ns=1)
+        a.append(b"a0", timestamp_ns=2)
+        a.append(b"a1", timestamp_ns=3)
+        assert [message.payload for message in fan_in.read_batch(1)] == [b"b"]
+        assert reader_a.lag.messages == 2  # what the fan-in has read ahead was not delivered
+        assert [message.payload for message in fan_in.detach(0)] == [b"a0", b"a1"]
+
+
 @pytest.mark.parametrize(("every", "delivered", "committed"), [(1, 3, 2), (3, 3, 0), (3, 4, 3)])
 def test_readers_that_commit_by_themselves_do_so_in_a_fan_in(
     every: int, delivered: int, committed: int, tmp_path: Path
