@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from aiochronicle.errors import InvalidArgument
+from aiochronicle.reader import unix_ns
 
 __all__ = ["Offsets", "ReadOptions", "WriteOptions", "read_options", "write_options"]
 
@@ -242,8 +243,7 @@ class _Options:
             ) from error
         if moment.tzinfo is None:
             raise InvalidArgument(f"{name} {text!r} has no time zone; append Z for UTC")
-        whole = int(moment.replace(microsecond=0).timestamp())
-        return whole * 1_000_000_000 + moment.microsecond * 1000
+        return unix_ns(moment)
 
 
 def _list_of(known: Mapping[str, str]) -> str:

@@ -70,18 +70,25 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return self.latest()
 
 
-def end_of(reader: Reader) -> int:
-    """Return the seq behind the last message of the reader's directory; 0 if it never had one."""
+def end_of(reader: Reader, known: int = 0) -> int:
+    """Return the seq behind the last message of the reader's directory; 0 if it never had one.
+
+    ``known`` is what it was before, from where to look on if it has to be found message by message.
+    """
     reader.seek_last()
     if (proven := reader.statistics().next_seq) > 0:
         return proven
-    # The newest segment is still empty, or another program wrote it.
+    # The newest segment is still empty, or another program wrote it: find the last message, or, if
+    # a power cut took what was noted, the last that is left.
     noted = inspect(reader.path).next_seq
-    reader.seek(max(noted - 1, 0))
-    end = noted
-    for message in reader:
-        end = message.seq + 1
-    return end
+    for start in (max(noted, known, 1) - 1, 0):
+        reader.seek(start)
+        last = None
+        for message in reader:
+            last = message.seq
+        if last is not None:
+            return last + 1
+    return noted  # retention took everything
 
 
 def is_queue(path: Path) -> bool:

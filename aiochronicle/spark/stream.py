@@ -141,6 +141,7 @@ class _Queues:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._tails: dict[str, Reader] = {}
+        self._known: Positions = {}
         self._looked_at = time.monotonic()
         try:
             self.sources = find_sources(options)
@@ -165,7 +166,9 @@ class _Queues:
     def _end(self, source: Source) -> int | None:
         for fresh in (False, True):
             try:
-                end = end_of(self._tail(source, fresh=fresh))
+                tail = self._tail(source, fresh=fresh)
+                end = end_of(tail, 0 if fresh else self._known.get(source.name, 0))
+                self._known[source.name] = end
                 return end if end > 0 or source.archive is None else source.latest()
             except (QueueNotFound, QueueGone, NotAQueue):
                 if fresh:  # not only replaced by another queue of that name, but gone
