@@ -20,7 +20,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test pytest ctest ctest-asan ctest-tsan ctest-coverage lint lint-python lint-c format bench \
+.PHONY: help setup demo test pytest ctest ctest-asan ctest-tsan ctest-coverage lint lint-python lint-c format bench bench-spark \
         sanitize sanitize-python fuzz fuzz-replay torture soak coverage dist clean
 
 help: ## this list
@@ -45,14 +45,15 @@ $(VENV)/.installed: $(VENV)/.created setup.py csrc/python/build_engine.py $(C_FL
 
 # Spark is 450 MB and takes a minute: only what needs it waits for it.
 $(VENV)/.spark: $(VENV)/.installed
-	@echo "installing Spark"
+	@echo "installing Spark: about a minute and 450 MB, this once"
 	@$(PIP) install 'aiochronicle[spark]'
 	@touch $@
 
 setup: $(VENV)/.installed ## set up .venv and compile
 
-demo: setup ## writers and readers over real queues, live
-	@$(PY) -m aiochronicle.demo
+demo: setup ## writers and readers over real queues, live, and a Spark pipeline over what they wrote
+	@$(MAKE) -s $(VENV)/.spark || echo "Spark could not be installed, so the demo goes without its last part"
+	@$(PY) -m aiochronicle.demo --plot build/demo-bars.png
 
 test: ctest fuzz-replay pytest ## the C unit tests, what the fuzzers found, then the Python suite
 
@@ -185,6 +186,9 @@ format: setup ## lay out the code as `make lint` wants it
 
 bench: setup ## the benchmarks
 	@$(PY) -m benchmarks
+
+bench-spark: setup $(VENV)/.spark ## those of the pipeline
+	@$(PY) -m benchmarks --only spark
 
 torture: setup ## kill writers at random instants and check what is left, for long
 	@$(PY) -m tests.torture

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 COMMAND = [sys.executable, "-m", "aiochronicle.demo", "--feeds", "2", "--readers", "1"]
+COMMAND += ["--no-pipeline"]  # its test is among those of Spark
 TIMEOUT_S = 60.0
 
 

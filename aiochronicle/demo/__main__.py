@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import aiochronicle
-from aiochronicle.demo import summary
+from aiochronicle.demo import pipeline, summary
 from aiochronicle.demo.board import Board, Feed, Reader
 from aiochronicle.demo.children import Child, Crew
 from aiochronicle.demo.options import FEED_NAMES, READER_NAMES, Options, has_space, parse
@@ -185,6 +185,8 @@ def main() -> int:
             problems = run.finish()
         verdict = summary.judge(run.board, problems)
         summary.show(view.theme, run.board, verdict, wrote_s)
+        if options.pipeline and not verdict.problems:
+            pipeline.show(view.theme, root, next(iter(run.board.feeds)), options.plot)
         if options.root is not None:
             print(f" the queues are in {root}")
         return 1 if verdict.problems else 0

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 import aiochronicle
-from aiochronicle.demo.market import Market
+from aiochronicle.demo.market import TYPES, Market
 from aiochronicle.demo.reports import FeedReport, FeedSpec, Reporter, Stop
 from aiochronicle.histogram import Histogram
 
@@ -73,7 +73,9 @@ def main(argument: str) -> None:
     stop = Stop()
     reporter = Reporter()
     before_s = time.perf_counter()
-    with aiochronicle.open_writer(spec.path, segment_size=spec.segment_bytes) as writer:
+    with aiochronicle.open_writer(
+        spec.path, segment_size=spec.segment_bytes, codec=TYPES
+    ) as writer:
         opened_ms = (time.perf_counter() - before_s) * 1e3
         market = Market(seed=spec.seed, first_number=writer.next_seq)
         pace = Pace(spec.rate_hz, spec.seed)

@@ -2,19 +2,52 @@
 
 import random
 import struct
+from typing import Annotated
 
-__all__ = ["QUOTE", "TRADE", "Market", "number_of"]
+import msgspec
+
+from aiochronicle import Codec, Registry, Width
+from aiochronicle.codec import I4, U4, U8
+
+__all__ = ["QUOTE", "TRADE", "TYPES", "Market", "number_of"]
 
 QUOTE = 1
 TRADE = 2
 
 # Both begin with the number of the message, by which a reader can tell that it got the right bytes.
-_QUOTE = struct.Struct("<Q8sqqII")  # number, symbol, bid, ask, bid size, ask size
-_TRADE = struct.Struct("<Q8sqIi")  # number, symbol, price, size, +1 bought or -1 sold
+
+
+class Quote(msgspec.Struct, frozen=True):
+    """What somebody would pay, and wants to be paid."""
+
+    number: U8
+    symbol: Annotated[str, Width("S8")]
+    bid: float
+    ask: float
+    bid_size: U4
+    ask_size: U4
+
+
+class Trade(msgspec.Struct, frozen=True):
+    """What somebody has paid; ``side`` is +1 if the buyer was in a hurry, else -1."""
+
+    number: U8
+    symbol: Annotated[str, Width("S8")]
+    price: float
+    size: U4
+    side: I4
+
+
+TYPES = Registry({QUOTE: Codec(Quote, "struct"), TRADE: Codec(Trade, "struct")})
+
+# The same layouts: a feed that makes random messages as fast as it can leaves out the objects.
+_QUOTE = struct.Struct("<Q8sddII")
+_TRADE = struct.Struct("<Q8sdIi")
 _NUMBER = struct.Struct("<Q")
 
 _SYMBOLS = ("ALFA", "BRAVO", "CHRLI", "DELTA", "ECHO", "FOX", "GOLF", "HOTEL")
-_TICK = 100  # prices are in 1/10,000
+_UNIT = 10_000
+_TICK = 100  # in units of 1/10,000
 
 
 class Market:
@@ -29,7 +62,7 @@ class Market:
     def __init__(self, *, seed: int, first_number: int) -> None:
         self._random = random.Random(seed)
         self._number = first_number
-        self._symbols = [name.encode().ljust(8) for name in _SYMBOLS]
+        self._symbols = [name.encode() for name in _SYMBOLS]
         self._mids = [self._random.randrange(200_000, 4_000_000, _TICK) for _ in _SYMBOLS]
 
     def next_message(self) -> tuple[int, bytes]:
@@ -47,8 +80,9 @@ class Market:
         symbol = self._symbols[which]
         if dice >> 20 & 7:
             spread = _TICK + (dice >> 24 & 3) * _TICK
-            return QUOTE, _QUOTE.pack(number, symbol, mid - spread, mid + spread, size, size)
-        return TRADE, _TRADE.pack(number, symbol, mid, size, 1 if dice >> 24 & 1 else -1)
+            bid, ask = (mid - spread) / _UNIT, (mid + spread) / _UNIT
+            return QUOTE, _QUOTE.pack(number, symbol, bid, ask, size, size)
+        return TRADE, _TRADE.pack(number, symbol, mid / _UNIT, size, 1 if dice >> 24 & 1 else -1)
 
 
 def number_of(payload: bytes) -> int:

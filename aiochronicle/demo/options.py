@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -28,6 +29,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     crash: bool = True
     plain: bool = False
     seed: int = 1
+    pipeline: bool = True
+    plot: Path = Path(tempfile.gettempdir()) / "aiochronicle-demo.png"
 
 
 def _number_in(
@@ -48,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m aiochronicle.demo",
         description="Market-data feeds and their readers over real queues, with a live view, "
-        "and a check at the end that every reader got every message.",
+        "a check that every reader got every message, and a Spark pipeline over what was recorded.",
         epilog="Ends with status 0 if everything was delivered and verified, with 1 if not. "
         "Ctrl-C ends early and still verifies; a second Ctrl-C stops at once.",
     )
@@ -105,6 +108,19 @@ def _parser() -> argparse.ArgumentParser:
         default=default.seed,
         metavar="N",
         help="seed of the random walks (default: %(default)s)",
+    )
+    add(
+        "--no-pipeline",
+        action="store_false",
+        dest="pipeline",
+        help="leave out the bars that Spark makes of what was recorded",
+    )
+    add(
+        "--plot",
+        type=Path,
+        default=default.plot,
+        metavar="FILE",
+        help="where the picture of the bars goes (default: %(default)s)",
     )
     return parser
 

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 import aiochronicle
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.histogram import Histogram
-from aiochronicle.spark.jobs import plot_quality, quality
+from aiochronicle.spark.jobs import quality
+from aiochronicle.spark.jobs.plots import plot_quality
 
 MIDNIGHT_NS = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp()) * 10**9
 LATE_NS = 50_000_000

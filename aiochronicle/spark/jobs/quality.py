@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,7 +29,7 @@ from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
 from aiochronicle.spark.typed import TypedDecoder, find_type
 
-__all__ = ["plot_quality", "quality"]
+__all__ = ["PERCENTILES", "quality"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -314,46 +313,3 @@ def _sweep(rows: list[dict[str, Any]]) -> tuple[Counter[int], Counter[int], Coun
             duplicates[day] += max(0, min(end, covered_to) - start)
             covered_to = max(covered_to, end)
     return gaps, missing, duplicates
-
-
-def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
-    """Draw the rows of ``quality`` as a PNG: volume, trouble and delays of each queue and day."""
-    from matplotlib.figure import Figure
-
-    labels = [f"{row.source}\n{row.date:%d %b}" for row in rows]
-    places = list(range(len(rows)))
-    figure: Any = Figure(figsize=(max(7.0, 1.1 * len(rows)), 9.0), layout="constrained")
-    volume, trouble, delays = figure.subplots(3, 1, sharex=True)
-    volume.bar(places, [row.messages for row in rows], color="#4477aa")
-    volume.set_title("messages")
-    kinds = {
-        "missing": "#ee6677",
-        "duplicates": "#ccbb44",
-        "out_of_order": "#aa3377",
-        "late": "#66ccee",
-    }
-    width = 0.8 / len(kinds)
-    for number, (kind, colour) in enumerate(kinds.items()):
-        at = [place + (number - 1.5) * width for place in places]
-        trouble.bar(
-            at, [row[kind] for row in rows], width, color=colour, label=kind.replace("_", " ")
-        )
-    trouble.set_title("trouble (messages)")
-    trouble.set_yscale("symlog", linthresh=1)
-    trouble.legend(ncols=len(kinds), fontsize="small", frameon=False)
-    for name, marker in zip([*PERCENTILES, "delay_max_ns"], "o^sx", strict=True):
-        label = name.removeprefix("delay_").removesuffix("_ns").replace("p999", "p99.9")
-        values = [None if row[name] is None else max(row[name], 1) / 1e3 for row in rows]
-        if any(value is not None for value in values):
-            delays.plot(places, values, marker, label=label)
-            delays.set_yscale("log")
-    delays.set_title("delay from the venue's time to the queue's (µs)")
-    if delays.lines:
-        delays.legend(ncols=4, fontsize="small", frameon=False)
-    else:
-        delays.text(0.5, 0.5, "no venue time was named", ha="center", transform=delays.transAxes)
-    delays.set_xticks(places, labels, fontsize="small")
-    for axes in (volume, trouble, delays):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.3)
-    figure.savefig(path, dpi=110)
