@@ -27,6 +27,7 @@ ROWS = {
     "roll": 1,
     "opening": 2,
     "seek": 2,
+    "spark": 0,  # only on request; tests/spark asks for it
 }
 
 

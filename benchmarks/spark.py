@@ -1,0 +1,132 @@
+"""What does Spark make of queues, compared with Parquet files, rows and its own ways?
+
+Everything is a ratio of times on the same rows in one session, best of several rounds, in real time:
+the work is done by the JVM and by its Python workers. Rates that must be at least x times another
+one are times that may be at most 1/x of it.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+import aiochronicle
+from aiochronicle import Codec, Width
+from aiochronicle.codec import Format
+from benchmarks.measure import PAYLOAD, Best, Result, skip
+
+__all__ = ["run"]
+
+QUESTION = "spark"
+FIRST_NS = 1_700_000_000_000_000_000
+STEP_NS = 1_000_000
+SYMBOLS = tuple(f"SYM{number}" for number in range(64))
+
+
+class Trade(msgspec.Struct, frozen=True):
+    symbol: Annotated[str, Width("S8")]
+    price: float
+    size: int
+    filler: Annotated[bytes, Width("S76")] = b"x" * 76  # 100 bytes in all
+
+
+class Quote(msgspec.Struct, frozen=True):
+    symbol: Annotated[str, Width("S8")]
+    bid: float
+    ask: float
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows each part works on, and how often."""
+
+    rows: int
+    slow_rows: int  # for what is compared with row-by-row Python
+    trades: int
+    quotes: int
+    rounds: int
+
+
+QUICK = Sizes(rows=20_000, slow_rows=5_000, trades=500, quotes=1_000, rounds=1)
+FULL = Sizes(rows=2_000_000, slow_rows=200_000, trades=50_000, quotes=200_000, rounds=4)
+
+
+def run(directory: Path, quick: bool) -> list[Result]:
+    """Answer the question."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        skip(QUESTION, "Spark", 'needs pip install "aiochronicle[spark]"')
+        return []
+    from aiochronicle.spark import session
+
+    spark = session("benchmarks", config={"spark.log.level": "OFF"})
+    try:
+        return _answer(spark, directory, QUICK if quick else FULL)
+    finally:
+        spark.stop()
+
+
+def _answer(spark: Any, directory: Path, sizes: Sizes) -> list[Result]:
+    from benchmarks import spark_parts as parts
+
+    _fill_raw(directory / "raw", sizes.rows)
+    _fill_raw(directory / "few", sizes.slow_rows)
+    _fill_trades(directory / "fixed", sizes.rows, "struct")
+    _fill_trades(directory / "packed", sizes.slow_rows, "msgpack")
+    _fill_trades(directory / "packed-fixed", sizes.slow_rows, "struct")
+    _fill_market(directory / "market", sizes)
+    parquet = str(directory / "raw.parquet")
+    spark.read.format("chronicle").load(str(directory / "raw")).write.parquet(parquet)
+    return [
+        *parts.reading(spark, directory, sizes),
+        *parts.ranges(spark, directory, sizes),
+        *parts.jobs(spark, directory, sizes),
+        *parts.typed(spark, directory, sizes),
+        *parts.writing(spark, directory, sizes),
+        *parts.streaming(spark, directory, sizes),
+    ]
+
+
+def take_turns(contestants: Mapping[str, Callable[[], int]], rounds: int) -> Best:
+    """Let the contestants take turns, in real time; the best of several rounds is a warm one."""
+    best = dict.fromkeys(contestants, float("inf"))
+    for _ in range(rounds):
+        for name, contestant in contestants.items():
+            started_ns = time.perf_counter_ns()
+            operations = contestant()
+            best[name] = min(best[name], (time.perf_counter_ns() - started_ns) / operations)
+    return Best(best)
+
+
+def _fill_raw(path: Path, rows: int) -> None:
+    with aiochronicle.open_writer(path) as writer:
+        for first in range(0, rows, 1000):
+            count = min(1000, rows - first)
+            times_ns = [FIRST_NS + (first + number) * STEP_NS for number in range(count)]
+            writer.append_many([PAYLOAD] * count, timestamps_ns=times_ns)
+
+
+def _trades(rows: int) -> Iterator[Trade]:
+    for number in range(rows):
+        yield Trade(SYMBOLS[number % 64], 100 + number % 997 / 100, 1 + number % 500)
+
+
+def _fill_trades(path: Path, rows: int, encoding: Format) -> None:
+    codec: Codec[Trade] = Codec(Trade, format=encoding)
+    with aiochronicle.open_writer(path, codec=codec) as writer:
+        for number, trade in enumerate(_trades(rows)):
+            writer.append(codec.encode(trade), type_id=1, timestamp_ns=FIRST_NS + number * STEP_NS)
+
+
+def _fill_market(path: Path, sizes: Sizes) -> None:
+    codecs: list[Codec[Any]] = [Codec(Trade, format="struct"), Codec(Quote, format="struct")]
+    every = max(1, sizes.quotes // sizes.trades)
+    with aiochronicle.open_writer(path, codec=codecs) as writer:
+        for number, trade in enumerate(_trades(sizes.quotes)):
+            time_ns = FIRST_NS + number * STEP_NS
+            quote = Quote(trade.symbol, trade.price - 0.01, trade.price + 0.01)
+            writer.send(quote, timestamp_ns=time_ns)
+            if number % every == 0:
+                writer.send(trade, timestamp_ns=time_ns + 1)

@@ -1,0 +1,334 @@
+"""The comparisons behind the question `spark`: whatever needs Spark to be imported."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+import aiochronicle
+from aiochronicle.spark import scan
+from aiochronicle.spark.jobs import archive, asof, bars
+from aiochronicle.spark.jobs.inputs import find_input
+from aiochronicle.spark.rows import read_range
+from benchmarks.measure import Result
+from benchmarks.spark import FIRST_NS, QUESTION, STEP_NS, Sizes, Trade, take_turns
+
+__all__ = ["jobs", "ranges", "reading", "streaming", "typed", "writing"]
+
+RAW = "source string, seq long, timestamp_ns long, timestamp timestamp, type_id int, payload binary"
+COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload")
+
+
+def load(spark: SparkSession, path: Path, **options: str) -> DataFrame:
+    return spark.read.format("chronicle").options(**options).load(str(path))
+
+
+def drain(frame: DataFrame) -> None:
+    """Have every row made, and thrown away inside the JVM."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+class TupleReader(DataSourceReader):
+    """Reads the same ranges, row by row."""
+
+    def __init__(self, path: str) -> None:
+        self._found = find_input(path)
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(part) for part in self._found.parts()]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        part = partition.value
+        for batch in read_range(part, COLUMNS, self._found.options):
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield (part.source.name, *row)
+
+
+class RowWriter(DataSourceWriter):
+    """Writes one row after the other, with one task: what a first attempt looks like."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        with aiochronicle.open_writer(self._path) as writer:
+            for row in iterator:
+                writer.append(
+                    bytes(row.payload), type_id=row.type_id, timestamp_ns=row.timestamp_ns
+                )
+        return WriterCommitMessage()
+
+
+class Rows(DataSource):
+    """The format `rows`: Python objects on both ways."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rows"
+
+    def schema(self) -> str:
+        return RAW
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return TupleReader(self.options["path"])
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        return RowWriter(self.options["path"])
+
+
+def reading(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
+    spark.dataSource.register(Rows)
+    raw, few = directory / "raw", directory / "few"
+    parquet = str(directory / "raw.parquet")
+    rows = sizes.rows
+
+    def source() -> int:
+        drain(load(spark, raw))
+        return rows
+
+    def scanned() -> int:
+        drain(scan(spark, str(raw)))
+        return rows
+
+    def files() -> int:
+        drain(spark.read.parquet(parquet))
+        return rows
+
+    def one() -> int:
+        spark.read.format("chronicle").schema("seq long").load(str(raw)).agg(
+            sql.sum("seq")
+        ).collect()
+        return rows
+
+    def one_of_files() -> int:
+        spark.read.parquet(parquet).agg(sql.sum("seq")).collect()
+        return rows
+
+    best = take_turns(
+        {"source": source, "scan": scanned, "files": files, "one": one, "one file": one_of_files},
+        sizes.rounds,
+    )
+
+    def tuples() -> int:
+        drain(spark.read.format("rows").load(str(few)))
+        return sizes.slow_rows
+
+    def few_batches() -> int:
+        drain(load(spark, few))
+        return sizes.slow_rows
+
+    slow = take_turns({"tuples": tuples, "batches": few_batches}, sizes.rounds)
+    say = {"question": QUESTION}
+    return [
+        best.at_most(1 / 0.55, "all columns / Parquet", pair=("source", "files"), **say),
+        best.at_most(1 / 0.7, "all columns, scan / Parquet", pair=("scan", "files"), **say),
+        slow.at_most(1 / 8, "all columns / yielding tuples", pair=("batches", "tuples"), **say),
+        best.at_most(1 / 2, "one column / all columns", pair=("one", "source"), **say),
+        best.at_most(1 / 0.3, "one column / Parquet", pair=("one", "one file"), **say),
+    ]
+
+
+def ranges(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
+    """The middle 5 % of the time."""
+    first_ns = FIRST_NS + sizes.rows // 2 * STEP_NS
+    end_ns = first_ns + sizes.rows // 20 * STEP_NS
+    within = f"timestamp_ns >= {first_ns} and timestamp_ns < {end_ns}"
+    raw, parquet = directory / "raw", str(directory / "raw.parquet")
+
+    def pushed() -> int:
+        drain(load(spark, raw).where(within))
+        return 1
+
+    def unpushed() -> int:
+        drain(load(spark, raw, pushdown="false").where(within))
+        return 1
+
+    def files() -> int:
+        drain(spark.read.parquet(parquet).where(within))
+        return 1
+
+    best = take_turns({"pushed": pushed, "unpushed": unpushed, "files": files}, sizes.rounds)
+    say = {"question": QUESTION}
+    return [
+        best.at_most(
+            1 / 6, "5 % of the time / without push-down", pair=("pushed", "unpushed"), **say
+        ),
+        best.at_most(1.3, "5 % of the time / Parquet", pair=("pushed", "files"), **say),
+    ]
+
+
+def jobs(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
+    fixed, market = str(directory / "fixed"), str(directory / "market")
+
+    def partials() -> int:
+        return len(bars(spark, fixed, every="1m").collect()) and sizes.rows
+
+    def by_sql() -> int:
+        trades = scan(spark, fixed, type="trade", mode="FAILFAST")
+        bar = sql.floor(sql.col("timestamp_ns") / (60 * 10**9))
+        grouped = trades.groupBy("source", "symbol", bar.alias("bar")).agg(
+            sql.min_by("price", "seq"),
+            sql.max("price"),
+            sql.min("price"),
+            sql.max_by("price", "seq"),
+            sql.sum("size"),
+            sql.sum(sql.col("price") * sql.col("size")),
+            sql.count("*"),
+        )
+        return len(grouped.collect()) and sizes.rows
+
+    best = take_turns({"partials": partials, "sql": by_sql}, sizes.rounds)
+
+    def window() -> int:
+        drain(asof(spark, market))
+        return sizes.trades
+
+    def native() -> int:
+        left: Any = scan(spark, market, type="trade", mode="FAILFAST").drop("payload")
+        right = scan(spark, market, type="quote", mode="FAILFAST").drop("payload")
+        joined = left._joinAsOf(
+            right,
+            leftAsOfColumn="timestamp_ns",
+            rightAsOfColumn="timestamp_ns",
+            on="symbol",
+            how="left",
+            direction="backward",
+        )
+        drain(joined)
+        return sizes.trades
+
+    joins = take_turns({"window": window, "native": native}, min(2, sizes.rounds))
+    what = f"as-of of {sizes.trades:,} x {sizes.quotes:,} / native join"
+    return [
+        best.at_most(
+            1 / 2.5, "bars / typed columns and SQL", question=QUESTION, pair=("partials", "sql")
+        ),
+        joins.at_most(1 / 20, what, question=QUESTION, pair=("window", "native")),
+    ]
+
+
+def typed(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
+    fixed, packed = str(directory / "fixed"), str(directory / "packed")
+    same_rows = str(directory / "packed-fixed")
+    fields = ["source", "seq", "timestamp_ns", "timestamp", "symbol", "price", "size"]
+
+    def columns() -> int:
+        drain(scan(spark, fixed, columns=fields, type="trade", mode="FAILFAST"))
+        return sizes.rows
+
+    def raw() -> int:
+        drain(scan(spark, fixed))
+        return sizes.rows
+
+    def unpacked() -> int:
+        drain(scan(spark, packed, columns=fields, type="trade", mode="FAILFAST"))
+        return sizes.slow_rows
+
+    def packed_raw() -> int:
+        drain(scan(spark, same_rows))
+        return sizes.slow_rows
+
+    best = take_turns(
+        {"columns": columns, "raw": raw, "unpacked": unpacked, "packed raw": packed_raw},
+        sizes.rounds,
+    )
+    decode_ns = _decoding_ns(Path(packed))
+    allowed_ns = best.ns["packed raw"] + decode_ns
+    return [
+        best.at_most(1.5, "fixed layout / raw", question=QUESTION, pair=("columns", "raw")),
+        Result.at_most(
+            QUESTION,
+            "msgpack / raw and msgspec's own decoding",
+            best.ns["unpacked"] / allowed_ns,
+            1.0,
+            "x",
+            f"{best.ns['unpacked']:.1f} ns / {allowed_ns:.1f} ns",
+        ),
+    ]
+
+
+def _decoding_ns(path: Path) -> float:
+    """Return what decoding a message into an object and taking its fields costs, in one thread."""
+    registry = aiochronicle.Registry.load(path)
+    decode = registry.named(Trade.__name__).codec.decoder
+    with aiochronicle.Queue(path) as queue:
+        payloads = [message.payload for message in queue.slice(0, 20_000)]
+    started_ns = time.perf_counter_ns()
+    for payload in payloads:
+        trade = decode(payload)
+        _ = trade.symbol, trade.price, trade.size
+    return (time.perf_counter_ns() - started_ns) / len(payloads)
+
+
+def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
+    raw, few = directory / "raw", directory / "few"
+    out = directory / "out"
+
+    def archived() -> int:
+        shutil.rmtree(out, ignore_errors=True)
+        archive(spark, str(raw), str(out), reader=None)
+        return sizes.rows
+
+    def by_spark() -> int:
+        shutil.rmtree(out, ignore_errors=True)
+        load(spark, raw).write.parquet(str(out))
+        return sizes.rows
+
+    best = take_turns({"archive": archived, "spark": by_spark}, sizes.rounds)
+
+    def sink() -> int:
+        shutil.rmtree(out, ignore_errors=True)
+        load(spark, few).write.format("chronicle").mode("append").save(str(out))
+        return sizes.slow_rows
+
+    def by_rows() -> int:
+        shutil.rmtree(out, ignore_errors=True)
+        load(spark, few).coalesce(1).write.format("rows").mode("append").save(str(out))
+        return sizes.slow_rows
+
+    sinks = take_turns({"sink": sink, "rows": by_rows}, sizes.rounds)
+    shutil.rmtree(out, ignore_errors=True)
+    return [
+        best.at_most(
+            1 / 3, "archive / Spark's Parquet writer", question=QUESTION, pair=("archive", "spark")
+        ),
+        sinks.at_most(1 / 8, "sink / row by row", question=QUESTION, pair=("sink", "rows")),
+    ]
+
+
+def streaming(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
+    raw, checkpoint = directory / "raw", directory / "checkpoint"
+
+    def stream() -> int:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        frame = (
+            spark.readStream.format("chronicle")
+            .option("startingOffsets", "earliest")
+            .load(str(raw))
+        )
+        query = (
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sizes.rows
+
+    def batch() -> int:
+        drain(scan(spark, str(raw)))
+        return sizes.rows
+
+    best = take_turns({"stream": stream, "batch": batch}, sizes.rounds)
+    return [best.at_most(2, "stream / scan", question=QUESTION, pair=("stream", "batch"))]
