@@ -108,7 +108,8 @@ def find_sources(options: ReadOptions, *, ready_only: bool = False) -> dict[str,
     found = dict(_sources_under(root, options, ready_only))
     missing = sorted(set(options.subscribe or ()) - set(found))
     if missing and not ready_only:
-        there = ", ".join(sorted(found)) or "none at all"
+        everything = msgspec.structs.replace(options, subscribe=None)
+        there = ", ".join(sorted(dict(_sources_under(root, everything, False)))) or "none at all"
         raise QueueNotFound(f"no queue {', '.join(missing)}; there are {there}", path=str(root))
     if not found and not ready_only:
         wanted = options.subscribe_pattern
