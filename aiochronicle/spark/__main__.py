@@ -2,21 +2,25 @@
 
 import argparse
 import contextlib
+import importlib
 import io
 import re
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from aiochronicle.errors import ChronicleError, InvalidArgument
-from aiochronicle.spark.jobs import archive, asof, audit, bars, plot_quality, quality
+from aiochronicle.spark.jobs import archive, asof, audit, bars, quality, replay
 from aiochronicle.spark.jobs.archive import READER, archive_plan
 from aiochronicle.spark.jobs.inputs import Input, find_input
+from aiochronicle.spark.jobs.replay import find_archive
+from aiochronicle.spark.pack import pack
 from aiochronicle.spark.progress import Progress
 from aiochronicle.spark.session import session
 
@@ -65,6 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_asof(jobs)
     _add_audit(jobs)
     _add_quality(jobs)
+    _add_replay(jobs)
+    _add_pack(jobs)
     return parser
 
 
@@ -165,6 +171,11 @@ def _table(frame: DataFrame, rows: int) -> str:
     with contextlib.redirect_stdout(buffer):
         frame.show(rows, truncate=False)
     return buffer.getvalue().rstrip()
+
+
+def plots() -> ModuleType:
+    """Return the module that draws; it takes a second to import."""
+    return importlib.import_module("aiochronicle.spark.jobs.plots")
 
 
 def _describe(found: Input, what: str) -> None:
@@ -297,10 +308,46 @@ def _quality(given: Arguments) -> None:
             options=_reading(given),
         ).cache()
         if given.plot is not None:
-            plot_quality(frame.collect(), given.plot)
+            plots().plot_quality(frame.collect(), given.plot)
         return frame
 
     _run_frame(given, make)
+
+
+def _add_replay(jobs: Any) -> None:
+    parser = _add_job(
+        jobs, "replay", _replay, "an archive or other Parquet files into queues", reads="files"
+    )
+    parser.add_argument("--out", metavar="DIR", required=True, help="root of the queues")
+    parser.add_argument("--queues", metavar="NAME,NAME", help="only these queues of an archive")
+    parser.add_argument("--queue", metavar="NAME", help="everything into one queue of this name")
+
+
+def _replay(given: Arguments) -> None:
+    queues = None if given.queues is None else given.queues.split(",")
+    found = find_archive(given.root, queues)
+    if given.dry_run:
+        for ledger in found:
+            print(f"{ledger.source}: {ledger.rows:,} messages in {len(ledger.files)} files")
+        print(f"would write {'them' if found else 'Parquet files'} into queues in {given.out}")
+        return
+    with _spark(given) as spark:
+        done = replay(spark, given.root, given.out, queues=queues, queue=given.queue)
+    for queue in done:
+        verified = " and verified" if found and given.queue is None else ""
+        print(f"{queue.source}: {queue.rows:,} messages written{verified}")
+
+
+def _add_pack(jobs: Any) -> None:
+    what = "the installed package as one file for a cluster"
+    parser: argparse.ArgumentParser = jobs.add_parser("pack", help=what, description=f"{what}.")
+    parser.set_defaults(run=_pack)
+    parser.add_argument("--out", metavar="FILE.tar.gz", required=True, help="the file to write")
+
+
+def _pack(given: Arguments) -> None:
+    target = pack(given.out)
+    print(f"spark-submit --archives {target}#lib --conf spark.executorEnv.PYTHONPATH=./lib …")
 
 
 def _add_bars(jobs: Any) -> None:
@@ -323,6 +370,7 @@ def _add_bars(jobs: Any) -> None:
     by.add_argument(
         "--per-queue", dest="by", action="store_const", const=None, help="one series per queue"
     )
+    parser.add_argument("--plot", metavar="FILE", help="also draw them, as PNG")
     _add_out(parser, "the bars")
 
 
@@ -333,9 +381,9 @@ def _bars(given: Arguments) -> None:
     if given.dry_run:
         _describe(found, f"would make bars for {given.out or 'the terminal'}")
         return
-    _run_frame(
-        given,
-        lambda spark: bars(
+
+    def make(spark: SparkSession) -> DataFrame:
+        frame = bars(
             spark,
             given.root,
             every=given.every,
@@ -347,8 +395,12 @@ def _bars(given: Arguments) -> None:
             by=given.by,
             lot=given.lot,
             options=_reading(given),
-        ),
-    )
+        ).cache()
+        if given.plot is not None:
+            plots().plot_bars(frame.collect(), given.plot, by=given.by)
+        return frame
+
+    _run_frame(given, make)
 
 
 if __name__ == "__main__":

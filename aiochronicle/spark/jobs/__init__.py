@@ -16,6 +16,17 @@ from aiochronicle.spark.jobs.archive import Archived, archive
 from aiochronicle.spark.jobs.asof import asof
 from aiochronicle.spark.jobs.audit import Audit, audit
 from aiochronicle.spark.jobs.bars import bars
-from aiochronicle.spark.jobs.quality import plot_quality, quality
+from aiochronicle.spark.jobs.quality import quality
+from aiochronicle.spark.jobs.replay import Replayed, replay
 
-__all__ = ["Archived", "Audit", "archive", "asof", "audit", "bars", "plot_quality", "quality"]
+__all__ = [
+    "Archived",
+    "Audit",
+    "Replayed",
+    "archive",
+    "asof",
+    "audit",
+    "bars",
+    "quality",
+    "replay",
+]

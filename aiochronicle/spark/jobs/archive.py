@@ -41,7 +41,7 @@ from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
 
-__all__ = ["Archived", "archive", "archive_plan"]
+__all__ = ["Archived", "archive", "archive_plan", "read_back"]
 
 READER = "archive"
 COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
@@ -177,7 +177,7 @@ def _behind(
     day = f"date={np.datetime64(int(first.column('timestamp_ns')[0].as_py()) // DAY_NS, 'D')}"
     if before.path.startswith(day):
         digest = StreamDigest([source])
-        for batch in _read_back(target / before.path):
+        for batch in read_back(target / before.path):
             digest.add_batch(batch)
             yield batch
         _compare(target / before.path, before.rows, before.digest, digest)
@@ -222,7 +222,7 @@ def _write_file(
         progress=None,
     )
     verified = StreamDigest([source])
-    for batch in _read_back(target / path):
+    for batch in read_back(target / path):
         verified.add_batch(batch)
     _compare(target / path, count, digest.hexdigest(), verified)
     return ArchivedFile(
@@ -248,7 +248,7 @@ def _make_directory(target: Path, path: Path) -> None:
             sync_directory(directory.parent)
 
 
-def _read_back(path: Path) -> Iterator[Batch]:
+def read_back(path: Path) -> Iterator[Batch]:
     """Yield the rows of a file; CorruptionError if their seqs or times are not in order."""
     from pyarrow import parquet
 

@@ -20,10 +20,11 @@ import msgspec
 from aiochronicle.errors import ExportFailed, LockedError, NotAQueue, UnsupportedVersion
 from aiochronicle.export import sync_directory
 
-__all__ = ["ArchivedFile", "Ledger", "escape", "locked", "schema_copy"]
+__all__ = ["ArchivedFile", "Ledger", "escape", "keep_schema", "ledgers", "locked", "schema_copy"]
 
 VERSION = 1
 DIRECTORY = "_chronicle"
+SCHEMA = ".schema.json"
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,19 +52,27 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def load(cls, archive: Path, source: str) -> "Ledger | None":
         """Read the ledger of a queue; None if it was never archived."""
         file = _file(archive, source)
-        try:
-            ledger = msgspec.json.decode(file.read_bytes(), type=cls)
-        except FileNotFoundError:
-            return None
-        except msgspec.DecodeError as error:
-            raise NotAQueue(f"not the ledger of an archive: {error}", path=str(file)) from error
-        if ledger.version > VERSION:
-            raise UnsupportedVersion(f"ledger version {ledger.version}", path=str(file))
-        return ledger
+        return _read(file) if file.exists() else None
 
     def save(self, archive: Path) -> None:
         """Replace the ledger, on disk, as a whole."""
         _replace(_file(archive, self.source), msgspec.json.format(msgspec.json.encode(self)))
+
+
+def ledgers(archive: Path) -> list[Ledger]:
+    """Read the ledgers of all queues in an archive."""
+    files = sorted((archive / DIRECTORY).glob("*.json"))
+    return [_read(file) for file in files if not file.name.endswith(SCHEMA)]
+
+
+def _read(file: Path) -> Ledger:
+    try:
+        ledger = msgspec.json.decode(file.read_bytes(), type=Ledger)
+    except msgspec.DecodeError as error:
+        raise NotAQueue(f"not the ledger of an archive: {error}", path=str(file)) from error
+    if ledger.version > VERSION:
+        raise UnsupportedVersion(f"ledger version {ledger.version}", path=str(file))
+    return ledger
 
 
 def escape(source: str) -> str:
@@ -77,7 +86,7 @@ def escape(source: str) -> str:
 
 def schema_copy(archive: Path, source: str) -> Path:
     """Return where the schema of a queue is kept."""
-    return archive / DIRECTORY / f"{escape(source)}.schema.json"
+    return archive / DIRECTORY / f"{escape(source)}{SCHEMA}"
 
 
 def keep_schema(archive: Path, source: str, schema: Path) -> None:

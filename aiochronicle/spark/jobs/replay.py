@@ -1,0 +1,175 @@
+"""Parquet files back into queues, with the times at which their messages were recorded.
+
+An archive of the ``archive`` job comes back as it was: the queues by name, their schemas, and their
+messages in order, which is verified by comparing the digests of files and queues. Other Parquet files
+need the columns ``timestamp_ns`` and ``payload``, and ``source`` unless one queue is named.
+"""
+
+from collections.abc import Collection, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from aiochronicle.digest import StreamDigest
+from aiochronicle.errors import CorruptionError, InvalidArgument, QueueNotFound
+from aiochronicle.registry import Registry
+from aiochronicle.slices import Queue
+from aiochronicle.spark.arrow import Batch, pa
+from aiochronicle.spark.jobs.archive import read_back
+from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, ledgers, schema_copy
+from aiochronicle.spark.queues import Source, is_queue
+from aiochronicle.spark.staging import ACCEPTED
+from aiochronicle.spark.tasks import over_parts
+from aiochronicle.writer import open_writer
+
+__all__ = ["Replayed", "find_archive", "replay"]
+
+_ROWS = (
+    "source string, seq long, timestamp_ns long, type_id int, payload binary,"
+    " cause struct<queue_id: long, seq: long>"
+)
+_DIGESTS = "source string, rows long, archived string, found string"
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written into one queue, from ``first_seq`` on."""
+
+    source: str
+    rows: int
+    first_seq: int
+
+
+class _Check(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue that was written, and the files it was written from."""
+
+    source: str
+    files: tuple[ArchivedFile, ...]
+    path: str
+    first_seq: int
+
+
+def replay(
+    spark: SparkSession,
+    files: str,
+    root: str,
+    *,
+    queues: Collection[str] | None = None,
+    queue: str | None = None,
+) -> list[Replayed]:
+    """Write an archive, or other Parquet files, into queues under a root; what is there is appended to.
+
+    ``queues`` chooses some queues of an archive. ``queue`` puts everything into one queue of this name.
+    Raises TimestampOrder if a queue has newer messages already: replay into a new root then.
+
+    >>> replay(spark, "/data/archive", "bus/again")  # doctest: +SKIP
+    """
+    found = find_archive(files, queues)
+    before = {ledger.source: _end(root, ledger.source) for ledger in found}
+    if found and queue is None:
+        _write(_rows_of(spark, files, found), root)
+        for ledger in found:
+            _restore_schema(files, root, ledger.source)
+        return _verified(spark, files, root, found, before)
+    frame = _rows_of(spark, files, found) if found else spark.read.parquet(files)
+    usable = frame.select(*(name for name in frame.columns if name in ACCEPTED))
+    if queue is None:
+        if "source" not in usable.columns:
+            raise InvalidArgument("there is no column source: which queue?", path=files)
+        rows = {row.source: row["count"] for row in usable.groupBy("source").count().collect()}
+        before = {source: _end(root, source) for source in rows}
+        _write(usable, root)
+    else:
+        rows, before = {queue: usable.count()}, {queue: _end(root, queue)}
+        _write(usable, root, queue)
+    return [
+        Replayed(source=source, rows=rows[source], first_seq=before[source])
+        for source in sorted(rows)
+    ]
+
+
+def find_archive(files: str, queues: Collection[str] | None = None) -> list[Ledger]:
+    """Return the ledgers of an archive, or of some of its queues; none if it is not an archive."""
+    if not Path(files).exists():
+        raise QueueNotFound("there is nothing to replay", path=files)
+    known = {ledger.source: ledger for ledger in ledgers(Path(files))}
+    if missing := sorted(set(queues or ()) - set(known)):
+        there = ", ".join(sorted(known)) or "none at all"
+        raise QueueNotFound(f"no queue {', '.join(missing)} in it; there are {there}", path=files)
+    return [known[name] for name in sorted(queues or known)]
+
+
+def _rows_of(spark: SparkSession, archive: str, found: list[Ledger]) -> DataFrame:
+    work = [(ledger.source, file) for ledger in found for file in ledger.files]
+    return over_parts(spark, work, partial(_read_file, archive), _ROWS)
+
+
+def _read_file(archive: str, work: tuple[str, ArchivedFile]) -> Iterator[Batch]:
+    source, file = work
+    for batch in read_back(Path(archive) / file.path):
+        named = pa.repeat(pa.scalar(source, pa.utf8()), batch.num_rows)
+        columns = ("seq", "timestamp_ns", "type_id", "payload", "cause")
+        arrays = [named, *(batch.column(name) for name in columns)]
+        yield pa.record_batch(arrays, names=["source", *columns])
+
+
+def _write(frame: DataFrame, root: str, queue: str | None = None) -> None:
+    writer = frame.write.format("chronicle").mode("append")
+    (writer if queue is None else writer.option("queue", queue)).save(root)
+
+
+def _end(root: str, source: str) -> int:
+    """Return the seq that the next message of a queue will have."""
+    path = Path(root) / source
+    return Source(name=source, live=str(path), archive=None).latest() if is_queue(path) else 0
+
+
+def _restore_schema(archive: str, root: str, source: str) -> None:
+    schema = schema_copy(Path(archive), source)
+    if schema.exists():
+        open_writer(Path(root) / source, codec=Registry.load(schema)).close()
+
+
+def _verified(
+    spark: SparkSession, archive: str, root: str, found: list[Ledger], before: dict[str, int]
+) -> list[Replayed]:
+    """Compare the digests of what was read and of what is in the queues now."""
+    checks = [
+        _Check(
+            source=ledger.source,
+            files=ledger.files,
+            path=str(Path(root) / ledger.source),
+            first_seq=before[ledger.source],
+        )
+        for ledger in found
+        if ledger.files
+    ]
+    done: list[Replayed] = []
+    for row in over_parts(spark, checks, partial(_digests, archive), _DIGESTS).collect():
+        if row.archived != row.found:
+            raise CorruptionError(
+                f"the digest of {row.rows} messages is {row.found}, and of the archive's"
+                f" {row.archived}",
+                path=str(Path(root) / row.source),
+            )
+        done.append(Replayed(source=row.source, rows=row.rows, first_seq=before[row.source]))
+    return done
+
+
+def _digests(archive: str, check: _Check) -> Iterator[Batch]:
+    archived, found = StreamDigest([check.source]), StreamDigest([check.source])
+    for file in check.files:
+        for batch in read_back(Path(archive) / file.path):
+            archived.add_batch(batch)
+    with Queue(check.path) as queue:
+        for batch in queue.slice(check.first_seq).batches():
+            found.add_batch(batch)
+    yield pa.record_batch(
+        {
+            "source": [check.source],
+            "rows": [found.messages],
+            "archived": [archived.hexdigest()],
+            "found": [found.hexdigest()],
+        }
+    )

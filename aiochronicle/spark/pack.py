@@ -1,0 +1,35 @@
+"""The installed package as one file that spark-submit can send to a cluster.
+
+``--py-files`` cannot carry compiled modules; an archive that is unpacked next to each executor can.
+The executors need the same Python version and processor as the machine that packs.
+"""
+
+import tarfile
+from pathlib import Path
+
+import aiochronicle
+from aiochronicle.errors import ExportFailed
+
+__all__ = ["pack"]
+
+SUFFIXES = (".py", ".so", ".pyi", ".typed")
+TOP_LEVEL = "pyspark_chronicle.py"  # by which Spark finds the format
+
+
+def pack(out: str) -> Path:
+    """Write the package with its compiled parts to a .tar.gz file, and return where that is.
+
+    >>> pack(f"{tmp_path}/lib.tar.gz").name
+    'lib.tar.gz'
+    """
+    package = Path(aiochronicle.__file__).parent
+    target = Path(out).absolute()
+    try:
+        with tarfile.open(target, "w:gz") as archive:
+            for file in sorted(package.rglob("*")):
+                if file.suffix in SUFFIXES:
+                    archive.add(file, file.relative_to(package.parent))
+            archive.add(package.parent / TOP_LEVEL, TOP_LEVEL)
+    except OSError as error:
+        raise ExportFailed(error.strerror or str(error), path=out, errno=error.errno) from error
+    return target

@@ -1,0 +1,150 @@
+"""``python -m aiochronicle.spark``: help, dry runs, results and complaints."""
+
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aiochronicle
+from aiochronicle.spark.__main__ import explain, main
+
+from .market import record
+
+JOBS = ("archive", "asof", "audit", "bars", "quality", "replay")
+
+# Several commands in one process: the JVM is started once.
+RUNNER = """
+import sys
+from aiochronicle.spark.__main__ import main
+for line in sys.stdin:
+    print(main(line.split("\\t")[:-1] + [line.split("\\t")[-1].rstrip("\\n")]), flush=True)
+"""
+
+
+def run(*commands: list[str], prefix: list[str] | None = None) -> tuple[list[str], list[str]]:
+    """Run commands; return the lines of both outputs, each command's end with its status."""
+    done = subprocess.run(
+        [*(prefix or []), sys.executable, "-c", RUNNER],
+        input="".join("\t".join(command) + "\n" for command in commands),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_help_explains_every_argument(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([job, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "--dry-run" in text
+    assert "--master" in text
+
+
+def test_dry_runs_say_what_would_be_done_and_do_nothing(
+    root: Path, rng: random.Random, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(root / "binance", rng, 100)
+    before = sorted(tmp_path.rglob("*"))
+    out = str(tmp_path / "out")
+    for command in (
+        ["bars", str(root), "--every", "1s", "--out", out],
+        ["archive", str(root), "--out", out],
+        ["audit", str(root), "--out", out],
+        ["asof", str(root)],
+        ["quality", str(root), "--messages", "trade", "--by", "symbol"],
+    ):
+        assert main([*command, "--dry-run"]) == 0
+        text = capsys.readouterr().out
+        assert "binance: 100 messages, seq 0 to 99" in text
+        assert "would" in text
+    assert main(["replay", str(root), "--out", out, "--dry-run"]) == 0
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_mistakes_are_told_before_spark_is_started(
+    root: Path, rng: random.Random, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bars = ["bars", str(root), "--every", "1s"]
+    assert main(bars) == 1
+    assert "there is no queue in or below it" in capsys.readouterr().err
+    record(root / "a", rng, 10)
+    for command, complaint in (
+        ([*bars, "--trades", "fill"], "bars: no queue has a type 'fill'; there are Quote, Trade"),
+        ([*bars, "--queues", "b"], "no queue b; there are a"),
+        ([*bars, "--start", "yesterday"], "ISO 8601"),
+        ([*bars, "--out", str(tmp_path)], "--overwrite replaces it"),
+        (["replay", str(tmp_path / "no"), "--out", "x"], "there is nothing to replay"),
+    ):
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert complaint in error
+        assert error.count("\n") == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["bars", str(root)])
+    assert ended.value.code == 2
+
+
+def test_commands_do_what_they_say(root: Path, rng: random.Random, tmp_path: Path) -> None:
+    record(root / "binance", rng, 400)
+    with aiochronicle.open_writer(tmp_path / "damaged", segment_size=1 << 20) as writer:
+        writer.append_many([b"x"] * 100)
+    with (tmp_path / "damaged" / "000000000.q").open("r+b") as segment:
+        segment.seek(64 * 60)
+        segment.write(b"\xff" * 64)
+    out, err = run(
+        ["bars", str(root), "--every", "1s", "--show", "2", "--plot", str(tmp_path / "bars.png")],
+        ["archive", str(root), "--out", str(tmp_path / "archive")],
+        ["audit", str(root), "--expect", "0000"],
+        ["quality", str(root), "--messages", "trade", "--out", str(tmp_path / "quality")],
+        ["archive", str(tmp_path / "damaged"), "--out", str(tmp_path / "archive")],
+        ["replay", str(tmp_path / "archive"), "--out", str(tmp_path / "again")],
+    )
+    assert [line for line in out if line in ("0", "1")] == ["0", "0", "1", "0", "1", "0"]
+    text, complaints = "\n".join(out), "\n".join(err)
+    assert re.search(r"\|source *\|symbol\|bar", text)
+    assert (tmp_path / "bars.png").exists()
+    assert "binance: 400 messages verified in 1 files" in text
+    assert "archived up to seq 400" in text
+    assert "400 messages of 1 queues" in text
+    assert "audit: the digest is not 0000" in complaints
+    assert "quality: 1 rows in" in text
+    assert re.search(r"archive: .*damaged/000000000.q at offset \d+: ", complaints)
+    assert "Traceback" not in complaints
+    assert "binance: 400 messages written and verified" in text
+    assert "bars: done, " in complaints
+
+
+def test_full_disk_under_the_archive(root: Path, rng: random.Random, tmp_path: Path) -> None:
+    """In a mount namespace of its own, so that a small file system can be the archive's."""
+    with aiochronicle.open_writer(root / "a", segment_size=4 << 20) as writer:
+        for _ in range(3000):
+            writer.append(rng.randbytes(1000))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    shell = f'mount -t tmpfs -o size=1m tmpfs {disk} && "$@"; find {disk} -name "*.parquet"'
+    out, err = run(
+        ["archive", str(root), "--out", str(disk)],
+        prefix=["unshare", "--map-root-user", "--mount", "sh", "-c", shell, "sh"],
+    )
+    assert out == ["1"], "no file is left behind"
+    assert any("No space left on device" in line for line in err)
+    with aiochronicle.open_reader(root / "a", "archive") as reader:
+        message = reader.poll()
+        assert message is not None
+        assert message.seq == 0, "nothing was archived, so retention has to wait"
+
+
+def test_of_a_failed_task_the_reason_is_told() -> None:
+    text = "Job aborted\n  File ...\naiochronicle.errors.DiskFull: /x: full. Free some.\n\n\tat org"
+    assert explain(RuntimeError(text)) == "/x: full. Free some."
+    assert explain(RuntimeError("first\nValueError: wrong\nlast")) == "ValueError: wrong"
+    assert explain(RuntimeError("just this\nand that")) == "just this"
+    assert explain(RuntimeError()) == "RuntimeError()"

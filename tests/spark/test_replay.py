@@ -1,0 +1,58 @@
+"""What was archived comes back as it was."""
+
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import aiochronicle
+from aiochronicle.errors import InvalidArgument, QueueNotFound
+from aiochronicle.spark.jobs import archive, audit, replay
+
+from .market import record
+
+
+def test_an_archive_comes_back_as_the_same_queues(
+    spark: SparkSession, root: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    written = record(root / "binance", rng, 300) + record(root / "kraken", rng, 50)
+    archive(spark, str(root), str(tmp_path / "archive"))
+    again = tmp_path / "again"
+    done = replay(spark, str(tmp_path / "archive"), str(again))
+    assert [(queue.source, queue.rows, queue.first_seq) for queue in done] == [
+        ("binance", 300, 0),
+        ("kraken", 50, 0),
+    ]
+    assert audit(spark, str(again)).digest == audit(spark, str(root)).digest
+    for name in ("binance", "kraken"):
+        registry = aiochronicle.Registry.load(again / name)
+        with aiochronicle.open_reader(again / name, codec=registry) as reader:
+            found = [(m.timestamp_ns, m.decode()) for m in reader]
+        expected = [(m.timestamp_ns, m.content) for m in written if m.source == name]
+        assert [time_ns for time_ns, _ in found] == [time_ns for time_ns, _ in expected]
+        assert [str(content) for _, content in found] == [str(content) for _, content in expected]
+    # Once more would be older than what is there.
+    with pytest.raises(PySparkException, match="Timestamps of one queue never decrease"):
+        replay(spark, str(tmp_path / "archive"), str(again), queues=["kraken"])
+
+
+def test_other_parquet_files_are_written_with_their_times(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    rows = [("b", 30, b"3"), ("a", 10, b"1"), ("a", 20, b"2")]
+    columns = "source string, timestamp_ns long, payload binary"
+    spark.createDataFrame(rows, columns).write.parquet(str(tmp_path / "files"))
+    done = replay(spark, str(tmp_path / "files"), str(root))
+    assert [(queue.source, queue.rows) for queue in done] == [("a", 2), ("b", 1)]
+    replay(spark, str(tmp_path / "files"), str(root), queue="all")
+    with aiochronicle.open_reader(root / "all", start="first") as reader:
+        assert [(m.timestamp_ns, m.payload) for m in reader] == [(10, b"1"), (20, b"2"), (30, b"3")]
+    spark.createDataFrame(rows, columns).drop("source").write.parquet(str(tmp_path / "nameless"))
+    with pytest.raises(InvalidArgument, match="which queue"):
+        replay(spark, str(tmp_path / "nameless"), str(root))
+    with pytest.raises(QueueNotFound, match="nothing to replay"):
+        replay(spark, str(tmp_path / "missing"), str(root))
+    with pytest.raises(QueueNotFound, match="no queue x in it"):
+        replay(spark, str(tmp_path / "files"), str(root), queues=["x"])
