@@ -51,7 +51,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_example_is_tested_and_listed() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
-    assert names == {*RESULTS, "audit_tail.py", "service.py", "spark_pipeline.py"}
+    assert names == {*RESULTS, "audit_tail.py", "service.py", "spark_jobs.py", "spark_pipeline.py"}
     listed = (EXAMPLES / "README.md").read_text()
     assert all(f"]({name})" in listed for name in names)
 
