@@ -9,6 +9,13 @@ from pyspark.sql import SparkSession
 from aiochronicle.spark import session
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give these tests more time than others: on a busy machine a query may take half a minute."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(600))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session as users get it."""
