@@ -63,28 +63,62 @@ static int fill_run(ac_reader_t *reader, ac_columns_t *columns) {
     return AC_FILL_ROWS;
 }
 
+static void drop_rows(ac_columns_t *columns, uint64_t rows, uint64_t payload_bytes) {
+    for (uint64_t row = rows; columns->cause_valid && row < columns->rows; row++)
+        columns->cause_valid[row / 8] &= (uint8_t)~(1u << row % 8);
+    columns->rows = rows;
+    columns->payload_bytes = payload_bytes;
+}
+
+static int fail_cut(const ac_reader_t *reader, const ac_columns_t *columns, ac_error_t *err) {
+    if (columns->rows > 0) return AC_FILL_TROUBLE;
+    return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
+                   "segment %u was cut while it was being read, or its disk failed",
+                   reader->segment);
+}
+
 /* One record by the long way. AC_FILL_ROWS: it is in a row, go on. */
 static int fill_one(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
     ac_message_t message;
     ac_mark_t mark = ac_reader_mark(reader);
+    uint64_t rows = columns->rows, payload_bytes = columns->payload_bytes;
     int rc = ac_reader_next(reader, &message, err);
     if (rc == 0) return AC_FILL_END;
     if (rc < 0) return columns->rows > 0 ? AC_FILL_TROUBLE : rc;
-    if (put(columns, &message)) return AC_FILL_ROWS;
+    int fits = put(columns, &message);
+    if (fits && !ac_map_is_cut(reader->map)) return AC_FILL_ROWS;
+    drop_rows(columns, rows, payload_bytes);
     ac_reader_return(reader, &mark, &message);
-    return AC_FILL_BYTES;
+    return fits ? fail_cut(reader, columns, err) : AC_FILL_BYTES;
+}
+
+/* What a run changes in a reader. */
+typedef struct before {
+    uint64_t offset, expected_seq, last_timestamp_ns, messages, payload_bytes;
+} before_t;
+
+static void go_back(ac_reader_t *reader, const before_t *before) {
+    reader->offset = before->offset;
+    reader->expected_seq = before->expected_seq;
+    reader->last_timestamp_ns = before->last_timestamp_ns;
+    reader->messages = before->messages;
+    reader->payload_bytes = before->payload_bytes;
 }
 
 /* Pages are touched without asking for them first: if one cannot be had, the SIGBUS handler notes it on the
- * mapping, and that is looked at before the rows are handed out. */
+ * mapping, and that is looked at before the rows are handed out. If so, they were not read. */
 static int fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
     for (;;) {
+        uint64_t rows = columns->rows, payload_bytes = columns->payload_bytes;
+        before_t before = {reader->offset, reader->expected_seq, reader->last_timestamp_ns,
+                           reader->messages, reader->payload_bytes};
         reader->window_end = ac_reader_is_behind_end(reader) ? 0 : ac_reader_limit(reader);
         int outcome = fill_run(reader, columns);
-        if (reader->map && ac_map_is_cut(reader->map))
-            return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
-                           "segment %u was cut while it was being read, or its disk failed",
-                           reader->segment);
+        if (reader->map && ac_map_is_cut(reader->map)) {
+            drop_rows(columns, rows, payload_bytes);
+            go_back(reader, &before);
+            return fail_cut(reader, columns, err);
+        }
         if (outcome == AC_FILL_END) outcome = fill_one(reader, columns, err);
         if (outcome != AC_FILL_ROWS || columns->rows == columns->rows_max) return outcome;
     }

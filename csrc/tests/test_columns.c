@@ -167,6 +167,31 @@ TEST(causes) {
     close_writer(writer);
 }
 
+TEST(rows_of_a_file_that_is_cut_meanwhile_count_as_unread) {
+    write_queue();
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    ac_columns_t *columns = columns_new(RECORDS, RECORDS * ROOM);
+    ac_message_t message;
+    uint64_t segment, offset, seq = 0;
+    while (reader->segment < 1) {
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        seq++;
+    }
+    ac_reader_position(reader, &segment, &offset);
+    CHECK_EQUAL(truncate(check_path("queue/000000001.q"), 8192), 0);
+    CHECK_FAILS(ac_reader_fill(reader, columns, &err), err, AC_E_GONE);
+    CHECK_EQUAL(columns->rows, 0);
+    CHECK_EQUAL(reader->segment, segment);
+    CHECK_EQUAL(reader->offset, offset);
+    int rc; /* those before the cut are still to be had one by one */
+    for (; (rc = ac_reader_next(reader, &message, &err)) == 1; seq++)
+        CHECK_EQUAL(message.seq, seq);
+    CHECK_EQUAL(rc, AC_E_GONE);
+    CHECK(reader->offset > offset);
+    columns_free(columns);
+    ac_reader_free(reader);
+}
+
 TEST(stretches_need_records_that_are_alike) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
