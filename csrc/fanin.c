@@ -311,6 +311,17 @@ int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *l
     return 1;
 }
 
+void ac_fanin_give_back(ac_fanin_t *fanin, int late) {
+    ac_source_t *source = &fanin->sources[fanin->heap[0].slot];
+    fanin->refill = 0;
+    source->has_head = 1;
+    source->reader->ahead = ac_record_size(source->head.length);
+    source->delivered--;
+    fanin->delivered--;
+    source->late -= late != 0;
+    fanin->late -= late != 0;
+}
+
 int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *late,
                   ac_error_t *err) {
     ac_message_t *head;

@@ -66,6 +66,9 @@ struct ac_fanin {
 int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *late,
                   ac_error_t *err);
 
+/* Nobody got what was delivered last: it is the next message again. */
+void ac_fanin_give_back(ac_fanin_t *fanin, int late);
+
 /* The key of the top has grown: moves it to its place. */
 void ac_fanin_settle_top(ac_fanin_t *fanin);
 

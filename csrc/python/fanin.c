@@ -143,17 +143,29 @@ static void count_uncommitted(FanInObject *self, ReaderObject *reader, uint32_t 
     self->commit_slot = alone ? (int64_t)slot : COMMIT_SEVERAL;
 }
 
+/* In the segment that the last message of this source was in. */
 static PyObject *deliver(FanInObject *self, const ac_message_t *message, uint32_t slot) {
+    const Member *member = &self->members[slot];
+    PyObject *made = message_new(member->segment, message);
+    if (AC_LIKELY(made != NULL))
+        count_uncommitted(self, (ReaderObject *)member->reader, slot);
+    else
+        ac_fanin_give_back(self->fanin, message->flags & MESSAGE_LATE);
+    return made;
+}
+
+static PyObject *deliver_anywhere(FanInObject *self, const ac_message_t *message, uint32_t slot) {
     Member *member = &self->members[slot];
-    ReaderObject *reader = (ReaderObject *)member->reader;
     ac_map_t *map = self->fanin->sources[slot].map;
     if (AC_UNLIKELY(!member->segment || member->segment->map != map)) {
-        SegmentObject *segment = segment_new(map, reader);
-        if (!segment) return NULL;
+        SegmentObject *segment = segment_new(map, (ReaderObject *)member->reader);
+        if (!segment) {
+            ac_fanin_give_back(self->fanin, message->flags & MESSAGE_LATE);
+            return NULL;
+        }
         Py_XSETREF(member->segment, segment);
     }
-    count_uncommitted(self, reader, slot);
-    return message_new(member->segment, message);
+    return deliver(self, message, slot);
 }
 
 static __attribute__((noinline)) PyObject *fetch_slowly(FanInObject *self) {
@@ -172,7 +184,7 @@ static __attribute__((noinline)) PyObject *fetch_slowly(FanInObject *self) {
         if (rc == 0) return NULL;
         if (AC_LIKELY(rc == 1)) {
             if (AC_UNLIKELY(late)) message->flags |= MESSAGE_LATE;
-            return deliver(self, message, slot);
+            return deliver_anywhere(self, message, slot);
         }
     } while (source_failed(self, slot, &err) == 0);
     return NULL;
@@ -184,9 +196,7 @@ static PyObject *fetch(FanInObject *self) {
     if (AC_UNLIKELY(self->closed || self->deferred) ||
         !(source = ac_fanin_try_take(self->fanin, &slot)))
         return fetch_slowly(self);
-    Member *member = &self->members[slot]; /* in the segment that its last message was in */
-    count_uncommitted(self, (ReaderObject *)member->reader, slot);
-    return message_new(member->segment, &source->head);
+    return deliver(self, &source->head, slot);
 }
 
 /* The next message, or NULL: with an exception set, or nothing there now. */
@@ -233,6 +243,14 @@ static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
     return message;
 }
 
+/* There is no memory to hand it over. */
+static void take_back(FanInObject *self, const MessageObject *message) {
+    uint32_t slot = self->fanin->heap[0].slot;
+    ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
+    if (reader->commit_every) reader->uncommitted--;
+    ac_fanin_give_back(self->fanin, message->flags & MESSAGE_LATE);
+}
+
 /* Nothing of the batch is committed while it is collected: the caller has not seen any of it. An exception
  * behind the first message is kept for the next call. */
 static PyObject *collect(FanInObject *self, Py_ssize_t max_messages, Py_ssize_t max_bytes) {
@@ -240,18 +258,18 @@ static PyObject *collect(FanInObject *self, Py_ssize_t max_messages, Py_ssize_t 
     Py_ssize_t bytes = 0;
     while (list && PyList_GET_SIZE(list) < max_messages && bytes < max_bytes) {
         PyObject *message = fetch(self);
-        if (!message) {
-            if (!PyErr_Occurred()) break;
-            if (PyList_GET_SIZE(list) == 0)
-                Py_CLEAR(list);
-            else
-                self->deferred = take_exception();
-            break;
-        }
-        bytes += (Py_ssize_t)((MessageObject *)message)->length;
-        int rc = PyList_Append(list, message);
-        Py_DECREF(message);
-        if (rc < 0) Py_CLEAR(list);
+        int taken = message && PyList_Append(list, message) == 0;
+        if (taken)
+            bytes += (Py_ssize_t)((MessageObject *)message)->length;
+        else if (message)
+            take_back(self, (MessageObject *)message);
+        Py_XDECREF(message);
+        if (taken) continue;
+        if (PyList_GET_SIZE(list) > 0 && PyErr_Occurred())
+            self->deferred = take_exception();
+        else if (PyErr_Occurred())
+            Py_CLEAR(list);
+        break;
     }
     return list;
 }

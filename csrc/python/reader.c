@@ -114,11 +114,15 @@ static PyObject *fetch(ReaderObject *self) {
     if (AC_UNLIKELY(ac_reader_try_next(self->reader, &message) != 1) &&
         take_slow(self, &message) != 1)
         return NULL;
-    if (AC_UNLIKELY(!self->segment || self->segment->map != self->reader->map) &&
-        enter_segment(self) < 0)
-        return NULL;
-    self->uncommitted++;
-    return message_new(self->segment, &message);
+    PyObject *made = NULL;
+    if (AC_LIKELY(self->segment && self->segment->map == self->reader->map) ||
+        enter_segment(self) == 0)
+        made = message_new(self->segment, &message);
+    if (AC_LIKELY(made != NULL))
+        self->uncommitted++;
+    else
+        ac_reader_unread(self->reader, &message); /* no memory: it is there for the next call */
+    return made;
 }
 
 /* The next message, or NULL: with an exception set, or nothing there now. */
@@ -214,17 +218,20 @@ static PyObject *collect(ReaderObject *self, Py_ssize_t max_messages, Py_ssize_t
             break;
         }
         uint32_t length = ((MessageObject *)message)->length;
-        if ((Py_ssize_t)length > max_bytes - bytes && PyList_GET_SIZE(list) > 0) {
+        int fits = (Py_ssize_t)length <= max_bytes - bytes || PyList_GET_SIZE(list) == 0;
+        int taken = fits && PyList_Append(list, message) == 0;
+        Py_DECREF(message);
+        if (!taken) {
             ac_message_t last = {.length = length};
             ac_reader_return(self->reader, &mark, &last);
             self->uncommitted--;
-            Py_DECREF(message);
+            if (PyList_GET_SIZE(list) == 0)
+                Py_CLEAR(list);
+            else
+                PyErr_Clear();
             break;
         }
         bytes += (Py_ssize_t)length;
-        int rc = PyList_Append(list, message);
-        Py_DECREF(message);
-        if (rc < 0) Py_CLEAR(list);
     }
     return list;
 }
