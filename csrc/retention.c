@@ -20,15 +20,15 @@ typedef struct survey {
     ac_slowest_t *out;
 } survey_t;
 
-/* By its heartbeat; but readers beat as often as the writer wants, and one that has slept since before this
- * writer came cannot know. Until its next beat, that it has its position open will do. */
+/* By its heartbeat; but readers beat as often as the writer wants, and learn that from one beat to the next.
+ * Until each of them must have beaten once since this writer came, that it has its position open will do.
+ * Not just for those who gave no sign since: a commit is one too, and changes nothing about the next beat. */
 static int is_live(const survey_t *survey, const ac_slot_t *slot, int held) {
     const ac_writer_config_t *config = survey->config;
     uint64_t beat_ns = slot->heartbeat_ns;
     uint64_t age_ns = survey->now_ns > beat_ns ? survey->now_ns - beat_ns : 0;
     if (age_ns <= config->reader_ttl_ns) return 1;
-    return held && beat_ns < config->opened_ns &&
-           survey->now_ns < config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
+    return held && survey->now_ns < config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
 }
 
 static void survey_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
