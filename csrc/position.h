@@ -28,9 +28,11 @@ typedef struct ac_slot {
 
 _Static_assert(sizeof(ac_slot_t) == 40, "reader slot");
 
-/* How often a reader says that it lives, at least and at most. */
-#define AC_HEARTBEAT_MIN_NS 1000000000ull
+/* The time from one sign of life of a reader to the next: at least, at most, and if the writer does not say
+ * what it expects. */
+#define AC_HEARTBEAT_MIN_NS 10000000ull
 #define AC_HEARTBEAT_MAX_NS 10000000000ull
+#define AC_HEARTBEAT_FOREIGN_NS 1000000000ull
 
 typedef struct ac_position {
     ac_map_t *map;

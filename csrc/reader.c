@@ -515,7 +515,7 @@ int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset
 static uint64_t heartbeat_interval_ns(const ac_control_t *control) {
     uint64_t epoch = ac_load_relaxed_u64(&control->writer_epoch);
     uint64_t interval_ns = ac_load_relaxed_u64(&control->reader_ttl_ns) / BEATS_PER_TTL;
-    if (epoch != ac_load_relaxed_u64(&control->signalling_epoch)) return AC_HEARTBEAT_MIN_NS;
+    if (epoch != ac_load_relaxed_u64(&control->signalling_epoch)) return AC_HEARTBEAT_FOREIGN_NS;
     if (interval_ns == 0 || interval_ns > AC_HEARTBEAT_MAX_NS) return AC_HEARTBEAT_MAX_NS;
     return interval_ns < AC_HEARTBEAT_MIN_NS ? AC_HEARTBEAT_MIN_NS : interval_ns;
 }

@@ -375,3 +375,23 @@ TEST(the_housekeeper_retains_by_itself) {
     } while (stats.segments_deleted < 3);
     close_writer(writer);
 }
+
+TEST(a_reader_beats_as_often_as_a_short_ttl_demands) {
+    ac_writer_config_t config = retaining();
+    config.inline_housekeeping = 0;
+    config.reader_ttl_ns = 400000000u;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_reader_t *reader = open_reader(check_path("queue"), "idle", AC_START_FIRST);
+    ac_reader_entry_t entry;
+    uint64_t last_ns = 0;
+    int beats = 0;
+    for (int i = 0; i < 100; i++) {
+        CHECK_EQUAL(ac_queue_readers(check_path("queue"), &entry, 1, &err), 1);
+        beats += entry.heartbeat_ns != last_ns;
+        last_ns = entry.heartbeat_ns;
+        ac_os_sleep_ns(10000000);
+    }
+    CHECK(beats > 4); /* ten, on a machine with nothing else to do */
+    ac_reader_free(reader);
+    close_writer(writer);
+}
