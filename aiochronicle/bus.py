@@ -103,7 +103,8 @@ class Bus(Closing):
 
     ``root`` is by default what $AIOCHRONICLE_DATA_DIR says, ``namespace`` what
     $AIOCHRONICLE_NAMESPACE says, if anything: a name, or several with slashes between, that keep
-    topics of different programs apart. ``config`` is by default ROOT/config.toml, if there is one.
+    topics of different programs apart. ``config`` is by default ROOT/config.toml, if there is one; a
+    file that is named has to be there.
 
     Names of topics are those of readers: letters, digits, ``.``, ``_`` and ``-``, at most 64, not
     beginning with a sign. They are checked and never changed, so two names are two topics.
@@ -128,8 +129,10 @@ class Bus(Closing):
         self._root = _root_directory(root)
         self._namespace = _checked_namespace(namespace)
         self._directory = self._root / self._namespace
-        self._settings = load_settings(
-            self._root / CONFIGURATION if config is None else Path(config)
+        self._settings = (
+            load_settings(self._root / CONFIGURATION)
+            if config is None
+            else load_settings(Path(config), required=True)
         )
         self._writers: dict[str, Writer] = {}
         self._readings: dict[tuple[str, str], _Reading] = {}

@@ -67,6 +67,7 @@ ALLOWED = {
     "retention.max_age_s": _SECONDS,
     "retention.max_bytes": _BYTES,
     "retention.archive": "the path of a directory",
+    "retention.wait_for": "the name of a reader",
     "retention.reader_ttl_s": _SECONDS,
     "retention.max_reader_lag": _BYTES,
     "retention.check_interval_s": _SECONDS,
@@ -104,15 +105,15 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(merged, TopicSettings)
 
 
-def load_settings(path: Path) -> BusSettings:
-    """Read and check a configuration file; a missing one says nothing."""
+def load_settings(path: Path, *, required: bool = False) -> BusSettings:
+    """Read and check a configuration file; a missing one says nothing unless it is required."""
     import tomllib  # only where there is a file, for a quick import of the package
 
     try:
         text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return BusSettings()
     except OSError as error:
+        if not required and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return BusSettings()
         raise InvalidConfiguration(
             f"cannot be read: {error.strerror}", path=str(path), errno=error.errno
         ) from error

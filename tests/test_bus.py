@@ -18,6 +18,7 @@ from aiochronicle.errors import (
     AccessDenied,
     ClosedError,
     InvalidArgument,
+    InvalidConfiguration,
     InvalidName,
     LockedError,
     QueueFull,
@@ -204,6 +205,8 @@ def test_another_configuration_file(root: Path, tmp_path: Path) -> None:
     other.write_text("[defaults]\nsegment_size = 131_072\n")
     with Bus(root, config=other) as bus:
         assert bus.settings("orders").segment_size == 131_072
+    with pytest.raises(InvalidConfiguration, match=r"typo.toml: cannot be read: No such file"):
+        Bus(root, config=tmp_path / "typo.toml")
 
 
 def test_positions_persist_and_are_each_readers_own(root: Path) -> None:

@@ -127,6 +127,7 @@ REFUSED = {
     "retention.max_age_s": ["0", '"1d"'],
     "retention.max_bytes": ["-1"],
     "retention.archive": ["5"],
+    "retention.wait_for": ["5"],
     "retention.reader_ttl_s": ["0"],
     "retention.max_reader_lag": ["0"],
     "retention.check_interval_s": ["-1"],
