@@ -39,6 +39,8 @@ def check(result: int, error: Any) -> int:
 def encode_path(path: str | os.PathLike[str]) -> bytes:
     """Return the path as the engine takes it."""
     encoded = os.fsencode(path)
+    if not encoded:
+        raise errors.InvalidArgument("path is empty; for the current directory say '.'")
     if b"\0" in encoded:
         raise errors.InvalidArgument("path contains a NUL byte", path=os.fspath(path))
     return os.path.abspath(encoded)

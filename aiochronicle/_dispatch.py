@@ -65,7 +65,10 @@ class Dispatching:
             return function
 
         if type is not Message and not self._decodes_to(type):
-            raise InvalidArgument(f"{type!r} is none of the codec's types, so it never comes")
+            raise InvalidArgument(
+                f"{type!r} is none of the codec's types, so it never comes;"
+                " add it to open_reader(codec=...)"
+            )
         return register
 
     def _decodes_to(self, type: type[Any]) -> bool:

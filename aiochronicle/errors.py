@@ -99,7 +99,7 @@ class ChronicleError(Exception):
     ...     raise QueueNotFound("no such directory", path="orders")
     ... except ChronicleError as error:
     ...     print(error)
-    orders: no such directory. Create it with open_writer, or check the path.
+    orders: no such directory. Check the path; open_writer creates a queue, but no directories above it.
     """
 
     advice: ClassVar[str] = ""
@@ -128,7 +128,7 @@ class ChronicleError(Exception):
 class QueueNotFound(ChronicleError, FileNotFoundError):
     """There is no queue at this path."""
 
-    advice = "Create it with open_writer, or check the path."
+    advice = "Check the path; open_writer creates a queue, but no directories above it."
 
 
 class NotAQueue(ChronicleError):

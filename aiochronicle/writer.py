@@ -106,6 +106,11 @@ def _count(value: int | None, name: str) -> int:
     return value
 
 
+def _expect(value: object, wanted: type[Any], name: str) -> None:
+    if not isinstance(value, wanted):
+        raise TypeError(f"{name} must be a {wanted.__name__} or None, not {value!r}")
+
+
 def _set_flush(config: Any, flush: str | Batch) -> None:
     if isinstance(flush, Batch):
         config.flush_mode = lib.AC_FLUSH_BATCH
@@ -121,6 +126,7 @@ def _set_flush(config: Any, flush: str | Batch) -> None:
 
 def _set_retention(config: Any, retention: Retention) -> list[Any]:
     """Fill in the configuration; what is returned has to live as long as it."""
+    _expect(retention, Retention, "retention")
     config.retention = 1
     config.retain_ns = _nanoseconds(retention.max_age_s, "Retention.max_age_s")
     config.retain_bytes = _count(retention.max_bytes, "Retention.max_bytes")
@@ -141,6 +147,7 @@ def _set_retention(config: Any, retention: Retention) -> list[Any]:
 def _set_capacity(config: Any, capacity: int | Capacity) -> None:
     if isinstance(capacity, int):
         capacity = Capacity(capacity)
+    _expect(capacity, Capacity, "capacity")
     if capacity.policy not in _POLICIES:
         raise InvalidArgument(f'capacity policy must be "fail" or "block", not {capacity.policy!r}')
     config.capacity_bytes = _count(capacity.bytes, "Capacity.bytes")
@@ -191,6 +198,7 @@ def open_writer(
         raise InvalidArgument(f"segment_size {segment_size} is out of range")
     config.segment_size = segment_size
     if roll is not None:
+        _expect(roll, Roll, "roll")
         config.roll_bytes = _count(roll.bytes, "Roll.bytes")
         config.roll_ns = _nanoseconds(roll.seconds, "Roll.seconds")
         config.roll_messages = _count(roll.messages, "Roll.messages")
@@ -282,9 +290,11 @@ class Writer(_hot.Writer, Closing):
         try:
             type_id, encode = self._types[type(obj)]
         except KeyError:
-            known = ", ".join(known.__name__ for known in self._types) or "none: give it a codec"
+            known = ", ".join(known.__name__ for known in self._types)
             raise EncodeError(
                 f"{type(obj).__name__} is none of the writer's types: {known}"
+                if known
+                else "the writer has no codec; give it one, or append bytes"
             ) from None
         payload = encode(obj)
         return self.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)

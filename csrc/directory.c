@@ -40,7 +40,7 @@ int ac_directory_init(ac_directory_t *dir, const char *path, unsigned mode, int 
     int fd = open_or_create(path, mode, create);
     if (fd == -ENOENT)
         return ac_fail(err, AC_E_NOT_FOUND, ENOENT, path, 0,
-                       create ? "parent directory does not exist" : "no such directory");
+                       create ? "the directory above it does not exist" : "no such directory");
     if (fd == -ENOTDIR)
         return ac_fail(err, AC_E_NOT_A_QUEUE, ENOTDIR, path, 0, "is not a directory");
     if (fd < 0) return ac_fail_os(err, fd, path, "cannot open directory");

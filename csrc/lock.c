@@ -53,6 +53,9 @@ static int say_who(int fd, const char *path, const ac_control_t *control, ac_err
                        "held by pid %d of another container (pid namespace %llu)", holder.pid,
                        (unsigned long long)space);
     int alive = ac_os_process_start(holder.pid) == holder.start;
+    if (alive && holder.pid == (int)getpid())
+        return ac_fail(err, AC_E_LOCKED, 0, path, 0, "held by pid %d (this process itself)",
+                       holder.pid);
     return ac_fail(err, AC_E_LOCKED, 0, path, 0,
                    alive
                        ? "held by pid %d (started at tick %llu, writer epoch %llu)"

@@ -26,7 +26,7 @@ int ac_reader_name_valid(const char *name) {
 int ac_reader_name_check(const char *name, const char *path, ac_error_t *err) {
     if (ac_reader_name_valid(name)) return AC_OK;
     return ac_fail(err, AC_E_NAME, 0, path, 0,
-                   "reader name must match [A-Za-z0-9][A-Za-z0-9._-]{0,63}");
+                   "reader name '%.80s' must match [A-Za-z0-9][A-Za-z0-9._-]{0,63}", name);
 }
 
 static int slot_valid(const ac_slot_t *slot) {

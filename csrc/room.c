@@ -270,9 +270,9 @@ static int may_append(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
                        "needs %llu bytes, the capacity is %llu; no reader could make room",
                        (unsigned long long)size, (unsigned long long)writer->config.capacity_bytes);
     if (timestamp_ns < writer->last_timestamp_ns)
-        return ac_fail(err, AC_E_TIMESTAMP, 0, path, 0, "%llu is before the last record's %llu",
-                       (unsigned long long)timestamp_ns,
-                       (unsigned long long)writer->last_timestamp_ns);
+        return ac_fail(
+            err, AC_E_TIMESTAMP, 0, path, 0, "%llu is before the last record or heartbeat, %llu",
+            (unsigned long long)timestamp_ns, (unsigned long long)writer->last_timestamp_ns);
     if (ac_map_is_cut(writer->map))
         return ac_fail(err, AC_E_GONE, 0, path, 0, "the active segment was cut by another program");
     if (ac_map_is_cut(writer->control_map))

@@ -433,7 +433,9 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     if (rc == AC_OK && timestamp_ns < writer->last_timestamp_ns)
         rc = ac_fail(err, AC_E_TIMESTAMP, 0, writer->dir.path, 0,
-                     "%llu is before the last record's", (unsigned long long)timestamp_ns);
+                     "%llu is before the last record or heartbeat, %llu",
+                     (unsigned long long)timestamp_ns,
+                     (unsigned long long)writer->last_timestamp_ns);
     if (rc != AC_OK) {
         ac_writer_abort(writer);
         return rc;
@@ -463,7 +465,9 @@ int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     if (timestamp_ns < writer->last_timestamp_ns)
         return ac_fail(err, AC_E_TIMESTAMP, 0, writer->dir.path, 0,
-                       "%llu is before the last record's", (unsigned long long)timestamp_ns);
+                       "heartbeat %llu is before the last record or heartbeat, %llu",
+                       (unsigned long long)timestamp_ns,
+                       (unsigned long long)writer->last_timestamp_ns);
     /* From now on an older record would break the promise. */
     ac_store_relaxed_u64(&writer->last_timestamp_ns, timestamp_ns);
     ac_store_release_u64(&writer->control->watermark_ns, timestamp_ns);

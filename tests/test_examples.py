@@ -95,7 +95,7 @@ def test_audit_tail_follows_without_leaving_a_trace(tmp_path: Path) -> None:
 def test_audit_tail_says_what_is_wrong(tmp_path: Path) -> None:
     done = run("audit_tail.py", str(tmp_path / "missing"))
     assert done.returncode == 1
-    assert "Create it with open_writer, or check the path." in done.stderr
+    assert "Check the path; open_writer creates a queue" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -52,7 +52,7 @@ def test_send_refuses_other_types(queue_path: Path) -> None:
         with pytest.raises(EncodeError, match="Quote is none of the writer's types: Trade"):
             writer.send(Quote(1.0, 2.0))
         assert writer.next_seq == 0
-    with open_writer(queue_path) as writer, pytest.raises(EncodeError, match="give it a codec"):
+    with open_writer(queue_path) as writer, pytest.raises(EncodeError, match="has no codec"):
         writer.send(Trade(1.0, 2))
     assert inspect(queue_path).next_seq == 0
 
