@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { SLOT_CHECKED = 32, FILE_NAME_MAX = 128, DECODE_TRIES = 100 };
 
@@ -46,11 +45,13 @@ int ac_position_decode(const uint8_t bytes[AC_POSITION_SIZE], ac_slot_t *out) {
 static int create(const ac_directory_t *dir, int readers_fd, const char *file, uint64_t segment,
                   uint64_t offset) {
     char temporary[FILE_NAME_MAX + 32];
+    uint64_t unique = 0; /* threads, and containers, may have the same pid */
     ac_slot_t slots[2] = {{0}};
     slots[0] = (ac_slot_t){
         .segment = segment, .offset = offset, .heartbeat_ns = ac_os_now_ns(), .generation = 1};
     slots[0].checksum = ac_crc32(&slots[0], SLOT_CHECKED);
-    snprintf(temporary, sizeof temporary, "%s.%d.tmp", file, (int)getpid());
+    if (ac_os_random(&unique, sizeof unique) < 0) unique = ac_os_monotonic_ns();
+    snprintf(temporary, sizeof temporary, "%s.%016llx.tmp", file, (unsigned long long)unique);
     int fd = ac_os_open_at(readers_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, dir->mode);
     if (fd < 0) return fd;
     int rc = ac_os_chmod(fd, dir->mode);

@@ -1,7 +1,9 @@
 """Committed positions: when they are stored, and where a reader resumes."""
 
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +18,26 @@ def test_new_name_starts_at_the_first_message(backend: Backend, queue_path: Path
     backend.fill(queue_path, 3)
     assert backend.payloads(queue_path, "new") == [b"0", b"1", b"2"]
     assert backend.payloads(queue_path, "new") == [b"0", b"1", b"2"], "nothing was committed"
+
+
+def test_new_name_of_two_readers_at_once_goes_to_one_of_them(
+    backend: Backend, queue_path: Path
+) -> None:
+    backend.fill(queue_path, 1)
+    together = threading.Barrier(2)
+
+    def open_one(name: str) -> str:
+        together.wait()
+        try:
+            with backend.open_reader(queue_path, name):
+                return "open"
+        except ReaderBusy:
+            return "busy"
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(20):
+            names = [f"new{number}"] * 2
+            assert "open" in list(pool.map(open_one, names))
 
 
 def test_resume_after_commit(backend: Backend, queue_path: Path) -> None:
