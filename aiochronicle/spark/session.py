@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -78,4 +79,13 @@ def register(spark: SparkSession) -> None:
     >>> register(spark)  # doctest: +SKIP
     """
     spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(ChronicleSource)
+    if not _is_known(spark):
+        spark.dataSource.register(ChronicleSource)
+
+
+def _is_known(spark: SparkSession) -> bool:
+    """Tell whether Spark has found the format by itself; to register it twice gives warnings for ever."""
+    jvm_session: Any = getattr(spark, "_jsparkSession", None)
+    if jvm_session is None:  # Spark Connect
+        return False
+    return bool(jvm_session.sessionState().dataSourceManager().dataSourceExists("chronicle"))

@@ -24,7 +24,8 @@ def fake_java(directory: Path, version: str) -> Path:
 @pytest.fixture(autouse=True)
 def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without Java."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("JAVA_HOME", "")  # so that it is undone, also where it was not set
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
