@@ -92,6 +92,16 @@ def test_mistakes_are_told_before_spark_is_started(
     assert ended.value.code == 2
 
 
+def test_without_java_it_is_said_what_to_do(
+    queue: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert main(["audit", str(queue)]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("audit: /nowhere: $JAVA_HOME has no java that runs; Spark needs 17")
+    assert "put it on the PATH" in error
+
+
 def test_commands_do_what_they_say(root: Path, rng: random.Random, tmp_path: Path) -> None:
     record(root / "binance", rng, 400)
     with aiochronicle.open_writer(tmp_path / "damaged", segment_size=1 << 20) as writer:
