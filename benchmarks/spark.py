@@ -49,7 +49,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 QUICK = Sizes(rows=20_000, slow_rows=5_000, trades=500, quotes=1_000, rounds=1)
-FULL = Sizes(rows=2_000_000, slow_rows=200_000, trades=50_000, quotes=200_000, rounds=4)
+FULL = Sizes(rows=2_000_000, slow_rows=200_000, trades=20_000, quotes=80_000, rounds=4)
 
 
 def run(directory: Path, quick: bool) -> list[Result]:

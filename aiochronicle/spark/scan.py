@@ -4,8 +4,9 @@ Costs a fifth less per row than the data source. Where to begin and to end is sa
 by filters.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.parts import read_part
 from aiochronicle.spark.plan import Range, plan
 from aiochronicle.spark.source import Snapshot
+from aiochronicle.spark.tasks import over_parts
 
 __all__ = ["scan"]
 
@@ -63,17 +65,8 @@ def read_parts(
     spark: SparkSession, parts: Sequence[Range], schema: StructType, options: ReadOptions
 ) -> DataFrame:
     """Return a frame of the rows of these ranges, one task each."""
-    encoded = [msgspec.json.encode(part) for part in parts]
-
-    def read(batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in batches:
-            numbers: list[int] = batch.column(0).to_pylist()
-            for number in numbers:
-                part = msgspec.json.decode(encoded[number], type=Range)
-                yield from read_part(part, schema, options, Narrowing())
-
-    one_each = spark.range(0, len(parts), 1, max(1, len(parts)))
-    return one_each.mapInArrow(read, schema)
+    read = partial(read_part, schema=schema, options=options, narrowing=Narrowing())
+    return over_parts(spark, parts, read, schema)
 
 
 def _text(value: str | int | bool) -> str:

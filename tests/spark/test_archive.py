@@ -70,7 +70,12 @@ def test_archive_is_complete_incremental_and_compact(
     ]
     assert rows_of_archive(spark, out) == rows_of_queues(root)
 
-    assert [done.rows for done in archive(spark, str(root), str(out))] == [0, 0]
+    for options in ({}, {"endingTimestamp": str(MIDNIGHT_NS)}):
+        assert [done.rows for done in archive(spark, str(root), str(out), options=options)] == [
+            0,
+            0,
+        ]
+    assert rows_of_archive(spark, out) == rows_of_queues(root)
 
     append(root / "binance", rng, 50, MIDNIGHT_NS + 5 * 10**9)
     assert [done.rows for done in archive(spark, str(root), str(out))] == [50, 0]

@@ -36,7 +36,7 @@ from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_schema, locked
 from aiochronicle.spark.options import ReadOptions
-from aiochronicle.spark.plan import Range, plan
+from aiochronicle.spark.plan import Range
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
@@ -130,7 +130,7 @@ def archive_plan(
                 path=str(out),
             )
     start = {
-        name: found.start[name] if ledger is None else max(ledger.next_seq, 0)
+        name: found.start[name] if ledger is None else ledger.next_seq
         for name, ledger in ledgers.items()
     }
     return msgspec.structs.replace(found, start=start), ledgers
@@ -140,9 +140,7 @@ def _work(given: Input, ledgers: Mapping[str, Ledger | None]) -> list[_Work]:
     """Cut the input; the first part of a queue takes its last file along, if that is small."""
     work: list[_Work] = []
     begun: set[str] = set()
-    for part in plan(
-        given.sources, given.start, given.end, partitions_min=given.options.partitions_min
-    ):
+    for part in given.parts():
         ledger = ledgers[part.source.name]
         last = None if ledger is None or not ledger.files else ledger.files[-1]
         small = last is not None and last.bytes < SMALL_BYTES and part.source.name not in begun
@@ -281,19 +279,17 @@ def _publish(
     """Replace the ledger of one queue by one that lists the new files."""
     name = source.name
     fresh = sorted(files, key=lambda file: file.first_seq)
-    begin = fresh[0].first_seq if fresh else given.end[name]
-    kept = tuple(file for file in (() if ledger is None else ledger.files) if file.end_seq <= begin)
-    replaced = sum(file.rows for file in (() if ledger is None else ledger.files)) - sum(
-        file.rows for file in kept
-    )
-    rows = sum(file.rows for file in fresh) - replaced
+    before = () if ledger is None else ledger.files
+    compacted = [file for file in before if fresh and file.end_seq > fresh[0].first_seq]
+    listed = (*(file for file in before if file not in compacted), *fresh)
+    rows = sum(file.rows for file in listed) - sum(file.rows for file in before)
     _account_for(given, name, rows)
     new = Ledger(
         source=name,
         queue_id=0 if source.live is None else inspect(source.live).queue_id,
         next_seq=max(given.start[name], given.end[name]),
-        rows=sum(file.rows for file in (*kept, *fresh)),
-        files=(*kept, *fresh),
+        rows=sum(file.rows for file in listed),
+        files=listed,
     )
     if source.live is not None:
         keep_schema(target, name, Path(schema_file(source.live)))

@@ -5,6 +5,7 @@ messages in order, which is verified by comparing the digests of files and queue
 need the columns ``timestamp_ns`` and ``payload``, and ``source`` unless one queue is named.
 """
 
+import os
 from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
@@ -72,7 +73,8 @@ def replay(
         for ledger in found:
             _restore_schema(files, root, ledger.source)
         return _verified(spark, files, root, found, before)
-    frame = _rows_of(spark, files, found) if found else spark.read.parquet(files)
+    # The JVM may have another working directory.
+    frame = _rows_of(spark, files, found) if found else spark.read.parquet(os.path.abspath(files))
     usable = frame.select(*(name for name in frame.columns if name in ACCEPTED))
     if queue is None:
         if "source" not in usable.columns:
