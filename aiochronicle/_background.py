@@ -33,7 +33,8 @@ def _threads() -> ThreadPoolExecutor:
 
 async def in_background(function: Callable[[], T]) -> T:
     """Run a blocking function in a thread. Cancelled, the function still runs to its end."""
-    return await asyncio.get_running_loop().run_in_executor(_threads(), function)
+    # Shielded: a call that no thread has taken up yet would otherwise be cancelled with its waiter.
+    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(_threads(), function))
 
 
 class GroupCommit(Generic[T]):

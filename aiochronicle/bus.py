@@ -6,7 +6,6 @@ settings from a file (settings.py), and flushing everything at once.
 """
 
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +18,7 @@ import msgspec
 from aiochronicle import _hot
 from aiochronicle._background import GroupCommit, in_background
 from aiochronicle._closing import Closing
+from aiochronicle._names import check_name, is_name
 from aiochronicle.codec import Codec, T
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import (
@@ -42,7 +42,6 @@ ROOT_VARIABLE = "AIOCHRONICLE_DATA_DIR"
 NAMESPACE_VARIABLE = "AIOCHRONICLE_NAMESPACE"
 CONFIGURATION = "config.toml"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CONTROL = "control.meta"  # every queue has one, and nothing else does
 
 _THREADS = 16
@@ -181,7 +180,7 @@ class Bus(Closing):
             names = [entry.name for entry in os.scandir(self._directory) if entry.is_dir()]
         except FileNotFoundError:
             return []
-        return sorted(name for name in names if _NAME.fullmatch(name) and self._has_queue(name))
+        return sorted(name for name in names if is_name(name) and self._has_queue(name))
 
     def readers(self, topic: str) -> list[ReaderInfo]:
         """Return the readers that have a position in the topic, open or not, with their lag.
@@ -477,8 +476,7 @@ def _checked_topic(topic: str) -> str:
 
 
 def _check_name(name: str, what: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise InvalidName(f"{what}: a name must match {_NAME.pattern}")
+    check_name(what, name)
     if name == CONFIGURATION:
         raise InvalidName(f"{what}: {name} is the configuration file")
 

@@ -161,13 +161,18 @@ class Discovery:
             return event
         return None
 
-    async def aclose(self) -> None:
-        """Stop watching. Iteration ends."""
+    def stop(self) -> None:
+        """Stop watching soon: the watcher ends in the background. Iteration ends."""
         self._closed = True
         self._events.clear()
         self._there.set()
         if self._task is not None:
             self._task.cancel()
+
+    async def aclose(self) -> None:
+        """Stop watching. Iteration ends."""
+        self.stop()
+        if self._task is not None:
             await asyncio.wait([self._task])
 
     async def __aenter__(self) -> Self:

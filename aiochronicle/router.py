@@ -14,8 +14,9 @@ from typing import Any, Literal, Self
 
 from aiochronicle import _hot
 from aiochronicle._background import in_background
+from aiochronicle._names import check_name
 from aiochronicle.discovery import Attached, Scanned, discover
-from aiochronicle.errors import ChronicleError, InvalidArgument
+from aiochronicle.errors import ChronicleError
 from aiochronicle.fanin import FanIn
 from aiochronicle.reader import Reader, StartPoint, open_reader
 from aiochronicle.writer import Writer, open_writer
@@ -48,6 +49,11 @@ class _Source:
         self.reply: asyncio.Future[Writer] | None = None
 
 
+def _close_opened(reply: "asyncio.Future[Writer]") -> None:
+    if not reply.cancelled() and reply.exception() is None:
+        reply.result().close()
+
+
 class Router(FanIn):
     """All queues under a root as one ordered stream: ``async for message in router``.
 
@@ -77,8 +83,7 @@ class Router(FanIn):
         rescan_s: float = 5.0,
         burst: int = 256,
     ) -> None:
-        if not name:
-            raise InvalidArgument("a router needs a reader name, under which positions are kept")
+        check_name(f"reader name {name!r} of the router", name)
         super().__init__(order=order, max_wait=max_wait, burst=burst, on_error=self._on_error)
         _raise_fd_limit()
         self.name = name
@@ -257,10 +262,20 @@ class Router(FanIn):
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._discovery.aclose()
+        for source in self._attached.values():
+            await self._close_reply(source)
         self.close()
+
+    def close(self) -> None:
+        """As aclose, at once: whatever runs in the background is told to end, not waited for."""
+        for task in self._tasks:
+            task.cancel()
+        self._discovery.stop()
+        super().close()
         for source in self._attached.values():
             source.reader.close()
-            await self._close_reply(source)
+            if source.reply is not None:
+                source.reply.add_done_callback(_close_opened)
         self._attached.clear()
 
     async def __aenter__(self) -> Self:

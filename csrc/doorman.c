@@ -522,11 +522,12 @@ static int listen_anew(const ac_caller_t *caller, int readers_fd, const char *fi
     return 0;
 }
 
-/* A writer that does not signal is noticed when it writes its name into the lock file. */
+/* A writer that does not signal is noticed when it writes its name into the lock file; that the queue is
+ * removed, when the file loses its name. */
 static int watch_lock_file(int dir_fd) {
     int fd = ac_os_open_at(dir_fd, "writer.lock", O_RDONLY, 0);
     if (fd < 0) return -1;
-    int watch = ac_os_inotify_add(inotify.fd, fd, IN_MODIFY | IN_MASK_ADD);
+    int watch = ac_os_inotify_add(inotify.fd, fd, IN_MODIFY | IN_ATTRIB | IN_MASK_ADD);
     ac_os_close(fd);
     return watch;
 }

@@ -406,6 +406,9 @@ int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint
         if (fanin->sources[i].reader && is_same_queue(fanin->sources[i].reader, reader))
             return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
                            "this queue is attached already, as source %u", fanin->sources[i].id);
+    if (reader->shares_bell)
+        return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
+                       "this reader is attached to another fan-in; detach it there first");
     *slot = free_slot(fanin);
     if (*slot == SOURCES_MAX)
         return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0, "more than %d sources",

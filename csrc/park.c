@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { POLL_NS = 500000 };
+enum { POLL_NS = 500000, DIRECTORY_NS = 100000000 };
 
 /* The name under which writers find the reader; one without a name gets one that nobody else has, not
  * even in another pid namespace. */
@@ -78,6 +78,20 @@ int ac_reader_attended(ac_reader_t *reader) {
     return reader->announced && ac_load_acquire_u32(&reader->caller.bit) != AC_NO_BIT;
 }
 
+/* With no writer connected, nobody may ever ring for a queue that was removed, or another made in its place.
+ * Looked at no more often than DIRECTORY_NS, because whoever polls comes by all the time. */
+static int is_gone(ac_reader_t *reader) {
+    uint64_t now = ac_os_monotonic_ns();
+    if (reader->gone || (reader->looked_ns && now - reader->looked_ns < DIRECTORY_NS))
+        return reader->gone;
+    reader->looked_ns = now;
+    int fd = ac_directory_open(&reader->dir, NULL);
+    if (fd >= 0) ac_os_close(fd);
+    reader->gone = fd == AC_E_GONE;
+    if (reader->gone) reader->window_end = 0; /* off the fast path, to where it is reported */
+    return reader->gone;
+}
+
 /* Raising our bit is the full barrier between it and the look that follows; it pairs with the increment
  * of notify_seq in ac_writer_publish. Without a connected writer there is nobody to raise it for: the
  * doorman rings when one connects. */
@@ -96,6 +110,7 @@ int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
     if (bit != AC_NO_BIT) __atomic_fetch_or(&control->parked, 1ull << bit, __ATOMIC_SEQ_CST);
     rc = ac_reader_ready(reader, err);
     if (rc != 0) return rc;
+    if (bit == AC_NO_BIT && is_gone(reader)) return AC_READY;
     reader->parks++;
     if (bit != AC_NO_BIT) return AC_PARKED;
     uint64_t epoch = ac_load_acquire_u64(&control->writer_epoch);

@@ -256,6 +256,12 @@ static int is_full(const ac_reader_t *reader) {
 static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     ac_message_t message;
     const char *why;
+    if (reader->gone) {
+        int fd = ac_directory_open(&reader->dir, err);
+        if (fd < 0) return fd;
+        ac_os_close(fd);
+        reader->gone = 0; /* somebody moved it away and back */
+    }
     if (reader->map && ac_map_is_cut(reader->map))
         return fail_at(reader, AC_E_GONE, reader->offset, CUT, err);
     if (ac_map_is_cut(reader->control_map))

@@ -45,6 +45,8 @@ struct ac_reader {
     int named, skip_corrupt;
     uint32_t state;
     int pending;               /* there is no queue yet; nothing below but `bell` exists … */
+    int gone;                  /* its directory was removed or replaced */
+    uint64_t looked_ns;        /* when that was last looked at, on the monotonic clock */
     int half_made;             /* the control block is there, but not complete */
     ac_reader_config_t wanted; /* … and this is how to open it when it comes */
     ac_position_t position;

@@ -46,6 +46,8 @@ int ac_segment_create(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64
         return ac_fail(err, AC_E_CORRUPT, 0, dir->path, 0,
                        "there is no segment number after %u; begin a new queue", id - 1);
     int fd = prepare(dir, dir_fd, id, size);
+    if (fd == -ENOENT)
+        return ac_fail(err, AC_E_GONE, ENOENT, dir->path, 0, "the queue's directory was removed");
     if (fd < 0) return ac_fail_os_in(err, fd, dir->path, name, "cannot create segment");
     ac_map_t *map = ac_map_new(fd, size, 1, &error);
     if (!map) {

@@ -824,3 +824,25 @@ def test_what_cannot_be_is_refused(pair: Pair) -> None:
         fan_in.attach(reader_a)
     with FanIn() as fan_in, pytest.raises(aiochronicle.errors.ClosedError):
         fan_in.attach(reader_a)
+
+
+def test_a_reader_is_in_one_fan_in_only(pair: tuple[Writer, Writer, Reader, Reader]) -> None:
+    _, _, reader, other = pair
+    with FanIn([reader]) as first, FanIn([other]) as second:
+        with pytest.raises(aiochronicle.errors.InvalidArgument, match="another fan-in"):
+            second.attach(reader)
+        (source,) = first.sources()
+        first.detach(source=source)
+        second.attach(reader=reader)
+    with pytest.raises(aiochronicle.errors.InvalidArgument, match="iterable"):
+        FanIn(reader)  # type: ignore[arg-type]
+
+
+def test_commit_behind_a_message(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "0") as writer, open_reader(tmp_path / "0", "name") as reader:
+        writer.append_many([b"1", b"2", b"3"])
+        with FanIn([reader]) as fan_in:
+            first, *_ = list(fan_in)
+            fan_in.commit(first)
+    with open_reader(tmp_path / "0", "name") as reader:
+        assert [message.payload for message in reader] == [b"2", b"3"]

@@ -325,6 +325,26 @@ def test_the_heartbeat_ends_with_the_writer(tmp_path: Path) -> None:
         open_writer(tmp_path / "0", heartbeat=1, clock=lambda: 1)
 
 
+async def test_closing_a_router_closes_what_it_opened(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    with open_writer(tmp_path / "root" / "0", ready=True) as writer:
+        writer.append(b"1")
+        router = Router(tmp_path / "root", name="router")
+        message = await take(router)
+        (await router.reply(message)).append(b"2")
+        assert repr(router).startswith("<Router ")
+        router.close()
+        with open_reader(tmp_path / "root" / "0", "router") as reader:
+            assert [again.payload for again in reader] == [b"1"]
+        await until(lambda: not in_use(tmp_path / "root.replies"))
+
+
+def test_a_name_that_no_reader_can_have_is_refused_at_once(tmp_path: Path) -> None:
+    for name in ("", "a/b", "x" * 65):
+        with pytest.raises(aiochronicle.errors.InvalidName):
+            Router(tmp_path, name=name)
+
+
 def test_a_successor_keeps_the_promises_of_a_killed_writer(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:

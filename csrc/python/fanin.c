@@ -331,9 +331,12 @@ static int make_room(FanInObject *self, uint32_t slot) {
     return 0;
 }
 
-static PyObject *fanin_attach(FanInObject *self, PyObject *reader) {
+static PyObject *fanin_attach(FanInObject *self, PyObject *const *args, Py_ssize_t count,
+                              PyObject *names) {
     ac_error_t err;
     uint32_t slot, id;
+    if (only_argument(&count, names, "reader") < 0) return NULL;
+    PyObject *reader = count == 1 ? args[0] : Py_None;
     if (!PyObject_TypeCheck(reader, &Reader_Type)) {
         PyErr_Format(PyExc_TypeError, "attach takes a Reader, not %.100s",
                      Py_TYPE(reader)->tp_name);
@@ -364,8 +367,10 @@ static int64_t slot_of(FanInObject *self, PyObject *source) {
     return -1;
 }
 
-static PyObject *fanin_detach(FanInObject *self, PyObject *source) {
-    int64_t slot = slot_of(self, source);
+static PyObject *fanin_detach(FanInObject *self, PyObject *const *args, Py_ssize_t count,
+                              PyObject *names) {
+    if (only_argument(&count, names, "source") < 0) return NULL;
+    int64_t slot = slot_of(self, count == 1 ? args[0] : Py_None);
     if (slot < 0) return NULL;
     PyObject *reader = Py_NewRef(self->members[slot].reader);
     drop_member(self, (uint32_t)slot);
@@ -385,9 +390,24 @@ static PyObject *fanin_sources(FanInObject *self, PyObject *unused) {
     return sources;
 }
 
-static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize_t count) {
+/* Behind this message, in the queue that it is from. */
+static PyObject *commit_message(FanInObject *self, MessageObject *message) {
+    for (uint32_t slot = 0; slot < self->room; slot++) {
+        ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
+        if (reader && reader_queue_id(reader) == message->segment->queue_id)
+            return PyObject_CallMethod((PyObject *)reader, "commit", "O", message);
+    }
+    PyErr_Format(PyExc_KeyError, "the message's queue %R is not attached",
+                 message->segment->source);
+    return NULL;
+}
+
+static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize_t count,
+                              PyObject *names) {
     ac_error_t err;
-    if (refuse_closed(self) < 0) return NULL;
+    if (only_argument(&count, names, "source") < 0 || refuse_closed(self) < 0) return NULL;
+    if (count == 1 && Py_IS_TYPE(args[0], &Message_Type))
+        return commit_message(self, (MessageObject *)args[0]);
     int64_t only = -1;
     if (count == 1 && args[0] != Py_None) {
         only = slot_of(self, args[0]);
@@ -480,15 +500,16 @@ static PyMethodDef fanin_methods[] = {
      "read_batch(max_messages=1024, max_bytes=None) -> list[Message]: what may go out now, at most "
      "so much. Never waits."},
     {"_wait", (PyCFunction)fanin_wait, METH_VARARGS, "_wait(timeout_ns) -> bool"},
-    {"attach", (PyCFunction)fanin_attach, METH_O,
+    {"attach", (PyCFunction)(void (*)(void))fanin_attach, METH_FASTCALL | METH_KEYWORDS,
      "attach(reader) -> int: merge this reader's messages from now on; returns the source id."},
-    {"detach", (PyCFunction)fanin_detach, METH_O,
+    {"detach", (PyCFunction)(void (*)(void))fanin_detach, METH_FASTCALL | METH_KEYWORDS,
      "detach(source) -> Reader: stop merging it. The reader stands behind the last message "
      "delivered."},
     {"sources", (PyCFunction)fanin_sources, METH_NOARGS,
      "sources() -> dict of source id to reader"},
-    {"commit", (PyCFunction)(void (*)(void))fanin_commit, METH_FASTCALL,
-     "commit(source=None): commit what was delivered from this source, or from all named readers."},
+    {"commit", (PyCFunction)(void (*)(void))fanin_commit, METH_FASTCALL | METH_KEYWORDS,
+     "commit(source=None): commit what was delivered from this source, or from all named readers; "
+     "given a message, its queue's position behind it."},
     {"_slot", (PyCFunction)fanin_slot, METH_O, "_slot(source) -> int"},
     {"close", (PyCFunction)fanin_close, METH_NOARGS,
      "close(): detach everything and end iteration. The readers stay open."},

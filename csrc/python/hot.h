@@ -158,6 +158,9 @@ PyObject *take_exception(void); /* the one that is set, taken away; with its tra
 /* Takes the two functions of the Python side that messages are decoded with. */
 PyObject *hot_set_decoding(PyObject *module, PyObject *args);
 
+/* For calls with at most one argument, by place or by this name: *count becomes how many there are. */
+int only_argument(Py_ssize_t *count, PyObject *names, const char *name);
+
 /* A nanosecond timestamp argument: None or missing = AC_NOW. 0 on success. */
 int timestamp_argument(PyObject *object, uint64_t *out);
 

@@ -8,6 +8,21 @@ PyObject *hot_set_error_factory(PyObject *module, PyObject *factory) {
     Py_RETURN_NONE;
 }
 
+int only_argument(Py_ssize_t *count, PyObject *names, const char *name) {
+    Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+    if (*count + named > 1) {
+        PyErr_Format(PyExc_TypeError, "takes one argument, %s; got %zd", name, *count + named);
+        return -1;
+    }
+    if (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) != 0) {
+        PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R; it is %s",
+                     PyTuple_GET_ITEM(names, 0), name);
+        return -1;
+    }
+    *count += named;
+    return 0;
+}
+
 PyObject *raise_engine_error(const ac_error_t *err) {
     if (err->code == AC_E_INTERRUPTED) return NULL; /* by the exception that is set */
     if (!error_factory) {

@@ -261,14 +261,12 @@ static PyObject *reader_took(ReaderObject *self, PyObject *messages) {
     Py_RETURN_NONE;
 }
 
-static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssize_t count) {
+static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssize_t count,
+                               PyObject *names) {
     ac_error_t err;
     uint64_t segment, offset;
     ac_reader_position(self->reader, &segment, &offset);
-    if (count > 1) {
-        PyErr_SetString(PyExc_TypeError, "commit takes at most one message");
-        return NULL;
-    }
+    if (only_argument(&count, names, "message") < 0) return NULL;
     if (count == 1 && args[0] != Py_None) {
         if (!Py_IS_TYPE(args[0], &Message_Type)) {
             PyErr_Format(PyExc_TypeError, "commit takes a Message, not %.100s",
@@ -369,7 +367,7 @@ static PyMethodDef reader_methods[] = {
      "read_batch(max_messages=1024, max_bytes=None) -> list[Message]: what is there now, at most "
      "so "
      "much; at least one message if there is any. Never waits."},
-    {"commit", (PyCFunction)(void (*)(void))reader_commit, METH_FASTCALL,
+    {"commit", (PyCFunction)(void (*)(void))reader_commit, METH_FASTCALL | METH_KEYWORDS,
      "commit(message=None): the position behind this message, or behind the last one delivered, "
      "is where a reader of this name resumes."},
     {"_commit_due", (PyCFunction)reader_commit_due, METH_NOARGS,

@@ -95,11 +95,11 @@ static void writer_dealloc(WriterObject *self) {
 /* ---- append ---- */
 
 typedef struct {
-    PyObject *type_id, *timestamp, *cause;
+    PyObject *type_id, *timestamp, *cause, *first;
 } options_t;
 
-static int find_options(PyObject *const *args, Py_ssize_t count, PyObject *names, const char *cause,
-                        const char *timestamp, options_t *out) {
+static int find_options(PyObject *const *args, Py_ssize_t count, PyObject *names, const char *first,
+                        const char *cause, const char *timestamp, options_t *out) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
         PyObject *value = args[count + i];
@@ -109,6 +109,8 @@ static int find_options(PyObject *const *args, Py_ssize_t count, PyObject *names
             out->timestamp = value;
         else if (cause && PyUnicode_CompareWithASCIIString(name, cause) == 0)
             out->cause = value;
+        else if (count == 0 && PyUnicode_CompareWithASCIIString(name, first) == 0)
+            out->first = value;
         else {
             PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R", name);
             return -1;
@@ -215,20 +217,21 @@ static PyObject *append_buffer(WriterObject *self, const void *data, Py_ssize_t 
 
 static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssize_t count,
                                PyObject *names) {
-    options_t options = {NULL, NULL, NULL};
+    options_t options = {NULL, NULL, NULL, count > 0 ? args[0] : NULL};
     unsigned type_id = 0;
     uint64_t timestamp_ns = AC_NOW, source = 0, cause_seq = 0;
-    if (count != 1) {
+    if (names &&
+        (find_options(args, count, names, "payload", "cause", "timestamp_ns", &options) < 0 ||
+         type_argument(options.type_id, &type_id) < 0 ||
+         timestamp_argument(options.timestamp, &timestamp_ns) < 0 ||
+         cause_argument(options.cause, &source, &cause_seq) < 0))
+        return NULL;
+    PyObject *payload = options.first;
+    if (AC_UNLIKELY(!payload || count > 1)) {
         PyErr_Format(PyExc_TypeError, "append takes 1 positional argument, the payload; got %zd",
                      count);
         return NULL;
     }
-    if (names && (find_options(args, count, names, "cause", "timestamp_ns", &options) < 0 ||
-                  type_argument(options.type_id, &type_id) < 0 ||
-                  timestamp_argument(options.timestamp, &timestamp_ns) < 0 ||
-                  cause_argument(options.cause, &source, &cause_seq) < 0))
-        return NULL;
-    PyObject *payload = args[0];
     if (AC_LIKELY(PyBytes_CheckExact(payload)))
         return append_buffer(self, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), type_id,
                              timestamp_ns, source, cause_seq);
@@ -344,25 +347,26 @@ static int64_t append_batch(WriterObject *self, const batch_t *batch, unsigned t
 
 static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, Py_ssize_t count,
                                     PyObject *names) {
-    options_t options = {NULL, NULL, NULL};
+    options_t options = {NULL, NULL, NULL, count > 0 ? args[0] : NULL};
     unsigned type_id = 0;
     ac_error_t err;
     batch_t batch = {0};
     PyObject *result = NULL;
-    if (count != 1) {
+    if (names &&
+        (find_options(args, count, names, "payloads", NULL, "timestamps_ns", &options) < 0 ||
+         type_argument(options.type_id, &type_id) < 0))
+        return NULL;
+    if (!options.first || count > 1) {
         PyErr_Format(PyExc_TypeError,
                      "append_many takes 1 positional argument, the payloads; got %zd", count);
         return NULL;
     }
-    if (names && (find_options(args, count, names, NULL, "timestamps_ns", &options) < 0 ||
-                  type_argument(options.type_id, &type_id) < 0))
-        return NULL;
-    if (PyBytes_Check(args[0]) || PyUnicode_Check(args[0])) {
+    if (PyBytes_Check(options.first) || PyUnicode_Check(options.first)) {
         PyErr_SetString(PyExc_TypeError,
                         "append_many takes a sequence of payloads, not one payload");
         return NULL;
     }
-    batch.sequence = PySequence_Fast(args[0], "append_many takes a sequence of payloads");
+    batch.sequence = PySequence_Fast(options.first, "append_many takes a sequence of payloads");
     if (!batch.sequence) return NULL;
     batch.count = PySequence_Fast_GET_SIZE(batch.sequence);
     batch.slices = PyMem_Malloc((size_t)batch.count * sizeof *batch.slices + 1);

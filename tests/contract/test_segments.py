@@ -311,8 +311,10 @@ def test_archive_by_date(backend: Backend, queue_path: Path, tmp_path: Path) -> 
     assert [str(path) for path in found] == [
         "2024/02/29/000000000.idx",
         "2024/02/29/000000000.q",
+        "2024/02/29/control.meta",  # so that the day can be read as a queue
         "2024/03/01/000000001.idx",
         "2024/03/01/000000001.q",
+        "2024/03/01/control.meta",
     ]
     assert backend.payloads(queue_path) == [b"now"]
     # Put back, they are part of the queue again: nothing was lost on the way.
