@@ -86,13 +86,15 @@ def _groups(
     from pyarrow import Table
 
     waiting: list[pyarrow.RecordBatch] = []
+    rows = size_bytes = 0
     for batch in batches:
         waiting.append(batch)
-        rows = sum(batch.num_rows for batch in waiting)
-        size = sum(batch.nbytes for batch in waiting)
-        if rows >= row_group_rows or size >= _GROUP_BYTES_MAX:
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+        if rows >= row_group_rows or size_bytes >= _GROUP_BYTES_MAX:
             yield Table.from_batches(waiting)
             waiting.clear()
+            rows = size_bytes = 0
     if waiting:
         yield Table.from_batches(waiting)
 

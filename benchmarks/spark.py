@@ -49,7 +49,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 QUICK = Sizes(rows=20_000, slow_rows=5_000, trades=500, quotes=1_000, rounds=1)
-FULL = Sizes(rows=2_000_000, slow_rows=200_000, trades=20_000, quotes=80_000, rounds=4)
+FULL = Sizes(rows=8_000_000, slow_rows=1_000_000, trades=500_000, quotes=2_000_000, rounds=3)
 
 
 def run(directory: Path, quick: bool) -> list[Result]:
@@ -103,9 +103,10 @@ def take_turns(contestants: Mapping[str, Callable[[], int]], rounds: int) -> Bes
 def _fill_raw(path: Path, rows: int) -> None:
     with aiochronicle.open_writer(path) as writer:
         for first in range(0, rows, 1000):
-            count = min(1000, rows - first)
-            times_ns = [FIRST_NS + (first + number) * STEP_NS for number in range(count)]
-            writer.append_many([PAYLOAD] * count, timestamps_ns=times_ns)
+            numbers = range(first, min(first + 1000, rows))
+            payloads = [number.to_bytes(8, "little") + PAYLOAD[8:] for number in numbers]
+            times_ns = [FIRST_NS + number * STEP_NS for number in numbers]
+            writer.append_many(payloads, timestamps_ns=times_ns)
 
 
 def _trades(rows: int) -> Iterator[Trade]:

@@ -147,11 +147,11 @@ def ranges(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
     raw, parquet = directory / "raw", str(directory / "raw.parquet")
 
     def pushed() -> int:
-        drain(load(spark, raw).where(within))
+        drain(load(spark, raw, pushdown="true").where(within))
         return 1
 
     def unpushed() -> int:
-        drain(load(spark, raw, pushdown="false").where(within))
+        drain(load(spark, raw).where(within))
         return 1
 
     def files() -> int:
@@ -194,21 +194,21 @@ def jobs(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
         drain(asof(spark, market))
         return sizes.trades
 
+    spark.conf.set("spark.sql.join.asofJoin.enabled", "true")
+    for name in ("trade", "quote"):
+        typed_rows = scan(spark, market, type=name, mode="FAILFAST").drop("payload")
+        typed_rows.createOrReplaceTempView(f"{name}s")
+
     def native() -> int:
-        left: Any = scan(spark, market, type="trade", mode="FAILFAST").drop("payload")
-        right = scan(spark, market, type="quote", mode="FAILFAST").drop("payload")
-        joined = left._joinAsOf(
-            right,
-            leftAsOfColumn="timestamp_ns",
-            rightAsOfColumn="timestamp_ns",
-            on="symbol",
-            how="left",
-            direction="backward",
+        drain(
+            spark.sql(
+                "select t.*, q.bid, q.ask from trades t asof join quotes q"
+                " match_condition (t.timestamp_ns >= q.timestamp_ns) on t.symbol = q.symbol"
+            )
         )
-        drain(joined)
         return sizes.trades
 
-    joins = take_turns({"window": window, "native": native}, min(2, sizes.rounds))
+    joins = take_turns({"window": window, "native": native}, 1)
     what = f"as-of of {sizes.trades:,} x {sizes.quotes:,} / native join"
     return [
         best.at_most(

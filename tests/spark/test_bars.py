@@ -1,17 +1,21 @@
 """Bars are those that a plain loop over the trades makes, to the last bit."""
 
+import itertools
 import math
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import aiochronicle
 from aiochronicle.codec import Format
+from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.jobs import bars
+from aiochronicle.spark.jobs.bars import exact_sums
 
 from .market import Recorded, Trade, record, trades_of
 
@@ -129,3 +133,24 @@ def test_bars_say_which_message_is_not_a_trade(
         Exception, match="message 10: not a Trade: Trade has 24 bytes, the payload 5"
     ):
         bars(spark, str(root), every="1s").collect()
+
+
+def test_sums_in_parts_are_those_of_all(rng: random.Random) -> None:
+    """However stretches are cut, the sum of their parts is what fsum makes of all values."""
+    makers: list[Callable[[], float]] = [
+        lambda: rng.randrange(10**6) / 100 * (rng.randrange(500) / 10),
+        lambda: rng.uniform(-1, 1) * 10 ** rng.randrange(-8, 8),
+        lambda: float(rng.randrange(500)),
+        lambda: rng.random() * 1e-300,
+        lambda: 0.0,
+    ]
+    for make in makers:
+        for _ in range(20):
+            values = [make() for _ in range(rng.randrange(1, 2000))]
+            starts = sorted({0, *(rng.randrange(len(values)) for _ in range(5))})
+            sums = exact_sums(np.array(values), np.array(starts)).to_pylist()
+            for first, end, parts in zip(starts, [*starts[1:], len(values)], sums, strict=True):
+                assert math.fsum(parts) == math.fsum(values[first:end])
+            assert math.fsum(itertools.chain(*sums)) == math.fsum(values)
+    with pytest.raises(InvalidArgument, match="not a finite number"):
+        exact_sums(np.array([1.0, math.nan]), np.array([0]))

@@ -16,7 +16,7 @@ together with what follows it, so that frequent runs do not leave many small fil
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -45,8 +45,10 @@ __all__ = ["Archived", "archive", "archive_plan", "read_back"]
 
 READER = "archive"
 COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
+VERIFIED = ("seq", "timestamp_ns", "type_id", "payload")
 SMALL_BYTES = 32 << 20  # a last file below this is compacted
 ROW_GROUP_ROWS = 1 << 18
+BATCH_ROWS = 1 << 16
 COMPRESSION: Compression = "zstd"
 DAY_NS = 86_400 * 10**9
 
@@ -152,7 +154,7 @@ def _work(given: Input, ledgers: Mapping[str, Ledger | None]) -> list[_Work]:
 def _write_part(out: str, run: str, options: ReadOptions, work: _Work) -> Iterator[Batch]:
     """Write the files of one part, verify them, and say what they are."""
     target, source = Path(out), work.part.source.name
-    batches = read_range(work.part, COLUMNS, options)
+    batches = read_range(work.part, COLUMNS, options, batch_rows=BATCH_ROWS)
     if work.before is not None:
         batches = _behind(target, source, work.before, batches)
     files: list[ArchivedFile] = []
@@ -220,7 +222,7 @@ def _write_file(
         progress=None,
     )
     verified = StreamDigest([source])
-    for batch in read_back(target / path):
+    for batch in read_back(target / path, VERIFIED):
         verified.add_batch(batch)
     _compare(target / path, count, digest.hexdigest(), verified)
     return ArchivedFile(
@@ -246,14 +248,14 @@ def _make_directory(target: Path, path: Path) -> None:
             sync_directory(directory.parent)
 
 
-def read_back(path: Path) -> Iterator[Batch]:
+def read_back(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[Batch]:
     """Yield the rows of a file; CorruptionError if their seqs or times are not in order."""
     from pyarrow import parquet
 
     opened: Any = parquet.ParquetFile(path)
     last_seq, last_ns = -1, -1
     with opened as file:
-        for batch in file.iter_batches(batch_size=1 << 16):
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(columns)):
             seq, times_ns = batch.column("seq").to_numpy(), batch.column("timestamp_ns").to_numpy()
             ordered = (np.diff(seq) > 0).all() and (np.diff(times_ns) >= 0).all()
             if not ordered or seq[0] <= last_seq or times_ns[0] < last_ns:

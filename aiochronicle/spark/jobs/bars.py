@@ -2,8 +2,8 @@
 
 Each task makes the partial bars of its range with numpy, straight from the payloads; Spark merges
 the few that span ranges. The result does not depend on how the queues were cut: open and close are
-decided by seq, and sums of floating-point numbers are carried as their rounded sum and what the
-rounding lost, so that the end result is what ``math.fsum`` over all trades would be.
+decided by seq, and sums of floating-point numbers are carried with what their rounding would lose,
+so that the end result is what ``math.fsum`` over all trades would be.
 
 Bars by ticks or volume need to know what was traded before a range begins: a first pass counts
 that, range by range.
@@ -30,7 +30,7 @@ from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
 from aiochronicle.spark.typed import TypedDecoder, find_type
 
-__all__ = ["bars", "nanoseconds"]
+__all__ = ["bars", "exact_sums", "nanoseconds"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -221,7 +221,7 @@ class _Trades:
     def add(self, batch: Batch) -> bool:
         """Take a batch; True if there is enough for a chunk."""
         of_type = pc.equal(batch.column("type_id"), pa.scalar(self._decoder.type_id, pa.int32()))
-        trades = batch.filter(of_type)
+        trades = batch if pc.all(of_type).as_py() else batch.filter(of_type)
         if trades.num_rows:
             seq = trades.column("seq")
             fields, _ = self._decoder.decode(trades.column("payload"), seq, self._place)
@@ -262,7 +262,7 @@ class _Trades:
 def _chunks(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Chunk]:
     """Yield the trades of a range, many at a time."""
     trades = _Trades(part, rule)
-    for batch in read_range(part, _Trades.COLUMNS, options):
+    for batch in read_range(part, _Trades.COLUMNS, options, batch_rows=CHUNK_ROWS // 2):
         if trades.add(batch) and (chunk := trades.take()) is not None:
             yield chunk
     if (chunk := trades.take()) is not None:
@@ -373,18 +373,28 @@ def _reduced(
         "low": pa.array(np.minimum.reduceat(price, starts)),
         "close": pa.array(price[lasts]),
         "trades": pa.array(lasts - starts + 1),
-        "volume": _sums(size, starts),
-        "notional": _sums(price * size, starts),
+        "volume": exact_sums(size, starts),
+        "notional": exact_sums(price * size, starts),
     }
     return pa.record_batch(columns)
 
 
-def _sums(values: Array, starts: Array) -> Column:
-    """Return each stretch's sum as two numbers, which together are exact to twice the digits."""
-    sums: list[list[float]] = []
-    for first, end in pairwise([*starts.tolist(), len(values)]):
-        stretch = values[first:end].tolist()
-        rounded = math.fsum(stretch)
-        stretch.append(-rounded)
-        sums.append([rounded, math.fsum(stretch)])
-    return pa.array(sums, pa.list_(pa.float64()))
+def exact_sums(values: Array, starts: Array) -> Column:
+    """Return each stretch's sum as three numbers, which together lose nothing that matters.
+
+    The first are sums of whole multiples of a power of two, so large that no sum of a chunk needs more
+    than 53 bits; the second are those of what is left, in finer units. Both are exact. What is left
+    then is 0 unless a value is 2**18 times smaller than the largest.
+    """
+    largest = float(np.abs(values).max())
+    if not math.isfinite(largest):
+        raise InvalidArgument("a price or size is not a finite number")
+    bits = len(values).bit_length()
+    unit = 2.0 ** max(math.frexp(largest)[1] + bits - 52, -970)  # whose finer units are numbers too
+    coarse = np.rint(values / unit) * unit
+    left = values - coarse
+    unit /= 2.0 ** (51 - bits)
+    fine = np.rint(left / unit) * unit
+    sums = [np.add.reduceat(part, starts) for part in (coarse, fine, left - fine)]
+    offsets = pa.array(np.arange(0, 3 * len(starts) + 1, 3, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array(np.column_stack(sums).ravel()))
