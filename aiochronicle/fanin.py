@@ -103,7 +103,8 @@ class FanIn(_hot.FanIn, Dispatching, Closing):
             raise InvalidArgument(f"burst must be positive, not {burst!r}")
         if not 50 <= poll_max_us <= 1_000_000:
             raise InvalidArgument(f"poll_max_us must be 50 to 1000000, not {poll_max_us!r}")
-        if isinstance(readers, Reader):  # its messages would be taken for readers
+        given: object = readers
+        if isinstance(given, Reader):  # its messages would be taken for readers
             raise InvalidArgument("readers must be a list or other iterable of readers")
         limit = _NEVER if max_wait is None else round(max_wait * 1e9)
         super().__init__(order == "strict", limit, burst, 0, poll_max_us * 1000, on_error)

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ from aiochronicle.errors import QueueGone
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 16)
 
 WITHIN_S = 20.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def remove(path: Path, *, make_another: bool) -> None:
@@ -43,11 +50,9 @@ async def test_a_parked_task_is_told(tmp_path: Path, name: str | None, make_anot
         writer.append(b"1")
         await reader.next(WITHIN_S)
         task = asyncio.ensure_future(reader.next())
-        while not reader.attended:
-            await asyncio.sleep(0.001)
+        await until(lambda: reader.attended)
         writer.close()
-        while reader.attended:
-            await asyncio.sleep(0.001)
+        await until(lambda: not reader.attended)
         remove(tmp_path / "queue", make_another=make_another)
         with pytest.raises(QueueGone, match="queue"):
             await asyncio.wait_for(task, WITHIN_S)
@@ -62,8 +67,7 @@ async def test_a_fan_in_goes_on_with_the_others(tmp_path: Path) -> None:
         FanIn([one, other]) as fan_in,
     ):
         task = asyncio.ensure_future(fan_in.next())
-        while not (one.attended and other.attended):
-            await asyncio.sleep(0.001)
+        await until(lambda: one.attended and other.attended)
         goes.close()
         shutil.rmtree(tmp_path / "goes")
         with pytest.raises(QueueGone, match="goes"):
