@@ -17,7 +17,7 @@ from aiochronicle import Codec, Width
 from aiochronicle.codec import Format
 from benchmarks.measure import PAYLOAD, Best, Result, skip
 
-__all__ = ["run"]
+__all__ = ["QUICK", "answer", "run"]
 
 QUESTION = "spark"
 FIRST_NS = 1_700_000_000_000_000_000
@@ -63,12 +63,13 @@ def run(directory: Path, quick: bool) -> list[Result]:
 
     spark = session("benchmarks", config={"spark.log.level": "OFF"})
     try:
-        return _answer(spark, directory, QUICK if quick else FULL)
+        return answer(spark, directory, QUICK if quick else FULL)
     finally:
         spark.stop()
 
 
-def _answer(spark: Any, directory: Path, sizes: Sizes) -> list[Result]:
+def answer(spark: Any, directory: Path, sizes: Sizes) -> list[Result]:
+    """Answer it in a session that is there."""
     from benchmarks import spark_parts as parts
 
     _fill_raw(directory / "raw", sizes.rows)

@@ -135,8 +135,9 @@ def _check_out(given: Arguments) -> None:
 
 @contextmanager
 def _spark(given: Arguments) -> Generator[SparkSession]:
-    """Give a session, show how far it is, and stop it."""
+    """Give a session, show how far it is, and stop it if nobody else had it."""
     print(f"{given.job}: starting Spark", file=sys.stderr)
+    before = SparkSession.getActiveSession()
     # What fails is told once, by us.
     quiet = {"spark.log.level": "OFF"}
     spark = session(f"aiochronicle {given.job}", master=given.master, config=quiet)
@@ -144,7 +145,8 @@ def _spark(given: Arguments) -> Generator[SparkSession]:
         with Progress(spark, given.job):
             yield spark
     finally:
-        spark.stop()
+        if before is None:  # it may be somebody else's
+            spark.stop()
 
 
 def _run_frame(given: Arguments, make: Callable[[SparkSession], DataFrame]) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 import aiochronicle
 from aiochronicle.spark.__main__ import explain, main
@@ -14,28 +15,6 @@ from aiochronicle.spark.__main__ import explain, main
 from .market import record
 
 JOBS = ("archive", "asof", "audit", "bars", "quality", "replay")
-
-# Several commands in one process: the JVM is started once.
-RUNNER = """
-import sys
-from aiochronicle.spark.__main__ import main
-for line in sys.stdin:
-    print(main(line.split("\\t")[:-1] + [line.split("\\t")[-1].rstrip("\\n")]), flush=True)
-"""
-
-
-def run(*commands: list[str], prefix: list[str] | None = None) -> tuple[list[str], list[str]]:
-    """Run commands; return the lines of both outputs, each command's end with its status."""
-    done = subprocess.run(
-        [*(prefix or []), sys.executable, "-c", RUNNER],
-        input="".join("\t".join(command) + "\n" for command in commands),
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines(), done.stderr.splitlines()
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -102,23 +81,31 @@ def test_without_java_it_is_said_what_to_do(
     assert "put it on the PATH" in error
 
 
-def test_commands_do_what_they_say(root: Path, rng: random.Random, tmp_path: Path) -> None:
+def test_commands_do_what_they_say(
+    spark: SparkSession,
+    root: Path,
+    rng: random.Random,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the session of the tests, which they use and leave alone."""
     record(root / "binance", rng, 400)
     with aiochronicle.open_writer(tmp_path / "damaged", segment_size=1 << 20) as writer:
         writer.append_many([b"x"] * 100)
     with (tmp_path / "damaged" / "000000000.q").open("r+b") as segment:
         segment.seek(64 * 60)
         segment.write(b"\xff" * 64)
-    out, err = run(
+    commands = [
         ["bars", str(root), "--every", "1s", "--show", "2", "--plot", str(tmp_path / "bars.png")],
         ["archive", str(root), "--out", str(tmp_path / "archive")],
         ["audit", str(root), "--expect", "0000"],
+        ["asof", str(root), "--show", "1"],
         ["quality", str(root), "--messages", "trade", "--out", str(tmp_path / "quality")],
         ["archive", str(tmp_path / "damaged"), "--out", str(tmp_path / "archive")],
         ["replay", str(tmp_path / "archive"), "--out", str(tmp_path / "again")],
-    )
-    assert [line for line in out if line in ("0", "1")] == ["0", "0", "1", "0", "1", "0"]
-    text, complaints = "\n".join(out), "\n".join(err)
+    ]
+    assert [main(command) for command in commands] == [0, 0, 1, 0, 0, 1, 0]
+    text, complaints = capsys.readouterr()
     assert re.search(r"\|source *\|symbol\|bar", text)
     assert (tmp_path / "bars.png").exists()
     assert "binance: 400 messages verified in 1 files" in text
@@ -130,6 +117,8 @@ def test_commands_do_what_they_say(root: Path, rng: random.Random, tmp_path: Pat
     assert "Traceback" not in complaints
     assert "binance: 400 messages written and verified" in text
     assert "bars: done, " in complaints
+    assert "quote_bid" in text
+    assert spark.range(3).count() == 3
 
 
 def test_full_disk_under_the_archive(root: Path, rng: random.Random, tmp_path: Path) -> None:
@@ -139,13 +128,26 @@ def test_full_disk_under_the_archive(root: Path, rng: random.Random, tmp_path: P
             writer.append(rng.randbytes(1000))
     disk = tmp_path / "disk"
     disk.mkdir()
-    shell = f'mount -t tmpfs -o size=1m tmpfs {disk} && "$@"; find {disk} -name "*.parquet"'
-    out, err = run(
-        ["archive", str(root), "--out", str(disk)],
-        prefix=["unshare", "--map-root-user", "--mount", "sh", "-c", shell, "sh"],
+    shell = f'mount -t tmpfs -o size=1m tmpfs {disk} && "$@"; s=$?; find {disk} -name "*.parquet"; exit $s'
+    inside = ["sh", "-c", shell, "sh", sys.executable, "-m", "aiochronicle.spark"]
+    done = subprocess.run(
+        [
+            "unshare",
+            "--map-root-user",
+            "--mount",
+            *inside,
+            "archive",
+            str(root),
+            "--out",
+            str(disk),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
-    assert out == ["1"], "no file is left behind"
-    assert any("No space left on device" in line for line in err)
+    assert (done.returncode, done.stdout) == (1, ""), "no file is left behind"
+    assert "No space left on device" in done.stderr.splitlines()[-1]
     with aiochronicle.open_reader(root / "a", "archive") as reader:
         message = reader.poll()
         assert message is not None
