@@ -5,11 +5,12 @@ would spend most of a second importing pyarrow and this package. ``session`` nam
 spark.python.daemon.module on a single machine; in a cluster the package may not be where Spark starts.
 """
 
+import pandas  # pyarrow imports it, a third of a second, when it first sees an array of numpy
 from pyspark.daemon import manager
 
 from aiochronicle.spark import source
 
-__all__ = ["manager", "source"]
+__all__ = ["manager", "pandas", "source"]
 
 if __name__ == "__main__":
     manager()
