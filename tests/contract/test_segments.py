@@ -332,7 +332,9 @@ def test_archive_on_another_file_system(backend: Backend, queue_path: Path) -> N
             writer.retain_now()
             moved = {path.name: path.read_bytes() for path in archive.rglob("*.q")}
             assert len(moved) >= 8
-            assert all(before[name] == content for name, content in moved.items())
+            # The housekeeper, which looks once at the start, may have moved the very first before.
+            assert len(moved.keys() - before.keys()) <= 1
+            assert all(before[name] == content for name, content in moved.items() if name in before)
             assert {path.stat().st_mode & 0o777 for path in archive.rglob("*.q")} == {0o600}
             assert not any((queue_path / name).exists() for name in moved)
     finally:
