@@ -60,6 +60,11 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         super().__init__(
             options, schema, options.writer_id or f"{staging.NAMELESS}-{uuid.uuid4().hex}"
         )
+        Path(self._directory).mkdir(parents=True, exist_ok=True)
+
+    def write(self, iterator: Iterator[Batch]) -> Staged:
+        """As for a stream, but a task that outlives its job finds the directory gone, and fails."""
+        return Staged(staging.stage_into(iterator, self._directory, self._queue))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append what the tasks have staged."""

@@ -27,6 +27,7 @@ __all__ = [
     "check_columns",
     "new_directory",
     "stage",
+    "stage_into",
     "sweep",
     "sweep_old",
 ]
@@ -88,6 +89,12 @@ def check_columns(schema: StructType, queue: str | None) -> None:
 
 def stage(batches: Iterable[Batch], directory: str, queue: str | None) -> list[Run]:
     """Write the rows of a task into runs, each synced to disk."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    return stage_into(batches, directory, queue)
+
+
+def stage_into(batches: Iterable[Batch], directory: str, queue: str | None) -> list[Run]:
+    """As stage, but fail if the directory is not there: the write was given up meanwhile."""
     try:
         return [_write(rows, directory, queue) for rows in _in_pieces(batches)]
     except OSError as error:
@@ -114,7 +121,6 @@ def _write(batches: list[Batch], directory: str, queue: str | None) -> Run:
     rows = pa.Table.from_batches([_as_rows(batch, queue) for batch in batches])
     rows = rows.sort_by([(name, "ascending") for name in ("queue", *ORDER)]).combine_chunks()
     path = Path(directory) / f"{uuid.uuid4().hex}.arrow"
-    path.parent.mkdir(parents=True, exist_ok=True)
     shares: list[Share] = []
     written = 0
     with path.open("wb") as file:
