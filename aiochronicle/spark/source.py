@@ -40,8 +40,10 @@ class ChronicleSource(DataSource):
 
     Filters are pushed down only with option pushdown. Spark (4.1 to 4.3) keeps what a filter has left
     of a Python source with the loaded frame and uses it for other queries over that frame as well:
-    ``frame.where(a).union(frame.where(b))`` then has the rows of one filter twice and none of the
-    other. That is for the user of a frame to rule out, who alone knows how it is used.
+    ``frame.where(a).union(frame.where(b))`` then has the rows of one filter and none of the other, and
+    a query without a filter, for which no Python is called at all, the rows of the last one. So no
+    source can rule it out, only the user of a frame, who alone knows how it is used.
+    tests/spark/test_pushdown.py notices when Spark has changed.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -129,14 +129,6 @@ def test_filters_on_microseconds_see_the_nanoseconds_behind_them(
         assert seqs(load(spark, root, pushdown="true").where(condition)) == wanted
 
 
-def test_one_frame_can_be_filtered_in_several_ways(spark: SparkSession, root: Path) -> None:
-    """Not so with pushdown, in Spark up to 4.3: see ChronicleSource."""
-    fill(root / "a", 100)
-    frame = load(spark, root)
-    assert seqs(frame.where("seq = 7").union(frame.where("seq = 9"))) == [7, 9]
-    assert frame.count() == 100
-
-
 def test_a_pushed_time_range_does_not_read_the_rest(spark: SparkSession, root: Path) -> None:
     """The first segment is unreadable: only a query that does not need it succeeds."""
     fill(root / "a", 30_000)
