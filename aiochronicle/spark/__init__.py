@@ -12,7 +12,7 @@ if importlib.util.find_spec("pyspark") is None:
         'aiochronicle.spark needs PySpark: pip install "aiochronicle[spark]"', name="pyspark"
     )
 
-from aiochronicle.spark.scan import scan
+from aiochronicle.spark.scan import count, scan
 from aiochronicle.spark.session import register, session
 
-__all__ = ["register", "scan", "session"]
+__all__ = ["count", "register", "scan", "session"]
