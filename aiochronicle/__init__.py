@@ -21,7 +21,7 @@ from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
 from aiochronicle.queue import QueueInfo, ReaderInfo, VerifyReport, inspect, list_readers, verify
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
 from aiochronicle.registry import RegisteredType, Registry
-from aiochronicle.replay import Replay, replay
+from aiochronicle.replay import Replay, ReplayStatistics, replay
 from aiochronicle.requests import (
     Request,
     Requester,
@@ -63,6 +63,7 @@ __all__ = [
     "RegisteredType",
     "Registry",
     "Replay",
+    "ReplayStatistics",
     "Request",
     "Requester",
     "RequesterStatistics",

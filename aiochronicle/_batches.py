@@ -1,4 +1,4 @@
-"""Batches of a reader or a fan-in as an asynchronous iterator.
+"""Batches of messages as an asynchronous iterator.
 
 Nothing is taken from the reader before a batch is complete: waiting looks, taking is one
 synchronous step. So a cancelled ``__anext__`` has lost nothing, and the iterator can be used again
@@ -6,6 +6,8 @@ synchronous step. So a cancelled ``__anext__`` has lost nothing, and the iterato
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Self
 
 from aiochronicle._hot import Message
@@ -16,66 +18,84 @@ if TYPE_CHECKING:
     from aiochronicle.fanin import FanIn
     from aiochronicle.reader import Reader
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "check_limits", "live_batches"]
 
 # How late a batch may be noticed to be full. Being woken by each message would cost far more.
 _LOOK_EVERY_S = 0.002
 _HEADER_BYTES = 64
 
 
-class Batches(Generic[T]):
-    """Made by Reader.batches and FanIn.batches."""
+def check_limits(max_messages: int, max_bytes: int | None, max_wait: float | None = None) -> None:
+    """Raise InvalidArgument if a batch cannot have these limits."""
+    if max_messages < 1:
+        raise InvalidArgument(f"max_messages must be positive, not {max_messages!r}")
+    if max_bytes is not None and max_bytes < 1:
+        raise InvalidArgument(f"max_bytes must be positive, not {max_bytes!r}")
+    if max_wait is not None and max_wait < 0:
+        raise InvalidArgument(f"max_wait must not be negative, but is {max_wait!r}")
 
-    def __init__(
-        self,
-        reader: "Reader[T] | FanIn",
-        max_messages: int,
-        max_bytes: int | None,
-        max_wait: float | None,
-    ) -> None:
-        if max_messages < 1:
-            raise InvalidArgument(f"max_messages must be positive, not {max_messages!r}")
-        if max_bytes is not None and max_bytes < 1:
-            raise InvalidArgument(f"max_bytes must be positive, not {max_bytes!r}")
-        if max_wait is not None and max_wait < 0:
-            raise InvalidArgument(f"max_wait must not be negative, but is {max_wait!r}")
-        self._reader = reader
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
-        self._max_wait = max_wait
+
+class Batches(Generic[T]):
+    """Made by ``batches`` of a Reader, FanIn or Replay. An empty batch is the end."""
+
+    def __init__(self, collect: Callable[[], Awaitable[list[Message[T]]]]) -> None:
+        self._collect = collect
 
     def __aiter__(self) -> Self:
         return self
 
+    async def __anext__(self) -> list[Message[T]]:
+        batch = await self._collect()
+        if not batch:
+            raise StopAsyncIteration
+        return batch
+
     async def aclose(self) -> None:
         """Do nothing, for ``contextlib.aclosing``: the reader stays as it is."""
 
-    async def __anext__(self) -> list[Message[T]]:
-        while True:
-            if not await self._reader._ready():
-                raise StopAsyncIteration
-            if self._max_wait:
-                await self._fill(self._max_wait)
-            if self._reader.closed:
-                raise StopAsyncIteration
-            batch = self._reader.read_batch(self._max_messages, self._max_bytes)
-            if batch:  # another task may have been quicker
-                return batch
 
-    async def _fill(self, max_wait: float) -> None:
-        """Return when a full batch is there, or the time is over.
+def live_batches(
+    reader: "Reader[T] | FanIn",
+    max_messages: int,
+    max_bytes: int | None,
+    max_wait: float | None,
+) -> Batches[T]:
+    """See Reader.batches."""
+    check_limits(max_messages, max_bytes, max_wait)
+    return Batches(partial(_collect, reader, max_messages, max_bytes, max_wait))
 
-        Payloads are known by the size of their records only, which is rounded up to 64 bytes: a
-        batch may be taken for full a little before it is.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + max_wait
-        pause_s = min(max_wait / 16, _LOOK_EVERY_S)
-        while not self._reader.closed:
-            lag = self._reader.lag
-            payload_bytes = lag.bytes - lag.messages * _HEADER_BYTES
-            enough_bytes = self._max_bytes is not None and payload_bytes >= self._max_bytes
-            left = deadline - loop.time()
-            if lag.messages >= self._max_messages or enough_bytes or left <= 0:
-                return
-            await asyncio.sleep(min(pause_s, left))
+
+async def _collect(
+    reader: "Reader[T] | FanIn",
+    max_messages: int,
+    max_bytes: int | None,
+    max_wait_s: float | None,
+) -> list[Message[T]]:
+    while await reader._ready():
+        if max_wait_s:
+            await _fill(reader, max_messages, max_bytes, max_wait_s)
+        batch = [] if reader.closed else reader.read_batch(max_messages, max_bytes)
+        if batch:  # another task may have been quicker
+            return batch
+    return []
+
+
+async def _fill(
+    reader: "Reader[T] | FanIn", max_messages: int, max_bytes: int | None, max_wait_s: float
+) -> None:
+    """Return when a full batch is there, or the time is over.
+
+    Payloads are known by the size of their records only, which is rounded up to 64 bytes: a batch
+    may be taken for full a little before it is.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max_wait_s
+    pause_s = min(max_wait_s / 16, _LOOK_EVERY_S)
+    while not reader.closed:
+        lag = reader.lag
+        payload_bytes = lag.bytes - lag.messages * _HEADER_BYTES
+        enough_bytes = max_bytes is not None and payload_bytes >= max_bytes
+        left = deadline - loop.time()
+        if lag.messages >= max_messages or enough_bytes or left <= 0:
+            return
+        await asyncio.sleep(min(pause_s, left))

@@ -64,14 +64,14 @@ class Dispatching:
             self._handlers = {**self._handlers, type: handler}
             return function
 
-        if type is not Message and not self._decodes_to(type):
+        if type is not Message and not self.decodes_to(type):
             raise InvalidArgument(
                 f"{type!r} is none of the codec's types, so it never comes;"
                 " add it to open_reader(codec=...)"
             )
         return register
 
-    def _decodes_to(self, type: type[Any]) -> bool:
+    def decodes_to(self, wanted: type[Any]) -> bool:
         """Tell whether messages may be of this type; those of a fan-in may be of any."""
         return True
 

@@ -1,8 +1,8 @@
 """The latest message per key: for consumers that are slower than their feed, or join it late.
 
-A conflation takes everything from its reader as soon as it is asked for something, keeps the newest
-message of each key, and hands those over one by one. A consumer that keeps up sees every message;
-one that does not sees fewer, but never an outdated one.
+A conflation takes everything from its feed (a reader, a fan-in or a replay) as soon as it is asked
+for something, keeps the newest message of each key, and hands those over one by one. A consumer
+that keeps up sees every message; one that does not sees fewer, but never an outdated one.
 
 Keys come in turns. A turn begins with all that is waiting, in order of arrival; a key that gets a
 newer message while it waits for its turn keeps its place. So neither a busy key nor a quiet one
@@ -12,28 +12,42 @@ can keep another from being seen.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterator
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from aiochronicle._hot import Message
 from aiochronicle.errors import InvalidArgument, TooManyKeys
-from aiochronicle.writer import Position
 
 if TYPE_CHECKING:
+    from aiochronicle.fanin import FanIn
     from aiochronicle.reader import Reader
+    from aiochronicle.replay import Replay
 
-__all__ = ["Conflation", "ConflationStatistics", "take_snapshot", "take_snapshot_now"]
+__all__ = ["Conflation", "ConflationStatistics", "Feed", "take_snapshot", "take_snapshot_now"]
 
 K = TypeVar("K", bound=Hashable)
 
-_STEP_MESSAGES = 1024  # taken from the reader without a turn for the loop
+_STEP_MESSAGES = 1024  # taken from the feed without a turn for the loop
 _TURN_MESSAGES = 256  # handed over without a turn for the loop
 
 
+class Feed(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be conflated, and what there is to know about it."""
+
+    source: "Reader[Any] | FanIn | Replay[Any]"
+    readers: "Callable[[], Iterable[Reader[Any]]]"
+    ready: Callable[[], Awaitable[bool]]
+    commit_before: Callable[[Iterable[Message]], None]
+    """Commit what was read, but none of these; of one queue, the oldest comes first."""
+    mark: Callable[[], Callable[[], object]]
+    """Return what brings the source back to where it is now."""
+
+
 class ConflationStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the messages ``taken`` from the reader.
+    """What became of the messages ``taken`` from the feed.
 
     ``delivered`` were handed over, ``skipped`` replaced by newer ones; ``waiting`` keys have one
     that is yet to be handed over, and ``held`` messages are of further keys that there was no room
@@ -50,27 +64,29 @@ class ConflationStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class _Waiting(NamedTuple):
     message: Message
     skipped: int
-    position: tuple[int, int]  # of the message that the key took its place in the turn with
+    first: Message  # with which the key took its place in the turn
 
 
 class Conflation(Generic[K]):
-    """The latest message per key of a reader. Made by ``Reader.conflate``.
+    """The latest message per key. Made by ``conflate`` of a Reader, FanIn or Replay.
 
     ``for message in conflation`` hands over what is there now, ``async for`` goes on. After each
     message ``skipped`` says how many older ones of its key it stands for. Cancelling a task
     anywhere loses nothing. While it is in use, read from the conflation, not from the reader.
     """
 
-    def __init__(self, reader: "Reader", key: Callable[[Message], K], max_keys: int) -> None:
+    def __init__(self, feed: Feed, key: Callable[[Message], K], max_keys: int) -> None:
         if max_keys < 1:
             raise InvalidArgument(f"max_keys must be positive, not {max_keys!r}")
-        if reader.commit_every:
-            raise InvalidArgument(
-                "a reader that commits by itself would commit what is still waiting;"
-                ' open it with commit="manual" and use Conflation.commit',
-                path=reader.path,
-            )
-        self._reader = reader
+        for reader in feed.readers():
+            if reader.commit_every:
+                raise InvalidArgument(
+                    "a reader that commits by itself would commit what is still waiting;"
+                    ' open it with commit="manual" and use Conflation.commit',
+                    path=reader.path,
+                )
+        self._feed = feed
+        self._source = feed.source
         self._key = key
         self._max_keys = max_keys
         self._turn: dict[K, _Waiting] = {}
@@ -98,7 +114,7 @@ class Conflation(Generic[K]):
     def poll(self) -> Message | None:
         """Return the next message if there is one now."""
         if self._take_step():
-            left = self._reader.lag.messages  # no more: the feed may be quicker than we are
+            left = self._source.lag.messages  # no more: the feed may be quicker than we are
             while left > 0 and self._take_step():
                 left -= _STEP_MESSAGES
         return self._hand_over()
@@ -116,7 +132,7 @@ class Conflation(Generic[K]):
             message = self._hand_over()
             if message is not None:
                 return message
-            if not await self._reader._ready():
+            if not await self._feed.ready():
                 raise StopAsyncIteration
 
     async def aclose(self) -> None:
@@ -128,17 +144,15 @@ class Conflation(Generic[K]):
         That is before the oldest message that is still waiting, so after a restart some that were
         handed over may come again, newer ones of the same key in their place.
         """
-        waiting = next(iter((self._turn or self._next_turn).values()), None)
-        if waiting is None:
-            self._reader.commit()
-        else:
-            self._reader.commit_position(Position(*waiting.position))
+        waiting = chain(self._turn.values(), self._next_turn.values())
+        messages = ((entry.first, entry.message) for entry in waiting)
+        self._feed.commit_before(chain(chain.from_iterable(messages), self._held))
 
     async def _take_all(self) -> None:
         """Take what is there, and let the loop have its turns meanwhile."""
         self._handed_over += 1
         if self._take_step():
-            left = self._reader.lag.messages
+            left = self._source.lag.messages
             while left > 0:
                 await asyncio.sleep(0)
                 left = left - _STEP_MESSAGES if self._take_step() else 0
@@ -149,12 +163,12 @@ class Conflation(Generic[K]):
         self._handed_over = 0
 
     def _take_step(self) -> bool:
-        """Take some messages from the reader; True if there may be more to take."""
+        """Take some messages from the feed; True if there may be more to take."""
         held = self._held
         if not held:
-            if self._reader.closed:
+            if self._source.closed:
                 return False
-            held.extend(self._reader.read_batch(_STEP_MESSAGES))
+            held.extend(self._source.read_batch(_STEP_MESSAGES))
         taken = 0
         while held and self._sort_in(held[0]):
             held.popleft()
@@ -167,21 +181,22 @@ class Conflation(Generic[K]):
             key = self._key(message)
         except BaseException as error:
             self._held.popleft()  # or it would be met for ever
-            error.add_note(f"stepped over seq {message.seq} of {self._reader.path}: it has no key")
+            place = _path_of(self._feed, message)
+            error.add_note(f"stepped over seq {message.seq} of {place}: it has no key")
             raise
         replaced = self._turn.get(key)
         if replaced is not None:
-            self._turn[key] = _Waiting(message, replaced.skipped + 1, replaced.position)
+            self._turn[key] = _Waiting(message, replaced.skipped + 1, replaced.first)
             self._skipped += 1
             return True
         replaced = self._next_turn.pop(key, None)
         if replaced is not None:
-            self._next_turn[key] = _Waiting(message, replaced.skipped + 1, message.position)
+            self._next_turn[key] = _Waiting(message, replaced.skipped + 1, message)
             self._skipped += 1
             return True
         if self._waiting_keys() >= self._max_keys:
             return False
-        self._next_turn[key] = _Waiting(message, 0, message.position)
+        self._next_turn[key] = _Waiting(message, 0, message)
         return True
 
     def _waiting_keys(self) -> int:
@@ -198,47 +213,50 @@ class Conflation(Generic[K]):
         return waiting.message
 
 
-def take_snapshot_now(
-    reader: "Reader", key: Callable[[Message], K], max_keys: int
-) -> dict[K, Message]:
+def take_snapshot_now(feed: Feed, key: Callable[[Message], K], max_keys: int) -> dict[K, Message]:
     """See Reader.snapshot_now."""
     latest: dict[K, Message] = {}
-    for _ in _steps(reader, key, max_keys, latest):
+    for _ in _steps(feed, key, max_keys, latest):
         pass
     return latest
 
 
-async def take_snapshot(
-    reader: "Reader", key: Callable[[Message], K], max_keys: int
-) -> dict[K, Message]:
+async def take_snapshot(feed: Feed, key: Callable[[Message], K], max_keys: int) -> dict[K, Message]:
     """See Reader.snapshot."""
     latest: dict[K, Message] = {}
-    with contextlib.closing(_steps(reader, key, max_keys, latest)) as steps:
+    with contextlib.closing(_steps(feed, key, max_keys, latest)) as steps:
         for _ in steps:
             await asyncio.sleep(0)
     return latest
 
 
 def _steps(
-    reader: "Reader", key: Callable[[Message], K], max_keys: int, latest: dict[K, Message]
+    feed: Feed, key: Callable[[Message], K], max_keys: int, latest: dict[K, Message]
 ) -> Generator[None, None, None]:
     """Fill in the latest message per key, in order of arrival, up to the present end.
 
-    Given up, or failed, the reader is where it was.
+    Given up, or failed, the feed is where it was.
     """
-    begin = reader.position
-    left = reader.lag.messages
+    go_back = feed.mark()
+    left = feed.source.lag.messages
     try:
-        while left > 0 and (batch := reader.read_batch(min(left, _STEP_MESSAGES))):
+        while left > 0 and (batch := feed.source.read_batch(min(left, _STEP_MESSAGES))):
             left -= len(batch)
             for message in batch:
                 name = key(message)
                 latest.pop(name, None)
                 latest[name] = message
             if len(latest) > max_keys:
-                raise TooManyKeys(f"more than {max_keys} different keys", path=reader.path)
+                path = _path_of(feed, batch[-1])
+                raise TooManyKeys(f"more than {max_keys} different keys", path=path)
             yield
     except BaseException:
-        if not reader.closed:
-            reader.seek_position(begin)
+        if not feed.source.closed:
+            go_back()
         raise
+
+
+def _path_of(feed: Feed, message: Message) -> str:
+    """Return where the message is from, for errors."""
+    paths = [reader.path for reader in feed.readers() if reader.source == message.source]
+    return paths[0] if len(paths) == 1 else message.source

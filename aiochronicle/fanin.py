@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from aiochronicle import _hot
-from aiochronicle._batches import Batches
+from aiochronicle._batches import Batches, live_batches
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
@@ -139,7 +139,7 @@ class FanIn(_hot.FanIn, Dispatching, Closing):
 
         The parameters are those of ``Reader.batches``. Cancelled, it has taken nothing.
         """
-        return Batches(self, max_messages, max_bytes, max_wait)
+        return live_batches(self, max_messages, max_bytes, max_wait)
 
     @property
     def lag(self) -> Lag:

@@ -8,15 +8,16 @@ seeking and waiting are here.
 import asyncio
 import os
 import warnings
-from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from aiochronicle import _hot
-from aiochronicle._batches import Batches
+from aiochronicle._batches import Batches, live_batches
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._decoding import Decoders
@@ -24,7 +25,7 @@ from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import Codec, T
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
-from aiochronicle.conflate import Conflation, take_snapshot, take_snapshot_now
+from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
 from aiochronicle.errors import InvalidArgument, InvalidName
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import Position
@@ -267,8 +268,9 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         """Name under which the position is kept; None for an anonymous reader."""
         return self._name
 
-    def _decodes_to(self, type: type[Any]) -> bool:
-        return self._decoders.may_give(type)
+    def decodes_to(self, wanted: type[Any]) -> bool:
+        """Tell whether messages may be of this type: whether it is one of the codec's."""
+        return self._decoders.may_give(wanted)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until there is something to read; False if ``timeout`` seconds passed.
@@ -305,7 +307,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         is looked at every 2 ms, with payloads rounded up to 64 bytes. Cancelled, it has taken
         nothing.
         """
-        return Batches(self, max_messages, max_bytes, max_wait)
+        return live_batches(self, max_messages, max_bytes, max_wait)
 
     def to_arrow(self, max_messages: int | None = None) -> "pyarrow.RecordBatch":
         """Return what is there now, at most so many messages, as columns. Never waits.
@@ -360,7 +362,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         ...     [message.payload for message in reader.conflate(lambda message: message.type_id)]
         [b'hello']
         """
-        return Conflation(self, key, max_keys)
+        return Conflation(self._feed(), key, max_keys)
 
     async def snapshot(
         self, key: Callable[[_hot.Message], K], *, max_keys: int = 65536
@@ -371,7 +373,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         without a gap. TooManyKeys if there are more than ``max_keys``. Failed or cancelled, the
         reader is where it was.
         """
-        return await take_snapshot(self, key, max_keys)
+        return await take_snapshot(self._feed(), key, max_keys)
 
     def snapshot_now(
         self, key: Callable[[_hot.Message], K], *, max_keys: int = 65536
@@ -382,7 +384,23 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         ...     reader.snapshot_now(lambda message: message.type_id)[0].payload
         b'hello'
         """
-        return take_snapshot_now(self, key, max_keys)
+        return take_snapshot_now(self._feed(), key, max_keys)
+
+    def _feed(self) -> Feed:
+        return Feed(
+            source=self,
+            readers=lambda: (self,),
+            ready=self._ready,
+            commit_before=self._commit_before,
+            mark=lambda: partial(self.seek_position, self.position),
+        )
+
+    def _commit_before(self, waiting: Iterable[_hot.Message]) -> None:
+        oldest = next(iter(waiting), None)
+        if oldest is None:
+            self.commit()
+        else:
+            self.commit_position(Position(*oldest.position))
 
     @property
     def attended(self) -> bool:

@@ -4,33 +4,49 @@ A replay is a strict fan-in over readers of its own. Each of them ends where its
 the replay was opened, so a queue that is still written to, or whose writer was killed, neither
 lengthens the replay nor holds it up: the order is that of (timestamp, source) and nothing else,
 the same every time.
+
+It has the methods of a Reader, so that a coroutine that was written for one runs over history as it
+is. What is "there now" is what was recorded up to the present, and when that is, is the event
+loop's to say: in virtual time the loop has the recorded time, with a ``speed`` it is counted from
+the first message on. At full speed, and where no event loop runs, everything is there.
 """
 
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Generic, Literal, NoReturn, Self, TypeVar
+
+import msgspec
 
 from aiochronicle._background import in_background
+from aiochronicle._batches import Batches, check_limits
 from aiochronicle._closing import Closing
+from aiochronicle._dispatch import Dispatching
 from aiochronicle._hot import Message
+from aiochronicle.codec import Codec, T
+from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
 from aiochronicle.errors import ClosedError, CorruptionError, InvalidArgument, QueueNotFound
 from aiochronicle.fanin import FanIn
-from aiochronicle.reader import Reader, open_reader, unix_ns
+from aiochronicle.reader import Lag, Reader, open_reader, unix_ns
 from aiochronicle.registry import Registry, TypeOrCodec
+from aiochronicle.slices import Recording
 from aiochronicle.virtual_time import VirtualTimeLoop
 from aiochronicle.writer import Position, Writer, open_writer
 
-__all__ = ["Replay", "replay"]
+__all__ = ["Replay", "ReplayStatistics", "replay"]
 
 Source = str | os.PathLike[str] | Reader
 Target = str | os.PathLike[str] | Writer
-Types = TypeOrCodec | Registry | Sequence[TypeOrCodec]
 Cause = Literal["recorded", "message"] | None
 
+K = TypeVar("K", bound=Hashable)
+
+_HEADER_BYTES = 64
 _TURN_MESSAGES = 256  # then the loop gets a turn, as with a reader's `burst`
 _ROLLING_S = 1.0  # far longer than a writer takes from one segment to the next
 
@@ -41,8 +57,8 @@ def replay(
     speed: float | None = None,
     start: int | datetime | None = None,
     end: int | datetime | None = None,
-    codec: Types | None = None,
-) -> "Replay":
+    codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
+) -> "Replay[T]":
     """Open recorded queues to be read again as one stream, in order of time.
 
     A source is the directory of a queue, a directory with queues below it, or a Reader, which
@@ -50,9 +66,9 @@ def replay(
     is there now. ``start`` and ``end`` (Unix nanoseconds or aware datetimes, ``end`` excluded)
     cut out a range. Among equal timestamps the order is that of the queues' paths.
 
-    ``speed`` is for ``async for``: 1.0 keeps the recorded distances between messages, N divides
-    them by N, None hands over as fast as they are taken. In virtual time (``run_virtual``) the
-    clock follows the messages, whatever the speed. ``codec`` is that of open_reader.
+    ``speed`` is for event loops: 1.0 keeps the recorded distances between messages, N divides them
+    by N, None hands over as fast as they are taken. In virtual time (``run_virtual``) the clock
+    follows the messages, whatever the speed. ``codec`` is that of open_reader.
 
     >>> with replay(queue) as history:
     ...     [message.payload for message in history]
@@ -68,12 +84,13 @@ def replay(
         sources = [sources]
     places = [place for source in sources for place in _queues_of(source)]
     with contextlib.ExitStack() as opened:
-        readers = [
-            opened.enter_context(_open(path, position, start_ns, end_ns, codec))
-            for path, position in sorted(places, key=lambda place: place[0])
-        ]
-        fan_in = opened.enter_context(FanIn(readers, order="strict"))
-        return Replay(readers, fan_in, speed, opened.pop_all())
+        recorded: list[_Recorded[T]] = []
+        for path, position in sorted(places, key=lambda place: place[0]):
+            reader = opened.enter_context(open_reader(path, codec=codec))
+            recorded.append(_Recorded(reader, position, start_ns, end_ns))
+        history = Replay(recorded, speed)
+        opened.pop_all()
+        return history
 
 
 def _queues_of(source: Source) -> list[tuple[str, Position | None]]:
@@ -89,57 +106,77 @@ def _queues_of(source: Source) -> list[tuple[str, Position | None]]:
     return [(found, None) for found in below]
 
 
-def _open(
-    path: str,
-    position: Position | None,
-    start_ns: int | None,
-    end_ns: int | None,
-    codec: Types | None,
-) -> Reader:
-    reader: Reader = open_reader(path, codec=codec)
-    try:
+class _Recorded(Generic[T]):
+    """One source: a reader that ends where the recording does."""
+
+    def __init__(
+        self,
+        reader: Reader[T],
+        position: Position | None,
+        start_ns: int | None,
+        end_ns: int | None,
+    ) -> None:
+        self.reader = reader
+        self._scout: Recording | None = None
         if end_ns is None:
             reader.seek_last()
         else:
             reader.seek_time(end_ns)
-        reader.end_at(reader.position)
+        self._end = reader.position
+        reader.end_at(self._end)
         if start_ns is not None:
             reader.seek_time(start_ns)
         elif position is not None:
             reader.seek_position(position)
         else:
             reader.seek_first()
-    except BaseException:
-        reader.close()
-        raise
-    return reader
+
+    def left(self, until_ns: int | None) -> tuple[int, int]:
+        """Return how many messages, and bytes, the reader has up to and including a time."""
+        if self._scout is None:
+            self._scout = Recording(self.reader.path)
+        part = self._scout.part(self.reader.position, self._end, until_ns)
+        return self._scout.count(part), self._scout.length(part)
+
+    def close(self) -> None:
+        self.reader.close()
+        if self._scout is not None:
+            self._scout.close()
 
 
-class Replay(Closing):
+class ReplayStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of a replay: how many ``messages`` were handed over, out of so many ``sources``."""
+
+    sources: int
+    messages: int
+
+
+class Replay(Dispatching, Closing, Generic[T]):
     """A recording as a stream. Made by ``replay``; a context manager both ways.
 
-    ``for message in replay`` goes through it at full speed, ``async for`` at the replay's. Both go
-    on where the last message was handed over, and end with the recording. A consumer that is
+    It is read like a Reader, and does in history what a reader does now: ``async for``, ``next``
+    and ``batches`` wait until a message is due, ``for``, ``poll`` and ``read_batch`` give what is,
+    ``conflate`` the latest of it per key, and ``lag`` says how much that is. Only that the stream
+    ends, with the recording; and where no event loop runs, or at full speed, all of it is due.
+    Reading goes on where the last message was handed over, in whatever way. A consumer that is
     slower than the recording finds what is due waiting for it; nothing is left out.
 
-    Cancelling a task anywhere in ``async for`` or ``next`` loses nothing: a message is taken in
-    the step that hands it over. Several tasks may share a replay; each message goes to one.
+    Cancelling a task anywhere in ``async for``, ``next`` or ``batches`` loses nothing: a message is
+    taken in the step that hands it over. Several tasks may share a replay; each message goes to
+    one.
     """
 
-    def __init__(
-        self,
-        readers: list[Reader],
-        fan_in: FanIn,
-        speed: float | None,
-        opened: contextlib.ExitStack,
-    ) -> None:
-        self._readers = readers
-        self._fan_in = fan_in
+    def __init__(self, recorded: "list[_Recorded[T]]", speed: float | None) -> None:
+        self._recorded = recorded
+        self._fan_in = FanIn([source.reader for source in recorded], order="strict")
         self._speed = speed
-        self._opened = opened
-        self._head: Message | None = None  # taken from the fan-in, not handed over yet
+        self._ahead: deque[Message[T]] = deque()  # taken from the fan-in, not handed over yet
+        self._trouble: Exception | None = None  # with what comes behind those
+        self._before = 0  # messages that were handed over before the fan-in was made
         self._turn_messages = 0
         self._anchor: tuple[asyncio.AbstractEventLoop, float, int] | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._reached_ns = 0  # what was waited for is due, whatever the clock says
 
     @property
     def closed(self) -> bool:
@@ -149,42 +186,62 @@ class Replay(Closing):
     @property
     def paths(self) -> list[str]:
         """Directories of the replayed queues, in the order that decides among equal timestamps."""
-        return [reader.path for reader in self._readers]
+        return [source.reader.path for source in self._recorded]
 
     @property
     def next_timestamp_ns(self) -> int | None:
-        """Timestamp of the next message; None at the end."""
-        head = self._peek()
+        """Timestamp of the next message, due or not; None at the end."""
+        head = self._look()
         return None if head is None else head.timestamp_ns
 
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            while self._head is not None:
-                yield self._take(self._head)
-            # One by one, and not `yield from`: a task may have looked at the next one meanwhile.
-            for message in self._fan_in:
-                yield message
-                if self._looked_ahead:
-                    break
-            else:
-                if not self._is_more_to_come():
-                    return
+    @property
+    def lag(self) -> Lag:
+        """What is due and was not handed over: messages, bytes, and for how long the oldest is.
+
+        Where everything is due, that is all there is, and no time passes.
+        """
+        now_ns, head = self._now_ns(), self._look()
+        if head is None or not _is_due(head, now_ns):
+            return Lag(0, 0, 0.0)
+        ahead = [message for message in self._ahead if _is_due(message, now_ns)]
+        messages, size = len(ahead), sum(_HEADER_BYTES + len(message) for message in ahead)
+        for source in self._recorded:
+            more_messages, more_bytes = source.left(now_ns)
+            messages, size = messages + more_messages, size + more_bytes
+        return Lag(messages, size, 0.0 if now_ns is None else (now_ns - head.timestamp_ns) / 1e9)
+
+    def statistics(self) -> ReplayStatistics:
+        """Return the counters of this replay."""
+        taken = self._before + self._fan_in.statistics().delivered
+        return ReplayStatistics(sources=len(self._recorded), messages=taken - len(self._ahead))
+
+    def __iter__(self) -> Iterator[Message[T]]:
+        return self._everything() if self._now_ns() is None else iter(self.poll, None)
+
+    def poll(self) -> Message[T] | None:
+        """Return the next message if it is due now."""
+        head = self._look()
+        if head is None or not _is_due(head, self._now_ns()):
+            return None
+        return self._ahead.popleft()
+
+    def read_batch(
+        self, max_messages: int = 1024, max_bytes: int | None = None
+    ) -> list[Message[T]]:
+        """Return what is due now, at most so much; at least one message if there is any."""
+        check_limits(max_messages, max_bytes)
+        return self._take(self._now_ns(), max_messages, max_bytes)
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
-        waited_for = None
-        while not self.closed and (head := self._peek()) is not None:
-            waiting = None if head is waited_for else self._until_due(head)
-            if waiting is None:
-                return self._take(head)
-            waited_for = head
-            await waiting
-        raise StopAsyncIteration
+    async def __anext__(self) -> Message[T]:
+        if not await self._ready():
+            raise StopAsyncIteration
+        return self._ahead.popleft()
 
-    async def next(self, timeout: float | None = None) -> Message:
-        """Wait for the next message; TimeoutError after ``timeout`` seconds.
+    async def next(self, timeout: float | None = None) -> Message[T]:
+        """Wait for the next message; TimeoutError after ``timeout`` seconds of the event loop.
 
         At the end of the recording it raises ClosedError, as a reader does that was closed.
         Cancelled or timed out, it has taken nothing.
@@ -195,8 +252,57 @@ class Replay(Closing):
         except StopAsyncIteration:
             raise ClosedError("the recording has ended") from None
 
-    def commit(self, message: Message | None = None) -> None:
+    def batches(
+        self,
+        max_messages: int = 1024,
+        max_bytes: int | None = None,
+        max_wait: float | None = None,
+    ) -> Batches[T]:
+        """Iterate over lists of messages: ``async for batch in history.batches()``.
+
+        The parameters are those of ``Reader.batches``. ``max_wait`` is in recorded time: a consumer
+        that keeps up gets the same batches at every speed. Cancelled, it has taken nothing.
+        """
+        check_limits(max_messages, max_bytes, max_wait)
+        return Batches(partial(self._next_batch, max_messages, max_bytes, max_wait))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Tell whether there is something to read, as ``Reader.wait`` does; False at the end.
+
+        For programs without an event loop, for which nothing has to be waited for. In one that has
+        to, time would stand still: InvalidArgument, use ``next``.
+        """
+        head = self._look()
+        if head is not None and not _is_due(head, self._now_ns()):
+            raise InvalidArgument("wait() would stop the event loop and its time; await next()")
+        return head is not None
+
+    def conflate(self, key: Callable[[Message[T]], K], *, max_keys: int = 65536) -> Conflation[K]:
+        """Iterate over the latest message per key of what is due, as ``Reader.conflate`` does."""
+        return Conflation(self._feed(), key, max_keys)
+
+    async def snapshot(
+        self, key: Callable[[Message[T]], K], *, max_keys: int = 65536
+    ) -> dict[K, Message[T]]:
+        """Return the latest message per key of what is due now, as ``Reader.snapshot`` does."""
+        return await take_snapshot(self._feed(), key, max_keys)
+
+    def snapshot_now(
+        self, key: Callable[[Message[T]], K], *, max_keys: int = 65536
+    ) -> dict[K, Message[T]]:
+        """Do what ``snapshot`` does, for programs without an event loop."""
+        return take_snapshot_now(self._feed(), key, max_keys)
+
+    def commit(self, message: Message[Any] | None = None) -> None:
         """Do nothing: for programs that commit to their reader. A replay keeps no position."""
+
+    def seek(self, *place: object) -> NoReturn:
+        """Refuse: a replay goes forward, from its ``start``. So do all other ways of seeking."""
+        raise InvalidArgument(
+            "a replay cannot seek; open another one: replay(..., start=..., end=...)"
+        )
+
+    seek_time = seek_first = seek_last = seek_position = seek
 
     def into_now(self, target: Target, *, cause: Cause = "recorded") -> int:
         """Write the rest of the replay into new queues, at full speed; return how many messages.
@@ -207,10 +313,10 @@ class Replay(Closing):
         copy: then what is in the target already is left out, so that a copy that was interrupted
         goes on where it was. None leaves causes away.
         """
-        copies = _Copies(self._readers, target, cause)
+        copies = _Copies(self._readers(), target, cause)
         with contextlib.closing(copies):
             copies.open()
-            for message in self:
+            for message in self._everything():
                 copies.append(message)
         return copies.count
 
@@ -219,7 +325,7 @@ class Replay(Closing):
 
         Cancelled, the targets are closed; what was written stays.
         """
-        copies = _Copies(self._readers, target, cause)
+        copies = _Copies(self._readers(), target, cause)
         try:
             await in_background(copies.open)
             async for message in self:
@@ -229,24 +335,59 @@ class Replay(Closing):
         return copies.count
 
     def close(self) -> None:
-        """Close it and the readers it opened. Messages stay valid."""
-        self._head = None
-        self._opened.close()
+        """Close it and the readers it opened; whoever waits comes to the end. Messages stay valid."""
+        self._ahead.clear()
+        for waiting in self._waiting:
+            _ring(waiting)
+        self._fan_in.close()
+        for source in self._recorded:
+            source.close()
+
+    def _everything(self) -> Iterator[Message[T]]:
+        """Go through the rest of it, due or not."""
+        while True:
+            while self._ahead or self._trouble:
+                if self._look() is not None:
+                    yield self._ahead.popleft()
+            # One by one, and not `yield from`: a task may have looked at the next one meanwhile.
+            for message in self._fan_in:
+                yield message
+                if self._looked_ahead:
+                    break
+            else:
+                if not self._is_more_to_come():
+                    return
 
     @property
     def _looked_ahead(self) -> bool:
-        return self._head is not None
+        return bool(self._ahead) or self._trouble is not None
 
-    def _take(self, head: Message) -> Message:
-        self._head = None
-        return head
+    def _look(self, number: int = 0) -> Message[T] | None:
+        """Return the next message without taking it, or one of those behind; None: there is none.
 
-    def _peek(self) -> Message | None:
-        if self._head is None:
-            self._head = self._fan_in.poll()
-            while self._head is None and self._is_more_to_come():
-                self._head = self._fan_in.poll()
-        return self._head
+        What is wrong with the recording is raised when it comes next.
+        """
+        while len(self._ahead) <= number and self._trouble is None:
+            try:
+                message = self._fetch()
+            except Exception as error:  # noqa: BLE001 - kept until it is next
+                self._trouble = error
+                break
+            if message is None:
+                return None
+            self._ahead.append(message)
+        if number < len(self._ahead):
+            return self._ahead[number]
+        if number == 0 and self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            raise trouble
+        return None
+
+    def _fetch(self) -> Message[T] | None:
+        message = self._fan_in.poll()
+        while message is None and self._is_more_to_come():
+            message = self._fan_in.poll()
+        return message
 
     def _is_more_to_come(self) -> bool:
         """The fan-in has nothing to give. That is the end, unless a source has not come to its own.
@@ -254,37 +395,168 @@ class Replay(Closing):
         Everything up to there had been written when we opened it. Only the end of a segment whose
         writer is just going on to the next may hide it, for a moment.
         """
-        behind = [reader for reader in self._readers if not reader.ended]
+        behind = [source.reader for source in self._recorded if not source.reader.ended]
         if not behind:
             return False
         if not self._fan_in.wait(_ROLLING_S):
             raise CorruptionError("what was recorded ends too early", path=behind[0].path)
         return True
 
-    def _until_due(self, head: Message) -> Awaitable[None] | None:
-        """Return what to wait for before the message is handed over, or None."""
+    def _take(
+        self, until_ns: int | None, max_messages: int, max_bytes: int | None
+    ) -> list[Message[T]]:
+        count = size = 0
+        while count < max_messages and (message := self._look(count)) is not None:
+            size += len(message)
+            if not _is_due(message, until_ns) or (count and max_bytes and size > max_bytes):
+                break
+            count += 1
+        return [self._ahead.popleft() for _ in range(count)]
+
+    def _now_ns(self) -> int | None:
+        """Return the recorded time that it is now; None if everything is due."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        if isinstance(loop, VirtualTimeLoop):
+            return loop.time_ns()
+        if self._speed is None:
+            return None
+        anchor_s, anchor_ns = self._anchor_in(loop)
+        passed_ns = min((loop.time() - anchor_s) * self._speed * 1e9, 2.0**63)
+        return max(anchor_ns + round(passed_ns), self._reached_ns)
+
+    def _anchor_in(self, loop: asyncio.AbstractEventLoop) -> tuple[float, int]:
+        """Return a moment of the loop and the recorded time it had: from then on both go together.
+
+        It is that of the first message, not of the last one: being late does not add up.
+        """
+        if self._anchor is None or self._anchor[0] is not loop:
+            head = self._look()
+            self._anchor = loop, loop.time(), 0 if head is None else head.timestamp_ns
+        return self._anchor[1:]
+
+    async def _ready(self) -> bool:
+        """Wait until the next message is due; False at the end."""
+        waited_for = None
+        while not self.closed and (head := self._look()) is not None:
+            waiting = None if head is waited_for else self._until(head.timestamp_ns)
+            if waiting is None:
+                return True
+            await waiting
+            waited_for = head
+            self._reached_ns = max(self._reached_ns, head.timestamp_ns)
+        return False
+
+    def _until(self, timestamp_ns: int) -> Awaitable[None] | None:
+        """Return what to wait for before what was recorded then is due, or None."""
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualTimeLoop):
-            return loop.arrival(head.timestamp_ns)
+            return self._ended_by_close(loop.arrival(timestamp_ns))
         if self._speed is not None:
-            if self._anchor is None or self._anchor[0] is not loop:
-                self._anchor = loop, loop.time(), head.timestamp_ns
-            # From the first message on, not from the last one: being late does not add up.
-            _, anchor_s, anchor_ns = self._anchor
-            due_s = anchor_s + (head.timestamp_ns - anchor_ns) / 1e9 / self._speed
+            anchor_s, anchor_ns = self._anchor_in(loop)
+            due_s = anchor_s + (timestamp_ns - anchor_ns) / 1e9 / self._speed
             left_s = due_s - loop.time()
             if left_s > 0:
                 self._turn_messages = 0
-                return asyncio.sleep(left_s)
+                return self._ended_by_close(_alarm(loop, left_s))
         self._turn_messages += 1
         if self._turn_messages < _TURN_MESSAGES:
             return None
         self._turn_messages = 0
         return asyncio.sleep(0)
 
+    def _ended_by_close(self, waiting: "asyncio.Future[None]") -> "asyncio.Future[None]":
+        self._waiting.add(waiting)
+        waiting.add_done_callback(self._waiting.discard)
+        return waiting
+
+    async def _next_batch(
+        self, max_messages: int, max_bytes: int | None, max_wait_s: float | None
+    ) -> list[Message[T]]:
+        """Return what ``batches`` gives next; nothing at the end."""
+        while await self._ready():
+            if max_wait_s:
+                until_ns: int | None = await self._filled(max_messages, max_bytes, max_wait_s)
+            else:
+                until_ns = self._now_ns()
+            batch = [] if self.closed else self._take(until_ns, max_messages, max_bytes)
+            if batch:  # another task may have been quicker
+                return batch
+        return []
+
+    async def _filled(self, max_messages: int, max_bytes: int | None, max_wait_s: float) -> int:
+        """Wait until a batch is full or its time is over; return the recorded time it ends with."""
+        first = self._look()
+        begin_ns = max(self._now_ns() or 0, 0 if first is None else first.timestamp_ns)
+        until_ns = begin_ns + round(max_wait_s * 1e9)
+        count = size = 0
+        while not self.closed and count < max_messages and (max_bytes is None or size < max_bytes):
+            message = self._look(count)
+            due_ns = until_ns if message is None else min(message.timestamp_ns, until_ns)
+            if (waiting := self._until(due_ns)) is not None:
+                await waiting
+            if message is None or message.timestamp_ns > until_ns:
+                break
+            if self._ahead and self._ahead[0] is first:
+                count, size = count + 1, size + len(message)
+            else:  # another task was quicker
+                first, count, size = next(iter(self._ahead), None), 0, 0
+        return until_ns
+
+    def decodes_to(self, wanted: type[Any]) -> bool:
+        """Tell whether messages may be of this type: whether it is one of the codec's."""
+        return any(source.reader.decodes_to(wanted) for source in self._recorded)
+
+    def _readers(self) -> list[Reader[T]]:
+        return [source.reader for source in self._recorded]
+
+    def _feed(self) -> Feed:
+        return Feed(
+            source=self,
+            readers=self._readers,
+            ready=self._ready,
+            commit_before=lambda _: self.commit(),
+            mark=self._mark,
+        )
+
+    def _mark(self) -> Callable[[], None]:
+        """Return what brings the replay back to where it is now."""
+        ahead, trouble = tuple(self._ahead), self._trouble
+        handed_over = self.statistics().messages
+        positions = [source.reader.position for source in self._recorded]
+
+        def go_back() -> None:
+            self._fan_in.close()
+            for source, position in zip(self._recorded, positions, strict=True):
+                source.reader.seek_position(position)
+            self._fan_in = FanIn(self._readers(), order="strict")
+            self._before = handed_over + len(ahead)
+            self._ahead, self._trouble = deque(ahead), trouble
+
+        return go_back
+
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"queues={len(self._readers)}"
+        state = "closed" if self.closed else f"queues={len(self._recorded)}"
         return f"<Replay speed={self._speed} {state}>"
+
+
+def _alarm(loop: asyncio.AbstractEventLoop, after_s: float) -> "asyncio.Future[None]":
+    """Return a future that is done then."""
+    future: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(after_s, _ring, future)
+    future.add_done_callback(lambda _: timer.cancel())
+    return future
+
+
+def _ring(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+def _is_due(message: Message[Any], now_ns: int | None) -> bool:
+    return now_ns is None or message.timestamp_ns <= now_ns
 
 
 class _Copies:

@@ -23,18 +23,20 @@ from aiochronicle.columns import BATCH_ROWS, ColumnReader, arrow, arrow_schema, 
 from aiochronicle.errors import ClosedError, InvalidArgument
 from aiochronicle.export import Compression, ExportProgress, write_parquet
 from aiochronicle.reader import Reader, open_reader, unix_ns
+from aiochronicle.writer import Position
 
 if TYPE_CHECKING:
     import numpy
     import pyarrow
 
-__all__ = ["Queue", "Slice"]
+__all__ = ["Queue", "Recording", "Slice"]
 
 # Tables are read in larger pieces than streams, and by several threads from this many rows on.
 _TABLE_BATCH_ROWS = 1 << 16
 _ROWS_PER_THREAD_MIN = 1 << 18
 _THREADS_MAX = 4
 
+_TIME_MAX_NS = 2**63 - 1
 _RECORD_BYTES_MIN = 64  # a header without a payload
 
 _Bound: TypeAlias = tuple[int, int]  # AC_BOUND_*, value
@@ -59,7 +61,7 @@ class Queue(Closing):
         verify: bool = True,
         on_corrupt: Literal["raise", "skip"] = "raise",
     ) -> None:
-        self._recording = _Recording(path, verify, on_corrupt)
+        self._recording = Recording(path, verify, on_corrupt)
 
     @property
     def path(self) -> str:
@@ -73,7 +75,7 @@ class Queue(Closing):
 
     def close(self) -> None:
         """Release the queue. What was read from it stays valid."""
-        self._recording.scout.close()
+        self._recording.close()
 
     def slice(
         self, start: int | datetime | None = None, end: int | datetime | None = None
@@ -103,7 +105,7 @@ class Queue(Closing):
         return f"<Queue {self.path!r}{' closed' if self.closed else ''}>"
 
 
-class _Recording:
+class Recording:
     """What a queue and its slices share: a reader that finds positions, and how to open others.
 
     The scout knows the indexes of all segments once they were needed. It may be asked from any
@@ -111,7 +113,10 @@ class _Recording:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], verify: bool, on_corrupt: Literal["raise", "skip"]
+        self,
+        path: str | os.PathLike[str],
+        verify: bool = True,
+        on_corrupt: Literal["raise", "skip"] = "raise",
     ) -> None:
         self._open = partial(open_reader, start="first", verify=verify, on_corrupt=on_corrupt)
         self._asking = Lock()
@@ -133,11 +138,23 @@ class _Recording:
         with self._asking:
             return check(lib.ac_reader_count(handle_of(self.scout), part, error), error)
 
-    def rows_max(self, part: Any) -> int:
-        """Return how many records a range can have at the most, from its length alone."""
+    def part(self, first: Position, end: Position, until_ns: int | None) -> Any:
+        """Return the range between two positions, up to and including a time."""
+        begin, stop = (first.segment, first.offset), (end.segment, end.offset)
+        if until_ns is not None:
+            found = self.find(_NO_BOUND, (lib.AC_BOUND_TIME, min(until_ns + 1, _TIME_MAX_NS)))
+            stop = min(stop, (found.end_segment, found.end_offset))
+        return ffi.new("ac_range_t *", (*begin, *max(begin, stop)))
+
+    def length(self, part: Any) -> int:
+        """Return how many bytes a range has at the most: a segment may have ended early."""
         segments: int = part.end_segment - part.first_segment
         length: int = segments * self._segment_size + part.end_offset - part.first_offset
-        return max(length // _RECORD_BYTES_MIN, 1)
+        return length
+
+    def rows_max(self, part: Any) -> int:
+        """Return how many records a range can have at the most, from its length alone."""
+        return max(self.length(part) // _RECORD_BYTES_MIN, 1)
 
     def arrays(self, part: Any, layout: Any) -> "list[numpy.ndarray[Any, Any]]":
         """Return the payloads of a range as arrays over the segments."""
@@ -154,10 +171,14 @@ class _Recording:
             check(lib.ac_reader_read_range(handle_of(reader), part, error), error)
             yield reader
 
+    def close(self) -> None:
+        """Release the queue."""
+        self.scout.close()
+
     def __del__(self) -> None:
         # Nothing is lost without a close, unlike with a reader that has a position to commit.
         if hasattr(self, "scout"):
-            self.scout.close()
+            self.close()
 
 
 class Slice:
@@ -172,7 +193,7 @@ class Slice:
     [0]
     """
 
-    def __init__(self, recording: _Recording, part: Any) -> None:
+    def __init__(self, recording: Recording, part: Any) -> None:
         self._recording = recording
         self._part = part
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 PROGRAM = """
 import msgspec
-from aiochronicle import Codec, FanIn, Reader, Registry, open_reader
+from aiochronicle import Codec, FanIn, Reader, Registry, open_reader, replay
 
 class Trade(msgspec.Struct):
     price: float
@@ -40,6 +40,9 @@ reveal_type(open_reader("q", codec=[Trade, Quote]))  # Reader[Any]
 reveal_type(open_reader("q", codec=Registry({1: Trade})))  # Reader[Any]
 with open_reader("q", codec=Trade) as opened:
     reveal_type(opened)  # Reader[Trade]
+history = replay("q", codec=Trade)
+reveal_type(history)  # Replay[Trade]
+reveal_type([m.decode() for m in history.read_batch()])  # list[Trade]
 for merged in FanIn([reader]):
     reveal_type(merged.decode())  # Any
 """
