@@ -30,7 +30,13 @@ from aiochronicle._dispatch import Dispatching
 from aiochronicle._hot import Message
 from aiochronicle.codec import Codec, T
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
-from aiochronicle.errors import ClosedError, CorruptionError, InvalidArgument, QueueNotFound
+from aiochronicle.errors import (
+    ClosedError,
+    CorruptionError,
+    InvalidArgument,
+    QueueNotFound,
+    SchemaNotFound,
+)
 from aiochronicle.fanin import FanIn
 from aiochronicle.reader import Lag, Reader, open_reader, unix_ns
 from aiochronicle.registry import Registry, TypeOrCodec
@@ -308,10 +314,10 @@ class Replay(Dispatching, Closing, Generic[T]):
         """Write the rest of the replay into new queues, at full speed; return how many messages.
 
         ``target`` is a writer, for everything in one queue, or a directory, for a queue of the
-        same name per source. Payload, type and timestamp are the recorded ones, and so is the
-        cause unless ``cause`` is "message", which makes the replayed message the cause of its
-        copy: then what is in the target already is left out, so that a copy that was interrupted
-        goes on where it was. None leaves causes away.
+        same name per source, which gets the source's schema.json too. Payload, type and timestamp
+        are the recorded ones, and so is the cause unless ``cause`` is "message", which makes the
+        replayed message the cause of its copy: then what is in the target already is left out, so
+        that a copy that was interrupted goes on where it was. None leaves causes away.
         """
         copies = _Copies(self._readers(), target, cause)
         with contextlib.closing(copies):
@@ -591,7 +597,10 @@ class _Copies:
         path = Path(self._target) / reader.source
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = open_writer(path, segment_size=reader.statistics().segment_size)
-        return self._opened.enter_context(writer)
+        self._opened.enter_context(writer)
+        with contextlib.suppress(SchemaNotFound):
+            writer.register(Registry.load(reader.path))
+        return writer
 
     def append(self, message: Message) -> None:
         cause: Message | tuple[int, int] | None = None

@@ -14,12 +14,14 @@ from asynchronous.both_loops import on_both_loops
 from asynchronous.turns import counted_turns
 
 import aiochronicle
-from aiochronicle import Message, Replay, replay
+from aiochronicle import Codec, Message, Registry, Replay, replay
 from aiochronicle.errors import (
     ClosedError,
     CorruptionError,
     InvalidArgument,
     QueueNotFound,
+    SchemaError,
+    SchemaMismatch,
     TimestampOrder,
 )
 
@@ -335,6 +337,62 @@ async def test_into_writes_one_merged_queue_at_the_pace(tmp_path: Path, rng: ran
     merged = copy_of(tmp_path / "merged")
     assert [copy[0] for copy in merged] == [key[0] for key in recorded]
     assert [copy[2] for copy in merged] == [f"{name} {seq}".encode() for _, name, seq in recorded]
+
+
+class Quote(msgspec.Struct):
+    bid: float
+    ask: float = 0.0
+
+
+class OlderQuote(msgspec.Struct):
+    bid: float
+
+
+class OtherQuote(msgspec.Struct):
+    bid: str
+
+
+def as_quote(quote: type[msgspec.Struct]) -> Codec[msgspec.Struct]:
+    return Codec(quote, "json", name="Quote")
+
+
+def test_copies_have_the_schema_of_their_sources(tmp_path: Path) -> None:
+    types = Registry({3: Tick, 9: as_quote(Quote)})
+    with aiochronicle.open_writer(tmp_path / "typed", segment_size=SEGMENT, codec=types) as writer:
+        writer.send(Tick(price=7))
+        writer.send(Quote(bid=1.5))
+    record(tmp_path / "untyped", [OPENING_NS])
+    for _ in range(2):  # the second time everything is there
+        with replay([tmp_path / "typed", tmp_path / "untyped"]) as history:
+            history.into_now(tmp_path / "copies", cause="message")
+    copied = Registry.load(tmp_path / "copies" / "typed")
+    original = Registry.load(tmp_path / "typed")
+    assert [(e.type_id, e.name, e.fingerprint) for e in copied] == [
+        (e.type_id, e.name, e.fingerprint) for e in original
+    ]
+    with aiochronicle.open_reader(tmp_path / "copies" / "typed", codec=types) as reader:
+        assert [message.decode() for message in reader] == [Tick(price=7), Quote(bid=1.5)]
+    assert not (tmp_path / "copies" / "untyped" / "schema.json").exists()
+
+
+def test_a_copy_takes_added_fields_and_refuses_other_types(tmp_path: Path) -> None:
+    for name, quote in (
+        ("source", Quote),
+        ("older/source", OlderQuote),
+        ("other/source", OtherQuote),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        codec = as_quote(quote)
+        aiochronicle.open_writer(tmp_path / name, segment_size=SEGMENT, codec=codec).close()
+    with replay(tmp_path / "source") as history:
+        history.into_now(tmp_path / "older")
+        with pytest.raises(SchemaMismatch, match="bid: was str, is float"):
+            history.into_now(tmp_path / "other")
+    fields = Registry.load(tmp_path / "older" / "source").named("Quote").fields
+    assert [field.name for field in fields] == ["bid", "ask"]
+    (tmp_path / "source" / "schema.json").write_text("{")
+    with replay(tmp_path / "source") as history, pytest.raises(SchemaError, match="source"):
+        history.into_now(tmp_path / "new")
 
 
 @pytest.mark.parametrize("one_queue", [False, True])
