@@ -5,6 +5,8 @@ would spend most of a second importing pyarrow and this package. ``session`` nam
 spark.python.daemon.module on a single machine; in a cluster the package may not be where Spark starts.
 """
 
+import gc
+
 import pandas  # pyarrow imports it, a third of a second, when it first sees an array of numpy
 from pyspark.daemon import manager
 
@@ -13,4 +15,6 @@ from aiochronicle.spark import source
 __all__ = ["manager", "pandas", "source"]
 
 if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()  # a worker collects after every task, and would look at all that was imported
     manager()
