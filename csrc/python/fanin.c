@@ -144,7 +144,8 @@ static void count_uncommitted(FanInObject *self, ReaderObject *reader, uint32_t 
 }
 
 /* In the segment that the last message of this source was in. */
-static PyObject *deliver(FanInObject *self, const ac_message_t *message, uint32_t slot) {
+static inline __attribute__((always_inline)) PyObject *
+deliver(FanInObject *self, const ac_message_t *message, uint32_t slot) {
     const Member *member = &self->members[slot];
     PyObject *made = message_new(member->segment, message);
     if (AC_LIKELY(made != NULL))
