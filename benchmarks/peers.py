@@ -28,8 +28,8 @@ from benchmarks.contestants import (
     redis_entries,
     skip_missing,
 )
-from benchmarks.measure import PAYLOAD, Result, skip
-from benchmarks.producers import FRAME
+from benchmarks.measure import Result, skip
+from benchmarks.producers import FRAME, LAST, in_a_row
 
 if TYPE_CHECKING:
     import zmq.asyncio
@@ -44,15 +44,17 @@ DRAINED_AT_ONCE = 1_000
 # How many times as fast we promise to be.
 BARS = {"pyzmq": 4, "unix streams": 5, "asyncio.Queue": 2, "redis": 60}
 
-Receive = Callable[[int], Awaitable[None]]
+# Takes so many messages and returns the payload of the last.
+Receive = Callable[[int], Awaitable[bytes]]
 
 
-async def receive_chronicle(reader: Reader, count: int) -> None:
+async def receive_chronicle(reader: Reader, count: int) -> bytes:
     async for message in reader:
-        message.payload  # noqa: B018
+        payload = message.payload
         count -= 1
         if count == 0:
-            break
+            return payload
+    raise RuntimeError("the reader was closed")
 
 
 async def open_streams(contestants: Contestants) -> Receive:
@@ -68,10 +70,12 @@ async def open_streams(contestants: Contestants) -> Receive:
     contestants.produce("unix streams", "streams", path)
     stream = await connected
 
-    async def receive(count: int) -> None:
+    async def receive(count: int) -> bytes:
+        payload = b""
         for _ in range(count):
             (length,) = FRAME.unpack(await stream.readexactly(FRAME.size))
-            await stream.readexactly(length)
+            payload = await stream.readexactly(length)
+        return payload
 
     return receive
 
@@ -81,15 +85,15 @@ def drain_pyzmq(waiting: "zmq.asyncio.Socket") -> Receive:
 
     draining: zmq.Socket[bytes] = zmq.Socket.shadow(waiting)
 
-    async def receive(count: int) -> None:
+    async def receive(count: int) -> bytes:
         while True:
             await waiting.poll()
             try:
                 for _ in range(DRAINED_AT_ONCE):
-                    draining.recv(zmq.NOBLOCK)
+                    payload = draining.recv(zmq.NOBLOCK)
                     count -= 1
                     if count == 0:
-                        return
+                        return payload
             except zmq.Again:
                 continue
 
@@ -99,26 +103,30 @@ def drain_pyzmq(waiting: "zmq.asyncio.Socket") -> Receive:
 def drain_redis(client: "Redis") -> Receive:
     last = b"0"
 
-    async def receive(count: int) -> None:
+    async def receive(count: int) -> bytes:
         nonlocal last
+        payloads = [b""]
         while count:
             last, payloads = await redis_entries(client, last, DRAINED_AT_ONCE)
             count -= len(payloads)
+        return payloads[-1]
 
     return receive
 
 
-async def through_queue(count: int) -> None:
+async def through_queue(count: int) -> bytes:
     memory: asyncio.Queue[bytes] = asyncio.Queue(DRAINED_AT_ONCE)
 
     async def produce() -> None:
-        for _ in range(count):
-            await memory.put(PAYLOAD)
+        for payload in in_a_row(count):
+            await memory.put(payload)
 
     producing = asyncio.create_task(produce())
+    payload = b""
     for _ in range(count):
-        await memory.get()
+        payload = await memory.get()
     await producing
+    return payload
 
 
 async def take_turns(
@@ -133,8 +141,10 @@ async def take_turns(
             if name in producers:
                 producers[name].start(count)
             async with asyncio.timeout(TOO_LONG_S):
-                await receive(count)
+                payload = await receive(count)
             taken_ns[name].append((time.perf_counter_ns() - started_ns) / count)
+            if payload != LAST:
+                raise RuntimeError(f"message {count} of {name} is not the last: {payload!r}")
             if name in producers:
                 producers[name].hear("done")
     return {name: median(times) for name, times in taken_ns.items()}

@@ -1,8 +1,9 @@
 """The other process: ``python -m benchmarks.producers ROLE ADDRESS …``.
 
 Says ``ready``, then does what each line on standard input asks for: so many messages, so many
-microseconds apart (0 = as fast as it goes). A message is 100 bytes and, where there is time between
-them, begins with the moment at which it was sent.
+microseconds apart (0 = as fast as it goes). A message is 100 bytes. Where there is time between
+them, it begins with the moment at which it was sent; where there is none, the last one differs from
+all others, so that who has counted up to it knows that none was lost or came twice.
 """
 
 import asyncio
@@ -11,13 +12,15 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable
-from itertools import repeat
+from collections.abc import Callable, Iterator
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 from benchmarks.measure import PAYLOAD
 
-__all__ = ["FRAME", "PIPELINED", "STAMP", "ZMQ_QUEUE"]
+__all__ = ["FRAME", "LAST", "PIPELINED", "STAMP", "ZMQ_QUEUE", "in_a_row"]
+
+LAST = PAYLOAD[::-1]
 
 STAMP = struct.Struct("<q")
 FRAME = struct.Struct("<I")  # length of what follows in a stream of bytes
@@ -29,6 +32,11 @@ _REST = PAYLOAD[STAMP.size :]
 
 def stamped() -> bytes:
     return STAMP.pack(time.monotonic_ns()) + _REST
+
+
+def in_a_row(count: int, prefix: bytes = b"") -> Iterator[bytes]:
+    """Return so many payloads, the last of which is recognised."""
+    return chain(repeat(prefix + PAYLOAD, count - 1), [prefix + LAST])
 
 
 def serve(send: Callable[[bytes], object], burst: Callable[[int], object] | None = None) -> None:
@@ -43,8 +51,8 @@ def serve(send: Callable[[bytes], object], burst: Callable[[int], object] | None
         elif burst:
             burst(count)
         else:
-            for _ in repeat(None, count):
-                send(PAYLOAD)
+            for payload in in_a_row(count):
+                send(payload)
         print("done", flush=True)
 
 
@@ -76,13 +84,13 @@ def pyzmq(address: str) -> None:
 
 
 def streams(path: str) -> None:
-    frame = FRAME.pack(len(PAYLOAD)) + PAYLOAD
+    length = FRAME.pack(len(PAYLOAD))
 
     with asyncio.Runner() as runner:
         _, writer = runner.run(asyncio.open_unix_connection(path))
 
         async def burst(count: int) -> None:
-            for number in range(count):
+            for number, frame in enumerate(in_a_row(count, length)):
                 writer.write(frame)
                 if number % PIPELINED == 0:
                     await writer.drain()
@@ -104,10 +112,11 @@ def redis(path: str) -> None:
             client.xadd("stream", {"": payload})
 
         def burst(count: int) -> None:
+            payloads = in_a_row(count)
             for _ in range(count // PIPELINED):
                 pipeline = client.pipeline(transaction=False)
-                for _ in repeat(None, PIPELINED):
-                    pipeline.xadd("stream", {"": PAYLOAD})
+                for payload in islice(payloads, PIPELINED):
+                    pipeline.xadd("stream", {"": payload})
                 pipeline.execute()
 
         serve(send, burst)
