@@ -1,4 +1,4 @@
-"""What messages between processes are compared with: pyzmq and Redis, on two event loops.
+"""What messages between processes are compared with, on two event loops.
 
 Every contestant has a process of its own that sends (producers.py); who receives is opened here,
 in this process.
@@ -20,6 +20,13 @@ import uvloop
 
 from aiochronicle import Reader, open_reader, open_writer
 from aiochronicle.reader import WaitStrategy
+from benchmarks.libchronicle import (
+    LIBRARY_VARIABLE,
+    collector,
+    create_queue,
+    library_path,
+    silenced,
+)
 from benchmarks.measure import skip
 from benchmarks.producers import ZMQ_QUEUE
 
@@ -45,12 +52,14 @@ def missing(peer: str) -> str:
         return "needs the package redis"
     if peer == "redis" and shutil.which("redis-server") is None:
         return "needs the program redis-server"
+    if peer == "libchronicle" and not library_path():
+        return f"needs {LIBRARY_VARIABLE} to name a build of it, see benchmarks/libchronicle.py"
     return ""
 
 
-def skip_missing(question: str) -> None:
-    """Name the peers that are not there."""
-    for peer in ("pyzmq", "redis"):
+def skip_missing(question: str, *peers: str) -> None:
+    """Name those of the peers that are not there."""
+    for peer in peers:
         if why := missing(peer):
             skip(question, peer, why)
 
@@ -154,6 +163,16 @@ class Contestants:
         open_writer(path).close()
         self.produce(name, "chronicle", path)
         return self.stack.enter_context(open_reader(path, "peer", wait=wait))
+
+    def libchronicle(self) -> Callable[[int], bytes] | None:
+        """Open a tailer of a Chronicle queue, if the library is there."""
+        if missing("libchronicle"):
+            return None
+        self.stack.enter_context(silenced())
+        path = self.directory / "libchronicle"
+        create_queue(path)
+        self.produce("libchronicle", "libchronicle", path)
+        return self.stack.enter_context(collector(path))
 
     def pyzmq(self) -> "zmq.asyncio.Socket | None":
         """Open a PULL socket over ipc, if pyzmq is there."""

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 PAYLOAD_BYTES = 100
-PAYLOAD = bytes(range(PAYLOAD_BYTES))
+PAYLOAD = bytes(range(1, 1 + PAYLOAD_BYTES))  # without a zero, at which a text would end
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from itertools import chain, islice, repeat
 from pathlib import Path
 
@@ -74,6 +75,18 @@ def eventfd(bell: str, memory: str) -> None:
         serve(send)
 
 
+def libchronicle(path: str) -> None:
+    from benchmarks.libchronicle import appender, silenced
+
+    with (
+        os.fdopen(os.dup(1), "w") as heard,
+        redirect_stdout(heard),
+        silenced(),
+        appender(Path(path)) as append,
+    ):
+        serve(append)
+
+
 def pyzmq(address: str) -> None:
     import zmq
 
@@ -123,7 +136,7 @@ def redis(path: str) -> None:
 
 
 ROLES: dict[str, Callable[..., None]] = {
-    role.__name__: role for role in (chronicle, eventfd, pyzmq, redis, streams)
+    role.__name__: role for role in (chronicle, eventfd, libchronicle, pyzmq, redis, streams)
 }
 
 if __name__ == "__main__":

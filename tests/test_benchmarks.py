@@ -18,7 +18,7 @@ ROWS = {
     "typed": 2,
     "columns": 3,
     "loop": 2,
-    "peers": 10,
+    "peers": 12,
     "wake": 8,
     "durable": 1,
     "together": 1,
@@ -50,8 +50,9 @@ def test_quick_run_answers_every_question(tmp_path: Path) -> None:
         assert peer != "pyzmq", "the development tools include it"
         skipped["peers"] += 1  # twice, for it is missed by "wake", too
         skipped["wake"] += 1
+    if "libchronicle was not compared: needs" in run.stdout:
+        skipped["peers"] += 2  # on each loop
     assert {name: counts[name] + skipped[name] for name in counts} == ROWS
-    assert "libchronicle was not compared" in run.stdout
     for result in results:
         may_be_none = result.what.startswith("wake-ups per message")
         assert 0 < result.measured < float("inf") or (may_be_none and result.measured == 0), result
