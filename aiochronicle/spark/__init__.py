@@ -12,7 +12,8 @@ if importlib.util.find_spec("pyspark") is None:
         'aiochronicle.spark needs PySpark: pip install "aiochronicle[spark]"', name="pyspark"
     )
 
+from aiochronicle.spark.badrecords import BadRecords, bad_records
 from aiochronicle.spark.scan import count, scan
 from aiochronicle.spark.session import register, session
 
-__all__ = ["count", "register", "scan", "session"]
+__all__ = ["BadRecords", "bad_records", "count", "register", "scan", "session"]

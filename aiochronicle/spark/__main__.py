@@ -6,7 +6,8 @@ import importlib
 import io
 import re
 import sys
-from collections.abc import Callable, Generator, Sequence
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from aiochronicle.errors import ChronicleError, InvalidArgument
+from aiochronicle.spark.badrecords import BadRecords, bad_records
 from aiochronicle.spark.jobs import archive, asof, audit, bars, quality, replay
 from aiochronicle.spark.jobs.archive import READER, archive_plan
 from aiochronicle.spark.jobs.inputs import Input, find_input
@@ -27,6 +29,7 @@ from aiochronicle.spark.session import session
 __all__ = ["main"]
 
 ROWS_SHOWN = 20
+PLACES_SHOWN = 10
 INTERRUPTED = 130
 
 Arguments = argparse.Namespace
@@ -37,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         run: Callable[[Arguments], None] = given.run
-        run(given)
+        with _telling_bad_records(given):
+            run(given)
     except KeyboardInterrupt:
         return INTERRUPTED
     except (ChronicleError, PySparkException, OSError) as error:
@@ -100,7 +104,12 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
         "--moved", metavar="DIR", help="where retention moves segments to, to read them too"
     )
     parser.add_argument(
-        "--skip-corrupt", action="store_true", help="step over damaged records and count them"
+        "--skip-corrupt", action="store_true", help="step over damaged messages, and tell which"
+    )
+    parser.add_argument(
+        "--bad-records",
+        metavar="DIR",
+        help="with --skip-corrupt: note there which, as JSON; in a cluster all machines must see it",
     )
 
 
@@ -113,8 +122,43 @@ def _reading(given: Arguments) -> dict[str, str]:
         "endingTimestamp": given.end,
         "archive": given.moved,
         "on_corrupt": "skip" if given.skip_corrupt else None,
+        "badRecordsPath": given.bad_records,
     }
     return {name: value for name, value in options.items() if value is not None}
+
+
+@contextmanager
+def _telling_bad_records(given: Arguments) -> Generator[None]:
+    """Say in the end which damaged messages were stepped over."""
+    if not getattr(given, "skip_corrupt", False) or given.dry_run:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="aiochronicle-") as temporary:
+        if given.bad_records is not None:
+            if Path(given.bad_records).exists():
+                raise InvalidArgument("something is there already", path=given.bad_records)
+        elif given.master is None or given.master.startswith("local"):
+            given.bad_records = temporary
+        yield
+        if given.bad_records is not None:
+            for line in _told(bad_records(given.bad_records)):
+                print(f"{given.job}: {line}", file=sys.stderr)
+
+
+def _told(notes: Sequence[BadRecords]) -> Iterator[str]:
+    """Say how many messages were damaged, and where the first ones are."""
+    messages = sum(note.end_seq - note.first_seq for note in notes)
+    yield (
+        f"damaged messages that were stepped over: {messages:,}"
+        if notes
+        else "no message was damaged"
+    )
+    for note in notes[:PLACES_SHOWN]:
+        seqs = f"{note.first_seq} to {note.end_seq - 1}"
+        seqs = seqs if note.end_seq - note.first_seq > 1 else str(note.first_seq)
+        yield f"  {note.source} {seqs}: {note.file} at offset {note.offset}: {note.reason}"
+    if len(notes) > PLACES_SHOWN:
+        yield f"  and in {len(notes) - PLACES_SHOWN:,} more places: --bad-records DIR notes all"
 
 
 def _add_out(parser: argparse.ArgumentParser, what: str) -> None:

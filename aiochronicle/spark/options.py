@@ -36,6 +36,7 @@ READING = {
     "verify": "verify",
     "follow": "follow",
     "on_corrupt": "on_corrupt",
+    "badrecordspath": "badRecordsPath",
     "archive": "archive",
     "includecause": "includeCause",
     "includelate": "includeLate",
@@ -71,6 +72,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = True
     follow: bool = True
     skip_corrupt: bool = False
+    bad_records_path: str | None = None
     archive: str | None = None
     include_cause: bool = False
     include_late: bool = False
@@ -114,6 +116,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         verify=options.flag("verify", True),
         follow=options.flag("follow", True),
         skip_corrupt=options.choice("on_corrupt", ("raise", "skip")) == "skip",
+        bad_records_path=options.directory("badRecordsPath"),
         archive=options.text("archive"),
         include_cause=options.flag("includeCause", False),
         include_late=options.flag("includeLate", False),
@@ -122,6 +125,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     options.at_most_one("startingOffsets", "startingTimestamp")
     options.at_most_one("endingOffsets", "endingTimestamp")
     options.at_most_one("subscribe", "subscribePattern")
+    if chosen.bad_records_path is not None and not chosen.skip_corrupt:
+        raise InvalidArgument("badRecordsPath notes what on_corrupt=skip steps over: give both")
     return chosen
 
 
@@ -161,10 +166,14 @@ class _Options:
         return self._values.get(name.lower()) or None
 
     def path(self) -> str:
-        path = self.text("path")
+        path = self.directory("path")
         if path is None:
             raise InvalidArgument("which directory? Give it to load(...), save(...) or start(...)")
-        return path.removeprefix("file://")
+        return path
+
+    def directory(self, name: str) -> str | None:
+        text = self.text(name)
+        return None if text is None else text.removeprefix("file://")
 
     def at_most_one(self, first: str, second: str) -> None:
         if first in self and second in self:

@@ -16,6 +16,7 @@ import msgspec
 from aiochronicle.errors import NotAQueue, QueueNotFound
 from aiochronicle.queue import inspect
 from aiochronicle.reader import Reader, open_reader
+from aiochronicle.slices import Queue
 from aiochronicle.spark.options import ReadOptions
 
 __all__ = ["Source", "find_sources", "is_queue"]
@@ -63,9 +64,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         for part in self.parts():
             if part != self.live and part[-len(day) :] < day:
                 continue  # a segment is archived by the day of its newest message
-            with open_reader(part, start="first", verify=False, on_corrupt="skip") as reader:
-                reader.seek_time(moment_ns)
-                if (message := reader.poll()) is not None:
+            # A reader would go to a corrupt place before it; a slice begins behind that.
+            with Queue(part, verify=False, on_corrupt="skip") as queue:
+                if (message := next(iter(queue.slice_time(moment_ns)), None)) is not None:
                     return message.seq
         return self.latest()
 

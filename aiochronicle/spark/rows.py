@@ -7,16 +7,23 @@ under the running query. A segment that was moved to the archive meanwhile is fo
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, Self
+
+import numpy as np
 
 from aiochronicle.columns import BATCH_ROWS
-from aiochronicle.errors import PositionLost, QueueGone, QueueNotFound
+from aiochronicle.errors import CorruptionError, PositionLost, QueueGone, QueueNotFound
+from aiochronicle.reader import open_reader
 from aiochronicle.slices import Queue
 from aiochronicle.spark.arrow import Batch
+from aiochronicle.spark.badrecords import BadRecords, keep
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
 
 __all__ = ["read_range"]
+
+# To find out where a message is may take another pass over its segment.
+PLACES_MAX = 100
 
 _log = logging.getLogger(__name__)
 
@@ -27,28 +34,101 @@ def read_range(
     """Yield the messages of the range; ``seq`` must be among the columns.
 
     What is missing is an error (PositionLost), or is left out and told in the log, as
-    ``failOnDataLoss`` and ``on_corrupt`` say.
+    ``failOnDataLoss`` and ``on_corrupt`` say; what is corrupt also in ``badRecordsPath``.
     """
     expected = part.start
-    corrupt = 0
-    while expected < part.end:
-        reached = expected
-        for batch in _everywhere(part, expected, columns, options, batch_rows):
-            first, last = batch.column("seq")[0].as_py(), batch.column("seq")[-1].as_py()
-            if first > reached and reached > expected:
-                break  # look around again before believing in a gap
-            if first > reached:
-                corrupt += _account_for(part, reached, first, options)
-            corrupt += last - first + 1 - batch.num_rows
-            yield batch
-            reached = last + 1
-        if reached == expected:
-            corrupt += _account_for(part, reached, part.end, options)
-            break
-        expected = reached
-    if corrupt:
-        where = f"messages {part.start} to {part.end - 1} of {part.source.name}"
-        _log.warning("%s: stepped over %d corrupt of %s", part.source.place, corrupt, where)
+    with _Gaps(part, options) as gaps:
+        while expected < part.end:
+            reached = expected
+            for batch in _everywhere(part, expected, columns, options, batch_rows):
+                first, last = batch.column("seq")[0].as_py(), batch.column("seq")[-1].as_py()
+                if first > reached and reached > expected:
+                    break  # look around again before believing in a gap
+                if first > reached:
+                    gaps.account_for(reached, first)
+                if last - first + 1 > batch.num_rows:
+                    gaps.account_for_those_within(batch)
+                yield batch
+                reached = last + 1
+            if reached == expected:
+                gaps.account_for(reached, part.end)
+                break
+            expected = reached
+
+
+class _Gaps:
+    """Decides about messages of a range that are not there, and remembers the corrupt ones."""
+
+    def __init__(self, part: Range, options: ReadOptions) -> None:
+        self._part = part
+        self._options = options
+        self._notes: list[BadRecords] = []
+
+    def account_for(self, first: int, end: int) -> None:
+        """Raise PositionLost for the messages from ``first`` to before ``end``, or note them."""
+        part = self._part
+        if self._options.skip_corrupt and first >= part.source.earliest():
+            self._note(first, end)
+            return
+        what = f"messages {first} to {end - 1} of {part.source.name} are gone"
+        if self._options.fail_on_data_loss:
+            raise PositionLost(
+                f"{what}: retention removed them, or they were lost in a power cut;"
+                " failOnDataLoss=false reads on without them",
+                path=part.source.place,
+            )
+        _log.warning("%s: %s", part.source.place, what)
+
+    def account_for_those_within(self, batch: Batch) -> None:
+        """Note what a batch lacks: the engine has stepped over it."""
+        seqs = batch.column("seq").to_numpy()
+        for row in np.flatnonzero(np.diff(seqs) > 1):
+            self._note(int(seqs[row]) + 1, int(seqs[row + 1]))
+
+    def _note(self, first: int, end: int) -> None:
+        source = self._part.source
+        cause = self._cause(first) if len(self._notes) < PLACES_MAX else None
+        self._notes.append(BadRecords.between(source.name, source.place, first, end, cause))
+
+    def _cause(self, seq: int) -> CorruptionError | None:
+        """Find out what is wrong with a message, by reading on from the one before it."""
+        for directory in self._part.source.parts():
+            try:
+                with (
+                    open_reader(directory, start="first", on_corrupt="skip") as tolerant,
+                    open_reader(directory, start="first") as strict,
+                ):
+                    tolerant.seek(max(0, seq - 1))  # or to an earlier corrupt one, if there is one
+                    seqs = (message.seq for message in tolerant)
+                    if next((found for found in seqs if found >= seq - 1), None) == seq - 1:
+                        strict.seek_position(tolerant.position)
+                    else:
+                        strict.seek(seq)
+                    strict.poll()
+            except CorruptionError as error:
+                return error
+            except (PositionLost, QueueGone, QueueNotFound):
+                continue
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._notes:
+            part = self._part
+            _log.warning(
+                "%s: stepped over %d corrupt of messages %d to %d of %s, the first at offset %d of %s",
+                part.source.place,
+                sum(note.end_seq - note.first_seq for note in self._notes),
+                part.start,
+                part.end - 1,
+                part.source.name,
+                self._notes[0].offset,
+                self._notes[0].file,
+            )
+            if self._options.bad_records_path is not None:
+                keep(self._options.bad_records_path, f"{part.start}-{part.end}", self._notes)
 
 
 def _everywhere(
@@ -64,21 +144,6 @@ def _everywhere(
             continue  # removed or moved while it was read: the gap will tell
         if start >= part.end:
             return
-
-
-def _account_for(part: Range, first: int, end: int, options: ReadOptions) -> int:
-    """Decide about the messages from ``first`` to before ``end``; return how many are corrupt."""
-    if options.skip_corrupt and first >= part.source.earliest():
-        return end - first
-    what = f"messages {first} to {end - 1} of {part.source.name} are gone"
-    if options.fail_on_data_loss:
-        raise PositionLost(
-            f"{what}: retention removed them, or they were lost in a power cut;"
-            " failOnDataLoss=false reads on without them",
-            path=part.source.place,
-        )
-    _log.warning("%s: %s", part.source.place, what)
-    return 0
 
 
 def _batches(

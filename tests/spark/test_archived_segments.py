@@ -7,7 +7,7 @@ import pytest
 
 import aiochronicle
 from aiochronicle import Retention
-from aiochronicle.errors import CorruptionError, PositionLost
+from aiochronicle.errors import PositionLost
 from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.plan import Range, plan
 from aiochronicle.spark.rows import read_range
@@ -113,23 +113,3 @@ def test_a_segment_that_is_removed_under_a_query_is_an_error_or_left_out(
         rest = read(parts, tolerant)
     assert rest == list(range(rest[0], ROWS))
     assert f"messages {parts[0].start} to {rest[0] - 1} of a" in caplog.text
-
-
-def test_corrupt_messages_are_an_error_or_stepped_over_and_counted(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    fill(root / "a", 1000)
-    with (root / "a" / "000000000.q").open("r+b") as segment:
-        segment.seek(64 + 100 * 128 + 64)  # the payload of message 100
-        segment.write(b"\xff\xff")
-    options = options_for(root)
-    parts = plan(Snapshot(options).sources, {"a": 0}, {"a": 1000})
-    columns = ["seq", "payload"]
-    with pytest.raises(CorruptionError, match=r"000000000\.q at offset 12864"):
-        list(read_range(parts[0], columns, options))
-    tolerant = options_for(root, on_corrupt="skip")
-    with caplog.at_level(logging.WARNING):
-        batches = list(read_range(parts[0], columns, tolerant))
-    seqs = [seq for batch in batches for seq in batch.column("seq").to_pylist()]
-    assert seqs == [*range(100), *range(101, 1000)]
-    assert "stepped over 1 corrupt of messages 0 to 999 of a" in caplog.text

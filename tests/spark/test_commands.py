@@ -103,8 +103,9 @@ def test_commands_do_what_they_say(
         ["quality", str(root), "--messages", "trade", "--out", str(tmp_path / "quality")],
         ["archive", str(tmp_path / "damaged"), "--out", str(tmp_path / "archive")],
         ["replay", str(tmp_path / "archive"), "--out", str(tmp_path / "again")],
+        ["audit", str(tmp_path / "damaged"), "--skip-corrupt"],
     ]
-    assert [main(command) for command in commands] == [0, 0, 1, 0, 0, 1, 0]
+    assert [main(command) for command in commands] == [0, 0, 1, 0, 0, 1, 0, 0]
     text, complaints = capsys.readouterr()
     assert re.search(r"\|source *\|symbol\|bar", text)
     assert (tmp_path / "bars.png").exists()
@@ -115,6 +116,8 @@ def test_commands_do_what_they_say(
     assert "quality: 1 rows in" in text
     assert re.search(r"archive: .*damaged/000000000.q at offset \d+: ", complaints)
     assert "Traceback" not in complaints
+    assert "audit: damaged messages that were stepped over: 1" in complaints
+    assert re.search(r"audit:   damaged \d+: .*000000000.q at offset \d+: ", complaints)
     assert "binance: 400 messages written and verified" in text
     assert "bars: done, " in complaints
     assert "quote_bid" in text

@@ -181,6 +181,7 @@ WRONG = [
     ({"failOnDataLoss": "maybe"}, "must be true or false"),
     ({"minPartitions": "0"}, "must be a number from 1 on"),
     ({"on_corrupt": "explode"}, "must be one of raise, skip"),
+    ({"badRecordsPath": "/x"}, "badRecordsPath notes what on_corrupt=skip steps over"),
     ({"archive": "/nowhere"}, "the archive is not a directory"),
 ]
 

@@ -1,0 +1,79 @@
+"""Notes about corrupt messages that tasks have stepped over: how many, which, where, and why.
+
+    BAD_RECORDS_PATH/QUEUE-FIRST-END.json       of one task, a line of JSON for each stretch
+
+A task that is repeated replaces its notes, so what a query finds is there once; Spark reads the directory
+as JSON.
+"""
+
+import contextlib
+import os
+import urllib.parse
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from aiochronicle.errors import CorruptionError, ExportFailed
+
+__all__ = ["BadRecords", "bad_records", "keep"]
+
+
+class BadRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of a queue, from ``first_seq`` to before ``end_seq``, that could not be read.
+
+    ``file`` and ``offset`` say where the first of them is, as far as that can be told.
+    """
+
+    source: str
+    first_seq: int
+    end_seq: int
+    file: str
+    offset: int
+    reason: str
+
+    @classmethod
+    def between(
+        cls, source: str, place: str, first: int, end: int, cause: CorruptionError | None
+    ) -> "BadRecords":
+        """Return the note about messages that are missing for this cause, if it is known."""
+        return cls(
+            source=source,
+            first_seq=first,
+            end_seq=end,
+            file=place if cause is None or cause.path is None else cause.path,
+            offset=0 if cause is None or cause.offset is None else cause.offset,
+            reason="could not be read" if cause is None else cause.detail,
+        )
+
+
+def bad_records(directory: str | os.PathLike[str]) -> list[BadRecords]:
+    """Read what was noted in a directory, which option badRecordsPath names, in order.
+
+    >>> bad_records(tmp_path)
+    []
+    """
+    decoder = msgspec.json.Decoder(BadRecords)
+    files = Path(directory).glob("*.json")
+    notes = [note for file in files for note in decoder.decode_lines(file.read_bytes())]
+    return sorted(notes, key=lambda note: (note.source, note.first_seq))
+
+
+def keep(directory: str, task: str, notes: Sequence[BadRecords]) -> None:
+    """Write the notes of a task, replacing those it has taken before; ExportFailed if that fails."""
+    target = Path(directory)
+    name = f"{urllib.parse.quote(notes[0].source, safe='')}-{task}.json"
+    fresh = target / f".{name}.{uuid.uuid4().hex}"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        fresh.write_bytes(msgspec.json.Encoder().encode_lines(notes))
+        fresh.replace(target / name)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise ExportFailed(
+            f"cannot note which messages are corrupt: {error.strerror}",
+            path=directory,
+            errno=error.errno,
+        ) from error
