@@ -41,6 +41,7 @@ $(VENV)/.created: pyproject.toml
 $(VENV)/.installed: $(VENV)/.created setup.py csrc/python/build_engine.py $(C_FLAGS_FILE) $(ENGINE_C) $(BINDING_C) $(HEADERS)
 	@echo "compiling aiochronicle and installing it with its development tools into $(VENV)"
 	@$(PIP) install --no-build-isolation -e '.[dev]'
+	@$(PY) -m compileall -q aiochronicle
 	@touch $@
 
 # Spark is 450 MB and takes a minute: only what needs it waits for it.
