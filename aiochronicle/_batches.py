@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Self
 
+from aiochronicle._arguments import positive, seconds
 from aiochronicle._hot import Message
 from aiochronicle.codec import T
-from aiochronicle.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from aiochronicle.fanin import FanIn
@@ -27,12 +27,11 @@ _HEADER_BYTES = 64
 
 def check_limits(max_messages: int, max_bytes: int | None, max_wait: float | None = None) -> None:
     """Raise InvalidArgument if a batch cannot have these limits."""
-    if max_messages < 1:
-        raise InvalidArgument(f"max_messages must be positive, not {max_messages!r}")
-    if max_bytes is not None and max_bytes < 1:
-        raise InvalidArgument(f"max_bytes must be positive, not {max_bytes!r}")
-    if max_wait is not None and max_wait < 0:
-        raise InvalidArgument(f"max_wait must not be negative, but is {max_wait!r}")
+    positive("max_messages", max_messages)
+    if max_bytes is not None:
+        positive("max_bytes", max_bytes)
+    if max_wait is not None:
+        seconds("max_wait", max_wait, zero=True)
 
 
 class Batches(Generic[T]):

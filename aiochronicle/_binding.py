@@ -3,12 +3,13 @@
 import os
 from typing import Any
 
-from aiochronicle import _hot, errors
+from aiochronicle import _arguments, _hot, errors
 from aiochronicle._engine import ffi, lib
 
 __all__ = ["check", "encode_path", "exception", "ffi", "lib", "new_error"]
 
 _hot.set_error_factory(errors.from_engine)
+_hot.set_refusals(_arguments.wrong_value, _arguments.wrong_type)
 
 
 def new_error() -> Any:
@@ -38,9 +39,4 @@ def check(result: int, error: Any) -> int:
 
 def encode_path(path: str | os.PathLike[str]) -> bytes:
     """Return the path as the engine takes it."""
-    encoded = os.fsencode(path)
-    if not encoded:
-        raise errors.InvalidArgument("path is empty; for the current directory say '.'")
-    if b"\0" in encoded:
-        raise errors.InvalidArgument("path contains a NUL byte", path=os.fspath(path))
-    return os.path.abspath(encoded)
+    return os.fsencode(_arguments.pathname("path", path))

@@ -203,6 +203,11 @@ class Writer:
     def close(self) -> None: ...
 
 def set_error_factory(factory: Callable[..., BaseException], /) -> None: ...
+def set_refusals(
+    wrong_value: Callable[[str, str, object], BaseException],
+    wrong_type: Callable[[str, str, object], BaseException],
+    /,
+) -> None: ...
 def set_decoding(
     find: Callable[[Decoders, Message, Any], Callable[[Any], Any]],
     failed: Callable[[Decoders, Message, Exception], Exception],

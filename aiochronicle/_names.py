@@ -2,6 +2,7 @@
 
 import re
 
+from aiochronicle._arguments import expect
 from aiochronicle.errors import InvalidName
 
 __all__ = ["check_name", "is_name"]
@@ -16,5 +17,5 @@ def is_name(name: str) -> bool:
 
 def check_name(what: str, name: str) -> None:
     """Raise InvalidName unless a reader or topic may be called so; ``what`` says whose name it is."""
-    if not is_name(name):
+    if not is_name(expect(what, "a str", str, name)):
         raise InvalidName(f"{what}: a name must match {_NAME.pattern}")

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import msgspec
 
 from aiochronicle import _hot
+from aiochronicle._arguments import expect, one_of, pathname, positive, refuse_file
 from aiochronicle._background import GroupCommit, in_background
 from aiochronicle._closing import Closing
 from aiochronicle._names import check_name, is_name
@@ -131,7 +132,7 @@ class Bus(Closing):
         self._settings = (
             load_settings(self._root / CONFIGURATION)
             if config is None
-            else load_settings(Path(config), required=True)
+            else load_settings(Path(pathname("config", config)), required=True)
         )
         self._writers: dict[str, Writer] = {}
         self._readings: dict[tuple[str, str], _Reading] = {}
@@ -454,17 +455,19 @@ os.register_at_fork(after_in_child=_renew_all_locks)
 
 
 def _root_directory(root: str | os.PathLike[str] | None) -> Path:
-    chosen = os.environ.get(ROOT_VARIABLE) if root is None else os.fspath(root)
+    chosen = os.environ.get(ROOT_VARIABLE) if root is None else root
     if not chosen:
         raise InvalidArgument(
             f"a bus needs a directory: give Bus(root), or set ${ROOT_VARIABLE} to one"
         )
-    return Path(os.path.abspath(chosen))
+    path = pathname("root", chosen)
+    refuse_file("root", path)
+    return Path(path)
 
 
 def _checked_namespace(namespace: str | None) -> str:
     chosen = os.environ.get(NAMESPACE_VARIABLE, "") if namespace is None else namespace
-    if chosen:
+    if expect("namespace", "a str or None", str, chosen):
         for name in chosen.split("/"):
             _check_name(name, f"namespace {chosen!r}")
     return chosen
@@ -483,14 +486,10 @@ def _check_name(name: str, what: str) -> None:
 
 def _commit_every(commit: object) -> int | None:
     """After how many messages the next call commits; None: it does not."""
-    if commit in ("before", "manual"):
-        return None
-    every = 1 if commit == "after" else commit
-    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-        raise InvalidArgument(
-            f'commit must be "before", "after", "manual" or a positive int, not {commit!r}'
-        )
-    return every
+    if isinstance(commit, int) and not isinstance(commit, bool):
+        return positive("commit", commit)
+    words = {"before": None, "after": 1, "manual": None}
+    return one_of("commit", words, commit, "a positive int")
 
 
 def _side_by_side(function: Callable[[str], object], topics: Iterable[str]) -> None:

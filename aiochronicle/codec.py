@@ -28,10 +28,11 @@ import struct
 import typing
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, get_args
 
 import msgspec
 
+from aiochronicle._arguments import expect, one_of
 from aiochronicle.errors import ChronicleError, DecodeError, EncodeError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -113,9 +114,10 @@ class Codec(Generic[T]):
     ) -> None:
         if not _is_struct(type):
             raise InvalidArgument(f"a codec is for a msgspec.Struct type, not for {type!r}")
+        one_of("format", dict.fromkeys(get_args(Format)), format)
         self.type: builtins.type[T] = type
         self.format: Format = format
-        self.name = type.__name__ if name is None else name
+        self.name = type.__name__ if name is None else expect("name", "a str or None", str, name)
         if not self.name.isidentifier():
             raise InvalidArgument(f"{self.name!r} cannot be the name of a type")
         self._layout: _Layout | None = None
@@ -128,12 +130,10 @@ class Codec(Generic[T]):
         elif format == "json":
             self.encoder = msgspec.json.Encoder().encode
             self.decoder = msgspec.json.Decoder(type).decode
-        elif format == "struct":
+        else:
             self._layout = _Layout(type)
             self.encoder = self._layout.encode
             self.decoder = self._layout.decode
-        else:
-            raise InvalidArgument(f'format must be "msgpack", "json" or "struct", not {format!r}')
 
     def encode(self, obj: T) -> bytes:
         """Return the payload for an object; EncodeError if it is of another type or out of range."""

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aiochronicle import _hot
+from aiochronicle._arguments import expect_several
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle.errors import InvalidArgument
 
@@ -74,8 +75,7 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of the columns that were asked for, or say which there are."""
     if columns is None:
         return COLUMNS
-    if isinstance(columns, str):
-        raise InvalidArgument(f"columns must be a list of names, not the string {columns!r}")
+    expect_several("columns", "a list of names", columns)
     known = (*COLUMNS, *_ON_REQUEST)
     names = tuple(columns)
     unknown = [name for name in names if name not in known]

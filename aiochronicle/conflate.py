@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
+from aiochronicle._arguments import positive
 from aiochronicle._hot import Message
 from aiochronicle.errors import InvalidArgument, TooManyKeys
 
@@ -76,8 +77,7 @@ class Conflation(Generic[K]):
     """
 
     def __init__(self, feed: Feed, key: Callable[[Message], K], max_keys: int) -> None:
-        if max_keys < 1:
-            raise InvalidArgument(f"max_keys must be positive, not {max_keys!r}")
+        positive("max_keys", max_keys)
         for reader in feed.readers():
             if reader.commit_every:
                 raise InvalidArgument(
@@ -237,6 +237,7 @@ def _steps(
 
     Given up, or failed, the feed is where it was.
     """
+    positive("max_keys", max_keys)
     go_back = feed.mark()
     left = feed.source.lag.messages
     try:

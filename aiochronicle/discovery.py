@@ -20,10 +20,10 @@ from typing import Any, Self
 
 import msgspec
 
+from aiochronicle._arguments import pathname, positive, refuse_file, seconds
 from aiochronicle._background import in_background
 from aiochronicle._smallfile import read_small_file
 from aiochronicle._watcher import Watcher
-from aiochronicle.errors import InvalidArgument
 
 __all__ = ["Attached", "Detached", "Discovery", "Ready", "discover"]
 
@@ -108,13 +108,9 @@ class Discovery:
     """Made by discover; an asynchronous iterator and context manager."""
 
     def __init__(self, root: str | os.PathLike[str], *, depth: int, rescan_s: float) -> None:
-        if depth < 1:
-            raise InvalidArgument(f"depth must be positive, not {depth!r}")
-        if rescan_s <= 0:
-            raise InvalidArgument(f"rescan_s must be positive, not {rescan_s!r}")
-        self.root = os.path.abspath(root)
-        self._depth = depth
-        self._rescan_s = rescan_s
+        self.root = pathname("root", root)
+        self._depth = positive("depth", depth)
+        self._rescan_s = seconds("rescan_s", rescan_s)
         self._known: dict[str, _Known] = {}
         self._warned: dict[str, str] = {}
         self._events: deque[Attached | Detached | Scanned] = deque()
@@ -224,6 +220,7 @@ class Discovery:
         self._stirred.set()
 
     def _make_root(self) -> None:
+        refuse_file("root", self.root)
         Path(self.root).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def _look(self, hints: set[str] | None) -> None:

@@ -17,7 +17,8 @@ ChronicleError
 ├── ReaderBusy               another live reader uses this name
 ├── ClosedError              the handle is closed
 │   └── ForkedError          … because it belongs to the parent process
-├── InvalidArgument          a parameter is out of range               (also ValueError)
+├── InvalidArgument          an argument cannot be used                (also ValueError)
+│   ├── WrongType            it is something else altogether           (also TypeError)
 │   ├── EncodeError          the object does not fit its type
 │   ├── InvalidConfiguration a configuration file says something impossible
 │   ├── InvalidName          not a legal name of a reader or topic
@@ -89,6 +90,7 @@ __all__ = [
     "UnsupportedVersion",
     "VirtualTimeDeadlock",
     "WriterPoisoned",
+    "WrongType",
 ]
 
 
@@ -241,7 +243,11 @@ class ForkedError(ClosedError):
 
 
 class InvalidArgument(ChronicleError, ValueError):
-    """A parameter is out of range."""
+    """An argument cannot be used; nothing was changed."""
+
+
+class WrongType(InvalidArgument, TypeError):
+    """An argument is something else altogether than what it must be."""
 
 
 class EncodeError(InvalidArgument):

@@ -11,10 +11,11 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
+from aiochronicle._arguments import one_of
 from aiochronicle.columns import arrow
 from aiochronicle.errors import ChronicleError, ExportFailed
 
@@ -51,6 +52,7 @@ def write_parquet(
     progress: Callable[[ExportProgress], object] | None,
 ) -> int:
     """Write the batches to a file that appears when it is complete; return how many rows."""
+    one_of("compression", dict.fromkeys(get_args(Compression)), compression)
     arrow()  # or say how to get it
     from pyarrow import parquet
 

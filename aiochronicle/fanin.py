@@ -10,12 +10,13 @@ from typing import Any, Literal
 import msgspec
 
 from aiochronicle import _hot
+from aiochronicle._arguments import expect_several, one_of, seconds, wrong_type
+from aiochronicle._arguments import timeout as checked_timeout
 from aiochronicle._batches import Batches, live_batches
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
-from aiochronicle.errors import InvalidArgument
-from aiochronicle.reader import Lag, Reader
+from aiochronicle.reader import Lag, Reader, turns
 
 __all__ = ["FanIn", "FanInStatistics", "SourceStatistics"]
 
@@ -95,26 +96,25 @@ class FanIn(_hot.FanIn, Dispatching, Closing):
         poll_max_us: int = 2000,
         on_error: Callable[[int, Exception], object] | None = None,
     ) -> None:
-        if order not in ("available", "strict"):
-            raise InvalidArgument(f'order must be "available" or "strict", not {order!r}')
-        if max_wait is not None and not 0 <= max_wait < 1e9:
-            raise InvalidArgument(f"max_wait must not be negative, but is {max_wait!r}")
-        if not 1 <= burst < 1 << 31:
-            raise InvalidArgument(f"burst must be positive, not {burst!r}")
-        if not 50 <= poll_max_us <= 1_000_000:
-            raise InvalidArgument(f"poll_max_us must be 50 to 1000000, not {poll_max_us!r}")
+        strict = one_of("order", {"available": False, "strict": True}, order)
+        limit_ns = _NEVER
+        if max_wait is not None:
+            limit_ns = round(seconds("max_wait", max_wait, zero=True) * 1e9)
+        burst, poll_max_us = turns(burst, poll_max_us)
+        several = "a list or other iterable of readers"
+        expect_several("readers", several, readers)
         given: object = readers
         if isinstance(given, Reader):  # its messages would be taken for readers
-            raise InvalidArgument("readers must be a list or other iterable of readers")
-        limit = _NEVER if max_wait is None else round(max_wait * 1e9)
-        super().__init__(order == "strict", limit, burst, 0, poll_max_us * 1000, on_error)
+            raise wrong_type("readers", several, given)
+        super().__init__(strict, limit_ns, burst, 0, poll_max_us * 1000, on_error)
         self.order = order
         for reader in readers:
             self.attach(reader)
 
     def next(self, timeout: float | None = None) -> Awaitable[_hot.Message]:
         """Wait for the next message; TimeoutError after ``timeout`` seconds, or ClosedError."""
-        return self._next() if timeout is None else self._next_within(timeout)
+        limit_s = checked_timeout(timeout)
+        return self._next() if limit_s is None else self._next_within(limit_s)
 
     async def _next_within(self, timeout: float) -> _hot.Message:
         async with asyncio.timeout(timeout):
@@ -125,9 +125,8 @@ class FanIn(_hot.FanIn, Dispatching, Closing):
 
         For programs without an event loop. Other threads run meanwhile.
         """
-        if timeout is not None and timeout < 0:
-            raise InvalidArgument(f"timeout must not be negative, but is {timeout!r}")
-        return self._wait(_NEVER if timeout is None else min(round(timeout * 1e9), _NEVER))
+        limit_s = checked_timeout(timeout)
+        return self._wait(_NEVER if limit_s is None else round(limit_s * 1e9))
 
     def batches(
         self,

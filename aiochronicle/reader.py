@@ -17,6 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from aiochronicle import _hot
+from aiochronicle._arguments import (
+    expect,
+    integer,
+    number,
+    one_of,
+    permissions,
+    positive,
+    wrong_value,
+)
+from aiochronicle._arguments import timeout as checked_timeout
 from aiochronicle._batches import Batches, live_batches
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
@@ -38,6 +48,12 @@ __all__ = ["Lag", "Reader", "ReaderStatistics", "open_reader"]
 K = TypeVar("K", bound=Hashable)
 
 _FOREVER = 2**64 - 1
+
+_STARTS = {
+    "committed": lib.AC_START_COMMITTED,
+    "first": lib.AC_START_FIRST,
+    "last": lib.AC_START_LAST,
+}
 
 StartPoint = Literal["committed", "first", "last"] | int | datetime
 WaitStrategy = Literal["park", "spin"] | SpinThenPark
@@ -78,61 +94,60 @@ class ReaderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     attended: bool
 
 
-def unix_ns(moment: int | datetime) -> int:
+def unix_ns(moment: int | datetime, name: str = "the time") -> int:
     """Return a moment, Unix nanoseconds or an aware datetime, in nanoseconds."""
-    if isinstance(moment, int):
-        nanoseconds = moment
-    else:
+    wanted = "Unix nanoseconds, an int from 0 to 2**63 - 1, or an aware datetime after 1970"
+    if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise InvalidArgument(f"{moment!r} has no time zone; use an aware datetime")
+            raise InvalidArgument(f"{name} {moment!r} has no time zone; use an aware datetime")
         whole = int(moment.replace(microsecond=0).timestamp())
         nanoseconds = whole * 1_000_000_000 + moment.microsecond * 1000
+    else:
+        nanoseconds = expect(name, wanted, int, moment)
     if not 0 <= nanoseconds < 1 << 63:
-        raise InvalidArgument(f"{moment!r} is not a time after 1970")
+        raise wrong_value(name, wanted, moment)
     return nanoseconds
 
 
-def _set_start(config: Any, start: StartPoint) -> None:
-    named = {
-        "committed": lib.AC_START_COMMITTED,
-        "first": lib.AC_START_FIRST,
-        "last": lib.AC_START_LAST,
-    }
-    if isinstance(start, str) and start in named:
-        config.start = named[start]
-    elif isinstance(start, datetime):
-        config.start = lib.AC_START_TIME
-        config.start_value = unix_ns(start)
-    elif isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 1 << 63:
-        config.start = lib.AC_START_SEQ
-        config.start_value = start
-    else:
-        raise InvalidArgument(
-            f'start must be "committed", "first", "last", a seq or a datetime, not {start!r}'
-        )
+def check_start(start: StartPoint) -> tuple[int, int]:
+    """Return what the engine calls it: AC_START_*, and the value that goes with it."""
+    if isinstance(start, datetime):
+        return lib.AC_START_TIME, unix_ns(start, "start")
+    if isinstance(start, int) and not isinstance(start, bool):
+        return lib.AC_START_SEQ, integer("start", start, 0)
+    return one_of("start", _STARTS, start, "a seq", "a datetime"), 0
 
 
 def _commit_every(commit: object, name: str | None) -> int:
-    if commit == "manual":
-        return 0
-    every = 1 if commit == "auto" else commit
-    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-        raise InvalidArgument(f'commit must be "manual", "auto" or a positive int, not {commit!r}')
-    if name is None:
+    if isinstance(commit, int) and not isinstance(commit, bool):
+        every = positive("commit", commit)
+    else:
+        every = one_of("commit", {"manual": 0, "auto": 1}, commit, "a positive int")
+    if every and name is None:
         raise InvalidArgument("an anonymous reader has no position to commit; give it a name")
     return every
 
 
 def _spin_ns(wait: WaitStrategy) -> int:
     if isinstance(wait, SpinThenPark):
-        if wait.us < 0:
-            raise InvalidArgument(f"SpinThenPark.us must not be negative, but is {wait.us!r}")
-        return round(wait.us * 1000)
-    if wait == "park":
-        return 0
-    if wait == "spin":
-        return _FOREVER
-    raise InvalidArgument(f'wait must be "park", "spin" or SpinThenPark(us), not {wait!r}')
+        return round(number("SpinThenPark.us", "microseconds, 0 to 1e9", wait.us, 0, 1e9) * 1000)
+    return one_of("wait", {"park": 0, "spin": _FOREVER}, wait, "SpinThenPark(us)")
+
+
+def turns(burst: int, poll_max_us: int) -> tuple[int, int]:
+    """Check what is said about turns of the event loop, of a reader or a fan-in."""
+    return (
+        integer("burst", burst, 1, (1 << 31) - 1),
+        integer("poll_max_us", poll_max_us, 50, 1_000_000),
+    )
+
+
+def _place(position: Position) -> tuple[int, int]:
+    expect("position", "a Position", Position, position)
+    return (
+        integer("Position.segment", position.segment, 0),
+        integer("Position.offset", position.offset, 0),
+    )
 
 
 def open_reader(
@@ -184,27 +199,23 @@ def open_reader(
     lib.ac_reader_defaults(config)
     commit_every = _commit_every(commit, name)
     spin_ns = _spin_ns(wait)
-    if not 1 <= burst < 1 << 31:
-        raise InvalidArgument(f"burst must be positive, not {burst!r}")
-    if not 50 <= poll_max_us <= 1_000_000:
-        raise InvalidArgument(f"poll_max_us must be 50 to 1000000, not {poll_max_us!r}")
-    if on_corrupt not in ("raise", "skip"):
-        raise InvalidArgument(f'on_corrupt must be "raise" or "skip", not {on_corrupt!r}')
+    burst, poll_max_us = turns(burst, poll_max_us)
     # ffi.new owns the memory: it has to live until the engine has copied the name.
-    if name is not None and "\0" in name:
+    if name is not None and "\0" in expect("name", "a str or None", str, name):
         raise InvalidName(f"reader name {name!r} contains a NUL byte", path=os.fspath(path))
     encoded_name = ffi.NULL if name is None else ffi.new("char[]", os.fsencode(name))
     config.name = encoded_name
-    _set_start(config, start)
+    config.start, config.start_value = check_start(start)
     config.verify = int(verify)
-    config.skip_corrupt = int(on_corrupt == "skip")
-    config.mode = mode
+    config.skip_corrupt = one_of("on_corrupt", {"raise": 0, "skip": 1}, on_corrupt)
+    config.mode = permissions(mode)
     config.wait_for_queue = int(wait_for_queue)
-    directory = os.path.abspath(path)
+    encoded_path = encode_path(path)
+    directory = os.fsdecode(encoded_path)
     decoders = Decoders(directory, None if codec is None else registry_of(codec))
     handle = ffi.new("ac_reader_t **")
     error = new_error()
-    check(lib.ac_reader_open(encode_path(path), config, handle, error), error)
+    check(lib.ac_reader_open(encoded_path, config, handle, error), error)
     stats = ffi.new("ac_reader_stats_t *")
     lib.ac_reader_stats(handle[0], stats)
     address = int(ffi.cast("uintptr_t", handle[0]))
@@ -277,17 +288,17 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
 
         For programs without an event loop. Other threads run meanwhile.
         """
-        if timeout is not None and timeout < 0:
-            raise InvalidArgument(f"timeout must not be negative, but is {timeout!r}")
-        limit = _FOREVER if timeout is None else min(round(timeout * 1e9), _FOREVER)
-        return self._wait(limit, self._spin_ns)
+        limit_s = checked_timeout(timeout)
+        limit_ns = _FOREVER if limit_s is None else round(limit_s * 1e9)
+        return self._wait(limit_ns, self._spin_ns)
 
     def next(self, timeout: float | None = None) -> Coroutine[Any, Any, _hot.Message[T]]:
         """Wait for the next message; TimeoutError after ``timeout`` seconds, ClosedError if closed.
 
         Cancelled or timed out, it has taken nothing.
         """
-        return self._next() if timeout is None else self._next_within(timeout)
+        limit_s = checked_timeout(timeout)
+        return self._next() if limit_s is None else self._next_within(limit_s)
 
     async def _next_within(self, timeout: float) -> _hot.Message[T]:
         async with asyncio.timeout(timeout):
@@ -319,8 +330,8 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         ...     reader.to_arrow().column("payload").to_pylist()
         [b'hello']
         """
-        if max_messages is not None and max_messages < 1:
-            raise InvalidArgument(f"max_messages must be positive, not {max_messages!r}")
+        if max_messages is not None:
+            positive("max_messages", max_messages)
         columns = ColumnReader(self, None)
         there_now = self.lag.messages
         rows = there_now if max_messages is None else min(there_now, max_messages)
@@ -409,15 +420,14 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
 
     def seek(self, seq: int) -> None:
         """Go to the first message whose seq is at least ``seq``; beyond the end: to the end."""
-        if not 0 <= seq < 1 << 63:
-            raise InvalidArgument(f"seq {seq} is out of range")
+        integer("seq", seq, 0)
         error = new_error()
         check(lib.ac_reader_seek_seq(self._handle, seq, error), error)
 
     def seek_time(self, moment: int | datetime) -> None:
         """Go to the first message at or after this time: Unix nanoseconds or an aware datetime."""
         error = new_error()
-        check(lib.ac_reader_seek_time(self._handle, unix_ns(moment), error), error)
+        check(lib.ac_reader_seek_time(self._handle, unix_ns(moment, "moment"), error), error)
 
     def seek_first(self) -> None:
         """Go to the oldest message that is there."""
@@ -432,8 +442,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
     def seek_position(self, position: Position) -> None:
         """Go to a place that ``position`` or ``committed`` gave."""
         error = new_error()
-        result = lib.ac_reader_seek_position(self._handle, position.segment, position.offset, error)
-        check(result, error)
+        check(lib.ac_reader_seek_position(self._handle, *_place(position), error), error)
 
     def end_at(self, position: Position) -> None:
         """Read nothing from this position on, whatever is written there.
@@ -441,7 +450,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         What would wait for more waits in vain then; a strict fan-in does not wait for it.
         """
         error = new_error()
-        check(lib.ac_reader_end_at(self._handle, position.segment, position.offset, error), error)
+        check(lib.ac_reader_end_at(self._handle, *_place(position), error), error)
 
     @property
     def ended(self) -> bool:
@@ -458,8 +467,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
     def commit_position(self, position: Position) -> None:
         """Let a reader of this name resume at a place that ``position`` or a message gave."""
         error = new_error()
-        result = lib.ac_reader_commit(self._handle, position.segment, position.offset, 0, error)
-        check(result, error)
+        check(lib.ac_reader_commit(self._handle, *_place(position), 0, error), error)
 
     @property
     def committed(self) -> Position:

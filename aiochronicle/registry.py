@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from aiochronicle._arguments import expect_several, integer
 from aiochronicle.codec import Codec, Format
 from aiochronicle.errors import InvalidArgument, SchemaError, SchemaNotFound
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["RegisteredType", "Registry"]
 
 FILE_NAME = "schema.json"
-TYPE_ID_MAX = 65535
+TYPE_ID_MAX = 65534  # 65535 is padding
 
 TypeOrCodec: TypeAlias = type[Any] | Codec[Any]
 
@@ -94,8 +95,7 @@ class Registry:
             self._put(RegisteredType(type_id, codec, describe(codec)))
 
     def _put(self, entry: RegisteredType) -> None:
-        if not 0 <= entry.type_id <= TYPE_ID_MAX:
-            raise InvalidArgument(f"type_id must be 0 to {TYPE_ID_MAX}, not {entry.type_id!r}")
+        integer("type_id", entry.type_id, 0, TYPE_ID_MAX)
         if entry.name in self._by_name or entry.codec.type in self._by_type:
             raise InvalidArgument(f"{entry.name} is there twice; give one Codec another name")
         self._by_id[entry.type_id] = entry
@@ -170,6 +170,7 @@ def registry_of(codec: "TypeOrCodec | Registry | Sequence[TypeOrCodec]") -> Regi
         return codec
     if isinstance(codec, type | Codec):
         return Registry([codec])
+    expect_several("codec", "a msgspec.Struct type, a Codec, or a Registry or list of them", codec)
     return Registry(codec)
 
 

@@ -14,6 +14,7 @@ the first message on. At full speed, and where no event loop runs, everything is
 import asyncio
 import contextlib
 import os
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -23,6 +24,8 @@ from typing import Any, Generic, Literal, NoReturn, Self, TypeVar
 
 import msgspec
 
+from aiochronicle._arguments import number, one_of, pathname
+from aiochronicle._arguments import timeout as checked_timeout
 from aiochronicle._background import in_background
 from aiochronicle._batches import Batches, check_limits
 from aiochronicle._closing import Closing
@@ -80,10 +83,10 @@ def replay(
     ...     [message.payload for message in history]
     [b'hello']
     """
-    if speed is not None and not 0 < speed < float("inf"):
-        raise InvalidArgument(f"speed must be a positive number or None, not {speed!r}")
-    start_ns = None if start is None else unix_ns(start)
-    end_ns = None if end is None else unix_ns(end)
+    if speed is not None:
+        number("speed", "a positive number or None", speed, sys.float_info.min, sys.float_info.max)
+    start_ns = None if start is None else unix_ns(start, "start")
+    end_ns = None if end is None else unix_ns(end, "end")
     if start_ns is not None and end_ns is not None and end_ns < start_ns:
         raise InvalidArgument(f"end {end!r} is before start {start!r}")
     if isinstance(sources, str | os.PathLike | Reader):
@@ -103,7 +106,7 @@ def _queues_of(source: Source) -> list[tuple[str, Position | None]]:
     """Return path, and position to begin at, of each queue that the source means."""
     if isinstance(source, Reader):
         return [(source.path, source.position)]
-    path = Path(os.path.abspath(source))
+    path = Path(pathname("a source", source))
     if not path.is_dir() or (path / "control.meta").exists():
         return [(str(path), None)]
     below = [str(found.parent) for found in path.rglob("control.meta")]
@@ -253,7 +256,7 @@ class Replay(Dispatching, Closing, Generic[T]):
         Cancelled or timed out, it has taken nothing.
         """
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(checked_timeout(timeout)):
                 return await anext(self)
         except StopAsyncIteration:
             raise ClosedError("the recording has ended") from None
@@ -569,8 +572,8 @@ class _Copies:
     """Where a replay is written to: one writer for all sources, or one for each."""
 
     def __init__(self, readers: list[Reader], target: Target, cause: Cause) -> None:
-        if cause not in ("recorded", "message", None):
-            raise InvalidArgument(f'cause must be "recorded", "message" or None, not {cause!r}')
+        if cause is not None:
+            one_of("cause", dict.fromkeys(("recorded", "message")), cause, "None")
         self.count = 0
         self._readers = readers
         self._target = target

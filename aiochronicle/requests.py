@@ -20,6 +20,8 @@ from typing import Self
 
 import msgspec
 
+from aiochronicle._arguments import expect, pathname, positive, refuse_file
+from aiochronicle._arguments import timeout as checked_timeout
 from aiochronicle._background import in_background
 from aiochronicle._closing import Closing
 from aiochronicle._hot import Message
@@ -53,6 +55,15 @@ class RequesterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
 
 
+def _roots(requests: str | os.PathLike[str], replies: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Return both roots as paths, with the first one there."""
+    asked, answered = pathname("requests", requests), pathname("replies", replies)
+    refuse_file("requests", asked)
+    refuse_file("replies", answered)
+    Path(asked).mkdir(parents=True, exist_ok=True)
+    return Path(asked), Path(answered)
+
+
 class Requester(Closing):
     """Asks a responder and waits for its answers; a context manager both ways.
 
@@ -77,15 +88,16 @@ class Requester(Closing):
         segment_size: int = 8 << 20,
         retention: Retention | None = None,
     ) -> None:
+        expect("name", "a str", str, name)
         if not name or name.startswith(".") or "/" in name:
             raise InvalidArgument(f"{name!r} is not a name for a directory")
         self.name = name
-        Path(requests).mkdir(parents=True, exist_ok=True)
+        asked, answered = _roots(requests, replies)
         # Answers first: one that comes before we look would be taken for an old one.
-        self._replies = open_reader(Path(replies) / name, start="last", wait_for_queue=True)
+        self._replies = open_reader(answered / name, start="last", wait_for_queue=True)
         try:
             self._requests = open_writer(
-                Path(requests) / name, segment_size=segment_size, retention=retention, ready=True
+                asked / name, segment_size=segment_size, retention=retention, ready=True
             )
         except BaseException:
             self._replies.close()
@@ -103,6 +115,7 @@ class Requester(Closing):
         RequestTimeout after ``timeout`` seconds, RequestFailed if the responder says so. Timed out
         or cancelled, the request stays sent; an answer that comes later is dropped and counted.
         """
+        limit_s = checked_timeout(timeout)
         if self._requests.closed:
             raise ClosedError("the requester is closed", path=self._requests.path)
         self._follow()
@@ -110,7 +123,7 @@ class Requester(Closing):
         seq = self._requests.append(payload, type_id=type_id)
         self._sent += 1
         self._waiting[seq] = answer
-        limit = asyncio.timeout(timeout)
+        limit = asyncio.timeout(limit_s)
         try:
             async with limit:
                 return await answer
@@ -305,11 +318,11 @@ class Responder:
         segment_size: int = 8 << 20,
         rescan_s: float = 5.0,
     ) -> None:
-        Path(requests).mkdir(parents=True, exist_ok=True)
+        asked, answered = _roots(requests, replies)
         self._router = Router(
-            requests,
+            asked,
             name=name,
-            reply_root=replies,
+            reply_root=answered,
             reply_segment_size=segment_size,
             rescan_s=rescan_s,
         )
@@ -366,8 +379,7 @@ class Responder:
         text of the exception, which is also logged. Cancelled, handlers that run are cancelled;
         their requests come again after a restart.
         """
-        if concurrency < 1:
-            raise InvalidArgument(f"concurrency must be positive, not {concurrency!r}")
+        positive("concurrency", concurrency)
         free = asyncio.Semaphore(concurrency)
         async with asyncio.TaskGroup() as tasks:
             while True:

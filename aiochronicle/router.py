@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from aiochronicle import _hot
+from aiochronicle._arguments import integer, pathname
 from aiochronicle._background import in_background
 from aiochronicle._names import check_name
 from aiochronicle.discovery import Attached, Scanned, discover
 from aiochronicle.errors import ChronicleError
 from aiochronicle.fanin import FanIn
-from aiochronicle.reader import Reader, StartPoint, open_reader
+from aiochronicle.reader import Reader, StartPoint, check_start, open_reader
 from aiochronicle.writer import Writer, open_writer
 
 __all__ = ["Router"]
@@ -84,6 +85,8 @@ class Router(FanIn):
         burst: int = 256,
     ) -> None:
         check_name(f"reader name {name!r} of the router", name)
+        check_start(start)
+        integer("reply_segment_size", reply_segment_size, 0)
         super().__init__(order=order, max_wait=max_wait, burst=burst, on_error=self._on_error)
         _raise_fd_limit()
         self.name = name
@@ -91,7 +94,9 @@ class Router(FanIn):
         self._start: StartPoint = start
         self._rescan_s = rescan_s
         self._discovery = discover(root, depth=depth, rescan_s=rescan_s)
-        self._reply_root = f"{self.root}.replies" if reply_root is None else os.fspath(reply_root)
+        self._reply_root = (
+            f"{self.root}.replies" if reply_root is None else pathname("reply_root", reply_root)
+        )
         self._reply_segment_size = reply_segment_size
         self._attached: dict[str, _Source] = {}
         self._unattached: set[str] = set()  # announced, but there was a problem

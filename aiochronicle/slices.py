@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from aiochronicle._arguments import integer, pathname, positive, wrong_type
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._hot import Message
@@ -94,7 +95,7 @@ class Queue(Closing):
         ...     whole.slice_time(0, 1).count
         0
         """
-        return self._slice(_time_bound(start_ns), _time_bound(end_ns))
+        return self._slice(_time_bound("start_ns", start_ns), _time_bound("end_ns", end_ns))
 
     def _slice(self, start: _Bound, end: _Bound) -> "Slice":
         if start[0] == end[0] and start[1] > end[1]:
@@ -221,8 +222,7 @@ class Slice:
         ...     [batch.num_rows for batch in whole.slice().batches(columns=["seq"])]
         [1]
         """
-        if rows < 1:
-            raise InvalidArgument(f"rows must be positive, not {rows!r}")
+        positive("rows", rows)
         arrow_schema(columns)  # say now what is wrong with them
         return self._batches(rows, columns, self._part)
 
@@ -308,12 +308,11 @@ class Slice:
         ...     whole.slice().export(tmp_path / "hello.parquet")
         1
         """
-        if row_group_rows < 1:
-            raise InvalidArgument(f"row_group_rows must be positive, not {row_group_rows!r}")
+        positive("row_group_rows", row_group_rows)
         return write_parquet(
             self.batches(min(row_group_rows, _TABLE_BATCH_ROWS), columns),
             arrow_schema(columns),
-            Path(path),
+            Path(pathname("path", path)),
             rows_total=self.count,
             row_group_rows=row_group_rows,
             compression=compression,
@@ -335,11 +334,11 @@ def _bound(name: str, value: object) -> _Bound:
     if value is None:
         return _NO_BOUND
     if isinstance(value, datetime):
-        return (lib.AC_BOUND_TIME, unix_ns(value))
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
-        return (lib.AC_BOUND_SEQ, value)
-    raise InvalidArgument(f"{name} must be a seq, an aware datetime or None, not {value!r}")
+        return (lib.AC_BOUND_TIME, unix_ns(value, name))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (lib.AC_BOUND_SEQ, integer(name, value, 0))
+    raise wrong_type(name, "a seq, an aware datetime or None", value)
 
 
-def _time_bound(value_ns: int | None) -> _Bound:
-    return _NO_BOUND if value_ns is None else (lib.AC_BOUND_TIME, unix_ns(value_ns))
+def _time_bound(name: str, value_ns: int | None) -> _Bound:
+    return _NO_BOUND if value_ns is None else (lib.AC_BOUND_TIME, unix_ns(value_ns, name))

@@ -55,7 +55,7 @@ def run_virtual(
         first = [recording.next_timestamp_ns for recording in recordings]
         start_ns = min((timestamp_ns for timestamp_ns in first if timestamp_ns), default=0)
     else:
-        start_ns = unix_ns(start)
+        start_ns = unix_ns(start, "start")
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start_ns)) as runner:
         return runner.run(main)
 

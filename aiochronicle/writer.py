@@ -17,10 +17,20 @@ from typing import Any, Literal
 import msgspec
 
 from aiochronicle import _hot
+from aiochronicle._arguments import (
+    expect,
+    integer,
+    one_of,
+    permissions,
+    positive,
+    seconds,
+    wrong_type,
+)
 from aiochronicle._background import GroupCommit, in_background
 from aiochronicle._binding import check, encode_path, exception, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
+from aiochronicle._names import check_name
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import ChronicleError, EncodeError, InvalidArgument
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
@@ -91,24 +101,11 @@ class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _nanoseconds(value: float | None, name: str) -> int:
-    if value is None:
-        return 0
-    if not 0 < value < 1e10:
-        raise InvalidArgument(f"{name} must be a positive number of seconds, not {value!r}")
-    return max(1, round(value * 1e9))
+    return 0 if value is None else max(1, round(seconds(name, value) * 1e9))
 
 
 def _count(value: int | None, name: str) -> int:
-    if value is None:
-        return 0
-    if value <= 0:
-        raise InvalidArgument(f"{name} must be positive, not {value!r}")
-    return value
-
-
-def _expect(value: object, wanted: type[Any], name: str) -> None:
-    if not isinstance(value, wanted):
-        raise TypeError(f"{name} must be a {wanted.__name__} or None, not {value!r}")
+    return 0 if value is None else positive(name, value)
 
 
 def _set_flush(config: Any, flush: str | Batch) -> None:
@@ -116,17 +113,13 @@ def _set_flush(config: Any, flush: str | Batch) -> None:
         config.flush_mode = lib.AC_FLUSH_BATCH
         config.batch_bytes = _count(flush.bytes, "Batch.bytes")
         config.batch_ns = _nanoseconds(flush.seconds, "Batch.seconds")
-    elif flush in _FLUSH_MODES:
-        config.flush_mode = _FLUSH_MODES[flush]
     else:
-        raise InvalidArgument(
-            f'flush must be "async", "sync" or Batch(bytes, seconds), not {flush!r}'
-        )
+        config.flush_mode = one_of("flush", _FLUSH_MODES, flush, "Batch(bytes, seconds)")
 
 
 def _set_retention(config: Any, retention: Retention) -> list[Any]:
     """Fill in the configuration; what is returned has to live as long as it."""
-    _expect(retention, Retention, "retention")
+    expect("retention", "a Retention or None", Retention, retention)
     config.retention = 1
     config.retain_ns = _nanoseconds(retention.max_age_s, "Retention.max_age_s")
     config.retain_bytes = _count(retention.max_bytes, "Retention.max_bytes")
@@ -139,6 +132,7 @@ def _set_retention(config: Any, retention: Retention) -> list[Any]:
         keep.append(ffi.new("char[]", encode_path(retention.archive)))
         config.archive = keep[-1]
     if retention.wait_for is not None:
+        check_name("Retention.wait_for", retention.wait_for)
         keep.append(ffi.new("char[]", retention.wait_for.encode()))
         config.wait_for = keep[-1]
     return keep
@@ -147,11 +141,9 @@ def _set_retention(config: Any, retention: Retention) -> list[Any]:
 def _set_capacity(config: Any, capacity: int | Capacity) -> None:
     if isinstance(capacity, int):
         capacity = Capacity(capacity)
-    _expect(capacity, Capacity, "capacity")
-    if capacity.policy not in _POLICIES:
-        raise InvalidArgument(f'capacity policy must be "fail" or "block", not {capacity.policy!r}')
+    expect("capacity", "an int, a Capacity or None", Capacity, capacity)
     config.capacity_bytes = _count(capacity.bytes, "Capacity.bytes")
-    config.capacity_policy = _POLICIES[capacity.policy]
+    config.capacity_policy = one_of("Capacity.policy", _POLICIES, capacity.policy)
     config.capacity_timeout_ns = _nanoseconds(capacity.timeout_s, "Capacity.timeout_s")
 
 
@@ -194,11 +186,9 @@ def open_writer(
     """
     config = ffi.new("ac_writer_config_t *")
     lib.ac_writer_defaults(config)
-    if not 0 <= segment_size < 1 << 63:
-        raise InvalidArgument(f"segment_size {segment_size} is out of range")
-    config.segment_size = segment_size
+    config.segment_size = integer("segment_size", segment_size, 0)
     if roll is not None:
-        _expect(roll, Roll, "roll")
+        expect("roll", "a Roll or None", Roll, roll)
         config.roll_bytes = _count(roll.bytes, "Roll.bytes")
         config.roll_ns = _nanoseconds(roll.seconds, "Roll.seconds")
         config.roll_messages = _count(roll.messages, "Roll.messages")
@@ -208,12 +198,13 @@ def open_writer(
         texts += _set_retention(config, retention)
     if capacity is not None:
         _set_capacity(config, capacity)
-    config.mode = mode
+    config.mode = permissions(mode)
     config.memlock = int(memlock)
     config.verify = int(verify)
     config.inline_housekeeping = int(_inline_housekeeping)
-    if not callable(clock):
-        raise InvalidArgument("clock must be callable and return nanoseconds")
+    given: object = clock
+    if not callable(given):
+        raise wrong_type("clock", "a function that returns Unix nanoseconds", given)
     if heartbeat is not None:
         _nanoseconds(heartbeat, "heartbeat")
         if clock is not time.time_ns:
@@ -401,7 +392,9 @@ class Writer(_hot.Writer, Closing):
         ``source`` is a queue id, or any message of the source queue. After a restart this is where
         a consumer that appends with ``cause=`` goes on, without losing or repeating anything.
         """
+        expect("source", "a queue id or a Message", (int, _hot.Message), source)
         queue_id = source if isinstance(source, int) else source.queue_id
+        integer("source", queue_id, 0, 2**64 - 1)
         seq = ffi.new("uint64_t *")
         error = new_error()
         path = encode_path(self.path)
@@ -414,12 +407,13 @@ class Writer(_hot.Writer, Closing):
         Walks over the whole queue, a million messages in some 35 ms if it is in memory; with
         ``since_ns`` only back to the segment that begins before that time.
         """
+        since = integer("since_ns", since_ns, 0)
         error = new_error()
         path = encode_path(self.path)
         room = 64
         while True:
             causes = ffi.new("ac_cause_t[]", room)
-            count = check(lib.ac_queue_last_causes(path, since_ns, causes, room, error), error)
+            count = check(lib.ac_queue_last_causes(path, since, causes, room, error), error)
             if count <= room:
                 return {int(causes[i].source): int(causes[i].seq) for i in range(count)}
             room = count

@@ -279,9 +279,9 @@ def test_byte_budgets(root: Path) -> None:
         ]
         assert sizes == [[50, 50], [200], [10, 10, 10], []]
         for wrong in (0, -1):
-            with pytest.raises(ValueError, match="must be positive"):
+            with pytest.raises(ValueError, match="must be a positive int"):
                 bus.read_batch("orders", "r", max_bytes=wrong)
-            with pytest.raises(ValueError, match="must be positive"):
+            with pytest.raises(ValueError, match="must be a positive int"):
                 bus.read_batch("orders", "r", wrong)
 
 

@@ -278,15 +278,11 @@ static PyObject *collect(FanInObject *self, Py_ssize_t max_messages, Py_ssize_t 
 static PyObject *fanin_read_batch(FanInObject *self, PyObject *args, PyObject *keywords) {
     static char *names[] = {"max_messages", "max_bytes", NULL};
     Py_ssize_t max_messages = 1024, max_bytes = PY_SSIZE_T_MAX;
-    PyObject *bytes = NULL, *list;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|nO", names, &max_messages, &bytes))
+    PyObject *messages = NULL, *bytes = NULL, *list;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO", names, &messages, &bytes) ||
+        limit_argument(names[0], messages, &max_messages) < 0 ||
+        limit_argument(names[1], bytes, &max_bytes) < 0)
         return NULL;
-    if (bytes && bytes != Py_None) max_bytes = PyLong_AsSsize_t(bytes);
-    if (PyErr_Occurred()) return NULL;
-    if (max_messages < 1 || max_bytes < 1) {
-        PyErr_SetString(PyExc_ValueError, "max_messages and max_bytes must be positive");
-        return NULL;
-    }
     HOT_BEGIN(self);
     list = collect(self, max_messages, max_bytes);
     HOT_END();
@@ -339,8 +335,7 @@ static PyObject *fanin_attach(FanInObject *self, PyObject *const *args, Py_ssize
     if (only_argument(&count, names, "reader") < 0) return NULL;
     PyObject *reader = count == 1 ? args[0] : Py_None;
     if (!PyObject_TypeCheck(reader, &Reader_Type)) {
-        PyErr_Format(PyExc_TypeError, "attach takes a Reader, not %.100s",
-                     Py_TYPE(reader)->tp_name);
+        refuse_type("reader", "a Reader", reader);
         return NULL;
     }
     if (refuse_closed(self) < 0) return NULL;
@@ -360,11 +355,13 @@ static PyObject *fanin_attach(FanInObject *self, PyObject *const *args, Py_ssize
 
 /* The slot of a source id, or -1 with an exception. */
 static int64_t slot_of(FanInObject *self, PyObject *source) {
-    unsigned long id = PyLong_AsUnsignedLong(source);
-    if (id == (unsigned long)-1 && PyErr_Occurred()) return -1;
+    int64_t id;
+    if (integer_argument("source", "the id that attach returned", source, INT64_MIN, INT64_MAX,
+                         &id) < 0)
+        return -1;
     for (uint32_t slot = 0; slot < self->room; slot++)
         if (self->members[slot].reader && self->members[slot].id == id) return slot;
-    PyErr_Format(PyExc_KeyError, "no source %lu is attached", id);
+    PyErr_Format(PyExc_KeyError, "no source %lld is attached", (long long)id);
     return -1;
 }
 

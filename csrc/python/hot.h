@@ -158,11 +158,21 @@ PyObject *take_exception(void); /* the one that is set, taken away; with its tra
 /* Takes the two functions of the Python side that messages are decoded with. */
 PyObject *hot_set_decoding(PyObject *module, PyObject *args);
 
+/* arguments.c. Each returns 0, or -1 with an exception that names the argument. */
+PyObject *hot_set_refusals(PyObject *module, PyObject *args);
+/* "NAME must be WANTED, not GIVEN" */
+int refuse_value(const char *name, const char *wanted, PyObject *given);
+int refuse_type(const char *name, const char *wanted, PyObject *given);
 /* For calls with at most one argument, by place or by this name: *count becomes how many there are. */
 int only_argument(Py_ssize_t *count, PyObject *names, const char *name);
-
-/* A nanosecond timestamp argument: None or missing = AC_NOW. 0 on success. */
-int timestamp_argument(PyObject *object, uint64_t *out);
+int integer_argument(const char *name, const char *wanted, PyObject *object, int64_t lowest,
+                     int64_t highest, int64_t *out);
+int unsigned_argument(const char *name, const char *wanted, PyObject *object, uint64_t *out);
+int type_argument(PyObject *object, unsigned *out); /* NULL = 0 */
+int timestamp_argument(const char *name, PyObject *object, uint64_t *out);
+int optional_timestamp_argument(PyObject *object, uint64_t *out);        /* None or NULL = AC_NOW */
+int limit_argument(const char *name, PyObject *object, Py_ssize_t *out); /* None, NULL: unchanged */
+int payload_argument(const char *name, PyObject *object, Py_buffer *out);
 
 /* Serialises calls on one object where there is no interpreter lock to do it. */
 #ifdef Py_GIL_DISABLED

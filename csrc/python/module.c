@@ -8,21 +8,6 @@ PyObject *hot_set_error_factory(PyObject *module, PyObject *factory) {
     Py_RETURN_NONE;
 }
 
-int only_argument(Py_ssize_t *count, PyObject *names, const char *name) {
-    Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
-    if (*count + named > 1) {
-        PyErr_Format(PyExc_TypeError, "takes one argument, %s; got %zd", name, *count + named);
-        return -1;
-    }
-    if (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) != 0) {
-        PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R; it is %s",
-                     PyTuple_GET_ITEM(names, 0), name);
-        return -1;
-    }
-    *count += named;
-    return 0;
-}
-
 PyObject *raise_engine_error(const ac_error_t *err) {
     if (err->code == AC_E_INTERRUPTED) return NULL; /* by the exception that is set */
     if (!error_factory) {
@@ -88,6 +73,8 @@ static PyObject *hot_own_methods(PyObject *module, PyObject *class) {
 static PyMethodDef functions[] = {
     {"set_error_factory", hot_set_error_factory, METH_O,
      "set_error_factory(f): f(code, errno, path, offset, detail, wanted, nearest) -> exception"},
+    {"set_refusals", hot_set_refusals, METH_VARARGS,
+     "set_refusals(wrong_value, wrong_type): both (name, wanted, given) -> exception"},
     {"set_decoding", hot_set_decoding, METH_VARARGS,
      "set_decoding(find, failed): find(decoders, message, type) -> what decodes the message;"
      " failed(decoders, message, exception) -> exception"},

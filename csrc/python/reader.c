@@ -192,13 +192,10 @@ static int batch_limits(PyObject *const *args, Py_ssize_t count, PyObject *names
     }
     *max_messages = 1024;
     *max_bytes = PY_SSIZE_T_MAX;
-    if (values[0] && values[0] != Py_None) *max_messages = PyLong_AsSsize_t(values[0]);
-    if (values[1] && values[1] != Py_None && !PyErr_Occurred())
-        *max_bytes = PyLong_AsSsize_t(values[1]);
-    if (PyErr_Occurred()) return -1;
-    if (*max_messages > 0 && *max_bytes > 0) return 0;
-    PyErr_SetString(PyExc_ValueError, "max_messages and max_bytes must be positive");
-    return -1;
+    return limit_argument(known[0], values[0], max_messages) < 0 ||
+                   limit_argument(known[1], values[1], max_bytes) < 0
+               ? -1
+               : 0;
 }
 
 /* Nothing of the batch is committed while it is collected: the caller has not seen any of it. An error
@@ -268,14 +265,13 @@ static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssi
     ac_reader_position(self->reader, &segment, &offset);
     if (only_argument(&count, names, "message") < 0) return NULL;
     if (count == 1 && args[0] != Py_None) {
+        const MessageObject *message = (const MessageObject *)args[0];
         if (!Py_IS_TYPE(args[0], &Message_Type)) {
-            PyErr_Format(PyExc_TypeError, "commit takes a Message, not %.100s",
-                         Py_TYPE(args[0])->tp_name);
+            refuse_type("message", "a Message", args[0]);
             return NULL;
         }
-        const MessageObject *message = (const MessageObject *)args[0];
         if (message->segment->queue_id != self->queue_id) {
-            PyErr_SetString(PyExc_ValueError, "the message comes from another queue");
+            refuse_value("message", "one of this reader's queue", args[0]);
             return NULL;
         }
         segment = message->segment->map->segment;

@@ -119,70 +119,35 @@ static int find_options(PyObject *const *args, Py_ssize_t count, PyObject *names
     return 0;
 }
 
-static int type_argument(PyObject *object, unsigned *out) {
-    *out = 0;
-    if (!object) return 0;
-    long value = PyLong_AsLong(object);
-    if (value == -1 && PyErr_Occurred()) return -1;
-    if (value < 0 || value > (long)AC_TYPE_MAX) {
-        PyErr_Format(PyExc_ValueError, "type_id %ld: must be 0 to %u", value, AC_TYPE_MAX);
-        return -1;
-    }
-    *out = (unsigned)value;
-    return 0;
-}
-
-int timestamp_argument(PyObject *object, uint64_t *out) {
-    *out = AC_NOW;
-    if (!object || object == Py_None) return 0;
-    unsigned long long value = PyLong_AsUnsignedLongLong(object);
-    if (value == (unsigned long long)-1 && PyErr_Occurred()) return -1;
-    if (value >= INT64_MAX) {
-        PyErr_Format(PyExc_ValueError, "timestamp_ns %llu is out of range", value);
-        return -1;
-    }
-    *out = value;
-    return 0;
-}
-
 /* Asks the caller's clock, if there is one. */
 static int take_time(WriterObject *self, uint64_t *timestamp_ns) {
     if (*timestamp_ns != AC_NOW || !self->clock) return 0;
     PyObject *now = PyObject_CallNoArgs(self->clock);
     if (!now) return -1;
-    int rc = -1;
-    if (now == Py_None)
-        PyErr_SetString(PyExc_TypeError, "the clock must return nanoseconds, not None");
-    else
-        rc = timestamp_argument(now, timestamp_ns);
+    int rc = timestamp_argument("what the clock returns", now, timestamp_ns);
     Py_DECREF(now);
     if (rc == 0) *timestamp_ns = ac_writer_now(self->writer, *timestamp_ns);
     return rc;
 }
 
-/* Queues that other programs made have no id: a cause in one of them could not be found again. */
-static int cause_has_source(uint64_t source) {
-    if (source != 0) return 0;
-    PyErr_SetString(PyExc_ValueError, "the cause's queue has no id, so it cannot be recorded");
-    return -1;
-}
-
 /* A Message, or (queue_id, seq). */
 static int cause_argument(PyObject *object, uint64_t *source, uint64_t *seq) {
+    static const char wanted[] = "a Message or a tuple (queue_id, seq) of unsigned 64-bit ints";
     *source = *seq = 0;
     if (!object || object == Py_None) return 0;
     if (Py_IS_TYPE(object, &Message_Type)) {
         *source = ((MessageObject *)object)->segment->queue_id;
         *seq = ((MessageObject *)object)->seq;
-        return cause_has_source(*source);
-    }
-    if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
-        PyErr_SetString(PyExc_TypeError, "cause must be a Message or a tuple (queue_id, seq)");
+    } else if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
+        return refuse_type("cause", wanted, object);
+    } else if (unsigned_argument("cause", wanted, PyTuple_GET_ITEM(object, 0), source) < 0 ||
+               unsigned_argument("cause", wanted, PyTuple_GET_ITEM(object, 1), seq) < 0) {
         return -1;
     }
-    *source = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(object, 0));
-    if (!PyErr_Occurred()) *seq = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(object, 1));
-    return PyErr_Occurred() ? -1 : cause_has_source(*source);
+    if (*source != 0) return 0;
+    /* Queues that other programs made have no id: a cause in one of them could not be found again. */
+    return refuse_value("cause", "of a queue with an id (those of other programs have no id)",
+                        object);
 }
 
 static int64_t append_slow(WriterObject *self, const void *data, size_t length, unsigned type_id,
@@ -223,7 +188,7 @@ static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssi
     if (names &&
         (find_options(args, count, names, "payload", "cause", "timestamp_ns", &options) < 0 ||
          type_argument(options.type_id, &type_id) < 0 ||
-         timestamp_argument(options.timestamp, &timestamp_ns) < 0 ||
+         optional_timestamp_argument(options.timestamp, &timestamp_ns) < 0 ||
          cause_argument(options.cause, &source, &cause_seq) < 0))
         return NULL;
     PyObject *payload = options.first;
@@ -236,7 +201,7 @@ static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssi
         return append_buffer(self, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), type_id,
                              timestamp_ns, source, cause_seq);
     Py_buffer buffer;
-    if (PyObject_GetBuffer(payload, &buffer, PyBUF_SIMPLE) < 0) return NULL;
+    if (payload_argument("payload", payload, &buffer) < 0) return NULL;
     PyObject *result =
         append_buffer(self, buffer.buf, buffer.len, type_id, timestamp_ns, source, cause_seq);
     PyBuffer_Release(&buffer);
@@ -276,35 +241,46 @@ static int batch_add(batch_t *batch, Py_ssize_t i, PyObject *item) {
         }
     }
     Py_buffer *buffer = &batch->buffers[batch->buffered];
-    if (PyObject_GetBuffer(item, buffer, PyBUF_SIMPLE) < 0) return -1;
+    if (payload_argument("each payload", item, buffer) < 0) return -1;
     batch->buffered++;
     batch->slices[i].data = buffer->buf;
     batch->slices[i].length = (size_t)buffer->len;
     return 0;
 }
 
+/* A list or tuple of what it iterates over; one payload is no sequence of them. */
+static PyObject *sequence_argument(const char *name, const char *wanted, PyObject *object) {
+    if (PyList_CheckExact(object) || PyTuple_CheckExact(object)) return Py_NewRef(object);
+    int alone = PyBytes_Check(object) || PyUnicode_Check(object) || PyByteArray_Check(object);
+    PyObject *iterator = alone ? NULL : PyObject_GetIter(object);
+    if (!iterator) {
+        if (!alone && !PyErr_ExceptionMatches(PyExc_TypeError)) return NULL;
+        PyErr_Clear();
+        refuse_type(name, wanted, object);
+        return NULL;
+    }
+    PyObject *list = PySequence_List(iterator);
+    Py_DECREF(iterator);
+    return list;
+}
+
 static int batch_timestamps(batch_t *batch, PyObject *object) {
     if (!object || object == Py_None) return 0;
-    PyObject *sequence = PySequence_Fast(object, "timestamps_ns must be a sequence of integers");
+    PyObject *sequence = sequence_argument("timestamps_ns", "a sequence of ints", object);
     if (!sequence) return -1;
     int rc = -1;
     if (PySequence_Fast_GET_SIZE(sequence) != batch->count) {
-        PyErr_Format(PyExc_ValueError, "%zd payloads but %zd timestamps", batch->count,
-                     PySequence_Fast_GET_SIZE(sequence));
+        PyObject *found = PyLong_FromSsize_t(PySequence_Fast_GET_SIZE(sequence));
+        if (found) refuse_value("the number of timestamps_ns", "that of the payloads", found);
+        Py_XDECREF(found);
     } else if (!(batch->timestamps =
                      PyMem_Malloc((size_t)batch->count * sizeof *batch->timestamps + 1))) {
         PyErr_NoMemory();
     } else {
         rc = 0;
-        for (Py_ssize_t i = 0; i < batch->count && rc == 0; i++) {
-            PyObject *item = PySequence_Fast_GET_ITEM(sequence, i);
-            if (item == Py_None) {
-                PyErr_SetString(PyExc_TypeError, "timestamps_ns must not contain None");
-                rc = -1;
-            } else {
-                rc = timestamp_argument(item, &batch->timestamps[i]);
-            }
-        }
+        for (Py_ssize_t i = 0; i < batch->count && rc == 0; i++)
+            rc = timestamp_argument("each of timestamps_ns", PySequence_Fast_GET_ITEM(sequence, i),
+                                    &batch->timestamps[i]);
     }
     Py_DECREF(sequence);
     return rc;
@@ -361,12 +337,7 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
                      "append_many takes 1 positional argument, the payloads; got %zd", count);
         return NULL;
     }
-    if (PyBytes_Check(options.first) || PyUnicode_Check(options.first)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "append_many takes a sequence of payloads, not one payload");
-        return NULL;
-    }
-    batch.sequence = PySequence_Fast(options.first, "append_many takes a sequence of payloads");
+    batch.sequence = sequence_argument("payloads", "a sequence of payloads", options.first);
     if (!batch.sequence) return NULL;
     batch.count = PySequence_Fast_GET_SIZE(batch.sequence);
     batch.slices = PyMem_Malloc((size_t)batch.count * sizeof *batch.slices + 1);
@@ -395,27 +366,24 @@ done:
 
 static PyObject *writer_reserve(WriterObject *self, PyObject *args, PyObject *keywords) {
     static char *names[] = {"size", "type_id", "timestamp_ns", NULL};
-    Py_ssize_t size;
-    PyObject *type_object = NULL, *timestamp = NULL;
+    PyObject *size_object, *type_object = NULL, *timestamp = NULL;
+    int64_t size;
     unsigned type_id;
     uint64_t timestamp_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n|$OO", names, &size, &type_object,
-                                     &timestamp))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OO", names, &size_object, &type_object,
+                                     &timestamp) ||
+        integer_argument("size", "an int from 0 to 2**63 - 1", size_object, 0, PY_SSIZE_T_MAX,
+                         &size) < 0 ||
+        type_argument(type_object, &type_id) < 0 ||
+        optional_timestamp_argument(timestamp, &timestamp_ns) < 0)
         return NULL;
-    if (type_argument(type_object, &type_id) < 0 ||
-        timestamp_argument(timestamp, &timestamp_ns) < 0)
-        return NULL;
-    if (size < 0) {
-        PyErr_Format(PyExc_ValueError, "cannot reserve %zd bytes", size);
-        return NULL;
-    }
     ReservationObject *reservation = PyObject_New(ReservationObject, &Reservation_Type);
     if (!reservation) return NULL;
     reservation->writer = (WriterObject *)Py_NewRef(self);
     reservation->view = NULL;
     reservation->map = NULL;
     reservation->room = NULL;
-    reservation->size = size;
+    reservation->size = (Py_ssize_t)size;
     reservation->exports = 0;
     reservation->type_id = type_id;
     reservation->timestamp_ns = timestamp_ns;
@@ -571,7 +539,8 @@ static PyObject *writer_heartbeat(WriterObject *self, PyObject *args, PyObject *
     ac_error_t err;
     int rc;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &timestamp) ||
-        timestamp_argument(timestamp, &timestamp_ns) < 0 || take_time(self, &timestamp_ns) < 0)
+        optional_timestamp_argument(timestamp, &timestamp_ns) < 0 ||
+        take_time(self, &timestamp_ns) < 0)
         return NULL;
     begin_slow(self);
     rc = ac_writer_heartbeat(self->writer, timestamp_ns, &err);

@@ -74,7 +74,7 @@ def test_commit_takes_messages_of_its_own_queue(backend: Backend, tmp_path: Path
         backend.open_reader(tmp_path / "two", "x") as two,
     ):
         foreign = one.poll()
-        with pytest.raises(ValueError, match="another queue"):
+        with pytest.raises(InvalidArgument, match="this reader's queue"):
             two.commit(foreign)
         with pytest.raises(TypeError):
             two.commit(17)  # type: ignore[arg-type]
