@@ -73,7 +73,9 @@ async def _collect(
     while await reader._ready():
         if max_wait_s:
             await _fill(reader, max_messages, max_bytes, max_wait_s)
-        batch = [] if reader.closed else reader.read_batch(max_messages, max_bytes)
+        if reader.closed:
+            break
+        batch = reader.read_batch(max_messages, max_bytes)
         if batch:  # another task may have been quicker
             return batch
     return []
