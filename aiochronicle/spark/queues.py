@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from aiochronicle.errors import NotAQueue, QueueNotFound
+from aiochronicle.errors import ChronicleError, NotAQueue, QueueNotFound
 from aiochronicle.queue import inspect
 from aiochronicle.reader import Reader, open_reader
 from aiochronicle.slices import Queue
 from aiochronicle.spark.options import ReadOptions
 
-__all__ = ["Source", "find_sources", "is_queue"]
+__all__ = ["Source", "find_sources", "is_queue", "restarted"]
 
 DEPTH_MAX = 4  # bus/venue/instrument/stream
 CONTROL, READY = "control.meta", "READY"
@@ -70,11 +70,34 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
                     return message.seq
         return self.latest()
 
+    def check_seqs(self) -> None:
+        """Raise ChronicleError if there are more messages than seqs, which costs an index per segment."""
+        if self.live is None:
+            return
+        # In this order nothing that is appended or removed meanwhile looks like too many messages.
+        with Queue(self.live, verify=False, on_corrupt="skip") as queue:
+            first = next(iter(queue.slice()), None)
+            messages = queue.slice().count
+        with open_reader(self.live, start="first", verify=False, on_corrupt="skip") as reader:
+            if first is not None and messages > end_of(reader) - first.seq:
+                raise restarted(self.live)
+
+
+def restarted(path: str) -> ChronicleError:
+    """Return what to raise when seqs are not unique: nobody could say which message one means."""
+    return ChronicleError(
+        "its seqs start again, as those of some other programs do, and Spark finds messages by seq."
+        " Copy it into a new queue with open_reader, which reads on in the order of the file, and"
+        " open_writer",
+        path=path,
+    )
+
 
 def end_of(reader: Reader, known: int = 0) -> int:
     """Return the seq behind the last message of the reader's directory; 0 if it never had one.
 
-    ``known`` is what it was before, from where to look on if it has to be found message by message.
+    ``known`` is what it was before, from where to look on if it has to be found message by message;
+    ChronicleError if seqs start again on that way.
     """
     reader.seek_last()
     if (proven := reader.statistics().next_seq) > 0:
@@ -84,9 +107,12 @@ def end_of(reader: Reader, known: int = 0) -> int:
     noted = inspect(reader.path).next_seq
     for start in (max(noted, known, 1) - 1, 0):
         reader.seek(start)
+        restarts = reader.statistics().seq_restarts
         last = None
         for message in reader:
             last = message.seq
+        if reader.statistics().seq_restarts > restarts:
+            raise restarted(reader.path)
         if last is not None:
             return last + 1
     return noted  # retention took everything

@@ -19,6 +19,7 @@ from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.badrecords import BadRecords, keep
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
+from aiochronicle.spark.queues import restarted
 
 __all__ = ["read_range"]
 
@@ -42,6 +43,8 @@ def read_range(
             reached = expected
             for batch in _everywhere(part, expected, columns, options, batch_rows):
                 first, last = batch.column("seq")[0].as_py(), batch.column("seq")[-1].as_py()
+                if first < reached or last - first + 1 < batch.num_rows:
+                    raise restarted(part.source.place)
                 if first > reached and reached > expected:
                     break  # look around again before believing in a gap
                 if first > reached:

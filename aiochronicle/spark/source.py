@@ -31,6 +31,8 @@ class Snapshot:
 
     def __init__(self, options: ReadOptions) -> None:
         self.sources = find_sources(options)
+        for source in self.sources.values():
+            source.check_seqs()
         self.end = offsets.ends(self.sources, options)
         self.start = offsets.starts(self.sources, options, "earliest")
 
@@ -86,7 +88,10 @@ class ChronicleSource(DataSource):
 
 def _appending(options: Mapping[str, str], overwrite: bool) -> WriteOptions:
     if overwrite:
-        raise InvalidArgument("queues are only ever appended to: use mode append, or a new root")
+        raise InvalidArgument(
+            "queues are only ever appended to, since readers may not have read what is there: use"
+            " mode append, another directory, or delete the queues before"
+        )
     return write_options(options)
 
 

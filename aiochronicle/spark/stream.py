@@ -149,6 +149,8 @@ class _Queues:
             if not options.follow:
                 raise
             self.sources = find_sources(options, ready_only=True)  # they may yet come
+        for source in self.sources.values():
+            source.check_seqs()
 
     def look_around(self) -> None:
         """Find queues that have become ready, and notice those that are gone."""
@@ -156,7 +158,9 @@ class _Queues:
             return
         self._looked_at = time.monotonic()
         for name, source in find_sources(self._options, ready_only=True).items():
-            self.sources.setdefault(name, source)
+            if name not in self.sources:
+                source.check_seqs()
+                self.sources[name] = source
 
     def ends(self) -> Positions:
         """Return the seq behind the last message of each queue that is there."""

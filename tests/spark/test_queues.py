@@ -2,11 +2,20 @@
 
 from pathlib import Path
 
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from reference import format as fmt
 
 import aiochronicle
 from aiochronicle import Retention, Roll
+from aiochronicle.errors import ChronicleError
+from aiochronicle.spark import count
+from aiochronicle.spark.columns import frame_schema
+from aiochronicle.spark.options import read_options
+from aiochronicle.spark.plan import Range
 from aiochronicle.spark.queues import Source, end_of
+from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.stream import StreamReader
 
 from .filling import FIRST_NS, STEP_NS, fill
 
@@ -59,3 +68,34 @@ def test_a_queue_of_another_program_is_found_by_its_messages(root: Path) -> None
     assert end - start == 1000
     with aiochronicle.open_reader(root / "a") as reader:
         assert end_of(reader, known=end - 10) == end
+
+
+def append_as_other_program(path: Path, messages: int) -> None:
+    """Append as programs do that begin with seq 0 whenever they open a queue."""
+    with fmt.ForeignWriter(path, 1 << 16) as writer:
+        for number in range(messages):
+            writer.append(b"%d" % number, 0, FIRST_NS + number)
+
+
+@pytest.mark.parametrize("ours", [0, 5])
+def test_seqs_that_start_again_are_an_error_and_no_missing_rows(root: Path, ours: int) -> None:
+    for messages in (100, 30):
+        append_as_other_program(root / "a", messages)
+    if ours:
+        fill(root / "a", ours, first=200)
+    with pytest.raises(ChronicleError, match=r"bus/a: its seqs start again.* Copy it into a new"):
+        count(str(root))
+
+
+def test_seqs_that_start_again_under_a_query_or_a_stream_are_an_error(root: Path) -> None:
+    append_as_other_program(root / "a", 100)
+    options = read_options({"path": str(root), "startingOffsets": "earliest"})
+    stream = StreamReader(options, frame_schema(options, {}))
+    assert stream.latestOffset({"a": 0}, ReadAllAvailable()) == {"a": 100}
+    append_as_other_program(root / "a", 300)
+    with pytest.raises(ChronicleError, match="its seqs start again"):
+        stream.latestOffset({"a": 100}, ReadAllAvailable())
+    stream.stop()
+    part = Range(source=Source(name="a", live=str(root / "a"), archive=None), start=0, end=300)
+    with pytest.raises(ChronicleError, match="its seqs start again"):
+        list(read_range(part, ["seq"], options))
