@@ -196,7 +196,7 @@ typedef struct ac_reader_stats {
     uint64_t waits;
     uint64_t segment;
     uint64_t offset;
-    uint64_t next_seq;
+    uint64_t next_seq; /* 0 = not known, since it was moved and has read nothing */
     uint64_t segment_size;
     uint64_t queue_id;
     uint64_t parks;

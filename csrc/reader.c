@@ -60,6 +60,7 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
     reader->ahead = 0;
     reader->window_end = 0;
     reader->continued = 0;
+    reader->expected_seq = 0; /* not known: whatever comes is neither a gap nor a restart */
     reader->last_timestamp_ns = 0;
 }
 
@@ -123,7 +124,7 @@ static int is_spare(const ac_map_t *map) {
 int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err) {
     uint32_t next = reader->map ? reader->segment + 1 : reader->segment;
     uint32_t continued = reader->continued;
-    uint64_t last_timestamp_ns = reader->last_timestamp_ns;
+    uint64_t expected_seq = reader->expected_seq, last_timestamp_ns = reader->last_timestamp_ns;
     ac_error_t local;
     ac_map_t *map;
     /* Before the name is looked up: a seal that came later says nothing about the file found. */
@@ -148,6 +149,7 @@ int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err) {
     }
     ac_reader_place(reader, map, AC_SEGMENT_DATA);
     reader->continued = continued;
+    reader->expected_seq = expected_seq;
     reader->last_timestamp_ns = last_timestamp_ns;
     return AC_NEXT_ENTERED;
 }
@@ -232,8 +234,7 @@ static int judge_order(ac_reader_t *reader, const ac_message_t *message, ac_erro
                            "seq does not continue: records are missing", err);
         reader->skipped_records++; /* those before this one, which is sound itself */
     }
-    if (jumped && reader->messages > 0 && message->seq < reader->expected_seq)
-        reader->seq_restarts++;
+    if (message->seq < reader->expected_seq) reader->seq_restarts++;
     if (message->timestamp_ns < reader->last_timestamp_ns) reader->timestamp_returns++;
     return 1;
 }

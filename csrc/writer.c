@@ -310,6 +310,14 @@ static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     return durable < 0 ? durable : seq;
 }
 
+int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t length,
+                                  unsigned type_id, uint64_t cause_source, uint64_t cause_seq) {
+    int64_t seq = ac_writer_try_append(writer, payload, length, type_id, writer->last_timestamp_ns,
+                                       cause_source, cause_seq);
+    if (seq != AC_E_SLOW) ac_count_u64(&writer->clock_steps, 1);
+    return seq;
+}
+
 int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t length,
                                unsigned type_id, uint64_t timestamp_ns, uint64_t cause_source,
                                uint64_t cause_seq, ac_error_t *err) {

@@ -165,12 +165,22 @@ static inline int64_t ac_writer_put(ac_writer_t *writer, const void *payload, ui
     return (int64_t)seq;
 }
 
+/* writer.c: ac_writer_try_append with the last timestamp, because the clock is behind it. Counted if it was
+ * written; otherwise the slow path looks at the clock again, and counts. */
+int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t length,
+                                  unsigned type_id, uint64_t cause_source, uint64_t cause_seq);
+
 /* The fast path: the seq, or AC_E_SLOW with nothing done. */
 static inline int64_t ac_writer_try_append(ac_writer_t *writer, const void *payload, size_t length,
                                            unsigned type_id, uint64_t timestamp_ns,
                                            uint64_t cause_source, uint64_t cause_seq) {
     if (AC_UNLIKELY(length >= UINT32_MAX || type_id > AC_TYPE_MAX)) return AC_E_SLOW;
-    if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
+    if (timestamp_ns == AC_NOW) {
+        timestamp_ns = ac_os_now_ns();
+        if (AC_UNLIKELY(timestamp_ns < writer->last_timestamp_ns))
+            return ac_writer_try_append_held(writer, payload, length, type_id, cause_source,
+                                             cause_seq);
+    }
     if (AC_UNLIKELY(writer->offset + ac_record_size(length) > ac_load_relaxed_u64(&writer->limit) ||
                     writer->seq >= writer->seq_limit || timestamp_ns < writer->last_timestamp_ns ||
                     timestamp_ns >= writer->timestamp_limit))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from aiochronicle import Position
 from aiochronicle.errors import InvalidArgument
 from contract.backend import SMALL_SEGMENT, Backend
 
@@ -73,6 +74,17 @@ def test_seek_first_and_last(backend: Backend, queue_path: Path) -> None:
         reader.seek_first()
         assert [message.seq for message in reader] == list(range(100))
         assert reader.statistics().seq_restarts == 0, "moving is no restart"
+        for go_back in (
+            reader.seek_first,
+            lambda: reader.seek(5),
+            lambda: reader.seek(90),
+            lambda: reader.seek_time(0),
+            lambda: reader.seek_position(Position(0, 64)),
+        ):
+            go_back()
+            assert reader.poll() is not None
+            assert len(list(reader)) > 0
+            assert reader.statistics().seq_restarts == 0, "nor is moving back"
 
 
 def test_seek_time(backend: Backend, queue_path: Path, rng: random.Random) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aiochronicle.errors import InvalidArgument, TimestampOrder
-from contract.backend import Backend
+from aiochronicle.errors import InvalidArgument, MessageTooLarge, TimestampOrder
+from contract.backend import SMALL_SEGMENT, Backend
 
 
 def timestamps(backend: Backend, path: Path) -> list[int]:
@@ -89,6 +89,20 @@ def test_clock_that_steps_back_is_held(backend: Backend, queue_path: Path) -> No
         assert writer.statistics().clock_steps == 4
         assert writer.statistics().last_timestamp_ns == 101
     assert timestamps(backend, queue_path) == [100, 100, 100, 101, 101, 101]
+
+
+@pytest.mark.needs("segments")
+def test_a_held_clock_is_counted_once_per_append(backend: Backend, queue_path: Path) -> None:
+    """Also where an append has to go the long way: into the next segment, or one that is full."""
+    with backend.open_writer(queue_path, segment_size=SMALL_SEGMENT) as writer:
+        writer.append(b"from the future", timestamp_ns=1 << 61)
+        for _ in range(100):
+            writer.append(b"x")
+        assert writer.statistics().rolls == 3
+        assert writer.statistics().clock_steps == 100
+        with pytest.raises(MessageTooLarge):
+            writer.append(bytes(SMALL_SEGMENT))
+        assert writer.statistics().clock_steps == 101, "the clock was held, for nothing"
 
 
 @pytest.mark.parametrize("reading", [-1, 1 << 63, 1.5, "now", None])
