@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_ROWS",
     "COLUMNS",
+    "ON_REQUEST",
     "PAYLOAD_BYTES_MAX",
     "ColumnReader",
     "arrow",
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 COLUMNS = ("source", "seq", "timestamp_ns", "timestamp", "type_id", "payload")
-_ON_REQUEST = ("late", "cause")
+ON_REQUEST = ("late", "cause")
 
 # A batch ends early at this much payload, so that memory is bounded whatever the messages.
 _BATCH_BYTES_MAX = 64 << 20
@@ -71,12 +72,16 @@ def arrow() -> Any:
     return pyarrow
 
 
-def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
+def check_columns(
+    columns: Sequence[str] | None,
+    usual: Sequence[str] = COLUMNS,
+    on_request: Sequence[str] = ON_REQUEST,
+) -> tuple[str, ...]:
     """Return the names of the columns that were asked for, or say which there are."""
     if columns is None:
-        return COLUMNS
+        return tuple(usual)
     expect_several("columns", "a list of names", columns)
-    known = (*COLUMNS, *_ON_REQUEST)
+    known = (*usual, *on_request)
     names = tuple(columns)
     unknown = [name for name in names if name not in known]
     if unknown or not names or len(set(names)) != len(names):

@@ -339,7 +339,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         return self._read_columns(columns, max(rows, 1), PAYLOAD_BYTES_MAX)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Give what is there now to pyarrow, polars, duckdb and pandas, batch by batch.
+        """Give what is there now to pyarrow, polars and duckdb, batch by batch.
 
         The position moves with each batch that is taken.
         """

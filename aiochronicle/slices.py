@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import numpy
     import pyarrow
 
+    from aiochronicle.typed_columns import OneType, OnUndecodable, TypedColumns
+
 __all__ = ["Queue", "Recording", "Slice"]
 
 # Tables are read in larger pieces than streams, and by several threads from this many rows on.
@@ -48,7 +50,8 @@ _NO_BOUND: _Bound = (lib.AC_BOUND_NONE, 0)
 class Queue(Closing):
     """A queue to read parts of. Needs read permission only; a context manager.
 
-    ``verify`` and ``on_corrupt`` are those of open_reader.
+    ``verify`` and ``on_corrupt`` are those of open_reader. What takes Arrow streams takes a Queue
+    as a whole, and a Slice as a part.
 
     >>> with Queue(queue) as whole:
     ...     [message.payload for message in whole.slice(0, 10)]
@@ -96,6 +99,10 @@ class Queue(Closing):
         0
         """
         return self._slice(_time_bound("start_ns", start_ns), _time_bound("end_ns", end_ns))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Give all that is there now to pyarrow, polars and duckdb, as ``slice()`` does."""
+        return self.slice().__arrow_c_stream__(requested_schema)
 
     def _slice(self, start: _Bound, end: _Bound) -> "Slice":
         if start[0] == end[0] and start[1] > end[1]:
@@ -185,8 +192,8 @@ class Recording:
 class Slice:
     """A part of a queue. Made by Queue.slice, and usable while the queue is open.
 
-    It can be iterated over, gives itself to pyarrow, polars, duckdb and pandas as a stream of
-    columns, and can be read as often as wanted.
+    It can be iterated over, gives itself to pyarrow, polars and duckdb as a stream of columns, and
+    can be read as often as wanted.
 
     >>> import pyarrow
     >>> with Queue(queue) as whole:
@@ -211,40 +218,89 @@ class Slice:
         return self._recording.count(self._part)
 
     def batches(
-        self, rows: int = BATCH_ROWS, columns: Sequence[str] | None = None
+        self,
+        rows: int = BATCH_ROWS,
+        columns: Sequence[str] | None = None,
+        *,
+        codec: "OneType | None" = None,
+        on_undecodable: "OnUndecodable" = "raise",
     ) -> Iterator["pyarrow.RecordBatch"]:
         """Iterate over record batches of so many rows; the last has what is left.
 
         A batch also ends at 64 MiB of payload. Only the ``columns`` asked for are read: without
-        "payload" the payloads are not touched, and so not checked either.
+        "payload" the payloads are not touched, and so not checked either. With a ``codec`` there
+        are columns for the fields of a type, see ``to_arrow``, and as many rows as messages of it
+        among so many.
 
         >>> with Queue(queue) as whole:
         ...     [batch.num_rows for batch in whole.slice().batches(columns=["seq"])]
         [1]
         """
         positive("rows", rows)
-        arrow_schema(columns)  # say now what is wrong with them
-        return self._batches(rows, columns, self._part)
+        shape = self._shape(columns, codec, on_undecodable)  # says now what is wrong with them
+        return self._batches(rows, shape, self._part)
+
+    def _shape(
+        self,
+        columns: Sequence[str] | None,
+        codec: "OneType | None",
+        on_undecodable: "OnUndecodable",
+    ) -> "_PlainColumns | TypedColumns":
+        if codec is None:
+            return _PlainColumns(columns)
+        arrow()  # or say how to get it
+        from aiochronicle.typed_columns import TypedColumns
+
+        return TypedColumns(self._recording.path, codec, columns, on_undecodable)
 
     def _batches(
-        self, rows: int, columns: Sequence[str] | None, part: Any
+        self, rows: int, shape: "_PlainColumns | TypedColumns", part: Any
     ) -> Iterator["pyarrow.RecordBatch"]:
         # No larger buffers than needed: the last batch keeps its own whole.
         rows = min(rows, self._recording.rows_max(part))
         with self._recording.reading(part) as reader:
-            yield from ColumnReader(reader, columns).batches(rows)
+            for batch in ColumnReader(reader, shape.raw).batches(rows):
+                fitted = shape.fit(batch, self._place_of)
+                if fitted.num_rows:
+                    yield fitted
 
-    def to_arrow(self, columns: Sequence[str] | None = None) -> "pyarrow.Table":
+    def _place_of(self, seq: int) -> dict[str, Any]:
+        """Return segment and offset of a message, for errors."""
+        one = self._recording.find((lib.AC_BOUND_SEQ, seq), (lib.AC_BOUND_SEQ, seq + 1))
+        path = f"{self._recording.path}/{one.first_segment:09d}.q"
+        return {"path": path, "offset": one.first_offset}
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        codec: "OneType | None" = None,
+        on_undecodable: "OnUndecodable" = "raise",
+    ) -> "pyarrow.Table":
         """Return all of it as a table, read by several threads if it is large.
+
+        With a ``codec`` (as in open_reader, for one type, or the name that the queue's schema.json
+        has for it) the rows are the messages of this type, and in place of the payload there is a
+        column for each field; one whose name is taken has that of the type in front. A payload
+        that cannot be decoded raises DecodeError, or, if ``on_undecodable`` is "null", the row has
+        nulls, and the column ``_corrupt`` says what is wrong.
 
         >>> with Queue(queue) as whole:
         ...     whole.slice().to_arrow(["seq", "type_id"]).to_pylist()
         [{'seq': 0, 'type_id': 0}]
+        >>> import msgspec
+        >>> class Trade(msgspec.Struct):
+        ...     price: float
+        >>> with open_writer(tmp_path / "trades", codec=Trade) as writer:
+        ...     _ = writer.send(Trade(101.5))
+        >>> with Queue(tmp_path / "trades") as trades:
+        ...     trades.slice().to_arrow(["seq", "price"], codec=Trade).to_pylist()
+        [{'seq': 0, 'price': 101.5}]
         """
-        schema = arrow_schema(columns)
+        shape = self._shape(columns, codec, on_undecodable)
 
         def read(part: Any) -> "list[pyarrow.RecordBatch]":
-            return list(self._batches(_TABLE_BATCH_ROWS, columns, part))
+            return list(self._batches(_TABLE_BATCH_ROWS, shape, part))
 
         parts = self._parts()
         if len(parts) == 1:
@@ -252,7 +308,7 @@ class Slice:
         else:
             with ThreadPoolExecutor(len(parts), thread_name_prefix="aiochronicle") as threads:
                 batches = [batch for found in threads.map(read, parts) for batch in found]
-        table: pyarrow.Table = arrow().Table.from_batches(batches, schema=schema)
+        table: pyarrow.Table = arrow().Table.from_batches(batches, schema=shape.schema)
         return table
 
     def _parts(self) -> list[Any]:
@@ -294,24 +350,29 @@ class Slice:
         path: str | os.PathLike[str],
         *,
         columns: Sequence[str] | None = None,
+        codec: "OneType | None" = None,
+        on_undecodable: "OnUndecodable" = "raise",
         row_group_rows: int = 1 << 18,
         compression: Compression = "zstd",
         progress: Callable[[ExportProgress], object] | None = None,
     ) -> int:
         """Write it to a Parquet file and return the number of rows.
 
-        The file appears, or replaces the one that was there, when it is complete and on disk; if
-        anything goes wrong before, ExportFailed is raised and nothing is left behind. ``progress``
-        is called after each row group. Blocks: in an event loop use ``asyncio.to_thread``.
+        Which columns it has, ``columns`` and ``codec`` say as in ``to_arrow``. The file appears, or
+        replaces the one that was there, when it is complete and on disk; if anything goes wrong
+        before, an exception (ExportFailed, if it is the file) is raised and nothing is left behind.
+        ``progress`` is called after each row group. Blocks: in an event loop use
+        ``asyncio.to_thread``.
 
         >>> with Queue(queue) as whole:
         ...     whole.slice().export(tmp_path / "hello.parquet")
         1
         """
         positive("row_group_rows", row_group_rows)
+        shape = self._shape(columns, codec, on_undecodable)
         return write_parquet(
-            self.batches(min(row_group_rows, _TABLE_BATCH_ROWS), columns),
-            arrow_schema(columns),
+            self._batches(min(row_group_rows, _TABLE_BATCH_ROWS), shape, self._part),
+            shape.schema,
             Path(pathname("path", path)),
             rows_total=self.count,
             row_group_rows=row_group_rows,
@@ -328,6 +389,17 @@ class Slice:
             f"<Slice of {self._recording.path!r} from segment {part.first_segment}, offset"
             f" {part.first_offset} to segment {part.end_segment}, offset {part.end_offset}>"
         )
+
+
+class _PlainColumns:
+    """The columns as the engine fills them."""
+
+    def __init__(self, columns: Sequence[str] | None) -> None:
+        self.raw = columns
+        self.schema = arrow_schema(columns)
+
+    def fit(self, batch: "pyarrow.RecordBatch", place_of: object) -> "pyarrow.RecordBatch":
+        return batch
 
 
 def _bound(name: str, value: object) -> _Bound:

@@ -126,12 +126,15 @@ def test_large_payloads_end_a_batch(queue_path: Path) -> None:
         assert sum(batch.num_rows for batch in whole.slice().batches(columns=["seq"])) == 4
 
 
-def test_other_libraries_take_a_slice(queue_path: Path, rng: random.Random) -> None:
+@pytest.mark.parametrize("what", ["slice", "queue"])
+def test_other_libraries_take_a_slice_or_a_queue(
+    queue_path: Path, rng: random.Random, what: str
+) -> None:
     write_random(queue_path, 300, rng)
     expected = rows_by_message(queue_path)
     payloads = [row["payload"] for row in expected]
     with aiochronicle.Queue(queue_path) as whole:
-        part = whole.slice()
+        part = whole.slice() if what == "slice" else whole
         assert pyarrow.table(part).column("payload").to_pylist() == payloads
         assert polars.DataFrame(part)["payload"].to_list() == payloads
         stream = pyarrow.RecordBatchReader.from_stream(part)

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 )
 
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.spark.arrow import Batch, Column, pa, pc
+from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.typed import CORRUPT, TypedDecoder, find_type, typed_fields
@@ -113,12 +113,8 @@ class Shape:
         decoded: dict[str, Any] = {}
         trouble: Any = None
         if self._decoder is not None:
-            of_type = pc.equal(batch.column("type_id"), self._decoder.type_id)
-            if of_type.true_count < batch.num_rows:
-                batch = batch.filter(of_type)
-            decoded, trouble = self._decoder.decode(
-                batch.column("payload"), batch.column("seq"), self._source.place
-            )
+            batch = self._decoder.rows_of_type(batch)
+            decoded, trouble = self._decoder.decode_rows(batch, self._source.place)
         arrays = [self._column(field, batch, decoded, trouble) for field in self._target]
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
 

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.spark.arrow import Batch, Column, pa, pc
+from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import find_input
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
@@ -220,11 +220,10 @@ class _Trades:
 
     def add(self, batch: Batch) -> bool:
         """Take a batch; True if there is enough for a chunk."""
-        of_type = pc.equal(batch.column("type_id"), pa.scalar(self._decoder.type_id, pa.int32()))
-        trades = batch if pc.all(of_type).as_py() else batch.filter(of_type)
+        trades = self._decoder.rows_of_type(batch)
         if trades.num_rows:
             seq = trades.column("seq")
-            fields, _ = self._decoder.decode(trades.column("payload"), seq, self._place)
+            fields, _ = self._decoder.decode_rows(trades, self._place)
             rule = self._rule
             if any(column.null_count for column in fields.values()):
                 raise InvalidArgument(f"a {rule.trades} has no value", path=self._place)

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.histogram import Histogram, buckets_of
-from aiochronicle.spark.arrow import Batch, pa, pc
+from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import find_input
 from aiochronicle.spark.options import ReadOptions
@@ -128,11 +128,8 @@ def _rows(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Rows]:
         rows = batch
         fields: dict[str, Any] = {}
         if decoder is not None:
-            rows = batch.filter(
-                pc.equal(batch.column("type_id"), pa.scalar(decoder.type_id, pa.int32()))
-            )
-            payloads, seqs = rows.column("payload"), rows.column("seq")
-            fields, _ = decoder.decode(payloads, seqs, part.source.place)
+            rows = decoder.rows_of_type(batch)
+            fields, _ = decoder.decode_rows(rows, part.source.place)
         if rows.num_rows:
             yield _look(rows, fields, rule)
 

@@ -1,0 +1,332 @@
+"""Payloads of one type as Arrow columns, one for each field.
+
+A fixed layout is a table already: its columns are cut out of the payloads without looking at a row.
+Other formats are decoded by msgspec, message by message. What has no counterpart in Arrow (a union
+of several types, an item of any type) becomes its JSON text.
+
+This module needs pyarrow: it is imported when it is used.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow
+import pyarrow.compute
+
+from aiochronicle._arguments import one_of
+from aiochronicle._description import Alternatives, Field, List, Map, OneOf, Record, Tuple, Type
+from aiochronicle._schemafile import read_schema, reader_types
+from aiochronicle.columns import COLUMNS, ON_REQUEST, arrow_schema, check_columns
+from aiochronicle.errors import DecodeError, InvalidArgument, UnknownType
+from aiochronicle.registry import RegisteredType, Registry, TypeOrCodec, registry_of, schema_file
+
+__all__ = [
+    "CORRUPT",
+    "OnUndecodable",
+    "OneType",
+    "TypedColumns",
+    "TypedDecoder",
+    "arrow_type",
+    "column_names",
+    "first_trouble",
+]
+
+pa: Any = pyarrow  # without types, of which its stubs have too few to help
+pc: Any = pyarrow.compute
+
+Column: TypeAlias = Any  # pyarrow.Array
+Batch: TypeAlias = Any  # pyarrow.RecordBatch
+
+OneType: TypeAlias = TypeOrCodec | Registry | str
+OnUndecodable: TypeAlias = Literal["raise", "null"]
+
+CORRUPT = "_corrupt"  # the column that says what is wrong with a row
+
+_AS_THEY_ARE = (bytes, datetime, date, timedelta, Decimal)  # Arrow takes them
+
+_FIXED = {
+    "b1": pa.bool_(),
+    "i1": pa.int8(),
+    "i2": pa.int16(),
+    "i4": pa.int32(),
+    "i8": pa.int64(),
+    "u1": pa.uint8(),
+    "u2": pa.uint16(),
+    "u4": pa.uint32(),
+    "u8": pa.uint64(),
+    "f4": pa.float32(),
+    "f8": pa.float64(),
+}
+
+_SCALARS = {
+    "bool": pa.bool_(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "str": pa.utf8(),
+    "bytes": pa.binary(),
+    "datetime": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
+    "timedelta": pa.duration("us"),
+    "decimal": pa.decimal128(38, 18),
+}
+
+
+class _Handling(Enum):
+    """What to do with decoded values before Arrow takes them."""
+
+    NOTHING = "as they are"
+    UNFOLD = "structs to dicts, sets to lists, members of an Enum to their values, others to text"
+    JSON = "to JSON text"
+
+
+def arrow_type(field: Field) -> Any:
+    """Return the type of a field's column."""
+    if field.width is not None and field.width.lstrip("<|") in _FIXED:
+        return _FIXED[field.width.lstrip("<|")]
+    return _counterpart(field.type)[0]
+
+
+_TEXT = (pa.utf8(), _Handling.JSON)
+
+
+def _counterpart(described: Type) -> tuple[Any, _Handling]:
+    match described:
+        case Record(fields=fields):
+            parts = [_counterpart(field.type) for field in fields]
+            if any(how is _Handling.JSON for _, how in parts):
+                return _TEXT  # a part of it has no counterpart, so it has none
+            columns = [
+                (field.encoded_name or field.name, kind)
+                for field, (kind, _) in zip(fields, parts, strict=True)
+            ]
+            return pa.struct(columns), _Handling.UNFOLD
+        case List(of):
+            kind, how = _counterpart(of)
+            return _TEXT if how is _Handling.JSON else (pa.list_(kind), _Handling.UNFOLD)
+        case Map(key="str", value=value):
+            kind, how = _counterpart(value)
+            return _TEXT if how is _Handling.JSON else (pa.map_(pa.utf8(), kind), _Handling.UNFOLD)
+        case OneOf(values):
+            kinds = {type(value) for value in values if value is not None}
+            if len(kinds) != 1:
+                return _TEXT
+            return (pa.int64() if kinds == {int} else pa.utf8()), _Handling.UNFOLD
+        case Alternatives(of):
+            others: list[Type] = [part for part in of if part != "null"]
+            return _counterpart(others[0]) if len(others) == 1 else _TEXT
+        case "time" | "uuid":
+            return pa.utf8(), _Handling.UNFOLD
+        case Tuple() | Map() | "any" | "null":
+            return _TEXT
+        case scalar:
+            return _SCALARS[scalar], _Handling.NOTHING
+
+
+def column_names(fields: Sequence[Field], type_name: str, taken: Collection[str]) -> dict[str, str]:
+    """Return the column of each field: its name, with the type's in front if that is taken."""
+    return {
+        field.name: f"{type_name}_{field.name}" if field.name in taken else field.name
+        for field in fields
+    }
+
+
+class TypedDecoder:
+    """Turns payloads of one type into columns: by field name, as the wanted Arrow types."""
+
+    def __init__(
+        self,
+        entry: RegisteredType,
+        wanted: Mapping[str, Any],
+        *,
+        type_ids: Collection[int] | None = None,
+    ) -> None:
+        self._type_ids = pa.array(type_ids or [entry.type_id], pa.int32())
+        self._codec = entry.codec
+        self._wanted = dict(wanted)
+        self._fields = [field for field in entry.fields if field.name in self._wanted]
+        self._parts: Callable[[Any], Any] = (
+            attrgetter(*(field.name for field in self._fields)) if self._fields else tuple
+        )
+
+    def rows_of_type(self, batch: Batch) -> Batch:
+        """Return the rows of a batch that are messages of the type."""
+        of_type = pc.is_in(batch.column("type_id"), self._type_ids)
+        return batch if of_type.true_count == batch.num_rows else batch.filter(of_type)
+
+    def decode(self, payloads: Column) -> tuple[dict[str, Column], Column | None]:
+        """Return the columns, and what is wrong with each row; None if nothing is with any."""
+        troubles: list[str | None] = []
+        columns = self._cut_out(payloads) if self._codec.format == "struct" else None
+        if columns is None:
+            columns, troubles = self._decode_each(payloads)
+        for name in self._wanted.keys() - columns.keys():  # fields that this queue does not have
+            columns[name] = pa.nulls(len(payloads), self._wanted[name])
+        return columns, pa.array(troubles, pa.utf8()) if any(troubles) else None
+
+    def _cut_out(self, payloads: Column) -> dict[str, Column] | None:
+        """See the payloads as one array of records; None if they are not all of that size."""
+        rows = len(payloads)
+        if rows == 0:
+            return {name: pa.nulls(0, kind) for name, kind in self._wanted.items()}
+        _, offsets_buffer, data = payloads.buffers()
+        assert offsets_buffer is not None
+        offsets = np.frombuffer(offsets_buffer, np.int32)[payloads.offset :][: rows + 1]
+        if data is None or not (np.diff(offsets) == self._codec.itemsize).all():
+            return None
+        records = np.frombuffer(data, self._codec.dtype, count=rows, offset=int(offsets[0]))
+        try:
+            return {
+                field.name: _cast(_column_of(records[field.name]), self._wanted[field.name])
+                for field in self._fields
+            }
+        except pa.ArrowInvalid:  # text that is not UTF-8: find out whose
+            return None
+
+    def _decode_each(self, payloads: Column) -> tuple[dict[str, Column], list[str | None]]:
+        troubles: list[str | None] = [None] * len(payloads)
+        rows: list[Any] = []
+        nothing = (None,) * len(self._fields) if len(self._fields) != 1 else None
+        decode, parts = self._codec.decoder, self._parts
+        for number, payload in enumerate(payloads.to_pylist()):
+            try:
+                rows.append(parts(decode(payload)))
+            except Exception as error:  # noqa: BLE001 - whatever the type's own checks raise
+                rows.append(nothing)
+                troubles[number] = f"not a {self._codec.name}: {error}"
+        single = len(self._fields) == 1
+        values = [rows] if single else [list(column) for column in zip(*rows, strict=True)]
+        return {
+            field.name: _to_arrow(field, column, self._wanted[field.name], troubles)
+            for field, column in zip(self._fields, values, strict=False)
+        }, troubles
+
+
+def _column_of(values: Any) -> Column:
+    """Return an array of numbers or strings as a column.
+
+    Arrow would end strings with the first zero byte; only those at the end are filling.
+    """
+    if values.dtype.kind != "S":
+        return pa.array(values)
+    rows, width = len(values), values.dtype.itemsize
+    content = np.frombuffer(values.tobytes(), np.uint8).reshape(rows, width)
+    places = np.array(range(1, width + 1), np.int32)
+    lengths = np.where(content != 0, places, 0).max(axis=1)
+    offsets = np.zeros(rows + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    kept = content[places <= lengths[:, None]]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(kept)]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+def first_trouble(rows: Batch, troubles: Column) -> tuple[int, str]:
+    """Return the seq of the first row that could not be decoded, and why."""
+    row = troubles.is_valid().index(True).as_py()
+    return rows.column("seq")[row].as_py(), troubles[row].as_py()
+
+
+def _cast(column: Any, wanted: Any) -> Column:
+    return column if column.type == wanted else column.cast(wanted)
+
+
+def _to_arrow(field: Field, values: list[Any], wanted: Any, troubles: list[str | None]) -> Column:
+    match _counterpart(field.type)[1]:
+        case _Handling.JSON:
+            values = [None if v is None else msgspec.json.encode(v).decode() for v in values]
+        case _Handling.UNFOLD:
+            values = [msgspec.to_builtins(v, builtin_types=_AS_THEY_ARE) for v in values]
+        case _Handling.NOTHING:
+            pass
+    try:
+        return pa.array(values, wanted)
+    except (pa.ArrowException, OverflowError, TypeError):
+        kept: list[Any] = []
+        for number, value in enumerate(values):
+            try:
+                pa.scalar(value, wanted)
+                kept.append(value)
+            except (pa.ArrowException, OverflowError, TypeError) as error:
+                kept.append(None)
+                troubles[number] = f"{field.name} is {value!r}, which does not fit: {error}"
+        return pa.array(kept, wanted)
+
+
+class TypedColumns:
+    """The columns of messages of one type: which there are, and bringing batches into their shape.
+
+    ``raw`` is what has to be read for it.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        codec: OneType,
+        columns: Sequence[str] | None,
+        on_undecodable: OnUndecodable,
+    ) -> None:
+        entry, type_ids = _find_type(directory, codec)
+        plain = (*COLUMNS, *ON_REQUEST)
+        self._columns = column_names(entry.fields, entry.name, (*plain, CORRUPT))
+        self._is_permissive = one_of(
+            "on_undecodable", {"raise": False, "null": True}, on_undecodable
+        )
+        usual = [name for name in COLUMNS if name != "payload"] + [*self._columns.values()]
+        chosen = check_columns(
+            columns,
+            usual=[*usual, CORRUPT] if self._is_permissive else usual,
+            on_request=("payload", *ON_REQUEST),
+        )
+        self._raw = [name for name in chosen if name in plain]
+        self.raw = list(dict.fromkeys([*self._raw, "seq", "type_id", "payload"]))
+        types = {self._columns[field.name]: arrow_type(field) for field in entry.fields}
+        raw_schema: Any = arrow_schema(self.raw)
+        known = {name: raw_schema.field(name) for name in self.raw}
+        known |= {name: pa.field(name, kind) for name, kind in types.items()}
+        known[CORRUPT] = pa.field(CORRUPT, pa.utf8())
+        self.schema = pa.schema([known[name] for name in chosen])
+        wanted = {field: types[name] for field, name in self._columns.items() if name in chosen}
+        self._decoder = TypedDecoder(entry, wanted, type_ids=type_ids)
+
+    def fit(self, batch: Batch, place_of: Callable[[int], dict[str, Any]]) -> Batch:
+        """Return the rows of the type with the columns of the schema.
+
+        ``place_of`` says where the message of a seq is, for the error if it cannot be decoded.
+        """
+        batch = self._decoder.rows_of_type(batch)
+        decoded, troubles = self._decoder.decode(batch.column("payload"))
+        if troubles is not None and not self._is_permissive:
+            seq, trouble = first_trouble(batch, troubles)
+            raise DecodeError(trouble, seq=seq, **place_of(seq))
+        arrays = {name: batch.column(name) for name in self._raw}
+        arrays |= {self._columns[field]: column for field, column in decoded.items()}
+        arrays[CORRUPT] = pa.nulls(batch.num_rows, pa.utf8()) if troubles is None else troubles
+        return pa.RecordBatch.from_arrays(
+            [arrays[name] for name in self.schema.names], schema=self.schema
+        )
+
+
+def _find_type(directory: str, codec: OneType) -> tuple[RegisteredType, Collection[int]]:
+    """Return a type as the queue has it, and the type_ids of its messages."""
+    if isinstance(codec, str):
+        registry = Registry.load(directory)
+        names = [entry.name for entry in registry]
+        if codec not in names:
+            raise UnknownType(
+                f"the queue has no type {codec!r}; there are {', '.join(names) or 'none'}",
+                path=directory,
+            )
+        entry = registry.named(codec)
+        return entry, [entry.type_id]
+    registry = registry_of(codec)
+    if len(registry) != 1:
+        raise InvalidArgument(f"a table has messages of one type, not of {registry!r}")
+    known = reader_types(registry, directory)
+    # Where no schema says otherwise, messages without a type can only be of this one.
+    type_ids = {*known} if read_schema(schema_file(directory)) else {*known, 0}
+    return next(iter(known.values())), type_ids
