@@ -57,8 +57,11 @@ static ac_callers_t *attending;
 static int
     exhausted; /* out of fds or memory: something was left undone and has to be tried again */
 
-static int trusted(uid_t user, uid_t owner) {
-    return user == geteuid() || user == owner || user == 0;
+/* O_NONBLOCK belongs to the open file that both sides share, and writing to an eventfd has no flag of its own
+ * for it: whoever holds one can let the other side block on it. So it passes only between processes of one
+ * user, who can stop each other anyway; readers of anybody else poll. */
+static int trusted(uid_t user) {
+    return user == geteuid();
 }
 
 /* Notes whether a call failed for want of something that may be had again later. */
@@ -145,7 +148,7 @@ static ac_caller_t *find_caller(const ac_hello_t *hello, uid_t user) {
     for (ac_caller_t *caller = announced; caller; caller = caller->next)
         if ((uint64_t)caller->device == hello->device && (uint64_t)caller->inode == hello->inode &&
             strcmp(caller->name, hello->name) == 0)
-            return trusted(user, caller->owner) ? caller : NULL;
+            return trusted(user) ? caller : NULL;
     return NULL;
 }
 
@@ -235,7 +238,7 @@ static void call_reader(ac_callers_t *callers, int readers_fd, const char *file,
     }
     connection->callers = callers;
     memcpy(connection->name, hello.name, sizeof connection->name);
-    if (ac_os_socket_peer(fd, &user) < 0 || !trusted(user, callers->owner) ||
+    if (ac_os_socket_peer(fd, &user) < 0 || !trusted(user) ||
         ac_os_send(fd, &hello, sizeof hello, -1) < 0)
         connection_close(connection);
 }
@@ -565,7 +568,6 @@ int ac_doorman_announce(ac_caller_t *caller, const ac_directory_t *dir, ac_error
     snprintf(caller->path, sizeof caller->path, "%s", dir->path);
     caller->device = dir->device;
     caller->inode = dir->inode;
-    caller->owner = dir->owner;
     caller->bit = AC_NO_BIT;
     file_name(file, caller);
     pthread_mutex_lock(&lock);
@@ -690,7 +692,6 @@ int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error
     snprintf(callers->path, sizeof callers->path, "%s", dir->path);
     callers->device = dir->device;
     callers->inode = dir->inode;
-    callers->owner = dir->owner;
     pthread_mutex_init(&callers->mutex, NULL);
     pthread_mutex_lock(&lock);
     int rc = start_locked();

@@ -48,7 +48,6 @@ typedef struct ac_caller {
     char path[1024]; /* of the queue */
     dev_t device;
     ino_t inode;
-    uid_t owner;
     ac_bell_t *bell;        /* not owned */
     int watch;              /* of the lock file; or, while it expects its queue, of a directory … */
     char step[AC_STEP_MAX]; /* … in which this has to appear next */
@@ -71,7 +70,6 @@ typedef struct ac_callers {
     char path[1024];
     dev_t device;
     ino_t inode;
-    uid_t owner;
     int watch;
     pthread_mutex_t mutex; /* guards what follows; held for moments only */
     ac_sleeper_t *sleepers;

@@ -17,6 +17,7 @@ import aiochronicle
 from asynchronous.both_loops import on_both_loops
 from asynchronous.peers import eventually
 
+NOBODY = 65534
 MAGIC, VERSION = 0x4143574B, 1
 NAME_SIZE = 72
 
@@ -63,6 +64,12 @@ def send_fds(connection: socket.socket, fds: list[int]) -> None:
 
 def is_eventfd(fd: int) -> bool:
     return str(Path(f"/proc/self/fd/{fd}").readlink()) == "anon_inode:[eventfd]"
+
+
+def give_to(user: int, path: Path) -> None:
+    """Make a queue somebody's."""
+    for entry in (path, *path.rglob("*")):
+        os.chown(entry, user, -1)
 
 
 def descriptors() -> int:
@@ -228,11 +235,14 @@ async def test_leftovers_of_dead_readers_are_harmless(queue: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-async def test_another_user_gets_no_eventfd(tmp_path: Path) -> None:
+@pytest.mark.parametrize("owner", [0, NOBODY])
+async def test_another_user_gets_no_eventfd(tmp_path: Path, owner: int) -> None:
+    """Not even the one whom the queue belongs to: see ``trusted`` in csrc/doorman.c."""
     for directory in (tmp_path, *tmp_path.parents[:2]):
         directory.chmod(0o755)
     path = tmp_path / "queue"
     aiochronicle.open_writer(path, segment_size=1 << 20, mode=0o666).close()
+    give_to(owner, path)
     with aiochronicle.open_reader(path, "guarded") as reader:
         waiting = asyncio.ensure_future(reader.next())
         await asyncio.sleep(0)
@@ -259,7 +269,8 @@ async def test_another_user_gets_no_eventfd(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-async def test_a_writer_takes_nothing_from_another_user(tmp_path: Path) -> None:
+@pytest.mark.parametrize("owner", [0, NOBODY])
+async def test_a_writer_takes_nothing_from_another_user(tmp_path: Path, owner: int) -> None:
     for directory in (tmp_path, *tmp_path.parents[:2]):
         directory.chmod(0o755)
     path = tmp_path / "queue"
@@ -272,7 +283,9 @@ async def test_a_writer_takes_nothing_from_another_user(tmp_path: Path) -> None:
         "c, _ = s.accept()\n"
         "print(c.recv(4096))\n"
     )
-    with aiochronicle.open_writer(path, segment_size=1 << 20, mode=0o666) as writer:
+    aiochronicle.open_writer(path, segment_size=1 << 20, mode=0o666).close()
+    give_to(owner, path)
+    with aiochronicle.open_writer(path) as writer:
         (path / "readers").chmod(0o777)
         done = await asyncio.to_thread(
             subprocess.run,
