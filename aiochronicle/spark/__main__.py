@@ -21,7 +21,7 @@ from aiochronicle.spark.badrecords import BadRecords, bad_records
 from aiochronicle.spark.jobs import archive, asof, audit, bars, quality, replay
 from aiochronicle.spark.jobs.archive import READER, archive_plan
 from aiochronicle.spark.jobs.inputs import Input, find_input
-from aiochronicle.spark.jobs.replay import find_archive
+from aiochronicle.spark.jobs.ledger import find_archive
 from aiochronicle.spark.pack import pack
 from aiochronicle.spark.progress import Progress
 from aiochronicle.spark.session import session
@@ -371,7 +371,7 @@ def _add_replay(jobs: Any) -> None:
 
 def _replay(given: Arguments) -> None:
     queues = None if given.queues is None else given.queues.split(",")
-    found = find_archive(given.root, queues)
+    found = find_archive(Path(given.root), queues)
     if given.dry_run:
         for ledger in found:
             print(f"{ledger.source}: {ledger.rows:,} messages in {len(ledger.files)} files")

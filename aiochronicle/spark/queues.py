@@ -26,11 +26,15 @@ CONTROL, READY = "control.meta", "READY"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue by the name it has under the root; at least one of its two places is there."""
+    """A queue by the name it has under the root; at least one of its two places is there.
+
+    ``schema`` is the file with its types, if that is in neither.
+    """
 
     name: str
     live: str | None
     archive: str | None
+    schema: str | None = None
 
     @property
     def place(self) -> str:

@@ -58,15 +58,19 @@ def typed_fields(
         known_names = sorted(
             {entry.name for source in sources.values() for entry in _registry(source) or ()}
         )
-        raise UnknownType(
-            f"no queue has a type {name!r}; there are {', '.join(known_names) or 'none'}"
-        )
+        if not known_names:
+            places = ", ".join(source.place for source in sources.values())
+            raise UnknownType(
+                f"no queue has a type {name!r}, nor any other: there is no schema.json in {places}."
+                " To an archive that retention has filled, copy the one of the queue"
+            )
+        raise UnknownType(f"no queue has a type {name!r}; there are {', '.join(known_names)}")
     return columns
 
 
 def _registry(source: Source) -> Registry | None:
-    for place in (source.live, source.archive):
-        if place is not None and Path(place).is_dir():
+    for place in (source.live, source.archive, source.schema):
+        if place is not None and Path(place).exists():
             try:
                 return Registry.load(place)
             except SchemaNotFound:

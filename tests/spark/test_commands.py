@@ -60,7 +60,7 @@ def test_mistakes_are_told_before_spark_is_started(
         ([*bars, "--queues", "b"], "no queue b; there are a"),
         ([*bars, "--start", "yesterday"], "ISO 8601"),
         ([*bars, "--out", str(tmp_path)], "--overwrite replaces it"),
-        (["replay", str(tmp_path / "no"), "--out", "x"], "there is nothing to replay"),
+        (["replay", str(tmp_path / "no"), "--out", "x"], "there is no such archive"),
     ):
         assert main(command) == 1
         error = capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_other_parquet_files_are_written_with_their_times(
     spark.createDataFrame(rows, columns).drop("source").write.parquet(str(tmp_path / "nameless"))
     with pytest.raises(InvalidArgument, match="which queue"):
         replay(spark, str(tmp_path / "nameless"), str(root))
-    with pytest.raises(QueueNotFound, match="nothing to replay"):
+    with pytest.raises(QueueNotFound, match="there is no such archive"):
         replay(spark, str(tmp_path / "missing"), str(root))
     with pytest.raises(QueueNotFound, match="no queue x in it"):
         replay(spark, str(tmp_path / "files"), str(root), queues=["x"])

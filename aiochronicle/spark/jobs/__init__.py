@@ -9,10 +9,11 @@ quality    gaps, duplicates, late and unordered data, latencies, by queue and da
 replay     Parquet files back into queues
 =========  =====================================================================
 
-The commands are ``python -m aiochronicle.spark JOB --help``.
+``archived`` is an archive as a frame. The commands are ``python -m aiochronicle.spark JOB --help``.
 """
 
 from aiochronicle.spark.jobs.archive import Archived, archive
+from aiochronicle.spark.jobs.archived import archived
 from aiochronicle.spark.jobs.asof import asof
 from aiochronicle.spark.jobs.audit import Audit, audit
 from aiochronicle.spark.jobs.bars import bars
@@ -24,6 +25,7 @@ __all__ = [
     "Audit",
     "Replayed",
     "archive",
+    "archived",
     "asof",
     "audit",
     "bars",

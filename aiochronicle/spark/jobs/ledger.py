@@ -11,16 +11,30 @@ import errno
 import fcntl
 import os
 import urllib.parse
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from aiochronicle.errors import ExportFailed, LockedError, NotAQueue, UnsupportedVersion
+from aiochronicle.errors import (
+    ExportFailed,
+    LockedError,
+    NotAQueue,
+    QueueNotFound,
+    UnsupportedVersion,
+)
 from aiochronicle.export import sync_directory
 
-__all__ = ["ArchivedFile", "Ledger", "escape", "keep_schema", "ledgers", "locked", "schema_copy"]
+__all__ = [
+    "ArchivedFile",
+    "Ledger",
+    "escape",
+    "find_archive",
+    "keep_schema",
+    "locked",
+    "schema_copy",
+]
 
 VERSION = 1
 DIRECTORY = "_chronicle"
@@ -59,10 +73,19 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         _replace(_file(archive, self.source), msgspec.json.format(msgspec.json.encode(self)))
 
 
-def ledgers(archive: Path) -> list[Ledger]:
-    """Read the ledgers of all queues in an archive."""
+def find_archive(archive: Path, queues: Collection[str] | None = None) -> list[Ledger]:
+    """Return the ledgers of an archive, or of some of its queues; none if it is not an archive."""
+    if not archive.exists():
+        raise QueueNotFound("there is no such archive", path=str(archive))
     files = sorted((archive / DIRECTORY).glob("*.json"))
-    return [_read(file) for file in files if not file.name.endswith(SCHEMA)]
+    read = [_read(file) for file in files if not file.name.endswith(SCHEMA)]
+    known = {ledger.source: ledger for ledger in read}
+    if missing := sorted(set(queues or ()) - set(known)):
+        there = ", ".join(sorted(known)) or "none at all"
+        raise QueueNotFound(
+            f"no queue {', '.join(missing)} in it; there are {there}", path=str(archive)
+        )
+    return [known[name] for name in sorted(queues or known)]
 
 
 def _read(file: Path) -> Ledger:

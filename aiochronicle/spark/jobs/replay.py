@@ -14,18 +14,18 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from aiochronicle.digest import StreamDigest
-from aiochronicle.errors import CorruptionError, InvalidArgument, QueueNotFound
+from aiochronicle.errors import CorruptionError, InvalidArgument
 from aiochronicle.registry import Registry
 from aiochronicle.slices import Queue
 from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.archive import read_back
-from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, ledgers, schema_copy
+from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, find_archive, schema_copy
 from aiochronicle.spark.queues import Source, is_queue
 from aiochronicle.spark.staging import ACCEPTED
 from aiochronicle.spark.tasks import over_parts
 from aiochronicle.writer import open_writer
 
-__all__ = ["Replayed", "find_archive", "replay"]
+__all__ = ["Replayed", "replay"]
 
 _ROWS = (
     "source string, seq long, timestamp_ns long, type_id int, payload binary,"
@@ -66,7 +66,7 @@ def replay(
 
     >>> replay(spark, "/data/archive", "bus/again")  # doctest: +SKIP
     """
-    found = find_archive(files, queues)
+    found = find_archive(Path(files), queues)
     before = {ledger.source: _end(root, ledger.source) for ledger in found}
     if found and queue is None:
         _write(_rows_of(spark, files, found), root)
@@ -89,17 +89,6 @@ def replay(
         Replayed(source=source, rows=rows[source], first_seq=before[source])
         for source in sorted(rows)
     ]
-
-
-def find_archive(files: str, queues: Collection[str] | None = None) -> list[Ledger]:
-    """Return the ledgers of an archive, or of some of its queues; none if it is not an archive."""
-    if not Path(files).exists():
-        raise QueueNotFound("there is nothing to replay", path=files)
-    known = {ledger.source: ledger for ledger in ledgers(Path(files))}
-    if missing := sorted(set(queues or ()) - set(known)):
-        there = ", ".join(sorted(known)) or "none at all"
-        raise QueueNotFound(f"no queue {', '.join(missing)} in it; there are {there}", path=files)
-    return [known[name] for name in sorted(queues or known)]
 
 
 def _rows_of(spark: SparkSession, archive: str, found: list[Ledger]) -> DataFrame:

@@ -1,0 +1,75 @@
+"""An archive of Parquet files as a frame, with the columns that the queues would have.
+
+``spark.read.parquet`` reads an archive too, and faster if payloads are not looked at. This knows which
+files are part of it, and the types of the messages, whose schemas the archive has kept.
+"""
+
+from collections.abc import Collection, Iterator
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from aiochronicle.errors import QueueNotFound
+from aiochronicle.spark.arrow import Batch
+from aiochronicle.spark.columns import Shape, frame_schema
+from aiochronicle.spark.jobs.archive import read_back
+from aiochronicle.spark.jobs.ledger import find_archive, schema_copy
+from aiochronicle.spark.options import ReadOptions, read_options
+from aiochronicle.spark.queues import Source
+from aiochronicle.spark.tasks import over_parts
+
+__all__ = ["archived"]
+
+
+def archived(
+    spark: SparkSession,
+    archive: str,
+    *,
+    type: str | None = None,  # noqa: A002 - as the option is called
+    mode: str = "PERMISSIVE",
+    queues: Collection[str] | None = None,
+    days: Collection[str] | None = None,
+) -> DataFrame:
+    """Return the messages of an archive, as ``format("chronicle")`` returns those of queues.
+
+    ``type`` and ``mode`` are its options. ``queues`` and ``days`` (as "2026-11-16", in UTC) choose some;
+    the files of others are not touched. Raises QueueNotFound, or UnknownType.
+
+    >>> archived(spark, "/data/archive", type="Trade", days=["2026-11-16"])  # doctest: +SKIP
+    """
+    target = Path(archive).absolute()
+    found = find_archive(target, queues)
+    if not found:
+        raise QueueNotFound(
+            "no job has archived anything there; other Parquet files are for spark.read.parquet",
+            path=archive,
+        )
+    typed = {} if type is None else {"type": type, "mode": mode}
+    options = read_options({"path": str(target), **typed})
+    sources = {
+        ledger.source: Source(
+            name=ledger.source,
+            live=None,
+            archive=str(target),
+            schema=str(schema_copy(target, ledger.source)),
+        )
+        for ledger in found
+    }
+    schema = frame_schema(options, sources)
+    files = [
+        (sources[ledger.source], str(target / file.path))
+        for ledger in found
+        for file in ledger.files
+        if days is None or file.path.partition("/")[0].removeprefix("date=") in days
+    ]
+    return over_parts(spark, files, partial(_read, schema, options), schema)
+
+
+def _read(schema: StructType, options: ReadOptions, work: tuple[Source, str]) -> Iterator[Batch]:
+    source, path = work
+    shape = Shape(schema, options, source)
+    if not shape.is_empty:
+        for batch in read_back(Path(path), sorted({*shape.columns, "timestamp_ns"})):
+            yield shape.fit(batch)
