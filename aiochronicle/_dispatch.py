@@ -67,7 +67,7 @@ class Dispatching:
         if type is not Message and not self.decodes_to(type):
             raise InvalidArgument(
                 f"{type!r} is none of the codec's types, so it never comes;"
-                " add it to open_reader(codec=...)"
+                " add it to the codec= that messages are read with"
             )
         return register
 

@@ -164,13 +164,15 @@ def _numbered(
     return enumerate(types, start=1)
 
 
-def registry_of(codec: "TypeOrCodec | Registry | Sequence[TypeOrCodec]") -> Registry:
+def registry_of(
+    codec: "TypeOrCodec | Registry | Sequence[TypeOrCodec]", argument: str = "codec"
+) -> Registry:
     """Return what ``codec=`` of open_writer and open_reader stands for."""
     if isinstance(codec, Registry):
         return codec
     if isinstance(codec, type | Codec):
         return Registry([codec])
-    expect_several("codec", "a msgspec.Struct type, a Codec, or a Registry or list of them", codec)
+    expect_several(argument, "a msgspec.Struct type, a Codec, or a Registry or list of them", codec)
     return Registry(codec)
 
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import resource
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from aiochronicle.discovery import Attached, Scanned, discover
 from aiochronicle.errors import ChronicleError
 from aiochronicle.fanin import FanIn
 from aiochronicle.reader import Reader, StartPoint, check_start, open_reader
+from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import Writer, open_writer
 
 __all__ = ["Router"]
@@ -61,10 +63,12 @@ class Router(FanIn):
     Strategies come and go while it runs. ``name`` is the reader name in each queue: after a
     restart every queue goes on behind the last ``commit``. A queue that cannot be attached, or
     that fails, does not stop the others: it is in ``problems`` by path, with the exception, and
-    in the log. Attaching is tried again every ``rescan_s`` seconds.
+    in the log. Attaching is tried again every ``rescan_s`` seconds. ``codec`` is that of
+    ``open_reader``, for all of them; a queue whose schema says something else is a problem.
 
     ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root``
-    (by default ROOT.replies), named like the sender's, with segments of ``reply_segment_size``.
+    (by default ROOT.replies), named like the sender's, with segments of ``reply_segment_size``;
+    ``reply_codec`` is what it can ``send``.
 
     Use it as an async context manager: entering returns when everything that is there is
     attached, leaving closes readers, writers and the watcher.
@@ -78,8 +82,10 @@ class Router(FanIn):
         order: Literal["available", "strict"] = "available",
         max_wait: float | None = None,
         start: StartPoint = "committed",
+        codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
         reply_root: str | os.PathLike[str] | None = None,
         reply_segment_size: int = 8 << 20,
+        reply_codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
         depth: int = 1,
         rescan_s: float = 5.0,
         burst: int = 256,
@@ -87,6 +93,8 @@ class Router(FanIn):
         check_name(f"reader name {name!r} of the router", name)
         check_start(start)
         integer("reply_segment_size", reply_segment_size, 0)
+        self._codec = None if codec is None else registry_of(codec)
+        self._reply_codec = None if reply_codec is None else registry_of(reply_codec, "reply_codec")
         super().__init__(order=order, max_wait=max_wait, burst=burst, on_error=self._on_error)
         _raise_fd_limit()
         self.name = name
@@ -113,6 +121,12 @@ class Router(FanIn):
         """Return the attached queues: source id to path."""
         merged = self.sources()
         return {one.id: path for path, one in self._attached.items() if one.id in merged}
+
+    def decodes_to(self, wanted: type[Any]) -> bool:
+        """Tell whether messages may be of this type: of the codec, or of a reader attached here."""
+        return any(entry.codec.type is wanted for entry in self._codec or ()) or any(
+            reader.decodes_to(wanted) for reader in self.sources().values()
+        )
 
     def __aiter__(self) -> Any:
         self._follow()
@@ -171,6 +185,7 @@ class Router(FanIn):
                     self._attached[path] = _Source(self.attach(opened), opened)
                     self.problems.pop(path, None)
                     self._unattached.discard(path)
+                    _log.info("attached: %s", path)
                 except ChronicleError as error:
                     opened.close()
                     self._cannot_attach(path, error)
@@ -202,7 +217,7 @@ class Router(FanIn):
 
     def _open_one(self, path: str) -> Reader | ChronicleError:
         try:
-            return open_reader(path, self.name, start=self._start)
+            return open_reader(path, self.name, start=self._start, codec=self._codec)
         except ChronicleError as error:
             return error
 
@@ -214,6 +229,7 @@ class Router(FanIn):
             if source.id in self.sources():
                 self.detach(source.id)
             source.reader.close()
+            _log.info("removed: %s", path)
             await self._close_reply(source)
 
     def _on_error(self, source: int, error: Exception) -> None:
@@ -245,7 +261,12 @@ class Router(FanIn):
     def _open_reply(self, path: str) -> Writer:
         target = Path(self._reply_root) / os.path.relpath(path, self.root)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return open_writer(target, segment_size=self._reply_segment_size, ready=True)
+        return open_writer(
+            target,
+            segment_size=self._reply_segment_size,
+            codec=self._reply_codec,
+            ready=True,
+        )
 
     async def _close_reply(self, source: _Source) -> None:
         if source.reply is not None:

@@ -26,23 +26,22 @@ class Fill(msgspec.Struct):
 
 
 def strategy(root: Path, number: int) -> None:
-    encode = msgspec.json.Encoder().encode
-    with aiochronicle.open_writer(root / f"strategy-{number}", ready=True) as writer:
+    path = root / f"strategy-{number}"
+    with aiochronicle.open_writer(path, codec=Fill, ready=True) as writer:
         for fill in range(FILLS):
-            writer.append(encode(Fill("ALFA" if fill % 2 else "BRAVO", number + 1)))
+            writer.send(Fill("ALFA" if fill % 2 else "BRAVO", number + 1))
 
 
 async def risk(root: Path) -> Counter[str]:
     positions: Counter[str] = Counter()
     received = 0
-    decode = msgspec.json.Decoder(Fill).decode
     spawn = get_context("spawn").Process
-    async with aiochronicle.Router(root, name="risk") as router:
+    async with aiochronicle.Router(root, name="risk", codec=Fill) as router:
         strategies = [spawn(target=strategy, args=(root, number)) for number in range(STRATEGIES)]
         for process in strategies:
             process.start()
         async for message in router:
-            fill = decode(message.payload)
+            fill: Fill = message.decode()
             positions[fill.symbol] += fill.quantity
             received += 1
             if received == FILLS * STRATEGIES:

@@ -454,6 +454,16 @@ POLICY = [
         ("frist", VALUE, START),
     ),
     *mistakes(
+        "Router-codec",
+        lambda world, given: Router(world.scratch, name="router", codec=given),
+        (5, TYPE, CODEC),
+    ),
+    *mistakes(
+        "Router-reply_codec",
+        lambda world, given: Router(world.scratch, name="router", reply_codec=given),
+        (5, TYPE, f"reply_{CODEC}"),
+    ),
+    *mistakes(
         "FanIn-order",
         lambda world, given: FanIn(order=given),
         ("strickt", VALUE, 'order must be "available" or "strict"'),

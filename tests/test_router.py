@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import aiochronicle
@@ -20,6 +21,18 @@ from aiochronicle import FanIn, Message, Router, open_reader
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
 
 WITHIN_S = 20.0
+
+
+class Order(msgspec.Struct):
+    size: int
+
+
+class Cancel(msgspec.Struct):
+    order: int
+
+
+class Ack(msgspec.Struct):
+    accepted: bool
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -127,6 +140,77 @@ async def test_replies_go_to_the_sender(tmp_path: Path) -> None:
         await until(lambda: not in_use(tmp_path / "orders.replies" / "a"))
         with pytest.raises(KeyError, match="not attached"):
             await router.reply(order_of_a)
+
+
+async def test_orders_and_replies_are_typed(tmp_path: Path) -> None:
+    root = tmp_path / "orders"
+    root.mkdir()
+    seen: list[tuple[str, object]] = []
+    with (
+        open_writer(root / "one", codec=Order, ready=True) as one,
+        open_writer(root / "two", codec=[Cancel, Order], ready=True) as two,
+        open_writer(root / "other", codec=Ack, ready=True),
+    ):
+        one.send(Order(10), timestamp_ns=1)
+        two.send(Cancel(7), timestamp_ns=2)
+        two.send(Order(20), timestamp_ns=3)
+        async with Router(root, name="router", codec=[Order, Cancel], reply_codec=Ack) as router:
+            assert len(router.paths()) == 2
+            problem = router.problems[str(root / "other")]
+            assert isinstance(problem, aiochronicle.errors.SchemaMismatch), problem
+
+            @router.on(Order)
+            async def acknowledge(order: Order, message: Message) -> None:
+                seen.append((message.source, order))
+                (await router.reply(message)).send(Ack(order.size < 15), cause=message)
+
+            @router.on(Cancel)
+            def cancel(cancel: Cancel, message: Message) -> None:
+                seen.append((message.source, cancel))
+                if cancel.order == 0:
+                    router.close()
+
+            two.send(Cancel(0), timestamp_ns=4)
+            async with asyncio.timeout(WITHIN_S):
+                assert await router.dispatch() == 4
+    assert seen == [
+        ("one", Order(10)),
+        ("two", Cancel(7)),
+        ("two", Order(20)),
+        ("two", Cancel(0)),
+    ]
+    for name, accepted in (("one", True), ("two", False)):
+        with open_reader(tmp_path / "orders.replies" / name, codec=Ack) as replies:
+            assert [reply.decode() for reply in replies] == [Ack(accepted)]
+
+
+async def test_a_handler_whose_messages_could_never_come_is_refused(tmp_path: Path) -> None:
+    async with Router(tmp_path, name="router") as router:
+        with pytest.raises(aiochronicle.errors.InvalidArgument, match="never comes"):
+            router.on(Order)
+        with (
+            open_writer(tmp_path / "by hand", codec=Order) as writer,
+            open_reader(tmp_path / "by hand", codec=Order) as reader,
+        ):
+            writer.send(Order(1))
+            router.attach(reader)
+            sizes: list[int] = []
+            router.on(Order)(lambda order: sizes.append(order.size))
+            assert router.dispatch_now() == 1
+            assert sizes == [1]
+
+
+async def test_coming_and_going_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aiochronicle.router")
+    with open_writer(tmp_path / "strategy", ready=True):
+        async with Router(tmp_path, name="router") as router:
+            shutil.rmtree(tmp_path / "strategy")
+            await until(lambda: not router.sources())
+            path = tmp_path / "strategy"
+            told = [text for text in caplog.messages if "open files" not in text]
+            assert told == [f"attached: {path}", f"removed: {path}"]
 
 
 async def test_opening_a_reply_queue_does_not_block_the_loop(tmp_path: Path) -> None:
