@@ -47,7 +47,7 @@ async def route(root: Path, orders_max: int) -> int:
                 sent[order.queue_id] = order.seq
             reply = await router.reply(order)
             reply.append(b"ack " + order.payload, cause=order)
-            router.commit()
+            router.commit(order)
             if market.next_seq == orders_max:
                 return market.next_seq
     raise AssertionError("the router ended before the last order")
