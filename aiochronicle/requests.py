@@ -282,6 +282,9 @@ class Request:
         return f"<Request {self.message.seq} of {self.requester!r} answered={self.answered}>"
 
 
+Handler = Callable[[Request], Awaitable[Payload | None]]
+
+
 class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of a responder: ``received`` requests, and what became of them.
 
@@ -370,14 +373,13 @@ class Responder:
             raise StopAsyncIteration from None
         return taken
 
-    async def serve(
-        self, handler: Callable[[Request], Awaitable[Payload]], *, concurrency: int = 64
-    ) -> None:
+    async def serve(self, handler: Handler, *, concurrency: int = 64) -> None:
         """Call the handler for each request, and answer with what it returns, until cancelled.
 
-        So many handlers run at once at most. One that raises fails its request with the type and
-        text of the exception, which is also logged. Cancelled, handlers that run are cancelled;
-        their requests come again after a restart.
+        So many handlers run at once at most. One that answers by itself, with ``request.reply`` or
+        ``request.fail``, returns None. One that raises RequestFailed fails its request with that
+        text; any other exception does with its type and text, and is also logged. Cancelled,
+        handlers that run are cancelled; their requests come again after a restart.
         """
         positive("concurrency", concurrency)
         free = asyncio.Semaphore(concurrency)
@@ -446,14 +448,19 @@ class Responder:
         await self.aclose()
 
 
-async def _handle(handler: Callable[[Request], Awaitable[Payload]], request: Request) -> None:
+async def _handle(handler: Handler, request: Request) -> None:
+    """Answer a request, whatever its handler does: what ended the service would come again."""
     try:
         result = await handler(request)
+        if result is not None or not request.answered:
+            request.reply(result)  # type: ignore[arg-type]  # None is refused
+    except RequestFailed as refusal:
+        if not request.answered:
+            request.fail(refusal.detail)
     except Exception as error:  # noqa: BLE001 - it is the requester that is told
-        _log.exception("request %d of %s", request.message.seq, request.requester)
-        request.fail(f"{type(error).__name__}: {error}")
-    else:
-        request.reply(result)
+        if not request.answered:
+            request.fail(f"{type(error).__name__}: {error}")
+        _log.exception("handling request %d of %r failed", request.message.seq, request.requester)
 
 
 def _not_before(request_ns: int, replies: Writer) -> int | None:

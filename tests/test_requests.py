@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from aiochronicle.errors import (
 
 SERVICE = Path(__file__).parent / "responder.py"
 
+Handler = Callable[[Request], Awaitable[bytes | None]]
+
 
 def requester(root: Path, name: str = "desk") -> Requester:
     return Requester(root / "asked", root / "answered", name)
@@ -34,17 +36,18 @@ def responder(root: Path) -> Responder:
     return Responder(root / "asked", root / "answered", rescan_s=0.2)
 
 
-@asynccontextmanager
-async def serving(root: Path) -> AsyncIterator[Responder]:
-    async def double(request: Request) -> bytes:
-        number = int(request.payload)
-        if number < 0:
-            raise ValueError("negative")
-        await asyncio.sleep(0)
-        return b"%d" % (2 * number)
+async def double(request: Request) -> bytes:
+    number = int(request.payload)
+    if number < 0:
+        raise ValueError("negative")
+    await asyncio.sleep(0)
+    return b"%d" % (2 * number)
 
+
+@asynccontextmanager
+async def serving(root: Path, handler: Handler = double) -> AsyncIterator[Responder]:
     async with responder(root) as service:
-        task = asyncio.create_task(service.serve(double))
+        task = asyncio.create_task(service.serve(handler))
         try:
             yield service
         finally:
@@ -127,8 +130,56 @@ async def test_failures_are_raised_where_the_question_was_asked(
         assert (await desk.request(b"1", timeout=60)).payload == b"2"
         assert desk.statistics().failed == 1
         assert service.statistics().failed == 1
-    assert [record.getMessage() for record in caplog.records] == ["request 0 of desk"]
+    assert caplog.messages == ["handling request 0 of 'desk' failed"]
     caplog.clear()  # a record's traceback holds the request, and that its segment
+
+
+async def test_a_handler_refuses_or_answers_by_itself_and_the_log_stays_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def market(request: Request) -> bytes | None:
+        if request.payload == b"by exception":
+            raise RequestFailed("closed today")
+        if request.payload == b"by both":
+            request.fail("closed today")
+            raise RequestFailed("and tomorrow")
+        if request.payload == b"by fail":
+            request.fail("closed today")
+        else:
+            request.reply(b"101.5", type_id=7)
+        return None
+
+    caplog.set_level("ERROR", "aiochronicle.requests")
+    async with requester(tmp_path) as desk, serving(tmp_path, market) as service:
+        for question in (b"by exception", b"by fail", b"by both"):
+            with pytest.raises(RequestFailed) as refused:
+                await desk.request(question, timeout=60)
+            assert str(refused.value) == "closed today"
+        reply = await desk.request(b"typed", timeout=60)
+        assert (reply.payload, reply.type_id) == (b"101.5", 7)
+        assert (service.statistics().answered, service.statistics().failed) == (4, 3)
+    assert caplog.messages == []
+
+
+async def test_a_handler_with_an_impossible_answer_does_not_end_the_service(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def sloppy(request: Request) -> bytes | None:
+        if request.payload == b"twice":
+            request.reply(b"first")
+            return b"second"
+        return None if request.payload == b"none" else bytes(int(request.payload))
+
+    caplog.set_level("ERROR", "aiochronicle.requests")
+    async with requester(tmp_path) as desk, serving(tmp_path, sloppy):
+        with pytest.raises(RequestFailed, match="payload must be bytes"):
+            await desk.request(b"none", timeout=60)
+        with pytest.raises(RequestFailed, match="MessageTooLarge"):
+            await desk.request(b"%d" % (64 << 20), timeout=60)
+        assert (await desk.request(b"twice", timeout=60)).payload == b"first"
+        assert (await desk.request(b"3", timeout=60)).payload == bytes(3)
+    assert caplog.messages == [f"handling request {seq} of 'desk' failed" for seq in range(3)]
+    caplog.clear()
 
 
 async def test_a_request_is_answered_once(tmp_path: Path) -> None:
