@@ -22,6 +22,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -455,13 +456,23 @@ int ac_os_eventfd_signal(int fd) {
     return rc == -EAGAIN ? 0 : rc; /* the counter is full: it is signalled already */
 }
 
+/* Whoever else has the descriptor can make it blocking; this call does not wait all the same. Kernels
+ * before 5.8 do not know that of an eventfd. */
+static int drain_eventfd(int fd) {
+    uint64_t drained;
+    struct iovec into = {&drained, sizeof drained};
+    ssize_t got = preadv2(fd, &into, 1, -1, RWF_NOWAIT);
+    if (got < 0 && errno == EOPNOTSUPP) got = read(fd, &drained, sizeof drained);
+    return got == (ssize_t)sizeof drained;
+}
+
 int ac_os_eventfd_wait(int fd, uint64_t timeout_ns) {
     struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
     struct timespec limit = timespec_of(timeout_ns);
-    uint64_t drained;
+    if (timeout_ns == 0) return drain_eventfd(fd);
     int rc = ppoll(&poll_fd, 1, timeout_ns == UINT64_MAX ? NULL : &limit, NULL);
     if (rc <= 0) return rc < 0 && errno != EINTR ? -errno : 0;
-    return read(fd, &drained, sizeof drained) == (ssize_t)sizeof drained;
+    return drain_eventfd(fd);
 }
 
 int ac_os_thread(void *(*run)(void *), void *argument) {

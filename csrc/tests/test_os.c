@@ -2,7 +2,9 @@
 
 #include "queue.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <unistd.h>
 
 static int seen[AC_CALL_COUNT];
 
@@ -164,6 +166,18 @@ TEST(an_eventfd_is_drained_by_its_waiter) {
     CHECK_EQUAL(write(fd, &full, 8), 8);
     CHECK_EQUAL(ac_os_eventfd_signal(fd), 0); /* signalled already */
     CHECK(ac_os_eventfd_signal(-1) < 0);
+    close(fd);
+}
+
+TEST(draining_never_waits_even_if_others_made_the_eventfd_blocking) {
+    int fd = ac_os_eventfd();
+    CHECK(fd >= 0);
+    CHECK_EQUAL(fcntl(fd, F_SETFL, 0), 0);
+    alarm(5); /* what would end the wait */
+    CHECK_EQUAL(ac_os_eventfd_wait(fd, 0), 0);
+    alarm(0);
+    CHECK_EQUAL(ac_os_eventfd_signal(fd), 0);
+    CHECK_EQUAL(ac_os_eventfd_wait(fd, 0), 1);
     close(fd);
 }
 
