@@ -597,10 +597,11 @@ AC_API int ac_os_inject(void *context, int call, const char *path, int fd, uint6
 AC_API const char *ac_os_call_name(int call);
 AC_API int ac_os_call_count(void);
 
+#define AC_TYPE_MAX 0xFFFEu /* 0xFFFF is padding */
+
 /* cffi: end */
 
 #define AC_NOW UINT64_MAX
-#define AC_TYPE_MAX 0xFFFEu /* 0xFFFF is padding */
 
 #ifdef __cplusplus
 }

@@ -5,10 +5,11 @@ from typing import Any, TypeAlias
 import pyarrow
 import pyarrow.compute
 
-__all__ = ["Batch", "Column", "pa", "pc"]
+__all__ = ["Batch", "Column", "Table", "pa", "pc"]
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
 Batch: TypeAlias = Any  # pyarrow.RecordBatch
 Column: TypeAlias = Any  # pyarrow.Array
+Table: TypeAlias = Any  # pyarrow.Table

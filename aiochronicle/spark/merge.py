@@ -20,6 +20,11 @@ class _Head:
         self._advance()
 
     @property
+    def first_ns(self) -> int:
+        first: int = self.batch.column("timestamp_ns")[0].as_py()
+        return first
+
+    @property
     def last_ns(self) -> int:
         last: int = self.batch.column("timestamp_ns")[-1].as_py()
         return last
@@ -27,6 +32,12 @@ class _Head:
     def take_before(self, bound_ns: int) -> Iterator[Batch]:
         """Yield what is older; all of it is in the batch at hand, since no head ends before it."""
         yield from self._take(pc.less(self.batch.column("timestamp_ns"), bound_ns).true_count)
+
+    def take_all(self) -> Batch:
+        """Return what is left of the batch at hand."""
+        taken = self.batch
+        self._advance()
+        return taken
 
     def take_at(self, time_ns: int) -> Iterator[Batch]:
         """Yield what is of this time, from as many batches as it fills."""
@@ -54,6 +65,11 @@ def merge(runs: Iterable[Run], queue: str) -> Iterator[Batch]:
     heads = [head for head in heads if head.batch is not None]
     while heads:
         bound = min(head.last_ns for head in heads)
+        reaching = [head for head in heads if head.first_ns <= bound]
+        if len(reaching) == 1:  # as between tasks that had one queue's times behind each other
+            yield reaching[0].take_all()
+            heads = [head for head in heads if head.batch is not None]
+            continue
         taken = [part for head in heads for part in head.take_before(bound)]
         if not taken:  # all of them stand at this very time: their rows are to be sorted together
             taken = [part for head in heads for part in head.take_at(bound)]

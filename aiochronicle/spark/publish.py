@@ -3,13 +3,13 @@
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from aiochronicle.errors import InvalidArgument, MessageTooLarge, PositionLost, TimestampOrder
 from aiochronicle.slices import Queue
 from aiochronicle.spark import journal, staging
+from aiochronicle.spark.append import RECORD_OVERHEAD_BYTES, append_rows
 from aiochronicle.spark.arrow import Batch, pc
 from aiochronicle.spark.journal import Journal, Pending, Target
 from aiochronicle.spark.merge import merge
@@ -19,10 +19,6 @@ from aiochronicle.spark.staging import Run
 from aiochronicle.writer import Writer, open_writer
 
 __all__ = ["abandon", "forget", "publish"]
-
-APPEND_ROWS_MAX = 1024
-APPEND_BYTES_MAX = 1 << 20
-RECORD_OVERHEAD_BYTES = 256  # headers and padding, generously
 
 
 def publish(options: WriteOptions, writer_id: str, batch_id: int, runs: Sequence[Run]) -> None:
@@ -147,7 +143,7 @@ def _append_pending(options: WriteOptions, own: Journal, writers: dict[str, Writ
         if options.hold_late:  # somebody else may have written since
             rows = _held(rows, writer.statistics().last_timestamp_ns)
         for batch in rows:
-            _append(writer, batch)
+            append_rows(writer, batch)
         writer.flush_now()
     own.end(pending.batch_id)
 
@@ -199,47 +195,3 @@ def _common_prefix(batch: Batch, path: str, seq: int) -> int:
         same = pc.equal(batch.column(name).slice(0, count), there.column(name).combine_chunks())
         equal &= same.to_numpy(zero_copy_only=False)
     return count if equal.all() else int(equal.argmin())
-
-
-def _append(writer: Writer, batch: Batch) -> None:
-    payloads: list[bytes] = batch.column("payload").to_pylist()
-    times: list[int] = batch.column("timestamp_ns").to_pylist()
-    types: list[int] = batch.column("type_id").to_pylist()
-    causes: list[dict[str, int] | None] = batch.column("cause").to_pylist()
-    bytes_max = min(APPEND_BYTES_MAX, writer.statistics().segment_size // 2)
-    first = 0
-    while first < len(payloads):
-        end = _stretch(payloads, types, causes, first, bytes_max)
-        if end - first > 1:
-            writer.append_many(
-                payloads[first:end], type_id=types[first], timestamps_ns=times[first:end]
-            )
-        else:
-            writer.append(
-                payloads[first],
-                type_id=types[first],
-                timestamp_ns=times[first],
-                cause=_cause(causes[first]),
-            )
-        first = end
-
-
-def _stretch(
-    payloads: list[bytes], types: list[int], causes: Sequence[Any], first: int, bytes_max: int
-) -> int:
-    """Return the end of the rows from ``first`` on that can be appended together."""
-    size_bytes = 0
-    end = first
-    while (
-        end < len(payloads)
-        and end - first < APPEND_ROWS_MAX
-        and types[end] == types[first]
-        and causes[end] is None
-        and (size_bytes := size_bytes + len(payloads[end]) + RECORD_OVERHEAD_BYTES) <= bytes_max
-    ):
-        end += 1
-    return max(end, first + 1)
-
-
-def _cause(cause: dict[str, int] | None) -> tuple[int, int] | None:
-    return None if cause is None else (cause["queue_id"] % 2**64, cause["seq"] % 2**64)

@@ -18,8 +18,9 @@ from pathlib import Path
 import msgspec
 from pyspark.sql.types import StructType
 
+from aiochronicle._binding import lib
 from aiochronicle.errors import DiskFull, InvalidArgument
-from aiochronicle.spark.arrow import Batch, Column, pa, pc
+from aiochronicle.spark.arrow import Batch, Column, Table, pa, pc
 
 __all__ = [
     "NAMELESS",
@@ -119,7 +120,8 @@ def _in_pieces(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
 
 def _write(batches: list[Batch], directory: str, queue: str | None) -> Run:
     rows = pa.Table.from_batches([_as_rows(batch, queue) for batch in batches])
-    rows = rows.sort_by([(name, "ascending") for name in ("queue", *ORDER)]).combine_chunks()
+    if not _is_in_order(rows):
+        rows = rows.sort_by([(name, "ascending") for name in ("queue", *ORDER)]).combine_chunks()
     path = Path(directory) / f"{uuid.uuid4().hex}.arrow"
     shares: list[Share] = []
     written = 0
@@ -143,6 +145,17 @@ def _write(batches: list[Batch], directory: str, queue: str | None) -> Run:
         file.flush()
         os.fsync(file.fileno())
     return Run(path=str(path), shares=shares)
+
+
+def _is_in_order(rows: Table) -> bool:
+    """Tell whether the rows are those of one queue as it has them, which need not be sorted."""
+    for name in ("queue", "source"):
+        column = rows.column(name)
+        if not pc.all(pc.equal(column, column[0]), skip_nulls=False).as_py():
+            return False
+    seqs, times_ns = (rows.column(name).to_numpy() for name in ("seq", "timestamp_ns"))
+    later, same = times_ns[1:] > times_ns[:-1], times_ns[1:] == times_ns[:-1]
+    return bool((later | (same & (seqs[1:] >= seqs[:-1]))).all())
 
 
 def _as_rows(batch: Batch, queue: str | None) -> Batch:
@@ -175,6 +188,10 @@ def _as_rows(batch: Batch, queue: str | None) -> Batch:
             raise InvalidArgument(f"a row has no {'source' if name == 'queue' else name}")
     if pc.min(rows.column("timestamp_ns")).as_py() < 0:
         raise InvalidArgument("a row has a timestamp before 1970")
+    types = pc.min_max(rows.column("type_id"))
+    for type_id in (types["min"].as_py(), types["max"].as_py()):
+        if not 0 <= type_id <= lib.AC_TYPE_MAX:
+            raise InvalidArgument(f"a row has type_id {type_id}: must be 0 to {lib.AC_TYPE_MAX}")
     return rows
 
 

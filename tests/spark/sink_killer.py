@@ -44,7 +44,7 @@ def carry_out(order: Order) -> None:
 
     for owner, name in (
         (Journal, "begin"),
-        (publish, "_append"),
+        (publish, "append_rows"),
         (Writer, "flush_now"),
         (Journal, "end"),
         (staging, "sweep"),

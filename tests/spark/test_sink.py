@@ -150,6 +150,9 @@ def test_what_cannot_be_written_is_told_before_anything_is(root: Path) -> None:
             staged(root, [rows("a", [0], **{column: pa.nulls(1, nothing)})])
     with pytest.raises(InvalidArgument, match="before 1970"):
         staged(root, [rows("a", [0], timestamp_ns=pa.array([-1], pa.int64()))])
+    for type_id in (-1, 65535):
+        with pytest.raises(InvalidArgument, match=f"type_id {type_id}: must be 0 to 65534"):
+            staged(root, [rows("a", [0], type_id=pa.array([type_id], pa.int32()))])
 
 
 PAYLOAD = StructField("payload", BinaryType())
