@@ -34,7 +34,7 @@ __all__ = ["bars", "exact_sums", "nanoseconds"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-CHUNK_ROWS = 1 << 17  # bars are made of so many trades at a time
+CHUNK_ROWS = 1 << 16  # bars are made of about so many trades at a time
 ALL = ""  # the key of bars that are not by a field
 
 _UNITS_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
@@ -212,7 +212,7 @@ class _Trades:
         self._place = part.source.place
         wanted = {rule.price: pa.float64(), rule.size: pa.float64()}
         if rule.by is not None:
-            wanted[rule.by] = pa.utf8()
+            wanted[rule.by] = pa.dictionary(pa.int32(), pa.utf8())
         self._decoder = TypedDecoder(entry, wanted, permissive=False)
         self._ids: dict[str, int] = {}
         self._waiting: list[tuple[Array, ...]] = []
@@ -243,25 +243,28 @@ class _Trades:
         if column is None:
             self._ids.setdefault(ALL, 0)
             return np.zeros(rows, np.int64)
-        encoded = column.dictionary_encode()
-        names: list[str] = encoded.dictionary.to_pylist()
+        names: list[str] = column.dictionary.to_pylist()
         ids = np.array([self._ids.setdefault(name, len(self._ids)) for name in names], np.int64)
-        keys: Array = ids[encoded.indices.to_numpy()]
+        keys: Array = ids[column.indices.to_numpy()]
         return keys
 
     def take(self) -> _Chunk | None:
         """Return what was collected since the last time."""
         if not self._rows:
             return None
-        seq, times_ns, price, size, keys = map(np.concatenate, zip(*self._waiting, strict=True))
+        seq, times_ns, price, size, keys = map(_joined, zip(*self._waiting, strict=True))
         self._waiting, self._rows = [], 0
         return _Chunk(seq, times_ns, price, size, keys, list(self._ids))
+
+
+def _joined(pieces: tuple[Array, ...]) -> Array:
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def _chunks(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Chunk]:
     """Yield the trades of a range, many at a time."""
     trades = _Trades(part, rule)
-    for batch in read_range(part, _Trades.COLUMNS, options, batch_rows=CHUNK_ROWS // 2):
+    for batch in read_range(part, _Trades.COLUMNS, options, batch_rows=CHUNK_ROWS):
         if trades.add(batch) and (chunk := trades.take()) is not None:
             yield chunk
     if (chunk := trades.take()) is not None:
@@ -355,23 +358,23 @@ def _reduced(
     chunk: _Chunk, source: str, order: Array, keys: Array, bar: Array, starts: Array
 ) -> Batch:
     """Make one row of each stretch."""
-    lasts = np.append(starts[1:], len(order)) - 1
-    seq, times_ns = chunk.seq[order], chunk.timestamp_ns[order]
+    lengths = np.diff(starts, append=len(order))
+    first, last = order[starts], order[starts + lengths - 1]
     price, size = chunk.price[order], chunk.size[order]
     names = [chunk.names[int(key)] for key in keys[starts]]
     columns: dict[str, Any] = {
         "source": pa.repeat(pa.scalar(source, pa.utf8()), len(starts)),
         "key": pa.array(names, pa.utf8()),
         "bar": pa.array(bar[starts]),
-        "first_seq": pa.array(seq[starts]),
-        "last_seq": pa.array(seq[lasts]),
-        "first_ns": pa.array(times_ns[starts]),
-        "last_ns": pa.array(times_ns[lasts]),
-        "open": pa.array(price[starts]),
+        "first_seq": pa.array(chunk.seq[first]),
+        "last_seq": pa.array(chunk.seq[last]),
+        "first_ns": pa.array(chunk.timestamp_ns[first]),
+        "last_ns": pa.array(chunk.timestamp_ns[last]),
+        "open": pa.array(chunk.price[first]),
         "high": pa.array(np.maximum.reduceat(price, starts)),
         "low": pa.array(np.minimum.reduceat(price, starts)),
-        "close": pa.array(price[lasts]),
-        "trades": pa.array(lasts - starts + 1),
+        "close": pa.array(chunk.price[last]),
+        "trades": pa.array(lengths),
         "volume": exact_sums(size, starts),
         "notional": exact_sums(price * size, starts),
     }
@@ -379,21 +382,37 @@ def _reduced(
 
 
 def exact_sums(values: Array, starts: Array) -> Column:
-    """Return each stretch's sum as three numbers, which together lose nothing that matters.
+    """Return each stretch's sum as numbers that together lose nothing that matters.
 
-    The first are sums of whole multiples of a power of two, so large that no sum of a chunk needs more
-    than 53 bits; the second are those of what is left, in finer units. Both are exact. What is left
-    then is 0 unless a value is 2**18 times smaller than the largest.
+    Sums of whole numbers below 2**53 are exact as they are. Otherwise there are three: the first are
+    sums of whole multiples of a power of two, so large that no sum of a chunk needs more than 53 bits;
+    the second are those of what is left, in finer units. Both are exact. What is left then is 0
+    unless a value is 2**18 times smaller than the largest.
     """
-    largest = float(np.abs(values).max())
+    largest = float(max(values.max(), -values.min()))
     if not math.isfinite(largest):
         raise InvalidArgument("a price or size is not a finite number")
+    if largest * len(values) < 2.0**53 and (np.rint(values) == values).all():
+        return _lists([np.add.reduceat(values, starts)])
     bits = len(values).bit_length()
     unit = 2.0 ** max(math.frexp(largest)[1] + bits - 52, -970)  # whose finer units are numbers too
-    coarse = np.rint(values / unit) * unit
+    coarse = _multiples(values, unit)
     left = values - coarse
-    unit /= 2.0 ** (51 - bits)
-    fine = np.rint(left / unit) * unit
-    sums = [np.add.reduceat(part, starts) for part in (coarse, fine, left - fine)]
-    offsets = pa.array(np.arange(0, 3 * len(starts) + 1, 3, dtype=np.int32))
+    fine = _multiples(left, unit / 2.0 ** (51 - bits))
+    left -= fine
+    return _lists([np.add.reduceat(part, starts) for part in (coarse, fine, left)])
+
+
+def _multiples(values: Array, unit: float) -> Array:
+    """Round to whole multiples of a power of two."""
+    whole: Array = values * (1.0 / unit)
+    np.rint(whole, out=whole)
+    whole *= unit
+    return whole
+
+
+def _lists(sums: list[Array]) -> Column:
+    """Return a list for each stretch, with its number out of each array."""
+    count = len(sums[0])
+    offsets = pa.array(np.arange(0, len(sums) * count + 1, len(sums), dtype=np.int32))
     return pa.ListArray.from_arrays(offsets, pa.array(np.column_stack(sums).ravel()))
