@@ -12,6 +12,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -42,6 +43,7 @@ pc: Any = pyarrow.compute
 
 Column: TypeAlias = Any  # pyarrow.Array
 Batch: TypeAlias = Any  # pyarrow.RecordBatch
+Troubles: TypeAlias = dict[int, str]  # what is wrong with which row
 
 OneType: TypeAlias = TypeOrCodec | Registry | str
 OnUndecodable: TypeAlias = Literal["raise", "null"]
@@ -150,9 +152,7 @@ class TypedDecoder:
         self._codec = entry.codec
         self._wanted = dict(wanted)
         self._fields = [field for field in entry.fields if field.name in self._wanted]
-        self._parts: Callable[[Any], Any] = (
-            attrgetter(*(field.name for field in self._fields)) if self._fields else tuple
-        )
+        self._nothing = SimpleNamespace(**dict.fromkeys(field.name for field in self._fields))
 
     def rows_of_type(self, batch: Batch) -> Batch:
         """Return the rows of a batch that are messages of the type."""
@@ -161,13 +161,15 @@ class TypedDecoder:
 
     def decode(self, payloads: Column) -> tuple[dict[str, Column], Column | None]:
         """Return the columns, and what is wrong with each row; None if nothing is with any."""
-        troubles: list[str | None] = []
+        troubles: Troubles = {}
         columns = self._cut_out(payloads) if self._codec.format == "struct" else None
         if columns is None:
             columns, troubles = self._decode_each(payloads)
         for name in self._wanted.keys() - columns.keys():  # fields that this queue does not have
             columns[name] = pa.nulls(len(payloads), self._wanted[name])
-        return columns, pa.array(troubles, pa.utf8()) if any(troubles) else None
+        if not troubles:
+            return columns, None
+        return columns, pa.array([troubles.get(row) for row in range(len(payloads))], pa.utf8())
 
     def _cut_out(self, payloads: Column) -> dict[str, Column] | None:
         """See the payloads as one array of records; None if they are not all of that size."""
@@ -182,45 +184,67 @@ class TypedDecoder:
         records = np.frombuffer(data, self._codec.dtype, count=rows, offset=int(offsets[0]))
         try:
             return {
-                field.name: _cast(_column_of(records[field.name]), self._wanted[field.name])
+                field.name: _as_wanted(records[field.name], self._wanted[field.name])
                 for field in self._fields
             }
         except pa.ArrowInvalid:  # text that is not UTF-8: find out whose
             return None
 
-    def _decode_each(self, payloads: Column) -> tuple[dict[str, Column], list[str | None]]:
-        troubles: list[str | None] = [None] * len(payloads)
-        rows: list[Any] = []
-        nothing = (None,) * len(self._fields) if len(self._fields) != 1 else None
-        decode, parts = self._codec.decoder, self._parts
-        for number, payload in enumerate(payloads.to_pylist()):
-            try:
-                rows.append(parts(decode(payload)))
-            except Exception as error:  # noqa: BLE001 - whatever the type's own checks raise
-                rows.append(nothing)
-                troubles[number] = f"not a {self._codec.name}: {error}"
-        single = len(self._fields) == 1
-        values = [rows] if single else [list(column) for column in zip(*rows, strict=True)]
-        return {
-            field.name: _to_arrow(field, column, self._wanted[field.name], troubles)
-            for field, column in zip(self._fields, values, strict=False)
-        }, troubles
+    def _decode_each(self, payloads: Column) -> tuple[dict[str, Column], Troubles]:
+        troubles: Troubles = {}
+        encoded: list[bytes] = payloads.to_pylist()
+        try:
+            decoded = list(map(self._codec.decoder, encoded))
+        except Exception:  # noqa: BLE001 - whatever the type's own checks raise: find out whose
+            decoded = [self._try(row, payload, troubles) for row, payload in enumerate(encoded)]
+        columns: dict[str, Column] = {}
+        for field in self._fields:
+            values = list(map(attrgetter(field.name), decoded))
+            columns[field.name] = _to_arrow(field, values, self._wanted[field.name], troubles)
+        return columns, troubles
+
+    def _try(self, row: int, payload: bytes, troubles: Troubles) -> Any:
+        """Return what the payload is, or an object whose fields are all None."""
+        try:
+            return self._codec.decoder(payload)
+        except Exception as error:  # noqa: BLE001 - as above
+            troubles[row] = f"not a {self._codec.name}: {error}"
+            return self._nothing
+
+
+def _as_wanted(values: Any, wanted: Any) -> Column:
+    if pa.types.is_dictionary(wanted) and values.dtype.kind == "S":
+        return _encoded(values, wanted)
+    column = _column_of(values)
+    return column if column.type == wanted else column.cast(wanted)
+
+
+def _encoded(texts: Any, wanted: Any) -> Column:
+    """Return texts of a fixed width as a dictionary; what they say is asked once for each."""
+    content = pa.py_buffer(np.ascontiguousarray(texts))
+    fixed = pa.Array.from_buffers(pa.binary(texts.itemsize), len(texts), [None, content])
+    found = fixed.dictionary_encode()
+    different = np.frombuffer(found.dictionary.buffers()[1], texts.dtype, len(found.dictionary))
+    names = _column_of(different).cast(wanted.value_type)
+    return pa.DictionaryArray.from_arrays(found.indices, names)
 
 
 def _column_of(values: Any) -> Column:
     """Return an array of numbers or strings as a column.
 
-    Arrow would end strings with the first zero byte; only those at the end are filling.
+    Arrow ends strings with the first zero byte, but only those at the end are filling.
     """
+    column = pa.array(values)
     if values.dtype.kind != "S":
-        return pa.array(values)
+        return column
     rows, width = len(values), values.dtype.itemsize
-    content = np.frombuffer(values.tobytes(), np.uint8).reshape(rows, width)
-    places = np.array(range(1, width + 1), np.int32)
-    lengths = np.where(content != 0, places, 0).max(axis=1)
+    lengths = np.char.str_len(values)
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    kept = content[places <= lengths[:, None]]
+    if np.array_equal(np.frombuffer(column.buffers()[1], np.int32, rows + 1), offsets):
+        return column
+    content = np.frombuffer(values.tobytes(), np.uint8).reshape(rows, width)
+    kept = content[np.arange(width) < lengths[:, None]]
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(kept)]
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
@@ -231,11 +255,7 @@ def first_trouble(rows: Batch, troubles: Column) -> tuple[int, str]:
     return rows.column("seq")[row].as_py(), troubles[row].as_py()
 
 
-def _cast(column: Any, wanted: Any) -> Column:
-    return column if column.type == wanted else column.cast(wanted)
-
-
-def _to_arrow(field: Field, values: list[Any], wanted: Any, troubles: list[str | None]) -> Column:
+def _to_arrow(field: Field, values: list[Any], wanted: Any, troubles: Troubles) -> Column:
     match _counterpart(field.type)[1]:
         case _Handling.JSON:
             values = [None if v is None else msgspec.json.encode(v).decode() for v in values]

@@ -1,15 +1,18 @@
 """Messages of a type as columns of a frame: which type, and in which queues.
 
-How payloads become columns is the same with and without Spark (aiochronicle.typed_columns).
+How payloads become columns is the same with and without Spark (aiochronicle.typed_columns); here
+nothing is made of the fields that nobody asked for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pyspark.sql.types import StringType, StructField
 
 from aiochronicle import typed_columns
+from aiochronicle._description import build
 from aiochronicle.errors import DecodeError, SchemaMismatch, SchemaNotFound, UnknownType
 from aiochronicle.registry import RegisteredType, Registry
 from aiochronicle.spark.arrow import Batch, Column
@@ -84,7 +87,7 @@ class TypedDecoder(typed_columns.TypedDecoder):
     def __init__(
         self, entry: RegisteredType, wanted: Mapping[str, Any], *, permissive: bool
     ) -> None:
-        super().__init__(entry, wanted)
+        super().__init__(_narrowed(entry, wanted), wanted)
         self._is_permissive = permissive
 
     def decode_rows(self, rows: Batch, place: str) -> tuple[dict[str, Column], Column | None]:
@@ -94,3 +97,12 @@ class TypedDecoder(typed_columns.TypedDecoder):
             seq, trouble = typed_columns.first_trouble(rows, troubles)
             raise DecodeError(trouble, path=place, seq=seq)
         return columns, troubles
+
+
+def _narrowed(entry: RegisteredType, names: Collection[str]) -> RegisteredType:
+    """Return the type with no other fields than these: msgspec skips those it does not know."""
+    if entry.format == "struct" or entry.record.array_like:
+        return entry
+    fields = tuple(field for field in entry.fields if field.name in names)
+    record = msgspec.structs.replace(entry.record, fields=fields)
+    return RegisteredType(entry.type_id, build(record, entry.format), record)
