@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from aiochronicle.columns import BATCH_ROWS
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.columns import Shape
 from aiochronicle.spark.filters import Narrowing
@@ -13,6 +14,9 @@ from aiochronicle.spark.plan import Range
 from aiochronicle.spark.rows import read_range
 
 __all__ = ["RangePartition", "read_part"]
+
+# For Spark a batch has a price of its own. Payloads should still be in the cache when it gets them.
+NARROW_BATCH_ROWS = 8 * BATCH_ROWS
 
 
 class RangePartition(InputPartition):
@@ -33,7 +37,8 @@ def read_part(
     columns = shape.columns
     if narrowing.types is not None and "type_id" not in columns:
         columns = [*columns, "type_id"]
-    for batch in read_range(part, columns, options):
+    batch_rows = BATCH_ROWS if "payload" in columns else NARROW_BATCH_ROWS
+    for batch in read_range(part, columns, options, batch_rows=batch_rows):
         fitting = shape.fit(narrowing.sift(batch))
         if fitting.num_rows:
             yield fitting

@@ -1,7 +1,7 @@
 """Cutting a range of messages into the parts that tasks read.
 
-A part is a range of seqs of one queue. Where segments begin is taken from their seek indexes, so that
-tasks rarely share one; but the parts cover the range whatever an index says, because each begins
+A part is a range of seqs of one queue. Where segments end is taken from their seek indexes, so that
+many tasks rarely share one; but the parts cover the range whatever an index says, because each begins
 where the one before it ends.
 """
 
@@ -20,8 +20,10 @@ __all__ = ["Range", "plan"]
 # Tasks of much less cost more to start than to run; of much more, the last one is waited for.
 TASK_BYTES = 128 << 20
 ROWS_WORTH_SPLITTING = 100_000
+# With fewer tasks than so many for each processor, it matters that they are of the same length.
+FEW_PER_PROCESSOR = 4
 
-# The head of a segment's index file: up to the seq of the first record in it.
+# The head of a segment's index file: up to the seqs of its first and last record.
 INDEX_HEAD = struct.Struct("<8s H H I Q Q I I Q Q")
 
 
@@ -34,7 +36,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Segment(msgspec.Struct, frozen=True):
-    first_seq: int
+    end_seq: int
     size_bytes: int
 
 
@@ -47,45 +49,52 @@ def plan(
 ) -> list[Range]:
     """Cut what lies between the offsets; a queue without a start has nothing to read yet.
 
-    There are at least ``partitions_min`` parts if there are as many messages; by default one for
-    each processor, if that is worth it.
+    There are at least ``partitions_min`` parts if there are as many messages; by default as many of
+    the same length as the processors can share evenly, if that is worth it.
     """
     ranges = [
-        part
+        Range(source=source, start=start[name], end=end[name])
         for name, source in sorted(sources.items())
         if name in start and name in end and start[name] < end[name]
-        for part in _by_segments(Range(source=source, start=start[name], end=end[name]))
     ]
-    rows = sum(part.end - part.start for part in ranges)
-    if partitions_min is None and rows >= ROWS_WORTH_SPLITTING:
-        partitions_min = len(os.sched_getaffinity(0))
-    if partitions_min is None or partitions_min <= len(ranges):
-        return ranges
-    rows_per_part = max(1, rows // partitions_min)
-    return [piece for part in ranges for piece in _split(part, rows_per_part)]
+    parts = [part for whole in ranges for part in _by_segments(whole)]
+    rows = sum(whole.end - whole.start for whole in ranges)
+    processors = len(os.sched_getaffinity(0))
+    if partitions_min is not None:
+        evenly = len(parts) < partitions_min
+    else:
+        evenly = rows >= ROWS_WORTH_SPLITTING and len(parts) < FEW_PER_PROCESSOR * processors
+        partitions_min = -(-len(parts) // processors) * processors
+    if not evenly:
+        return parts
+    return [
+        piece
+        for whole in ranges
+        for piece in _split(whole, -(-(whole.end - whole.start) * partitions_min // rows))
+    ]
 
 
 def _by_segments(whole: Range) -> Iterator[Range]:
-    """Cut at beginnings of segments, so that a part has about TASK_BYTES."""
+    """Cut at ends of segments, so that a part has about TASK_BYTES."""
     cuts = [whole.start]
     size_bytes = 0
     for segment in _segments(whole.source):
-        if size_bytes >= TASK_BYTES and cuts[-1] < segment.first_seq < whole.end:
-            cuts.append(segment.first_seq)
-            size_bytes = 0
-        if segment.first_seq >= cuts[-1]:
+        if segment.end_seq > cuts[-1]:
             size_bytes += segment.size_bytes
+        if size_bytes >= TASK_BYTES and cuts[-1] < segment.end_seq < whole.end:
+            cuts.append(segment.end_seq)
+            size_bytes = 0
     for first, last in pairwise([*cuts, whole.end]):
         yield Range(source=whole.source, start=first, end=last)
 
 
-def _split(part: Range, rows: int) -> Iterator[Range]:
-    """Cut into equal pieces of about so many rows; the seek index makes the way to each short."""
-    count = max(1, round((part.end - part.start) / rows))
-    cuts = [part.start + (part.end - part.start) * i // count for i in range(count + 1)]
+def _split(whole: Range, count: int) -> Iterator[Range]:
+    """Cut into so many equal pieces; the seek index makes the way to each short."""
+    rows = whole.end - whole.start
+    cuts = [whole.start + rows * i // count for i in range(count + 1)]
     for first, last in pairwise(cuts):
         if first < last:
-            yield Range(source=part.source, start=first, end=last)
+            yield Range(source=whole.source, start=first, end=last)
 
 
 def _segments(source: Source) -> list[_Segment]:
@@ -98,6 +107,6 @@ def _segments(source: Source) -> list[_Segment]:
                     head = INDEX_HEAD.unpack(file.read(INDEX_HEAD.size))
             except (FileNotFoundError, struct.error):  # retention, or a foreign file
                 continue
-            segment_size, first_seq = head[5], head[8]
-            found.append(_Segment(first_seq, segment_size))
+            segment_size, last_seq = head[5], head[9]
+            found.append(_Segment(last_seq + 1, segment_size))
     return found
