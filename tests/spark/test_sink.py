@@ -113,6 +113,28 @@ def test_types_and_causes_are_kept(root: Path) -> None:
         assert [message.cause for message in messages] == [None, (2**64 - 1, 7), None]
 
 
+def test_rows_of_any_kind_come_back(root: Path, rng: random.Random) -> None:
+    """Empty payloads, long ones, stretches of a type and single rows, causes now and then."""
+    count = 20_000
+    types = [rng.choice([0, 0, 65534]) if n % 3000 < 50 else 7 for n in range(count)]
+    sent = [rng.randbytes(rng.choice([0, 1, 63, 100, rng.randrange(20_000)])) for _ in types]
+    causes = [{"queue_id": n, "seq": n} if rng.random() < 0.001 else None for n in range(count)]
+    frame = rows(
+        "a",
+        list(range(count)),
+        payload=pa.array(sent, pa.binary()),
+        type_id=pa.array(types, pa.int32()),
+        cause=pa.array(causes, pa.struct([("queue_id", pa.int64()), ("seq", pa.int64())])),
+    )
+    write(root, staged(root, [frame.slice(0, 7000), frame.slice(7000)]))
+    with aiochronicle.open_reader(root / "a") as reader:
+        for n, message in enumerate(reader):
+            cause = None if causes[n] is None else (n, n)
+            assert (message.type_id, message.payload) == (types[n], sent[n])
+            assert (message.timestamp_ns, message.cause) == (FIRST_NS + n * STEP_NS, cause)
+        assert reader.statistics().messages == count
+
+
 def test_a_batch_is_written_once(root: Path) -> None:
     write(root, staged(root, [rows("a", [0, 1])]), batch_id=0)
     write(root, staged(root, [rows("a", [0, 1])]), batch_id=0)
