@@ -17,15 +17,17 @@ static const ac_index_t *find_index(const ac_reader_t *reader, uint32_t segment)
     return NULL;
 }
 
+/* That of a segment which is not sealed stays empty, until the answer may lie in it. */
 static int build_index(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_index_t *index,
                        ac_error_t *err) {
     ac_map_t *map;
     int built;
     int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, &map, err);
     if (rc != AC_OK) return rc;
-    int sealed = ac_segment_sealed(map);
-    rc = ac_index_obtain(index, &reader->dir, dir_fd, map, reader->segment_size, &built, err);
-    index->complete = rc == AC_OK && sealed;
+    if (ac_segment_sealed(map)) {
+        rc = ac_index_obtain(index, &reader->dir, dir_fd, map, reader->segment_size, &built, err);
+        index->complete = rc == AC_OK;
+    }
     ac_map_release(map);
     return rc;
 }
@@ -169,6 +171,14 @@ static int choose(ac_reader_t *reader, int by_time, uint64_t value, const ac_ind
     }
 }
 
+/* Whether records that no index knows of yet cannot change the choice. */
+static int is_certain(const ac_reader_t *reader, const ac_index_t *chosen) {
+    if (!chosen || chosen->broken) return 0;
+    for (const ac_index_t *index = reader->catalogue; index < chosen; index++)
+        if (!index->complete) return 0;
+    return 1;
+}
+
 /* Walks from the index's hint to the first record at or after the value. */
 static int walk_to(ac_reader_t *reader, const ac_index_t *index, int by_time, uint64_t value,
                    ac_error_t *err) {
@@ -200,7 +210,10 @@ static int seek(ac_reader_t *reader, int by_time, uint64_t value, ac_error_t *er
         rc = choose(reader, by_time, value, &index, err);
         if (rc == AC_OK && (!index || attempt > 0)) {
             rc = catalogue_refresh(reader, err);
-            if (rc == AC_OK) rc = catalogue_extend_tail(reader, err);
+            if (rc == AC_OK) rc = choose(reader, by_time, value, &index, err);
+        }
+        if (rc == AC_OK && !is_certain(reader, index)) {
+            rc = catalogue_extend_tail(reader, err);
             if (rc == AC_OK) rc = choose(reader, by_time, value, &index, err);
         }
         if (rc != AC_OK) return rc;
