@@ -54,7 +54,7 @@ class Batches(Generic[T]):
 
 
 def live_batches(
-    reader: "Reader[T] | FanIn",
+    reader: "Reader[T] | FanIn[T]",
     max_messages: int,
     max_bytes: int | None,
     max_wait: float | None,
@@ -65,7 +65,7 @@ def live_batches(
 
 
 async def _collect(
-    reader: "Reader[T] | FanIn",
+    reader: "Reader[T] | FanIn[T]",
     max_messages: int,
     max_bytes: int | None,
     max_wait_s: float | None,
@@ -82,7 +82,7 @@ async def _collect(
 
 
 async def _fill(
-    reader: "Reader[T] | FanIn", max_messages: int, max_bytes: int | None, max_wait_s: float
+    reader: "Reader[T] | FanIn[T]", max_messages: int, max_bytes: int | None, max_wait_s: float
 ) -> None:
     """Return when a full batch is there, or the time is over.
 

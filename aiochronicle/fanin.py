@@ -16,6 +16,7 @@ from aiochronicle._batches import Batches, live_batches
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
+from aiochronicle.codec import T
 from aiochronicle.reader import Lag, Reader, turns
 
 __all__ = ["FanIn", "FanInStatistics", "SourceStatistics"]
@@ -65,7 +66,7 @@ class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @_hot.own_methods
-class FanIn(_hot.FanIn, Dispatching, Closing):
+class FanIn(_hot.FanIn[T], Dispatching, Closing):
     """Merges readers by (timestamp, source id); sources come and go while it runs.
 
     ``order="available"`` gives the oldest of what is there now. ``order="strict"`` gives a
@@ -88,7 +89,7 @@ class FanIn(_hot.FanIn, Dispatching, Closing):
 
     def __init__(
         self,
-        readers: Iterable[Reader] = (),
+        readers: Iterable[Reader[T]] | tuple[()] = (),
         *,
         order: Literal["available", "strict"] = "available",
         max_wait: float | None = None,
@@ -111,12 +112,12 @@ class FanIn(_hot.FanIn, Dispatching, Closing):
         for reader in readers:
             self.attach(reader)
 
-    def next(self, timeout: float | None = None) -> Awaitable[_hot.Message]:
+    def next(self, timeout: float | None = None) -> Awaitable[_hot.Message[T]]:
         """Wait for the next message; TimeoutError after ``timeout`` seconds, or ClosedError."""
         limit_s = checked_timeout(timeout)
         return self._next() if limit_s is None else self._next_within(limit_s)
 
-    async def _next_within(self, timeout: float) -> _hot.Message:
+    async def _next_within(self, timeout: float) -> _hot.Message[T]:
         async with asyncio.timeout(timeout):
             return await self._next()
 
@@ -133,7 +134,7 @@ class FanIn(_hot.FanIn, Dispatching, Closing):
         max_messages: int = 1024,
         max_bytes: int | None = None,
         max_wait: float | None = None,
-    ) -> Batches:
+    ) -> Batches[T]:
         """Iterate over lists of messages: ``async for batch in fan_in.batches()``.
 
         The parameters are those of ``Reader.batches``. Cancelled, it has taken nothing.

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from aiochronicle import _hot
 from aiochronicle._arguments import integer, pathname
 from aiochronicle._background import in_background
 from aiochronicle._names import check_name
+from aiochronicle.codec import Codec, T
 from aiochronicle.discovery import Attached, Scanned, discover
 from aiochronicle.errors import ChronicleError
 from aiochronicle.fanin import FanIn
@@ -57,7 +58,7 @@ def _close_opened(reply: "asyncio.Future[Writer]") -> None:
         reply.result().close()
 
 
-class Router(FanIn):
+class Router(FanIn[T]):
     """All queues under a root as one ordered stream: ``async for message in router``.
 
     Strategies come and go while it runs. ``name`` is the reader name in each queue: after a
@@ -82,7 +83,7 @@ class Router(FanIn):
         order: Literal["available", "strict"] = "available",
         max_wait: float | None = None,
         start: StartPoint = "committed",
-        codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
+        codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
         reply_root: str | os.PathLike[str] | None = None,
         reply_segment_size: int = 8 << 20,
         reply_codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
@@ -128,11 +129,11 @@ class Router(FanIn):
             reader.decodes_to(wanted) for reader in self.sources().values()
         )
 
-    def __aiter__(self) -> Any:
+    def __aiter__(self) -> "_hot.Awaitable[_hot.Message[T]]":
         self._follow()
         return super().__aiter__()
 
-    def next(self, timeout: float | None = None) -> Any:
+    def next(self, timeout: float | None = None) -> Awaitable[_hot.Message[T]]:
         """Wait for the next message of any queue; TimeoutError after ``timeout`` seconds."""
         self._follow()
         return super().next(timeout)

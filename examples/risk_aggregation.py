@@ -41,7 +41,7 @@ async def risk(root: Path) -> Counter[str]:
         for process in strategies:
             process.start()
         async for message in router:
-            fill: Fill = message.decode()
+            fill = message.decode()
             positions[fill.symbol] += fill.quantity
             received += 1
             if received == FILLS * STRATEGIES:

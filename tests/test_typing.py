@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 PROGRAM = """
 import msgspec
-from aiochronicle import Codec, FanIn, Reader, Registry, open_reader, replay
+from aiochronicle import Codec, FanIn, Reader, Registry, Router, open_reader, replay
 
 class Trade(msgspec.Struct):
     price: float
@@ -44,7 +44,20 @@ history = replay("q", codec=Trade)
 reveal_type(history)  # Replay[Trade]
 reveal_type([m.decode() for m in history.read_batch()])  # list[Trade]
 for merged in FanIn([reader]):
-    reveal_type(merged.decode())  # Any
+    reveal_type(merged.decode())  # Trade
+reveal_type(FanIn())  # FanIn[Any]
+
+async def route(fan_in: FanIn[Trade]) -> None:
+    async for message in fan_in:
+        reveal_type(message.decode())  # Trade
+    async with Router("root", name="router", codec=Trade) as router:
+        reveal_type(router)  # Router[Trade]
+        async for message in router:
+            reveal_type(message.decode())  # Trade
+        reveal_type((await router.next()).decode())  # Trade
+        async for batch in router.batches():
+            reveal_type(batch[0].decode())  # Trade
+    reveal_type(Router("root", name="router"))  # Router[Any]
 """
 
 
