@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 /* As measured with a hundred queues: with fewer the disk has time to rest, more are in each other's way. */
-enum { RING_WORKERS = 32, THREADS = 16 };
+enum { RING_WORKERS = 32, THREADS = 16, SUBMITTED_TOGETHER = 8 };
 
 enum { PENDING = 1 }; /* as a result: there is none yet */
 
@@ -21,19 +21,32 @@ static int never_ran(int result) {
     return result == -ECANCELED || result == -EAGAIN || result == -EINTR;
 }
 
-/* Queues what is pending and submits it. Returns how many completions are to come. */
+static void start_writing(ac_sync_t *range) {
+    int rc = ac_os_start_writing(range->fd, range->offset, range->length);
+    if (rc < 0) range->result = rc; /* it may have dropped what it could not write */
+}
+
+static size_t queue_sync(ac_ring_t *ring, ac_sync_t *range, uint64_t number) {
+    int rc = ac_os_ring_sync(ring, range->fd, range->offset, range->length, number);
+    if (rc < 0) range->result = rc;
+    return rc >= 0;
+}
+
+/* Has everything that is pending written and synced, some at a time: while the kernel's workers sync these,
+ * this thread hands further pages to the disk, and waits for nothing. Returns how many completions are to
+ * come. */
 static size_t submit(ac_ring_t *ring, ac_sync_t *ranges, size_t count) {
-    size_t queued = 0;
+    size_t submitted = 0, queued = 0;
     for (size_t i = 0; i < count; i++) {
-        ac_sync_t *range = &ranges[i];
-        if (range->result != PENDING) continue;
-        int rc = ac_os_ring_sync(ring, range->fd, range->offset, range->length, i);
-        if (rc < 0)
-            range->result = rc;
-        else
-            queued++;
+        if (ranges[i].result == PENDING) start_writing(&ranges[i]);
+        if (ranges[i].result == PENDING) queued += queue_sync(ring, &ranges[i], i);
+        if (queued < SUBMITTED_TOGETHER && i + 1 < count) continue;
+        size_t taken = ac_os_ring_submit(ring, queued);
+        submitted += taken;
+        if (taken < queued) break;
+        queued = 0;
     }
-    return ac_os_ring_submit(ring, queued);
+    return submitted;
 }
 
 /* 0 = there is no io_uring here, and nothing was done. Whoever is still pending afterwards never ran. */
@@ -81,6 +94,9 @@ static void *work(void *argument) {
 }
 
 static void sync_by_threads(ac_sync_t *ranges, size_t count) {
+    /* The disk gets everything to write before anybody waits for anything. */
+    for (size_t i = 0; i < count; i++)
+        if (ranges[i].result == PENDING) start_writing(&ranges[i]);
     crew_t crew = {.ranges = ranges, .count = count};
     pthread_mutex_init(&crew.mutex, NULL);
     pthread_cond_init(&crew.finished, NULL);
@@ -104,12 +120,6 @@ void ac_sync_ranges(ac_sync_t *ranges, size_t count) {
         if (ranges[i].length == 0) continue;
         ranges[i].result = PENDING;
         pending++;
-    }
-    /* The disk gets everything to write before anybody waits for anything. */
-    for (size_t i = 0; i < count && pending > 1; i++) {
-        if (ranges[i].result != PENDING) continue;
-        int rc = ac_os_start_writing(ranges[i].fd, ranges[i].offset, ranges[i].length);
-        if (rc < 0) ranges[i].result = rc; /* it may have dropped what it could not write */
     }
     if (pending > 1 && !sync_by_ring(ranges, count)) sync_by_threads(ranges, count);
     for (size_t i = 0; i < count; i++)
