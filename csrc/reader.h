@@ -83,12 +83,22 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
 /* reader.c. Usable: open, and the queue is there; a reader that waits for its queue looks for it. */
 int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
+
+/* next.c */
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
 /* Into the segment after this one, which is sealed or full. Behind one that is not sealed, the next is
  * entered only if something is in it: see is_spare. */
 enum { AC_NEXT_MISSING = 0, AC_NEXT_ENTERED = 1, AC_NEXT_SPARE = 2 };
 int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err);
 void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset);
+/* The oldest segment behind `id`: 1 = found, 0 = there is none; *found is then the newest of all, or
+ * `id` itself in an empty queue. */
+int ac_reader_first_segment_after(ac_reader_t *reader, uint64_t id, uint32_t *found,
+                                  ac_error_t *err);
+/* Says that `segment` is gone, and which position is the nearest that is left. */
+int ac_reader_position_lost(ac_reader_t *reader, uint64_t segment, uint64_t offset,
+                            uint64_t near_segment, uint64_t near_offset, const char *why,
+                            ac_error_t *err);
 
 /* Takes back the message that was read last. */
 void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message);

@@ -1,0 +1,360 @@
+/* The next message: what ac_reader_try_next leaves to be done.
+ *
+ * From one segment into the next one, over padding and corrupt places, past another writer's habits, and to
+ * the judgement what is missing, removed, cut, or only yet to come. */
+#include "error.h"
+#include "os.h"
+#include "reader.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { WINDOW = 256 << 10 };
+
+static const char CUT[] = "the file was cut while it was being read, or its disk failed";
+
+static int fail_at(ac_reader_t *reader, int code, uint64_t offset, const char *why,
+                   ac_error_t *err) {
+    char path[1200];
+    snprintf(path, sizeof path, "%s/%09u.q", reader->dir.path, reader->segment);
+    return ac_fail(err, code, 0, path, offset, "%s", why);
+}
+
+/* ---- moving between segments ---- */
+
+/* A position behind what is left of a file that was cut becomes the place of the cut, where at_gap says so. */
+void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
+    if (reader->map != map) {
+        ac_map_release(reader->map);
+        reader->map = map;
+        reader->base = map->base;
+        reader->size = map->size;
+        reader->segment = map->segment;
+        reader->segments_entered++;
+    }
+    reader->offset = offset < map->size ? offset : map->size;
+    reader->ahead = 0;
+    reader->window_end = 0;
+    reader->continued = 0;
+    reader->expected_seq = 0; /* not known: whatever comes is neither a gap nor a restart */
+    reader->last_timestamp_ns = 0;
+}
+
+static int open_segment(ac_reader_t *reader, uint32_t segment, ac_map_t **map, ac_error_t *err) {
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, map, err);
+    ac_os_close(dir_fd);
+    return rc;
+}
+
+int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err) {
+    ac_map_t *map;
+    if (reader->map && reader->map->segment == segment) {
+        ac_reader_place(reader, reader->map, offset);
+        return AC_OK;
+    }
+    int rc = open_segment(reader, segment, &map, err);
+    if (rc == AC_OK) ac_reader_place(reader, map, offset);
+    return rc;
+}
+
+int ac_reader_position_lost(ac_reader_t *reader, uint64_t segment, uint64_t offset,
+                            uint64_t near_segment, uint64_t near_offset, const char *why,
+                            ac_error_t *err) {
+    int rc = ac_fail(err, AC_E_POSITION_LOST, 0, reader->dir.path, offset, "%s", why);
+    if (err) {
+        err->wanted_segment = segment;
+        err->wanted_offset = offset;
+        err->first_segment = near_segment;
+        err->first_offset = near_offset;
+    }
+    return rc;
+}
+
+int ac_reader_first_segment_after(ac_reader_t *reader, uint64_t id, uint32_t *found,
+                                  ac_error_t *err) {
+    uint32_t *ids = NULL;
+    size_t count = 0, i = 0;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_list(&reader->dir, dir_fd, &ids, &count, err);
+    ac_os_close(dir_fd);
+    if (rc != AC_OK) return rc;
+    while (i < count && ids[i] <= id)
+        i++;
+    *found = i < count ? ids[i] : count > 0 ? ids[count - 1] : (uint32_t)id;
+    free(ids);
+    return i < count;
+}
+
+/* Prepared in advance, and nobody has entered it: its file may be removed again when the writer ends, and
+ * another one appear under its name. */
+static int is_spare(const ac_map_t *map) {
+    return map->size >= AC_SEGMENT_DATA + AC_HEADER_SIZE && !ac_segment_sealed(map) &&
+           ac_record_load_commit(map->base + AC_SEGMENT_DATA) == 0;
+}
+
+int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t next = reader->map ? reader->segment + 1 : reader->segment;
+    uint32_t continued = reader->continued;
+    uint64_t expected_seq = reader->expected_seq, last_timestamp_ns = reader->last_timestamp_ns;
+    ac_error_t local;
+    ac_map_t *map;
+    /* Before the name is looked up: a seal that came later says nothing about the file found. */
+    int certain = !reader->map || ac_segment_sealed(reader->map);
+    int rc = open_segment(reader, next, &map, &local);
+    while (rc == AC_E_CORRUPT && reader->skip_corrupt &&
+           next < ac_load_acquire_u32(&reader->control->current_segment)) {
+        reader->skipped_records++; /* not even its header can be read: the whole segment */
+        reader->skipped_bytes += reader->segment_size;
+        continued = 0;
+        rc = open_segment(reader, ++next, &map, &local);
+    }
+    if (rc == AC_E_NOT_FOUND) return AC_NEXT_MISSING;
+    if (rc != AC_OK) {
+        if (err) *err = local;
+        return rc;
+    }
+    /* Judged by the very file that would be entered: the name may stand for another one by now. */
+    if (!certain && is_spare(map)) {
+        ac_map_release(map);
+        return AC_NEXT_SPARE;
+    }
+    ac_reader_place(reader, map, AC_SEGMENT_DATA);
+    reader->continued = continued;
+    reader->expected_seq = expected_seq;
+    reader->last_timestamp_ns = last_timestamp_ns;
+    return AC_NEXT_ENTERED;
+}
+
+/* The segment after the finished one: 1 entered, 0 not there yet. */
+static int advance(ac_reader_t *reader, ac_error_t *err) {
+    uint32_t next = reader->map ? reader->segment + 1 : reader->segment;
+    int rc = ac_reader_enter_next(reader, err);
+    if (rc != AC_NEXT_MISSING) return rc == AC_NEXT_SPARE ? 0 : rc;
+    /* Not there: still to come, or removed? Only later segments can tell. */
+    if (ac_load_acquire_u32(&reader->control->current_segment) <= next && reader->map) return 0;
+    uint32_t later;
+    int removed = ac_reader_first_segment_after(reader, next, &later, err);
+    if (removed <= 0) return removed;
+    /* Later ones are there, so by now it was too, unless it is gone. */
+    rc = ac_reader_enter_next(reader, err);
+    if (rc != AC_NEXT_MISSING) return rc == AC_NEXT_SPARE ? 0 : rc;
+    return ac_reader_position_lost(reader, next, AC_SEGMENT_DATA, later, AC_SEGMENT_DATA,
+                                   "the segment to be read next was removed", err);
+}
+
+/* ---- the slow path of next ---- */
+
+/* A verifying reader touches every byte before it hands it out, so a page that cannot be had is noticed
+ * through the SIGBUS handler, and plain faults, which map sixteen pages at a time, cost a third of populating
+ * them. Without verification the pages are asked for here, where a failure is an errno. */
+static int widen_window(ac_reader_t *reader, ac_error_t *err) {
+    uint64_t end = ac_reader_limit(reader);
+    if (reader->check == AC_CHECK_PAYLOAD) {
+        reader->window_end = end;
+        return AC_OK;
+    }
+    if (reader->offset + WINDOW < end) end = reader->offset + WINDOW;
+    int rc = ac_os_populate(reader->map->base, reader->offset, end - reader->offset, 0);
+    if (rc < 0)
+        return fail_at(reader, AC_E_GONE, reader->offset,
+                       rc == -EFAULT ? "the file was cut while it was being read"
+                                     : "its pages cannot be read from disk",
+                       err);
+    reader->window_end = end;
+    return AC_OK;
+}
+
+/* How far valid records may lie: the writer's own position in the active segment. */
+static uint64_t resync_limit(const ac_reader_t *reader) {
+    uint32_t segment;
+    uint64_t offset;
+    ac_control_position(reader->control, &segment, &offset);
+    return segment == reader->segment && offset < reader->size ? offset : reader->size;
+}
+
+/* Steps over a corrupt place: by its length if the header is sound, else to the next valid record. */
+static void skip_corrupt(ac_reader_t *reader) {
+    ac_message_t message;
+    const char *why;
+    uint64_t offset = reader->offset;
+    if (ac_record_inspect(reader->base, reader->size, offset, reader->segment, AC_CHECK_HEADER,
+                          &message, &why) == AC_RECORD_GOOD) {
+        offset += ac_record_size(message.length);
+    } else {
+        uint64_t limit = resync_limit(reader);
+        do {
+            offset += AC_ALIGNMENT;
+        } while (offset < limit &&
+                 ac_record_inspect(reader->base, reader->size, offset, reader->segment,
+                                   AC_CHECK_PAYLOAD, &message, &why) != AC_RECORD_GOOD);
+    }
+    reader->skipped_records++;
+    reader->skipped_bytes += offset - reader->offset;
+    reader->offset = offset;
+    reader->continued = 0;
+}
+
+/* A valid record that is not simply the next one. 1 = deliver, else an error code. */
+static int judge_order(ac_reader_t *reader, const ac_message_t *message, ac_error_t *err) {
+    int ours = (message->flags & AC_FLAG_OURS) != 0;
+    int jumped = reader->expected_seq != message->seq;
+    if (jumped && reader->continued && ours) {
+        int missing = message->seq > reader->expected_seq;
+        if (!missing || !reader->skip_corrupt)
+            return fail_at(reader, AC_E_CORRUPT, reader->offset,
+                           "seq does not continue: records are missing", err);
+        reader->skipped_records++; /* those before this one, which is sound itself */
+    }
+    if (message->seq < reader->expected_seq) reader->seq_restarts++;
+    if (message->timestamp_ns < reader->last_timestamp_ns) reader->timestamp_returns++;
+    return 1;
+}
+
+static void deliver(ac_reader_t *reader, const ac_message_t *message) {
+    reader->offset += ac_record_size(message->length);
+    reader->expected_seq = message->seq + 1;
+    reader->last_timestamp_ns = message->timestamp_ns;
+    reader->continued = (message->flags & AC_FLAG_OURS) != 0;
+    reader->messages++;
+    reader->payload_bytes += message->length;
+}
+
+/* No record can start here any more. The position may even lie behind a segment that was cut. */
+static int is_full(const ac_reader_t *reader) {
+    return reader->offset + AC_HEADER_SIZE > reader->size;
+}
+
+/* Nothing committed at the position. 1 = look again (in this or the next segment), 0 = wait. */
+static int at_gap(ac_reader_t *reader, ac_error_t *err) {
+    ac_message_t message;
+    const char *why;
+    if (reader->gone) {
+        int fd = ac_directory_open(&reader->dir, err);
+        if (fd < 0) return fd;
+        ac_os_close(fd);
+        reader->gone = 0; /* somebody moved it away and back */
+    }
+    if (reader->map && ac_map_is_cut(reader->map))
+        return fail_at(reader, AC_E_GONE, reader->offset, CUT, err);
+    if (ac_map_is_cut(reader->control_map))
+        return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
+                       "control.meta was cut by another program");
+    if (reader->map && reader->size < reader->segment_size && is_full(reader) &&
+        !reader->skip_corrupt)
+        return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
+    if (reader->map) {
+        /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
+        int finished = is_full(reader) || ac_segment_sealed(reader->map) ||
+                       reader->segment < reader->durable.segment;
+        uint64_t end = finished                                     ? ac_segment_end(reader->map)
+                       : reader->segment == reader->durable.segment ? reader->durable.offset
+                                                                    : 0;
+        if (!finished && reader->offset >= end) return 0;
+        /* Committed between our look at the record and our look at the seal? */
+        if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                              AC_CHECK_HEADER, &message, &why) != AC_RECORD_NONE)
+            return 1;
+        if (reader->offset < end) {
+            if (!reader->skip_corrupt)
+                return fail_at(reader, AC_E_CORRUPT, reader->offset, "a record is missing here",
+                               err);
+            skip_corrupt(reader);
+            return 1;
+        }
+    }
+    return advance(reader, err);
+}
+
+/* Nothing more is read; but an end that was found by walking over the records may be where the first
+ * corrupt one stands, and that has to be said. */
+static int at_end(ac_reader_t *reader, ac_error_t *err) {
+    ac_message_t message;
+    const char *why;
+    if (!reader->map || reader->segment != reader->end_segment ||
+        reader->offset != reader->end_offset)
+        return 0;
+    int found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                                  AC_CHECK_HEADER, &message, &why);
+    if (found == AC_RECORD_GOOD) return 0;
+    if (found == AC_RECORD_BAD) return fail_at(reader, AC_E_CORRUPT, reader->offset, why, err);
+    int rc = at_gap(reader, err);
+    return rc < 0 ? rc : 0;
+}
+
+static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc == AC_E_NOT_FOUND && reader->pending) return 0;
+    while (rc == AC_OK || rc == 1) {
+        const char *why = NULL;
+        if (ac_reader_is_behind_end(reader)) return at_end(reader, err);
+        if (reader->map && reader->offset >= reader->window_end && reader->offset < reader->size) {
+            rc = widen_window(reader, err);
+            if (rc != AC_OK) break;
+        }
+        int found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                                      reader->check, out, &why);
+        if (found == AC_RECORD_NONE) {
+            rc = at_gap(reader, err);
+            if (rc == 0) return 0;
+        } else if (found == AC_RECORD_GOOD && out->type_id == AC_TYPE_PADDING) {
+            reader->offset += ac_record_size(out->length);
+            rc = 1;
+        } else {
+            if (found == AC_RECORD_GOOD) {
+                rc = judge_order(reader, out, err);
+                if (rc == 1) {
+                    deliver(reader, out);
+                    return 1;
+                }
+            } else if (ac_map_is_cut(reader->map)) {
+                return fail_at(reader, AC_E_GONE, reader->offset, CUT, err);
+            } else {
+                rc = fail_at(reader, AC_E_CORRUPT, reader->offset, why, err);
+            }
+            if (rc != AC_E_CORRUPT || !reader->skip_corrupt) break;
+            if (found == AC_RECORD_GOOD) { /* what is missing is before it: it is delivered */
+                reader->skipped_records++;
+                reader->continued = 0;
+            } else {
+                skip_corrupt(reader);
+            }
+            rc = 1;
+        }
+    }
+    return rc;
+}
+
+int ac_reader_next(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
+    int rc = ac_reader_try_next(reader, out);
+    return AC_LIKELY(rc == 1) ? 1 : next_slow(reader, out, err);
+}
+
+int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
+    ac_message_t message;
+    ac_mark_t mark = ac_reader_mark(reader);
+    int rc = ac_reader_next(reader, &message, err);
+    if (rc < 0 && rc != AC_E_CLOSED && rc != AC_E_FORKED) return 1; /* next will raise it */
+    if (rc != 1) return rc;
+    ac_reader_return(reader, &mark, &message);
+    return 1;
+}
+
+void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message) {
+    reader->offset -= ac_record_size(message->length);
+    reader->expected_seq = message->seq;
+    reader->messages--;
+    reader->payload_bytes -= message->length;
+}
+
+void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_message_t *message) {
+    ac_reader_unread(reader, message);
+    reader->expected_seq = mark->expected_seq;
+    reader->last_timestamp_ns = mark->last_timestamp_ns;
+    reader->continued = reader->skipped_records == mark->skipped_records ? mark->continued : 0;
+    reader->seq_restarts = mark->seq_restarts;
+    reader->timestamp_returns = mark->timestamp_returns;
+}
