@@ -196,8 +196,10 @@ bench: setup ## the benchmarks
 bench-spark: setup $(VENV)/.spark ## those of the pipeline
 	@$(PY) -m benchmarks --only spark
 
-torture: setup ## kill writers at random instants and check what is left, for long
-	@$(PY) -m tests.torture
+# CAMPAIGNS="kill-c wake" chooses some of them, COUNT or MINUTES how much of each, SEED repeats one.
+torture: setup ## the long campaigns: kills, power cuts, cancels, wake-ups … see CONTRIBUTING.md
+	@$(PY) -m tests.torture $(CAMPAIGNS) $(if $(COUNT),--count $(COUNT)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	    $(if $(SEED),--seed $(SEED))
 
 SOAK_MINUTES ?= 60
 

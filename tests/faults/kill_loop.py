@@ -17,6 +17,7 @@ import msgspec
 
 from .oracle import BrokenPromiseError, check_queue, require
 from .programs import program
+from .scratch import in_memory
 
 __all__ = ["KillLoop", "Tally", "memory_directory"]
 
@@ -27,9 +28,7 @@ _NEVER = -1
 
 def memory_directory() -> Path:
     """Return a new directory in memory if the machine has such a file system, else on disk."""
-    shared_memory = Path("/dev/shm")
-    where = shared_memory if shared_memory.is_dir() else None
-    return Path(tempfile.mkdtemp(prefix="aiochronicle-kill-", dir=where))
+    return Path(tempfile.mkdtemp(prefix="aiochronicle-kill-", dir=in_memory()))
 
 
 class Tally(msgspec.Struct):

@@ -5,11 +5,11 @@ image, and the image itself is kept, because a program's timing and process id a
 """
 
 import contextlib
-import os
+import itertools
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,6 +19,7 @@ import msgspec
 from .power_check import Violation, check_image, lay_out
 from .power_disk import Crash, Image
 from .power_scenario import Expectation, Scenario, random_scenario, small_scenario
+from .scratch import in_memory
 
 __all__ = ["all_images", "memory_directory", "random_images"]
 
@@ -30,8 +31,7 @@ SUBSETS_MAX = 1 << 16
 @contextlib.contextmanager
 def memory_directory() -> Iterator[Path]:
     """Give a scratch directory in memory: the model does the forgetting, syncs cost nothing."""
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="power-", dir=parent) as path:
+    with tempfile.TemporaryDirectory(prefix="power-", dir=in_memory()) as path:
         yield Path(path)
 
 
@@ -104,18 +104,24 @@ def _small_program(seed: int, subsets_max: int) -> int:
     return checked
 
 
-def random_images(count: int, *, seed: int, processes: int = 2) -> int:
-    """Check so many random images; return how many it were. Raises Violation."""
-    programs = -(-count // IMAGES_PER_PROGRAM)
+def _check_programs(
+    check: Callable[[int, int], int], programs: int, images_max: int, *, seed: int, processes: int
+) -> Generator[int, None, None]:
     seeds = [seed * 1_000_003 + number for number in range(programs)]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return sum(pool.map(_random_program, seeds, [IMAGES_PER_PROGRAM] * programs, chunksize=4))
+        yield from pool.map(check, seeds, itertools.repeat(images_max))
+
+
+def random_images(count: int, *, seed: int, processes: int = 2) -> Generator[int, None, None]:
+    """Check so many random images; give after each program how many it had. Raises Violation."""
+    programs = -(-count // IMAGES_PER_PROGRAM)
+    return _check_programs(
+        _random_program, programs, IMAGES_PER_PROGRAM, seed=seed, processes=processes
+    )
 
 
 def all_images(
     programs: int, *, seed: int, subsets_max: int = SUBSETS_MAX, processes: int = 2
-) -> int:
-    """Check every image of one moment of so many small programs; return how many it were."""
-    seeds = [seed * 1_000_003 + number for number in range(programs)]
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return sum(pool.map(_small_program, seeds, [subsets_max] * programs))
+) -> Generator[int, None, None]:
+    """Check every image of one moment of so many small programs; as ``random_images``."""
+    return _check_programs(_small_program, programs, subsets_max, seed=seed, processes=processes)

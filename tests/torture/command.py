@@ -3,12 +3,15 @@
 import argparse
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
 
 import msgspec
+from faults.scratch import in_memory
 
 from .registry import Campaign, load_all
 
@@ -66,6 +69,8 @@ def _run(campaign: Campaign, seed: int, goal: int, limit_s: float | None) -> Res
     run = Progress(campaign, seed, goal, limit_s)
     try:
         remark, failed = campaign.function(run) or "", False
+    except KeyboardInterrupt:
+        remark, failed = "interrupted", False
     except Exception as error:  # noqa: BLE001  every kind of failure belongs into the table
         traceback.print_exc()
         remark, failed = f"{type(error).__name__}, see above", True
@@ -97,7 +102,17 @@ def _parser(known: dict[str, Campaign]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--scale", type=float, default=1.0, metavar="X", help="multiply every goal (0.01 = 1 %%)"
     )
+    parser.add_argument(
+        "--count", type=int, metavar="N", help="aim at so many cases instead of the goal"
+    )
     return parser
+
+
+def _make_scratch() -> str:
+    """Make a directory for all that this process and its children write, in memory if it can be."""
+    scratch = tempfile.mkdtemp(prefix="aiochronicle-torture-", dir=in_memory())
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    return scratch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,10 +131,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = secrets.randbits(48) if seed is None else seed
     print(f"{_SEED_VARIABLE}={seed}")
     limit_s = None if options.minutes is None else options.minutes * 60
+    scratch = _make_scratch()
     results = []
     for name in options.campaign or known:
-        goal = max(1, round(known[name].goal * options.scale))
+        goal = options.count or max(1, round(known[name].goal * options.scale))
         results.append(_run(known[name], seed, goal, limit_s))
     _print_table(results)
+    failed = any(result.failed for result in results)
+    if failed:
+        print(f"what was left of the queues is in {scratch}")
+    else:
+        shutil.rmtree(scratch)
     sys.stdout.flush()
-    return int(any(result.failed for result in results))
+    return int(failed)
