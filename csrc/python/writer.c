@@ -2,9 +2,9 @@
 
 #include "writer.h"
 
-/* Appends run under the interpreter's lock and need nothing else. The slow path may wait (a new segment, a
- * sync, capacity), so it gives the lock up; `busy` then sends every other thread the slow way too, where
- * `turn` makes them queue up. */
+/* Appends run under the interpreter's lock, or what stands for it, and need nothing else. The slow path may
+ * wait (a new segment, a sync, capacity), so it gives the lock up; `busy` then sends every other thread the
+ * slow way too, where `turn` makes them queue up. */
 typedef struct {
     PyObject_HEAD
     ac_writer_t *writer;
@@ -31,11 +31,15 @@ static void begin_slow(WriterObject *self) {
     Py_BEGIN_ALLOW_THREADS;
     PyThread_acquire_lock(self->turn, WAIT_LOCK);
     Py_END_ALLOW_THREADS;
+    HOT_BEGIN(self); /* an append that saw nobody busy is over then */
     self->busy = 1;
+    HOT_END();
 }
 
 static void end_slow(WriterObject *self) {
+    HOT_BEGIN(self);
     self->busy = 0;
+    HOT_END();
     PyThread_release_lock(self->turn);
 }
 
@@ -119,15 +123,21 @@ static int find_options(PyObject *const *args, Py_ssize_t count, PyObject *names
     return 0;
 }
 
-/* Asks the caller's clock, if there is one. */
+enum clocked { NOT_CLOCKED = 0, CLOCKED = 1 }; /* whether a timestamp is our caller's clock's */
+
+/* Asks the caller's clock, if there is one and it is needed. An enum clocked, or -1. */
 static int take_time(WriterObject *self, uint64_t *timestamp_ns) {
-    if (*timestamp_ns != AC_NOW || !self->clock) return 0;
+    if (*timestamp_ns != AC_NOW || !self->clock) return NOT_CLOCKED;
     PyObject *now = PyObject_CallNoArgs(self->clock);
     if (!now) return -1;
     int rc = timestamp_argument("what the clock returns", now, timestamp_ns);
     Py_DECREF(now);
-    if (rc == 0) *timestamp_ns = ac_writer_now(self->writer, *timestamp_ns);
-    return rc;
+    return rc < 0 ? rc : CLOCKED;
+}
+
+/* To be asked when it is our turn: other threads have appended since the clock was read. */
+static uint64_t in_order(WriterObject *self, int clocked, uint64_t timestamp_ns) {
+    return clocked ? ac_writer_now(self->writer, timestamp_ns) : timestamp_ns;
 }
 
 /* A Message, or (queue_id, seq). */
@@ -151,10 +161,11 @@ static int cause_argument(PyObject *object, uint64_t *source, uint64_t *seq) {
 }
 
 static int64_t append_slow(WriterObject *self, const void *data, size_t length, unsigned type_id,
-                           uint64_t timestamp_ns, uint64_t source, uint64_t cause_seq,
+                           uint64_t timestamp_ns, int clocked, uint64_t source, uint64_t cause_seq,
                            ac_error_t *err) {
     int64_t seq;
     begin_slow(self);
+    timestamp_ns = in_order(self, clocked, timestamp_ns);
     Py_BEGIN_ALLOW_THREADS;
     seq = ac_writer_append_cause(self->writer, data, length, type_id, timestamp_ns, source,
                                  cause_seq, err);
@@ -163,20 +174,23 @@ static int64_t append_slow(WriterObject *self, const void *data, size_t length, 
     return seq;
 }
 
+/* A clock that went back, or was overtaken by another thread's, takes the slow path. */
 static PyObject *append_buffer(WriterObject *self, const void *data, Py_ssize_t length,
                                unsigned type_id, uint64_t timestamp_ns, uint64_t source,
                                uint64_t cause_seq) {
     ac_error_t err;
     int64_t seq = AC_E_SLOW;
-    if (AC_UNLIKELY(self->clock != NULL) && take_time(self, &timestamp_ns) < 0) return NULL;
+    int clocked = NOT_CLOCKED;
+    if (AC_UNLIKELY(self->clock != NULL) && (clocked = take_time(self, &timestamp_ns)) < 0)
+        return NULL;
     HOT_BEGIN(self);
     if (AC_LIKELY(!self->busy))
         seq = ac_writer_try_append(self->writer, data, (size_t)length, type_id, timestamp_ns,
                                    source, cause_seq);
     HOT_END();
     if (AC_UNLIKELY(seq == AC_E_SLOW))
-        seq =
-            append_slow(self, data, (size_t)length, type_id, timestamp_ns, source, cause_seq, &err);
+        seq = append_slow(self, data, (size_t)length, type_id, timestamp_ns, clocked, source,
+                          cause_seq, &err);
     return seq < 0 ? raise_engine_error(&err) : PyLong_FromLongLong(seq);
 }
 
@@ -214,9 +228,16 @@ typedef struct {
     PyObject *sequence;
     ac_slice_t *slices;
     uint64_t *timestamps;
+    int clocked;        /* they are all one reading of the caller's clock */
     Py_buffer *buffers; /* only for items that are not bytes */
     Py_ssize_t count, buffered;
 } batch_t;
+
+#ifdef Py_GIL_DISABLED
+enum { BATCH_HELD_FROM_THE_START = 1 };
+#else
+enum { BATCH_HELD_FROM_THE_START = 0 };
+#endif
 
 static void batch_clear(batch_t *batch) {
     for (Py_ssize_t i = 0; i < batch->buffered; i++)
@@ -227,6 +248,16 @@ static void batch_clear(batch_t *batch) {
     Py_XDECREF(batch->sequence);
 }
 
+/* Slices point into bytes that only the caller's list may hold, and it can change as soon as other code
+ * runs: from then on a tuple holds them. */
+static int batch_hold(batch_t *batch) {
+    if (PyTuple_CheckExact(batch->sequence)) return 0;
+    PyObject *held = PySequence_Tuple(batch->sequence);
+    if (!held) return -1;
+    Py_SETREF(batch->sequence, held);
+    return 0;
+}
+
 static int batch_add(batch_t *batch, Py_ssize_t i, PyObject *item) {
     if (AC_LIKELY(PyBytes_CheckExact(item))) {
         batch->slices[i].data = PyBytes_AS_STRING(item);
@@ -234,6 +265,7 @@ static int batch_add(batch_t *batch, Py_ssize_t i, PyObject *item) {
         return 0;
     }
     if (!batch->buffers) {
+        if (batch_hold(batch) < 0) return -1;
         batch->buffers = PyMem_Calloc((size_t)batch->count, sizeof *batch->buffers);
         if (!batch->buffers) {
             PyErr_NoMemory();
@@ -291,6 +323,7 @@ static int batch_clock(WriterObject *self, batch_t *batch) {
     uint64_t now = AC_NOW;
     if (!self->clock || batch->timestamps || batch->count == 0) return 0;
     if (take_time(self, &now) < 0) return -1;
+    batch->clocked = 1;
     batch->timestamps = PyMem_Malloc((size_t)batch->count * sizeof *batch->timestamps);
     if (!batch->timestamps) {
         PyErr_NoMemory();
@@ -301,21 +334,40 @@ static int batch_clock(WriterObject *self, batch_t *batch) {
     return 0;
 }
 
+static void batch_in_order(WriterObject *self, const batch_t *batch) {
+    if (!batch->clocked) return;
+    uint64_t now = in_order(self, CLOCKED, batch->timestamps[0]);
+    for (Py_ssize_t i = 0; i < batch->count; i++)
+        batch->timestamps[i] = now;
+}
+
 static int64_t append_batch(WriterObject *self, const batch_t *batch, unsigned type_id,
                             ac_error_t *err) {
-    int64_t seq;
-    size_t count = (size_t)batch->count;
+    batch_in_order(self, batch);
+    return ac_writer_append_many(self->writer, batch->slices, (size_t)batch->count, type_id,
+                                 batch->timestamps, err);
+}
+
+/* The first seq; AC_E_SLOW if that may take a while. */
+static int64_t try_append_batch(WriterObject *self, const batch_t *batch, unsigned type_id,
+                                ac_error_t *err) {
     uint64_t size = 0;
-    for (size_t i = 0; i < count; i++)
+    int64_t seq = AC_E_SLOW;
+    for (Py_ssize_t i = 0; i < batch->count; i++)
         size += ac_record_size(batch->slices[i].length);
-    const ac_writer_t *writer = self->writer;
-    if (!self->busy && writer->offset + size <= writer->limit)
-        return ac_writer_append_many(self->writer, batch->slices, count, type_id, batch->timestamps,
-                                     err);
+    HOT_BEGIN(self);
+    if (!self->busy && self->writer->offset + size <= ac_load_relaxed_u64(&self->writer->limit))
+        seq = append_batch(self, batch, type_id, err);
+    HOT_END();
+    return seq;
+}
+
+static int64_t append_batch_slow(WriterObject *self, const batch_t *batch, unsigned type_id,
+                                 ac_error_t *err) {
+    int64_t seq;
     begin_slow(self);
     Py_BEGIN_ALLOW_THREADS;
-    seq =
-        ac_writer_append_many(self->writer, batch->slices, count, type_id, batch->timestamps, err);
+    seq = append_batch(self, batch, type_id, err);
     Py_END_ALLOW_THREADS;
     end_slow(self);
     return seq;
@@ -339,6 +391,8 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
     }
     batch.sequence = sequence_argument("payloads", "a sequence of payloads", options.first);
     if (!batch.sequence) return NULL;
+    if ((BATCH_HELD_FROM_THE_START || options.timestamp || self->clock) && batch_hold(&batch) < 0)
+        goto done;
     batch.count = PySequence_Fast_GET_SIZE(batch.sequence);
     batch.slices = PyMem_Malloc((size_t)batch.count * sizeof *batch.slices + 1);
     if (!batch.slices) {
@@ -348,10 +402,11 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
     for (Py_ssize_t i = 0; i < batch.count; i++)
         if (batch_add(&batch, i, PySequence_Fast_GET_ITEM(batch.sequence, i)) < 0) goto done;
     if (batch_timestamps(&batch, options.timestamp) < 0 || batch_clock(self, &batch) < 0) goto done;
-    int64_t first;
-    HOT_BEGIN(self);
-    first = append_batch(self, &batch, type_id, &err);
-    HOT_END();
+    int64_t first = try_append_batch(self, &batch, type_id, &err);
+    if (first == AC_E_SLOW) {
+        if (batch_hold(&batch) < 0) goto done;
+        first = append_batch_slow(self, &batch, type_id, &err);
+    }
     if (first < 0)
         raise_engine_error(&err);
     else
@@ -392,6 +447,14 @@ static PyObject *writer_reserve(WriterObject *self, PyObject *args, PyObject *ke
     return (PyObject *)reservation;
 }
 
+/* Ends an open reservation by one of the engine's ways to give it up. Other threads may be trying to append
+ * meanwhile, so this needs its turn too. */
+static void give_up(WriterObject *writer, void (*how)(ac_writer_t *)) {
+    begin_slow(writer);
+    how(writer->writer);
+    end_slow(writer);
+}
+
 static PyObject *reservation_enter(ReservationObject *self, PyObject *unused) {
     (void)unused;
     ac_error_t err;
@@ -417,7 +480,7 @@ static PyObject *reservation_enter(ReservationObject *self, PyObject *unused) {
     if (!self->view) {
         Py_XDECREF(view);
         self->open = 0;
-        ac_writer_abort(writer->writer);
+        give_up(writer, ac_writer_abort);
         return NULL;
     }
     return view;
@@ -447,21 +510,23 @@ static PyObject *reservation_exit(ReservationObject *self, PyObject *args) {
     if (!self->open) Py_RETURN_FALSE;
     self->open = 0;
     if (reservation_release_view(self) < 0) {
-        ac_writer_abandon(writer->writer);
+        give_up(writer, ac_writer_abandon);
         if (type == Py_None) return NULL;
         PyErr_Clear(); /* the exception of the block goes first */
         Py_RETURN_FALSE;
     }
     if (type != Py_None) {
-        ac_writer_abort(writer->writer);
+        give_up(writer, ac_writer_abort);
         Py_RETURN_FALSE;
     }
     uint64_t timestamp_ns = self->timestamp_ns;
-    if (take_time(writer, &timestamp_ns) < 0) {
-        ac_writer_abort(writer->writer);
+    int clocked = take_time(writer, &timestamp_ns);
+    if (clocked < 0) {
+        give_up(writer, ac_writer_abort);
         return NULL;
     }
     begin_slow(writer);
+    timestamp_ns = in_order(writer, clocked, timestamp_ns);
     Py_BEGIN_ALLOW_THREADS;
     seq = ac_writer_commit(writer->writer, self->type_id, timestamp_ns, &err);
     Py_END_ALLOW_THREADS;
@@ -477,17 +542,21 @@ static int reservation_getbuffer(ReservationObject *self, Py_buffer *view, int f
         return -1;
     }
     if (PyBuffer_FillInfo(view, (PyObject *)self, self->room, self->size, 0, flags) < 0) return -1;
+    HOT_BEGIN(self);
     self->exports++;
+    HOT_END();
     return 0;
 }
 
 static void reservation_releasebuffer(ReservationObject *self, Py_buffer *view) {
     (void)view;
+    HOT_BEGIN(self);
     self->exports--;
+    HOT_END();
 }
 
 static void reservation_dealloc(ReservationObject *self) {
-    if (self->open) ac_writer_abort(self->writer->writer);
+    if (self->open) give_up(self->writer, ac_writer_abort);
     ac_map_release(self->map);
     Py_XDECREF(self->view);
     Py_DECREF(self->writer);
@@ -537,12 +606,13 @@ static PyObject *writer_heartbeat(WriterObject *self, PyObject *args, PyObject *
     PyObject *timestamp = NULL;
     uint64_t timestamp_ns;
     ac_error_t err;
-    int rc;
+    int rc, clocked;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &timestamp) ||
         optional_timestamp_argument(timestamp, &timestamp_ns) < 0 ||
-        take_time(self, &timestamp_ns) < 0)
+        (clocked = take_time(self, &timestamp_ns)) < 0)
         return NULL;
     begin_slow(self);
+    timestamp_ns = in_order(self, clocked, timestamp_ns);
     rc = ac_writer_heartbeat(self->writer, timestamp_ns, &err);
     end_slow(self);
     if (rc != AC_OK) return raise_engine_error(&err);
