@@ -23,7 +23,8 @@ enum waiter_state { WAITING, WOKEN, CANCELLED };
 
 typedef struct Waiter {
     PyObject_HEAD
-    Pollable *source; /* NULL once it left the list */
+    Pollable *owner;  /* through whose gate it is used */
+    Pollable *source; /* the same, or NULL once it left the list */
     struct Waiter *next, *previous;
     PyObject *loop;
     PyObject *callback, *context; /* of the task that sleeps on us */
@@ -92,9 +93,10 @@ void pollable_clear(Pollable *self) {
 
 /* ---- waiter: as much of a future as a task needs ---- */
 
-static WaiterObject *waiter_new(PyObject *loop) {
+static WaiterObject *waiter_new(Pollable *owner, PyObject *loop) {
     WaiterObject *self = PyObject_GC_New(WaiterObject, &Waiter_Type);
     if (!self) return NULL;
+    self->owner = (Pollable *)Py_NewRef(owner);
     self->source = NULL;
     self->next = self->previous = NULL;
     self->loop = Py_NewRef(loop);
@@ -106,6 +108,7 @@ static WaiterObject *waiter_new(PyObject *loop) {
 }
 
 static int waiter_traverse(WaiterObject *self, visitproc visit, void *arg) {
+    Py_VISIT(self->owner);
     Py_VISIT(self->loop);
     Py_VISIT(self->callback);
     Py_VISIT(self->context);
@@ -124,6 +127,7 @@ static int waiter_clear(WaiterObject *self) {
 static void waiter_dealloc(WaiterObject *self) {
     PyObject_GC_UnTrack(self);
     waiter_clear(self);
+    Py_DECREF(self->owner);
     PyObject_GC_Del(self);
 }
 
@@ -145,9 +149,13 @@ static int call_on_loop(WaiterObject *self, const char *method) {
 
 /* Resumes the task from within this call. Only from a callback of the loop, where no task is running. */
 static int resume(WaiterObject *self) {
-    PyObject *callback = self->callback, *context = self->context;
+    PyObject *callback, *context;
+    GATE_BEGIN(self->owner);
+    callback = self->callback;
+    context = self->context;
     self->callback = self->context = NULL;
     self->state = WOKEN;
+    GATE_END();
     if (!callback) return 0;
     PyObject *result = NULL;
     if (!context) {
@@ -167,44 +175,62 @@ static int resume(WaiterObject *self) {
     return result ? 0 : -1;
 }
 
-static PyObject *waiter_add_done_callback(WaiterObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"", "context", NULL};
-    PyObject *callback, *context = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$O", names, &callback, &context))
-        return NULL;
+static int set_callback(WaiterObject *self, PyObject *callback, PyObject *context) {
     if (self->callback) {
         PyErr_SetString(PyExc_RuntimeError, "another task waits here already");
-        return NULL;
+        return -1;
     }
     self->callback = Py_NewRef(callback);
     self->context = context && context != Py_None ? Py_NewRef(context) : NULL;
-    if (self->state != WAITING && call_on_loop(self, "call_soon") < 0) return NULL;
+    return self->state == WAITING ? 0 : call_on_loop(self, "call_soon");
+}
+
+static PyObject *waiter_add_done_callback(WaiterObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"", "context", NULL};
+    PyObject *callback, *context = NULL;
+    int rc;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$O", names, &callback, &context))
+        return NULL;
+    GATE_BEGIN(self->owner);
+    rc = set_callback(self, callback, context);
+    GATE_END();
+    if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *waiter_remove_done_callback(WaiterObject *self, PyObject *callback) {
-    int same = self->callback ? PyObject_RichCompareBool(self->callback, callback, Py_EQ) : 0;
-    if (same < 0) return NULL;
-    if (same) {
+    int same;
+    GATE_BEGIN(self->owner);
+    same = self->callback ? PyObject_RichCompareBool(self->callback, callback, Py_EQ) : 0;
+    if (same > 0) {
         Py_CLEAR(self->callback);
         Py_CLEAR(self->context);
     }
-    return PyLong_FromLong(same);
+    GATE_END();
+    return same < 0 ? NULL : PyLong_FromLong(same);
 }
 
-static PyObject *waiter_cancel(WaiterObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"msg", NULL};
-    PyObject *message = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &message)) return NULL;
-    if (self->state != WAITING) Py_RETURN_FALSE;
+/* 1 = cancelled by this call, 0 = it was over already. */
+static int cancel(WaiterObject *self, PyObject *message) {
+    if (self->state != WAITING) return 0;
     self->state = CANCELLED;
     Py_XSETREF(self->cancel_message, Py_XNewRef(message));
     if (self->source) {
         list_remove(self);
         Py_DECREF(self); /* the list's; the caller has its own */
     }
-    if (call_on_loop(self, "call_soon") < 0) return NULL;
-    Py_RETURN_TRUE;
+    return call_on_loop(self, "call_soon") < 0 ? -1 : 1;
+}
+
+static PyObject *waiter_cancel(WaiterObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"msg", NULL};
+    PyObject *message = NULL;
+    int cancelled;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &message)) return NULL;
+    GATE_BEGIN(self->owner);
+    cancelled = cancel(self, message);
+    GATE_END();
+    return cancelled < 0 ? NULL : PyBool_FromLong(cancelled);
 }
 
 static PyObject *waiter_result(WaiterObject *self, PyObject *unused) {
@@ -327,15 +353,17 @@ static int enter_loop(Pollable *self, PyObject *loop) {
         raise_engine_error(&err);
         return -1;
     }
-    PyObject *ring = PyObject_GetAttrString((PyObject *)self, "_ring");
-    PyObject *added = ring ? PyObject_CallMethod(loop, "add_reader", "iO", fd, ring) : NULL;
-    Py_XDECREF(ring);
-    Py_XDECREF(added);
-    if (!added) return -1;
+    /* Before the loop knows it: a thread that closes us meanwhile then has the loop forget the bell, and
+     * keeps it open until that is done. */
     self->loop = Py_NewRef(loop);
     self->bell = fd;
     self->pid = (int)getpid();
-    return 0;
+    PyObject *ring = PyObject_GetAttrString((PyObject *)self, "_ring");
+    PyObject *added = ring ? PyObject_CallMethod(loop, "add_reader", "iO", fd, ring) : NULL;
+    if (!added && self->loop == loop) Py_CLEAR(self->loop);
+    Py_XDECREF(ring);
+    Py_XDECREF(added);
+    return added ? 0 : -1;
 }
 
 /* An event loop may be changed from its own thread only: another one asks it to forget the bell, and keeps
@@ -407,48 +435,73 @@ static int park(Pollable *self) {
     return rc;
 }
 
-/* Resumes sleeping tasks while there is something to read; each at most once, so that the loop gets its
- * turn. */
-static int dispatch(Pollable *self) {
+/* The first of those who sleep, woken, if there is something to read; a reference for the caller. */
+static WaiterObject *take_first(Pollable *self) {
     ac_error_t err;
-    WaiterObject *stop = self->last;
-    int more = self->first != NULL;
-    Py_XINCREF(stop);
-    int rc = 0;
-    while (more && rc == 0 && self->first && self->ops->ready(self, &err) != 0) {
-        WaiterObject *waiter = self->first;
-        more = waiter != stop;
-        list_remove(waiter);
-        self->poll_ns = 0;
-        self->turn_messages = 0;
-        rc = resume(waiter);
-        Py_DECREF(waiter);
-    }
-    Py_XDECREF(stop);
-    /* Whoever fell asleep meanwhile has parked; those who were passed over have not. */
-    if (!self->first || (rc == 0 && !more)) return rc;
-    if (rc < 0) { /* a task ended the loop's turn, by KeyboardInterrupt or so: go on in the next */
+    WaiterObject *waiter = self->first;
+    if (!waiter || self->ops->ready(self, &err) == 0) return NULL;
+    list_remove(waiter);
+    self->poll_ns = 0;
+    self->turn_messages = 0;
+    return waiter;
+}
+
+/* Sleeping tasks were passed over. */
+static int see_to_the_rest(Pollable *self, int failed) {
+    if (failed) { /* a task ended the loop's turn, by KeyboardInterrupt or so: go on in the next */
         ac_os_eventfd_signal(self->bell);
-        return rc;
+        return -1;
     }
     int parked = park(self);
     if (parked == AC_READY) ac_os_eventfd_signal(self->bell);
     return parked < 0 ? -1 : 0;
 }
 
+/* Resumes sleeping tasks while there is something to read; each at most once, so that the loop gets its
+ * turn. The tasks run outside of the gate. */
+static int dispatch(Pollable *self) {
+    WaiterObject *stop, *waiter;
+    int more, rc = 0;
+    GATE_BEGIN(self);
+    stop = (WaiterObject *)Py_XNewRef(self->last);
+    GATE_END();
+    more = stop != NULL;
+    while (more && rc == 0) {
+        GATE_BEGIN(self);
+        waiter = take_first(self);
+        GATE_END();
+        if (!waiter) break;
+        more = waiter != stop;
+        rc = resume(waiter);
+        Py_DECREF(waiter);
+    }
+    Py_XDECREF(stop);
+    /* Whoever fell asleep meanwhile has parked; those who were passed over have not. */
+    GATE_BEGIN(self);
+    if (self->first && (rc < 0 || more)) rc = see_to_the_rest(self, rc < 0);
+    GATE_END();
+    return rc;
+}
+
 static PyObject *ring(Pollable *self, PyObject *unused) {
     (void)unused;
+    GATE_BEGIN(self);
     if (self->loop) ac_os_eventfd_wait(self->bell, 0);
+    GATE_END();
     if (dispatch(self) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *poll_timer(Pollable *self, PyObject *unused) {
     (void)unused;
+    int watched;
+    GATE_BEGIN(self);
     Py_CLEAR(self->poll_timer);
     self->poll_ns *= 2;
     if (self->poll_ns > self->poll_max_ns) self->poll_ns = self->poll_max_ns;
-    if (self->loop && dispatch(self) < 0) return NULL;
+    watched = self->loop != NULL;
+    GATE_END();
+    if (watched && dispatch(self) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -519,8 +572,10 @@ static PyObject *go_to_sleep(Pollable *source) {
     PyObject *loop = PyObject_CallNoArgs(get_running_loop);
     if (!loop) return NULL;
     WaiterObject *waiter = NULL;
-    int parked = enter_loop(source, loop) < 0 ? -1 : park(source);
-    if (parked == AC_PARKED || parked == AC_POLL) waiter = waiter_new(loop);
+    int parked = enter_loop(source, loop);
+    if (parked == 0)
+        parked = source->loop == loop ? park(source) : AC_READY; /* or taken out again */
+    if (parked == AC_PARKED || parked == AC_POLL) waiter = waiter_new(source, loop);
     Py_DECREF(loop);
     if (waiter) list_add(source, waiter);
     return (PyObject *)waiter;
@@ -553,8 +608,7 @@ static PyObject *try_complete(Pollable *source, int kind) {
     return ready ? Py_NewRef(Py_True) : NULL;
 }
 
-static PySendResult awaitable_send(AwaitableObject *self, PyObject *value, PyObject **result) {
-    (void)value;
+static PySendResult complete_or_sleep(const AwaitableObject *self, PyObject **result) {
     Pollable *source = self->source;
     if (AC_UNLIKELY(turn_is_over(source))) {
         *result = Py_NewRef(Py_None);
@@ -576,6 +630,15 @@ static PySendResult awaitable_send(AwaitableObject *self, PyObject *value, PyObj
         if (*result) return PYGEN_NEXT;
         if (PyErr_Occurred()) return PYGEN_ERROR;
     }
+}
+
+static PySendResult awaitable_send(AwaitableObject *self, PyObject *value, PyObject **result) {
+    (void)value;
+    PySendResult rc;
+    GATE_BEGIN(self->source);
+    rc = complete_or_sleep(self, result);
+    GATE_END();
+    return rc;
 }
 
 static PyObject *awaitable_iternext(AwaitableObject *self) {

@@ -28,7 +28,12 @@ static const pollable_ops_t fanin_ops;
 static PyObject *fanin_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     (void)args;
     (void)keywords;
-    return type->tp_alloc(type, 0);
+    FanInObject *self = (FanInObject *)type->tp_alloc(type, 0);
+#ifdef Py_GIL_DISABLED
+    if (self && !(self->base.gate = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type)))
+        Py_CLEAR(self);
+#endif
+    return (PyObject *)self;
 }
 
 static int fanin_init(FanInObject *self, PyObject *args, PyObject *keywords) {
@@ -67,12 +72,32 @@ static int fanin_traverse(FanInObject *self, visitproc visit, void *arg) {
     return pollable_traverse(&self->base, visit, arg);
 }
 
+/* While a reader is attached, whoever wants it comes through the gate of its fan-in; NULL: it is not. */
+static void set_gate(PyObject *reader, const FanInObject *owner) {
+#ifdef Py_GIL_DISABLED
+    PyObject *old = ((Pollable *)reader)->gate;
+    PyObject *gate = owner ? Py_NewRef(owner->base.gate) : NULL;
+    __atomic_store_n(&((Pollable *)reader)->gate, gate, __ATOMIC_RELAXED);
+    Py_XDECREF(old);
+#else
+    (void)reader;
+    (void)owner;
+#endif
+}
+
 static void drop_member(FanInObject *self, uint32_t slot) {
     if (slot >= self->room || !self->members[slot].reader) return;
-    if (self->fanin) ac_fanin_detach(self->fanin, slot);
-    if (self->commit_slot == (int64_t)slot) self->commit_slot = COMMIT_NOBODY;
-    Py_CLEAR(self->members[slot].segment);
-    Py_CLEAR(self->members[slot].reader);
+    PyObject *reader = Py_NewRef(self->members[slot].reader);
+    GATE_AND_READER_BEGIN(self, reader);
+    if (self->members[slot].reader == reader) { /* nobody else was quicker */
+        if (self->fanin) ac_fanin_detach(self->fanin, slot);
+        if (self->commit_slot == (int64_t)slot) self->commit_slot = COMMIT_NOBODY;
+        set_gate(reader, NULL);
+        Py_CLEAR(self->members[slot].segment);
+        Py_CLEAR(self->members[slot].reader);
+    }
+    GATE_AND_READER_END();
+    Py_DECREF(reader);
 }
 
 static int fanin_clear(FanInObject *self) {
@@ -90,6 +115,9 @@ static void fanin_dealloc(FanInObject *self) {
     fanin_clear(self);
     ac_fanin_free(self->fanin);
     PyMem_Free(self->members);
+#ifdef Py_GIL_DISABLED
+    Py_XDECREF(self->base.gate);
+#endif
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -237,9 +265,9 @@ static const pollable_ops_t fanin_ops = {ops_take, ops_ready,  ops_park,
 static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
     (void)unused;
     PyObject *message;
-    HOT_BEGIN(self);
+    GATE_BEGIN(self);
     message = fanin_take(self);
-    HOT_END();
+    GATE_END();
     if (!message && !PyErr_Occurred()) Py_RETURN_NONE;
     return message;
 }
@@ -283,9 +311,9 @@ static PyObject *fanin_read_batch(FanInObject *self, PyObject *args, PyObject *k
         limit_argument(names[0], messages, &max_messages) < 0 ||
         limit_argument(names[1], bytes, &max_bytes) < 0)
         return NULL;
-    HOT_BEGIN(self);
+    GATE_BEGIN(self);
     list = collect(self, max_messages, max_bytes);
-    HOT_END();
+    GATE_END();
     return list;
 }
 
@@ -297,19 +325,26 @@ static PyObject *fanin_wait(FanInObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "K", &timeout_ns)) return NULL;
     uint64_t started = ac_os_monotonic_ns();
     for (;;) {
-        if (refuse_closed(self) < 0) return NULL;
-        int rc = ops_park(&self->base, &err);
-        if (rc < 0 || rc == AC_READY) Py_RETURN_TRUE; /* an error is for whoever takes */
+        int rc = AC_READY, closed;
+        ac_bell_t *bell = NULL;
+        GATE_BEGIN(self);
+        closed = refuse_closed(self) < 0;
+        if (!closed) rc = ops_park(&self->base, &err);
+        if (rc == AC_PARKED || rc == AC_POLL) {
+            bell = self->fanin->bell;
+            ac_bell_retain(bell); /* another thread may close us */
+        }
+        GATE_END();
+        if (closed) return NULL;
+        if (!bell) Py_RETURN_TRUE; /* an error is for whoever takes */
         uint64_t waited = ac_os_monotonic_ns() - started;
-        if (waited >= timeout_ns) Py_RETURN_FALSE;
+        uint64_t left = waited < timeout_ns ? timeout_ns - waited : 0;
         uint64_t slice = rc == AC_POLL ? POLL_NS : SLICE_NS;
-        if (timeout_ns - waited < slice) slice = timeout_ns - waited;
-        ac_bell_t *bell = self->fanin->bell;
-        ac_bell_retain(bell); /* another thread may close us */
         Py_BEGIN_ALLOW_THREADS;
-        ac_os_eventfd_wait(bell->fd, slice);
+        if (left) ac_os_eventfd_wait(bell->fd, left < slice ? left : slice);
         ac_bell_release(bell);
         Py_END_ALLOW_THREADS;
+        if (!left) Py_RETURN_FALSE;
         if (PyErr_CheckSignals() < 0) return NULL;
     }
 }
@@ -328,29 +363,55 @@ static int make_room(FanInObject *self, uint32_t slot) {
     return 0;
 }
 
-static PyObject *fanin_attach(FanInObject *self, PyObject *const *args, Py_ssize_t count,
-                              PyObject *names) {
+static int refuse_attached(PyObject *reader) {
+#ifdef Py_GIL_DISABLED
+    /* The engine would say so, but may not even look at it: it is used through another gate. */
+    ac_error_t err = {.code = AC_E_ARGUMENT,
+                      .detail = "this reader is attached to a fan-in; detach it there first"};
+    if (!((Pollable *)reader)->gate) return 0;
+    raise_engine_error(&err);
+    return -1;
+#else
+    (void)reader;
+    return 0;
+#endif
+}
+
+/* The source id, or -1. */
+static int64_t attach(FanInObject *self, PyObject *reader) {
     ac_error_t err;
     uint32_t slot, id;
+    if (refuse_closed(self) < 0 || refuse_attached(reader) < 0) return -1;
+    /* A loop that watches the reader's own bell would miss the fan-in's. */
+    if (pollable_leave_loop((Pollable *)reader) < 0) return -1;
+    if (ac_fanin_attach(self->fanin, ((ReaderObject *)reader)->reader, &slot, &id, &err) != AC_OK) {
+        raise_engine_error(&err);
+        return -1;
+    }
+    if (make_room(self, slot) < 0) {
+        ac_fanin_detach(self->fanin, slot);
+        return -1;
+    }
+    self->members[slot].reader = Py_NewRef(reader);
+    self->members[slot].segment = NULL;
+    self->members[slot].id = id;
+    set_gate(reader, self);
+    return id;
+}
+
+static PyObject *fanin_attach(FanInObject *self, PyObject *const *args, Py_ssize_t count,
+                              PyObject *names) {
+    int64_t id;
     if (only_argument(&count, names, "reader") < 0) return NULL;
     PyObject *reader = count == 1 ? args[0] : Py_None;
     if (!PyObject_TypeCheck(reader, &Reader_Type)) {
         refuse_type("reader", "a Reader", reader);
         return NULL;
     }
-    if (refuse_closed(self) < 0) return NULL;
-    /* A loop that watches the reader's own bell would miss the fan-in's. */
-    if (pollable_leave_loop((Pollable *)reader) < 0) return NULL;
-    if (ac_fanin_attach(self->fanin, ((ReaderObject *)reader)->reader, &slot, &id, &err) != AC_OK)
-        return raise_engine_error(&err);
-    if (make_room(self, slot) < 0) {
-        ac_fanin_detach(self->fanin, slot);
-        return NULL;
-    }
-    self->members[slot].reader = Py_NewRef(reader);
-    self->members[slot].segment = NULL;
-    self->members[slot].id = id;
-    return PyLong_FromUnsignedLong(id);
+    GATE_AND_READER_BEGIN(self, reader);
+    id = attach(self, reader);
+    GATE_AND_READER_END();
+    return id < 0 ? NULL : PyLong_FromLongLong(id);
 }
 
 /* The slot of a source id, or -1 with an exception. */
@@ -368,16 +429,21 @@ static int64_t slot_of(FanInObject *self, PyObject *source) {
 static PyObject *fanin_detach(FanInObject *self, PyObject *const *args, Py_ssize_t count,
                               PyObject *names) {
     if (only_argument(&count, names, "source") < 0) return NULL;
+    PyObject *reader = NULL;
+    GATE_BEGIN(self);
     int64_t slot = slot_of(self, count == 1 ? args[0] : Py_None);
-    if (slot < 0) return NULL;
-    PyObject *reader = Py_NewRef(self->members[slot].reader);
-    drop_member(self, (uint32_t)slot);
+    if (slot >= 0) {
+        reader = Py_NewRef(self->members[slot].reader);
+        drop_member(self, (uint32_t)slot);
+    }
+    GATE_END();
     return reader;
 }
 
 static PyObject *fanin_sources(FanInObject *self, PyObject *unused) {
     (void)unused;
     PyObject *sources = PyDict_New();
+    GATE_BEGIN(self);
     for (uint32_t slot = 0; sources && slot < self->room; slot++) {
         const Member *member = &self->members[slot];
         if (!member->reader) continue;
@@ -385,6 +451,7 @@ static PyObject *fanin_sources(FanInObject *self, PyObject *unused) {
         if (!id || PyDict_SetItem(sources, id, member->reader) < 0) Py_CLEAR(sources);
         Py_XDECREF(id);
     }
+    GATE_END();
     return sources;
 }
 
@@ -400,15 +467,12 @@ static PyObject *commit_message(FanInObject *self, MessageObject *message) {
     return NULL;
 }
 
-static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize_t count,
-                              PyObject *names) {
+/* Of this source, or of all if it is NULL. */
+static PyObject *commit_sources(FanInObject *self, PyObject *source) {
     ac_error_t err;
-    if (only_argument(&count, names, "source") < 0 || refuse_closed(self) < 0) return NULL;
-    if (count == 1 && Py_IS_TYPE(args[0], &Message_Type))
-        return commit_message(self, (MessageObject *)args[0]);
     int64_t only = -1;
-    if (count == 1 && args[0] != Py_None) {
-        only = slot_of(self, args[0]);
+    if (source) {
+        only = slot_of(self, source);
         if (only < 0) return NULL;
     }
     if (only < 0 || only == self->commit_slot) self->commit_slot = COMMIT_NOBODY;
@@ -422,18 +486,38 @@ static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize
     Py_RETURN_NONE;
 }
 
+static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize_t count,
+                              PyObject *names) {
+    PyObject *done = NULL;
+    if (only_argument(&count, names, "source") < 0) return NULL;
+    PyObject *what = count == 1 && args[0] != Py_None ? args[0] : NULL;
+    GATE_BEGIN(self);
+    if (refuse_closed(self) == 0)
+        done = what && Py_IS_TYPE(what, &Message_Type) ? commit_message(self, (MessageObject *)what)
+                                                       : commit_sources(self, what);
+    GATE_END();
+    return done;
+}
+
 static PyObject *fanin_slot(FanInObject *self, PyObject *source) {
-    int64_t slot = slot_of(self, source);
+    int64_t slot;
+    GATE_BEGIN(self);
+    slot = slot_of(self, source);
+    GATE_END();
     return slot < 0 ? NULL : PyLong_FromLongLong(slot);
 }
 
 static PyObject *fanin_close(FanInObject *self, PyObject *unused) {
     (void)unused;
-    if (self->closed) Py_RETURN_NONE;
-    self->closed = 1;
-    int rc = pollable_leave_loop(&self->base);
-    for (uint32_t i = 0; i < self->room; i++)
-        drop_member(self, i);
+    int rc = 0;
+    GATE_BEGIN(self);
+    if (!self->closed) {
+        self->closed = 1;
+        rc = pollable_leave_loop(&self->base);
+        for (uint32_t i = 0; i < self->room; i++)
+            drop_member(self, i);
+    }
+    GATE_END();
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -444,9 +528,9 @@ static PyObject *fanin_aiter(FanInObject *self) {
 
 static PyObject *fanin_iternext(FanInObject *self) {
     PyObject *message;
-    HOT_BEGIN(self);
+    GATE_BEGIN(self);
     message = fanin_take(self);
-    HOT_END();
+    GATE_END();
     return message;
 }
 

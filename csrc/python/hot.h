@@ -57,6 +57,9 @@ typedef struct {
 typedef struct Pollable {
     PyObject_HEAD
     const pollable_ops_t *ops;
+#ifdef Py_GIL_DISABLED
+    PyObject *gate; /* see GATE_BEGIN */
+#endif
     PyObject *loop;              /* that watches our bell, or NULL */
     int bell;                    /* the fd it watches */
     int pid;                     /* of the process in which it does */
@@ -174,13 +177,60 @@ int optional_timestamp_argument(PyObject *object, uint64_t *out);        /* None
 int limit_argument(const char *name, PyObject *object, Py_ssize_t *out); /* None, NULL: unchanged */
 int payload_argument(const char *name, PyObject *object, Py_buffer *out);
 
-/* Serialises calls on one object where there is no interpreter lock to do it. */
+/* ---- without an interpreter lock ----
+ *
+ * Where there is one, it makes of every call here one step in the eyes of other threads, but for the places
+ * where Python code runs or the lock is given up. Where there is none, the critical sections of the
+ * interpreter do the same per object, and are given up at the same places.
+ *
+ * HOT_BEGIN serialises what is done with one object.
+ *
+ * GATE_BEGIN does it for a reader or a fan-in. A fan-in uses its readers all the time, so while they are
+ * attached they are entered through its gate: an object of the fan-in's that is there to be locked. A
+ * reader that has no gate is locked itself. Its gate changes only while both are locked. */
 #ifdef Py_GIL_DISABLED
 #define HOT_BEGIN(object) Py_BEGIN_CRITICAL_SECTION(object)
 #define HOT_END() Py_END_CRITICAL_SECTION()
+
+typedef struct {
+    PyCriticalSection section;
+    PyObject *gate;
+} entered_t;
+
+static inline void gate_enter(Pollable *self, entered_t *entered) {
+    for (;;) {
+        PyCriticalSection_Begin(&entered->section, (PyObject *)self);
+        entered->gate = Py_XNewRef(self->gate);
+        if (!entered->gate) return;
+        PyCriticalSection_End(&entered->section);
+        PyCriticalSection_Begin(&entered->section, entered->gate);
+        if (__atomic_load_n(&self->gate, __ATOMIC_RELAXED) == entered->gate) return;
+        PyCriticalSection_End(&entered->section); /* attached or detached meanwhile */
+        Py_DECREF(entered->gate);
+    }
+}
+
+static inline void gate_leave(entered_t *entered) {
+    PyCriticalSection_End(&entered->section);
+    Py_XDECREF(entered->gate);
+}
+
+#define GATE_BEGIN(pollable)                                                                       \
+    {                                                                                              \
+        entered_t entered;                                                                         \
+        gate_enter((Pollable *)(pollable), &entered);
+#define GATE_END()                                                                                 \
+    gate_leave(&entered);                                                                          \
+    }
+#define GATE_AND_READER_BEGIN(fanin, reader) Py_BEGIN_CRITICAL_SECTION2((fanin)->base.gate, reader)
+#define GATE_AND_READER_END() Py_END_CRITICAL_SECTION2()
 #else
 #define HOT_BEGIN(object) {
 #define HOT_END() }
+#define GATE_BEGIN(pollable) {
+#define GATE_END() }
+#define GATE_AND_READER_BEGIN(fanin, reader) {
+#define GATE_AND_READER_END() }
 #endif
 
 #endif

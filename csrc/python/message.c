@@ -77,6 +77,20 @@ static const char *payload_at(const MessageObject *self) {
     return (const char *)self->record + AC_HEADER_SIZE;
 }
 
+#ifdef Py_GIL_DISABLED
+/* Of several threads that make it at once, the first one's is everybody's. */
+static PyObject *message_payload(MessageObject *self, void *unused) {
+    (void)unused;
+    PyObject *payload = __atomic_load_n(&self->payload, __ATOMIC_ACQUIRE);
+    if (AC_LIKELY(payload != NULL)) return Py_NewRef(payload);
+    PyObject *made = PyBytes_FromStringAndSize(payload_at(self), (Py_ssize_t)self->length);
+    if (!made || __atomic_compare_exchange_n(&self->payload, &payload, made, 0, __ATOMIC_ACQ_REL,
+                                             __ATOMIC_ACQUIRE))
+        return Py_XNewRef(made);
+    Py_DECREF(made);
+    return Py_NewRef(payload);
+}
+#else
 static void forget_hash(PyObject *bytes) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -101,6 +115,7 @@ static PyObject *message_payload(MessageObject *self, void *unused) {
     if (!self->payload) self->payload = make_payload(self);
     return Py_XNewRef(self->payload);
 }
+#endif
 
 static PyObject *message_view(MessageObject *self, void *unused) {
     (void)unused;

@@ -78,9 +78,12 @@ static void reader_dealloc(ReaderObject *self) {
 }
 
 uint64_t reader_queue_id(ReaderObject *self) {
-    if (self->queue_id == 0) /* perhaps there was no queue yet when the reader was opened */
-        self->queue_id = ac_load_relaxed_u64(&self->reader->control->queue_id);
-    return self->queue_id;
+    uint64_t id = ac_load_relaxed_u64(&self->queue_id);
+    if (id != 0) return id;
+    /* Perhaps there was no queue yet when the reader was opened. */
+    id = ac_load_relaxed_u64(&self->reader->control->queue_id);
+    ac_store_relaxed_u64(&self->queue_id, id);
+    return id;
 }
 
 static int enter_segment(ReaderObject *self) {
@@ -160,9 +163,9 @@ static const pollable_ops_t reader_ops = {ops_take, ops_ready,  ops_park,
 static PyObject *reader_poll(ReaderObject *self, PyObject *unused) {
     (void)unused;
     PyObject *message;
-    HOT_BEGIN(self);
+    GATE_BEGIN(self);
     message = reader_take(self);
-    HOT_END();
+    GATE_END();
     if (!message && !PyErr_Occurred()) Py_RETURN_NONE;
     return message;
 }
@@ -238,49 +241,66 @@ static PyObject *reader_read_batch(ReaderObject *self, PyObject *const *args, Py
     Py_ssize_t max_messages, max_bytes;
     PyObject *list;
     if (batch_limits(args, count, names, &max_messages, &max_bytes) < 0) return NULL;
-    HOT_BEGIN(self);
+    GATE_BEGIN(self);
     list = collect(self, max_messages, max_bytes);
-    HOT_END();
+    GATE_END();
     return list;
 }
 
 /* For messages that leave in columns instead of one by one: the same two steps as in reader_take. */
 static PyObject *reader_commit_due(ReaderObject *self, PyObject *unused) {
     (void)unused;
-    if (commit_when_due(self) < 0) return NULL;
+    int rc;
+    GATE_BEGIN(self);
+    rc = commit_when_due(self);
+    GATE_END();
+    if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *reader_took(ReaderObject *self, PyObject *messages) {
     unsigned long long count = PyLong_AsUnsignedLongLong(messages);
     if (PyErr_Occurred()) return NULL;
+    GATE_BEGIN(self);
     self->uncommitted += count;
+    GATE_END();
     Py_RETURN_NONE;
+}
+
+static int commit_behind(ReaderObject *self, const MessageObject *message, ac_error_t *err) {
+    uint64_t segment, offset;
+    if (message) {
+        segment = message->segment->map->segment;
+        offset = (uint64_t)(message->record - message->segment->map->base) +
+                 ac_record_size(message->length);
+    } else {
+        ac_reader_position(self->reader, &segment, &offset);
+    }
+    self->uncommitted = 0;
+    return ac_reader_commit(self->reader, segment, offset, 0, err);
 }
 
 static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssize_t count,
                                PyObject *names) {
+    const MessageObject *message = NULL;
     ac_error_t err;
-    uint64_t segment, offset;
-    ac_reader_position(self->reader, &segment, &offset);
+    int rc;
     if (only_argument(&count, names, "message") < 0) return NULL;
     if (count == 1 && args[0] != Py_None) {
-        const MessageObject *message = (const MessageObject *)args[0];
         if (!Py_IS_TYPE(args[0], &Message_Type)) {
             refuse_type("message", "a Message", args[0]);
             return NULL;
         }
-        if (message->segment->queue_id != self->queue_id) {
+        message = (const MessageObject *)args[0];
+        if (message->segment->queue_id != ac_load_relaxed_u64(&self->queue_id)) {
             refuse_value("message", "one of this reader's queue", args[0]);
             return NULL;
         }
-        segment = message->segment->map->segment;
-        offset = (uint64_t)(message->record - message->segment->map->base) +
-                 ac_record_size(message->length);
     }
-    self->uncommitted = 0;
-    if (ac_reader_commit(self->reader, segment, offset, 0, &err) != AC_OK)
-        return raise_engine_error(&err);
+    GATE_BEGIN(self);
+    rc = commit_behind(self, message, &err);
+    GATE_END();
+    if (rc != AC_OK) return raise_engine_error(&err);
     Py_RETURN_NONE;
 }
 
@@ -293,7 +313,10 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
     uint64_t started = ac_os_monotonic_ns();
     for (;;) {
         ac_sleep_t sleep;
-        int rc = ac_reader_ready(self->reader, &err);
+        int rc;
+        GATE_BEGIN(self);
+        rc = ac_reader_ready(self->reader, &err);
+        GATE_END();
         uint64_t waited = ac_os_monotonic_ns() - started;
         if (rc == 0 && waited < timeout_ns && waited < spin_ns) {
             Py_BEGIN_ALLOW_THREADS;
@@ -304,7 +327,9 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
             continue;
         }
         if (rc == 0 && waited < timeout_ns) {
+            GATE_BEGIN(self);
             rc = ac_reader_prepare_sleep(self->reader, &sleep, &err);
+            GATE_END();
             if (rc == 0) {
                 uint64_t left = timeout_ns - waited;
                 Py_BEGIN_ALLOW_THREADS;
@@ -322,11 +347,11 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
 static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     (void)unused;
     int rc = 0;
-    HOT_BEGIN(self);
+    GATE_BEGIN(self);
     rc = pollable_leave_loop(&self->base);
     ac_reader_close(self->reader);
     Py_CLEAR(self->segment);
-    HOT_END();
+    GATE_END();
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -408,9 +433,9 @@ static void iterator_dealloc(ReaderIteratorObject *self) {
 
 static PyObject *iterator_next(ReaderIteratorObject *self) {
     PyObject *message;
-    HOT_BEGIN(self->reader);
+    GATE_BEGIN(self->reader);
     message = reader_take(self->reader);
-    HOT_END();
+    GATE_END();
     return message;
 }
 

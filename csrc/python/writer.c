@@ -233,12 +233,6 @@ typedef struct {
     Py_ssize_t count, buffered;
 } batch_t;
 
-#ifdef Py_GIL_DISABLED
-enum { BATCH_HELD_FROM_THE_START = 1 };
-#else
-enum { BATCH_HELD_FROM_THE_START = 0 };
-#endif
-
 static void batch_clear(batch_t *batch) {
     for (Py_ssize_t i = 0; i < batch->buffered; i++)
         PyBuffer_Release(&batch->buffers[i]);
@@ -280,8 +274,12 @@ static int batch_add(batch_t *batch, Py_ssize_t i, PyObject *item) {
     return 0;
 }
 
-/* A list or tuple of what it iterates over; one payload is no sequence of them. */
+/* A list or tuple of what it iterates over; one payload is no sequence of them. Without an interpreter lock
+ * another thread may change a list at any time, so then it is a tuple. */
 static PyObject *sequence_argument(const char *name, const char *wanted, PyObject *object) {
+#ifdef Py_GIL_DISABLED
+    if (PyList_CheckExact(object)) return PySequence_Tuple(object);
+#endif
     if (PyList_CheckExact(object) || PyTuple_CheckExact(object)) return Py_NewRef(object);
     int alone = PyBytes_Check(object) || PyUnicode_Check(object) || PyByteArray_Check(object);
     PyObject *iterator = alone ? NULL : PyObject_GetIter(object);
@@ -391,8 +389,7 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
     }
     batch.sequence = sequence_argument("payloads", "a sequence of payloads", options.first);
     if (!batch.sequence) return NULL;
-    if ((BATCH_HELD_FROM_THE_START || options.timestamp || self->clock) && batch_hold(&batch) < 0)
-        goto done;
+    if ((options.timestamp || self->clock) && batch_hold(&batch) < 0) goto done;
     batch.count = PySequence_Fast_GET_SIZE(batch.sequence);
     batch.slices = PyMem_Malloc((size_t)batch.count * sizeof *batch.slices + 1);
     if (!batch.slices) {
