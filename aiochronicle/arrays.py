@@ -8,6 +8,7 @@ same for ten messages as for a million; their payloads are not read, and so not 
 from typing import TYPE_CHECKING, Any
 
 from aiochronicle import _hot
+from aiochronicle._arguments import wrong_type
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle.columns import handle_of
 from aiochronicle.errors import InvalidArgument
@@ -22,7 +23,7 @@ def arrays(reader: _hot.Reader, part: Any, layout: Any) -> "list[numpy.ndarray[A
     """Return a range as one array per segment, each keeping its segment mapped."""
     np = _numpy()
     rest = ffi.new("ac_range_t *", part[0])
-    dtype = np.dtype(getattr(layout, "dtype", layout))
+    dtype = _dtype(np, layout)
     found: list[numpy.ndarray[Any, Any]] = []
     type_id = None
     while (stretch := _next_stretch(reader, rest)) is not None:
@@ -54,6 +55,18 @@ def _numpy() -> Any:
             'to_numpy needs numpy: pip install "aiochronicle[arrow]"', name="numpy"
         ) from error
     return numpy
+
+
+def _dtype(np: Any, layout: Any) -> Any:
+    """Return the layout as a dtype; numpy itself makes object of a class, and float of None."""
+    given = getattr(layout, "dtype", layout)
+    try:
+        dtype = None if given is None else np.dtype(given)
+    except (TypeError, ValueError):
+        dtype = None
+    if dtype is None or dtype.hasobject:
+        raise wrong_type("layout", 'a numpy dtype or a Codec of the format "struct"', layout)
+    return dtype
 
 
 def _next_stretch(reader: _hot.Reader, rest: Any) -> Any:

@@ -105,6 +105,7 @@ MOMENT = "must be Unix nanoseconds, an int from 0 to 2**63 - 1, or an aware date
 START = 'start must be "committed", "first", "last", a seq or a datetime'
 TIMEOUT = "timeout must be a number of seconds, 0 or more, or None"
 MODE = "mode must be file permissions, 0 to 0o777"
+LAYOUT = 'layout must be a numpy dtype or a Codec of the format "struct"'
 CODEC = "codec must be a msgspec.Struct type, a Codec, or a Registry or list of them"
 PATH = "must be a path, a str or os.PathLike"
 BURST = "burst must be an int from 1 to 2147483647"
@@ -544,6 +545,14 @@ SLICES = [
         with_slice(lambda part, given, _: part.batches(given)),
         (0, VALUE, "rows must be a positive int"),
         ("5", TYPE, "rows must be a positive int"),
+    ),
+    *mistakes(
+        "slice-layout",
+        with_slice(lambda part, given, _: part.to_numpy(given)),
+        (Trade, TYPE, LAYOUT),  # numpy would take a class for objects
+        (None, TYPE, LAYOUT),
+        ("nonsense", TYPE, LAYOUT),
+        ([("price", "nonsense")], TYPE, LAYOUT),
     ),
     *mistakes(
         "slice-columns",
