@@ -4,6 +4,7 @@ The merge itself is in C (csrc/fanin.c); here are its construction and what can 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import T
+from aiochronicle.errors import ChronicleError
 from aiochronicle.reader import Lag, Reader, turns
 
 __all__ = ["FanIn", "FanInStatistics", "SourceStatistics"]
@@ -143,8 +145,14 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
 
     @property
     def lag(self) -> Lag:
-        """What was not delivered yet: messages and bytes of all sources, age of the oldest."""
-        sources = [self.source_statistics(source) for source in self.sources()]
+        """What was not delivered yet: messages and bytes of all sources, age of the oldest.
+
+        A source that cannot tell, because its queue was removed or is damaged, is left out.
+        """
+        sources: list[SourceStatistics] = []
+        for source in self.sources():
+            with contextlib.suppress(ChronicleError):  # reading will say what is wrong with it
+                sources.append(self.source_statistics(source))
         return Lag(
             sum(source.lag_messages for source in sources),
             sum(source.lag_bytes for source in sources),

@@ -82,3 +82,29 @@ def test_a_writer_without_its_directory_says_so_when_it_needs_it(tmp_path: Path)
         with pytest.raises(QueueGone, match="queue"):
             for _ in range(10_000):
                 writer.append(bytes(100))
+
+
+@pytest.mark.parametrize("make_another", [False, True])
+def test_batches_of_the_others_go_on(tmp_path: Path, make_another: bool) -> None:
+    failed: list[tuple[int, Exception]] = []
+
+    async def collect(fan_in: FanIn) -> list[bytes]:
+        async for batch in fan_in.batches(max_messages=10, max_wait=0.01):
+            return [message.payload for message in batch]
+        raise AssertionError("it ended")
+
+    with (
+        open_writer(tmp_path / "gone") as gone,
+        open_writer(tmp_path / "stays") as stays,
+        open_reader(tmp_path / "gone") as first,
+        open_reader(tmp_path / "stays") as second,
+        FanIn([first, second], on_error=lambda *failure: failed.append(failure)) as fan_in,
+    ):
+        gone.append(b"read before")
+        assert asyncio.run(collect(fan_in)) == [b"read before"]
+        remove(tmp_path / "gone", make_another=make_another)
+        gone.append(b"read although it is gone")  # the mapping is still there
+        stays.append(b"1")
+        assert fan_in.lag.messages in (1, 2)
+        assert b"1" in asyncio.run(collect(fan_in))
+        assert [(source, type(error)) for source, error in failed] in ([], [(0, QueueGone)])
