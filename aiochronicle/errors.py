@@ -117,10 +117,12 @@ class ChronicleError(Exception):
         path: str | None = None,
         offset: int | None = None,
         errno: int | None = None,
+        advice: str | None = None,
     ) -> None:
         where = "" if path is None else path if not offset else f"{path} at offset {offset}"
         text = f"{where}: {detail}" if where else detail
-        super().__init__(f"{text}. {self.advice}" if self.advice else text)
+        advice = self.advice if advice is None else advice
+        super().__init__(f"{text}. {advice}" if advice else text)
         self.detail = detail
         self.path = path
         self.offset = offset

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import importlib
 import io
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -18,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from aiochronicle.errors import ChronicleError, InvalidArgument
 from aiochronicle.spark.badrecords import BadRecords, bad_records
+from aiochronicle.spark.explain import explain
 from aiochronicle.spark.jobs import archive, asof, audit, bars, quality, replay
 from aiochronicle.spark.jobs.archive import READER, archive_plan
 from aiochronicle.spark.jobs.inputs import Input, find_input
@@ -50,18 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def explain(error: Exception) -> str:
-    """Return what happened, in one line: of a failed task, what it raised."""
-    text = str(error)
-    raised = re.findall(r"aiochronicle\.errors\.\w+: (.*)", text)
-    if raised:
-        return str(raised[-1])
-    python = re.findall(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", text, re.MULTILINE)
-    return (
-        str(python[-1]) if python else text.strip().splitlines()[0] if text.strip() else repr(error)
-    )
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m aiochronicle.spark",
@@ -79,17 +67,30 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_job(
-    jobs: Any, name: str, run: Callable[[Arguments], None], what: str, *, reads: str = "queues"
+    jobs: Any,
+    name: str,
+    run: Callable[[Arguments], None],
+    what: str,
+    example: str,
+    *,
+    reads: str = "queues",
 ) -> argparse.ArgumentParser:
     """Add a job with the arguments that all of them have."""
-    parser: argparse.ArgumentParser = jobs.add_parser(name, help=what, description=f"{what}.")
+    parser: argparse.ArgumentParser = jobs.add_parser(
+        name,
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}.",
+        epilog=f"Example: python -m aiochronicle.spark {name} {example}",
+    )
     parser.set_defaults(run=run)
     parser.add_argument("root", help=f"directory in or under which the {reads} are")
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done, and do nothing"
     )
     parser.add_argument(
-        "--master", help="where Spark runs: local[*] (default), local[N], spark://HOST:PORT …"
+        "--master",
+        metavar="URL",
+        help="where Spark runs: local[*] (default), local[N], spark://HOST:PORT …",
     )
     return parser
 
@@ -97,7 +98,9 @@ def _add_job(
 def _add_reading(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say which messages of which queues are read."""
     parser.add_argument("--queues", metavar="NAME,NAME", help="only these queues")
-    parser.add_argument("--pattern", help="only queues whose names match this regular expression")
+    parser.add_argument(
+        "--pattern", metavar="REGEX", help="only queues whose names match this regular expression"
+    )
     parser.add_argument("--start", metavar="TIME", help="from then on: ISO 8601, or nanoseconds")
     parser.add_argument("--end", metavar="TIME", help="before that time")
     parser.add_argument(
@@ -232,7 +235,11 @@ def _describe(found: Input, what: str) -> None:
 
 def _add_archive(jobs: Any) -> None:
     parser = _add_job(
-        jobs, "archive", _archive, "queues into Parquet files by date and queue, verified"
+        jobs,
+        "archive",
+        _archive,
+        "queues into Parquet files by date and queue, verified",
+        "bus/md --out /data/archive",
     )
     _add_reading(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="the archive; made if missing")
@@ -267,12 +274,24 @@ def _archive(given: Arguments) -> None:
 
 
 def _add_asof(jobs: Any) -> None:
-    parser = _add_job(jobs, "asof", _asof, "each trade with the quote that was in force")
+    parser = _add_job(
+        jobs,
+        "asof",
+        _asof,
+        "each trade with the quote that was in force",
+        "bus/md --out trades.parquet",
+    )
     _add_reading(parser)
     parser.add_argument("--quotes-root", metavar="DIR", help="where the quotes are, if elsewhere")
-    parser.add_argument("--trades", default="trade", metavar="TYPE", help="(default: trade)")
-    parser.add_argument("--quotes", default="quote", metavar="TYPE", help="(default: quote)")
-    parser.add_argument("--by", default="symbol", metavar="FIELD", help="(default: symbol)")
+    parser.add_argument(
+        "--trades", default="trade", metavar="TYPE", help="type of the trades (default: trade)"
+    )
+    parser.add_argument(
+        "--quotes", default="quote", metavar="TYPE", help="type of the quotes (default: quote)"
+    )
+    parser.add_argument(
+        "--by", default="symbol", metavar="FIELD", help="what both have in common (default: symbol)"
+    )
     _add_out(parser, "the trades")
 
 
@@ -298,7 +317,11 @@ def _asof(given: Arguments) -> None:
 
 def _add_audit(jobs: Any) -> None:
     parser = _add_job(
-        jobs, "audit", _audit, "all queues as one ordered stream, and the digest of it"
+        jobs,
+        "audit",
+        _audit,
+        "all queues as one ordered stream, and the digest of it",
+        "bus --start 2026-11-16T08:00Z --end 2026-11-16T16:30Z",
     )
     _add_reading(parser)
     parser.add_argument("--out", metavar="DIR", help="write the stream there, as Parquet")
@@ -320,7 +343,11 @@ def _audit(given: Arguments) -> None:
 
 def _add_quality(jobs: Any) -> None:
     parser = _add_job(
-        jobs, "quality", _quality, "gaps, duplicates, disorder and delays, by queue and day"
+        jobs,
+        "quality",
+        _quality,
+        "gaps, duplicates, disorder and delays, by queue and day",
+        "bus/md --messages trade --number trade_id --by symbol --time venue_ns --plot quality.png",
     )
     _add_reading(parser)
     parser.add_argument("--messages", metavar="TYPE", help="look at messages of this type only")
@@ -328,9 +355,12 @@ def _add_quality(jobs: Any) -> None:
     parser.add_argument("--by", metavar="FIELD", help="… which is counted per value of this field")
     parser.add_argument("--time", metavar="FIELD", help="the venue's time, in nanoseconds")
     parser.add_argument(
-        "--late", default="1s", metavar="DURATION", help="delay from which on it is late"
+        "--late",
+        default="1s",
+        metavar="DURATION",
+        help="a message is late that is delayed by more (default: 1s)",
     )
-    parser.add_argument("--plot", metavar="FILE", help="also draw it, as PNG")
+    parser.add_argument("--plot", metavar="FILE", help="also draw the table, as PNG")
     _add_out(parser, "the table")
 
 
@@ -362,7 +392,12 @@ def _quality(given: Arguments) -> None:
 
 def _add_replay(jobs: Any) -> None:
     parser = _add_job(
-        jobs, "replay", _replay, "an archive or other Parquet files into queues", reads="files"
+        jobs,
+        "replay",
+        _replay,
+        "an archive or other Parquet files into queues",
+        "/data/archive --out bus/again",
+        reads="files",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="root of the queues")
     parser.add_argument("--queues", metavar="NAME,NAME", help="only these queues of an archive")
@@ -398,17 +433,29 @@ def _pack(given: Arguments) -> None:
 
 def _add_bars(jobs: Any) -> None:
     parser = _add_job(
-        jobs, "bars", _bars, "open, high, low, close, volume and VWAP by time, ticks or volume"
+        jobs,
+        "bars",
+        _bars,
+        "open, high, low, close, volume and VWAP by time, ticks or volume",
+        "bus/md --every 1m --out bars.parquet --plot bars.png",
     )
     _add_reading(parser)
     rule = parser.add_mutually_exclusive_group(required=True)
     rule.add_argument("--every", metavar="DURATION", help="a bar per 250ms, 1s, 5m, 1h, 1d …")
     rule.add_argument("--ticks", type=int, metavar="N", help="a bar per so many trades")
-    rule.add_argument("--volume", type=float, help="a bar whenever so much was traded")
-    parser.add_argument("--lot", type=float, help="unit of sizes that are not whole numbers")
-    parser.add_argument("--trades", default="trade", metavar="TYPE", help="(default: trade)")
-    parser.add_argument("--price", default="price", metavar="FIELD", help="(default: price)")
-    parser.add_argument("--size", default="size", metavar="FIELD", help="(default: size)")
+    rule.add_argument(
+        "--volume", type=float, metavar="SIZE", help="a bar whenever so much was traded"
+    )
+    parser.add_argument(
+        "--lot", type=float, metavar="SIZE", help="unit of sizes that are not whole numbers"
+    )
+    parser.add_argument(
+        "--trades", default="trade", metavar="TYPE", help="type of the trades (default: trade)"
+    )
+    parser.add_argument(
+        "--price", default="price", metavar="FIELD", help="its price (default: price)"
+    )
+    parser.add_argument("--size", default="size", metavar="FIELD", help="its size (default: size)")
     by = parser.add_mutually_exclusive_group()
     by.add_argument(
         "--by", default="symbol", metavar="FIELD", help="a series per value (default: symbol)"
@@ -416,7 +463,7 @@ def _add_bars(jobs: Any) -> None:
     by.add_argument(
         "--per-queue", dest="by", action="store_const", const=None, help="one series per queue"
     )
-    parser.add_argument("--plot", metavar="FILE", help="also draw them, as PNG")
+    parser.add_argument("--plot", metavar="FILE", help="also draw the bars, as PNG")
     _add_out(parser, "the bars")
 
 

@@ -189,6 +189,8 @@ def _common_prefix(batch: Batch, path: str, seq: int) -> int:
             f"message {seq}, the first of a batch, is gone, so nobody can tell how much of the"
             " batch was written",
             path=path,
+            advice="Compare its end with what was to be written; deleting the writer's journal in .sink"
+            " gives the batch up.",
         )
     equal = np.ones(count, bool)
     for name in compared:

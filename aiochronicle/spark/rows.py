@@ -76,9 +76,9 @@ class _Gaps:
         what = f"messages {first} to {end - 1} of {part.source.name} are gone"
         if self._options.fail_on_data_loss:
             raise PositionLost(
-                f"{what}: retention removed them, or they were lost in a power cut;"
-                " failOnDataLoss=false reads on without them",
+                f"{what}: retention removed them, or they were lost in a power cut",
                 path=part.source.place,
+                advice="Read on without them by option failOnDataLoss=false, or load a new frame.",
             )
         _log.warning("%s: %s", part.source.place, what)
 

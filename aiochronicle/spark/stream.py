@@ -99,9 +99,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise PositionLost(
-                f"{what}; is this the checkpoint of other queues? failOnDataLoss=false goes on"
-                " with what is there",
+                f"{what}; is this the checkpoint of other queues?",
                 path=self._options.path,
+                advice="Go on with what is there by option failOnDataLoss=false, or take a new checkpoint.",
             )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -65,7 +65,7 @@ def typed_fields(
             places = ", ".join(source.place for source in sources.values())
             raise UnknownType(
                 f"no queue has a type {name!r}, nor any other: there is no schema.json in {places}."
-                " To an archive that retention has filled, copy the one of the queue"
+                " A writer that is opened with a codec leaves one; to an archive it can be copied"
             )
         raise UnknownType(f"no queue has a type {name!r}; there are {', '.join(known_names)}")
     return columns

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import aiochronicle
-from aiochronicle.spark.__main__ import explain, main
+from aiochronicle.spark import explain
+from aiochronicle.spark.__main__ import main
 
 from .market import record
 

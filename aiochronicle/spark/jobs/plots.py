@@ -1,22 +1,36 @@
 """Bars and quality as pictures (PNG)."""
 
 from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
 from aiochronicle.spark.jobs.quality import PERCENTILES
 
 __all__ = ["plot_bars", "plot_quality"]
 
 COLUMNS = 2
+SERIES_MAX = 24  # of more, those with the most trades are drawn
+CANDLES_MAX = 200  # more than that cannot be told apart, and become a band
+LABELS_MAX = 6
+BARS_MIN = 6
+WIDTH_MAX_IN = 40.0
+DOTS_PER_INCH = 110
+
 UP, DOWN, LINE, VOLUME = "#228833", "#cc3311", "#4477aa", "#bbbbbb"
 TROUBLE = {
     "missing": "#ee6677",
     "duplicates": "#ccbb44",
     "out_of_order": "#aa3377",
     "late": "#66ccee",
+}
+DELAYS = {
+    **dict(zip(PERCENTILES, ("#4477aa", "#ccbb44", "#ee6677"), strict=True)),
+    "delay_max_ns": "#aa3377",
 }
 
 
@@ -26,73 +40,130 @@ def plot_bars(rows: Sequence[Any], path: str | Path, *, by: str | None = "symbol
     for row in rows:
         name = row.source if by is None else f"{row[by]} · {row.source}"
         series.setdefault(name, []).append(row)
-    lines = -(-len(series) // COLUMNS) or 1
-    figure: Any = Figure(figsize=(6.5 * COLUMNS, 2.6 * lines), layout="constrained")
-    grid = list(figure.subplots(lines, COLUMNS, squeeze=False).flat)
-    for axes, (name, bars) in zip(grid, series.items(), strict=False):
-        _draw_series(axes, name, bars)
-    for axes in grid[len(series) :]:
+    drawn = sorted(series, key=lambda name: -sum(bar.trades for bar in series[name]))[:SERIES_MAX]
+    columns = COLUMNS if len(drawn) > 1 else 1
+    lines = -(-len(drawn) // columns) or 1
+    figure: Any = Figure(
+        figsize=(13.0 * columns / COLUMNS, 2.6 * lines + 0.4), layout="constrained"
+    )
+    if len(drawn) < len(series):
+        figure.suptitle(f"the {len(drawn)} of {len(series):,} series with the most trades")
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for axes, name in zip(grid, sorted(drawn), strict=False):
+        _draw_series(axes, name, series[name])
+    for axes in grid[len(drawn) :]:
         axes.set_visible(False)
-    figure.savefig(path, dpi=110)
+    if drawn:
+        handles, labels = grid[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower right", ncols=3, frameon=False)
+    figure.savefig(path, dpi=DOTS_PER_INCH)
 
 
 def _draw_series(axes: Any, name: str, bars: Sequence[Any]) -> None:
     places = range(len(bars))
     volume = axes.twinx()
-    volume.bar(places, [bar.volume for bar in bars], 0.8, color=VOLUME, alpha=0.5)
-    volume.set_ylim(0, 4 * max(bar.volume for bar in bars))  # in the lower quarter
+    volumes = [bar.volume for bar in bars]
+    volume.set_ylim(0, 4 * max(volumes) or 1)  # in the lower quarter
     volume.set_yticks([])
+    if len(bars) <= CANDLES_MAX:
+        _draw_candles(axes, bars)
+        volume.bar(places, volumes, 0.8, color=VOLUME, alpha=0.5)
+    else:
+        volume.fill_between(places, volumes, step="mid", fc=VOLUME, alpha=0.5)
+        lows, highs = [bar.low for bar in bars], [bar.high for bar in bars]
+        axes.fill_between(places, lows, highs, color=LINE, alpha=0.3, linewidth=0)
+    axes.plot(places, [bar.vwap for bar in bars], color=LINE, linewidth=1.2, label="VWAP")
+    axes.fill_between([], [], fc=VOLUME, alpha=0.5, label="volume")  # for the legend
+    axes.set_zorder(volume.get_zorder() + 1)
+    axes.patch.set_visible(False)
+    axes.set_title(name, fontsize="medium", loc="left")
+    _set_width(axes, len(bars))
+    step = -(-len(bars) // LABELS_MAX)
+    labels = _time_labels([bar.start for bar in bars[::step]])
+    axes.set_xticks(list(places)[::step], labels, fontsize="small")
+    axes.tick_params(axis="y", labelsize="small")
+    axes.ticklabel_format(axis="y", useOffset=False)
+    for each in (axes, volume):
+        each.spines[["top", "right"]].set_visible(False)
+
+
+def _set_width(axes: Any, count: int) -> None:
+    """Leave room for a few bars at least, so that a single one is not as wide as the picture."""
+    middle, half = (count - 1) / 2, max(count, BARS_MIN) / 2
+    axes.set_xlim(middle - half - 0.1, middle + half + 0.1)
+
+
+def _draw_candles(axes: Any, bars: Sequence[Any]) -> None:
+    places = range(len(bars))
     colours = [UP if bar.close >= bar.open else DOWN for bar in bars]
     axes.vlines(places, [bar.low for bar in bars], [bar.high for bar in bars], colours, linewidth=1)
     least = (max(bar.high for bar in bars) - min(bar.low for bar in bars)) / 200
     bottoms = [min(bar.open, bar.close) for bar in bars]
     bodies = [max(abs(bar.close - bar.open), least) for bar in bars]
     axes.bar(places, bodies, 0.6, bottoms, color=colours)
-    axes.plot(places, [bar.vwap for bar in bars], color=LINE, linewidth=1.2, label="VWAP")
-    axes.set_zorder(volume.get_zorder() + 1)
-    axes.patch.set_visible(False)
-    axes.set_title(name, fontsize="medium", loc="left")
-    step = max(1, len(bars) // 6)
-    labels = [f"{bar.start:%H:%M:%S}" for bar in bars[::step]]
-    axes.set_xticks(list(places)[::step], labels, fontsize="small")
-    axes.ticklabel_format(axis="y", useOffset=False)
-    axes.legend(fontsize="small", frameon=False, loc="upper left")
-    for each in (axes, volume):
-        each.spines[["top", "right"]].set_visible(False)
+
+
+def _time_labels(moments: Sequence[datetime]) -> list[str]:
+    """Return times as exact as their distance needs, the day below the first one of each day."""
+    least_s = min(((b - a).total_seconds() for a, b in pairwise(moments)), default=60.0)
+    labels: list[str] = []
+    day = None
+    for moment in moments:
+        text = f"{moment:%H:%M}" if least_s >= 60 else f"{moment:%H:%M:%S}"
+        if least_s < 1:
+            text += f".{moment.microsecond // 1000:03d}"
+        labels.append(text if moment.date() == day else f"{text}\n{moment:%d %b %Y}")
+        day = moment.date()
+    return labels
 
 
 def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
     """Draw the rows of ``quality``: volume, trouble and delays of each queue and day."""
     places = list(range(len(rows)))
-    figure: Any = Figure(figsize=(max(7.0, 1.1 * len(rows)), 9.0), layout="constrained")
+    width_in = min(max(8.0, 1.1 * len(rows)), WIDTH_MAX_IN)
+    figure: Any = Figure(figsize=(width_in, 9.0), layout="constrained")
     volume, trouble, delays = figure.subplots(3, 1, sharex=True)
     volume.bar(places, [row.messages for row in rows], 0.6, color=LINE)
-    volume.set_title("messages")
-    width = 0.8 / len(TROUBLE)
+    volume.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    bar_width = 0.8 / len(TROUBLE)
     for number, (kind, colour) in enumerate(TROUBLE.items()):
-        at = [place + (number - 1.5) * width for place in places]
+        at = [place + (number - 1.5) * bar_width for place in places]
         label = kind.replace("_", " ")
-        trouble.bar(at, [row[kind] for row in rows], width, color=colour, label=label)
-    trouble.set_title("trouble (messages)")
+        trouble.bar(at, [row[kind] for row in rows], bar_width, color=colour, label=label)
     trouble.set_yscale("symlog", linthresh=1)
-    trouble.legend(ncols=len(TROUBLE), fontsize="small", frameon=False)
+    trouble.set_ylim(0, max(10, *(2 * row[kind] for row in rows for kind in TROUBLE)))
+    trouble.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     _draw_delays(delays, places, rows)
-    labels = [f"{row.source}\n{row.date:%d %b}" for row in rows]
-    delays.set_xticks(places, labels, fontsize="small")
-    for axes in (volume, trouble, delays):
+    titles = ("messages", "messages with trouble", "delay from the venue's time to the queue's")
+    for axes, title in zip((volume, trouble, delays), titles, strict=True):
+        axes.set_title(title, loc="left", fontsize="medium")
         axes.spines[["top", "right"]].set_visible(False)
+        axes.set_axisbelow(True)
+        _set_width(axes, len(rows))
         axes.grid(axis="y", alpha=0.3)
-    figure.savefig(path, dpi=110)
+        if axes.get_legend_handles_labels()[0]:  # above the axes, where no bar is
+            axes.legend(
+                ncols=4,
+                fontsize="small",
+                frameon=False,
+                loc="lower right",
+                bbox_to_anchor=(1, 0.99),
+            )
+    step = -(-len(rows) // int(width_in))
+    labels = [f"{row.source}\n{row.date:%d %b %Y}" for row in rows[::step]]
+    delays.set_xticks(places[::step], labels, fontsize="small")
+    figure.savefig(path, dpi=DOTS_PER_INCH)
 
 
 def _draw_delays(axes: Any, places: Sequence[int], rows: Sequence[Any]) -> None:
-    axes.set_title("delay from the venue's time to the queue's (µs)")
     if all(row.delay_max_ns is None for row in rows):
-        axes.text(0.5, 0.5, "no venue time was named", ha="center", transform=axes.transAxes)
+        text = "unknown: name the field with the venue's time (--time)"
+        axes.text(0.5, 0.5, text, ha="center", color="#777777", transform=axes.transAxes)
+        axes.set_yticks([])
         return
     axes.set_yscale("log")
-    for name, marker in zip([*PERCENTILES, "delay_max_ns"], "o^sx", strict=True):
+    axes.yaxis.set_major_formatter(EngFormatter("s"))
+    for (name, colour), marker in zip(DELAYS.items(), "o^sx", strict=True):
         label = name.removeprefix("delay_").removesuffix("_ns").replace("p999", "p99.9")
-        values = [None if row[name] is None else max(row[name], 1) / 1e3 for row in rows]
-        axes.plot(places, values, marker, label=label)
-    axes.legend(ncols=4, fontsize="small", frameon=False)
+        values = [None if row[name] is None else max(row[name], 1) / 1e9 for row in rows]
+        axes.plot(places, values, marker, color=colour, label=label)
