@@ -225,7 +225,13 @@ class Discovery:
 
     async def _look(self, hints: set[str] | None) -> None:
         """Examine the directories that the paths lie in; None means all of them."""
-        for event in await in_background(lambda: list(self._examine(hints))):
+        looking = asyncio.ensure_future(in_background(lambda: list(self._examine(hints))))
+        try:
+            found = await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            await asyncio.wait([looking])  # it has files open; it ends soon, for we are closed
+            raise
+        for event in found:
             self._report(event)
 
     def _examine(self, hints: set[str] | None) -> Iterable[Attached | Detached]:
@@ -237,6 +243,8 @@ class Discovery:
         if hints is None:
             candidates.update(self._known)
         for path in sorted(candidates):
+            if self._closed:
+                return
             yield from self._examine_one(path)
 
     def _scan(self, directory: str, levels: int) -> Iterable[str]:
