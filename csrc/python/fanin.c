@@ -1,5 +1,6 @@
 #include "hot.h"
 
+#include "error.h"
 #include "fanin.h"
 #include "os.h"
 
@@ -363,15 +364,17 @@ static int make_room(FanInObject *self, uint32_t slot) {
     return 0;
 }
 
-static int refuse_attached(PyObject *reader) {
+/* The engine would say so too, but may not even look at it: it is in use through another gate. */
+static int refuse_attached_elsewhere(const FanInObject *self, const ReaderObject *reader) {
 #ifdef Py_GIL_DISABLED
-    /* The engine would say so, but may not even look at it: it is used through another gate. */
-    ac_error_t err = {.code = AC_E_ARGUMENT,
-                      .detail = "this reader is attached to a fan-in; detach it there first"};
-    if (!((Pollable *)reader)->gate) return 0;
+    ac_error_t err;
+    if (!reader->base.gate || reader->base.gate == self->base.gate) return 0;
+    ac_fail(&err, AC_E_ARGUMENT, 0, ac_reader_path(reader->reader), 0,
+            "this reader is attached to another fan-in; detach it there first");
     raise_engine_error(&err);
     return -1;
 #else
+    (void)self;
     (void)reader;
     return 0;
 #endif
@@ -381,7 +384,8 @@ static int refuse_attached(PyObject *reader) {
 static int64_t attach(FanInObject *self, PyObject *reader) {
     ac_error_t err;
     uint32_t slot, id;
-    if (refuse_closed(self) < 0 || refuse_attached(reader) < 0) return -1;
+    if (refuse_closed(self) < 0 || refuse_attached_elsewhere(self, (ReaderObject *)reader) < 0)
+        return -1;
     /* A loop that watches the reader's own bell would miss the fan-in's. */
     if (pollable_leave_loop((Pollable *)reader) < 0) return -1;
     if (ac_fanin_attach(self->fanin, ((ReaderObject *)reader)->reader, &slot, &id, &err) != AC_OK) {
