@@ -115,60 +115,20 @@ int ac_reader_index(ac_reader_t *reader, uint32_t segment, const ac_index_t **ou
 
 /* What lies in a broken segment cannot be known: it is the answer when the value may be in there, so that
  * the reader meets the damage instead of passing it by. */
-static size_t first_reaching(const ac_reader_t *reader, int by_time, uint64_t value) {
-    size_t none = reader->catalogue_count, broken = none;
+static const ac_index_t *first_reaching(const ac_reader_t *reader, int by_time, uint64_t value) {
+    const ac_index_t *broken = NULL;
     for (size_t i = 0; i < reader->catalogue_count; i++) {
         const ac_index_t *index = &reader->catalogue[i];
         if (index->count > 0 && (by_time ? index->max_ts_ns : index->max_seq) >= value) {
             int starts_later = (by_time ? index->min_ts_ns : index->min_seq) > value;
-            return broken != none && starts_later ? broken : i;
+            return broken && starts_later ? broken : index;
         }
         if (index->broken)
-            broken = i;
+            broken = index;
         else if (index->count > 0)
-            broken = none; /* the value lies behind this one */
+            broken = NULL; /* the value lies behind this one */
     }
     return broken;
-}
-
-/* Holds an index that came from a file against its segment: 1 = it had to be built anew. */
-static int prove(ac_reader_t *reader, ac_index_t *index, ac_error_t *err) {
-    ac_map_t *map;
-    ac_index_t proven;
-    int built = 0;
-    int unproven = index->count > 0 && index->end == 0;
-    if (!unproven) return 0;
-    int dir_fd = ac_directory_open(&reader->dir, err);
-    if (dir_fd < 0) return dir_fd;
-    int rc =
-        ac_segment_open(&reader->dir, dir_fd, index->segment, reader->segment_size, 0, &map, NULL);
-    if (rc == AC_OK) {
-        rc = ac_index_obtain(&proven, &reader->dir, dir_fd, map, reader->segment_size, &built, err);
-        ac_map_release(map);
-        if (rc == AC_OK) {
-            ac_index_free(index);
-            *index = proven;
-        }
-    } else {
-        rc = AC_OK; /* whoever enters the segment reports it */
-    }
-    ac_os_close(dir_fd);
-    return rc != AC_OK ? rc : built;
-}
-
-/* The segment that holds the first match, or NULL in *out. Bounds decide that this one reaches the value
- * and the one before it does not, so both are proven first. */
-static int choose(ac_reader_t *reader, int by_time, uint64_t value, const ac_index_t **out,
-                  ac_error_t *err) {
-    for (;;) {
-        size_t i = first_reaching(reader, by_time, value);
-        *out = i < reader->catalogue_count ? &reader->catalogue[i] : NULL;
-        int here = *out ? prove(reader, &reader->catalogue[i], err) : 0;
-        if (here < 0) return here;
-        int before = i > 0 ? prove(reader, &reader->catalogue[i - 1], err) : 0;
-        if (before < 0) return before;
-        if (!here && !before) return AC_OK;
-    }
 }
 
 /* Whether records that no index knows of yet cannot change the choice. */
@@ -206,15 +166,14 @@ static int too_fast(const ac_reader_t *reader, ac_error_t *err) {
 static int seek(ac_reader_t *reader, int by_time, uint64_t value, ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
     for (int attempt = 0; rc == AC_OK && attempt < ATTEMPTS; attempt++) {
-        const ac_index_t *index;
-        rc = choose(reader, by_time, value, &index, err);
-        if (rc == AC_OK && (!index || attempt > 0)) {
+        const ac_index_t *index = first_reaching(reader, by_time, value);
+        if (!index || attempt > 0) {
             rc = catalogue_refresh(reader, err);
-            if (rc == AC_OK) rc = choose(reader, by_time, value, &index, err);
+            index = first_reaching(reader, by_time, value);
         }
         if (rc == AC_OK && !is_certain(reader, index)) {
             rc = catalogue_extend_tail(reader, err);
-            if (rc == AC_OK) rc = choose(reader, by_time, value, &index, err);
+            index = first_reaching(reader, by_time, value);
         }
         if (rc != AC_OK) return rc;
         if (!index) return ac_reader_seek_last(reader, err);

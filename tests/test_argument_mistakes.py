@@ -646,6 +646,36 @@ def test_a_mistake_is_refused_and_changes_nothing(
     assert world.writer.append(b"3") == 3
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda world: world.writer.append(),
+        lambda world: world.writer.append(b"x", b"y"),
+        lambda world: world.writer.append(b"x", types=1),
+        lambda world: world.writer.append(b"x", payload=b"y"),
+        lambda world: world.writer.append_many(),
+        lambda world: world.writer.append_many([b"x"], [b"y"]),
+        lambda world: world.writer.append_many([b"x"], cause=None),
+        lambda world: world.writer.reserve(),
+        lambda world: world.reader.commit(None, None),
+        lambda world: world.reader.commit(messages=None),
+        lambda world: world.reader.read_batch(1, 2, 3),
+        lambda world: world.reader.read_batch(max_message=1),
+        lambda world: world.fan_in.detach(0, 1),
+        lambda world: world.fan_in.attach(source=0),
+        lambda world: world.fan_in.read_batch(max_message=1),
+    ],
+)
+def test_a_call_that_does_not_fit_the_signature(
+    world: World, call: Callable[[Any], object]
+) -> None:
+    before = everything(world)
+    with pytest.raises(TypeError) as caught:
+        call(world)
+    assert not isinstance(caught.value, ChronicleError)
+    assert everything(world) == before
+
+
 async def test_a_request_with_a_wrong_timeout_is_not_sent(tmp_path: Path) -> None:
     async with Requester(tmp_path / "asked", tmp_path / "answered", "desk") as requester:
         with pytest.raises(InvalidArgument, match=re.escape(TIMEOUT)):
