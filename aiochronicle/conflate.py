@@ -132,7 +132,7 @@ class Conflation(Generic[K]):
             message = self._hand_over()
             if message is not None:
                 return message
-            if not await self._feed.ready():
+            if not await self._feed.ready() or self._source.closed:
                 raise StopAsyncIteration
 
     async def aclose(self) -> None:

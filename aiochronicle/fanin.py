@@ -5,8 +5,8 @@ The merge itself is in C (csrc/fanin.c); here are its construction and what can 
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -18,10 +18,14 @@ from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import T
+from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
 from aiochronicle.errors import ChronicleError
-from aiochronicle.reader import Lag, Reader, turns
+from aiochronicle.reader import Lag, Reader, open_reader, turns
+from aiochronicle.writer import Position
 
 __all__ = ["FanIn", "FanInStatistics", "SourceStatistics"]
+
+K = TypeVar("K", bound=Hashable)
 
 _NEVER = 2**64 - 1
 
@@ -143,6 +147,80 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
         """
         return live_batches(self, max_messages, max_bytes, max_wait)
 
+    def conflate(
+        self, key: Callable[[_hot.Message[T]], K], *, max_keys: int = 65536
+    ) -> Conflation[K]:
+        """Iterate over the latest message per key of all sources, as ``Reader.conflate`` does.
+
+        The latest is the one that the merge delivers last. ``Conflation.commit`` commits to all
+        named readers.
+
+        >>> with open_reader(queue) as reader, FanIn([reader]) as fan_in:
+        ...     [message.payload for message in fan_in.conflate(lambda message: message.source)]
+        [b'hello']
+        """
+        return Conflation(self._feed(), key, max_keys)
+
+    async def snapshot(
+        self, key: Callable[[_hot.Message[T]], K], *, max_keys: int = 65536
+    ) -> dict[K, _hot.Message[T]]:
+        """Return the latest message per key of what is there now, as ``Reader.snapshot`` does."""
+        return await take_snapshot(self._feed(), key, max_keys)
+
+    def snapshot_now(
+        self, key: Callable[[_hot.Message[T]], K], *, max_keys: int = 65536
+    ) -> dict[K, _hot.Message[T]]:
+        """Do what ``snapshot`` does, for programs without an event loop."""
+        return take_snapshot_now(self._feed(), key, max_keys)
+
+    def _feed(self) -> Feed:
+        return Feed(
+            source=self,
+            readers=lambda: self.sources().values(),
+            ready=self._ready,
+            commit_before=self._commit_before,
+            mark=self._mark,
+        )
+
+    def _commit_before(self, waiting: Iterable[_hot.Message[Any]]) -> None:
+        """Commit all sources up to the time of the oldest message that is waiting.
+
+        Not each up to its own: a source would else bring back an older message of a key whose
+        newer one another source does not bring again.
+        """
+        oldest_ns = min((message.timestamp_ns for message in waiting), default=None)
+        for source, reader in self.sources().items():
+            newest_ns = self.source_statistics(source).last_timestamp_ns
+            if reader.name is None:
+                continue
+            if oldest_ns is None or newest_ns < oldest_ns:
+                self.commit(source)
+            else:
+                reader.commit_position(_position_at(reader, oldest_ns))
+
+    def _mark(self) -> Callable[[], None]:
+        """Return what brings the sources back to where they are now."""
+        last_timestamp_ns = self.statistics().last_timestamp_ns
+        positions = {source: reader.position for source, reader in self.sources().items()}
+
+        def go_back() -> None:
+            for source, reader in self.sources().items():
+                place = positions.get(source)
+                if place is None or place == reader.position:
+                    continue
+                error = new_error()
+                result = lib.ac_fanin_go_back(
+                    self._handle,
+                    self._slot(source),
+                    place.segment,
+                    place.offset,
+                    last_timestamp_ns,
+                    error,
+                )
+                check(result, error)
+
+        return go_back
+
     @property
     def lag(self) -> Lag:
         """What was not delivered yet: messages and bytes of all sources, age of the oldest.
@@ -213,3 +291,10 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
         return (
             f"<{type(self).__name__} order={self.order!r} {state} delivered={statistics.delivered}>"
         )
+
+
+def _position_at(reader: Reader[Any], timestamp_ns: int) -> Position:
+    """Return where the first message of this time or later is, without moving the reader."""
+    with open_reader(reader.path) as scout:
+        scout.seek_time(timestamp_ns)
+        return scout.position

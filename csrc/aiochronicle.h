@@ -510,6 +510,10 @@ AC_API int ac_fanin_ready(ac_fanin_t *fanin, ac_error_t *err);
 AC_API int ac_fanin_bell(ac_fanin_t *fanin, ac_error_t *err);
 AC_API int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err);
 AC_API int ac_fanin_commit(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err);
+/* Has the source deliver again from a position that it has been at. What was delivered when the newest
+ * message was of `last_timestamp_ns` does not make it late. */
+AC_API int ac_fanin_go_back(ac_fanin_t *fanin, uint32_t slot, uint64_t segment, uint64_t offset,
+                            uint64_t last_timestamp_ns, ac_error_t *err);
 AC_API void ac_fanin_stats(ac_fanin_t *fanin, ac_fanin_stats_t *out);
 AC_API int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *out,
                                  ac_error_t *err);

@@ -494,6 +494,34 @@ void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
     ac_os_eventfd_signal(fanin->bell->fd); /* strict order may have been waiting for it */
 }
 
+/* Takes the source out of the heap, as if it had nothing to deliver. */
+static void forget_head(ac_fanin_t *fanin, uint32_t slot) {
+    ac_source_t *source = &fanin->sources[slot];
+    for (uint32_t i = 0; i < fanin->heap_count; i++)
+        if (fanin->heap[i].slot == slot) {
+            if (i == 0) fanin->refill = 0;
+            heap_remove(fanin, i);
+            fanin->idle[fanin->idle_count++] = slot;
+            break;
+        }
+    source->has_head = 0;
+    source->held_since_ns = 0;
+    source->reader->ahead = 0;
+}
+
+int ac_fanin_go_back(ac_fanin_t *fanin, uint32_t slot, uint64_t segment, uint64_t offset,
+                     uint64_t last_timestamp_ns, ac_error_t *err) {
+    if (slot >= fanin->slots || !fanin->sources[slot].reader)
+        return ac_fail(err, AC_E_ARGUMENT, 0, NULL, 0, "no such source");
+    forget_head(fanin, slot);
+    fanin->look_everywhere = 1;
+    fanin->safe = (ac_heap_entry_t){0};
+    fanin->blocked_since_ns = 0;
+    fanin->last_timestamp_ns = last_timestamp_ns;
+    fanin->last_id = 0;
+    return ac_reader_seek_position(fanin->sources[slot].reader, segment, offset, err);
+}
+
 int ac_fanin_commit(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err) {
     uint64_t segment, offset;
     if (slot >= fanin->slots || !fanin->sources[slot].reader)

@@ -553,6 +553,29 @@ def test_a_failure_behind_a_batch_is_raised_by_the_next_one(pair: Pair, tmp_path
             fan_in.read_batch(0)
 
 
+def test_a_batch_keeps_within_its_bytes_beyond_the_first_message(pair: Pair) -> None:
+    a, b, reader_a, reader_b = pair
+    for number in range(4):
+        a.append(bytes(10), timestamp_ns=number)
+        b.append(bytes(25), timestamp_ns=number)
+    with FanIn([reader_a, reader_b]) as fan_in:
+        sizes: list[list[int]] = []
+        while batch := fan_in.read_batch(max_bytes=36):
+            sizes.append([len(message) for message in batch])
+            fan_in._check()
+        assert sizes == [[10, 25]] * 4
+        assert fan_in.statistics().delivered == 8
+        assert fan_in.statistics().late == 0
+    for number in range(4, 8):
+        a.append(bytes(10), timestamp_ns=number)
+        b.append(bytes(25), timestamp_ns=number)
+    with FanIn([reader_a, reader_b]) as fan_in:
+        sizes = []
+        while batch := fan_in.read_batch(max_bytes=20):
+            sizes.append([len(message) for message in batch])
+        assert sizes == [[10], [25]] * 4
+
+
 def test_on_error_is_told_and_may_detach(pair: Pair, tmp_path: Path) -> None:
     a, b, reader_a, reader_b = pair
     for number in range(3):

@@ -273,7 +273,7 @@ static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
     return message;
 }
 
-/* There is no memory to hand it over. */
+/* It does not fit, or there is no memory to hand it over. */
 static void take_back(FanInObject *self, const MessageObject *message) {
     uint32_t slot = self->fanin->heap[0].slot;
     ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
@@ -286,13 +286,13 @@ static void take_back(FanInObject *self, const MessageObject *message) {
 static PyObject *collect(FanInObject *self, Py_ssize_t max_messages, Py_ssize_t max_bytes) {
     PyObject *list = commit_when_due(self) < 0 ? NULL : PyList_New(0);
     Py_ssize_t bytes = 0;
-    while (list && PyList_GET_SIZE(list) < max_messages && bytes < max_bytes) {
+    while (list && PyList_GET_SIZE(list) < max_messages) {
         PyObject *message = fetch(self);
-        int taken = message && PyList_Append(list, message) == 0;
-        if (taken)
-            bytes += (Py_ssize_t)((MessageObject *)message)->length;
-        else if (message)
-            take_back(self, (MessageObject *)message);
+        Py_ssize_t length = message ? (Py_ssize_t)((MessageObject *)message)->length : 0;
+        int fits = length <= max_bytes - bytes || PyList_GET_SIZE(list) == 0;
+        int taken = message && fits && PyList_Append(list, message) == 0;
+        bytes += length;
+        if (message && !taken) take_back(self, (MessageObject *)message);
         Py_XDECREF(message);
         if (taken) continue;
         if (PyList_GET_SIZE(list) > 0 && PyErr_Occurred())

@@ -206,6 +206,34 @@ TEST(a_detached_reader_stands_behind_what_was_delivered) {
     close_hall(&hall);
 }
 
+TEST(a_source_goes_back_and_delivers_again_without_being_late) {
+    hall_t hall;
+    uint64_t segment, offset;
+    open_hall(&hall, 2, 0, UINT64_MAX);
+    for (uint64_t i = 0; i < 4; i++) {
+        append_at(&hall, 0, 10 * i);
+        append_at(&hall, 1, 10 * i + 5);
+    }
+    expect(&hall, 0, 0);
+    ac_reader_position(hall.readers[0], &segment, &offset);
+    for (int round = 0; round < 3;
+         round++) { /* with its next message read ahead, or just delivered */
+        expect(&hall, round == 0, round == 0 ? 5 : 10);
+        if (round == 0) expect(&hall, 0, 10);
+        CHECK_OK(ac_fanin_go_back(hall.fanin, hall.slots[0], segment, offset, 5, &err), err);
+        hall.next_seq[0] = 1;
+        CHECK_EQUAL(ac_fanin_check(hall.fanin), 0);
+    }
+    expect(&hall, 0, 10);
+    expect(&hall, 1, 15);
+    expect(&hall, 0, 20);
+    ac_fanin_stats_t stats;
+    ac_fanin_stats(hall.fanin, &stats);
+    CHECK_EQUAL(stats.late, 0);
+    CHECK_EQUAL(ac_fanin_go_back(hall.fanin, 77, segment, offset, 0, &err), AC_E_ARGUMENT);
+    close_hall(&hall);
+}
+
 /* ---- idle sources ---- */
 
 TEST_IN_MEMORY(of_few_idle_sources_each_is_asked_at_every_message) {
