@@ -122,7 +122,8 @@ class ChronicleError(Exception):
         where = "" if path is None else path if not offset else f"{path} at offset {offset}"
         text = f"{where}: {detail}" if where else detail
         advice = self.advice if advice is None else advice
-        super().__init__(f"{text}. {advice}" if advice else text)
+        separator = "\n" if "\n" in detail else ". "
+        super().__init__(f"{text}{separator}{advice}" if advice else text)
         self.detail = detail
         self.path = path
         self.offset = offset
@@ -217,8 +218,8 @@ class SchemaMismatch(SchemaError):
     """The types of the program are not those of the queue; ``differences`` has a line for each."""
 
     advice = (
-        "A type may only gain fields with defaults. Give the changed one another name or type_id,"
-        " or write to a queue of its own."
+        "A type may only gain fields with defaults. To read, take the queue's own types, which"
+        " Registry.load gives; to write others, give them another name, or a queue of their own."
     )
 
     def __init__(self, detail: str, differences: Sequence[str], *, path: str | None = None) -> None:

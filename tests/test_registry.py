@@ -324,6 +324,10 @@ def test_a_reader_of_other_types_is_told_what_is_there(queue_path: Path) -> None
     with pytest.raises(SchemaMismatch, match="there is no Quote in the queue") as raised:
         open_reader(queue_path, codec=Quote)
     assert raised.value.differences == ("type_id 1: Trade",)
+    told, difference, advice = str(raised.value).splitlines()
+    assert told.endswith("there is no Quote in the queue, which has:")
+    assert difference == "  type_id 1: Trade"
+    assert "Registry.load" in advice
 
 
 def test_a_class_may_change_its_name(queue_path: Path) -> None:
