@@ -12,11 +12,11 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 import msgspec
 
@@ -25,9 +25,11 @@ from aiochronicle._arguments import timeout as checked_timeout
 from aiochronicle._background import in_background
 from aiochronicle._closing import Closing
 from aiochronicle._hot import Message
+from aiochronicle.codec import Codec, T
 from aiochronicle.config import Retention
 from aiochronicle.errors import ClosedError, InvalidArgument, RequestFailed, RequestTimeout
 from aiochronicle.reader import Reader, open_reader
+from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.router import Router
 from aiochronicle.writer import Position, Writer, open_writer
 
@@ -64,12 +66,14 @@ def _roots(requests: str | os.PathLike[str], replies: str | os.PathLike[str]) ->
     return Path(asked), Path(answered)
 
 
-class Requester(Closing):
+class Requester(Closing, Generic[T]):
     """Asks a responder and waits for its answers; a context manager both ways.
 
     ``requests`` and ``replies`` are the roots that the responder was given, ``name`` is this
     requester's own: no two may use it at a time. Any number of tasks may ask at once, and it does
-    not matter whether the responder runs already.
+    not matter whether the responder runs already. ``codec`` is that of open_writer, for what
+    ``request`` is given besides bytes; ``reply_codec`` that of open_reader, for what an answer's
+    ``decode`` gives.
 
     >>> async def ask():
     ...     async with Requester(tmp_path / "asked", tmp_path / "answered", "desk") as service:
@@ -85,6 +89,8 @@ class Requester(Closing):
         replies: str | os.PathLike[str],
         name: str,
         *,
+        codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
+        reply_codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
         segment_size: int = 8 << 20,
         retention: Retention | None = None,
     ) -> None:
@@ -94,23 +100,29 @@ class Requester(Closing):
         self.name = name
         asked, answered = _roots(requests, replies)
         # Answers first: one that comes before we look would be taken for an old one.
-        self._replies = open_reader(answered / name, start="last", wait_for_queue=True)
+        self._replies: Reader[T] = open_reader(
+            answered / name, start="last", wait_for_queue=True, codec=reply_codec
+        )
         try:
             self._requests = open_writer(
-                asked / name, segment_size=segment_size, retention=retention, ready=True
+                asked / name,
+                segment_size=segment_size,
+                retention=retention,
+                codec=codec,
+                ready=True,
             )
         except BaseException:
             self._replies.close()
             raise
         self.queue_id = self._requests.statistics().queue_id  # as answers name it in their cause
-        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._waiting: dict[int, asyncio.Future[Message[T]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._sent = self._answered = self._failed = self._given_up = self._dropped = 0
 
     async def request(
-        self, payload: Payload, *, type_id: int = 0, timeout: float | None = None
-    ) -> Message:
-        """Send a request and return the answer.
+        self, payload: Payload | msgspec.Struct, *, type_id: int = 0, timeout: float | None = None
+    ) -> Message[T]:
+        """Send a request, bytes or an object of the codec's types, and return the answer.
 
         RequestTimeout after ``timeout`` seconds, RequestFailed if the responder says so. Timed out
         or cancelled, the request stays sent; an answer that comes later is dropped and counted.
@@ -119,8 +131,8 @@ class Requester(Closing):
         if self._requests.closed:
             raise ClosedError("the requester is closed", path=self._requests.path)
         self._follow()
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        seq = self._requests.append(payload, type_id=type_id)
+        answer: asyncio.Future[Message[T]] = asyncio.get_running_loop().create_future()
+        seq = _write(self._requests, payload, type_id)
         self._sent += 1
         self._waiting[seq] = answer
         limit = asyncio.timeout(limit_s)
@@ -166,7 +178,7 @@ class Requester(Closing):
         else:
             self._end(ClosedError("the requester was closed", path=self._requests.path))
 
-    def _settle(self, reply: Message) -> None:
+    def _settle(self, reply: Message[T]) -> None:
         source, seq = reply.cause or (0, 0)
         answer = self._waiting.pop(seq, None) if source == self.queue_id else None
         if answer is None or answer.done():
@@ -231,13 +243,15 @@ class _Client:
             self.reader.commit_position(Position(*first.position))
 
 
-class Request:
+class Request(Generic[T]):
     """A request to be answered, once, by ``reply`` or ``fail``; in any order, at any time.
 
     If it is not, it comes again when the responder is started the next time.
     """
 
-    def __init__(self, message: Message, answer: Callable[[Payload, int], None]) -> None:
+    def __init__(
+        self, message: Message[T], answer: Callable[[Payload | msgspec.Struct, int], None]
+    ) -> None:
         self.message = message
         self._answer = answer
         self._answered = False
@@ -246,6 +260,13 @@ class Request:
     def payload(self) -> bytes:
         """What the requester sent."""
         return self.message.payload
+
+    def decode(self) -> T:
+        """Return what the requester sent as an object of the responder's codec; or DecodeError.
+
+        A handler of ``serve`` may let that pass: the request fails with its text.
+        """
+        return self.message.decode()
 
     @property
     def type_id(self) -> int:
@@ -262,17 +283,20 @@ class Request:
         """Whether it was answered."""
         return self._answered
 
-    def reply(self, payload: Payload, *, type_id: int = 0) -> None:
-        """Answer it. Never waits; if the requester's queue was removed, nothing happens."""
+    def reply(self, payload: Payload | msgspec.Struct, *, type_id: int = 0) -> None:
+        """Answer it, with bytes or an object of the responder's ``reply_codec``.
+
+        Never waits; if the requester's queue was removed, nothing happens.
+        """
         if type_id == FAILURE_TYPE:
-            raise InvalidArgument(f"type_id {type_id} is reserved for answers of Request.fail")
+            raise _is_reserved(type_id)
         self._answer_once(payload, type_id)
 
     def fail(self, reason: str) -> None:
         """Answer that there is no result: ``Requester.request`` raises RequestFailed."""
         self._answer_once(reason.encode(), FAILURE_TYPE)
 
-    def _answer_once(self, payload: Payload, type_id: int) -> None:
+    def _answer_once(self, payload: Payload | msgspec.Struct, type_id: int) -> None:
         if self._answered:
             raise InvalidArgument(f"{self!r} has its answer already")
         self._answer(payload, type_id)
@@ -282,7 +306,7 @@ class Request:
         return f"<Request {self.message.seq} of {self.requester!r} answered={self.answered}>"
 
 
-Handler = Callable[[Request], Awaitable[Payload | None]]
+Handler = Callable[[Request[T]], Awaitable[Payload | msgspec.Struct | None]]
 
 
 class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -300,7 +324,7 @@ class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     gone: int
 
 
-class Responder:
+class Responder(Generic[T]):
     """Answers the requests of any number of requesters; an async context manager.
 
     ``async for request in responder`` gives one request after the other, of each requester in
@@ -309,7 +333,9 @@ class Responder:
     not. So whatever else a request sets off may happen twice, its answer does not.
 
     One responder at a time can serve a root; ``name`` is the reader name in the queues of the
-    requesters. Cancelling a task anywhere in ``async for`` loses nothing.
+    requesters. ``codec`` is what ``Request.decode`` gives, ``reply_codec`` what answers can be
+    besides bytes; a requester's queue whose schema says something else is one of the ``problems``.
+    Cancelling a task anywhere in ``async for`` loses nothing.
     """
 
     def __init__(
@@ -318,20 +344,27 @@ class Responder:
         replies: str | os.PathLike[str],
         *,
         name: str = "responder",
+        codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
+        reply_codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
         segment_size: int = 8 << 20,
         rescan_s: float = 5.0,
     ) -> None:
+        types = None if reply_codec is None else registry_of(reply_codec, "reply_codec")
+        if types is not None and types.fixed_ids and FAILURE_TYPE in types:
+            raise _is_reserved(FAILURE_TYPE)
         asked, answered = _roots(requests, replies)
-        self._router = Router(
+        self._router: Router[T] = Router(
             asked,
             name=name,
+            codec=codec,
+            reply_codec=types,
             reply_root=answered,
             reply_segment_size=segment_size,
             rescan_s=rescan_s,
         )
         self._clients: dict[tuple[str, int], _Client] = {}
         self._taking = asyncio.Lock()  # requests of one requester are handed over in order
-        self._taken: Message | None = None  # from the router, when its task was cancelled
+        self._taken: Message[T] | None = None  # from the router, when its task was cancelled
         self._received = self._answered = self._failed = self._repeated = self._gone = 0
 
     def requesters(self) -> list[str]:
@@ -346,7 +379,7 @@ class Responder:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Request:
+    async def __anext__(self) -> Request[T]:
         async with self._taking:
             while True:
                 message = await self._next_message()
@@ -363,17 +396,17 @@ class Responder:
                     return Request(message, partial(self._answer, client, message))
                 self._repeated += 1
 
-    async def _next_message(self) -> Message:
+    async def _next_message(self) -> Message[T]:
         if self._taken is not None:
             message, self._taken = self._taken, None
             return message
         try:
-            taken: Message = await self._router.next()
+            taken: Message[T] = await self._router.next()
         except ClosedError:
             raise StopAsyncIteration from None
         return taken
 
-    async def serve(self, handler: Handler, *, concurrency: int = 64) -> None:
+    async def serve(self, handler: Handler[T], *, concurrency: int = 64) -> None:
         """Call the handler for each request, and answer with what it returns, until cancelled.
 
         So many handlers run at once at most. One that answers by itself, with ``request.reply`` or
@@ -416,14 +449,14 @@ class Responder:
             client = self._clients.setdefault(key, _Client(reader, replies, answered))
         return client
 
-    def _answer(self, client: _Client, message: Message, payload: Payload, type_id: int) -> None:
+    def _answer(
+        self, client: _Client, message: Message, payload: Payload | msgspec.Struct, type_id: int
+    ) -> None:
         if self._router.closed:
             raise ClosedError("the responder is closed", path=self._router.root)
         timestamp_ns = _not_before(message.timestamp_ns, client.replies)
         try:
-            client.replies.append(
-                payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=message
-            )
+            _write(client.replies, payload, type_id, timestamp_ns=timestamp_ns, cause=message)
         except ClosedError:  # by the router, because the requester's queue was removed
             self._gone += 1
         else:
@@ -448,7 +481,26 @@ class Responder:
         await self.aclose()
 
 
-async def _handle(handler: Handler, request: Request) -> None:
+def _write(
+    writer: Writer,
+    payload: Payload | msgspec.Struct,
+    type_id: int,
+    *,
+    timestamp_ns: int | None = None,
+    cause: Message | None = None,
+) -> int:
+    if not isinstance(payload, msgspec.Struct):
+        return writer.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
+    if type_id != 0:
+        raise InvalidArgument(f"type_id {type_id} for an object, which has that of its type")
+    return writer.send(payload, timestamp_ns=timestamp_ns, cause=cause)
+
+
+def _is_reserved(type_id: int) -> InvalidArgument:
+    return InvalidArgument(f"type_id {type_id} is reserved for answers of Request.fail")
+
+
+async def _handle(handler: Handler[T], request: Request[T]) -> None:
     """Answer a request, whatever its handler does: what ended the service would come again."""
     try:
         result = await handler(request)

@@ -10,17 +10,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from asynchronous.both_loops import on_both_loops
 
 import aiochronicle
-from aiochronicle import Request, Requester, Responder
+from aiochronicle import Codec, Registry, Request, Requester, Responder
 from aiochronicle.errors import (
     ClosedError,
+    EncodeError,
     InvalidArgument,
     LockedError,
     RequestFailed,
     RequestTimeout,
+    SchemaMismatch,
 )
 
 SERVICE = Path(__file__).parent / "responder.py"
@@ -336,3 +339,73 @@ async def test_names_and_roots_are_used_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="concurrency"):
         async with responder(tmp_path) as service:
             await service.serve(None, concurrency=0)  # type: ignore[arg-type]
+
+
+class Ask(msgspec.Struct):
+    symbol: str
+
+
+class Price(msgspec.Struct):
+    bid: float
+
+
+class Nothing(msgspec.Struct):
+    pass
+
+
+@on_both_loops
+async def test_objects_are_asked_and_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also across a restart, with bytes between them, and whatever cannot be decoded fails."""
+    roots = tmp_path / "asked", tmp_path / "answered"
+
+    async def price(request: Request[Ask]) -> Price | Nothing | bytes:
+        if request.type_id == 0:
+            return b"raw " + request.payload
+        symbol = request.decode().symbol
+        return Nothing() if symbol == "?" else Price(float(len(symbol)))
+
+    async with Requester(*roots, "desk", codec=Ask, reply_codec=Codec(Price, "json")) as desk:
+        for bid in (3.0, 5.0):
+            async with Responder(*roots, codec=Ask, reply_codec=Codec(Price, "json")) as service:
+                serving = asyncio.create_task(service.serve(price))
+                answer = await desk.request(Ask("X" * int(bid)), timeout=30)
+                assert answer.decode() == Price(bid)
+                assert (await desk.request(b"bytes", timeout=30)).payload == b"raw bytes"
+                with pytest.raises(RequestFailed, match=r"DecodeError: .*cannot be decoded"):
+                    await desk.request(b"\xff", type_id=1, timeout=30)
+                with pytest.raises(RequestFailed, match="EncodeError: Nothing is none of"):
+                    await desk.request(Ask("?"), timeout=30)
+                serving.cancel()
+                await asyncio.wait([serving])
+        sent = desk.statistics().sent
+        with pytest.raises(EncodeError, match="Price is none of"):
+            await desk.request(Price(1.0))
+        with pytest.raises(InvalidArgument, match="that of its type"):
+            await desk.request(Ask("X"), type_id=3)
+        assert desk.statistics().sent == sent
+        assert desk.statistics().pending == 0
+    caplog.clear()  # a record's traceback holds the request, and that its segment
+    names = [entry.name for entry in Registry.load(roots[0] / "desk")]
+    assert names + [entry.name for entry in Registry.load(roots[1] / "desk")] == ["Ask", "Price"]
+
+
+async def test_a_requester_of_other_types_is_a_problem_and_stops_nobody(tmp_path: Path) -> None:
+    class Changed(msgspec.Struct):
+        symbol: int
+
+    roots = tmp_path / "asked", tmp_path / "answered"
+    async with (
+        Requester(*roots, "other", codec=Codec(Changed, name="Ask")),
+        Requester(*roots, "desk", codec=Ask) as desk,
+        Responder(*roots, codec=Ask) as service,
+    ):
+        assert [type(error) for error in service.problems.values()] == [SchemaMismatch]
+        asking = asyncio.create_task(desk.request(Ask("ALFA"), timeout=30))
+        request = await anext(service)
+        assert request.decode() == Ask("ALFA")
+        request.reply(b"yes")
+        assert (await asking).payload == b"yes"
+    with pytest.raises(InvalidArgument, match="reserved"):
+        Responder(*roots, reply_codec=Registry({0xFFFE: Price}))
