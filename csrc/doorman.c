@@ -12,7 +12,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-enum { READERS_MAX = 4096, EVENTS = 64 };
+enum { EVENTS = 64 };
 enum { RETRY_NS = 10000000 };
 
 enum door_kind { DOOR_BELL, DOOR_INOTIFY, DOOR_LISTENER, DOOR_INCOMING, DOOR_OUTGOING };
@@ -98,16 +98,6 @@ static ac_connection_t *connection_new(enum door_kind kind, int fd) {
     return NULL;
 }
 
-static void forget_sleeper(ac_callers_t *callers, int sleeper_bell) {
-    pthread_mutex_lock(&callers->mutex);
-    for (uint32_t i = 0; i < callers->count; i++) {
-        if (callers->sleepers[i].bell != sleeper_bell) continue;
-        callers->sleepers[i] = callers->sleepers[--callers->count];
-        break;
-    }
-    pthread_mutex_unlock(&callers->mutex);
-}
-
 static void connection_close(ac_connection_t *connection) {
     for (ac_connection_t **link = &connections; *link; link = &(*link)->next) {
         if (*link != connection) continue;
@@ -115,7 +105,7 @@ static void connection_close(ac_connection_t *connection) {
         break;
     }
     if (connection->callers && connection->bell >= 0)
-        forget_sleeper(connection->callers, connection->bell);
+        ac_callers_forget(connection->callers, connection->bell);
     if (connection->caller && connection->caller->connection == connection) {
         /* The writer is gone: whoever sleeps wakes up once and looks. */
         ac_caller_t *caller = connection->caller;
@@ -243,36 +233,6 @@ static void call_reader(ac_callers_t *callers, int readers_fd, const char *file,
         connection_close(connection);
 }
 
-/* The bit that the fewest sleepers share. */
-static uint32_t choose_bit(const ac_callers_t *callers) {
-    uint32_t used[64] = {0}, best = 0;
-    for (uint32_t i = 0; i < callers->count; i++)
-        used[callers->sleepers[i].bit]++;
-    for (uint32_t bit = 1; bit < 64; bit++)
-        if (used[bit] < used[best]) best = bit;
-    return best;
-}
-
-static int add_sleeper(ac_callers_t *callers, int sleeper_bell, uint32_t *bit) {
-    int rc = -EMFILE;
-    pthread_mutex_lock(&callers->mutex);
-    if (callers->count == callers->room && callers->room < READERS_MAX) {
-        uint32_t room = callers->room ? callers->room * 2 : 8;
-        ac_sleeper_t *grown = realloc(callers->sleepers, room * sizeof *grown);
-        if (grown) {
-            callers->sleepers = grown;
-            callers->room = room;
-        }
-    }
-    if (callers->count < callers->room) {
-        *bit = choose_bit(callers);
-        callers->sleepers[callers->count++] = (ac_sleeper_t){sleeper_bell, *bit};
-        rc = 0;
-    }
-    pthread_mutex_unlock(&callers->mutex);
-    return rc;
-}
-
 static void on_outgoing(ac_connection_t *connection) {
     uint8_t yes;
     uint32_t bit;
@@ -285,25 +245,13 @@ static void on_outgoing(ac_connection_t *connection) {
         connection_close(connection);
         return;
     }
-    if (add_sleeper(connection->callers, received, &bit) < 0) {
+    if (ac_callers_add(connection->callers, received, &bit) < 0) {
         ac_os_close(received);
         connection_close(connection);
         return;
     }
     connection->bell = received;
     if (ac_os_send(connection->door.fd, &bit, sizeof bit, -1) < 0) connection_close(connection);
-}
-
-uint32_t ac_callers_wake(ac_callers_t *callers, uint64_t bits) {
-    uint32_t woken = 0;
-    pthread_mutex_lock(&callers->mutex);
-    for (uint32_t i = 0; i < callers->count; i++) {
-        if (!(bits >> callers->sleepers[i].bit & 1)) continue;
-        ac_os_eventfd_signal(callers->sleepers[i].bell);
-        woken++;
-    }
-    pthread_mutex_unlock(&callers->mutex);
-    return woken;
 }
 
 static int open_readers(const char *path) {

@@ -91,6 +91,10 @@ void ac_doorman_stop_expecting(ac_caller_t *caller);
 int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error_t *err);
 void ac_doorman_leave(ac_callers_t *callers);
 
+/* callers.c: a reader that was connected, by its eventfd; *bit is the one it has to raise. Negative: no more
+ * readers are taken. */
+int ac_callers_add(ac_callers_t *callers, int bell, uint32_t *bit);
+void ac_callers_forget(ac_callers_t *callers, int bell);
 /* Signals every connected reader whose bit is set. Returns how many. */
 uint32_t ac_callers_wake(ac_callers_t *callers, uint64_t bits);
 
