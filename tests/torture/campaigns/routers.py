@@ -1,12 +1,21 @@
-"""R10 and R13 for the fan-in: routers killed, long merges, many attachments."""
+"""R10: everything between writers and readers killed; long merges."""
 
 import tempfile
 from pathlib import Path
 
+from delivery import Delivery
 from router_kills import RouterKillLoop
 from test_fanin import Machine
 
 from torture.registry import Run, campaign
+
+
+@campaign("deliver", "R10: 4 writers and 8 readers killed and stopped", goal=1_000_000_000)
+def deliver(run: Run) -> str:
+    """Kill both sides; every reader gets every message. A case is a message delivered."""
+    with tempfile.TemporaryDirectory() as root, Delivery(Path(root), run.seed) as delivery:
+        run.progress(delivery.run(run.goal, run.progress))
+    return f"{delivery.kills:,} kills, {delivery.stops:,} stops"
 
 
 @campaign("kill-router", "R10: routers killed while strategies write", goal=1_000)

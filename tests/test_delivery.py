@@ -1,0 +1,15 @@
+"""R10, a small part of it: see tests/delivery.py."""
+
+from pathlib import Path
+
+import pytest
+from delivery import Delivery
+
+MESSAGES = 1_000_000
+
+
+@pytest.mark.timeout(300)
+def test_every_reader_gets_every_message_whoever_dies(tmp_path: Path, seed: int) -> None:
+    with Delivery(tmp_path, seed) as delivery:
+        assert delivery.run(MESSAGES) >= MESSAGES
+        assert delivery.kills > 0
