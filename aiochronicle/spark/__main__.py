@@ -15,11 +15,12 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from aiochronicle.errors import ChronicleError, InvalidArgument
+from aiochronicle.errors import ChronicleError, InvalidArgument, QueueNotFound
 from aiochronicle.spark.badrecords import BadRecords, bad_records
 from aiochronicle.spark.explain import explain
 from aiochronicle.spark.jobs import archive, asof, audit, bars, quality, replay
 from aiochronicle.spark.jobs.archive import READER, archive_plan
+from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import find_archive
 from aiochronicle.spark.pack import pack
@@ -31,6 +32,14 @@ __all__ = ["main"]
 ROWS_SHOWN = 20
 PLACES_SHOWN = 10
 INTERRUPTED = 130
+
+# Without an appender Spark would take its own configuration instead.
+NO_LOGGING = """
+rootLogger.level = off
+rootLogger.appenderRef.none.ref = none
+appender.none.type = Null
+appender.none.name = none
+"""
 
 Arguments = argparse.Namespace
 
@@ -118,6 +127,8 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
 
 def _reading(given: Arguments) -> dict[str, str]:
     """Return the options of the source that these arguments stand for."""
+    if given.bad_records is not None and not given.skip_corrupt:
+        raise InvalidArgument("--bad-records notes what --skip-corrupt steps over: give both")
     options = {
         "subscribe": given.queues,
         "subscribePattern": given.pattern,
@@ -176,6 +187,12 @@ def _add_out(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _check_out(given: Arguments) -> None:
+    """Say before anything is computed if its result cannot be kept."""
+    plot = getattr(given, "plot", None)
+    if plot is not None and Path(plot).suffix.lower() != ".png":
+        raise InvalidArgument("pictures are PNG: give --plot a name that ends in .png", path=plot)
+    if plot is not None and not Path(plot).absolute().parent.is_dir():
+        raise InvalidArgument("there is no such directory for the picture", path=plot)
     if given.out is not None and not given.overwrite and Path(given.out).exists():
         raise InvalidArgument("something is there; --overwrite replaces it", path=given.out)
 
@@ -185,9 +202,12 @@ def _spark(given: Arguments) -> Generator[SparkSession]:
     """Give a session, show how far it is, and stop it if nobody else had it."""
     print(f"{given.job}: starting Spark", file=sys.stderr)
     before = SparkSession.getActiveSession()
-    # What fails is told once, by us.
-    quiet = {"spark.log.level": "OFF"}
-    spark = session(f"aiochronicle {given.job}", master=given.master, config=quiet)
+    with tempfile.NamedTemporaryFile("w", suffix=".properties") as logging:
+        # What fails is told once, by us.
+        logging.write(NO_LOGGING)
+        logging.flush()
+        quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.name}"}
+        spark = session(f"aiochronicle {given.job}", master=given.master, config=quiet)
     try:
         with Progress(spark, given.job):
             yield spark
@@ -366,6 +386,11 @@ def _add_quality(jobs: Any) -> None:
 
 def _quality(given: Arguments) -> None:
     _check_out(given)
+    nanoseconds(given.late)
+    if given.messages is None and (given.number or given.time or given.by):
+        raise InvalidArgument(
+            "of which messages are these fields? Name their type: --messages TYPE"
+        )
     fields = [name for name in (given.number, given.time, given.by) if name is not None]
     found = find_input(given.root, _reading(given), type_name=given.messages, fields=fields)
     if given.dry_run:
@@ -406,7 +431,10 @@ def _add_replay(jobs: Any) -> None:
 
 def _replay(given: Arguments) -> None:
     queues = None if given.queues is None else given.queues.split(",")
-    found = find_archive(Path(given.root), queues)
+    files = Path(given.root)
+    found = find_archive(files, queues)
+    if not found and files.is_dir() and next(files.rglob("*.parquet"), None) is None:
+        raise QueueNotFound("there is neither an archive nor any Parquet file", path=given.root)
     if given.dry_run:
         for ledger in found:
             print(f"{ledger.source}: {ledger.rows:,} messages in {len(ledger.files)} files")
@@ -469,6 +497,8 @@ def _add_bars(jobs: Any) -> None:
 
 def _bars(given: Arguments) -> None:
     _check_out(given)
+    if given.every is not None:
+        nanoseconds(given.every)
     fields = [given.price, given.size, *([given.by] if given.by else [])]
     found = find_input(given.root, _reading(given), type_name=given.trades, fields=fields)
     if given.dry_run:

@@ -45,6 +45,8 @@ def test_dry_runs_say_what_would_be_done_and_do_nothing(
         text = capsys.readouterr().out
         assert "binance: 100 messages, seq 0 to 99" in text
         assert "would" in text
+    (root / "rows.parquet").touch()
+    before = sorted(tmp_path.rglob("*"))
     assert main(["replay", str(root), "--out", out, "--dry-run"]) == 0
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -61,7 +63,14 @@ def test_mistakes_are_told_before_spark_is_started(
         ([*bars, "--queues", "b"], "no queue b; there are a"),
         ([*bars, "--start", "yesterday"], "ISO 8601"),
         ([*bars, "--out", str(tmp_path)], "--overwrite replaces it"),
+        ([*bars, "--plot", "bars.svg"], "give --plot a name that ends in .png"),
+        ([*bars, "--plot", "/nowhere/bars.png"], "no such directory for the picture"),
+        ([*bars, "--bad-records", "x"], "what --skip-corrupt steps over: give both"),
+        (["bars", str(root), "--every", "1x"], "a duration is like 250ms"),
+        (["quality", str(root), "--late", "soon"], "a duration is like 250ms"),
+        (["quality", str(root), "--number", "id"], "Name their type: --messages TYPE"),
         (["replay", str(tmp_path / "no"), "--out", "x"], "there is no such archive"),
+        (["replay", str(root), "--out", "x"], "neither an archive nor any Parquet file"),
     ):
         assert main(command) == 1
         error = capsys.readouterr().err
