@@ -298,7 +298,7 @@ class Bus(Closing):
         With ``peek`` neither position moves: the next call gives the same messages again.
         """
         every = _commit_every(commit)
-        reader = self.reader(topic, name)
+        reader = self.reader(topic, _reader_name(name))
         reading = self._readings[topic, name]
         if peek:
             position = reader.position
@@ -316,7 +316,7 @@ class Bus(Closing):
 
     def commit(self, topic: str, name: str, message: "_hot.Message | None" = None) -> None:
         """Store the position behind this message, or behind the last one that was delivered."""
-        self.reader(topic, name).commit(message)
+        self.reader(topic, _reader_name(name)).commit(message)
         self._readings[topic, name].uncommitted = 0
 
     def flush_now(self) -> dict[str, int]:
@@ -476,6 +476,11 @@ def _checked_namespace(namespace: str | None) -> str:
 def _checked_topic(topic: str) -> str:
     _check_name(topic, f"topic {topic!r}")
     return topic
+
+
+def _reader_name(name: str) -> str:
+    """Return a name to keep a position under; an anonymous reader has none."""
+    return expect("name", "the name of a reader", str, name)
 
 
 def _check_name(name: str, what: str) -> None:

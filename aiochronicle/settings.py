@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
+from aiochronicle._names import is_name
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import InvalidConfiguration
 
@@ -82,6 +83,7 @@ ALLOWED = {
     "verify": _FLAG,
 }
 _TABLES = ("defaults", "topics")
+_WILDCARDS = frozenset("*?[")
 _MAY_BE_FALSE = ("roll", "retention", "capacity", "heartbeat")
 
 Table = dict[str, Any]
@@ -127,6 +129,9 @@ def load_settings(path: Path, *, required: bool = False) -> BusSettings:
         _expect_table(path, (key,), value)
     for pattern, table in content.get("topics", {}).items():
         _expect_table(path, ("topics", pattern), table)
+        if not _WILDCARDS.intersection(pattern) and not all(map(is_name, pattern.split("/"))):
+            what = f"{_dotted(('topics', pattern))} is neither a name that a topic can have nor a pattern"
+            raise _invalid(path, ("topics", pattern), what)
     return BusSettings(
         defaults=_checked(path, ("defaults",), content.get("defaults", {})),
         topics={

@@ -25,6 +25,7 @@ from aiochronicle.errors import (
     QueueNotFound,
     ReaderBusy,
     StorageError,
+    WrongType,
 )
 
 SMALL = "[defaults]\nsegment_size = 65_536\n"
@@ -331,6 +332,15 @@ def test_more_readers_than_the_first_guess(root: Path) -> None:
         for number in range(40):
             bus.reader("orders", f"r{number:02}")
         assert [one.name for one in bus.readers("orders")] == [f"r{n:02}" for n in range(40)]
+
+
+def test_positions_are_kept_under_names_only(root: Path) -> None:
+    with Bus(root) as bus:
+        bus.append("orders", b"x")
+        for call in (bus.read_batch, bus.commit):
+            with pytest.raises(WrongType, match="name must be the name of a reader, not None"):
+                call("orders", None)  # type: ignore[arg-type]
+        assert bus.statistics().readers == {}
 
 
 def test_a_name_belongs_to_one_reader_with_one_set_of_options(root: Path) -> None:

@@ -210,6 +210,16 @@ def test_not_a_table(tmp_path: Path, text: str, key: str) -> None:
     assert refusal(tmp_path, text).key == key
 
 
+@pytest.mark.parametrize("name", ["a b", "", ".hidden", "fx//orders", "/orders", "x" * 65])
+def test_a_table_that_no_topic_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    error = refusal(tmp_path, f'[topics."{name}"]\nflush = "sync"\n')
+    assert error.key == f'topics."{name}"' or error.key == f"topics.{name}"
+    assert "neither a name that a topic can have nor a pattern" in str(error)
+    path = tmp_path / "config.toml"
+    path.write_text("[topics.'fx/orders']\n[topics.orders]\n[topics.'a b*']\n[topics.'[a-c]?']\n")
+    load_settings(path)
+
+
 def test_not_toml(tmp_path: Path) -> None:
     error = refusal(tmp_path, "[defaults]\nmode = \n")
     assert error.key is None
