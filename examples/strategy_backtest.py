@@ -92,6 +92,7 @@ def main(root: Path) -> None:
     live, first, second = (digest(root / name) for name in ("orders", "run-1", "run-2"))
     assert first == second
     assert live[0] == first[0]
+    print(f"digest of the first back-test {first[1]}, of the second {second[1]}")
     print(f"{live[0]} orders live and in two back-tests, which agree to the nanosecond")
 
 
