@@ -84,7 +84,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def show(result: Result) -> None:
     verdict = "pass" if result.passed else "FAIL"
     measured = f"{result.measured:.2f} {result.unit}"
-    bar = f"<= {result.bar:.3g} {result.unit}"
+    bar = f"{'>=' if result.is_least else '<='} {result.bar:.3g} {result.unit}"
     print(
         f"{result.question:8} {result.what:58} {measured:>10} {bar:>11}  {verdict}  {result.detail}"
     )

@@ -40,6 +40,23 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     passed: bool
     detail: str = ""
+    is_least: bool = False  # the bar is what it must reach, not what it must not exceed
+
+    @classmethod
+    def at_least(
+        cls, question: str, what: str, measured: float, bar: float, unit: str, detail: str = ""
+    ) -> "Result":
+        """Return the result of a measurement that must reach its bar."""
+        return cls(
+            question=question,
+            what=what,
+            measured=measured,
+            bar=bar,
+            unit=unit,
+            passed=measured >= bar,
+            detail=detail,
+            is_least=True,
+        )
 
     @classmethod
     def at_most(
@@ -70,6 +87,11 @@ class Best(msgspec.Struct, frozen=True):
         """Return the result for a contestant and its yardstick, which must not exceed the bar."""
         detail = self.describe(*pair)
         return Result.at_most(question, what, self.ratio(*pair), bar, "x", detail)
+
+    def at_least(self, bar: float, what: str, *, question: str, pair: tuple[str, str]) -> Result:
+        """Return the result for a contestant that must be so many times as fast as its yardstick."""
+        speed = 1 / self.ratio(*pair)
+        return Result.at_least(question, what, speed, bar, "x", self.describe(*pair))
 
     def describe(self, *names: str) -> str:
         """Return the times behind a ratio, for the table."""
