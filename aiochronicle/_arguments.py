@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 INT64_MAX = 2**63 - 1
 SECONDS_MIN = 5e-324  # anything above zero
-SECONDS_MAX = 9e9  # nearly three centuries: as nanoseconds it fits into 63 bits
+SECONDS_MAX = 1e10  # three centuries: as nanoseconds it fits into 64 bits
 
 _SHOWN = 100
 
