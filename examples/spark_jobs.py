@@ -15,8 +15,8 @@ from pyspark.sql.functions import avg
 
 import aiochronicle
 from aiochronicle import Codec, Width
-from aiochronicle.spark import session
-from aiochronicle.spark.jobs import archive, asof, audit, bars, replay
+from aiochronicle.spark import count, session
+from aiochronicle.spark.jobs import archive, archived, asof, audit, bars, replay
 
 MESSAGES = 20_000
 OPENING_NS = 1_714_640_400 * 10**9
@@ -50,8 +50,10 @@ def record(path: Path, seed: int) -> None:
 
 
 def analyse(spark: SparkSession, root: str, work: Path) -> None:
-    archived = archive(spark, root, str(work / "archive"))
-    print(f"{sum(queue.rows for queue in archived)} messages archived and verified")
+    done = archive(spark, root, str(work / "archive"))
+    print(f"{sum(queue.rows for queue in done)} messages archived and verified, of {count(root)}")
+    trades = archived(spark, str(work / "archive"), type="Trade")
+    trades.groupBy("source", "symbol").avg("size").show()
     bars(spark, root, every="1s").show(4)
     spreads = asof(spark, root).selectExpr("source", "quote_ask - quote_bid as spread")
     spreads.groupBy("source").agg(avg("spread")).show()

@@ -12,6 +12,7 @@ Spark keeps the offsets; this says how far the queues have come. Some of what it
   for that, and the directory is looked at only every so often.
 """
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -159,8 +160,9 @@ class _Queues:
         self._looked_at = time.monotonic()
         for name, source in find_sources(self._options, ready_only=True).items():
             if name not in self.sources:
-                source.check_seqs()
-                self.sources[name] = source
+                with contextlib.suppress(QueueNotFound, QueueGone, NotAQueue):  # gone again
+                    source.check_seqs()
+                    self.sources[name] = source
 
     def ends(self) -> Positions:
         """Return the seq behind the last message of each queue that is there."""

@@ -12,5 +12,5 @@ def test_example_archives_analyses_and_replays() -> None:
         [sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("40000 messages archived and verified\n")
+    assert done.stdout.startswith("40000 messages archived and verified, of 40000\n")
     assert done.stdout.endswith("replayed from the archive: the same stream\n")
