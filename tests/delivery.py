@@ -137,7 +137,7 @@ class Follower(Victim):
         messages = 0
         for line in lines:
             if line == b"committed":
-                self._committed = list(self.taken)
+                self._commit()
                 continue
             queue, first, last = map(int, line.split())
             if self._begun[queue]:
@@ -150,6 +150,12 @@ class Follower(Victim):
             self.taken[queue] = last + 1
             messages += last + 1 - first
         return messages
+
+    def _commit(self) -> None:
+        """Note what is committed; of a queue that gave nothing in this life, what was before."""
+        for queue, begun in enumerate(self._begun):
+            if begun:
+                self._committed[queue] = self.taken[queue]
 
 
 class Delivery:

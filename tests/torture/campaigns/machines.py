@@ -4,7 +4,7 @@ from faults.state_machine import run_machines
 
 from torture.registry import Run, campaign
 
-_PORTION = 500
+_PORTION = 50
 
 
 @campaign("machine", "R9: random programs, a queue against a list", goal=50_000)
