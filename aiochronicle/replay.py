@@ -347,7 +347,8 @@ class Replay(Dispatching, Closing, Generic[T]):
         """Close it and the readers it opened; whoever waits comes to the end. Messages stay valid."""
         self._ahead.clear()
         for waiting in self._waiting:
-            _ring(waiting)
+            if not waiting.get_loop().is_closed():
+                _ring(waiting)
         self._fan_in.close()
         for source in self._recorded:
             source.close()

@@ -213,6 +213,20 @@ async def test_closing_wakes_whoever_waits(queue_path: Path) -> None:
             await next_one
 
 
+def test_closing_outlives_the_loop_that_somebody_waited_in(queue_path: Path) -> None:
+    record(queue_path, [OPENING_NS, OPENING_NS + 10**15])
+    loop = asyncio.new_event_loop()
+    with replay(queue_path, speed=1.0) as history:
+        waiting = history.next()
+        loop.run_until_complete(history.next())
+        task = loop.create_task(waiting)
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        history.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    assert history.closed
+
+
 # ---- what a reader can do besides ----
 
 
