@@ -78,10 +78,10 @@ def _run(campaign: Campaign, seed: int, goal: int, limit_s: float | None) -> Res
 
 
 def _print_table(results: Sequence[Result]) -> None:
-    print(f"\n{'campaign':<16}{'done':>12}{'goal':>12}{'seconds':>10}  result")
+    print(f"\n{'campaign':<16}{'done':>15}{'goal':>15}{'seconds':>10}  result")
     for result in results:
         verdict = "FAILED" if result.failed else "ok" if result.done >= result.goal else "cut short"
-        line = f"{result.name:<16}{result.done:>12,}{result.goal:>12,}{result.elapsed_s:>10.1f}"
+        line = f"{result.name:<16}{result.done:>15,}{result.goal:>15,}{result.elapsed_s:>10.1f}"
         print(f"{line}  {verdict:<10} {result.remark}".rstrip())
 
 
