@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, TypeVar
 
     T = TypeVar("T", default=Any)
+    T_co = TypeVar("T_co", default=Any, covariant=True)
 else:
     T = typing.TypeVar("T")
+    T_co = typing.TypeVar("T_co", covariant=True)
 
 __all__ = [
     "F4",

@@ -32,7 +32,7 @@ from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._decoding import Decoders
 from aiochronicle._dispatch import Dispatching
-from aiochronicle.codec import Codec, T
+from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
@@ -233,7 +233,7 @@ def open_reader(
 
 
 @_hot.own_methods
-class Reader(_hot.Reader[T], Dispatching, Closing):
+class Reader(_hot.Reader[T_co], Dispatching, Closing):
     """Reads one queue. Made by open_reader; a context manager both ways.
 
     ``for message in reader`` gives what is there now and stops; iterate again for what came since.
@@ -292,7 +292,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         limit_ns = _FOREVER if limit_s is None else round(limit_s * 1e9)
         return self._wait(limit_ns, self._spin_ns)
 
-    def next(self, timeout: float | None = None) -> Coroutine[Any, Any, _hot.Message[T]]:
+    def next(self, timeout: float | None = None) -> Coroutine[Any, Any, _hot.Message[T_co]]:
         """Wait for the next message; TimeoutError after ``timeout`` seconds, ClosedError if closed.
 
         Cancelled or timed out, it has taken nothing.
@@ -300,7 +300,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         limit_s = checked_timeout(timeout)
         return self._next() if limit_s is None else self._next_within(limit_s)
 
-    async def _next_within(self, timeout: float) -> _hot.Message[T]:
+    async def _next_within(self, timeout: float) -> _hot.Message[T_co]:
         async with asyncio.timeout(timeout):
             return await self._next()
 
@@ -309,7 +309,7 @@ class Reader(_hot.Reader[T], Dispatching, Closing):
         max_messages: int = 1024,
         max_bytes: int | None = None,
         max_wait: float | None = None,
-    ) -> Batches[T]:
+    ) -> Batches[T_co]:
         """Iterate over lists of messages: ``async for batch in reader.batches()``.
 
         A batch has at least one message and at most ``max_messages`` (or, after the first, payloads

@@ -46,6 +46,8 @@ reveal_type([m.decode() for m in history.read_batch()])  # list[Trade]
 for merged in FanIn([reader]):
     reveal_type(merged.decode())  # Trade
 reveal_type(FanIn())  # FanIn[Any]
+both: FanIn[Trade | Quote] = FanIn([reader, open_reader("p", codec=Quote)])
+reveal_type(both)  # FanIn[Trade | Quote]
 
 async def route(fan_in: FanIn[Trade]) -> None:
     async for message in fan_in:
