@@ -24,53 +24,16 @@ static int go_to(ac_reader_t *reader, ac_bound_t bound, int is_end, ac_error_t *
     }
 }
 
-/* Whether there is no record at the position although there should be a valid one. */
-static int is_damaged(const ac_reader_t *reader) {
-    ac_message_t message;
-    const char *why;
-    if (!reader->map) return 0;
-    int found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
-                                  AC_CHECK_HEADER, &message, &why);
-    return found == AC_RECORD_BAD ||
-           (found == AC_RECORD_NONE && reader->offset < ac_segment_end(reader->map));
-}
-
-/* From a corrupt place on, to the first record that reaches the bound, or to the end. */
-static int go_on_to(ac_reader_t *reader, ac_bound_t bound, ac_error_t *err) {
-    ac_message_t message;
-    enum ac_check check = reader->check;
-    int skip = reader->skip_corrupt, rc;
-    reader->check = AC_CHECK_HEADER;
-    reader->skip_corrupt = 1;
-    for (;;) {
-        ac_mark_t mark = ac_reader_mark(reader);
-        rc = ac_reader_next(reader, &message, err);
-        if (rc != 1) break;
-        if (bound.kind == AC_BOUND_NONE) continue;
-        if ((bound.kind == AC_BOUND_TIME ? message.timestamp_ns : message.seq) < bound.value)
-            continue;
-        ac_reader_return(reader, &mark, &message);
-        rc = AC_OK;
-        break;
-    }
-    reader->check = check;
-    reader->skip_corrupt = skip;
-    reader->window_end = 0;
-    return rc;
-}
-
 /* The end comes first: if both lie behind the newest record and one is appended meanwhile, the start
  * would otherwise be before it and the end behind it. A start at a corrupt place stays there, so that the
  * reader meets it, unless it steps over such places anyway. */
 int ac_reader_range(ac_reader_t *reader, ac_bound_t start, ac_bound_t end, ac_range_t *out,
                     ac_error_t *err) {
     int rc = go_to(reader, end, 1, err);
-    if (rc == AC_OK && is_damaged(reader)) rc = go_on_to(reader, end, err);
+    if (rc == AC_OK) rc = ac_reader_pass_damage(reader, end, err);
     if (rc < 0) return rc;
     ac_reader_position(reader, &out->end_segment, &out->end_offset);
     rc = go_to(reader, start, 0, err);
-    if (rc == AC_OK && reader->skip_corrupt && start.kind != AC_BOUND_NONE && is_damaged(reader))
-        rc = go_on_to(reader, start, err);
     if (rc < 0) return rc;
     ac_reader_position(reader, &out->first_segment, &out->first_offset);
     if (is_over(out)) *out = (ac_range_t){0};

@@ -117,6 +117,10 @@ static inline ac_mark_t ac_reader_mark(const ac_reader_t *reader) {
 
 void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_message_t *message);
 
+/* seek.c: from a corrupt place, if the reader stands at one, on to the first record that reaches the bound, or
+ * to the end. */
+int ac_reader_pass_damage(ac_reader_t *reader, ac_bound_t bound, ac_error_t *err);
+
 /* seek.c: the index of a segment of the queue, up to date; NULL in *out if there is no such segment. Moves
  * the reader somewhere. */
 int ac_reader_index(ac_reader_t *reader, uint32_t segment, const ac_index_t **out, ac_error_t *err);

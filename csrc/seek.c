@@ -158,6 +158,41 @@ static int walk_to(ac_reader_t *reader, const ac_index_t *index, int by_time, ui
     return AC_OK;
 }
 
+/* Whether there is no record at the position although there should be a valid one. */
+static int is_damaged(const ac_reader_t *reader) {
+    ac_message_t message;
+    const char *why;
+    if (!reader->map) return 0;
+    int found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                                  AC_CHECK_HEADER, &message, &why);
+    return found == AC_RECORD_BAD ||
+           (found == AC_RECORD_NONE && reader->offset < ac_segment_end(reader->map));
+}
+
+int ac_reader_pass_damage(ac_reader_t *reader, ac_bound_t bound, ac_error_t *err) {
+    if (!is_damaged(reader)) return AC_OK;
+    ac_message_t message;
+    enum ac_check check = reader->check;
+    int skip = reader->skip_corrupt, rc;
+    reader->check = AC_CHECK_HEADER;
+    reader->skip_corrupt = 1;
+    for (;;) {
+        ac_mark_t mark = ac_reader_mark(reader);
+        rc = ac_reader_next(reader, &message, err);
+        if (rc != 1) break;
+        if (bound.kind == AC_BOUND_NONE) continue;
+        if ((bound.kind == AC_BOUND_TIME ? message.timestamp_ns : message.seq) < bound.value)
+            continue;
+        ac_reader_return(reader, &mark, &message);
+        rc = AC_OK;
+        break;
+    }
+    reader->check = check;
+    reader->skip_corrupt = skip;
+    reader->window_end = 0;
+    return rc;
+}
+
 static int too_fast(const ac_reader_t *reader, ac_error_t *err) {
     return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
                    "segments disappear faster than they can be opened");
@@ -184,12 +219,19 @@ static int seek(ac_reader_t *reader, int by_time, uint64_t value, ac_error_t *er
     return rc != AC_OK ? rc : too_fast(reader, err);
 }
 
+/* A walk ends at a corrupt record. There a reader stays, so that it meets it, unless it steps over those. */
+static int seek_bound(ac_reader_t *reader, ac_bound_t bound, ac_error_t *err) {
+    int rc = seek(reader, bound.kind == AC_BOUND_TIME, bound.value, err);
+    if (rc == AC_OK && reader->skip_corrupt) rc = ac_reader_pass_damage(reader, bound, err);
+    return rc < 0 ? rc : AC_OK;
+}
+
 int ac_reader_seek_seq(ac_reader_t *reader, uint64_t seq, ac_error_t *err) {
-    return seek(reader, 0, seq, err);
+    return seek_bound(reader, (ac_bound_t){.kind = AC_BOUND_SEQ, .value = seq}, err);
 }
 
 int ac_reader_seek_time(ac_reader_t *reader, uint64_t timestamp_ns, ac_error_t *err) {
-    return seek(reader, 1, timestamp_ns, err);
+    return seek_bound(reader, (ac_bound_t){.kind = AC_BOUND_TIME, .value = timestamp_ns}, err);
 }
 
 static int list(ac_reader_t *reader, uint32_t **ids, size_t *count, ac_error_t *err) {

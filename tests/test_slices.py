@@ -10,7 +10,7 @@ import pytest
 from reference import format as fmt
 
 import aiochronicle
-from aiochronicle import errors, open_writer
+from aiochronicle import errors, open_reader, open_writer
 
 COUNT = 1000
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
@@ -169,6 +169,13 @@ def test_bounds_are_found_behind_a_corrupt_record(queue_path: Path, foreign: boo
             assert whole.slice(start, end).to_arrow()["seq"].to_pylist() == expected
         times = whole.slice_time(1050, 1060).to_arrow(["seq"])["seq"].to_pylist()
         assert times == list(range(50, 60))
+    with open_reader(queue_path, on_corrupt="skip") as reader:
+        for seq in [50, 41, 40, 30, 99]:
+            expected = [number for number in sound if number >= seq]
+            reader.seek(seq)
+            assert [message.seq for message in reader] == expected
+            reader.seek_time(1000 + seq)
+            assert [message.seq for message in reader] == expected
     with aiochronicle.Queue(queue_path) as whole:
         assert [message.seq for message in whole.slice(0, 39)] == everything[:39]
         batches = whole.slice().batches(20)
