@@ -75,18 +75,6 @@ static void heap_push(ac_fanin_t *fanin, uint32_t slot) {
 
 /* ---- sources ---- */
 
-/* By the time the record behind the reader is wanted, as many other messages as there are sources have been
- * dealt with; when a source has several in a row, those a little further on are wanted before long. Within
- * such a row the processor sees by itself what comes next. */
-static void prefetch(const ac_reader_t *reader) {
-    const uint8_t *following = reader->base + reader->offset;
-    __builtin_prefetch(following);
-    __builtin_prefetch(following + 64);
-    __builtin_prefetch(following + 128);
-    __builtin_prefetch(following + 512);
-    __builtin_prefetch(following + 576);
-}
-
 /* Reads a source's next message. The one after it is fetched into the cache meanwhile. */
 static int load_head(ac_source_t *source, ac_error_t *err) {
     ac_reader_t *reader = source->reader;
@@ -100,7 +88,7 @@ static int load_head(ac_source_t *source, ac_error_t *err) {
         source->map = reader->map;
         source->base = reader->base;
     }
-    if (rc == 1) prefetch(reader);
+    if (rc == 1) ac_fanin_prefetch(reader);
     return rc;
 }
 
