@@ -10,7 +10,13 @@
 
 /* With no more idle sources than EXACT_IDLE, available order is exact at every message: all of them are
  * looked at. Of more, one is, in turn. */
-enum { SOURCES_MAX = 65536, FIRST_ROOM = 16, EXACT_IDLE = 8, PROPER_EVERY = 16 };
+enum {
+    SOURCES_MAX = 65536,
+    FIRST_ROOM = 16,
+    EXACT_IDLE = 8,
+    PROPER_EVERY = 16,
+    FAULT_BYTES = 16 * 4096,
+};
 
 /* ---- the heap ---- */
 
@@ -398,6 +404,16 @@ static int is_same_queue(const ac_reader_t *a, const ac_reader_t *b) {
            a->dir.device == b->dir.device;
 }
 
+/* With less before it than a fault maps at once, a source is soon at its end and may then sleep for long;
+ * with more, its pages would be wanted again. */
+static int may_idle(const ac_reader_t *reader) {
+    uint32_t segment;
+    uint64_t offset;
+    if (!reader->map || !reader->control_map) return 0;
+    ac_control_position(reader->control, &segment, &offset);
+    return segment == reader->segment && offset < reader->offset + FAULT_BYTES;
+}
+
 int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint32_t *id,
                     ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
@@ -420,8 +436,7 @@ int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint
     ac_source_t *source = &fanin->sources[*slot];
     memset(source, 0, sizeof *source);
     source->reader = reader;
-    if (ac_reader_ready(reader, err) == 0)
-        ac_reader_keep_two_pages(reader); /* it may idle for long */
+    if (may_idle(reader)) ac_reader_keep_two_pages(reader);
     source->id = *id = fanin->next_id++;
     fanin->idle[fanin->idle_count++] = *slot;
     fanin->look_everywhere = 1;
