@@ -46,6 +46,11 @@ class Peer:
         """The process."""
         return self._process.pid
 
+    def sleeps(self) -> bool:
+        """Whether its main thread waits for something."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
+        return stat.rpartition(")")[2].split()[0] == "S"
+
     def say(self, line: str) -> None:
         """Give it a command."""
         assert self._process.stdin is not None

@@ -91,6 +91,7 @@ def test_a_thread_is_woken_across_processes(queue_path: Path) -> None:
         Peer("sleepy_thread", queue_path) as reader,
     ):
         for number in range(200):
+            eventually(reader.sleeps)  # or there is nobody to be woken
             writer.append(b"%d" % number)
             assert reader.hear() == str(number)
             if number == 0:  # until it is connected the reader may look by itself
