@@ -225,13 +225,16 @@ class Router(FanIn[T]):
     async def _detach(self, path: str) -> None:
         self.problems.pop(path, None)
         self._unattached.discard(path)
-        source = self._attached.pop(path, None)
+        source = self._attached.get(path)
         if source is not None:
+            # First, so that whoever sees the source gone finds its replies closed; and while it is
+            # still attached, so that aclose does it if this is cancelled here.
+            await self._close_reply(source)
+            self._attached.pop(path, None)
             if source.id in self.sources():
                 self.detach(source.id)
             source.reader.close()
             _log.info("removed: %s", path)
-            await self._close_reply(source)
 
     def _on_error(self, source: int, error: Exception) -> None:
         """Leave a queue that fails; what it delivered may be committed no more."""
