@@ -176,6 +176,11 @@ class QueueMachine(RuleBasedStateMachine):
         if self._is_registered():
             assert first <= self.committed
         self.first = first
+        if self.reader is not None and self.position < first:
+            # It went back behind its commit. What it still has mapped it could read, and then
+            # nothing of what was removed behind that.
+            self.reader.seek_first()
+            self.position = first
         if self.reader is None and not self._is_registered():
             self.position = self.committed = first
 
