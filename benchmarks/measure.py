@@ -47,16 +47,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         cls, question: str, what: str, measured: float, bar: float, unit: str, detail: str = ""
     ) -> "Result":
         """Return the result of a measurement that must reach its bar."""
-        return cls(
-            question=question,
-            what=what,
-            measured=measured,
-            bar=bar,
-            unit=unit,
-            passed=measured >= bar,
-            detail=detail,
-            is_least=True,
-        )
+        result = cls.at_most(question, what, measured, bar, unit, detail)
+        return msgspec.structs.replace(result, passed=measured >= bar, is_least=True)
 
     @classmethod
     def at_most(
