@@ -460,3 +460,17 @@ def test_last_causes_are_those_of_each_source(tmp_path: Path, seed: int) -> None
         recent = writer.last_causes(since_ns=2_900)
         assert recent.items() <= newest.items()
         assert 0 < len(recent) < len(newest)
+
+
+async def test_a_source_is_gone_when_its_replies_are_closed(tmp_path: Path) -> None:
+    """Or an answer given in between would go to a queue that nobody reads."""
+    root = tmp_path / "orders"
+    async with Router(root, name="router") as router:
+        with open_writer(root / "a", ready=True) as writer:
+            writer.append(b"order")
+            reply = await router.reply(await take(router))
+        shutil.rmtree(root / "a")
+        async with asyncio.timeout(WITHIN_S):
+            while router.sources():
+                await asyncio.sleep(0)
+        assert reply.closed

@@ -164,6 +164,25 @@ def test_nothing_goes_without_readers(backend: Backend, queue_path: Path) -> Non
     assert seqs(backend, queue_path) == list(range(20))
 
 
+def test_who_went_back_behind_its_commit_is_told_what_went(
+    backend: Backend, queue_path: Path
+) -> None:
+    with (
+        sealed(backend, queue_path, Retention(check_interval_s=QUIET)) as writer,
+        backend.open_reader(queue_path, "back") as back,
+    ):
+        back.seek_last()
+        back.commit()
+        back.seek(0)
+        writer.retain_now()
+        assert seqs(backend, queue_path) == [18, 19]
+        assert [message.seq for message in back.read_batch(2)] == [0, 1], "it has these mapped"
+        with pytest.raises(PositionLost):
+            back.poll()
+        back.seek_first()
+        assert [message.seq for message in back] == [18, 19]
+
+
 def test_segments_go_when_every_reader_is_past_them(backend: Backend, queue_path: Path) -> None:
     with (
         sealed(backend, queue_path, Retention(check_interval_s=QUIET)) as writer,
