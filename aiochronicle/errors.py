@@ -47,7 +47,7 @@ Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text s
 
 import os
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "AccessDenied",
@@ -128,6 +128,15 @@ class ChronicleError(Exception):
         self.path = path
         self.offset = offset
         self.errno = errno
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle what was made, instead of making it again out of its own text."""
+        state = {**self.__dict__, "args": self.args, "errno": self.errno}
+        return _bare, (type(self),), state
+
+
+def _bare(kind: type[ChronicleError]) -> ChronicleError:
+    return kind.__new__(kind)
 
 
 class QueueNotFound(ChronicleError, FileNotFoundError):
