@@ -16,7 +16,8 @@
  *
  * Shared memory is never trusted: each value is read once and checked before it is used as a length or
  * an offset. A file cut under a live mapping reads as zeros from then on (sigbus.c) and the next call
- * reports AC_E_GONE.
+ * reports AC_E_GONE. So does a writer whose queue is removed or moved away: each flush looks at the active
+ * segment, and a look at all of it once a second is what appends go by.
  */
 #ifndef AIOCHRONICLE_H
 #define AIOCHRONICLE_H
@@ -266,7 +267,7 @@ AC_API void ac_writer_abort(ac_writer_t *writer);
 AC_API void ac_writer_abandon(ac_writer_t *writer);
 
 /* [any thread] Makes every record appended before the call durable; returns the seq before which all
- * are. The first failure poisons the writer. */
+ * are. The first failure poisons the writer. AC_E_GONE: what it would sync has no name any more. */
 AC_API int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err);
 
 /* [any thread] The same for many writers, each listed once, whose syncs are under way together: through

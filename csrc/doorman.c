@@ -678,7 +678,9 @@ void ac_doorman_leave(ac_callers_t *callers) {
         }
     }
     pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&callers->mutex); /* an appender may be about to wake somebody */
     free(callers->sleepers);
     callers->sleepers = NULL;
     callers->count = callers->room = 0;
+    pthread_mutex_unlock(&callers->mutex);
 }

@@ -133,9 +133,12 @@ static int begin_flush(ac_writer_t *writer, flushing_t *flushing, ac_error_t *er
         rc = durable >= target
                  ? AC_OK
                  : ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0, "writer is closed");
-    else if (durable < target) {
-        rc = sync_until_active(flushing, err);
-        if (rc == AC_OK) return 1;
+    else {
+        rc = ac_writer_check_active(writer, err);
+        if (rc == AC_OK && durable < target) {
+            rc = sync_until_active(flushing, err);
+            if (rc == AC_OK) return 1;
+        }
     }
     pthread_mutex_unlock(&writer->sync_mutex);
     return rc;

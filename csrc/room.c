@@ -56,7 +56,8 @@ void ac_writer_set_limits(ac_writer_t *writer) {
     int closed = ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN;
     if (closed || writer->reserved || config->flush_mode == AC_FLUSH_SYNC) limit = 0;
     ac_exchange_seq_cst_u64(&writer->limit, limit);
-    if (ac_load_seq_cst_u32(&writer->poisoned)) ac_store_relaxed_u64(&writer->limit, 0);
+    if (ac_load_seq_cst_u32(&writer->poisoned) || __atomic_load_n(&writer->gone, __ATOMIC_SEQ_CST))
+        ac_store_relaxed_u64(&writer->limit, 0);
     writer->seq_limit = config->roll_messages
                             ? add_up(writer->segment_first_seq, config->roll_messages)
                             : UINT64_MAX;

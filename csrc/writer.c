@@ -504,7 +504,7 @@ int ac_writer_publish_schema(ac_writer_t *writer, const char *json, ac_error_t *
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&writer->state);
-    if (state == AC_STATE_OPEN) return AC_OK;
+    if (state == AC_STATE_OPEN) return ac_writer_check_gone(writer, err);
     if (state == AC_STATE_FORKED)
         return ac_fail(err, AC_E_FORKED, 0, writer->dir.path, 0,
                        "opened before fork; open it again here");
@@ -633,6 +633,8 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     int rc = flushed < 0 ? (int)flushed : ac_writer_seal_pending(writer, err);
     discard_next(writer);
     if (rc == AC_OK) rc = leave_clean(writer, err);
+    /* Whoever had it removed need not hear of it; whoever goes on appending is told before. */
+    if (rc == AC_E_GONE) rc = AC_OK;
     if (writer->attended) ac_doorman_leave(&writer->callers);
     writer->attended = 0;
     pthread_mutex_lock(&writer->sync_mutex);

@@ -91,6 +91,7 @@ struct ac_writer {
     uint64_t synced; /* of the active segment */
     uint64_t durable_seq;
     uint32_t poisoned; /* errno of the failed sync */
+    const char *gone;  /* what is missing of the queue; NULL = nothing */
     uint64_t syncs, sync_errors, seals, seal_errors, prealloc_errors, populate_errors;
     uint64_t retention_errors, segments_deleted, segments_archived;
     int last_errno;
@@ -201,6 +202,13 @@ void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);
 int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err);
 uint64_t ac_writer_unsynced(ac_writer_t *writer);
 int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offset);
+
+/* gone.c: AC_E_GONE once the queue was found to be removed or moved away. */
+int ac_writer_check_gone(const ac_writer_t *writer, ac_error_t *err);
+/* The same after a look at the active segment, which costs a system call; with sync_mutex held. */
+int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err);
+/* A look at everything. Who appends or flushes after it is told what it found. */
+void ac_writer_look_around(ac_writer_t *writer);
 
 /* background.c: the writer's turns in the housekeeper. */
 uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns);

@@ -1,15 +1,18 @@
 """A queue that is removed, or another made in its place, under those who use it."""
 
 import asyncio
+import contextlib
 import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from waiting import eventually
 
 import aiochronicle
-from aiochronicle import FanIn, open_reader
+from aiochronicle import Batch, FanIn, open_reader
 from aiochronicle.errors import QueueGone
 
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 16)
@@ -76,12 +79,76 @@ async def test_a_fan_in_goes_on_with_the_others(tmp_path: Path) -> None:
         assert (await fan_in.next(WITHIN_S)).payload == b"1"
 
 
-def test_a_writer_without_its_directory_says_so_when_it_needs_it(tmp_path: Path) -> None:
+def empty(path: Path) -> None:
+    for file in path.iterdir():
+        if file.is_file():
+            file.unlink()
+
+
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "removed": shutil.rmtree,
+    "moved away": lambda path: path.rename(path.with_name("elsewhere")),
+    "replaced": lambda path: remove(path, make_another=True),
+    "emptied": empty,
+}
+
+
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
+def test_a_writer_is_told_soon(tmp_path: Path, lose: Callable[[Path], object]) -> None:
+    """Long before it needs the next segment."""
+    with open_writer(tmp_path / "queue", segment_size=1 << 24) as writer:
+        writer.append(b"in the queue")
+        lose(tmp_path / "queue")
+
+        def told() -> bool:
+            try:
+                writer.append(b"in no queue")
+            except QueueGone:
+                return True
+            return False
+
+        eventually(told, WITHIN_S)
+        assert writer.statistics().rolls == 0
+        for call in (writer.flush_now, writer.heartbeat, lambda: writer.append_many([b"1"])):
+            with pytest.raises(QueueGone, match=r"removed.*open the queue again") as told_again:
+                call()
+            assert told_again.value.path == str(tmp_path / "queue")
+
+
+def test_a_flush_that_nobody_could_read_fails_at_once(tmp_path: Path) -> None:
     with open_writer(tmp_path / "queue") as writer:
+        writer.append(b"1")
+        writer.flush_now()
         shutil.rmtree(tmp_path / "queue")
         with pytest.raises(QueueGone, match="queue"):
-            for _ in range(10_000):
-                writer.append(bytes(100))
+            writer.flush_now()
+        with pytest.raises(QueueGone, match="queue"):
+            writer.append(b"2")
+
+
+@pytest.mark.parametrize("flush", ["sync", Batch(64, 3600.0)], ids=["sync", "batch"])
+def test_an_append_that_has_to_be_durable_fails_at_once(
+    tmp_path: Path, flush: Literal["sync"] | Batch
+) -> None:
+    with open_writer(tmp_path / "queue", flush=flush) as writer:
+        writer.append(bytes(64))
+        shutil.rmtree(tmp_path / "queue")
+        with pytest.raises(QueueGone, match="queue"):
+            writer.append(bytes(64))
+
+
+@pytest.mark.parametrize(
+    "lose", [LOSSES["removed"], LOSSES["moved away"]], ids=["removed", "moved"]
+)
+async def test_a_reader_asleep_is_told_though_its_writer_lives(
+    tmp_path: Path, lose: Callable[[Path], object]
+) -> None:
+    with open_writer(tmp_path / "queue"), open_reader(tmp_path / "queue") as reader:
+        task = asyncio.ensure_future(reader.next())
+        await until(lambda: reader.attended)
+        lose(tmp_path / "queue")
+        with pytest.raises(QueueGone, match="queue"):
+            await asyncio.wait_for(task, WITHIN_S)
 
 
 @pytest.mark.parametrize("make_another", [False, True])
@@ -103,7 +170,8 @@ def test_batches_of_the_others_go_on(tmp_path: Path, make_another: bool) -> None
         gone.append(b"read before")
         assert asyncio.run(collect(fan_in)) == [b"read before"]
         remove(tmp_path / "gone", make_another=make_another)
-        gone.append(b"read although it is gone")  # the mapping is still there
+        with contextlib.suppress(QueueGone):  # unless it has noticed already
+            gone.append(b"read although it is gone")  # the mapping is still there
         stays.append(b"1")
         assert fan_in.lag.messages in (1, 2)
         assert b"1" in asyncio.run(collect(fan_in))

@@ -1,0 +1,64 @@
+/* A queue that is removed or moved away under its writer. A mapping outlives the name of its file, so appends
+ * would go on into something that no reader will ever find. Nothing on the way of a message looks for that:
+ * the housekeeper does, once a second, and each flush, which could promise nothing otherwise. */
+#include "error.h"
+#include "segment.h"
+#include "writer.h"
+
+#include <errno.h>
+
+int ac_writer_check_gone(const ac_writer_t *writer, ac_error_t *err) {
+    const char *gone = __atomic_load_n(&writer->gone, __ATOMIC_ACQUIRE);
+    if (!gone) return AC_OK;
+    return ac_fail(err, AC_E_GONE, ENOENT, writer->dir.path, 0,
+                   "%s; what was appended since is not in the queue", gone);
+}
+
+static void give_up(ac_writer_t *writer, const char *why) {
+    /* In this order, and looked at in the other one by ac_writer_set_limits: whichever comes second
+     * takes the appender's fast path away. */
+    __atomic_store_n(&writer->gone, why, __ATOMIC_SEQ_CST);
+    ac_exchange_seq_cst_u64(&writer->limit, 0);
+}
+
+/* Under sync_mutex, so what is active now cannot be sealed meanwhile, and retention cannot remove it. */
+static ac_map_t *active(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    ac_map_t *map = writer->map;
+    pthread_mutex_unlock(&writer->mutex);
+    return map;
+}
+
+int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err) {
+    struct stat info;
+    if (ac_os_stat(active(writer)->fd, &info) == 0 && info.st_nlink == 0)
+        give_up(writer, "the active segment was removed");
+    return ac_writer_check_gone(writer, err);
+}
+
+static int lacks(const ac_writer_t *writer, const char *name) {
+    struct stat info;
+    return ac_os_stat_at(writer->dir_fd, name, &info) == -ENOENT;
+}
+
+/* What is missing, or NULL; also when it cannot be looked at, for want of an fd, say. */
+static const char *missing(const ac_writer_t *writer, uint32_t segment) {
+    char name[AC_NAME_MAX];
+    int fd = ac_directory_open(&writer->dir, NULL);
+    if (fd == AC_E_GONE) return "the queue's directory was removed or moved away";
+    ac_os_close(fd);
+    if (lacks(writer, "control.meta")) return "control.meta was removed";
+    ac_segment_name(name, segment, ".q");
+    return lacks(writer, name) ? "the active segment was removed" : NULL;
+}
+
+void ac_writer_look_around(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->sync_mutex);
+    const char *gone = missing(writer, active(writer)->segment);
+    pthread_mutex_unlock(&writer->sync_mutex);
+    if (!gone) return;
+    give_up(writer, gone);
+    /* Readers that sleep have to look for themselves now. */
+    ac_store_release_u64(&writer->control->signalling_epoch, 0);
+    if (writer->attended) ac_doorman_leave(&writer->callers);
+}
