@@ -1,8 +1,9 @@
 """Payloads of one type as Arrow columns, one for each field.
 
 A fixed layout is a table already: its columns are cut out of the payloads without looking at a row.
-Other formats are decoded by msgspec, message by message. What has no counterpart in Arrow (a union
-of several types, an item of any type) becomes its JSON text.
+MessagePack of plain fields is taken apart by the engine. Everything else, and every payload that is not
+as it should be, is decoded by msgspec, message by message. What has no counterpart in Arrow (a union of
+several types, an item of any type) becomes its JSON text.
 
 This module needs pyarrow: it is imported when it is used.
 """
@@ -11,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
@@ -25,6 +27,7 @@ from aiochronicle._description import Alternatives, Field, List, Map, OneOf, Rec
 from aiochronicle._schemafile import read_schema, reader_types
 from aiochronicle.columns import COLUMNS, ON_REQUEST, arrow_schema, check_columns
 from aiochronicle.errors import DecodeError, InvalidArgument, UnknownType
+from aiochronicle.msgpack_columns import PlainMessages
 from aiochronicle.registry import RegisteredType, Registry, TypeOrCodec, registry_of, schema_file
 
 __all__ = [
@@ -153,6 +156,11 @@ class TypedDecoder:
         self._wanted = dict(wanted)
         self._fields = [field for field in entry.fields if field.name in self._wanted]
         self._nothing = SimpleNamespace(**dict.fromkeys(field.name for field in self._fields))
+        self._at_once: Callable[[Column], dict[str, Column] | None] | None = None
+        if self._codec.format == "struct":
+            self._at_once = self._cut_out
+        elif self._codec.format == "msgpack" and (plain := PlainMessages.of(self._codec.type)):
+            self._at_once = partial(self._take_apart, plain)
 
     def rows_of_type(self, batch: Batch) -> Batch:
         """Return the rows of a batch that are messages of the type."""
@@ -162,7 +170,7 @@ class TypedDecoder:
     def decode(self, payloads: Column) -> tuple[dict[str, Column], Column | None]:
         """Return the columns, and what is wrong with each row; None if nothing is with any."""
         troubles: Troubles = {}
-        columns = self._cut_out(payloads) if self._codec.format == "struct" else None
+        columns = None if self._at_once is None else self._at_once(payloads)
         if columns is None:
             columns, troubles = self._decode_each(payloads)
         for name in self._wanted.keys() - columns.keys():  # fields that this queue does not have
@@ -190,6 +198,15 @@ class TypedDecoder:
         except pa.ArrowInvalid:  # text that is not UTF-8: find out whose
             return None
 
+    def _take_apart(self, plain: PlainMessages, payloads: Column) -> dict[str, Column] | None:
+        """Have the engine read the payloads; None if it cannot read each of them."""
+        found = plain.columns(payloads)
+        if found is None:
+            return None
+        return {
+            field.name: _cast(found[field.name], self._wanted[field.name]) for field in self._fields
+        }
+
     def _decode_each(self, payloads: Column) -> tuple[dict[str, Column], Troubles]:
         troubles: Troubles = {}
         encoded: list[bytes] = payloads.to_pylist()
@@ -215,8 +232,13 @@ class TypedDecoder:
 def _as_wanted(values: Any, wanted: Any) -> Column:
     if pa.types.is_dictionary(wanted) and values.dtype.kind == "S":
         return _encoded(values, wanted)
-    column = _column_of(values)
-    return column if column.type == wanted else column.cast(wanted)
+    return _cast(_column_of(values), wanted)
+
+
+def _cast(column: Column, wanted: Any) -> Column:
+    if column.type == wanted:
+        return column
+    return column.dictionary_encode() if pa.types.is_dictionary(wanted) else column.cast(wanted)
 
 
 def _encoded(texts: Any, wanted: Any) -> Column:

@@ -439,6 +439,36 @@ enum { AC_FILL_END = 0, AC_FILL_ROWS = 1, AC_FILL_BYTES = 2, AC_FILL_TROUBLE = 3
  * read nor checked if it is not wanted. */
 AC_API int ac_reader_fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err);
 
+/* A field of messages that are MessagePack, and the column for it as Arrow lays it out. What the caller gives
+ * has room for all rows; `valid`, and the values of AC_FIELD_BOOL, are a bit per row, lowest first, zeroed. */
+enum {
+    AC_FIELD_BOOL = 0,
+    AC_FIELD_INT = 1,   /* int64_t */
+    AC_FIELD_FLOAT = 2, /* double */
+    AC_FIELD_TEXT =
+        3, /* as many bytes as all payloads have will do; whether it is UTF-8 is not checked */
+    AC_FIELD_BYTES = 4
+};
+enum { AC_FIELDS_MAX = 64 };
+
+typedef struct ac_field {
+    const char *name; /* as it is in the messages */
+    uint32_t name_length;
+    int kind;           /* AC_FIELD_* */
+    int may_be_nil;     /* then it is null … */
+    int may_be_missing; /* … as it is then */
+    uint8_t *valid;
+    void *values;
+    int32_t *offsets; /* of texts and bytes: one more than rows */
+    uint64_t nulls;   /* rows that have none, afterwards */
+} ac_field_t;
+
+/* Takes messages apart that are maps from names to such values; other entries are skipped. Returns how many it
+ * took. If that is less than `rows`, the next one is malformed, or not quite like that: what is in the columns
+ * is to be forgotten then, and a decoder asked that knows everything. [any thread] */
+AC_API uint64_t ac_msgpack_columns(const uint8_t *payload, const int32_t *offsets, uint64_t rows,
+                                   ac_field_t *fields, uint32_t count);
+
 /* Records of one type and length that follow each other in a mapped segment: an array with a stride. */
 typedef struct ac_stretch {
     void *map; /* to be released */

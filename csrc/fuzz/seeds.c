@@ -153,6 +153,22 @@ static void save_handshakes(void) {
     save("handshake", "noise", noise, sizeof noise);
 }
 
+/* See fuzz_msgpack.c for the first two bytes. */
+static void save_payloads(void) {
+    static const uint8_t plain[] = "\x00\x25\x85\xa1"
+                                   "b\xc3\xa1i\x07\xa1"
+                                   "f\xcb\x40\x59\x00\x00\x00\x00\x00\x00\xa4text\xa3"
+                                   "EUR\xa5"
+                                   "bytes\xc4\x02\x01\xff\x85\xa1"
+                                   "b\xc2\xa1i\xd1\x80\x00\xa1"
+                                   "f\x05\xa4text\xa0\xa5"
+                                   "bytes\xc4\x00";
+    static const uint8_t sparse[] =
+        "\x03\x0d\x82\xa4text\xc0\xa1z\x91\x81\xa0\xc0\x81\xa1z\xc7\x01\x05x";
+    save("msgpack", "plain", plain, sizeof plain - 1);
+    save("msgpack", "sparse", sparse, sizeof sparse - 1);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) {
         fprintf(stderr, "usage: %s DIRECTORY\n", argv[0]);
@@ -168,5 +184,6 @@ int main(int argc, char **argv) {
     save_directory("killed", 0);
     save_directory("killed-cut", 2);
     save_handshakes();
+    save_payloads();
     return 0;
 }

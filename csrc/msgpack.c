@@ -1,0 +1,272 @@
+/* MessagePack into columns, with no object in between.
+ *
+ * This knows maps of plain values and gives up at everything else. What it takes apart, a full decoder would
+ * read as the same values; about what it does not, that decoder has to speak: whether it is good, and if not,
+ * what is wrong. So nothing here says why, and nothing is ever mended. */
+#include "aiochronicle.h"
+
+#include <string.h>
+
+/* Values that nobody asked for may be nested; a decoder has a limit of its own, beyond this one. */
+enum { DEPTH_MAX = 16 };
+
+enum {
+    TAG_NIL = 0xc0,
+    TAG_FALSE = 0xc2,
+    TAG_TRUE = 0xc3,
+    TAG_BYTES = 0xc4, /* with a length of 1, 2, 4 bytes: so are the next two, and below */
+    TAG_EXTENSION = 0xc7,
+    TAG_FLOAT = 0xca,
+    TAG_DOUBLE = 0xcb,
+    TAG_UNSIGNED = 0xcc, /* of 1, 2, 4, 8 bytes */
+    TAG_SIGNED = 0xd0,
+    TAG_FIXED_EXTENSION = 0xd4, /* of 1, 2, 4, 8, 16 bytes */
+    TAG_TEXT = 0xd9,
+    TAG_ARRAY = 0xdc, /* with a count of 2, 4 bytes */
+    TAG_MAP = 0xde,
+    TAG_NEGATIVE = 0xe0 /* from here on it is a number by itself, as below 0x80 */
+};
+
+typedef struct input {
+    const uint8_t *at, *end;
+} input_t;
+
+static inline int has(const input_t *in, uint64_t size) {
+    return (uint64_t)(in->end - in->at) >= size;
+}
+
+static inline int take_tag(input_t *in, uint8_t *tag) {
+    if (!has(in, 1)) return 0;
+    *tag = *in->at++;
+    return 1;
+}
+
+/* A number of so many bytes, the highest first. */
+static inline int take_number(input_t *in, uint32_t size, uint64_t *out) {
+    uint64_t number = 0;
+    if (!has(in, size)) return 0;
+    for (uint32_t i = 0; i < size; i++)
+        number = number << 8 | in->at[i];
+    in->at += size;
+    *out = number;
+    return 1;
+}
+
+static inline int pass(input_t *in, uint64_t size) {
+    if (!has(in, size)) return 0;
+    in->at += size;
+    return 1;
+}
+
+static int skip(input_t *in, int depth);
+
+static int skip_items(input_t *in, uint64_t count, int depth) {
+    if (depth == DEPTH_MAX) return 0;
+    for (; count > 0; count--)
+        if (!skip(in, depth + 1)) return 0;
+    return 1;
+}
+
+static int skip(input_t *in, int depth) {
+    uint8_t tag;
+    uint64_t size;
+    if (!take_tag(in, &tag)) return 0;
+    if (tag < 0x80 || tag >= TAG_NEGATIVE) return 1;
+    if (tag < 0x90) return skip_items(in, 2 * (tag & 15u), depth);
+    if (tag < 0xa0) return skip_items(in, tag & 15u, depth);
+    if (tag < 0xc0) return pass(in, tag & 31u);
+    if (tag == TAG_NIL || tag == TAG_FALSE || tag == TAG_TRUE) return 1;
+    if (tag < TAG_BYTES) return 0; /* the one tag that means nothing */
+    if (tag < TAG_EXTENSION)
+        return take_number(in, 1u << (tag - TAG_BYTES), &size) && pass(in, size);
+    if (tag < TAG_FLOAT)
+        return take_number(in, 1u << (tag - TAG_EXTENSION), &size) && pass(in, size + 1);
+    if (tag < TAG_UNSIGNED) return pass(in, tag == TAG_FLOAT ? 4 : 8);
+    if (tag < TAG_SIGNED) return pass(in, 1u << (tag - TAG_UNSIGNED));
+    if (tag < TAG_FIXED_EXTENSION) return pass(in, 1u << (tag - TAG_SIGNED));
+    if (tag < TAG_TEXT) return pass(in, 1 + (1u << (tag - TAG_FIXED_EXTENSION)));
+    if (tag < TAG_ARRAY) return take_number(in, 1u << (tag - TAG_TEXT), &size) && pass(in, size);
+    if (tag < TAG_MAP)
+        return take_number(in, 2u << (tag - TAG_ARRAY), &size) && skip_items(in, size, depth);
+    return take_number(in, 2u << (tag - TAG_MAP), &size) && skip_items(in, 2 * size, depth);
+}
+
+static inline int take_entries(input_t *in, uint64_t *count) {
+    uint8_t tag;
+    if (!take_tag(in, &tag)) return 0;
+    *count = tag & 15u;
+    if (tag >= 0x80 && tag < 0x90) return 1;
+    return tag >= TAG_MAP && tag < TAG_NEGATIVE && take_number(in, 2u << (tag - TAG_MAP), count);
+}
+
+static inline int take_text(input_t *in, const uint8_t **text, uint64_t *length) {
+    uint8_t tag;
+    if (!take_tag(in, &tag)) return 0;
+    *length = tag & 31u;
+    if (tag < 0xa0 || tag >= 0xc0) {
+        if (tag < TAG_TEXT || tag >= TAG_ARRAY) return 0;
+        if (!take_number(in, 1u << (tag - TAG_TEXT), length)) return 0;
+    }
+    *text = in->at;
+    return pass(in, *length);
+}
+
+static inline int take_bytes(input_t *in, const uint8_t **bytes, uint64_t *length) {
+    uint8_t tag;
+    if (!take_tag(in, &tag) || tag < TAG_BYTES || tag >= TAG_EXTENSION) return 0;
+    if (!take_number(in, 1u << (tag - TAG_BYTES), length)) return 0;
+    *bytes = in->at;
+    return pass(in, *length);
+}
+
+static inline int take_int(input_t *in, int64_t *out) {
+    uint8_t tag;
+    uint64_t number;
+    if (!take_tag(in, &tag)) return 0;
+    if (tag < 0x80 || tag >= TAG_NEGATIVE) {
+        *out = (int8_t)tag;
+        return 1;
+    }
+    if (tag < TAG_UNSIGNED || tag >= TAG_FIXED_EXTENSION) return 0;
+    uint32_t size = 1u << (tag & 3u);
+    if (!take_number(in, size, &number)) return 0;
+    uint32_t unused = 64 - 8 * size;
+    *out = tag < TAG_SIGNED ? (int64_t)number : (int64_t)(number << unused) >> unused;
+    return tag >= TAG_SIGNED || number <= INT64_MAX;
+}
+
+/* A whole number will do, too. */
+static inline int take_float(input_t *in, double *out) {
+    uint64_t bits;
+    int64_t whole;
+    if (!has(in, 1)) return 0;
+    if (*in->at == TAG_DOUBLE) {
+        in->at++;
+        if (!take_number(in, 8, &bits)) return 0;
+        memcpy(out, &bits, 8);
+        return 1;
+    }
+    if (*in->at == TAG_FLOAT) {
+        float narrow;
+        in->at++;
+        if (!take_number(in, 4, &bits)) return 0;
+        uint32_t narrow_bits = (uint32_t)bits;
+        memcpy(&narrow, &narrow_bits, 4);
+        *out = (double)narrow;
+        return 1;
+    }
+    if (!take_int(in, &whole)) return 0;
+    *out = (double)whole;
+    return 1;
+}
+
+static inline void set_bit(uint8_t *bits, uint64_t row) {
+    bits[row / 8] |= (uint8_t)(1u << row % 8);
+}
+
+static inline int is_content(const ac_field_t *field) {
+    return field->kind == AC_FIELD_TEXT || field->kind == AC_FIELD_BYTES;
+}
+
+static void put_null(ac_field_t *field, uint64_t row) {
+    field->nulls++;
+    if (is_content(field))
+        field->offsets[row + 1] = field->offsets[row];
+    else if (field->kind != AC_FIELD_BOOL)
+        ((int64_t *)field->values)[row] = 0;
+}
+
+static inline void put_content(ac_field_t *field, uint64_t row, const uint8_t *from,
+                               uint64_t length) {
+    int32_t at = field->offsets[row];
+    memcpy((uint8_t *)field->values + at, from, length);
+    field->offsets[row + 1] = at + (int32_t)length;
+}
+
+static inline int take_value(input_t *in, ac_field_t *field, uint64_t row) {
+    const uint8_t *content;
+    uint64_t length;
+    uint8_t tag;
+    if (has(in, 1) && *in->at == TAG_NIL) {
+        in->at++;
+        put_null(field, row);
+        return field->may_be_nil;
+    }
+    switch (field->kind) {
+    case AC_FIELD_BOOL:
+        if (!take_tag(in, &tag) || (tag != TAG_FALSE && tag != TAG_TRUE)) return 0;
+        if (tag == TAG_TRUE) set_bit(field->values, row);
+        break;
+    case AC_FIELD_INT:
+        if (!take_int(in, (int64_t *)field->values + row)) return 0;
+        break;
+    case AC_FIELD_FLOAT:
+        if (!take_float(in, (double *)field->values + row)) return 0;
+        break;
+    case AC_FIELD_TEXT:
+        if (!take_text(in, &content, &length)) return 0;
+        put_content(field, row, content, length);
+        break;
+    case AC_FIELD_BYTES:
+        if (!take_bytes(in, &content, &length)) return 0;
+        put_content(field, row, content, length);
+        break;
+    default:
+        return 0;
+    }
+    set_bit(field->valid, row);
+    return 1;
+}
+
+static inline int is_named(const ac_field_t *field, const uint8_t *name, uint64_t length) {
+    return field->name_length == length && memcmp(field->name, name, length) == 0;
+}
+
+/* Messages of a type mostly have their fields in its order, so `guess` is mostly right. */
+static inline uint32_t find(const ac_field_t *fields, uint32_t count, uint32_t guess,
+                            const uint8_t *name, uint64_t length) {
+    if (guess < count && is_named(&fields[guess], name, length)) return guess;
+    uint32_t i = 0;
+    while (i < count && !is_named(&fields[i], name, length))
+        i++;
+    return i;
+}
+
+static int take_message(input_t *in, ac_field_t *fields, uint32_t count, uint64_t row) {
+    uint64_t entries, length, seen = 0;
+    uint32_t next = 0;
+    const uint8_t *name;
+    if (!take_entries(in, &entries)) return 0;
+    for (; entries > 0; entries--) {
+        if (!take_text(in, &name, &length)) return 0;
+        uint32_t i = find(fields, count, next, name, length);
+        if (i == count) {
+            if (!skip(in, 0)) return 0;
+            continue;
+        }
+        /* Each at most once: so no column gets more bytes than the payloads have. */
+        if (seen >> i & 1 || !take_value(in, &fields[i], row)) return 0;
+        seen |= UINT64_C(1) << i;
+        next = i + 1;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (seen >> i & 1) continue;
+        if (!fields[i].may_be_missing) return 0;
+        put_null(&fields[i], row);
+    }
+    return in->at == in->end;
+}
+
+uint64_t ac_msgpack_columns(const uint8_t *payload, const int32_t *offsets, uint64_t rows,
+                            ac_field_t *fields, uint32_t count) {
+    if (count > AC_FIELDS_MAX) return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        fields[i].nulls = 0;
+        if (is_content(&fields[i])) fields[i].offsets[0] = 0;
+    }
+    for (uint64_t row = 0; row < rows; row++) {
+        input_t in = {payload + offsets[row], payload + offsets[row + 1]};
+        if (in.at > in.end || !take_message(&in, fields, count, row)) return row;
+    }
+    return rows;
+}
