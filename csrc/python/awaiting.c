@@ -405,10 +405,9 @@ static int stop_watching(Pollable *self, PyObject *loop) {
     return removed ? rc : -1;
 }
 
-int pollable_leave_loop(Pollable *self) {
+static int leave_once(Pollable *self) {
     PyObject *loop = self->loop;
     int rc = 0;
-    if (!loop) return 0;
     self->loop = NULL;
     int closed = truth_of(PyObject_CallMethod(loop, "is_closed", NULL));
     /* In a forked child the loop's epoll is still the parent's. */
@@ -424,6 +423,14 @@ int pollable_leave_loop(Pollable *self) {
     }
     Py_DECREF(loop);
     return closed < 0 ? -1 : rc;
+}
+
+/* Whenever Python code runs in there, a task of the loop may find that we are not watched, and come back. */
+int pollable_leave_loop(Pollable *self) {
+    int rc = 0;
+    while (self->loop && rc == 0)
+        rc = leave_once(self);
+    return rc;
 }
 
 /* Parks for those who still sleep. */

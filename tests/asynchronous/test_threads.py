@@ -5,7 +5,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextvars import Context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import eventually
@@ -173,3 +175,60 @@ def test_loops_in_several_threads(queue_path: Path) -> None:
             waiting.cancel()
 
         asyncio.run(wait_in_two())
+
+
+class ClosingLoop(asyncio.SelectorEventLoop):
+    """Between a reader's leaving the loop and its end, it has the loop's thread go on.
+
+    The task that was woken finds the reader open and has it watched again; it is held up in there
+    until the reader is closed.
+    """
+
+    def __init__(self, reader: aiochronicle.Reader) -> None:
+        super().__init__()
+        self.reader = reader
+        self.watched = threading.Event()
+        self.watched_again = threading.Event()
+        self.closed_reader = threading.Event()
+        self.closer: threading.Thread | None = None
+        self.calls_of_closer = 0
+
+    def close_reader(self) -> None:
+        assert self.watched.wait(10)
+        self.closer = threading.current_thread()
+        self.reader.close()
+        self.closed_reader.set()
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = super().call_soon_threadsafe(callback, *args, context=context)
+        if threading.current_thread() is self.closer:
+            self.calls_of_closer += 1
+            if (
+                self.calls_of_closer == 2
+            ):  # the first has the bell forgotten, this one woke the task
+                assert self.watched_again.wait(10)
+        return handle
+
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., object], *args: Any
+    ) -> None:
+        if self.watched.is_set():
+            self.watched_again.set()
+            assert self.closed_reader.wait(10)
+        super().add_reader(fd, callback, *args)
+        self.watched.set()
+
+
+def test_a_task_that_comes_back_while_its_reader_is_being_closed(queue_path: Path) -> None:
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20),
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        loop = ClosingLoop(reader)
+        closing = Thread(loop.close_reader)
+        with asyncio.Runner(loop_factory=lambda: loop) as runner, pytest.raises(ClosedError):
+            runner.run(reader.next(60))
+        assert closing.result() is None
+        assert loop.watched_again.is_set()
