@@ -25,12 +25,13 @@ int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
     /* Segments whose sealing is not finished are not touched. */
     int rc = ac_retain(&writer->dir, dir_fd, &writer->config, writer->segment_size, segment, offset,
                        sealing, &deleted, &archived, err);
-    pthread_mutex_unlock(&writer->retain_mutex);
-    ac_os_close(dir_fd);
+    /* Counted before the next one finds nothing left to do. */
     pthread_mutex_lock(&writer->mutex);
     writer->segments_deleted += deleted;
     writer->segments_archived += archived;
     pthread_mutex_unlock(&writer->mutex);
+    pthread_mutex_unlock(&writer->retain_mutex);
+    ac_os_close(dir_fd);
     return rc;
 }
 
