@@ -204,36 +204,50 @@ static int by_address(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
+typedef struct group {
+    member_t *members;
+    ac_sync_t *ranges;
+    int64_t *results;
+    ac_error_t *errors;
+} group_t;
+
+/* Begins the flush of a member whose predecessor in the order of addresses has been seen to. */
+static void begin_member(group_t *group, size_t i) {
+    member_t *member = &group->members[i];
+    ac_sync_t *range = &group->ranges[i];
+    const flushing_t *flushing = &member->flushing;
+    ac_error_t *err = &group->errors[member->number];
+    *range = (ac_sync_t){.fd = -1};
+    if (i > 0 && group->members[i - 1].writer == member->writer)
+        member->begun =
+            ac_fail(err, AC_E_ARGUMENT, 0, member->writer->dir.path, 0, "a writer is listed twice");
+    else
+        member->begun = begin_flush(member->writer, &member->flushing, err);
+    if (member->begun != 1 || flushing->from >= flushing->to) return;
+    if (ac_map_is_cut(flushing->map))
+        range->result = -EIO;
+    else
+        *range = (ac_sync_t){.base = flushing->map->base,
+                             .fd = flushing->map->fd,
+                             .offset = flushing->from,
+                             .length = flushing->to - flushing->from};
+}
+
+static void end_member(void *context, size_t i) {
+    const group_t *group = context;
+    member_t *member = &group->members[i];
+    int rc = member->begun;
+    if (rc == 1)
+        rc = end_flush(&member->flushing, group->ranges[i].result, &group->errors[member->number]);
+    group->results[member->number] = rc != AC_OK ? rc : durable_seq(member->writer);
+}
+
 /* Sync mutexes are taken in the order of addresses, so that two groups cannot wait for each other. */
-static void flush_group(member_t *members, ac_sync_t *ranges, size_t count, int64_t *results,
-                        ac_error_t *errors) {
-    qsort(members, count, sizeof *members, by_address);
-    for (size_t i = 0; i < count; i++) {
-        member_t *member = &members[i];
-        const flushing_t *flushing = &member->flushing;
-        ac_error_t *err = &errors[member->number];
-        ranges[i] = (ac_sync_t){.fd = -1};
-        if (i > 0 && members[i - 1].writer == member->writer)
-            member->begun = ac_fail(err, AC_E_ARGUMENT, 0, member->writer->dir.path, 0,
-                                    "a writer is listed twice");
-        else
-            member->begun = begin_flush(member->writer, &member->flushing, err);
-        if (member->begun != 1 || flushing->from >= flushing->to) continue;
-        if (ac_map_is_cut(flushing->map))
-            ranges[i].result = -EIO;
-        else
-            ranges[i] = (ac_sync_t){.base = flushing->map->base,
-                                    .fd = flushing->map->fd,
-                                    .offset = flushing->from,
-                                    .length = flushing->to - flushing->from};
-    }
-    ac_sync_ranges(ranges, count);
-    for (size_t i = 0; i < count; i++) {
-        member_t *member = &members[i];
-        int rc = member->begun;
-        if (rc == 1) rc = end_flush(&member->flushing, ranges[i].result, &errors[member->number]);
-        results[member->number] = rc != AC_OK ? rc : durable_seq(member->writer);
-    }
+static void flush_group(group_t *group, size_t count) {
+    qsort(group->members, count, sizeof *group->members, by_address);
+    for (size_t i = 0; i < count; i++)
+        begin_member(group, i);
+    ac_sync_ranges(group->ranges, count, end_member, group);
 }
 
 #ifdef __SANITIZE_THREAD__
@@ -256,7 +270,7 @@ size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *resu
         }
         for (size_t i = 0; i < some; i++)
             members[i] = (member_t){.writer = writers[from + i], .number = i};
-        flush_group(members, ranges, some, results + from, errors + from);
+        flush_group(&(group_t){members, ranges, results + from, errors + from}, some);
     }
     free(members);
     free(ranges);

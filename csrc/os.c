@@ -575,10 +575,11 @@ size_t ac_os_ring_submit(ac_ring_t *ring, size_t queued) {
     return taken;
 }
 
-int ac_os_ring_wait(ac_ring_t *ring, uint64_t *tag, int *result) {
+int ac_os_ring_wait(ac_ring_t *ring, size_t expected, uint64_t *tag, int *result) {
     uint32_t head = *ring->completed_head;
     while (head == ac_load_acquire_u32(ring->completed_tail)) { /* pairs with the kernel's store */
-        long rc = syscall(SYS_io_uring_enter, ring->fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+        long rc =
+            syscall(SYS_io_uring_enter, ring->fd, 0, expected, IORING_ENTER_GETEVENTS, NULL, 0);
         if (rc < 0 && errno != EINTR) return -errno;
     }
     const struct io_uring_cqe *completion =
@@ -612,8 +613,8 @@ size_t ac_os_ring_submit(ac_ring_t *ring, size_t queued) {
     return 0;
 }
 
-int ac_os_ring_wait(ac_ring_t *ring, uint64_t *tag, int *result) {
-    (void)ring, (void)tag, (void)result;
+int ac_os_ring_wait(ac_ring_t *ring, size_t expected, uint64_t *tag, int *result) {
+    (void)ring, (void)expected, (void)tag, (void)result;
     return -ENOSYS;
 }
 

@@ -141,8 +141,8 @@ int ac_os_ring_open(ac_ring_t *ring, unsigned entries, unsigned workers);
 int ac_os_ring_sync(ac_ring_t *ring, int fd, uint64_t offset, uint64_t length, uint64_t tag);
 /* How many of the queued ones the kernel took; it never saw the rest. */
 size_t ac_os_ring_submit(ac_ring_t *ring, size_t queued);
-/* Waits for one that was submitted. */
-int ac_os_ring_wait(ac_ring_t *ring, uint64_t *tag, int *result);
+/* Waits until `expected` of those that were submitted are completed, unless one is already: gives that one. */
+int ac_os_ring_wait(ac_ring_t *ring, size_t expected, uint64_t *tag, int *result);
 void ac_os_ring_close(ac_ring_t *ring);
 
 /* calloc that the fault hook can fail. */

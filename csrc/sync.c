@@ -49,19 +49,34 @@ static size_t submit(ac_ring_t *ring, ac_sync_t *ranges, size_t count) {
     return submitted;
 }
 
+/* Whom to tell of results. */
+typedef struct listener {
+    void (*synced)(void *context, size_t number);
+    void *context;
+} listener_t;
+
+static void tell(const listener_t *listener, ac_sync_t *range, size_t number) {
+    if (range->told) return;
+    range->told = 1;
+    listener->synced(listener->context, number);
+}
+
 /* 0 = there is no io_uring here, and nothing was done. Whoever is still pending afterwards never ran. */
-static int sync_by_ring(ac_sync_t *ranges, size_t count) {
+static int sync_by_ring(ac_sync_t *ranges, size_t count, const listener_t *listener) {
     ac_ring_t ring;
     if (ac_os_ring_open(&ring, (unsigned)count, RING_WORKERS) < 0) return 0;
     for (size_t left = submit(&ring, ranges, count); left > 0; left--) {
         uint64_t number;
         int result;
-        if (ac_os_ring_wait(&ring, &number, &result) < 0) {
+        /* Half of them at a time: to be woken by each would cost more than there is to do for it. */
+        if (ac_os_ring_wait(&ring, (left + 1) / 2, &number, &result) < 0) {
             for (size_t i = 0; i < count; i++) /* submitted, and nobody will say how it ended */
                 if (ranges[i].result == PENDING) ranges[i].result = -EIO;
             break;
         }
-        if (number < count && !never_ran(result)) ranges[number].result = result;
+        if (number >= count || never_ran(result)) continue;
+        ranges[number].result = result;
+        tell(listener, &ranges[number], number);
     }
     ac_os_ring_close(&ring);
     return 1;
@@ -114,14 +129,18 @@ static void sync_by_threads(ac_sync_t *ranges, size_t count) {
     pthread_mutex_destroy(&crew.mutex);
 }
 
-void ac_sync_ranges(ac_sync_t *ranges, size_t count) {
+void ac_sync_ranges(ac_sync_t *ranges, size_t count, void (*synced)(void *context, size_t number),
+                    void *context) {
+    const listener_t listener = {synced, context};
     size_t pending = 0;
     for (size_t i = 0; i < count; i++) {
         if (ranges[i].length == 0) continue;
         ranges[i].result = PENDING;
         pending++;
     }
-    if (pending > 1 && !sync_by_ring(ranges, count)) sync_by_threads(ranges, count);
-    for (size_t i = 0; i < count; i++)
+    if (pending > 1 && !sync_by_ring(ranges, count, &listener)) sync_by_threads(ranges, count);
+    for (size_t i = 0; i < count; i++) {
         if (ranges[i].result == PENDING) sync_directly(&ranges[i]);
+        tell(&listener, &ranges[i], i);
+    }
 }

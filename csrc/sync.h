@@ -14,9 +14,12 @@ typedef struct ac_sync {
     uint64_t offset;
     uint64_t length; /* 0 = nothing to do; `result` stays as it is */
     int result;      /* 0 or a negated errno, as from ac_os_map_sync */
+    int told;        /* `synced` was called for it */
 } ac_sync_t;
 
-/* Returns when all of them have their result. */
-void ac_sync_ranges(ac_sync_t *ranges, size_t count);
+/* Returns when all of them have their result. `synced` is called for each once it has, also for those with
+ * nothing to do: in this thread and in any order, mostly while the disk is busy with the others. */
+void ac_sync_ranges(ac_sync_t *ranges, size_t count, void (*synced)(void *context, size_t number),
+                    void *context);
 
 #endif

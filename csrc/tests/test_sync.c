@@ -13,6 +13,7 @@ static struct {
     int fds[FILES];
     uint8_t *maps[FILES];
     ac_sync_t ranges[FILES];
+    int told[FILES];
 } files;
 
 static void open_files(void) {
@@ -37,6 +38,19 @@ static void close_files(void) {
     }
 }
 
+static void synced(void *context, size_t number) {
+    CHECK(context == &files);
+    CHECK(files.ranges[number].result <= 0);
+    files.told[number]++;
+}
+
+static void sync_files(void) {
+    memset(files.told, 0, sizeof files.told);
+    ac_sync_ranges(files.ranges, FILES, synced, &files);
+    for (int i = 0; i < FILES; i++)
+        CHECK_EQUAL(files.told[i], 1);
+}
+
 /* Fails calls of `call` (for one file if `fd` is not -1), and those in `refused` for everybody. */
 typedef struct plan {
     int call, fd, error, refused[2];
@@ -57,7 +71,7 @@ static void run(plan_t *plan) {
     open_files();
     if (plan->fd >= 0) plan->fd = files.fds[plan->fd];
     ac_os_set_hook(follow, plan);
-    ac_sync_ranges(files.ranges, FILES);
+    sync_files();
     ac_os_set_hook(NULL, NULL);
     close_files();
 }
@@ -97,7 +111,7 @@ TEST(a_failed_sync_is_its_own_ranges_only) {
 TEST(a_file_that_is_not_open_gives_its_own_error) {
     open_files();
     files.ranges[3].fd = -1; /* no such file for the ring, and none whose writing could begin */
-    ac_sync_ranges(files.ranges, FILES);
+    sync_files();
     for (int i = 0; i < FILES; i++)
         CHECK_EQUAL(files.ranges[i].result, i == 3 ? -EBADF : 0);
     close_files();
@@ -109,8 +123,8 @@ TEST(empty_ranges_keep_their_result) {
     for (int i = 0; i < FILES; i++)
         files.ranges[i] = (ac_sync_t){.fd = -1, .result = -i};
     ac_os_set_hook(follow, &plan);
-    ac_sync_ranges(files.ranges, FILES);
-    ac_sync_ranges(files.ranges, 0);
+    sync_files();
+    ac_sync_ranges(files.ranges, 0, synced, &files);
     ac_os_set_hook(NULL, NULL);
     for (int i = 0; i < FILES; i++)
         CHECK_EQUAL(files.ranges[i].result, -i);
