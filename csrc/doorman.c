@@ -560,6 +560,7 @@ void ac_doorman_retract(ac_caller_t *caller) {
             connection->caller = NULL;
             connection_close(connection);
         }
+        caller->connection = NULL; /* it may be announced again, with another bell */
         int readers_fd = open_readers(caller->path);
         file_name(file, caller);
         if (readers_fd >= 0) ac_os_unlink(readers_fd, file);

@@ -91,6 +91,27 @@ TEST(a_reader_that_comes_back_under_its_name_is_found_again) {
     close_writer(writer);
 }
 
+/* As when it is attached to a fan-in: announced a second time, with nothing left of the first. */
+TEST(a_reader_that_gets_another_bell_is_found_again) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.inline_housekeeping = 0;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_COMMITTED);
+    CHECK_OK(ac_reader_bell(reader, &err), err);
+    CHECK(becomes_attended(reader));
+    for (int i = 0; i < 10; i++) {
+        int error;
+        ac_bell_t *bell = ac_bell_new(&error);
+        CHECK(bell != NULL);
+        ac_reader_use_bell(reader, bell);
+        ac_bell_release(bell);
+        CHECK_OK(ac_reader_bell(reader, &err), err);
+        CHECK(becomes_attended(reader));
+    }
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
 TEST(a_queue_whose_writer_was_closed_is_not_polled) {
     ac_writer_config_t config = small_queue(SEGMENT);
     config.inline_housekeeping = 0;
