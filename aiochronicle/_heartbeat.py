@@ -13,7 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from aiochronicle.errors import ClosedError
+from aiochronicle.errors import ClosedError, QueueGone
 
 if TYPE_CHECKING:
     from aiochronicle.writer import Writer
@@ -66,7 +66,7 @@ def _beat(reference: "weakref.ref[Writer]") -> bool:
         return False
     try:
         writer.heartbeat()
-    except ClosedError:
+    except (ClosedError, QueueGone):  # its owner hears of it from its own calls
         return False
     return True
 

@@ -151,6 +151,19 @@ async def test_a_reader_asleep_is_told_though_its_writer_lives(
             await asyncio.wait_for(task, WITHIN_S)
 
 
+def test_heartbeats_of_the_others_go_on(tmp_path: Path) -> None:
+    with (
+        open_writer(tmp_path / "stays", heartbeat=0.01) as stays,
+        open_writer(tmp_path / "goes", heartbeat=0.01) as goes,
+    ):
+        shutil.rmtree(tmp_path / "goes")
+        with pytest.raises(QueueGone):
+            goes.flush_now()
+        for _ in range(10):
+            before_ns = stays.statistics().last_timestamp_ns
+            eventually(lambda: stays.statistics().last_timestamp_ns > before_ns, WITHIN_S)  # noqa: B023
+
+
 @pytest.mark.parametrize("make_another", [False, True])
 def test_batches_of_the_others_go_on(tmp_path: Path, make_another: bool) -> None:
     failed: list[tuple[int, Exception]] = []
