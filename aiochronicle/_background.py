@@ -41,43 +41,51 @@ class GroupCommit(Generic[T]):
     """Lets any number of tasks wait for durability with one sync at a time.
 
     A sync covers everything appended before it starts. Whoever asks while one is under way
-    therefore waits for the next, together with all others who asked meanwhile. ``last`` is what
-    the last one returned.
+    therefore waits for the next, together with all others who asked meanwhile. Each event loop has
+    syncs of its own: a future may be settled by its loop only.
     """
 
     def __init__(self, sync: Callable[[], T]) -> None:
         self._sync = sync
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: list[asyncio.Future[T]] = []
-        self._task: asyncio.Task[None] | None = None
-        self.last: T | None = None
+        # By loop: the task that syncs, and who waits for its next sync.
+        self._groups: dict[
+            asyncio.AbstractEventLoop, tuple[asyncio.Task[None], list[asyncio.Future[T]]]
+        ] = {}
 
     async def wait(self) -> T:
         """Return the result of a sync that starts after this call."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._waiting, self._task = loop, [], None
         future: asyncio.Future[T] = loop.create_future()
-        self._waiting.append(future)
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._run())
+        task, waiting = self._groups.get(loop, (None, []))
+        waiting.append(future)
+        if task is None or task.done():
+            self._groups[loop] = loop.create_task(self._run(loop, waiting)), waiting
         # One task's cancellation cancels its own future only; the sync goes on for the others.
         return await future
 
-    async def _run(self) -> None:
-        while self._waiting:
-            waiting, self._waiting = self._waiting, []
-            try:
-                self.last = result = await in_background(self._sync)
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
-                for future in waiting:
-                    if not future.done():
-                        future.set_exception(error)
-            except asyncio.CancelledError:
-                for future in waiting + self._waiting:
-                    future.cancel()
-                raise
-            else:
-                for future in waiting:
-                    if not future.done():
-                        future.set_result(result)
+    async def _run(self, loop: asyncio.AbstractEventLoop, waiting: list[asyncio.Future[T]]) -> None:
+        try:
+            while waiting:
+                group = waiting.copy()
+                waiting.clear()
+                await self._sync_for(group)
+        finally:
+            self._groups.pop(loop, None)
+            for future in waiting:  # it was cancelled
+                future.cancel()
+
+    async def _sync_for(self, group: list[asyncio.Future[T]]) -> None:
+        try:
+            result = await in_background(self._sync)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+            for future in group:
+                if not future.done():
+                    future.set_exception(error)
+        except asyncio.CancelledError:
+            for future in group:
+                future.cancel()
+            raise
+        else:
+            for future in group:
+                if not future.done():
+                    future.set_result(result)

@@ -335,9 +335,6 @@ class Writer(_hot.Writer, Closing):
         """
         if self._group_commit is None:
             self._group_commit = GroupCommit(self.flush_now)
-        durable_seq = self._group_commit.last
-        if durable_seq is not None and durable_seq >= self.next_seq:
-            return durable_seq
         return await self._group_commit.wait()
 
     async def append_durable(

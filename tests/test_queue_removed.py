@@ -126,6 +126,15 @@ def test_a_flush_that_nobody_could_read_fails_at_once(tmp_path: Path) -> None:
             writer.append(b"2")
 
 
+async def test_a_flush_says_so_though_the_one_before_it_left_nothing_to_do(tmp_path: Path) -> None:
+    async with open_writer(tmp_path / "queue") as writer:
+        writer.append(b"1")
+        assert await writer.flush() == 1
+        shutil.rmtree(tmp_path / "queue")
+        with pytest.raises(QueueGone, match="queue"):
+            await writer.flush()
+
+
 @pytest.mark.parametrize("flush", ["sync", Batch(64, 3600.0)], ids=["sync", "batch"])
 def test_an_append_that_has_to_be_durable_fails_at_once(
     tmp_path: Path, flush: Literal["sync"] | Batch

@@ -1,8 +1,13 @@
 """Durability and back-pressure by await."""
 
 import asyncio
+import threading
 import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,7 +16,10 @@ from aiochronicle import Batch, Capacity
 from aiochronicle._engine import ffi, lib
 from aiochronicle.errors import CapacityTimeout, QueueFull
 from asynchronous.both_loops import on_both_loops
+from asynchronous.loops import LOOPS
 from asynchronous.peers import eventually
+
+T = TypeVar("T")
 
 
 @on_both_loops
@@ -55,31 +63,38 @@ async def test_flushing_nothing_costs_nothing(queue_path: Path) -> None:
         assert writer.statistics().syncs == syncs
 
 
+@contextmanager
+def before_each_sync(function: Callable[[], object]) -> Iterator[None]:
+    """Have this called by the thread that is about to make a system call that syncs."""
+    calls = {ffi.string(lib.ac_os_call_name(n)): n for n in range(lib.ac_os_call_count())}
+    syncs = {number for name, number in calls.items() if b"sync" in name}
+    assert syncs
+
+    @ffi.callback("int(void *, int, const char *, int, uint64_t, uint64_t)")  # type: ignore[untyped-decorator]
+    def hook(context: object, call: int, *_: object) -> int:
+        if call in syncs:
+            function()
+        return 0
+
+    lib.ac_os_set_hook(hook, ffi.NULL)
+    try:
+        yield
+    finally:
+        lib.ac_os_set_hook(ffi.NULL, ffi.NULL)
+
+
 @on_both_loops
 async def test_the_loop_runs_while_a_flush_waits_for_the_disk(queue_path: Path) -> None:
     """A sync that is held up by a system call of 50 ms must not hold up the loop."""
-    calls = {ffi.string(lib.ac_os_call_name(n)): n for n in range(lib.ac_os_call_count())}
-    slow = {number for name, number in calls.items() if b"sync" in name}
-    assert slow
-
-    @ffi.callback("int(void *, int, const char *, int, uint64_t, uint64_t)")  # type: ignore[untyped-decorator]
-    def delay(context: object, call: int, *_: object) -> int:
-        if call in slow:
-            time.sleep(0.05)
-        return 0
-
     async with aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer:
         writer.append(b"x")
-        lib.ac_os_set_hook(delay, ffi.NULL)
-        try:
+        with before_each_sync(lambda: time.sleep(0.05)):
             flushing = asyncio.create_task(writer.flush())
             turns = 0
             while not flushing.done():
                 await asyncio.sleep(0)
                 turns += 1
             assert await flushing == 1
-        finally:
-            lib.ac_os_set_hook(ffi.NULL, ffi.NULL)
         assert turns > 50
 
 
@@ -114,6 +129,57 @@ async def test_one_writer_flushed_in_one_loop_after_the_other(queue_path: Path) 
             assert await asyncio.to_thread(asyncio.run, writer.flush()) == 2 * number + 1
             writer.append(b"here")
             assert await writer.flush() == 2 * number + 2
+
+
+class LoopThread:
+    """An event loop that runs in a thread of its own."""
+
+    def __init__(self, loop_name: str) -> None:
+        self._loop = LOOPS[loop_name]()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def begin(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Return when the coroutine has come to its first wait."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        for _ in range(2):  # one for its task to be made, one for the task to begin
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(10)
+        return future
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+def test_one_writer_flushed_in_two_loops_at_the_same_time(queue_path: Path, loop_name: str) -> None:
+    """Who waits for the next sync in one loop is not forgotten when another loop comes."""
+    syncing, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        syncing.set()
+        assert go_on.wait(10)
+
+    loops = [LoopThread(loop_name) for _ in range(2)]
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        before_each_sync(hold),
+    ):
+        try:
+            writer.append(b"1")
+            flushes = [loops[0].begin(writer.flush())]
+            assert syncing.wait(10)
+            for number in range(6):
+                writer.append(b"2")
+                flushes.append(loops[number % 2].begin(writer.flush()))
+            go_on.set()
+            assert all(flush.result(10) >= 1 for flush in flushes)
+            assert [flush.result() for flush in flushes[1:]] == [7] * 6
+        finally:
+            go_on.set()
+            for loop in loops:
+                loop.stop()
 
 
 @on_both_loops
