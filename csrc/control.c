@@ -12,6 +12,8 @@
 enum { SEGMENT_MIN = 4096, SEQLOCK_TRIES = 1000 };
 #define SEGMENT_MAX (1ull << 32)
 
+ac_control_t ac_control_of_nobody;
+
 int ac_segment_size_valid(uint64_t size) {
     return size >= SEGMENT_MIN && size <= SEGMENT_MAX && size % 64 == 0;
 }

@@ -93,6 +93,10 @@ int ac_control_copy(const ac_control_t *original, const ac_directory_t *dir, int
 
 int ac_segment_size_valid(uint64_t size);
 
+/* What a reader that is closed, or still waits for its queue, has for a control block: all zeros, which no
+ * writer ever touched. So looking at it is harmless at any time. */
+extern ac_control_t ac_control_of_nobody;
+
 static inline ac_control_t *ac_control_of(const ac_map_t *map) {
     return (ac_control_t *)(void *)map->base;
 }

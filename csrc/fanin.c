@@ -551,8 +551,7 @@ int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *o
     out->lag_messages = lag.messages;
     out->lag_bytes = lag.bytes;
     out->lag_age_ns = lag.age_ns;
-    if (source->reader->control_map)
-        out->watermark_ns = ac_load_acquire_u64(&source->reader->control->watermark_ns);
+    out->watermark_ns = ac_load_acquire_u64(&source->reader->control->watermark_ns);
     out->silent_ns = source->silent_since_ns ? ac_os_monotonic_ns() - source->silent_since_ns : 0;
     out->has_message = source->has_head;
     out->failed = source->failed;

@@ -280,6 +280,7 @@ static void detach(ac_reader_t *reader) {
     reader->catalogue = NULL;
     reader->catalogue_count = reader->catalogue_room = 0;
     reader->map = reader->control_map = NULL;
+    reader->control = &ac_control_of_nobody;
     reader->base = NULL;
     reader->size = reader->window_end = 0;
 }
@@ -353,6 +354,7 @@ int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader
                    ac_error_t *err) {
     ac_reader_t *reader = ac_os_alloc(sizeof *reader);
     if (!reader) return ac_fail_os(err, -ENOMEM, path, "cannot open");
+    reader->control = &ac_control_of_nobody;
     reader->offset = AC_SEGMENT_DATA;
     reader->end_segment = UINT64_MAX;
     reader->check = config->verify ? AC_CHECK_PAYLOAD : AC_CHECK_HEADER;
@@ -410,7 +412,7 @@ void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out) {
     out->offset = reader->offset;
     out->next_seq = reader->expected_seq;
     out->segment_size = reader->segment_size;
-    out->queue_id = reader->control_map ? ac_load_relaxed_u64(&reader->control->queue_id) : 0;
+    out->queue_id = ac_load_relaxed_u64(&reader->control->queue_id);
     out->parks = reader->parks;
     out->announced = reader->announced;
     out->attended = ac_reader_attended(reader);

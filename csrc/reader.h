@@ -35,7 +35,7 @@ struct ac_reader {
     /* Cold. */
     ac_map_t *map;
     ac_map_t *control_map;
-    ac_control_t *control;
+    ac_control_t *control; /* never NULL: see ac_control_of_nobody */
     ac_directory_t dir;
     uint64_t segment_size;
     uint64_t ahead; /* of the offset is the record that a fan-in has read and not delivered */

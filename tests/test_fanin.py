@@ -861,6 +861,23 @@ def test_a_reader_is_in_one_fan_in_only(pair: tuple[Writer, Writer, Reader, Read
         FanIn(reader)  # type: ignore[arg-type]
 
 
+def test_commit_behind_a_message_of_another_program(tmp_path: Path) -> None:
+    """Those queues have no id: what was read tells which of them it is."""
+    with ExitStack() as stack:
+        for name in ("0", "1"):
+            foreign = stack.enter_context(ForeignWriter(tmp_path / name))
+            foreign.append(name.encode(), 0, 100 + int(name))
+        readers = [stack.enter_context(open_reader(tmp_path / name, "r")) for name in ("0", "1")]
+        fan_in = stack.enter_context(FanIn(readers))
+        start = readers[0].committed
+        _, second = list(fan_in)
+        fan_in.commit(second)
+        assert [reader.committed for reader in readers] == [start, readers[1].position]
+        readers[1].close()
+        with pytest.raises(aiochronicle.errors.ClosedError):
+            fan_in.commit(second)
+
+
 def test_commit_behind_a_message(tmp_path: Path) -> None:
     with open_writer(tmp_path / "0") as writer, open_reader(tmp_path / "0", "name") as reader:
         writer.append_many([b"1", b"2", b"3"])

@@ -11,7 +11,7 @@ typedef struct {
 static const pollable_ops_t reader_ops;
 
 /* What an object holds that was never initialised: a closed reader, so that every call has an answer. */
-static ac_reader_t nobody = {.state = 1};
+static ac_reader_t nobody = {.state = 1, .control = &ac_control_of_nobody};
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     (void)args;

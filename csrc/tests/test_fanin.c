@@ -428,6 +428,24 @@ TEST(a_reader_closed_while_attached_is_an_error_of_its_source) {
     close_hall(&hall);
 }
 
+TEST(a_reader_of_a_closed_queue_may_be_closed_while_attached) {
+    hall_t hall;
+    ac_message_t message;
+    uint32_t slot;
+    int late;
+    open_hall(&hall, 2, 1, UINT64_MAX);
+    close_writer(hall.writers[1]);
+    hall.writers[1] = NULL;
+    append_at(&hall, 0, 100);
+    expect(&hall, 0, 100); /* it is known by now that nothing more comes from the other */
+    ac_reader_close(hall.readers[1]);
+    append_at(&hall, 0, 200);
+    CHECK_FAILS(ac_fanin_next(hall.fanin, &message, &slot, &late, &err), err, AC_E_CLOSED);
+    CHECK_EQUAL(slot, hall.slots[1]);
+    expect(&hall, 0, 200);
+    close_hall(&hall);
+}
+
 TEST(what_cannot_be_is_refused) {
     hall_t hall;
     ac_source_stats_t source;
