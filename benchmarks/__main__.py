@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -48,8 +49,10 @@ QUESTIONS: dict[str, tuple[str, Question]] = {
         spark,
     )
 }
+for part in spark.PARTS:
+    QUESTIONS[f"spark-{part}"] = (f"And of that, only {part}?", partial(spark.run, parts=[part]))
 # Takes minutes, and half a gigabyte of packages.
-ON_REQUEST = ("spark",)
+ON_REQUEST = tuple(name for name in QUESTIONS if name.startswith("spark"))
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -65,7 +68,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="append",
         choices=list(QUESTIONS),
         metavar="NAME",
-        help=f"answer this question only; may be given several times ({ON_REQUEST[0]}: only so)",
+        help="answer this question only; may be given several times (spark and its parts: only so)",
     )
     parser.add_argument(
         "--quick",
@@ -94,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     if options.list:
         for name, (summary, _) in QUESTIONS.items():
-            print(f"{name:8} {summary}")
+            print(f"{name:16} {summary}")
         return 0
     results: list[Result] = []
     with workspace(options.directory) as directory:

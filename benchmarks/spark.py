@@ -7,7 +7,7 @@ how many times as long it takes.
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from aiochronicle import Codec, Width
 from aiochronicle.codec import Format
 from benchmarks.measure import PAYLOAD, Best, Result, skip
 
-__all__ = ["QUICK", "answer", "run"]
+__all__ = ["PARTS", "QUICK", "answer", "run"]
 
 QUESTION = "spark"
 FIRST_NS = 1_700_000_000_000_000_000
@@ -50,6 +50,17 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
 
 
+# What is compared, and the queues it is compared on.
+NEEDED = {
+    "reading": ("raw", "few"),
+    "jobs": ("fixed", "market"),
+    "typed": ("fixed", "packed", "packed-fixed"),
+    "writing": ("raw", "few"),
+    "streaming": ("raw",),
+    "large": ("large", "few"),
+}
+PARTS = tuple(NEEDED)
+
 QUICK = Sizes(rows=20_000, large_rows=40_000, slow_rows=5_000, trades=500, quotes=1_000, rounds=1)
 FULL = Sizes(
     rows=8_000_000,
@@ -61,7 +72,7 @@ FULL = Sizes(
 )
 
 
-def run(directory: Path, quick: bool) -> list[Result]:
+def run(directory: Path, quick: bool, parts: Sequence[str] = PARTS) -> list[Result]:
     """Answer the question."""
     try:
         import pyspark  # noqa: F401
@@ -72,38 +83,35 @@ def run(directory: Path, quick: bool) -> list[Result]:
 
     spark = session("benchmarks", config={"spark.log.level": "OFF"})
     try:
-        return answer(spark, directory, QUICK if quick else FULL)
+        return answer(spark, directory, QUICK if quick else FULL, parts)
     finally:
         spark.stop()
 
 
-def answer(spark: Any, directory: Path, sizes: Sizes) -> list[Result]:
-    """Answer it in a session that is there."""
-    from benchmarks import spark_parts as parts
+def answer(spark: Any, directory: Path, sizes: Sizes, parts: Sequence[str] = PARTS) -> list[Result]:
+    """Answer it, or parts of it, in a session that is there."""
+    from benchmarks import spark_parts
 
-    _fill_raw(directory / "raw", sizes.rows)
-    _fill_raw(directory / "few", sizes.slow_rows)
-    _fill_trades(directory / "fixed", sizes.rows, "struct")
-    _fill_trades(directory / "packed", sizes.slow_rows, "msgpack")
-    _fill_trades(directory / "packed-fixed", sizes.slow_rows, "struct")
-    _fill_market(directory / "market", sizes)
-    parquet = str(directory / "raw.parquet")
-    spark.read.format("chronicle").load(str(directory / "raw")).write.parquet(parquet)
-    results = [
-        *parts.reading(spark, directory, sizes),
-        *parts.jobs(spark, directory, sizes),
-        *parts.typed(spark, directory, sizes),
-        *parts.writing(spark, directory, sizes),
-        *parts.streaming(spark, directory, sizes),
-    ]
-    for name in ("raw", "raw.parquet", "fixed"):  # room for the large one, also in the page cache
-        shutil.rmtree(directory / name)
-    try:
-        _fill_raw(directory / "large", sizes.large_rows)
-        return [*results, *parts.large(spark, directory, sizes)]
-    finally:
-        for name in ("large", "large.parquet"):
-            shutil.rmtree(directory / name, ignore_errors=True)
+    makers: dict[str, Callable[[Path], None]] = {
+        "raw": lambda path: _fill_raw(path, sizes.rows),
+        "few": lambda path: _fill_raw(path, sizes.slow_rows),
+        "fixed": lambda path: _fill_trades(path, sizes.rows, "struct"),
+        "packed": lambda path: _fill_trades(path, sizes.slow_rows, "msgpack"),
+        "packed-fixed": lambda path: _fill_trades(path, sizes.slow_rows, "struct"),
+        "market": lambda path: _fill_market(path, sizes),
+        "large": lambda path: _fill_raw(path, sizes.large_rows),
+    }
+    spark.dataSource.register(spark_parts.Rows)
+    results: list[Result] = []
+    for part in parts:
+        if part == "large":  # needs room, also in the page cache
+            for name in ("raw", "raw.parquet", "fixed"):
+                shutil.rmtree(directory / name, ignore_errors=True)
+        for name in NEEDED[part]:
+            if not (directory / name).exists():
+                makers[name](directory / name)
+        results += getattr(spark_parts, part)(spark, directory, sizes)
+    return results
 
 
 def take_turns(contestants: Mapping[str, Callable[[], int]], rounds: int) -> Best:

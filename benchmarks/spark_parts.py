@@ -3,9 +3,11 @@
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.datasource import (
@@ -15,18 +17,22 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 import aiochronicle
 from aiochronicle.spark import scan
 from aiochronicle.spark.jobs import archive, asof, bars
 from aiochronicle.spark.jobs.archive import COMPRESSION
 from aiochronicle.spark.jobs.inputs import find_input
+from aiochronicle.spark.options import write_options
 from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.sink import BatchSink
 from benchmarks.measure import Best, Result, compare
 from benchmarks.spark import FIRST_NS, QUESTION, STEP_NS, Sizes, Trade, take_turns
 from benchmarks.spark_memory import WatchedWorkers
 
-__all__ = ["jobs", "large", "reading", "streaming", "typed", "writing"]
+__all__ = ["Rows", "jobs", "large", "reading", "streaming", "typed", "writing"]
 
 RAW = "source string, seq long, timestamp_ns long, timestamp timestamp, type_id int, payload binary"
 COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload")
@@ -59,19 +65,37 @@ class TupleReader(DataSourceReader):
                 yield (part.source.name, *row)
 
 
-class RowWriter(DataSourceWriter):
-    """Writes one row after the other, with one task: what a first attempt looks like."""
+class RowSink(DataSourceWriter):
+    """The sink as it would be over Spark's interface of rows: all else is the same.
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    As many tasks stage, in the same files, and the same publishing makes the same promises.
+    """
+
+    BATCH_ROWS = 8192
+
+    def __init__(self, path: str, schema: StructType) -> None:
+        self._sink = BatchSink(write_options({"path": path}), schema)
+        self._fields = [
+            (number, field)
+            for number, field in enumerate(to_arrow_schema(schema, timezone="UTC"))
+            if field.name != "timestamp"  # timestamp_ns is there
+        ]
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        with aiochronicle.open_writer(self._path) as writer:
-            for row in iterator:
-                writer.append(
-                    bytes(row.payload), type_id=row.type_id, timestamp_ns=row.timestamp_ns
-                )
-        return WriterCommitMessage()
+        return self._sink.write(self._batches(iterator))
+
+    def _batches(self, rows: Iterator[Any]) -> Iterator[Any]:
+        schema = pa.schema([field for _, field in self._fields])
+        while some := list(islice(rows, self.BATCH_ROWS)):
+            columns = list(zip(*some, strict=True))
+            arrays = [pa.array(columns[number], field.type) for number, field in self._fields]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def commit(self, messages: Any) -> None:
+        self._sink.commit(messages)
+
+    def abort(self, messages: Any) -> None:
+        self._sink.abort(messages)
 
 
 class Rows(DataSource):
@@ -88,13 +112,13 @@ class Rows(DataSource):
         return TupleReader(self.options["path"])
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
-        return RowWriter(self.options["path"])
+        return RowSink(self.options["path"], schema)
 
 
 def reading(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
-    spark.dataSource.register(Rows)
     raw, few = directory / "raw", directory / "few"
     parquet = str(directory / "raw.parquet")
+    load(spark, raw).write.parquet(parquet)
     rows = sizes.rows
 
     def source() -> int:
@@ -333,7 +357,7 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 
     def by_rows() -> int:
         shutil.rmtree(out, ignore_errors=True)
-        load(spark, few).coalesce(1).write.format("rows").mode("append").save(str(out))
+        load(spark, few).write.format("rows").mode("append").save(str(out))
         return sizes.slow_rows
 
     sinks = take_turns({"sink": sink, "rows": by_rows}, sizes.rounds)
