@@ -21,10 +21,15 @@ RECORD_OVERHEAD_BYTES = 256  # headers and padding, generously
 
 
 def append_rows(writer: Writer, batch: Batch) -> None:
-    """Append a batch with columns timestamp_ns, type_id, payload and cause, the times in order."""
+    """Append a batch with columns timestamp_ns, type_id, payload and, if need be, cause.
+
+    The times must be in order.
+    """
     times: Array = np.ascontiguousarray(batch.column("timestamp_ns").to_numpy())
     types: Array = batch.column("type_id").to_numpy()
-    caused: Array = batch.column("cause").is_valid().to_numpy(zero_copy_only=False)
+    caused: Array = np.zeros(batch.num_rows, bool)
+    if "cause" in batch.schema.names:
+        caused = batch.column("cause").is_valid().to_numpy(zero_copy_only=False)
     slices, sizes = _slices(batch.column("payload"))
     times_ns = ffi.cast("uint64_t *", times.ctypes.data)
     handle = ffi.cast("ac_writer_t *", writer._address)

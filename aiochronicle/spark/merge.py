@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from aiochronicle.spark.arrow import Batch, pa, pc
-from aiochronicle.spark.staging import BATCH_ROWS, ORDER, Run
+from aiochronicle.spark.staging import BATCH_ROWS, CAUSE, ORDER, Run
 
 __all__ = ["merge"]
 
@@ -11,11 +11,12 @@ __all__ = ["merge"]
 class _Head:
     """Where the merge stands in one run: a batch, and what of it is left."""
 
-    def __init__(self, run: Run, queue: str) -> None:
+    def __init__(self, run: Run, queue: str, caused: bool) -> None:
         self._numbers = iter(
             [number for share in run.shares if share.queue == queue for number in share.batches]
         )
         self._file = pa.ipc.open_file(pa.memory_map(run.path))
+        self._lacks_causes = caused and not run.caused
         self.batch: Batch = None
         self._advance()
 
@@ -57,11 +58,18 @@ class _Head:
     def _advance(self) -> None:
         number = next(self._numbers, None)
         self.batch = None if number is None else self._file.get_batch(number)
+        if self.batch is not None and self._lacks_causes:
+            self.batch = self.batch.append_column("cause", pa.nulls(self.batch.num_rows, CAUSE))
 
 
 def merge(runs: Iterable[Run], queue: str) -> Iterator[Batch]:
-    """Yield the rows of one queue from all runs, in order of time, source and seq."""
-    heads: list[_Head] = [_Head(run, queue) for run in runs]
+    """Yield the rows of one queue from all runs, in order of time, source and seq.
+
+    They have the columns of a run but for cause, if none of the runs has any.
+    """
+    runs = list(runs)
+    caused = any(run.caused for run in runs)
+    heads: list[_Head] = [_Head(run, queue, caused) for run in runs]
     heads = [head for head in heads if head.batch is not None]
     while heads:
         bound = min(head.last_ns for head in heads)

@@ -1,7 +1,8 @@
 """What a task of a sink leaves for the driver: sorted runs of rows in Arrow files.
 
 A run holds as many rows as fit into memory comfortably, sorted by queue, time, source and seq; each
-of its record batches belongs to one queue.
+of its record batches belongs to one queue. What is only there to be read once and deleted is
+compressed lightly: page cache and disk cost more than that.
 
     ROOT/.staging/WRITER-RUN/….arrow      one directory per write or micro-batch
 """
@@ -23,6 +24,7 @@ from aiochronicle.errors import DiskFull, InvalidArgument
 from aiochronicle.spark.arrow import Batch, Column, Table, pa, pc
 
 __all__ = [
+    "CAUSE",
     "NAMELESS",
     "Run",
     "check_columns",
@@ -42,7 +44,7 @@ BATCH_ROWS = 8192
 ACCEPTED = ("source", "seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
 ORDER = ["timestamp_ns", "source", "seq"]
 
-_CAUSE = pa.struct([("queue_id", pa.int64()), ("seq", pa.int64())])
+CAUSE = pa.struct([("queue_id", pa.int64()), ("seq", pa.int64())])
 _ROWS = pa.schema(
     [
         ("queue", pa.utf8()),
@@ -51,7 +53,7 @@ _ROWS = pa.schema(
         ("seq", pa.int64()),
         ("type_id", pa.int32()),
         ("payload", pa.binary()),
-        ("cause", _CAUSE),
+        ("cause", CAUSE),
     ]
 )
 
@@ -67,10 +69,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, and which of its batches are whose."""
+    """One file, and which of its batches are whose; without causes it has no column for them."""
 
     path: str
     shares: list[Share]
+    caused: bool = True
 
 
 def check_columns(schema: StructType, queue: str | None) -> None:
@@ -125,10 +128,13 @@ def _write(batches: list[Batch], directory: str, queue: str | None) -> Run:
     path = Path(directory) / f"{uuid.uuid4().hex}.arrow"
     shares: list[Share] = []
     written = 0
+    caused = rows.column("cause").null_count < rows.num_rows
+    stored = rows.drop_columns(["queue"] if caused else ["queue", "cause"])
+    lightly = pa.ipc.IpcWriteOptions(compression="lz4")
     with path.open("wb") as file:
-        with pa.ipc.new_file(file, _ROWS) as writer:
+        with pa.ipc.new_file(file, stored.schema, options=lightly) as writer:
             for name, first, end in _spans(rows.column("queue")):
-                part = rows.slice(first, end - first)
+                part = stored.slice(first, end - first)
                 pieces = part.to_batches(max_chunksize=BATCH_ROWS)
                 for piece in pieces:
                     writer.write_batch(piece)
@@ -144,7 +150,7 @@ def _write(batches: list[Batch], directory: str, queue: str | None) -> Run:
                 written += len(pieces)
         file.flush()
         os.fsync(file.fileno())
-    return Run(path=str(path), shares=shares)
+    return Run(path=str(path), shares=shares, caused=caused)
 
 
 def _is_in_order(rows: Table) -> bool:
@@ -179,7 +185,7 @@ def _as_rows(batch: Batch, queue: str | None) -> Batch:
         "seq": column("seq", 0, pa.int64()),
         "type_id": column("type_id", 0, pa.int32()),
         "payload": column("payload", None, pa.binary()),
-        "cause": column("cause", None, _CAUSE),
+        "cause": column("cause", None, CAUSE),
     }
     arrays = [pc.cast(made[field.name], field.type) for field in _ROWS]
     rows = pa.RecordBatch.from_arrays(arrays, schema=_ROWS)

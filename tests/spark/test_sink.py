@@ -113,6 +113,17 @@ def test_types_and_causes_are_kept(root: Path) -> None:
         assert [message.cause for message in messages] == [None, (2**64 - 1, 7), None]
 
 
+def test_runs_with_and_without_causes_are_merged(root: Path) -> None:
+    cause = pa.array([None, {"queue_id": 5, "seq": 7}, None], staging.CAUSE)
+    plain, caused = rows("a", [0, 2, 4]), rows("a", [1, 3, 5], cause=cause)
+    runs = staged(root, [plain], [caused])
+    assert [run.caused for run in runs] == [False, True]
+    write(root, runs)
+    with aiochronicle.open_reader(root / "a") as reader:
+        found = [(message.payload, message.cause) for message in reader]
+    assert found == [(f"a {n}".encode(), (5, 7) if n == 3 else None) for n in range(6)]
+
+
 def test_rows_of_any_kind_come_back(root: Path, rng: random.Random) -> None:
     """Empty payloads, long ones, stretches of a type and single rows, causes now and then."""
     count = 20_000
@@ -305,7 +316,7 @@ def test_a_failed_write_leaves_nothing(spark: SparkSession, root: Path) -> None:
 
 
 DISK_FULL = """
-import subprocess, sys
+import os, subprocess, sys
 from pathlib import Path
 import pyarrow as pa
 from aiochronicle import errors, open_reader
@@ -316,18 +327,20 @@ from aiochronicle.spark.staging import stage
 
 disk, staged = Path(sys.argv[1]), Path(sys.argv[2])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", disk], check=True)
-rows = pa.record_batch({
-    "source": pa.array(["a"] * 1000), "seq": pa.array(range(1000)),
-    "timestamp_ns": pa.array(range(10**18, 10**18 + 1000)),
-    "payload": pa.array([bytes(5000)] * 1000),
-})
+def rows():
+    return pa.record_batch({
+        "source": pa.array(["a"] * 1000), "seq": pa.array(range(1000)),
+        "timestamp_ns": pa.array(range(10**18, 10**18 + 1000)),
+        "payload": pa.array([os.urandom(5000) for _ in range(1000)]),  # not to be compressed
+    })
+
 try:
-    stage([rows, rows], staging.new_directory(str(disk), "w"), None)
+    stage([rows(), rows()], staging.new_directory(str(disk), "w"), None)
     sys.exit("staged more than there is room for")
 except errors.DiskFull as error:
     assert "cannot stage the rows" in str(error)
 staging.sweep(str(disk), "w")
-runs = stage([rows], str(staged), None)
+runs = stage([rows()], str(staged), None)
 options = write_options({"path": str(disk), "segmentSize": str(1 << 20)})
 ballast = disk / "ballast"
 ballast.write_bytes(bytes(2 << 20))
