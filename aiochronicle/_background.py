@@ -56,7 +56,8 @@ class GroupCommit(Generic[T]):
         """Return the result of a sync that starts after this call."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        task, waiting = self._groups.get(loop, (None, []))
+        nobody: list[asyncio.Future[T]] = []
+        task, waiting = self._groups.get(loop, (None, nobody))
         waiting.append(future)
         if task is None or task.done():
             self._groups[loop] = loop.create_task(self._run(loop, waiting)), waiting

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, Self
 from aiochronicle._arguments import positive, seconds
 from aiochronicle._hot import Message
 from aiochronicle.codec import T
+from aiochronicle.errors import ClosedError
 
 if TYPE_CHECKING:
     from aiochronicle.fanin import FanIn
@@ -70,6 +71,9 @@ async def _collect(
     max_bytes: int | None,
     max_wait_s: float | None,
 ) -> list[Message[T]]:
+    # Before waiting: a writer may be waiting for just that to have room for the next message.
+    if not _commit_due(reader):
+        return []
     while await reader._ready():
         if max_wait_s:
             await _fill(reader, max_messages, max_bytes, max_wait_s)
@@ -79,6 +83,17 @@ async def _collect(
         if batch:  # another task may have been quicker
             return batch
     return []
+
+
+def _commit_due(reader: "Reader[T] | FanIn[T]") -> bool:
+    """The last batch has been dealt with, since more is asked for. False if it was closed."""
+    try:
+        reader._commit_due()
+    except ClosedError:
+        if not reader.closed:  # one source of a fan-in was
+            raise
+        return False
+    return True
 
 
 async def _fill(

@@ -336,6 +336,28 @@ def test_cancelling_loses_nothing(kind: str, run: Run[Any], queues: list[Path], 
     assert run(main()) >= 10
 
 
+def test_asking_for_the_next_batch_commits_the_last(run: Run[Any], queues: list[Path]) -> None:
+    async def main() -> None:
+        with ExitStack() as stack:
+            readers: list[aiochronicle.Reader] = []
+            for path in queues[:2]:
+                stack.enter_context(open_writer(path)).append_many([b"1", b"2"])
+                readers.append(stack.enter_context(open_reader(path, "last", commit="auto")))
+            first = [reader.committed for reader in readers]
+            fan_in = stack.enter_context(FanIn(readers))
+            batches = fan_in.batches()
+            assert len(await anext(batches)) == 4
+            assert [reader.committed for reader in readers] == first
+            waiting = asyncio.ensure_future(anext(batches))
+            await asyncio.sleep(0)
+            assert [reader.committed for reader in readers] == [one.position for one in readers]
+            fan_in.close()
+            with pytest.raises(StopAsyncIteration):
+                await waiting
+
+    run(main())
+
+
 def test_batches_fill_up_when_they_may_wait(run: Run[Any], queues: list[Path]) -> None:
     async def main() -> None:
         with ExitStack() as stack:

@@ -496,6 +496,16 @@ static PyObject *commit_sources(FanInObject *self, PyObject *source) {
     Py_RETURN_NONE;
 }
 
+static PyObject *fanin_commit_due(FanInObject *self, PyObject *unused) {
+    (void)unused;
+    int rc;
+    GATE_BEGIN(self);
+    rc = commit_when_due(self);
+    GATE_END();
+    if (rc < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize_t count,
                               PyObject *names) {
     PyObject *done = NULL;
@@ -602,6 +612,8 @@ static PyMethodDef fanin_methods[] = {
     {"commit", (PyCFunction)(void (*)(void))fanin_commit, METH_FASTCALL | METH_KEYWORDS,
      "commit(source=None): commit what was delivered from this source, or from all named readers; "
      "given a message, its queue's position behind it."},
+    {"_commit_due", (PyCFunction)fanin_commit_due, METH_NOARGS,
+     "_commit_due(): what was handed out has been dealt with; commits what is automatic of it."},
     {"_slot", (PyCFunction)fanin_slot, METH_O, "_slot(source) -> int"},
     {"close", (PyCFunction)fanin_close, METH_NOARGS,
      "close(): detach everything and end iteration. The readers stay open."},

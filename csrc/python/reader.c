@@ -247,7 +247,8 @@ static PyObject *reader_read_batch(ReaderObject *self, PyObject *const *args, Py
     return list;
 }
 
-/* For messages that leave in columns instead of one by one: the same two steps as in reader_take. */
+/* For messages that leave in columns or batches: reader_commit_due and reader_took are the two steps of
+ * reader_take. */
 static PyObject *reader_commit_due(ReaderObject *self, PyObject *unused) {
     (void)unused;
     int rc;

@@ -298,6 +298,28 @@ async def test_a_batch_that_is_filling_when_the_reader_closes_is_not_taken(
             assert (await again.next(timeout=5)).payload == b"unread"
 
 
+@on_both_loops
+async def test_asking_for_the_next_batch_commits_the_last(queue_path: Path) -> None:
+    """Also when there is none yet: a writer may be waiting for room."""
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer,
+        aiochronicle.open_reader(queue_path, "last", commit="auto") as reader,
+    ):
+        first = reader.committed
+        writer.append_many([b"1", b"2"])
+        batches = reader.batches()
+        assert len(await anext(batches)) == 2
+        assert reader.committed == first
+        waiting = asyncio.ensure_future(anext(batches))
+        await asyncio.sleep(0)
+        assert reader.committed == reader.position
+        writer.append(b"3")
+        assert len(await waiting) == 1
+        reader.close()
+        with pytest.raises(StopAsyncIteration):
+            await anext(batches)
+
+
 async def test_limits_of_batches_are_checked(queue: Path) -> None:
     with aiochronicle.open_reader(queue) as reader:
         limits: list[dict[str, Any]] = [{"max_messages": 0}, {"max_bytes": 0}, {"max_wait": -1.0}]
