@@ -38,7 +38,8 @@ async def record(root: Path, crash_after: int | None) -> None:
                 audit.append(event.payload, cause=event)
                 recorded[event.queue_id] = event.seq
             if event.seq % 100 == 99:
-                router.commit()  # only how far we need not look again
+                await audit.flush()  # first the records are on disk, then the position
+                router.commit()
             if crash_after is not None:
                 crash_after -= 1
                 if crash_after == 0:

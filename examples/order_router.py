@@ -41,13 +41,16 @@ async def route(root: Path, orders_max: int) -> int:
     # After a crash, the market queue itself knows the newest order of each strategy that was sent.
     sent = market.last_causes()
     async with market, aiochronicle.Router(root / "orders", name="router") as router:
-        async for order in router:
-            if order.seq > sent.get(order.queue_id, -1):
-                market.append(order.payload, cause=order)
-                sent[order.queue_id] = order.seq
-            reply = await router.reply(order)
-            reply.append(b"ack " + order.payload, cause=order)
-            router.commit(order)
+        async for batch in router.batches():
+            for order in batch:
+                if order.seq > sent.get(order.queue_id, -1):
+                    market.append(order.payload, cause=order)
+                    sent[order.queue_id] = order.seq
+            await market.flush()  # what is acknowledged, and what is committed, is on disk
+            for order in batch:
+                reply = await router.reply(order)
+                reply.append(b"ack " + order.payload, cause=order)
+            router.commit()
             if market.next_seq == orders_max:
                 return market.next_seq
     raise AssertionError("the router ended before the last order")

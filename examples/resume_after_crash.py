@@ -2,7 +2,8 @@
 
 It consumes `orders` and produces `fills`. Each fill names the order that caused it, so after a
 crash the queue of fills itself says where to go on: there is no window between "produced" and
-"committed".
+"committed". Fills are on disk before their orders are committed, so a power cut that takes the
+newest fills leaves a position from which their orders are read again.
 """
 
 import os
@@ -23,22 +24,20 @@ def route(root: Path, crash_after: int | None) -> None:
     """Turn orders into fills; after so many, die without any warning."""
     with (
         aiochronicle.open_writer(root / "fills") as writer,
-        aiochronicle.open_reader(root / "orders", "router", commit=100) as reader,
+        aiochronicle.open_reader(root / "orders", "router") as reader,
     ):
-        done = None
-        first = True
-        for order in reader:
-            if first:
-                done = writer.last_cause(order)  # the newest order that has its fill
-                first = False
-            if done is not None and order.seq <= done:
-                continue  # read again after the crash, filled before it
-            writer.append(b"fill of " + order.payload, cause=order)
-            if crash_after is not None:
-                crash_after -= 1
-                if crash_after == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-        reader.commit()
+        done = writer.last_causes()  # of each queue, the newest message that has its fill
+        while batch := reader.read_batch(100):
+            for order in batch:
+                if order.seq <= done.get(order.queue_id, -1):
+                    continue  # read again after the crash, filled before it
+                writer.append(b"fill of " + order.payload, cause=order)
+                if crash_after is not None:
+                    crash_after -= 1
+                    if crash_after == 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+            writer.flush_now()  # first the fills are on disk, then their orders are committed
+            reader.commit()
 
 
 def main(root: Path, seed: int) -> None:

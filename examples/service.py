@@ -2,10 +2,10 @@
 
     service.py DIRECTORY    # reads DIRECTORY/orders, which may appear later; writes DIRECTORY/fills
 
-What makes a stop harmless, even in the middle of an order: a fill and the commit of its order are
-two synchronous steps, without an await between them, and cancelling the wait for the next order
-takes none. What makes a crash harmless: each fill names its order as its cause, so an order whose
-fill was written but whose commit was not is recognised after the restart.
+What makes a stop or a crash harmless, even in the middle of an order: each fill names its order as
+its cause, so an order whose fill was written but which was not committed is recognised after the
+restart. What makes a power cut harmless: orders are committed when their fills are on disk, so those
+whose fills were lost are read again.
 """
 
 import asyncio
@@ -24,14 +24,13 @@ async def price(order: Message) -> bytes:
 
 
 async def fill_orders(orders: Reader, fills: Writer) -> None:
-    last_filled: int | None = None
-    async for order in orders:
-        if last_filled is None:
-            last_filled = fills.last_cause(order)
-            last_filled = -1 if last_filled is None else last_filled
-        if order.seq > last_filled:
-            fills.append(await price(order), cause=order)
-        orders.commit(order)
+    filled = fills.last_causes()  # of each queue, the newest order that has its fill
+    async for batch in orders.batches(max_messages=100):
+        for order in batch:
+            if order.seq > filled.get(order.queue_id, -1):
+                fills.append(await price(order), cause=order)
+        await fills.flush()
+        orders.commit(batch[-1])
 
 
 async def report(orders: Reader, fills: Writer) -> None:

@@ -51,6 +51,7 @@ async def route(root, seed):
                 market.append(order.payload, cause=order)
                 sent[order.queue_id] = order.seq
             if chance.random() < 0.02:
+                await market.flush()
                 router.commit()
 
 for line in sys.stdin:

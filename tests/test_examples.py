@@ -2,7 +2,9 @@
 
 import os
 import random
+import runpy
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +101,53 @@ def test_audit_tail_says_what_is_wrong(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def cut_power(queue: Path) -> int:
+    """Take from a queue what was not synced, and leave readers' positions: the worst of all images.
+
+    Returns how many bytes stayed of the segment that is cut.
+    """
+    durable_segment, durable_offset = struct.unpack("<QQ", (queue / "index.meta").read_bytes()[:16])
+    for path in queue.glob("*.q"):
+        segment, size = int(path.stem), path.stat().st_size
+        if segment >= durable_segment:
+            os.truncate(path, durable_offset if segment == durable_segment else 0)
+            os.truncate(path, size)
+    return int(durable_offset)
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "output"),
+    [("resume_after_crash.py", "route", "fills"), ("audit_recorder.py", "run_recorder", "audit")],
+)
+def test_a_power_cut_costs_no_result_and_repeats_none(
+    tmp_path: Path, name: str, function: str, output: str
+) -> None:
+    example = runpy.run_path(str(EXAMPLES / name))
+    if name == "audit_recorder.py":
+        for service in example["SERVICES"]:
+            (tmp_path / "services").mkdir(exist_ok=True)
+            example["service"](tmp_path, service)
+        total = example["EVENTS"] * len(example["SERVICES"])
+    else:
+        total = 1000
+        with aiochronicle.open_writer(tmp_path / "orders") as orders:
+            orders.append_many([b"%d" % number for number in range(total)])
+    program = f"""
+import runpy, sys
+from pathlib import Path
+runpy.run_path({str(EXAMPLES / name)!r})[{function!r}](Path({str(tmp_path)!r}), 350)
+"""
+    died = subprocess.run([sys.executable, "-c", program], timeout=TIMEOUT_S, check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert cut_power(tmp_path / output) > 64, "something was flushed"
+    with aiochronicle.open_reader(tmp_path / output) as reader:
+        assert 0 < len(list(reader)) < 350, "and something was not"
+    example[function](tmp_path, None)
+    with aiochronicle.open_reader(tmp_path / output) as reader:
+        causes = [message.cause for message in reader]
+    assert len(causes) == len(set(causes)) == total
+
+
 def start_service(directory: Path) -> subprocess.Popen[str]:
     service = subprocess.Popen(
         [sys.executable, "-W", "error", str(EXAMPLES / "service.py"), str(directory)],
@@ -146,3 +195,20 @@ def test_the_service_stops_in_order_and_fills_each_order_once(
         assert fills.poll() is None
         assert [fill.payload for fill in done] == [b"filled order %d" % n for n in range(400)]
         done.clear()
+
+
+def test_a_power_cut_costs_the_service_nothing(tmp_path: Path) -> None:
+    with aiochronicle.open_writer(tmp_path / "orders") as orders:
+        orders.append_many([f"order {number}".encode() for number in range(400)])
+    fills = aiochronicle.open_reader(tmp_path / "fills", wait_for_queue=True)
+    with fills, start_service(tmp_path) as victim:
+        wait_for_fills(fills, 150)
+        victim.kill()
+    cut_power(tmp_path / "fills")
+    with start_service(tmp_path) as last, aiochronicle.open_reader(tmp_path / "fills") as fills:
+        done = wait_for_fills(fills, 400)
+        last.send_signal(signal.SIGTERM)
+        last.communicate(timeout=TIMEOUT_S)
+        assert fills.poll() is None
+    assert [fill.payload for fill in done] == [b"filled order %d" % n for n in range(400)]
+    done.clear()
