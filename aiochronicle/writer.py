@@ -162,7 +162,7 @@ def open_writer(
     mode: int = 0o600,
     memlock: bool = False,
     verify: bool = False,
-    _inline_housekeeping: bool = False,
+    _inline_housekeeping: int = 0,
 ) -> "Writer":
     """Open a queue for appending, creating it if there is none, and repairing it if need be.
 
@@ -201,7 +201,7 @@ def open_writer(
     config.mode = permissions(mode)
     config.memlock = int(memlock)
     config.verify = int(verify)
-    config.inline_housekeeping = int(_inline_housekeeping)
+    config.inline_housekeeping = _inline_housekeeping
     given: object = clock
     if not callable(given):
         raise wrong_type("clock", "a function that returns Unix nanoseconds", given)

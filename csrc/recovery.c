@@ -178,7 +178,7 @@ static int walk_segment(walk_t *walk, ac_map_t *map) {
 /* Does the queue go on behind a segment that is not known to be durable as a whole? Seal and records reach
  * the disk in any order. After an unsealed one, or one of ours whose seal is torn, only if the next continues
  * it exactly; after a sealed one not if records are missing before the end that it names, nor if all of
- * them are gone and were ours, because we seal no empty segments. */
+ * them are gone and were ours. One that names its very beginning has none: keep_lost_positions left it. */
 static int continues(const walk_t *walk, const ac_map_t *map, const ac_map_t *next) {
     ac_message_t message;
     const char *why;
@@ -190,7 +190,8 @@ static int continues(const walk_t *walk, const ac_map_t *map, const ac_map_t *ne
     if (sealed_end > walk->end->offset) return 0;
     int said_so = ac_segment_sealed(map) && (sealed_end != 0 || !walk->previous_ours);
     if (!said_so) return ours && walk->previous_ours && message.seq == walk->expected_seq;
-    return walk->end->offset > AC_SEGMENT_DATA || walk->previous_ours || !ours;
+    return walk->end->offset > AC_SEGMENT_DATA || walk->previous_ours || !ours ||
+           sealed_end == AC_SEGMENT_DATA;
 }
 
 static int open_recovered(const walk_t *walk, ac_error_t *err) {
@@ -444,23 +445,47 @@ static int believe_clean(walk_t *walk, ac_control_t *control, const uint32_t *id
 typedef struct beyond {
     const ac_end_t *end;
     int found;
+    uint64_t segment;                  /* the last one that somebody had committed in … */
+    char name[AC_READER_NAME_MAX + 1]; /* … and who that was */
 } beyond_t;
 
 static void look_beyond(void *context, const char *name, const ac_slot_t *slot, int held) {
     beyond_t *beyond = context;
     uint32_t segment = beyond->end->map->segment;
-    (void)name;
     (void)held;
-    if (slot->segment > segment || (slot->segment == segment && slot->offset > beyond->end->offset))
-        beyond->found = 1;
+    if (slot->segment < segment ||
+        (slot->segment == segment && slot->offset <= beyond->end->offset))
+        return;
+    beyond->found = 1;
+    if (slot->segment <= beyond->segment) return;
+    beyond->segment = slot->segment;
+    snprintf(beyond->name, sizeof beyond->name, "%s", name);
 }
 
+/* More cannot be lost: a segment stays mapped until it is on disk, and Linux gives a process 65,530 mappings. */
+enum { SEGMENTS_LOST_MAX = 1 << 16 };
+
 /* A reader that had committed beyond the end must be told when it comes back. So the places behind the end
- * are not used again: the queue goes on in the next segment. */
+ * are not used again: the queue goes on behind the last segment that a position names. Those up to there are
+ * empty and sealed, so that other readers come through. */
 static int keep_lost_positions(const walk_t *walk, ac_error_t *err) {
-    beyond_t beyond = {walk->end, 0};
+    ac_end_t *end = walk->end;
+    beyond_t beyond = {.end = end, .segment = end->map->segment};
     int rc = ac_position_each(walk->dir, walk->dir_fd, look_beyond, &beyond, err);
-    return rc == AC_OK && beyond.found ? finish(walk, walk->end->map, walk->records_end, err) : rc;
+    if (rc != AC_OK || !beyond.found) return rc;
+    if (beyond.segment - end->map->segment > SEGMENTS_LOST_MAX) {
+        char path[1200];
+        snprintf(path, sizeof path, "%s/readers/%s.meta", walk->dir->path, beyond.name);
+        return ac_fail(err, AC_E_CORRUPT, 0, path, 0,
+                       "names segment %llu, but the queue ends in %u; restore or remove the file",
+                       (unsigned long long)beyond.segment, end->map->segment);
+    }
+    rc = finish(walk, end->map, walk->records_end, err);
+    end->next_id = end->map->segment + 1;
+    for (; rc == AC_OK && end->next_id <= beyond.segment; end->next_id++)
+        rc =
+            ac_segment_create_empty(walk->dir, walk->dir_fd, end->next_id, walk->segment_size, err);
+    return rc;
 }
 
 static int find_end(walk_t *walk, const uint32_t *ids, size_t count, int verify, ac_error_t *err) {
@@ -525,7 +550,7 @@ int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uin
         rc = ac_fail(err, AC_E_CORRUPT, 0, dir->path, 0, "the largest seq leaves no room for more");
     if (rc == AC_OK && end->map) {
         end->sealed = ac_segment_sealed(end->map);
-        end->next_id = end->map->segment + 1;
+        if (end->next_id == 0) end->next_id = end->map->segment + 1;
         report->end_segment = end->map->segment;
         report->end_offset = end->offset;
     } else if (rc != AC_OK) {

@@ -8,7 +8,8 @@
  *     counted, stepped over, left where it is.
  *  3. Behind the end everything is zeroed and synced before the writer may append; segments behind it and
  *     invalid bytes are kept in recovered/ first. If a reader had committed beyond the end, the queue
- *     goes on in the next segment, so that its position stays recognisably lost.
+ *     goes on in the segment after its position's, which so stays recognisably lost; segments between are
+ *     made empty and sealed.
  *
  * Running it again after a crash in the middle gives the same result. */
 #ifndef AC_RECOVERY_H

@@ -192,8 +192,8 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     ac_segment_seal(old, sealing->sealed_end);
     pthread_mutex_unlock(&writer->mutex);
     ac_count_u64(&writer->rolls, 1);
-    if (writer->config.inline_housekeeping) return ac_writer_seal_pending(writer, err);
-    ac_housekeeper_nudge(&writer->disk);
+    if (writer->config.inline_housekeeping == 1) return ac_writer_seal_pending(writer, err);
+    if (!writer->config.inline_housekeeping) ac_housekeeper_nudge(&writer->disk);
     return AC_OK;
 }
 

@@ -13,17 +13,21 @@ void ac_segment_name(char name[AC_NAME_MAX], uint32_t id, const char *suffix) {
     snprintf(name, AC_NAME_MAX, "%09u%s", id, suffix);
 }
 
-/* Fills NAME.tmp and renames it. The fd of the published file, or a negated errno. */
-static int prepare(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size) {
+/* Fills NAME.tmp and renames it. One that is sealed stays without blocks, since nobody will write to it. The fd
+ * of the published file, or a negated errno. */
+static int prepare(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size, int sealed) {
     char name[AC_NAME_MAX], temporary[AC_NAME_MAX];
-    ac_segment_header_t header = {
-        .magic = AC_SEGMENT_MAGIC, .version = AC_SEGMENT_VERSION, .segment_id = id};
+    ac_segment_header_t header = {.magic = AC_SEGMENT_MAGIC,
+                                  .version = AC_SEGMENT_VERSION,
+                                  .segment_id = id,
+                                  .flags = sealed ? AC_SEGMENT_SEALED : 0,
+                                  .end = sealed ? AC_SEGMENT_DATA : 0};
     ac_segment_name(name, id, ".q");
     ac_segment_name(temporary, id, ".q.tmp");
     int fd = ac_os_open_at(dir_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, dir->mode);
     if (fd < 0) return fd;
     int rc = ac_os_chmod(fd, dir->mode);
-    if (rc == 0) rc = ac_os_allocate(fd, size);
+    if (rc == 0) rc = sealed ? ac_os_truncate(fd, size) : ac_os_allocate(fd, size);
     if (rc == 0) rc = ac_os_write_at(fd, &header, sizeof header, 0);
     if (rc == 0) rc = ac_os_sync(fd);
     if (rc == 0) rc = ac_os_rename_new(dir_fd, temporary, name);
@@ -37,20 +41,30 @@ static int prepare(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t 
     return rc;
 }
 
-int ac_segment_create(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size,
-                      ac_map_t **out, ac_error_t *err) {
+/* The same, checked and explained. */
+static int publish(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size, int sealed,
+                   ac_error_t *err) {
     char name[AC_NAME_MAX];
-    int error;
     ac_segment_name(name, id, ".q");
     if (id > AC_SEGMENT_ID_MAX)
         return ac_fail(err, AC_E_CORRUPT, 0, dir->path, 0,
                        "there is no segment number after %u; begin a new queue", id - 1);
-    int fd = prepare(dir, dir_fd, id, size);
+    int fd = prepare(dir, dir_fd, id, size, sealed);
     if (fd == -ENOENT)
         return ac_fail(err, AC_E_GONE, ENOENT, dir->path, 0, "the queue's directory was removed");
     if (fd < 0) return ac_fail_os_in(err, fd, dir->path, name, "cannot create segment");
+    return fd;
+}
+
+int ac_segment_create(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size,
+                      ac_map_t **out, ac_error_t *err) {
+    char name[AC_NAME_MAX];
+    int error;
+    int fd = publish(dir, dir_fd, id, size, 0, err);
+    if (fd < 0) return fd;
     ac_map_t *map = ac_map_new(fd, size, 1, &error);
     if (!map) {
+        ac_segment_name(name, id, ".q");
         ac_os_close(fd);
         ac_os_unlink(dir_fd, name);
         return ac_fail_os_in(err, error, dir->path, name, "cannot map");
@@ -58,6 +72,14 @@ int ac_segment_create(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64
     map->segment = id;
     map->fd = fd;
     *out = map;
+    return AC_OK;
+}
+
+int ac_segment_create_empty(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size,
+                            ac_error_t *err) {
+    int fd = publish(dir, dir_fd, id, size, 1, err);
+    if (fd < 0) return fd;
+    ac_os_close(fd);
     return AC_OK;
 }
 

@@ -38,6 +38,10 @@ void ac_segment_name(char name[AC_NAME_MAX], uint32_t id, const char *suffix);
 int ac_segment_create(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size,
                       ac_map_t **out, ac_error_t *err);
 
+/* The same for one that is to stay empty: sealed from the start, and not mapped. */
+int ac_segment_create_empty(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size,
+                            ac_error_t *err);
+
 /* Maps an existing segment. A file shorter than `size` is mapped as far as it goes (map->size tells);
  * one without a proper header is AC_E_CORRUPT. AC_E_NOT_FOUND if there is none. */
 int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size, int writable,

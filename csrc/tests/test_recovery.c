@@ -2,6 +2,7 @@
  * queue and change it the way a disk may: later pages there and earlier ones not. */
 #include "recovery.h"
 
+#include "position.h"
 #include "queue.h"
 #include "seekindex.h"
 
@@ -53,6 +54,12 @@ static void check_whole(uint64_t next_seq) {
 static void set_durable(uint64_t segment, uint64_t offset) {
     uint64_t position[2] = {segment, offset};
     poke(check_path("queue"), "index.meta", 0, position, sizeof position);
+}
+
+/* As if the writer had not closed the queue. */
+static void forget_close(void) {
+    uint64_t no_epoch = 0;
+    poke(check_path("queue"), "control.meta", offsetof(ac_control_t, clean), &no_epoch, 8);
 }
 
 static void set_sealed(const char *name, uint32_t sealed) {
@@ -169,9 +176,7 @@ TEST_IN_MEMORY(an_index_meta_that_points_beyond_everything_is_survived) {
             uint64_t next_seq = recover_with(verify);
             CHECK_EQUAL(next_seq, 9 + 2 * i + (size_t)verify);
             check_whole(next_seq);
-            /* As if it had not been closed. */
-            uint64_t no_epoch = 0;
-            poke(check_path("queue"), "control.meta", offsetof(ac_control_t, clean), &no_epoch, 8);
+            forget_close();
         }
     }
 }
@@ -337,6 +342,103 @@ TEST(a_reader_that_had_committed_beyond_the_end_is_told_even_after_more_was_writ
     CHECK_EQUAL(count_numbered(check_path("queue")), 18);
 }
 
+/* A queue of which a power cut left the first `kept` records of its first segment, and of the other segments
+ * that they exist; the reader "r" had committed somewhere in segment `ahead`. */
+static void leave_reader_ahead(int kept, uint64_t ahead, uint64_t *committed) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("live"), &config);
+    ac_message_t message;
+    ac_reader_t *reader = open_reader(check_path("live"), "r", AC_START_COMMITTED);
+    append_numbered(writer, 100);
+    uint64_t segment = 0;
+    while (segment < ahead || *committed < 1024) {
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        ac_reader_position(reader, &segment, committed);
+    }
+    CHECK_EQUAL(segment, ahead);
+    CHECK_OK(ac_reader_commit(reader, segment, *committed, 1, &err), err);
+    ac_reader_free(reader);
+    copy_queue(check_path("live"), check_path("queue"));
+    close_writer(writer);
+    zero("000000000.q", (uint64_t)find("000000000.q", (uint64_t)kept), SEGMENT);
+    for (uint32_t id = 0; id < 1000; id++) {
+        char name[AC_NAME_MAX];
+        ac_segment_name(name, id, ".q");
+        if (!exists(check_path("queue"), name)) break;
+        if (id > 0) zero(name, AC_SEGMENT_DATA, SEGMENT);
+        zero(name, offsetof(ac_segment_header_t, flags), AC_SEGMENT_DATA);
+        ac_segment_name(name, id, ".idx");
+        if (exists(check_path("queue"), name)) remove_in(check_path("queue"), name);
+    }
+    set_durable(0, AC_SEGMENT_DATA);
+}
+
+static void check_reader_is_told(uint64_t segment, uint64_t offset) {
+    ac_reader_config_t config;
+    ac_reader_t *reader = NULL;
+    ac_reader_defaults(&config);
+    config.name = "r";
+    CHECK_FAILS(ac_reader_open(check_path("queue"), &config, &reader, &err), err,
+                AC_E_POSITION_LOST);
+    CHECK_EQUAL(err.wanted_segment, segment);
+    CHECK_EQUAL(err.wanted_offset, offset);
+}
+
+/* Also when what was lost were whole segments, in the last of which it had read: neither is that place used
+ * again, nor does anybody else find a hole in the queue. */
+TEST_IN_MEMORY(a_reader_that_had_committed_segments_beyond_the_end_is_told) {
+    for (int kept = 0; kept < 6; kept += 5) {
+        for (uint64_t ahead = 0; ahead < 5; ahead++) {
+            ac_writer_config_t config = small_queue(SEGMENT);
+            uint64_t committed = 0;
+            leave_reader_ahead(kept, ahead, &committed);
+            ac_reader_t *other = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+            CHECK_EQUAL(read_numbered(other, 0), kept);
+            ac_writer_t *writer = open_writer(check_path("queue"), &config);
+            check_reader_is_told(ahead, committed);
+            append_numbered(writer, 100);
+            check_reader_is_told(ahead, committed);
+            CHECK_EQUAL(read_numbered(other, (uint64_t)kept), kept + 100);
+            ac_reader_free(other);
+            other = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+            CHECK_OK(ac_reader_seek_seq(other, (uint64_t)kept + 50, &err), err);
+            CHECK_EQUAL(read_numbered(other, (uint64_t)kept + 50), kept + 100);
+            ac_reader_free(other);
+            uint64_t records;
+            CHECK_EQUAL(ac_queue_verify(check_path("queue"), &records, &err), 0);
+            CHECK_EQUAL(records, kept + 100);
+            close_writer(writer);
+            /* Another power cut, after which index.meta is as it was: that one is not synced. */
+            forget_close();
+            set_durable(0, AC_SEGMENT_DATA);
+            CHECK_EQUAL(recover(), kept + 100);
+            check_whole((uint64_t)kept + 100);
+            check_reader_is_told(ahead, committed);
+            start_again();
+        }
+    }
+}
+
+TEST(a_position_that_no_reader_can_have_come_to_is_refused_and_named) {
+    static const uint64_t segments[] = {1000000, UINT32_MAX, UINT64_MAX};
+    ac_writer_config_t config = small_queue(SEGMENT);
+    for (size_t i = 0; i < sizeof segments / sizeof *segments; i++) {
+        uint64_t committed = 0;
+        leave_reader_ahead(5, 1, &committed);
+        ac_slot_t slots[2] = {{.segment = segments[i], .offset = AC_SEGMENT_DATA}};
+        slots[0].generation = 1000;
+        slots[0].checksum = ac_checksum(slots, offsetof(ac_slot_t, checksum));
+        poke(check_path("queue"), "readers/r.meta", 0, slots, sizeof slots);
+        ac_writer_t *writer;
+        CHECK_FAILS(ac_writer_open(check_path("queue"), &config, &writer, &err), err, AC_E_CORRUPT);
+        CHECK(strstr(err.path, "readers/r.meta") != NULL);
+        remove_in(check_path("queue"), "readers/r.meta");
+        CHECK_EQUAL(recover(), 5);
+        check_whole(5);
+        start_again();
+    }
+}
+
 TEST_IN_MEMORY(an_index_that_lies_does_not_change_the_next_seq) {
     leave(60, 100);
     ac_durable_t durable;
@@ -382,14 +484,9 @@ TEST_IN_MEMORY(a_crooked_clean_marker_is_not_believed) {
     }
 }
 
-/* Every system call of an opening that repairs, failed in turn: an error, no crash, and the next opening
- * finds the same queue. */
-TEST_IN_MEMORY(a_recovery_that_fails_anywhere_can_be_repeated) {
-    uint8_t noise = 0xff;
-    leave(5, 60);
-    uint64_t next = first_of("000000002.q");
-    set_durable(0, AC_SEGMENT_DATA);
-    poke(check_path("queue"), "000000002.q", AC_SEGMENT_DATA + 64, &noise, 1);
+/* Fails every system call of an opening that repairs in turn: an error, no crash, and the next opening finds
+ * the same queue. Returns how many openings failed. */
+static int fail_every_call(uint64_t next) {
     int failures = 0;
     for (int call = 0; call < ac_os_call_count(); call++) {
         for (int skip = 0;; skip++) {
@@ -415,5 +512,20 @@ TEST_IN_MEMORY(a_recovery_that_fails_anywhere_can_be_repeated) {
             failures += rc != AC_OK;
         }
     }
-    CHECK(failures > 30);
+    return failures;
+}
+
+TEST_IN_MEMORY(a_recovery_that_fails_anywhere_can_be_repeated) {
+    uint8_t noise = 0xff;
+    leave(5, 60);
+    uint64_t next = first_of("000000002.q");
+    set_durable(0, AC_SEGMENT_DATA);
+    poke(check_path("queue"), "000000002.q", AC_SEGMENT_DATA + 64, &noise, 1);
+    CHECK(fail_every_call(next) > 30);
+}
+
+TEST_IN_MEMORY(one_that_leaves_segments_out_for_a_lost_position_can_be_repeated_too) {
+    uint64_t committed = 0;
+    leave_reader_ahead(5, 3, &committed);
+    CHECK(fail_every_call(5) > 30);
 }

@@ -112,6 +112,22 @@ def _check_reader(path: Path, expected: Expectation, found: _Found) -> None:
     _require(seqs == after, "after {} the reader gets {} instead of {}", start, seqs, after)
 
 
+def _check_reader_much_later(path: Path, expected: Expectation) -> None:
+    """Nothing that is written from now on may be skipped in silence, however much that is."""
+    last = max(position.segment for position in expected.positions)
+    with open_writer(path, _inline_housekeeping=True) as writer:
+        first = writer.next_seq
+        while writer.position.segment <= last + 1:
+            writer.append(bytes(2000))
+        try:
+            reader = open_reader(path, READER)
+        except PositionLost:
+            return
+        with reader:
+            seqs = [message.seq for message in reader if message.seq >= first]
+        _require(seqs == list(range(first, writer.next_seq)), "later it only gets {}", seqs)
+
+
 def check_image(path: Path, expected: Expectation, *, reader_first: bool) -> None:
     """Recover the queue at ``path``, read it, append to it, remove it. Raises Violation."""
     try:
@@ -132,6 +148,8 @@ def check_image(path: Path, expected: Expectation, *, reader_first: bool) -> Non
             message = reader.poll()
             _require(message is not None and message.payload == b"new", "the new message is lost")
             _require(reader.poll() is None, "something follows the newest message")
+        if any(position.segment > found.end.segment for position in expected.positions):
+            _check_reader_much_later(path, expected)
     except aiochronicle.ChronicleError as error:
         raise Violation(f"{type(error).__name__}: {error}") from error
     finally:

@@ -111,8 +111,9 @@ class Scenario:
         return self.recording.before_call(call)
 
     def open(self, **options: Any) -> None:
+        options.setdefault("_inline_housekeeping", 1)
         self._writer = aiochronicle.open_writer(
-            self.queue, clock=lambda: next(self._clock), _inline_housekeeping=True, **options
+            self.queue, clock=lambda: next(self._clock), **options
         )
         end = self._writer.next_seq
         if self._recovering:
@@ -235,6 +236,8 @@ def random_scenario(rng: random.Random) -> Callable[[Scenario], None]:
         options["flush"] = "sync"
     if rng.random() < 0.3:
         options["retention"] = Retention(max_bytes=rng.randint(1, 3) * segment_size)
+    if rng.random() < 0.3:  # segments that were left long ago are not on disk yet
+        options["_inline_housekeeping"] = 2
     count = rng.randint(5, 40)
     plan = rng.getrandbits(64)
 

@@ -5,6 +5,8 @@ import random
 
 import pytest
 
+from aiochronicle import Roll
+
 from .power_campaign import all_images, memory_directory, random_images
 from .power_check import Violation, check_image, lay_out
 from .power_disk import Crash
@@ -23,6 +25,27 @@ def test_power_loss_leaves_a_clean_prefix_and_all_that_was_flushed() -> None:
 def test_power_loss_with_every_subset_of_small_programs() -> None:
     print(f"AIOCHRONICLE_SEED={SEED}")
     assert sum(all_images(8, seed=SEED, subsets_max=512)) > 500
+
+
+def test_power_loss_of_segments_that_a_reader_had_read_is_told_to_it() -> None:
+    print(f"AIOCHRONICLE_SEED={SEED}")
+    rng = random.Random(SEED)
+
+    def steps(scenario: Scenario) -> None:
+        scenario.open(segment_size=4096, roll=Roll(messages=2), _inline_housekeeping=2)
+        scenario.attach()
+        for _ in range(10):
+            scenario.append(100)
+            scenario.read(1)
+
+    with memory_directory() as scratch:
+        queue = scratch / "queue"
+        queue.mkdir(mode=0o700)
+        scenario = Scenario(queue).run(steps)
+        crash = Crash(scenario.recording, scenario.recording.time)
+        for _ in range(300):
+            lay_out(crash.random_image(rng), scratch / "image")
+            check_image(scratch / "image", scenario.now, reader_first=False)
 
 
 def test_power_model_forgets_what_was_not_synced() -> None:
