@@ -71,29 +71,19 @@ async def _collect(
     max_bytes: int | None,
     max_wait_s: float | None,
 ) -> list[Message[T]]:
-    # Before waiting: a writer may be waiting for just that to have room for the next message.
-    if not _commit_due(reader):
-        return []
-    while await reader._ready():
-        if max_wait_s:
-            await _fill(reader, max_messages, max_bytes, max_wait_s)
-        if reader.closed:
-            break
-        batch = reader.read_batch(max_messages, max_bytes)
-        if batch:  # another task may have been quicker
-            return batch
-    return []
-
-
-def _commit_due(reader: "Reader[T] | FanIn[T]") -> bool:
-    """The last batch has been dealt with, since more is asked for. False if it was closed."""
     try:
+        # Before waiting: a writer may be waiting for just that to have room for the next message.
         reader._commit_due()
-    except ClosedError:
+        while await reader._ready():
+            if max_wait_s:
+                await _fill(reader, max_messages, max_bytes, max_wait_s)
+            batch = reader.read_batch(max_messages, max_bytes)
+            if batch:  # another task may have been quicker
+                return batch
+    except ClosedError:  # by another thread, in the middle of this
         if not reader.closed:  # one source of a fan-in was
             raise
-        return False
-    return True
+    return []
 
 
 async def _fill(

@@ -4,7 +4,6 @@ The merge itself is in C (csrc/fanin.c); here are its construction and what can 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Literal, TypeVar
 
@@ -14,12 +13,11 @@ from aiochronicle import _hot
 from aiochronicle._arguments import expect_several, one_of, seconds, wrong_type
 from aiochronicle._arguments import timeout as checked_timeout
 from aiochronicle._batches import Batches, live_batches
-from aiochronicle._binding import check, ffi, lib, new_error
+from aiochronicle._binding import ffi
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import T
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
-from aiochronicle.errors import ChronicleError
 from aiochronicle.reader import Lag, Reader, open_reader, turns
 from aiochronicle.writer import Position
 
@@ -206,18 +204,8 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
         def go_back() -> None:
             for source, reader in self.sources().items():
                 place = positions.get(source)
-                if place is None or place == reader.position:
-                    continue
-                error = new_error()
-                result = lib.ac_fanin_go_back(
-                    self._handle,
-                    self._slot(source),
-                    place.segment,
-                    place.offset,
-                    last_timestamp_ns,
-                    error,
-                )
-                check(result, error)
+                if place is not None and place != reader.position:
+                    self._go_back(source, place.segment, place.offset, last_timestamp_ns)
 
         return go_back
 
@@ -227,24 +215,12 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
 
         A source that cannot tell, because its queue was removed or is damaged, is left out.
         """
-        sources: list[SourceStatistics] = []
-        for source in self.sources():
-            with contextlib.suppress(ChronicleError):  # reading will say what is wrong with it
-                sources.append(self.source_statistics(source))
-        return Lag(
-            sum(source.lag_messages for source in sources),
-            sum(source.lag_bytes for source in sources),
-            max((source.lag_s for source in sources), default=0.0),
-        )
-
-    @property
-    def _handle(self) -> Any:
-        return ffi.cast("ac_fanin_t *", self._address)
+        messages, size, age_ns = self._lag()
+        return Lag(messages, size, age_ns / 1e9)
 
     def statistics(self) -> FanInStatistics:
         """Return the counters of the fan-in as a whole."""
-        stats = ffi.new("ac_fanin_stats_t *")
-        lib.ac_fanin_stats(self._handle, stats)
+        stats = ffi.from_buffer("ac_fanin_stats_t *", self._stats())
         return FanInStatistics(
             sources=stats.sources,
             idle=stats.idle,
@@ -259,13 +235,11 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
 
     def source_statistics(self, source: int) -> SourceStatistics:
         """Return the counters of one source."""
-        stats = ffi.new("ac_source_stats_t *")
-        error = new_error()
-        slot = self._slot(source)
-        check(lib.ac_fanin_source_stats(self._handle, slot, stats, error), error)
+        name, answer = self._source_stats(source)
+        stats = ffi.from_buffer("ac_source_stats_t *", answer)
         return SourceStatistics(
             id=stats.id,
-            source=self.sources()[source].source,
+            source=name,
             delivered=stats.delivered,
             late=stats.late,
             last_timestamp_ns=stats.last_timestamp_ns,
@@ -281,7 +255,7 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
 
     def _check(self) -> None:
         """Check the invariants of the merge, for tests; quadratic in the number of sources."""
-        line = lib.ac_fanin_check(self._handle)
+        line = self._check_merge()
         if line:
             raise AssertionError(f"csrc/fanin.c:{line}")
 

@@ -7,6 +7,7 @@ seeking and waiting are here.
 
 import asyncio
 import os
+import threading
 import warnings
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -261,6 +262,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
             address, source, queue_id, commit_every, burst, spin_ns, poll_max_ns, decoders
         )
         self._name = name
+        self._alone = threading.RLock()  # for what gives the interpreter lock up: close waits
         self._decoders = decoders
         self._spin_ns = spin_ns
         self.commit_every = commit_every  # 0: by hand
@@ -356,9 +358,10 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
             yield batch
 
     def _read_columns(self, columns: ColumnReader, *limits: int) -> "pyarrow.RecordBatch":
-        self._commit_due()
-        batch = columns.read(*limits)
-        self._took(batch.num_rows)
+        with self._alone:
+            self._commit_due()
+            batch = columns.read(*limits)
+            self._took(batch.num_rows)
         return batch
 
     def conflate(self, key: Callable[[_hot.Message], K], *, max_keys: int = 65536) -> Conflation[K]:
@@ -413,85 +416,75 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         else:
             self.commit_position(Position(*oldest.position))
 
-    @property
-    def attended(self) -> bool:
-        """Whether a writer that wakes this reader is connected now; turns False when it dies."""
-        return bool(lib.ac_reader_attended(self._handle))
-
     def seek(self, seq: int) -> None:
         """Go to the first message whose seq is at least ``seq``; beyond the end: to the end."""
         integer("seq", seq, 0)
-        error = new_error()
-        check(lib.ac_reader_seek_seq(self._handle, seq, error), error)
+        self._move(lib.ac_reader_seek_seq, seq)
 
     def seek_time(self, moment: int | datetime) -> None:
         """Go to the first message at or after this time: Unix nanoseconds or an aware datetime."""
-        error = new_error()
-        check(lib.ac_reader_seek_time(self._handle, unix_ns(moment, "moment"), error), error)
+        self._move(lib.ac_reader_seek_time, unix_ns(moment, "moment"))
 
     def seek_first(self) -> None:
         """Go to the oldest message that is there."""
-        error = new_error()
-        check(lib.ac_reader_seek_first(self._handle, error), error)
+        self._move(lib.ac_reader_seek_first)
 
     def seek_last(self) -> None:
         """Go behind the newest message."""
-        error = new_error()
-        check(lib.ac_reader_seek_last(self._handle, error), error)
+        self._move(lib.ac_reader_seek_last)
 
     def seek_position(self, position: Position) -> None:
         """Go to a place that ``position`` or ``committed`` gave."""
-        error = new_error()
-        check(lib.ac_reader_seek_position(self._handle, *_place(position), error), error)
+        self._move(lib.ac_reader_seek_position, *_place(position))
 
     def end_at(self, position: Position) -> None:
         """Read nothing from this position on, whatever is written there.
 
         What would wait for more waits in vain then; a strict fan-in does not wait for it.
         """
-        error = new_error()
-        check(lib.ac_reader_end_at(self._handle, *_place(position), error), error)
-
-    @property
-    def ended(self) -> bool:
-        """Whether ``end_at`` gave it an end and it has come there."""
-        return bool(lib.ac_reader_ended(self._handle))
+        self._move(lib.ac_reader_end_at, *_place(position))
 
     @property
     def position(self) -> Position:
         """Where the next message is read."""
-        segment, offset = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-        lib.ac_reader_position(self._handle, segment, offset)
-        return Position(int(segment[0]), int(offset[0]))
+        return Position(*self._position())
 
     def commit_position(self, position: Position) -> None:
         """Let a reader of this name resume at a place that ``position`` or a message gave."""
-        error = new_error()
-        check(lib.ac_reader_commit(self._handle, *_place(position), 0, error), error)
+        self._commit_at(*_place(position))
 
     @property
     def committed(self) -> Position:
         """Where a reader of this name would resume."""
-        segment, offset = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-        error = new_error()
-        check(lib.ac_reader_committed(self._handle, segment, offset, error), error)
-        return Position(int(segment[0]), int(offset[0]))
+        return Position(*self._committed())
 
     @property
     def lag(self) -> Lag:
         """How far this reader is behind: messages, bytes, and age of the oldest unread message."""
-        lag = ffi.new("ac_lag_t *")
-        error = new_error()
-        check(lib.ac_reader_lag(self._handle, lag, error), error)
-        return Lag(lag.messages, lag.bytes, lag.age_ns / 1e9)
+        messages, size, age_ns = self._lag()
+        return Lag(messages, size, age_ns / 1e9)
 
     def statistics(self) -> ReaderStatistics:
         """Return the counters of this reader."""
-        stats = ffi.new("ac_reader_stats_t *")
-        lib.ac_reader_stats(self._handle, stats)
+        stats = ffi.from_buffer("ac_reader_stats_t *", self._stats())
         values = {name: getattr(stats, name) for name in ReaderStatistics.__struct_fields__}
         flags = {"announced": bool(stats.announced), "attended": bool(stats.attended)}
         return ReaderStatistics(**{**values, **flags})
+
+    def close(self) -> None:
+        """Release the queue. Messages and views stay valid.
+
+        A ``seek`` or ``to_arrow`` of another thread is waited for.
+        """
+        if self.closed:  # perhaps by a fork, while a thread that is not here had the lock
+            return
+        with self._alone:
+            super().close()
+
+    def _move(self, move: Callable[..., int], *where: int) -> None:
+        error = new_error()
+        with self._alone:
+            check(move(self._handle, *where, error), error)
 
     def __repr__(self) -> str:
         name = "anonymous" if self._name is None else repr(self._name)

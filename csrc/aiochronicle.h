@@ -549,6 +549,9 @@ AC_API int ac_fanin_go_back(ac_fanin_t *fanin, uint32_t slot, uint64_t segment, 
 AC_API void ac_fanin_stats(ac_fanin_t *fanin, ac_fanin_stats_t *out);
 AC_API int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *out,
                                  ac_error_t *err);
+/* What was not delivered yet: messages and bytes of all sources together, age of the oldest. A source that
+ * cannot tell is left out: reading will say what is wrong with it. */
+AC_API void ac_fanin_lag(ac_fanin_t *fanin, ac_lag_t *out);
 /* For tests: 0, or the line of the invariant that does not hold. */
 AC_API int ac_fanin_check(const ac_fanin_t *fanin);
 AC_API void ac_fanin_free(ac_fanin_t *fanin);

@@ -559,6 +559,19 @@ int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *o
     return AC_OK;
 }
 
+void ac_fanin_lag(ac_fanin_t *fanin, ac_lag_t *out) {
+    memset(out, 0, sizeof *out);
+    for (uint32_t slot = 0; slot < fanin->slots; slot++) {
+        const ac_source_t *source = &fanin->sources[slot];
+        ac_lag_t lag;
+        if (!source->reader || source->failed) continue;
+        if (ac_reader_lag(source->reader, &lag, NULL) < 0) continue;
+        out->messages += lag.messages;
+        out->bytes += lag.bytes;
+        if (lag.age_ns > out->age_ns) out->age_ns = lag.age_ns;
+    }
+}
+
 void ac_fanin_stats(ac_fanin_t *fanin, ac_fanin_stats_t *out) {
     uint64_t blocked = fanin->blocked_since_ns, now = ac_os_monotonic_ns();
     memset(out, 0, sizeof *out);

@@ -491,7 +491,11 @@ static int publish(ac_writer_t *writer, const char *name, const char *json, size
         return ac_fail(err, AC_E_ARGUMENT, 0, writer->dir.path, 0, "%s of %zu bytes", name, length);
     int rc = ac_writer_usable(writer, err);
     if (rc != AC_OK) return rc;
-    return ac_file_publish(&writer->dir, writer->dir_fd, name, json, length, err);
+    int dir_fd = ac_directory_open(&writer->dir, err); /* another thread may close ours */
+    if (dir_fd < 0) return dir_fd;
+    rc = ac_file_publish(&writer->dir, dir_fd, name, json, length, err);
+    ac_os_close(dir_fd);
+    return rc;
 }
 
 int ac_writer_mark_ready(ac_writer_t *writer, const char *json, ac_error_t *err) {

@@ -5,11 +5,14 @@ goes to one of those who ask for it, and what is closed under somebody's hands s
 """
 
 import asyncio
+import contextlib
 import functools
 import random
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from waiting import eventually
@@ -415,3 +418,114 @@ def attach_twice(reader: Reader, *fan_ins: FanIn) -> None:
     together(*(functools.partial(attach, fan_in) for fan_in in fan_ins))
     assert len(refused) == 1
     assert "attached to" in str(refused[0])
+
+
+# ---- questions ----
+
+
+def ask_reader(reader: Reader) -> None:
+    assert reader.lag.messages <= MESSAGES
+    assert reader.statistics().messages <= MESSAGES
+    reader.commit_position(reader.position)
+    committed, position = reader.committed, reader.position
+    assert (committed.segment, committed.offset) <= (position.segment, position.offset)
+    assert not reader.ended
+    assert not reader.attended
+
+
+def ask_fan_in(fan_in: FanIn) -> None:
+    """Ask all there is to ask; a source may be gone when it is its turn."""
+    assert fan_in.lag.messages <= 3 * MESSAGES
+    assert fan_in.statistics().delivered <= 3 * MESSAGES
+    for source in fan_in.sources():
+        with contextlib.suppress(KeyError, ClosedError):
+            assert fan_in.source_statistics(source).delivered <= MESSAGES
+    fan_in._check()
+    if fan_in.closed:
+        raise ClosedError("the fan-in is closed")
+
+
+def test_reader_is_asked_while_others_read_and_close(queue_path: Path) -> None:
+    fill(queue_path, MESSAGES)
+    for _ in range(ROUNDS):
+        reader = aiochronicle.open_reader(queue_path, "r", start="first")
+        read = until_closed(functools.partial(poll, reader))
+        ask = until_closed(functools.partial(ask_reader, reader))
+        close = functools.partial(close_after, reader, reader)
+        together(read, ask, ask, close)
+
+
+def test_fan_in_is_asked_while_others_read_and_close(tmp_path: Path) -> None:
+    paths = [tmp_path / f"queue{number}" for number in range(3)]
+    for path in paths:
+        fill(path, MESSAGES)
+    for _ in range(ROUNDS):
+        readers = [aiochronicle.open_reader(path) for path in paths]
+        fan_in: FanIn = FanIn(readers, on_error=lambda _, __: None)
+        read = until_closed(functools.partial(poll, fan_in))
+        ask = until_closed(functools.partial(ask_fan_in, fan_in))
+        close = functools.partial(close_after, fan_in, *readers[:2], fan_in, readers[2])
+        together(read, ask, ask, close)
+
+
+def close_after(source: Reader | FanIn, *several: Reader | FanIn) -> None:
+    """Close them when some messages have been taken."""
+    before = source.lag.messages
+    eventually(lambda: source.lag.messages < before)
+    for one in several:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda reader: reader.seek(500),
+        lambda reader: reader.seek_time(1),
+        lambda reader: reader.seek_first() or reader.seek_last(),
+        lambda reader: reader.seek_first() or reader.to_arrow(),
+    ],
+)
+def test_reader_closed_while_another_thread_moves_it(
+    queue_path: Path, use: Callable[[Reader], object]
+) -> None:
+    fill(queue_path, 600)
+    for _ in range(ROUNDS):
+        reader = aiochronicle.open_reader(queue_path)
+        used = threading.Event()
+
+        def move(reader: Reader = reader, used: threading.Event = used) -> None:
+            use(reader)
+            used.set()
+
+        def close(reader: Reader = reader, used: threading.Event = used) -> None:
+            used.wait()
+            reader.close()
+
+        together(until_closed(move), close)
+
+
+def close_before(call: str, source: Reader | FanIn) -> None:
+    """Have another thread close it in the moment when this one makes that call."""
+
+    def look(frame: FrameType, event: str, what: object) -> None:
+        called = frame.f_code.co_name if event == "call" else getattr(what, "__name__", None)
+        if event in {"call", "c_call"} and called == call:
+            sys.setprofile(None)
+            together(source.close)
+
+    sys.setprofile(look)
+
+
+@pytest.mark.parametrize("call", ["lag", "read_batch"])
+@pytest.mark.parametrize("merged", [False, True], ids=["reader", "fan-in"])
+async def test_batches_end_when_another_thread_closes(
+    queue: Path, call: str, *, merged: bool
+) -> None:
+    with aiochronicle.open_reader(queue) as reader, FanIn() as fan_in:
+        source: Reader | FanIn = reader
+        if merged:
+            fan_in.attach(reader)
+            source = fan_in
+        close_before(call, source)
+        assert [batch async for batch in source.batches(max_wait=0.001)] == []
+        assert source.closed

@@ -32,6 +32,17 @@ def test_writer_without_a_handle_is_closed() -> None:
     writer.close()
 
 
+def test_fan_in_that_was_not_initialised_is_closed() -> None:
+    fan_in = aiochronicle.FanIn.__new__(aiochronicle.FanIn)
+    assert fan_in.closed
+    with pytest.raises(errors.ClosedError):
+        fan_in.poll()
+    with pytest.raises(errors.ClosedError):
+        fan_in.commit()
+    assert fan_in.statistics().sources == fan_in.lag.messages == 0
+    fan_in.close()
+
+
 async def test_awaiting_a_reader_without_a_handle_ends_at_once() -> None:
     reader = aiochronicle.Reader.__new__(aiochronicle.Reader)
     assert [message async for message in reader] == []

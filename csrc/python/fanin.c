@@ -26,10 +26,19 @@ typedef struct {
 
 static const pollable_ops_t fanin_ops;
 
+/* What an object holds that was never initialised: a closed fan-in, so that every call has an answer. */
+static ac_fanin_t nobody;
+
 static PyObject *fanin_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     (void)args;
     (void)keywords;
     FanInObject *self = (FanInObject *)type->tp_alloc(type, 0);
+    if (self) {
+        self->fanin = &nobody;
+        self->closed = 1;
+        self->commit_slot = COMMIT_NOBODY;
+        self->base.ops = &fanin_ops;
+    }
 #ifdef Py_GIL_DISABLED
     if (self && !(self->base.gate = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type)))
         Py_CLEAR(self);
@@ -48,7 +57,7 @@ static int fanin_init(FanInObject *self, PyObject *args, PyObject *keywords) {
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "pKIKKO", names, &strict, &max_wait_ns, &burst,
                                      &spin_ns, &poll_max_ns, &on_error))
         return -1;
-    if (self->fanin) {
+    if (self->fanin != &nobody) {
         PyErr_SetString(PyExc_RuntimeError, "fan-in is initialised already");
         return -1;
     }
@@ -56,9 +65,8 @@ static int fanin_init(FanInObject *self, PyObject *args, PyObject *keywords) {
         raise_engine_error(&err);
         return -1;
     }
+    self->closed = 0;
     self->on_error = on_error == Py_None ? NULL : Py_NewRef(on_error);
-    self->commit_slot = COMMIT_NOBODY;
-    self->base.ops = &fanin_ops;
     self->base.burst = burst;
     self->base.spin_ns = spin_ns;
     self->base.poll_max_ns = poll_max_ns;
@@ -91,7 +99,7 @@ static void drop_member(FanInObject *self, uint32_t slot) {
     PyObject *reader = Py_NewRef(self->members[slot].reader);
     GATE_AND_READER_BEGIN(self, reader);
     if (self->members[slot].reader == reader) { /* nobody else was quicker */
-        if (self->fanin) ac_fanin_detach(self->fanin, slot);
+        ac_fanin_detach(self->fanin, slot);
         if (self->commit_slot == (int64_t)slot) self->commit_slot = COMMIT_NOBODY;
         set_gate(reader, NULL);
         Py_CLEAR(self->members[slot].segment);
@@ -114,7 +122,7 @@ static void fanin_dealloc(FanInObject *self) {
     PyObject_GC_UnTrack(self);
     if (pollable_leave_loop(&self->base) < 0) PyErr_WriteUnraisable(NULL);
     fanin_clear(self);
-    ac_fanin_free(self->fanin);
+    if (self->fanin != &nobody) ac_fanin_free(self->fanin);
     PyMem_Free(self->members);
 #ifdef Py_GIL_DISABLED
     Py_XDECREF(self->base.gate);
@@ -519,12 +527,73 @@ static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize
     return done;
 }
 
-static PyObject *fanin_slot(FanInObject *self, PyObject *source) {
+/* Has the source deliver again from a place that it has been at: see ac_fanin_go_back. */
+static PyObject *fanin_go_back(FanInObject *self, PyObject *args) {
+    PyObject *source;
+    unsigned long long segment, offset, last_timestamp_ns;
+    ac_error_t err;
+    int rc = AC_OK;
+    int64_t slot;
+    if (!PyArg_ParseTuple(args, "OKKK", &source, &segment, &offset, &last_timestamp_ns))
+        return NULL;
+    GATE_BEGIN(self);
+    slot = slot_of(self, source);
+    if (slot >= 0)
+        rc =
+            ac_fanin_go_back(self->fanin, (uint32_t)slot, segment, offset, last_timestamp_ns, &err);
+    GATE_END();
+    if (slot < 0) return NULL;
+    if (rc < 0) return raise_engine_error(&err);
+    Py_RETURN_NONE;
+}
+
+static PyObject *fanin_lag(FanInObject *self, PyObject *unused) {
+    (void)unused;
+    ac_lag_t lag;
+    GATE_BEGIN(self);
+    ac_fanin_lag(self->fanin, &lag);
+    GATE_END();
+    return lag_tuple(&lag);
+}
+
+static PyObject *fanin_stats(FanInObject *self, PyObject *unused) {
+    (void)unused;
+    ac_fanin_stats_t stats;
+    GATE_BEGIN(self);
+    ac_fanin_stats(self->fanin, &stats);
+    GATE_END();
+    return PyBytes_FromStringAndSize((const char *)&stats, sizeof stats);
+}
+
+static PyObject *fanin_source_stats(FanInObject *self, PyObject *source) {
+    PyObject *name = NULL;
+    ac_source_stats_t stats;
+    ac_error_t err;
+    int rc = AC_OK;
     int64_t slot;
     GATE_BEGIN(self);
     slot = slot_of(self, source);
+    if (slot >= 0) {
+        rc = ac_fanin_source_stats(self->fanin, (uint32_t)slot, &stats, &err);
+        name = Py_NewRef(((ReaderObject *)self->members[slot].reader)->source);
+    }
     GATE_END();
-    return slot < 0 ? NULL : PyLong_FromLongLong(slot);
+    PyObject *answer = NULL;
+    if (rc < 0)
+        raise_engine_error(&err);
+    else if (name)
+        answer = Py_BuildValue("(Oy#)", name, (const char *)&stats, (Py_ssize_t)sizeof stats);
+    Py_XDECREF(name);
+    return answer;
+}
+
+static PyObject *fanin_check(FanInObject *self, PyObject *unused) {
+    (void)unused;
+    int line;
+    GATE_BEGIN(self);
+    line = ac_fanin_check(self->fanin);
+    GATE_END();
+    return PyLong_FromLong(line);
 }
 
 static PyObject *fanin_close(FanInObject *self, PyObject *unused) {
@@ -585,11 +654,6 @@ static PyObject *fanin_iter(FanInObject *self) {
     return (PyObject *)iterator;
 }
 
-static PyObject *fanin_address(FanInObject *self, void *unused) {
-    (void)unused;
-    return PyLong_FromVoidPtr(self->fanin);
-}
-
 static PyObject *fanin_is_closed(FanInObject *self, void *unused) {
     (void)unused;
     return PyBool_FromLong(self->closed);
@@ -614,14 +678,20 @@ static PyMethodDef fanin_methods[] = {
      "given a message, its queue's position behind it."},
     {"_commit_due", (PyCFunction)fanin_commit_due, METH_NOARGS,
      "_commit_due(): what was handed out has been dealt with; commits what is automatic of it."},
-    {"_slot", (PyCFunction)fanin_slot, METH_O, "_slot(source) -> int"},
+    {"_go_back", (PyCFunction)fanin_go_back, METH_VARARGS,
+     "_go_back(source, segment, offset, last_timestamp_ns)"},
+    {"_lag", (PyCFunction)fanin_lag, METH_NOARGS, "_lag() -> (messages, bytes, age_ns)"},
+    {"_stats", (PyCFunction)fanin_stats, METH_NOARGS, "_stats() -> an ac_fanin_stats_t"},
+    {"_source_stats", (PyCFunction)fanin_source_stats, METH_O,
+     "_source_stats(source) -> (name, an ac_source_stats_t)"},
+    {"_check_merge", (PyCFunction)fanin_check, METH_NOARGS,
+     "_check_merge() -> 0, or the line of csrc/fanin.c whose invariant does not hold"},
     {"close", (PyCFunction)fanin_close, METH_NOARGS,
      "close(): detach everything and end iteration. The readers stay open."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef fanin_properties[] = {
-    {"_address", (getter)fanin_address, NULL, "The engine's handle.", NULL},
     {"closed", (getter)fanin_is_closed, NULL, "True after close().", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -1,5 +1,6 @@
 /* _hot: the CPython types for everything that happens once per message. Loops and object construction,
- * no policy: opening, seeking and statistics go through the cffi binding, on the same handles. */
+ * no policy. What may take long and has the object for itself (opening, seeking, columns) goes through the
+ * cffi binding, on the same handles. */
 #ifndef AC_HOT_H
 #define AC_HOT_H
 
@@ -86,6 +87,16 @@ typedef struct {
 } ReaderObject;
 
 uint64_t reader_queue_id(ReaderObject *self); /* of a reader whose queue is there */
+
+/* What the Python side makes a Lag and a Position of. */
+static inline PyObject *lag_tuple(const ac_lag_t *lag) {
+    return Py_BuildValue("(KKK)", (unsigned long long)lag->messages, (unsigned long long)lag->bytes,
+                         (unsigned long long)lag->age_ns);
+}
+
+static inline PyObject *place_tuple(uint64_t segment, uint64_t offset) {
+    return Py_BuildValue("(KK)", (unsigned long long)segment, (unsigned long long)offset);
+}
 
 /* awaiting.c */
 enum { AWAIT_ITERATION, AWAIT_NEXT, AWAIT_READY };

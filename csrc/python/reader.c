@@ -345,6 +345,81 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
     }
 }
 
+/* ---- questions, and what is answered at once ----
+ *
+ * Here and not through the cffi binding, which gives the interpreter's lock up for every call: another thread
+ * could read on, or close the reader, in the middle of the answer. */
+
+static PyObject *reader_lag(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    ac_lag_t lag;
+    ac_error_t err;
+    int rc;
+    GATE_BEGIN(self);
+    rc = ac_reader_lag(self->reader, &lag, &err);
+    GATE_END();
+    return rc < 0 ? raise_engine_error(&err) : lag_tuple(&lag);
+}
+
+static PyObject *reader_stats(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    ac_reader_stats_t stats;
+    GATE_BEGIN(self);
+    ac_reader_stats(self->reader, &stats);
+    GATE_END();
+    return PyBytes_FromStringAndSize((const char *)&stats, sizeof stats);
+}
+
+static PyObject *reader_position(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    uint64_t segment, offset;
+    GATE_BEGIN(self);
+    ac_reader_position(self->reader, &segment, &offset);
+    GATE_END();
+    return place_tuple(segment, offset);
+}
+
+static PyObject *reader_committed(ReaderObject *self, PyObject *unused) {
+    (void)unused;
+    uint64_t segment, offset;
+    ac_error_t err;
+    int rc;
+    GATE_BEGIN(self);
+    rc = ac_reader_committed(self->reader, &segment, &offset, &err);
+    GATE_END();
+    return rc < 0 ? raise_engine_error(&err) : place_tuple(segment, offset);
+}
+
+static PyObject *reader_commit_at(ReaderObject *self, PyObject *args) {
+    unsigned long long segment, offset;
+    ac_error_t err;
+    int rc;
+    if (!PyArg_ParseTuple(args, "KK", &segment, &offset)) return NULL;
+    GATE_BEGIN(self);
+    rc = ac_reader_commit(self->reader, segment, offset, 0, &err);
+    GATE_END();
+    if (rc != AC_OK) return raise_engine_error(&err);
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_attended(ReaderObject *self, void *unused) {
+    (void)unused;
+    int attended;
+    GATE_BEGIN(self);
+    attended = ac_reader_attended(self->reader);
+    GATE_END();
+    return PyBool_FromLong(attended);
+}
+
+static PyObject *reader_ended(ReaderObject *self, void *unused) {
+    (void)unused;
+    int ended;
+    GATE_BEGIN(self);
+    ended = ac_reader_ended(self->reader);
+    GATE_END();
+    return PyBool_FromLong(ended);
+}
+
 static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     (void)unused;
     int rc = 0;
@@ -395,6 +470,11 @@ static PyMethodDef reader_methods[] = {
     {"_commit_due", (PyCFunction)reader_commit_due, METH_NOARGS,
      "_commit_due(): what was handed out has been dealt with; commits it if that is automatic."},
     {"_took", (PyCFunction)reader_took, METH_O, "_took(messages): so many were handed out."},
+    {"_lag", (PyCFunction)reader_lag, METH_NOARGS, "_lag() -> (messages, bytes, age_ns)"},
+    {"_stats", (PyCFunction)reader_stats, METH_NOARGS, "_stats() -> an ac_reader_stats_t"},
+    {"_position", (PyCFunction)reader_position, METH_NOARGS, "_position() -> (segment, offset)"},
+    {"_committed", (PyCFunction)reader_committed, METH_NOARGS, "_committed() -> (segment, offset)"},
+    {"_commit_at", (PyCFunction)reader_commit_at, METH_VARARGS, "_commit_at(segment, offset)"},
     {"_wait", (PyCFunction)reader_wait, METH_VARARGS, "_wait(timeout_ns, spin_ns) -> bool"},
     {"close", (PyCFunction)reader_close, METH_NOARGS,
      "close(): release the queue. Messages and views stay valid."},
@@ -403,7 +483,11 @@ static PyMethodDef reader_methods[] = {
 
 static PyGetSetDef reader_properties[] = {
     {"_address", (getter)reader_address, NULL, "The engine's handle.", NULL},
+    {"attended", (getter)reader_attended, NULL,
+     "Whether a writer that wakes this reader is connected now; turns False when it dies.", NULL},
     {"closed", (getter)reader_closed, NULL, "True after close(), and in a forked child.", NULL},
+    {"ended", (getter)reader_ended, NULL, "Whether end_at() gave it an end and it has come there.",
+     NULL},
     {"source", (getter)reader_source, NULL, "Name of the queue.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
