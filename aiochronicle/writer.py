@@ -388,6 +388,8 @@ class Writer(_hot.Writer, Closing):
 
         ``source`` is a queue id, or any message of the source queue. After a restart this is where
         a consumer that appends with ``cause=`` goes on, without losing or repeating anything.
+        Where it has to look over damaged messages it raises CorruptionError: one of them may have
+        had a newer cause.
         """
         expect("source", "a queue id or a Message", (int, _hot.Message), source)
         queue_id = source if isinstance(source, int) else source.queue_id

@@ -592,7 +592,8 @@ AC_API int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t
 AC_API int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *err);
 
 /* The cause_seq of the newest record in the queue that names this source as its cause, searching
- * backwards by segments. Returns 1 when found, 0 when not. */
+ * backwards by segments. Returns 1 when found, 0 when not. AC_E_CORRUPT: a segment that was searched is
+ * damaged, so a newer one may have been there. */
 AC_API int ac_queue_last_cause(const char *path, uint64_t cause_source, uint64_t *cause_seq,
                                ac_error_t *err);
 

@@ -5,6 +5,7 @@
 #include "os.h"
 #include "reader.h"
 #include "record.h"
+#include "recovery.h"
 #include "segment.h"
 
 #include <errno.h>
@@ -30,6 +31,7 @@ typedef struct view {
     int dir_fd;
     ac_map_t *control;
     uint64_t segment_size;
+    ac_durable_t durable;
     uint32_t *ids;
     size_t count;
 } view_t;
@@ -49,6 +51,7 @@ static int view_open(view_t *view, const char *path, ac_error_t *err) {
         rc = view->dir_fd < 0 ? view->dir_fd : AC_OK;
     }
     if (rc == AC_OK) rc = ac_control_open(&view->dir, view->dir_fd, 0, 1, &view->control, err);
+    if (rc == AC_OK) ac_durable_read(&view->dir, view->dir_fd, &view->durable);
     if (rc == AC_OK) rc = ac_segment_list(&view->dir, view->dir_fd, &view->ids, &view->count, err);
     if (rc == AC_OK) {
         view->segment_size = ac_load_relaxed_u64(&ac_control_of(view->control)->segment_size);
@@ -145,21 +148,63 @@ int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *err) {
     return corrupt;
 }
 
-/* Last matching record of one segment. */
-static int last_cause_in(const ac_map_t *map, uint64_t source, uint64_t *cause_seq) {
+static int fail_in(const view_t *view, const ac_map_t *map, int code, uint64_t offset,
+                   const char *why, ac_error_t *err) {
+    char path[1200];
+    snprintf(path, sizeof path, "%s/%09u.q", view->dir.path, map->segment);
+    return ac_fail(err, code, 0, path, offset, "%s", why);
+}
+
+/* Up to here every record of the segment must be there; 0 = nobody said so. */
+static uint64_t promised_end(const view_t *view, const ac_map_t *map) {
+    uint64_t sealed_end = ac_segment_end(map);
+    if (sealed_end != 0 || map->segment != view->durable.segment) return sealed_end;
+    return view->durable.offset;
+}
+
+/* Shows each message of a segment; `visit` returns a negated errno or 0. A record that is damaged or missing is
+ * an error, since nobody can say what it was. */
+static int each_message(const view_t *view, uint32_t id,
+                        int (*visit)(void *context, const ac_message_t *message), void *context,
+                        ac_error_t *err) {
+    ac_map_t *map;
     ac_message_t message;
     const char *why;
-    int found = 0;
     uint64_t offset = AC_SEGMENT_DATA;
-    while (ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_HEADER, &message,
-                             &why) == AC_RECORD_GOOD) {
-        if ((message.flags & AC_FLAG_CAUSE) && message.cause_source == source) {
-            *cause_seq = message.cause_seq;
-            found = 1;
-        }
+    int rc = ac_segment_open(&view->dir, view->dir_fd, id, view->segment_size, 0, &map, err);
+    if (rc != AC_OK) return rc;
+    uint64_t end = promised_end(view, map); /* before the walk: the writer may be going on */
+    int found;
+    while ((found = ac_record_inspect(map->base, map->size, offset, id, AC_CHECK_HEADER, &message,
+                                      &why)) == AC_RECORD_GOOD) {
+        int visited = message.type_id != AC_TYPE_PADDING ? visit(context, &message) : 0;
+        if (visited < 0) rc = ac_fail_os(err, visited, view->dir.path, "cannot look for causes");
+        if (rc != AC_OK) break;
         offset += ac_record_size(message.length);
     }
-    return found;
+    if (ac_map_is_cut(map))
+        rc = fail_in(view, map, AC_E_GONE, offset, "the file was cut while it was being read", err);
+    else if (found == AC_RECORD_BAD)
+        rc = fail_in(view, map, AC_E_CORRUPT, offset, why, err);
+    else if (found == AC_RECORD_NONE && map->size < view->segment_size)
+        rc = fail_in(view, map, AC_E_CORRUPT, offset, "the segment was cut here", err);
+    else if (found == AC_RECORD_NONE && offset < end)
+        rc = fail_in(view, map, AC_E_CORRUPT, offset, "a record is missing here", err);
+    ac_map_release(map);
+    return rc;
+}
+
+typedef struct wanted {
+    uint64_t source, seq;
+    int found;
+} wanted_t;
+
+static int note_wanted(void *context, const ac_message_t *message) {
+    wanted_t *wanted = context;
+    if (!(message->flags & AC_FLAG_CAUSE) || message->cause_source != wanted->source) return 0;
+    wanted->seq = message->cause_seq;
+    wanted->found = 1;
+    return 0;
 }
 
 int ac_queue_last_cause(const char *path, uint64_t cause_source, uint64_t *cause_seq,
@@ -167,16 +212,13 @@ int ac_queue_last_cause(const char *path, uint64_t cause_source, uint64_t *cause
     view_t view;
     int rc = view_open(&view, path, err);
     if (rc != AC_OK) return rc;
-    int found = 0;
-    for (size_t i = view.count; i-- > 0 && rc == AC_OK && !found;) {
-        ac_map_t *map;
-        rc = ac_segment_open(&view.dir, view.dir_fd, view.ids[i], view.segment_size, 0, &map, err);
-        if (rc != AC_OK) break;
-        found = last_cause_in(map, cause_source, cause_seq);
-        ac_map_release(map);
-    }
+    wanted_t wanted = {.source = cause_source};
+    for (size_t i = view.count; i-- > 0 && rc == AC_OK && !wanted.found;)
+        rc = each_message(&view, view.ids[i], note_wanted, &wanted, err);
     view_close(&view);
-    return rc != AC_OK ? rc : found;
+    if (rc != AC_OK) return rc;
+    if (wanted.found) *cause_seq = wanted.seq;
+    return wanted.found;
 }
 
 /* Sources seen so far, hashed by their id, which is random already. */
@@ -184,10 +226,11 @@ typedef struct seen {
     ac_cause_t *causes; /* source 0 = free */
     uint32_t *segments; /* where the newest cause was found */
     size_t count, room; /* room is a power of two, at least twice the count */
+    uint64_t begin_ns;  /* of the segment looked at; UINT64_MAX: it has no message */
 } seen_t;
 
 static int seen_grow(seen_t *seen) {
-    seen_t grown = {.room = seen->room ? seen->room * 2 : 64};
+    seen_t grown = {.room = seen->room ? seen->room * 2 : 64, .begin_ns = seen->begin_ns};
     grown.causes = calloc(grown.room, sizeof *grown.causes);
     grown.segments = calloc(grown.room, sizeof *grown.segments);
     if (!grown.causes || !grown.segments) {
@@ -212,50 +255,32 @@ static int seen_grow(seen_t *seen) {
 
 /* Segments are walked backwards, each of them forwards: the newest segment has the word, and in it the
  * last record. */
-static int seen_note(seen_t *seen, const ac_message_t *message, uint32_t segment) {
+static int seen_note(void *context, const ac_message_t *message) {
+    seen_t *seen = context;
+    if (seen->begin_ns == UINT64_MAX) seen->begin_ns = message->timestamp_ns;
+    if (!(message->flags & AC_FLAG_CAUSE)) return 0;
     if (seen->count * 2 >= seen->room && seen_grow(seen) < 0) return -ENOMEM;
     size_t at = message->cause_source & (seen->room - 1);
     while (seen->causes[at].source && seen->causes[at].source != message->cause_source)
         at = (at + 1) & (seen->room - 1);
     if (seen->causes[at].source == 0)
         seen->count++;
-    else if (seen->segments[at] > segment)
+    else if (seen->segments[at] > message->segment)
         return 0;
     seen->causes[at] = (ac_cause_t){message->cause_source, message->cause_seq};
-    seen->segments[at] = segment;
-    return 0;
-}
-
-/* Also tells when the segment begins. */
-static int note_causes_in(const ac_map_t *map, seen_t *seen, uint64_t *begin_ns) {
-    ac_message_t message;
-    const char *why;
-    uint64_t offset = AC_SEGMENT_DATA;
-    *begin_ns = UINT64_MAX;
-    while (ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_HEADER, &message,
-                             &why) == AC_RECORD_GOOD) {
-        if (*begin_ns == UINT64_MAX) *begin_ns = message.timestamp_ns;
-        if ((message.flags & AC_FLAG_CAUSE) && seen_note(seen, &message, map->segment) < 0)
-            return -ENOMEM;
-        offset += ac_record_size(message.length);
-    }
+    seen->segments[at] = message->segment;
     return 0;
 }
 
 int64_t ac_queue_last_causes(const char *path, uint64_t since_ns, ac_cause_t *out, size_t room,
                              ac_error_t *err) {
     view_t view;
-    seen_t seen = {0};
-    uint64_t begin_ns = UINT64_MAX;
+    seen_t seen = {.begin_ns = UINT64_MAX};
     int rc = view_open(&view, path, err);
     if (rc != AC_OK) return rc;
-    for (size_t i = view.count; i-- > 0 && rc == AC_OK && begin_ns >= since_ns;) {
-        ac_map_t *map;
-        rc = ac_segment_open(&view.dir, view.dir_fd, view.ids[i], view.segment_size, 0, &map, err);
-        if (rc != AC_OK) break;
-        if (note_causes_in(map, &seen, &begin_ns) < 0)
-            rc = ac_fail_os(err, -ENOMEM, path, "cannot collect the causes");
-        ac_map_release(map);
+    for (size_t i = view.count; i-- > 0 && rc == AC_OK && seen.begin_ns >= since_ns;) {
+        seen.begin_ns = UINT64_MAX;
+        rc = each_message(&view, view.ids[i], seen_note, &seen, err);
     }
     view_close(&view);
     size_t filled = 0;

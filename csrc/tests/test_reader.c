@@ -456,6 +456,59 @@ TEST(a_cause_is_found_from_the_back) {
     CHECK_FAILS(ac_queue_last_cause(check_path("none"), 9, &found, &err), err, AC_E_NOT_FOUND);
 }
 
+/* Whether both ways to ask fail, at this offset of the file. */
+static void check_causes_fail(const char *name, uint64_t offset) {
+    uint64_t found;
+    ac_cause_t cause;
+    for (int all = 0; all < 2; all++) {
+        int64_t rc = all ? ac_queue_last_causes(check_path("queue"), 0, &cause, 1, &err)
+                         : ac_queue_last_cause(check_path("queue"), 7, &found, &err);
+        CHECK_FAILS(rc, err, AC_E_CORRUPT);
+        CHECK_EQUAL(err.offset, offset);
+        CHECK(strstr(err.path, name) != NULL);
+    }
+}
+
+/* Who goes on from too old a cause does everything after it again. */
+TEST(a_cause_is_not_looked_for_before_a_damaged_record) {
+    static const uint8_t noise = 0xff;
+    static const uint8_t zeros[SEGMENT];
+    enum { SIZE = 2 * AC_HEADER_SIZE };
+    uint64_t last = AC_SEGMENT_DATA + 5 * SIZE, found;
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    for (uint64_t i = 0; i < 40; i++)
+        CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, AC_NOW, 7, i, &err), err);
+    close_writer(writer);
+    poke(check_path("queue"), "000000001.q", last + 9, &noise, 1);
+    check_causes_fail("000000001.q", last);
+    poke(check_path("queue"), "000000001.q", last, zeros, SIZE); /* before the durable end */
+    check_causes_fail("000000001.q", last);
+    poke(check_path("queue"), "000000001.q", AC_SEGMENT_DATA, zeros, SEGMENT - AC_SEGMENT_DATA);
+    poke(check_path("queue"), "index.meta", 0, &(ac_durable_t){1, AC_SEGMENT_DATA}, 16);
+    CHECK_EQUAL(ac_queue_last_cause(check_path("queue"), 7, &found, &err), 1);
+    CHECK_EQUAL(found, 30);
+    poke(check_path("queue"), "000000000.q", last, zeros, SEGMENT - last); /* sealed */
+    check_causes_fail("000000000.q", last);
+    CHECK_EQUAL(truncate(check_path("queue/000000000.q"), (off_t)last), 0);
+    check_causes_fail("000000000.q", last);
+}
+
+TEST(room_that_was_given_up_at_the_start_of_a_segment_does_not_hide_older_causes) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_cause_t cause;
+    void *room;
+    CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, 1000, 7, 5, &err), err);
+    CHECK_OK(ac_writer_reserve(writer, SEGMENT - AC_SEGMENT_DATA - AC_HEADER_SIZE, &room, &err),
+             err);
+    ac_writer_abandon(writer);
+    CHECK_OK(ac_writer_append(writer, "x", 1, 0, 2000, &err), err);
+    CHECK_EQUAL(ac_queue_last_causes(check_path("queue"), 500, &cause, 1, &err), 1);
+    CHECK_EQUAL(cause.seq, 5);
+    close_writer(writer);
+}
+
 TEST(verification_counts_the_corrupt_places) {
     uint64_t records;
     ac_queue_info_t info;
