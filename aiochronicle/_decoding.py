@@ -12,7 +12,7 @@ from typing import Any
 
 from aiochronicle import _hot
 from aiochronicle.codec import Codec, Format
-from aiochronicle.errors import ChronicleError, DecodeError, UnknownType
+from aiochronicle.errors import ChronicleError, DecodeError, QueueGone, UnknownType
 from aiochronicle.registry import Registry, schema_file
 
 __all__ = ["Decoders"]
@@ -111,4 +111,14 @@ def decode_failed(decoders: Decoders, message: _hot.Message, error: Exception) -
     )
 
 
-_hot.set_decoding(find_decoder, decode_failed)
+def message_cut(decoders: Decoders, message: _hot.Message) -> QueueGone:
+    """Make the exception for a payload that is not there any more; called from C."""
+    place = decoders.place(message)
+    return QueueGone(
+        f"the file was cut by another program before message {message.seq} was copied out of it",
+        path=place["path"],
+        offset=place["offset"],
+    )
+
+
+_hot.set_decoding(find_decoder, decode_failed, message_cut)

@@ -225,6 +225,7 @@ def set_refusals(
 def set_decoding(
     find: Callable[[Decoders, Message, Any], Callable[[Any], Any]],
     failed: Callable[[Decoders, Message, Exception], Exception],
+    cut: Callable[[Decoders, Message], Exception],
     /,
 ) -> None: ...
 def own_methods(class_: _Class, /) -> _Class: ...

@@ -169,7 +169,7 @@ PyObject *raise_engine_error(const ac_error_t *err);
 PyObject *hot_set_error_factory(PyObject *module, PyObject *factory);
 PyObject *take_exception(void); /* the one that is set, taken away; with its traceback */
 
-/* Takes the two functions of the Python side that messages are decoded with. */
+/* Takes the three functions of the Python side that messages are decoded with. */
 PyObject *hot_set_decoding(PyObject *module, PyObject *args);
 
 /* arguments.c. Each returns 0, or -1 with an exception that names the argument. */

@@ -77,13 +77,42 @@ static const char *payload_at(const MessageObject *self) {
     return (const char *)self->record + AC_HEADER_SIZE;
 }
 
+/* ---- payload ---- */
+
+static PyObject *find_decoder, *decode_failed, *was_cut; /* see aiochronicle/_decoding.py */
+
+/* To be asked after the bytes were read: if the file had been cut they may have been zeros. Touching its last
+ * byte makes the SIGBUS handler note it; those of the message may lie in the page that the file now ends in,
+ * where zeros come without a signal. */
+static int read_cut(const MessageObject *self) {
+    const ac_map_t *map = self->segment->map;
+    (void)*(const volatile uint8_t *)(map->base + map->size - 1);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* pairs with `mend` in sigbus.c */
+    return AC_UNLIKELY(ac_map_is_cut(map));
+}
+
+static __attribute__((noinline, cold)) PyObject *raise_cut(MessageObject *self, PyObject *made) {
+    Py_XDECREF(made);
+    PyErr_Clear(); /* whatever the zeros led to */
+    PyObject *error = PyObject_CallFunctionObjArgs(was_cut, self->segment->decoders, self, NULL);
+    if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    return NULL;
+}
+
+/* What was made of the bytes, if they were those of the message. */
+static PyObject *unless_cut(MessageObject *self, PyObject *made) {
+    return read_cut(self) ? raise_cut(self, made) : made;
+}
+
 #ifdef Py_GIL_DISABLED
 /* Of several threads that make it at once, the first one's is everybody's. */
 static PyObject *message_payload(MessageObject *self, void *unused) {
     (void)unused;
     PyObject *payload = __atomic_load_n(&self->payload, __ATOMIC_ACQUIRE);
     if (AC_LIKELY(payload != NULL)) return Py_NewRef(payload);
-    PyObject *made = PyBytes_FromStringAndSize(payload_at(self), (Py_ssize_t)self->length);
+    PyObject *made =
+        unless_cut(self, PyBytes_FromStringAndSize(payload_at(self), (Py_ssize_t)self->length));
     if (!made || __atomic_compare_exchange_n(&self->payload, &payload, made, 0, __ATOMIC_ACQ_REL,
                                              __ATOMIC_ACQUIRE))
         return Py_XNewRef(made);
@@ -112,7 +141,7 @@ static PyObject *make_payload(MessageObject *self) {
 
 static PyObject *message_payload(MessageObject *self, void *unused) {
     (void)unused;
-    if (!self->payload) self->payload = make_payload(self);
+    if (!self->payload) self->payload = unless_cut(self, make_payload(self));
     return Py_XNewRef(self->payload);
 }
 #endif
@@ -142,8 +171,8 @@ static PyObject *message_cause(MessageObject *self, void *unused) {
     ac_record_t header;
     if (!(self->flags & AC_FLAG_CAUSE)) Py_RETURN_NONE;
     memcpy(&header, self->record, sizeof header);
-    return Py_BuildValue("KK", (unsigned long long)header.cause_source,
-                         (unsigned long long)header.cause_seq);
+    return unless_cut(self, Py_BuildValue("KK", (unsigned long long)header.cause_source,
+                                          (unsigned long long)header.cause_seq));
 }
 
 static PyObject *message_position(MessageObject *self, void *unused) {
@@ -154,14 +183,13 @@ static PyObject *message_position(MessageObject *self, void *unused) {
 
 /* ---- decoding ---- */
 
-static PyObject *find_decoder, *decode_failed; /* see aiochronicle/_decoding.py */
-
 PyObject *hot_set_decoding(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *find, *failed;
-    if (!PyArg_ParseTuple(args, "OO", &find, &failed)) return NULL;
+    PyObject *find, *failed, *cut;
+    if (!PyArg_ParseTuple(args, "OOO", &find, &failed, &cut)) return NULL;
     Py_XSETREF(find_decoder, Py_NewRef(find));
     Py_XSETREF(decode_failed, Py_NewRef(failed));
+    Py_XSETREF(was_cut, Py_NewRef(cut));
     Py_RETURN_NONE;
 }
 
@@ -222,7 +250,8 @@ static PyObject *message_decode(MessageObject *self, PyObject *const *args, Py_s
     if (!decoder) return NULL;
     PyObject *object = PyObject_CallOneArg(decoder, (PyObject *)self);
     Py_DECREF(decoder);
-    return AC_LIKELY(object != NULL) ? object : undecodable(self);
+    return AC_LIKELY(object != NULL) || read_cut(self) ? unless_cut(self, object)
+                                                       : undecodable(self);
 }
 
 static PyMethodDef message_methods[] = {
@@ -267,7 +296,13 @@ static Py_ssize_t message_length(MessageObject *self) {
     return (Py_ssize_t)self->length;
 }
 
+/* If the file is cut later, that is seen through the buffer. */
 static int message_getbuffer(MessageObject *self, Py_buffer *view, int flags) {
+    if (read_cut(self)) {
+        raise_cut(self, NULL);
+        view->obj = NULL;
+        return -1;
+    }
     return PyBuffer_FillInfo(view, (PyObject *)self, (void *)(uintptr_t)payload_at(self),
                              (Py_ssize_t)self->length, 1, flags);
 }

@@ -76,8 +76,8 @@ static PyMethodDef functions[] = {
     {"set_refusals", hot_set_refusals, METH_VARARGS,
      "set_refusals(wrong_value, wrong_type): both (name, wanted, given) -> exception"},
     {"set_decoding", hot_set_decoding, METH_VARARGS,
-     "set_decoding(find, failed): find(decoders, message, type) -> what decodes the message;"
-     " failed(decoders, message, exception) -> exception"},
+     "set_decoding(find, failed, cut): find(decoders, message, type) -> what decodes the message;"
+     " failed(decoders, message, exception) -> exception; cut(decoders, message) -> exception"},
     {"own_methods", hot_own_methods, METH_O,
      "own_methods(class) -> class: gives a subclass the C methods of its bases as its own."},
     {"nothing", hot_nothing, METH_O, "nothing(object): does nothing."},

@@ -80,10 +80,40 @@ def test_cut_segment_under_a_reader(tmp_path: Path, order: str) -> None:
         message = reader.poll()
     os.truncate(segment(0), 4096)
     expect(lambda: read_on(reader), errors.QueueGone, errors.CorruptionError)
-    view = message.payload
     reader.close()
     """
     _run(tmp_path / "queue", program, order)
+
+
+@pytest.mark.parametrize("bytes_left", [0, 64])
+def test_cut_segment_under_messages_that_were_handed_over(tmp_path: Path, bytes_left: int) -> None:
+    """What was not copied yet is gone; zeros are not what was sent."""
+    program = """
+    import msgspec
+
+    class Order(msgspec.Struct):
+        price: float
+        size: int
+
+    writer.append(b"buy", cause=(1, 2))
+    codec = aiochronicle.Codec(Order, format="struct")
+    with open_writer(queue.parent / "orders", segment_size=SIZE, codec=codec) as orders:
+        orders.send(Order(101.5, 300))
+    with open_reader(queue) as reader, open_reader(orders.path, codec=codec) as typed:
+        *_, copied, caused = reader
+        payload, view = copied.payload, copied.view
+        sent = typed.poll()
+        for path in (segment(0), queue.parent / "orders" / "000000000.q"):
+            os.truncate(path, BYTES_LEFT)
+        for look in (lambda: caused.payload, lambda: caused.cause, lambda: caused.view,
+                     lambda: bytes(caused), lambda: caused.decode(Order), lambda: caused.payload):
+            expect(look, errors.QueueGone)
+        queue = queue.parent / "orders"
+        expect(sent.decode, errors.QueueGone)
+        assert copied.payload == payload == b"x" * 1000
+        assert bytes(view) == bytes(1000), "a view shows what there is"
+    """
+    _run(tmp_path / "queue", program.replace("BYTES_LEFT", f"{bytes_left}"))
 
 
 @ORDERS
@@ -126,9 +156,12 @@ def test_cut_off_message_view_stays_readable(tmp_path: Path) -> None:
     program = """
     reader = open_reader(queue)
     messages = [reader.poll() for _ in range(30)]
+    views = [message.view for message in messages]
     os.truncate(segment(0), 64)
+    for view in views:
+        bytes(view)
     for message in messages:
-        bytes(message.view)
+        expect(lambda: message.payload, errors.QueueGone)
     expect(lambda: read_on(reader), errors.QueueGone, errors.CorruptionError)
     """
     _run(tmp_path / "queue", program)
