@@ -3,7 +3,8 @@
 A promise must not overtake a message that is being stamped at the same moment. Appending to a
 writer and its heartbeat exclude each other already (the interpreter's lock, or the writer's own
 where that is given up), so a thread that calls ``Writer.heartbeat`` is all that is needed, and
-appending costs nothing more.
+appending costs nothing more. A writer that is in the middle of a call, or waiting for room, is not
+waited for: the heartbeats of all others would stop.
 """
 
 import heapq
@@ -13,7 +14,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from aiochronicle.errors import ClosedError, QueueGone
+from aiochronicle.errors import ChronicleError
 
 if TYPE_CHECKING:
     from aiochronicle.writer import Writer
@@ -65,8 +66,8 @@ def _beat(reference: "weakref.ref[Writer]") -> bool:
     if writer is None or writer.closed:
         return False
     try:
-        writer.heartbeat()
-    except (ClosedError, QueueGone):  # its owner hears of it from its own calls
+        writer._try_heartbeat()  # one that is busy now has its next turn
+    except ChronicleError:  # its owner hears of it from its own calls
         return False
     return True
 

@@ -9,13 +9,15 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
+from waiting import eventually
 
 import aiochronicle
-from aiochronicle import FanIn, Message, Router, open_reader
+from aiochronicle import Capacity, FanIn, Message, Router, inspect, open_reader
 
 # Segments are allocated when they are made: the default size would fill the disk with test queues.
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
@@ -382,6 +384,34 @@ def test_a_writer_that_beats_lets_strict_order_go_on(tmp_path: Path) -> None:
             assert seq == number
         assert all(not message.late for message in fan_in)
         assert newest_ns > 0
+
+
+def test_a_writer_that_waits_for_room_does_not_stop_the_heartbeats_of_others(
+    tmp_path: Path,
+) -> None:
+    room = Capacity(4096, policy="block", timeout_s=30)
+
+    def watermark_ns() -> int:
+        return inspect(tmp_path / "idle").watermark_ns
+
+    with (
+        open_writer(tmp_path / "full", heartbeat=0.005, capacity=room) as full,
+        open_writer(tmp_path / "idle", heartbeat=0.005),
+        open_reader(tmp_path / "full", "slow") as slow,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        full.append(bytes(3000))
+        waiting = thread.submit(full.append, bytes(3000))
+        try:
+            eventually(lambda: full.statistics().capacity_waits > 0)
+            for _ in range(3):  # the first may have been given before
+                before_ns = watermark_ns()
+                eventually(lambda: watermark_ns() > before_ns, 5.0)  # noqa: B023
+            assert not waiting.done()
+        finally:
+            list(slow)
+            slow.commit()
+        assert waiting.result() == 1
 
 
 def test_the_heartbeat_ends_with_the_writer(tmp_path: Path) -> None:

@@ -27,13 +27,17 @@ typedef struct {
     long long seq;
 } ReservationObject;
 
+static void have_turn(WriterObject *self) {
+    HOT_BEGIN(self); /* an append that saw nobody busy is over then */
+    self->busy = 1;
+    HOT_END();
+}
+
 static void begin_slow(WriterObject *self) {
     Py_BEGIN_ALLOW_THREADS;
     PyThread_acquire_lock(self->turn, WAIT_LOCK);
     Py_END_ALLOW_THREADS;
-    HOT_BEGIN(self); /* an append that saw nobody busy is over then */
-    self->busy = 1;
-    HOT_END();
+    have_turn(self);
 }
 
 static void end_slow(WriterObject *self) {
@@ -616,6 +620,20 @@ static PyObject *writer_heartbeat(WriterObject *self, PyObject *args, PyObject *
     Py_RETURN_NONE;
 }
 
+/* For the thread that gives the heartbeats of all writers: it may not wait for one that is busy, perhaps with
+ * waiting for room. False: it is. */
+static PyObject *writer_try_heartbeat(WriterObject *self, PyObject *unused) {
+    (void)unused;
+    ac_error_t err;
+    int rc;
+    if (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK)) Py_RETURN_FALSE;
+    have_turn(self);
+    rc = ac_writer_heartbeat(self->writer, AC_NOW, &err);
+    end_slow(self);
+    if (rc != AC_OK) return raise_engine_error(&err);
+    Py_RETURN_TRUE;
+}
+
 static PyObject *writer_close(WriterObject *self, PyObject *unused) {
     (void)unused;
     ac_error_t err;
@@ -657,6 +675,8 @@ static PyMethodDef writer_methods[] = {
      "An exception in the block means that nothing was written."},
     {"heartbeat", (PyCFunction)(void (*)(void))writer_heartbeat, METH_VARARGS | METH_KEYWORDS,
      "heartbeat(timestamp_ns=None): promise that no older message will be appended."},
+    {"_try_heartbeat", (PyCFunction)writer_try_heartbeat, METH_NOARGS,
+     "_try_heartbeat() -> bool: heartbeat() of now, unless that would have to wait."},
     {"close", (PyCFunction)writer_close, METH_NOARGS,
      "close(): sync everything, mark the queue as cleanly closed, release the lock."},
     {NULL, NULL, 0, NULL},
