@@ -1,7 +1,8 @@
 """What does decoding a typed message cost, next to msgspec alone?
 
 Measured is ``message.decode()`` on messages at hand, then the whole loop over a reader that has
-them on disk, reading included; the yardstick is ``Decoder.decode`` on a list of the same payloads.
+them on disk, reading included, then Arrow columns of the fields, reading included; the yardstick is
+``Decoder.decode`` on a list of the same payloads.
 The messages are MessagePack of about 100 bytes with seven fields.
 """
 
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from aiochronicle import open_reader, open_writer
+from aiochronicle import Queue, open_reader, open_writer
 from benchmarks.measure import Best, Result
 
 MESSAGES = 100_000
@@ -63,18 +64,31 @@ def read_and_decode(path: Path) -> float:
         return time.thread_time_ns() - started_ns
 
 
+def read_columns(path: Path) -> float:
+    with Queue(path) as queue:
+        part = queue.slice()
+        started_ns = time.thread_time_ns()
+        for _ in part.batches(codec=Trade):
+            pass
+        return time.thread_time_ns() - started_ns
+
+
 def run(directory: Path, quick: bool) -> list[Result]:
     count = MESSAGES_QUICK if quick else MESSAGES
     path = directory / "typed"
     payloads = fill(path, count)
-    best: dict[str, float] = {name: float("inf") for name in ("msgspec", "decode", "reader")}
+    best: dict[str, float] = {
+        name: float("inf") for name in ("msgspec", "decode", "reader", "columns")
+    }
     for _ in range(3 if quick else 20):
         best["msgspec"] = min(best["msgspec"], decode_alone(payloads) / count)
         best["decode"] = min(best["decode"], decode_messages(path) / count)
         best["reader"] = min(best["reader"], read_and_decode(path) / count)
+        best["columns"] = min(best["columns"], read_columns(path) / count)
     times = Best(best)
     what = "message.decode() / msgspec alone on the same bytes"
     return [
         times.at_most(1.3, what, question="typed", pair=("decode", "msgspec")),
         times.at_most(1.5, "the same, and reading", question="typed", pair=("reader", "msgspec")),
+        times.at_most(1.0, "reading, as columns", question="typed", pair=("columns", "msgspec")),
     ]

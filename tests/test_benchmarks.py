@@ -15,7 +15,7 @@ from benchmarks.measure import Best, Result, compare, percentile
 ROWS = {
     "append": 3,
     "read": 2,
-    "typed": 2,
+    "typed": 3,
     "columns": 3,
     "loop": 2,
     "peers": 12,

@@ -17,8 +17,9 @@ from aiochronicle.spark.queues import Source
 
 __all__ = ["Range", "plan"]
 
-# Tasks of much less cost more to start than to run; of much more, the last one is waited for.
-TASK_BYTES = 128 << 20
+# A task of so much takes under a second, and some hundredths of it to start and to end, in which its
+# processor idles; of much more, the last one is waited for.
+TASK_BYTES = 512 << 20
 ROWS_WORTH_SPLITTING = 100_000
 # With fewer tasks than so many for each processor, it matters that they are of the same length.
 FEW_PER_PROCESSOR = 4
