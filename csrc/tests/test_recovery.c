@@ -254,6 +254,17 @@ TEST(a_sealed_segment_whose_records_are_all_lost_ends_the_queue) {
     check_whole(first);
 }
 
+/* Two power cuts: the second finds what was written after the first behind a segment without a record. */
+TEST(what_is_written_after_such_a_loss_is_not_lost_with_it) {
+    leave(1, 40);
+    set_durable(0, 0);
+    zero("000000000.q", AC_SEGMENT_DATA, SEGMENT);
+    CHECK_EQUAL(recover(), 0);
+    set_durable(0, 0);
+    CHECK_EQUAL(recover_with(1), 1);
+    check_whole(1);
+}
+
 static void leave_batch(int before, size_t batch, int after) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("live"), &config);
