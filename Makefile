@@ -82,6 +82,8 @@ endef
 
 # Reader and writer on one mapping: see csrc/tests/test_threads.c.
 LINK_threads := -Wl,--wrap=ac_os_map -Wl,--wrap=ac_os_unmap
+# Clocks that are set.
+LINK_retention := -Wl,--wrap=ac_os_now_ns -Wl,--wrap=ac_os_monotonic_ns
 
 c_tests = $(TEST_C:csrc/%.c=build/ctest/$(1)/%)
 

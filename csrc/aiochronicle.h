@@ -112,13 +112,14 @@ typedef struct ac_writer_config {
     uint64_t capacity_bytes; /* 0 = unlimited */
     int capacity_policy;
     uint64_t capacity_timeout_ns;
-    int retention;           /* 0 = keep everything */
-    uint64_t reader_ttl_ns;  /* a reader is live while its heartbeat is younger than this … */
-    uint64_t max_reader_lag; /* … and it is at most this many bytes behind */
-    uint64_t opened_ns;      /* filled in by ac_writer_open: since when readers can know the two */
-    uint64_t retain_ns;      /* 0 = no limit: delete sealed segments older than this */
-    uint64_t retain_bytes;   /* 0 = no limit: delete the oldest beyond this total */
-    int retain_for_readers;  /* delete what every live reader has committed past */
+    int retention;               /* 0 = keep everything */
+    uint64_t reader_ttl_ns;      /* a reader is live while its heartbeat is younger than this … */
+    uint64_t max_reader_lag;     /* … and it is at most this many bytes behind */
+    uint64_t opened_ns;          /* filled in by ac_writer_open, of the monotonic clock: since when
+                                readers can know the two */
+    uint64_t retain_ns;          /* 0 = no limit: delete sealed segments older than this */
+    uint64_t retain_bytes;       /* 0 = no limit: delete the oldest beyond this total */
+    int retain_for_readers;      /* delete what every live reader has committed past */
     uint64_t retention_check_ns; /* how often the housekeeper looks */
     const char *archive;         /* NULL = delete; else move to ARCHIVE/YYYY/MM/DD/ */
     const char *wait_for; /* NULL, or a reader: what it has not committed past stays, live or not */

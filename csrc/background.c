@@ -23,8 +23,8 @@ int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
     if (dir_fd < 0) return dir_fd;
     pthread_mutex_lock(&writer->retain_mutex);
     /* Segments whose sealing is not finished are not touched. */
-    int rc = ac_retain(&writer->dir, dir_fd, &writer->config, writer->segment_size, segment, offset,
-                       sealing, &deleted, &archived, err);
+    int rc = ac_retain(&writer->dir, dir_fd, &writer->config, &writer->signs, writer->segment_size,
+                       segment, offset, sealing, &deleted, &archived, err);
     /* Counted before the next one finds nothing left to do. */
     pthread_mutex_lock(&writer->mutex);
     writer->segments_deleted += deleted;

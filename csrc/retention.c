@@ -16,19 +16,18 @@
 
 typedef struct survey {
     const ac_writer_config_t *config;
-    uint64_t now_ns, segment_size, head_segment, head_offset;
+    ac_signs_t *signs;
+    uint64_t segment_size, head_segment, head_offset;
     ac_slowest_t *out;
 } survey_t;
 
 /* By its heartbeat; but readers beat as often as the writer wants, and learn that from one beat to the next.
  * Until each of them must have beaten once since this writer came, that it has its position open will do.
  * Not just for those who gave no sign since: a commit is one too, and changes nothing about the next beat. */
-static int is_live(const survey_t *survey, const ac_slot_t *slot, int held) {
+static int is_live(const survey_t *survey, const char *name, const ac_slot_t *slot, int held) {
     const ac_writer_config_t *config = survey->config;
-    uint64_t beat_ns = slot->heartbeat_ns;
-    uint64_t age_ns = survey->now_ns > beat_ns ? survey->now_ns - beat_ns : 0;
-    if (age_ns <= config->reader_ttl_ns) return 1;
-    return held && survey->now_ns < config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
+    if (ac_sign_age_ns(survey->signs, name, slot) <= config->reader_ttl_ns) return 1;
+    return held && ac_os_monotonic_ns() < config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
 }
 
 static void survey_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
@@ -38,7 +37,7 @@ static void survey_reader(void *context, const char *name, const ac_slot_t *slot
     out->registered++;
     if (awaited && strcmp(name, awaited) == 0 && slot->segment <= survey->head_segment)
         out->awaited_segment = slot->segment;
-    if (!is_live(survey, slot, held) || slot->segment > survey->head_segment) return;
+    if (!is_live(survey, name, slot, held) || slot->segment > survey->head_segment) return;
     if (slot->offset > survey->segment_size) return; /* not a position */
     uint64_t lag = (survey->head_segment - slot->segment) * survey->segment_size +
                    survey->head_offset - slot->offset;
@@ -54,9 +53,9 @@ static void survey_reader(void *context, const char *name, const ac_slot_t *slot
 }
 
 int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-                      uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
-                      ac_slowest_t *out, ac_error_t *err) {
-    survey_t survey = {config, ac_os_now_ns(), segment_size, head_segment, head_offset, out};
+                      ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment,
+                      uint64_t head_offset, ac_slowest_t *out, ac_error_t *err) {
+    survey_t survey = {config, signs, segment_size, head_segment, head_offset, out};
     memset(out, 0, sizeof *out);
     return ac_position_each(dir, dir_fd, survey_reader, &survey, err);
 }
@@ -219,12 +218,12 @@ static int is_needed(const ac_writer_config_t *config, const ac_slowest_t *slowe
 }
 
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-              uint64_t segment_size, uint64_t head_segment, uint64_t head_offset, uint64_t stop,
-              uint64_t *deleted, uint64_t *archived, ac_error_t *err) {
+              ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
+              uint64_t stop, uint64_t *deleted, uint64_t *archived, ac_error_t *err) {
     ac_slowest_t slowest;
     uint32_t *ids = NULL;
     size_t count = 0;
-    int rc = ac_slowest_reader(dir, dir_fd, config, segment_size, head_segment, head_offset,
+    int rc = ac_slowest_reader(dir, dir_fd, config, signs, segment_size, head_segment, head_offset,
                                &slowest, err);
     if (rc == AC_OK) rc = ac_segment_list(dir, dir_fd, &ids, &count, err);
     if (rc != AC_OK) return rc;
@@ -245,8 +244,8 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
         if (goes && rc == AC_OK) rc = announce_removal(dir, dir_fd, (uint64_t)ids[i] + 1, err);
         /* A reader may have come since the first survey. */
         if (goes && rc == AC_OK) {
-            rc = ac_slowest_reader(dir, dir_fd, config, segment_size, head_segment, head_offset,
-                                   &slowest, err);
+            rc = ac_slowest_reader(dir, dir_fd, config, signs, segment_size, head_segment,
+                                   head_offset, &slowest, err);
             goes = rc == AC_OK && !is_needed(config, &slowest, ids[i]);
             if (rc == AC_OK && !goes) rc = announce_removal(dir, dir_fd, ids[i], err);
         }

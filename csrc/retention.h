@@ -3,6 +3,7 @@
 #define AC_RETENTION_H
 
 #include "directory.h"
+#include "signs.h"
 
 typedef struct ac_slowest {
     uint64_t live;       /* number of live readers */
@@ -14,13 +15,13 @@ typedef struct ac_slowest {
 
 /* Position of the slowest live reader as seen from the head of the queue. */
 int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-                      uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
-                      ac_slowest_t *out, ac_error_t *err);
+                      ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment,
+                      uint64_t head_offset, ac_slowest_t *out, ac_error_t *err);
 
 /* Deletes or archives what the configuration allows among the segments before `stop`.
  * A segment that a live reader, or the one of config.wait_for, still needs stays, whatever age or size say. */
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-              uint64_t segment_size, uint64_t head_segment, uint64_t head_offset, uint64_t stop,
-              uint64_t *deleted, uint64_t *archived, ac_error_t *err);
+              ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
+              uint64_t stop, uint64_t *deleted, uint64_t *archived, ac_error_t *err);
 
 #endif

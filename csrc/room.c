@@ -201,8 +201,8 @@ static int room_in_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err)
     ac_slowest_t slowest;
     uint64_t segment = writer->map->segment, end = writer->offset + size;
     if (end <= writer->capacity_end) return 1;
-    int rc = ac_slowest_reader(&writer->dir, writer->dir_fd, &writer->config, writer->segment_size,
-                               segment, writer->offset, &slowest, err);
+    int rc = ac_slowest_reader(&writer->dir, writer->dir_fd, &writer->config, &writer->signs,
+                               writer->segment_size, segment, writer->offset, &slowest, err);
     if (rc != AC_OK) return rc;
     uint64_t lag =
         slowest.live ? ac_segment_distance(&writer->dir, writer->dir_fd, writer->segment_size,

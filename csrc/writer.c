@@ -152,7 +152,7 @@ static void announce(ac_writer_t *writer, uint64_t epoch) {
     const ac_writer_config_t *config = &writer->config;
     int watched = config->retention || config->capacity_bytes;
     ac_store_relaxed_u64(&control->reader_ttl_ns, watched ? config->reader_ttl_ns : 0);
-    writer->config.opened_ns = ac_os_now_ns();
+    writer->config.opened_ns = ac_os_monotonic_ns();
     ac_store_relaxed_u64(&control->parked,
                          0); /* the sleepers of a dead writer; they will be told */
     ac_fetch_add_seq_cst_u32(&control->notify_seq, 1);
@@ -231,6 +231,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     pthread_mutex_init(&writer->sync_mutex, NULL);
     pthread_mutex_init(&writer->populate_mutex, NULL);
     pthread_mutex_init(&writer->retain_mutex, NULL);
+    pthread_mutex_init(&writer->signs.mutex, NULL);
     pthread_cond_init(&writer->prepared, NULL);
     return writer;
 }
@@ -535,8 +536,8 @@ int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *liv
     uint64_t segment = 0, offset = 0, sealing;
     int dir_fd = ac_writer_visit(writer, &segment, &offset, &sealing, err);
     if (dir_fd < 0) return dir_fd;
-    int rc = ac_slowest_reader(&writer->dir, dir_fd, &writer->config, writer->segment_size, segment,
-                               offset, &slowest, err);
+    int rc = ac_slowest_reader(&writer->dir, dir_fd, &writer->config, &writer->signs,
+                               writer->segment_size, segment, offset, &slowest, err);
     *lag_bytes = *live_readers = 0;
     if (rc == AC_OK && slowest.live) {
         *live_readers = slowest.live;
@@ -658,5 +659,6 @@ void ac_writer_free(ac_writer_t *writer) {
         release_everything(writer);
     else
         ac_writer_close(writer, NULL);
+    free(writer->signs.signs);
     free(writer);
 }

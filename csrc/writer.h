@@ -18,6 +18,7 @@
 #include "os.h"
 #include "position.h"
 #include "record.h"
+#include "signs.h"
 
 #include <pthread.h>
 
@@ -102,6 +103,8 @@ struct ac_writer {
     /* Held across a whole sync: callers that queue up behind it find their work done. */
     pthread_mutex_t sync_mutex;
     uint64_t durable_position[2]; /* what index.meta says: segment, offset */
+
+    ac_signs_t signs;
 
     pthread_mutex_t retain_mutex;
     uint64_t retention_due_ns, heartbeat_due_ns;

@@ -11,6 +11,21 @@ enum { SEGMENT = 4096, DAY_S = 86400 };
 static ac_error_t err;
 static ac_writer_stats_t stats;
 
+/* Both clocks as the tests want them: how far the time of day is ahead, and how much time has passed. */
+static _Atomic uint64_t ahead_ns, passed_ns;
+uint64_t __real_ac_os_now_ns(void);
+uint64_t __real_ac_os_monotonic_ns(void);
+uint64_t __wrap_ac_os_now_ns(void);
+uint64_t __wrap_ac_os_monotonic_ns(void);
+
+uint64_t __wrap_ac_os_now_ns(void) {
+    return __real_ac_os_now_ns() + ahead_ns + passed_ns;
+}
+
+uint64_t __wrap_ac_os_monotonic_ns(void) {
+    return __real_ac_os_monotonic_ns() + passed_ns;
+}
+
 static ac_writer_config_t retaining(void) {
     ac_writer_config_t config = small_queue(SEGMENT);
     config.retention = 1;
@@ -49,7 +64,7 @@ static void commit_at(ac_reader_t *reader, uint64_t segment) {
 static void leave_position(const char *name, uint64_t segment, uint64_t offset, uint64_t age_ns) {
     ac_slot_t slots[2] = {{.segment = segment,
                            .offset = offset,
-                           .heartbeat_ns = ac_clock_ns() - age_ns,
+                           .heartbeat_ns = ac_os_now_ns() - age_ns,
                            .generation = 1}};
     slots[0].checksum = ac_checksum(&slots[0], 32);
     poke(check_path("queue/readers"), name, 0, slots, sizeof slots);
@@ -144,7 +159,7 @@ TEST(a_reader_that_could_not_know_how_often_to_beat_is_live_while_it_is_open) {
     CHECK_EQUAL(live, 1);
     CHECK_EQUAL(retain(writer), 0);
     /* That it has committed since does not mean that it knows, … */
-    ac_position_store(&position, 0, 64, writer->config.opened_ns);
+    ac_position_store(&position, 0, 64, ac_clock_ns());
     writer->config.reader_ttl_ns = 0;
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 1);
@@ -159,6 +174,64 @@ TEST(a_reader_that_could_not_know_how_often_to_beat_is_live_while_it_is_open) {
     CHECK_EQUAL(live, 0);
     ac_os_close(fd);
     close_writer(writer);
+}
+
+static uint64_t live_readers(ac_writer_t *writer) {
+    uint64_t lag, live;
+    CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
+    return live;
+}
+
+/* The clock is set, or the machine slept; no reader could give a sign of life since. */
+TEST(a_clock_that_jumps_ahead_makes_nobody_look_dead) {
+    ac_writer_config_t config = retaining();
+    ac_writer_t *writer = fill(&config);
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    leave_position("one.meta", 1, 64, 0);
+    writer->config.opened_ns -= 2 * AC_HEARTBEAT_MAX_NS;
+    CHECK_EQUAL(retain(writer), 1);
+    ahead_ns = 3600000000000u;
+    CHECK_EQUAL(live_readers(writer), 1);
+    CHECK_EQUAL(retain(writer), 1);
+    /* A sign of life from before the jump, that nobody has looked at yet. */
+    ahead_ns = 0;
+    leave_position("one.meta", 1, 64, 1);
+    ahead_ns = 3600000000000u;
+    CHECK_EQUAL(live_readers(writer), 1);
+    CHECK_EQUAL(retain(writer), 1);
+    /* But it does not live for ever. */
+    passed_ns = config.reader_ttl_ns;
+    CHECK_EQUAL(live_readers(writer), 0);
+    passed_ns = ahead_ns = 0;
+    close_writer(writer);
+}
+
+TEST(a_clock_that_is_set_back_makes_nobody_live_for_longer) {
+    ac_writer_config_t config = retaining();
+    ac_writer_t *writer = fill(&config);
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    ahead_ns = 3600000000000u;
+    leave_position("one.meta", 1, 64, 0);
+    ahead_ns = 0;
+    CHECK_EQUAL(live_readers(writer), 1);
+    passed_ns = config.reader_ttl_ns;
+    CHECK_EQUAL(live_readers(writer), 0);
+    passed_ns = 0;
+    close_writer(writer);
+}
+
+TEST_IN_MEMORY(signs_of_life_are_kept_of_as_many_readers_as_there_can_be) {
+    ac_signs_t signs = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < AC_READERS_MAX + 2; i++) {
+            char name[32];
+            ac_slot_t slot = {.generation = 1, .heartbeat_ns = ac_clock_ns()};
+            snprintf(name, sizeof name, "r%d", i);
+            CHECK(ac_sign_age_ns(&signs, name, &slot) < 60000000000u);
+        }
+    }
+    CHECK(signs.count <= AC_READERS_MAX);
+    free(signs.signs);
 }
 
 TEST_IN_MEMORY(impossible_positions_are_not_readers) {

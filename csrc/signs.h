@@ -1,0 +1,33 @@
+/* How long ago the readers of a queue gave a sign of life, by the writer's own monotonic clock.
+ *
+ * A heartbeat is a time of day. That is all there is to go by when a writer sees a reader for the first time;
+ * but the clock may be set, or the machine sleep, and a reader that lives must not look dead for that. So from
+ * then on what counts is when the writer saw a heartbeat that was not there before. */
+#ifndef AC_SIGNS_H
+#define AC_SIGNS_H
+
+#include "position.h"
+
+#include <pthread.h>
+
+typedef struct ac_sign {
+    char name[AC_READER_NAME_MAX + 1];
+    uint64_t generation;
+    uint64_t heartbeat_ns;
+    uint64_t age_ns;    /* how old it was … */
+    uint64_t seen_ns;   /* … when it was seen first */
+    uint64_t looked_ns; /* when it was last looked at */
+} ac_sign_t;
+
+typedef struct ac_signs {
+    pthread_mutex_t mutex;
+    ac_sign_t *signs;
+    size_t count, room;
+    size_t
+        turn; /* where the next one probably is: a directory is listed in the same order each time */
+} ac_signs_t;
+
+/* [any thread] */
+uint64_t ac_sign_age_ns(ac_signs_t *signs, const char *name, const ac_slot_t *slot);
+
+#endif
