@@ -33,6 +33,7 @@ ChronicleError
 ├── RequestError
 │   ├── RequestFailed        the responder answered with an error
 │   └── RequestTimeout       no answer came in time                    (also TimeoutError)
+├── SourceGone               the queue is not attached to the router   (also KeyError)
 ├── TooManyKeys              more distinct keys than allowed
 ├── VirtualTimeDeadlock      in virtual time, nothing can happen any more
 └── StorageError             the operating system refused              (also OSError)
@@ -83,6 +84,7 @@ __all__ = [
     "SchemaError",
     "SchemaMismatch",
     "SchemaNotFound",
+    "SourceGone",
     "StorageError",
     "TimestampOrder",
     "TooManyKeys",
@@ -329,6 +331,16 @@ class RequestTimeout(RequestError, TimeoutError):
     """No answer came in time. The request stays in its queue and may be answered yet."""
 
     advice = "Check that the responder runs; its late answer will be dropped."
+
+
+class SourceGone(ChronicleError, KeyError):
+    """The queue is not attached to the router, or not any more."""
+
+    advice = "Its directory was removed, or it failed: then Router.problems tells why."
+
+    def __str__(self) -> str:
+        """Return the text, of which a KeyError would show the repr."""
+        return Exception.__str__(self)
 
 
 class TooManyKeys(ChronicleError):

@@ -19,7 +19,7 @@ from aiochronicle._background import in_background
 from aiochronicle._names import check_name
 from aiochronicle.codec import Codec, T
 from aiochronicle.discovery import Attached, Scanned, discover
-from aiochronicle.errors import ChronicleError
+from aiochronicle.errors import ChronicleError, ClosedError, SourceGone, StorageError
 from aiochronicle.fanin import FanIn
 from aiochronicle.reader import Reader, StartPoint, check_start, open_reader
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
@@ -238,33 +238,43 @@ class Router(FanIn[T]):
 
     def _on_error(self, source: int, error: Exception) -> None:
         """Leave a queue that fails; what it delivered may be committed no more."""
-        path = self.paths()[source]
-        self.problems[path] = error
+        path = self.paths().get(source)
         _log.warning("detached: %s", error)
-        self.detach(source).close()
+        reader = self.detach(source)
+        self.problems[reader.path if path is None else path] = error
+        if path is not None:  # one that was attached by hand stays its owner's
+            reader.close()
 
     async def reply(self, source: "int | _hot.Message") -> Writer:
         """Return the writer of the reply queue of this source (an id, or a message from it).
 
-        The first call opens it, outside the loop. KeyError if the queue is not attached any more.
+        The first call opens it, outside the loop. SourceGone if the queue is not attached any
+        more; and when it goes later, the writer is closed.
         """
-        path = self.paths()[source] if isinstance(source, int) else self._path_of(source)
+        path = self._path_of(source)
         attached = self._attached[path]
         if attached.reply is None:
             attached.reply = asyncio.ensure_future(in_background(lambda: self._open_reply(path)))
         try:
             return await asyncio.shield(attached.reply)  # for all who asked, whoever is cancelled
-        except ChronicleError:
-            attached.reply = None
+        except Exception:
+            attached.reply = None  # the next call tries again
             raise
 
     def reader_of(self, message: _hot.Message) -> Reader:
-        """Return the reader that the message came from; KeyError if it is not attached any more."""
+        """Return the reader that the message came from; SourceGone if it is not attached any more."""
         return self._attached[self._path_of(message)].reader
 
     def _open_reply(self, path: str) -> Writer:
         target = Path(self._reply_root) / os.path.relpath(path, self.root)
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"no directory for reply queues can be made: {error.strerror}",
+                path=str(target.parent),
+                errno=error.errno,
+            ) from error
         return open_writer(
             target,
             segment_size=self._reply_segment_size,
@@ -278,12 +288,25 @@ class Router(FanIn[T]):
             if source.reply.exception() is None:
                 await in_background(source.reply.result().close)
 
-    def _path_of(self, message: _hot.Message) -> str:
-        for path, source in self._attached.items():
+    def _path_of(self, source: "int | _hot.Message") -> str:
+        if isinstance(source, int):
+            path = self.paths().get(source)
+            if path is None:
+                raise SourceGone(f"source {source} is not attached")
+            return path
+        for path, one in self._attached.items():
             # Queues of other programs have no identity; those are told apart by name.
-            if source.queue_id == message.queue_id and source.reader.source == message.source:
+            if one.queue_id == source.queue_id and one.reader.source == source.source:
                 return path
-        raise KeyError(f"the queue of {message!r} is not attached")
+        raise SourceGone(f"the queue of {source!r} is not attached")
+
+    def commit(self, source: "int | _hot.Message | None" = None) -> None:
+        """Do what ``FanIn.commit`` does; nothing for a message whose queue has gone meanwhile."""
+        try:
+            super().commit(source)
+        except (KeyError, ClosedError):
+            if self.closed or not isinstance(source, _hot.Message):
+                raise
 
     async def aclose(self) -> None:
         """Stop following, detach and close everything this router opened."""

@@ -18,6 +18,7 @@ from waiting import eventually
 
 import aiochronicle
 from aiochronicle import Capacity, FanIn, Message, Router, inspect, open_reader
+from aiochronicle.errors import ClosedError, SourceGone, StorageError
 
 # Segments are allocated when they are made: the default size would fill the disk with test queues.
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
@@ -129,7 +130,7 @@ async def test_replies_go_to_the_sender(tmp_path: Path) -> None:
             assert (await router.reply(by_id[str(root / "a")])).path == str(
                 tmp_path / "orders.replies" / "a"
             )
-            with pytest.raises(KeyError):
+            with pytest.raises(SourceGone, match="99 is not attached"):
                 await router.reply(99)
             for name, first in (("a", 0), ("b", 1)):
                 with open_reader(tmp_path / "orders.replies" / name, "strategy") as reader:
@@ -140,8 +141,46 @@ async def test_replies_go_to_the_sender(tmp_path: Path) -> None:
         shutil.rmtree(root / "a")
         await until(lambda: len(router.sources()) == 1)
         await until(lambda: not in_use(tmp_path / "orders.replies" / "a"))
-        with pytest.raises(KeyError, match="not attached"):
+        with pytest.raises(SourceGone, match=r"queue of <Message seq=4 .* is not attached\. "):
             await router.reply(order_of_a)
+        router.commit(order_of_a)  # there is nothing left to commit in
+        assert isinstance(order_of_a, Message)
+        with pytest.raises(KeyError):
+            router.commit(99)
+
+
+async def test_a_reply_queue_that_could_not_be_made_is_tried_again(tmp_path: Path) -> None:
+    root, in_the_way = tmp_path / "orders", tmp_path / "orders.replies"
+    in_the_way.touch()
+    root.mkdir()
+    with open_writer(root / "a", ready=True) as orders:
+        orders.append(b"buy")
+        async with Router(root, name="router") as router:
+            order = await take(router)
+            with pytest.raises(StorageError, match=r"orders\.replies: no directory .* File exists"):
+                await router.reply(order)
+            in_the_way.unlink()
+            assert (await router.reply(order)).path == str(in_the_way / "a")
+
+
+async def test_a_reader_attached_by_hand_that_fails_stays_its_owners(tmp_path: Path) -> None:
+    with (
+        open_writer(tmp_path / "own") as own,
+        open_reader(tmp_path / "own") as reader,
+        open_writer(tmp_path / "gone") as gone,
+        open_reader(tmp_path / "gone") as other,
+    ):
+        async with Router(tmp_path / "orders", name="router") as router:
+            router.attach(reader)
+            router.attach(other)
+            gone.append(b"1")
+            own.append(b"2")
+            other.close()
+            message = await take(router)
+            assert message.payload == b"2"
+            assert isinstance(router.problems[str(tmp_path / "gone")], ClosedError)
+            assert [*router.sources().values()] == [reader]
+        assert not reader.closed
 
 
 async def test_orders_and_replies_are_typed(tmp_path: Path) -> None:
