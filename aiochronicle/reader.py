@@ -417,7 +417,10 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
             self.commit_position(Position(*oldest.position))
 
     def seek(self, seq: int) -> None:
-        """Go to the first message whose seq is at least ``seq``; beyond the end: to the end."""
+        """Go to the first message whose seq is at least ``seq``; beyond the end: to the end.
+
+        A task that waits for the next message looks there then, as after every seek.
+        """
         integer("seq", seq, 0)
         self._move(lib.ac_reader_seek_seq, seq)
 
@@ -485,6 +488,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         error = new_error()
         with self._alone:
             check(move(self._handle, *where, error), error)
+        self._wake()
 
     def __repr__(self) -> str:
         name = "anonymous" if self._name is None else repr(self._name)

@@ -24,6 +24,7 @@ typedef struct {
     PyObject_HEAD
     Pollable *source;
     int kind;
+    uint32_t awaited; /* so it may be iterated over, by whoever delegates to it with `yield from` */
 } AwaitableObject;
 
 static PyObject *get_running_loop, *running_loop_or_none;
@@ -269,6 +270,7 @@ PyObject *awaitable_new(Pollable *source, int kind) {
     if (!self) return NULL;
     self->source = (Pollable *)Py_NewRef(source);
     self->kind = kind;
+    self->awaited = 0;
     PyObject_GC_Track(self);
     return (PyObject *)self;
 }
@@ -291,6 +293,19 @@ static void awaitable_dealloc(AwaitableObject *self) {
 
 static PyObject *awaitable_self(PyObject *self) {
     return Py_NewRef(self);
+}
+
+static PyObject *awaitable_await(AwaitableObject *self) {
+    ac_store_relaxed_u32(&self->awaited, 1);
+    return Py_NewRef(self);
+}
+
+/* `for message in reader.next()` would take a message and show it to nobody. */
+static PyObject *awaitable_iter(AwaitableObject *self) {
+    if (ac_load_relaxed_u32(&self->awaited)) return Py_NewRef(self);
+    PyErr_SetString(PyExc_TypeError, "this is to be awaited, not iterated over: use `await`, or "
+                                     "`for message in reader`");
+    return NULL;
 }
 
 /* After `burst` messages, or some time, the loop gets a turn although there is more to read. The clock is
@@ -462,7 +477,7 @@ static PyMethodDef awaitable_methods[] = {
 };
 
 static PyAsyncMethods awaitable_async = {
-    .am_await = awaitable_self,
+    .am_await = (unaryfunc)awaitable_await,
     .am_aiter = awaitable_self,
     .am_anext = awaitable_self,
     .am_send = (sendfunc)awaitable_send,
@@ -474,7 +489,7 @@ PyTypeObject Awaitable_Type = {
     .tp_dealloc = (destructor)awaitable_dealloc,
     .tp_traverse = (traverseproc)awaitable_traverse,
     .tp_clear = (inquiry)awaitable_clear,
-    .tp_iter = PyObject_SelfIter,
+    .tp_iter = (getiterfunc)awaitable_iter,
     .tp_iternext = (iternextfunc)awaitable_iternext,
     .tp_as_async = &awaitable_async,
     .tp_methods = awaitable_methods,
@@ -494,11 +509,21 @@ static PyObject *ready_awaitable(Pollable *self, PyObject *unused) {
     return awaitable_new(self, AWAIT_READY);
 }
 
+/* Has the sleeping tasks look again, in the next turn of their loop. */
+static PyObject *wake(Pollable *self, PyObject *unused) {
+    (void)unused;
+    GATE_BEGIN(self);
+    if (self->first) ac_os_eventfd_signal(self->bell);
+    GATE_END();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef pollable_methods[] = {
     {"_next", (PyCFunction)next_awaitable, METH_NOARGS, "_next() -> awaitable of the next message"},
     {"_ready", (PyCFunction)ready_awaitable, METH_NOARGS,
      "_ready() -> awaitable: True when there is something to read, False when closed"},
     {"_ring", (PyCFunction)ring, METH_NOARGS, "The event loop's callback."},
+    {"_wake", (PyCFunction)wake, METH_NOARGS, "_wake(): there may be something to read."},
     {"_poll_timer", (PyCFunction)poll_timer, METH_NOARGS, "The event loop's timer."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "What messages decode to."},
     {NULL, NULL, 0, NULL},

@@ -5,7 +5,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,47 @@ async def test_iteration_across_segments(queue_path: Path) -> None:
                 await asyncio.sleep(0)
         assert await asyncio.wait_for(reading, 20) == list(range(5000))
         assert writer.statistics().rolls > 5
+
+
+@on_both_loops
+async def test_what_next_returns_is_awaited_and_not_iterated_over(queue_path: Path) -> None:
+    fill(queue_path, 2)
+
+    class Delegating:
+        def __init__(self, reader: aiochronicle.Reader) -> None:
+            self._reader = reader
+
+        def __await__(self) -> Generator[Any, Any, aiochronicle.Message]:
+            return (yield from self._reader.next().__await__())
+
+    with aiochronicle.open_reader(queue_path) as reader:
+        mistakes: list[Callable[[Any], object]] = [iter, list, set]
+        for mistake in mistakes:
+            with pytest.raises(TypeError, match="awaited, not iterated over"):
+                mistake(reader.next())
+        assert (await reader.next()).seq == 0
+        assert (await Delegating(reader)).seq == 1
+
+
+@on_both_loops
+async def test_a_task_that_waits_looks_where_the_reader_is_sent(queue_path: Path) -> None:
+    fill(queue_path, 1)
+    with aiochronicle.open_reader(queue_path) as reader:
+        first = reader.position
+        seeks: list[Callable[[], object]] = [
+            reader.seek_first,
+            lambda: reader.seek(0),
+            lambda: reader.seek_time(0),
+            lambda: reader.seek_position(first),
+        ]
+        for seek in seeks:
+            reader.seek_last()
+            waiting = asyncio.create_task(take(reader, 1))
+            parks = reader.statistics().parks
+            await asyncio.sleep(0)
+            assert reader.statistics().parks > parks, "it is asleep"
+            seek()
+            assert await asyncio.wait_for(waiting, 5) == [0]
 
 
 @on_both_loops
