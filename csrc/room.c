@@ -236,6 +236,9 @@ static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err
             return ac_fail(err, AC_E_TIMEOUT, 0, writer->dir.path, 0,
                            "no reader made room within %llu ms",
                            (unsigned long long)(waited / 1000000));
+        if (ac_load_relaxed_u32(&writer->closing))
+            return ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0,
+                           "the writer was closed before there was room");
         ac_count_u64(&writer->capacity_waits, 1);
         ac_os_sleep_ns(pause);
         if (writer->interrupted && writer->interrupted())

@@ -638,6 +638,7 @@ static PyObject *writer_close(WriterObject *self, PyObject *unused) {
     (void)unused;
     ac_error_t err;
     int rc;
+    ac_store_relaxed_u32(&self->writer->closing, 1); /* whoever has the turn may wait for ever */
     begin_slow(self);
     Py_BEGIN_ALLOW_THREADS;
     rc = ac_writer_close(self->writer, &err);

@@ -9,7 +9,7 @@ import pytest
 from waiting import eventually
 
 from aiochronicle import Capacity, Roll, Writer
-from aiochronicle.errors import CapacityTimeout, InvalidArgument, QueueFull
+from aiochronicle.errors import CapacityTimeout, ClosedError, InvalidArgument, QueueFull
 from contract.backend import SMALL_SEGMENT, Backend
 
 pytestmark = pytest.mark.needs("capacity")
@@ -137,6 +137,32 @@ def test_blocked_writer_goes_on_when_there_is_room(backend: Backend, queue_path:
         thread.join(30)
         assert not thread.is_alive()
         assert [message.payload for message in reader][-1] == b"late"
+
+
+def test_closing_ends_the_wait_for_room(backend: Backend, queue_path: Path) -> None:
+    told: list[type[Exception]] = []
+    with (
+        backend.open_writer(queue_path, capacity=Capacity(5 * RECORD, policy="block")) as writer,
+        backend.open_reader(queue_path, "slow") as reader,
+    ):
+
+        def append() -> None:
+            try:
+                fill(writer)
+            except ClosedError as error:
+                told.append(type(error))
+
+        threads = [threading.Thread(target=append, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: writer.statistics().capacity_waits > 0)
+        closing = threading.Thread(target=writer.close, daemon=True)
+        closing.start()
+        for thread in (*threads, closing):
+            thread.join(10)
+            assert not thread.is_alive()
+        assert told == [ClosedError] * 3
+        assert [message.seq for message in reader] == list(range(5))
 
 
 def test_blocked_writer_gives_up_in_time(backend: Backend, queue_path: Path) -> None:
