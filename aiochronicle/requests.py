@@ -9,6 +9,7 @@ it was opened, and drops those that nobody waits for any more.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -27,7 +28,15 @@ from aiochronicle._closing import Closing
 from aiochronicle._hot import Message
 from aiochronicle.codec import Codec, T
 from aiochronicle.config import Retention
-from aiochronicle.errors import ClosedError, InvalidArgument, RequestFailed, RequestTimeout
+from aiochronicle.errors import (
+    ChronicleError,
+    ClosedError,
+    InvalidArgument,
+    QueueGone,
+    RequestFailed,
+    RequestTimeout,
+    SourceGone,
+)
 from aiochronicle.reader import Reader, open_reader
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.router import Router
@@ -38,6 +47,7 @@ __all__ = ["Request", "Requester", "RequesterStatistics", "Responder", "Responde
 Payload = bytes | bytearray | memoryview | Message
 
 FAILURE_TYPE = 0xFFFE  # type_id of an answer that says why there is no result
+_REASON_BYTES_MAX = 2048
 
 _log = logging.getLogger(__name__)
 
@@ -237,10 +247,11 @@ class _Client:
         if not was_first or self.reader.closed:
             return
         first = next(iter(self.outstanding.values()), None)
-        if first is None:
-            self.reader.commit(self.newest)
-        else:
-            self.reader.commit_position(Position(*first.position))
+        with contextlib.suppress(ChronicleError):  # reading says what is wrong with the queue
+            if first is None:
+                self.reader.commit(self.newest)
+            else:
+                self.reader.commit_position(Position(*first.position))
 
 
 class Request(Generic[T]):
@@ -293,8 +304,13 @@ class Request(Generic[T]):
         self._answer_once(payload, type_id)
 
     def fail(self, reason: str) -> None:
-        """Answer that there is no result: ``Requester.request`` raises RequestFailed."""
-        self._answer_once(reason.encode(), FAILURE_TYPE)
+        """Answer that there is no result: ``Requester.request`` raises RequestFailed.
+
+        With this text, of which it gets the first 2 KiB.
+        """
+        # What the requester sent may be quoted in it: as long as a segment, or not even text.
+        encoded = reason.encode("utf-8", "backslashreplace")
+        self._answer_once(encoded[:_REASON_BYTES_MAX], FAILURE_TYPE)
 
     def _answer_once(self, payload: Payload | msgspec.Struct, type_id: int) -> None:
         if self._answered:
@@ -385,8 +401,15 @@ class Responder(Generic[T]):
                 message = await self._next_message()
                 try:
                     client = await self._client_of(message)
-                except KeyError:
+                except SourceGone:
                     self._gone += 1
+                    continue
+                except ChronicleError as error:
+                    # Its answers cannot be written now. That is no matter of the other requesters,
+                    # and the request comes again when the queue is tried again.
+                    self._taken = message  # if this is cancelled
+                    await self._router.set_aside(message, error)
+                    self._taken = None
                     continue
                 except BaseException:
                     self._taken = message
@@ -411,7 +434,8 @@ class Responder(Generic[T]):
 
         So many handlers run at once at most. One that answers by itself, with ``request.reply`` or
         ``request.fail``, returns None. One that raises RequestFailed fails its request with that
-        text; any other exception does with its type and text, and is also logged. Cancelled,
+        text; any other exception does with its type and text, and is also logged. Whatever is
+        wrong with one requester, its request or its queues, the others are served. Cancelled,
         handlers that run are cancelled; their requests come again after a restart.
         """
         positive("concurrency", concurrency)
@@ -457,7 +481,7 @@ class Responder(Generic[T]):
         timestamp_ns = _not_before(message.timestamp_ns, client.replies)
         try:
             _write(client.replies, payload, type_id, timestamp_ns=timestamp_ns, cause=message)
-        except ClosedError:  # by the router, because the requester's queue was removed
+        except (ClosedError, QueueGone):  # one of the requester's two queues was removed
             self._gone += 1
         else:
             self._answered += 1
@@ -507,12 +531,29 @@ async def _handle(handler: Handler[T], request: Request[T]) -> None:
         if result is not None or not request.answered:
             request.reply(result)  # type: ignore[arg-type]  # None is refused
     except RequestFailed as refusal:
-        if not request.answered:
-            request.fail(refusal.detail)
+        _fail(request, refusal.detail)
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        _fail(request, "CancelledError: its handling was cancelled")  # by the handler itself
     except Exception as error:  # noqa: BLE001 - it is the requester that is told
-        if not request.answered:
-            request.fail(f"{type(error).__name__}: {error}")
+        _fail(request, f"{type(error).__name__}: {error}")
         _log.exception("handling request %d of %r failed", request.message.seq, request.requester)
+
+
+def _is_cancelled() -> bool:
+    """Tell whether somebody cancelled this task, not only something that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _fail(request: Request, reason: str) -> None:
+    if request.answered:
+        return
+    try:
+        request.fail(reason)
+    except ChronicleError:  # no space, say: without an answer it comes again after a restart
+        _log.exception("request %d of %r has no answer", request.message.seq, request.requester)
 
 
 def _not_before(request_ns: int, replies: Writer) -> int | None:

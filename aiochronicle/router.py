@@ -225,16 +225,34 @@ class Router(FanIn[T]):
     async def _detach(self, path: str) -> None:
         self.problems.pop(path, None)
         self._unattached.discard(path)
-        source = self._attached.get(path)
-        if source is not None:
-            # First, so that whoever sees the source gone finds its replies closed; and while it is
-            # still attached, so that aclose does it if this is cancelled here.
-            await self._close_reply(source)
-            self._attached.pop(path, None)
-            if source.id in self.sources():
-                self.detach(source.id)
-            source.reader.close()
+        if path in self._attached:
+            await self._leave(path)
             _log.info("removed: %s", path)
+
+    async def _leave(self, path: str) -> None:
+        source = self._attached[path]
+        # First, so that whoever sees the source gone finds its replies closed; and while it is
+        # still attached, so that aclose does it if this is cancelled here.
+        await self._close_reply(source)
+        self._attached.pop(path, None)
+        if source.id in self.sources():
+            self.detach(source.id)
+        source.reader.close()
+
+    async def set_aside(self, message: _hot.Message, error: ChronicleError) -> None:
+        """Leave the queue of a message that cannot be dealt with now, because of this problem.
+
+        It is attached again after ``rescan_s``, and goes on behind its last commit. Nothing happens
+        if it is not attached any more.
+        """
+        async with self._changing:
+            try:
+                path = self._path_of(message)
+            except SourceGone:
+                return
+            await self._leave(path)
+            # Its frames hold the message, and that would hold the segment.
+            self._cannot_attach(path, error.with_traceback(None))
 
     def _on_error(self, source: int, error: Exception) -> None:
         """Leave a queue that fails; what it delivered may be committed no more."""
@@ -286,7 +304,10 @@ class Router(FanIn[T]):
         if source.reply is not None:
             await asyncio.wait([source.reply])
             if source.reply.exception() is None:
-                await in_background(source.reply.result().close)
+                try:
+                    await in_background(source.reply.result().close)
+                except ChronicleError as error:  # no matter of the other queues
+                    _log.warning("closing a reply queue failed: %s", error)
 
     def _path_of(self, source: "int | _hot.Message") -> str:
         if isinstance(source, int):

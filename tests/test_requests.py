@@ -1,6 +1,8 @@
 """Every request gets its answer, once, whoever is killed, cancelled or late meanwhile."""
 
 import asyncio
+import contextlib
+import json
 import random
 import shutil
 import subprocess
@@ -21,6 +23,7 @@ from aiochronicle.errors import (
     EncodeError,
     InvalidArgument,
     LockedError,
+    QueueGone,
     RequestFailed,
     RequestTimeout,
     SchemaMismatch,
@@ -183,6 +186,73 @@ async def test_a_handler_with_an_impossible_answer_does_not_end_the_service(
         assert (await desk.request(b"3", timeout=60)).payload == bytes(3)
     assert caplog.messages == [f"handling request {seq} of 'desk' failed" for seq in range(3)]
     caplog.clear()
+
+
+async def price(request: Request) -> bytes:
+    """As anybody would write it: what is wrong with a request is said, with what it was."""
+    symbol = json.loads(request.payload)
+    if symbol == "cancel":
+        raise asyncio.CancelledError
+    if symbol != "ALFA":
+        raise ValueError(f"no such instrument {symbol}")
+    return b"101.5"
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b'"\\ud800"', r"no such instrument \\ud800$"),
+        (b'"%s"' % (b"x" * 1_000_000), "no such instrument x{2000}"),
+        (b'"cancel"', "CancelledError"),
+    ],
+    ids=["not to be encoded", "too long", "cancelled"],
+)
+async def test_no_request_ends_the_service(
+    tmp_path: Path, payload: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with requester(tmp_path, "good") as good, requester(tmp_path, "bad") as bad:
+        service = Responder(tmp_path / "asked", tmp_path / "answered", segment_size=1 << 16)
+        async with service, asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(service.serve(price))
+            with pytest.raises(RequestFailed, match=reason):
+                await bad.request(payload, timeout=20)
+            assert (await good.request(b'"ALFA"', timeout=20)).payload == b"101.5"
+            assert service.statistics().outstanding == 0
+            task.cancel()
+    caplog.clear()
+
+
+async def test_answers_that_were_removed_are_no_matter_of_others(tmp_path: Path) -> None:
+    async with serving(tmp_path) as service, requester(tmp_path, "good") as good:
+        async with requester(tmp_path, "bad") as bad:
+            await bad.request(b"1", timeout=20)
+            shutil.rmtree(tmp_path / "answered" / "bad")
+            while service.statistics().gone == 0:
+                with contextlib.suppress(RequestTimeout, QueueGone):
+                    await bad.request(b"1", timeout=0.1)
+        assert (await good.request(b"2", timeout=20)).payload == b"4"
+        assert service.statistics().outstanding == 0
+
+
+async def test_answers_that_cannot_be_written_are_tried_again(tmp_path: Path) -> None:
+    """And hold up neither the other requesters nor what is committed."""
+    (tmp_path / "answered").mkdir()
+    locked = tmp_path / "answered" / "bad"
+    async with serving(tmp_path) as service, requester(tmp_path, "good") as good:
+        async with requester(tmp_path, "bad") as bad:
+            with aiochronicle.open_writer(locked, segment_size=1 << 16):
+                asking = [
+                    asyncio.create_task(bad.request(b"%d" % number, timeout=20))
+                    for number in range(3)
+                ]
+                while not isinstance(
+                    service.problems.get(str(tmp_path / "asked/bad")), LockedError
+                ):
+                    await asyncio.sleep(0.001)
+                assert (await good.request(b"2", timeout=20)).payload == b"4"
+            answers = await asyncio.gather(*asking)
+            assert [answer.payload for answer in answers] == [b"0", b"2", b"4"]
+        assert service.statistics().outstanding == 0
 
 
 async def test_a_request_is_answered_once(tmp_path: Path) -> None:
