@@ -317,7 +317,7 @@ int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *l
     return 1;
 }
 
-void ac_fanin_give_back(ac_fanin_t *fanin, int late) {
+void ac_fanin_give_back(ac_fanin_t *fanin, const ac_heap_entry_t *newest, int late) {
     ac_source_t *source = &fanin->sources[fanin->heap[0].slot];
     fanin->refill = 0;
     source->has_head = 1;
@@ -326,6 +326,9 @@ void ac_fanin_give_back(ac_fanin_t *fanin, int late) {
     fanin->delivered--;
     source->late -= late != 0;
     fanin->late -= late != 0;
+    if (!newest) return;
+    fanin->last_timestamp_ns = newest->timestamp_ns;
+    fanin->last_id = newest->id;
 }
 
 int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *late,

@@ -66,8 +66,14 @@ struct ac_fanin {
 int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *late,
                   ac_error_t *err);
 
-/* Nobody got what was delivered last: it is the next message again. */
-void ac_fanin_give_back(ac_fanin_t *fanin, int late);
+/* Nobody got what was delivered last: it is the next message again. `newest` is what ac_fanin_newest was
+ * before it, so that an older one which comes now is not late; NULL = nobody knows. */
+void ac_fanin_give_back(ac_fanin_t *fanin, const ac_heap_entry_t *newest, int late);
+
+/* The key of the newest message that was delivered. */
+static inline ac_heap_entry_t ac_fanin_newest(const ac_fanin_t *fanin) {
+    return (ac_heap_entry_t){fanin->last_timestamp_ns, fanin->last_id, 0};
+}
 
 /* The key of the top has grown: moves it to its place. */
 void ac_fanin_settle_top(ac_fanin_t *fanin);

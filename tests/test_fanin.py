@@ -576,6 +576,19 @@ def test_a_batch_keeps_within_its_bytes_beyond_the_first_message(pair: Pair) -> 
         assert sizes == [[10], [25]] * 4
 
 
+def test_what_did_not_fit_into_a_batch_makes_nothing_late(pair: Pair) -> None:
+    """It was looked at, not delivered: an older message that comes then is in order."""
+    a, b, reader_a, reader_b = pair
+    with FanIn([reader_a, reader_b]) as fan_in:
+        for timestamp_ns in (100, 300):
+            a.append(b"a" * 60, timestamp_ns=timestamp_ns)
+        assert [message.timestamp_ns for message in fan_in.read_batch(max_bytes=100)] == [100]
+        b.append(b"b", timestamp_ns=200)
+        rest = [(message.timestamp_ns, message.late) for message in fan_in]
+        assert rest == [(200, False), (300, False)]
+        assert (fan_in.statistics().late, fan_in.statistics().last_timestamp_ns) == (0, 300)
+
+
 def test_on_error_is_told_and_may_detach(pair: Pair, tmp_path: Path) -> None:
     a, b, reader_a, reader_b = pair
     for number in range(3):

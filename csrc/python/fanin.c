@@ -188,7 +188,7 @@ deliver(FanInObject *self, const ac_message_t *message, uint32_t slot) {
     if (AC_LIKELY(made != NULL))
         count_uncommitted(self, (ReaderObject *)member->reader, slot);
     else
-        ac_fanin_give_back(self->fanin, message->flags & MESSAGE_LATE);
+        ac_fanin_give_back(self->fanin, NULL, message->flags & MESSAGE_LATE);
     return made;
 }
 
@@ -198,7 +198,7 @@ static PyObject *deliver_anywhere(FanInObject *self, const ac_message_t *message
     if (AC_UNLIKELY(!member->segment || member->segment->map != map)) {
         SegmentObject *segment = segment_new(map, (ReaderObject *)member->reader);
         if (!segment) {
-            ac_fanin_give_back(self->fanin, message->flags & MESSAGE_LATE);
+            ac_fanin_give_back(self->fanin, NULL, message->flags & MESSAGE_LATE);
             return NULL;
         }
         Py_XSETREF(member->segment, segment);
@@ -282,11 +282,12 @@ static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
 }
 
 /* It does not fit, or there is no memory to hand it over. */
-static void take_back(FanInObject *self, const MessageObject *message) {
+static void take_back(FanInObject *self, const MessageObject *message,
+                      const ac_heap_entry_t *newest) {
     uint32_t slot = self->fanin->heap[0].slot;
     ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
     if (reader->commit_every) reader->uncommitted--;
-    ac_fanin_give_back(self->fanin, message->flags & MESSAGE_LATE);
+    ac_fanin_give_back(self->fanin, newest, message->flags & MESSAGE_LATE);
 }
 
 /* Nothing of the batch is committed while it is collected: the caller has not seen any of it. An exception
@@ -295,12 +296,13 @@ static PyObject *collect(FanInObject *self, Py_ssize_t max_messages, Py_ssize_t 
     PyObject *list = commit_when_due(self) < 0 ? NULL : PyList_New(0);
     Py_ssize_t bytes = 0;
     while (list && PyList_GET_SIZE(list) < max_messages) {
+        ac_heap_entry_t newest = ac_fanin_newest(self->fanin);
         PyObject *message = fetch(self);
         Py_ssize_t length = message ? (Py_ssize_t)((MessageObject *)message)->length : 0;
         int fits = length <= max_bytes - bytes || PyList_GET_SIZE(list) == 0;
         int taken = message && fits && PyList_Append(list, message) == 0;
         bytes += length;
-        if (message && !taken) take_back(self, (MessageObject *)message);
+        if (message && !taken) take_back(self, (MessageObject *)message, &newest);
         Py_XDECREF(message);
         if (taken) continue;
         if (PyList_GET_SIZE(list) > 0 && PyErr_Occurred())
