@@ -27,6 +27,7 @@ def exception(error: Any) -> errors.ChronicleError:
         ffi.string(error.detail).decode("utf-8", "replace"),
         (error.wanted_segment, error.wanted_offset),
         (error.first_segment, error.first_offset),
+        error.seq,
     )
 
 

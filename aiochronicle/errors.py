@@ -41,6 +41,7 @@ ChronicleError
     ├── AccessDenied         (also PermissionError)
     ├── ExportFailed         the file could not be written
     ├── FlushFailed          some of many queues could not be flushed
+    ├── NotDurable           appended, but the sync after it failed
     └── QueueGone            files were cut, replaced or removed under us
 
 Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text says what to do.
@@ -70,6 +71,7 @@ __all__ = [
     "LockedError",
     "MessageTooLarge",
     "NotAQueue",
+    "NotDurable",
     "PositionCorrupt",
     "PositionError",
     "PositionLost",
@@ -397,6 +399,20 @@ class FlushFailed(StorageError):
         self.failures = failures
 
 
+class NotDurable(StorageError):
+    """A message was appended, and readers may have it, but the sync after it failed.
+
+    From ``append`` and its like in the modes ``"sync"`` and ``Batch``. ``seq`` is the message's, or
+    the first of a batch. The writer is poisoned.
+    """
+
+    advice = (
+        "Do not append it again yet: close the writer and open a new one, whose next_seq tells"
+        " whether it is in the queue."
+    )
+    seq = 0
+
+
 class QueueGone(StorageError):
     """Files were cut, replaced or removed while the queue was open."""
 
@@ -427,6 +443,7 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
     -20: InvalidArgument,
     -21: QueueGone,
     -22: AccessDenied,
+    -25: NotDurable,
 }
 
 
@@ -438,6 +455,7 @@ def from_engine(
     detail: str,
     wanted: tuple[int, int],
     nearest: tuple[int, int],
+    seq: int,
 ) -> ChronicleError:
     """Make the exception for an error record of the engine."""
     kind = _BY_CODE.get(code, ChronicleError)
@@ -450,4 +468,6 @@ def from_engine(
     if isinstance(error, PositionLost):
         error.wanted = wanted
         error.nearest = nearest
+    if isinstance(error, NotDurable):
+        error.seq = seq
     return error

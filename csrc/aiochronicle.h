@@ -58,7 +58,8 @@ enum {
     AC_E_GONE = -21,             /* a file or the directory was cut, replaced or removed under us */
     AC_E_ACCESS = -22,           /* no permission */
     AC_E_SLOW = -23,             /* internal: the fast path cannot do it, call the full one */
-    AC_E_INTERRUPTED = -24       /* internal: the binding wants a wait to end; nothing was done */
+    AC_E_INTERRUPTED = -24,      /* internal: the binding wants a wait to end; nothing was done */
+    AC_E_NOT_DURABLE = -25       /* appended as `seq`, and seen by readers, but the sync failed */
 };
 
 enum {
@@ -91,6 +92,7 @@ typedef struct ac_error {
     uint64_t wanted_offset;
     uint64_t first_segment; /* … and the nearest position that still exists */
     uint64_t first_offset;
+    uint64_t seq; /* AC_E_NOT_DURABLE */
     char path[1024];
     char detail[256];
 } ac_error_t;
@@ -243,7 +245,8 @@ AC_API int ac_writer_open(const char *path, const ac_writer_config_t *config, ac
 /* Appends one record and returns its seq. timestamp_ns AC_NOW takes the clock (held at the last
  * timestamp if it stepped back); any other value must not be older than the last record's. Blocks only
  * to create a segment that was not prepared in time, in the sync and batch flush modes, and at capacity
- * under AC_CAPACITY_BLOCK. On error nothing was written. */
+ * under AC_CAPACITY_BLOCK. On error nothing was written, with two exceptions: AC_E_NOT_DURABLE, after which
+ * only closing is of use; and AC_E_GONE, when it went into files that have no name any more. */
 AC_API int64_t ac_writer_append(ac_writer_t *writer, const void *payload, size_t length,
                                 unsigned type_id, uint64_t timestamp_ns, ac_error_t *err);
 

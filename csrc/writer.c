@@ -301,14 +301,27 @@ static int check_length(const ac_writer_t *writer, size_t length, ac_error_t *er
     return ac_fail(err, AC_E_TOO_LARGE, 0, writer->dir.path, 0, "%zu bytes are too many", length);
 }
 
-/* In sync mode nothing may return before it is durable, in batch mode not more than the agreed bytes. */
+static int not_durable(const ac_writer_t *writer, int64_t seq, const ac_error_t *why,
+                       ac_error_t *err) {
+    int rc = ac_fail(err, AC_E_NOT_DURABLE, why->sys_errno, writer->dir.path, 0,
+                     "appended as %lld, but not made durable: %.180s", (long long)seq, why->detail);
+    if (err) err->seq = (uint64_t)seq;
+    return rc;
+}
+
+/* In sync mode nothing may return before it is durable, in batch mode not more than the agreed bytes. Readers
+ * have it by now: an error that says no more than why would have the caller append it again. */
 static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     int mode = writer->config.flush_mode;
     if (mode == AC_FLUSH_ASYNC || seq < 0) return seq;
     if (mode == AC_FLUSH_BATCH && ac_writer_unsynced(writer) <= writer->config.batch_bytes)
         return seq;
-    int64_t durable = ac_writer_flush(writer, err);
-    return durable < 0 ? durable : seq;
+    ac_error_t why;
+    int64_t durable = ac_writer_flush(writer, &why);
+    if (durable >= 0) return seq;
+    if (durable != AC_E_GONE) return not_durable(writer, seq, &why, err);
+    if (err) *err = why;
+    return durable;
 }
 
 int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t length,

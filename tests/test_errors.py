@@ -16,6 +16,7 @@ from aiochronicle.errors import (
     DecodeError,
     DiskFull,
     FlushFailed,
+    NotDurable,
     PositionLost,
     QueueNotFound,
     SchemaMismatch,
@@ -67,8 +68,15 @@ def test_an_error_arrives_as_it_left(
         assert str(arrived).count(kind.advice) == 1
 
 
+def test_errors_of_a_sync_say_what_was_appended() -> None:
+    error = errors.from_engine(-25, 28, "orders", 0, "appended as 7", (0, 0), (0, 0), 7)
+    arrived = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert isinstance(arrived, NotDurable)
+    assert (arrived.seq, arrived.errno) == (7, 28)
+
+
 def test_an_error_of_the_engine_arrives_as_it_left() -> None:
-    error = errors.from_engine(-13, 0, "orders", 0, "position is gone", (3, 64), (9, 128))
+    error = errors.from_engine(-13, 0, "orders", 0, "position is gone", (3, 64), (9, 128), 0)
     arrived = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert isinstance(arrived, PositionLost)
     assert (arrived.wanted, arrived.nearest) == ((3, 64), (9, 128))

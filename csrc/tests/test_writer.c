@@ -418,6 +418,36 @@ TEST(the_first_failed_sync_stops_the_writer_for_good) {
     CHECK_EQUAL(count_numbered(check_path("queue")), 3);
 }
 
+/* Readers have it before the disk does, so it must not look as if it had not been written. */
+TEST(a_record_whose_sync_fails_is_named) {
+    static const ac_slice_t items[] = {{"a", 1}, {"b", 1}};
+    for (int mode = AC_FLUSH_SYNC; mode <= AC_FLUSH_BATCH; mode++) {
+        for (int many = 0; many < 2; many++) {
+            failing_t failing = {.call = AC_CALL_SYNC_MAP, .error = ENOSPC};
+            ac_writer_config_t config = small_queue(SEGMENT);
+            config.flush_mode = mode;
+            config.batch_bytes = 1; /* less than any record, so that each of them is synced */
+            config.batch_ns = UINT64_MAX;
+            const char *path = check_path(mode == AC_FLUSH_SYNC ? many ? "sync-many" : "sync"
+                                          : many                ? "batch-many"
+                                                                : "batch");
+            ac_writer_t *writer = open_writer(path, &config);
+            append_numbered(writer, 3);
+            ac_os_set_hook(fail_hook, &failing);
+            int64_t rc = many ? ac_writer_append_many(writer, items, 2, 0, NULL, &err)
+                              : ac_writer_append(writer, "a", 1, 0, AC_NOW, &err);
+            ac_os_set_hook(NULL, NULL);
+            CHECK_FAILS(rc, err, AC_E_NOT_DURABLE);
+            CHECK_EQUAL(err.seq, 3);
+            CHECK_EQUAL(err.sys_errno, ENOSPC);
+            ac_writer_stats(writer, &stats);
+            CHECK_EQUAL(stats.next_seq, 4 + many);
+            CHECK_FAILS(ac_writer_append(writer, "x", 1, 0, AC_NOW, &err), err, AC_E_POISONED);
+            ac_writer_free(writer);
+        }
+    }
+}
+
 TEST(a_full_disk_is_an_error_and_then_room_is_room_again) {
     failing_t failing = {.call = AC_CALL_ALLOCATE, .error = ENOSPC};
     static uint8_t payload[1000];
