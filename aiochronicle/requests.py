@@ -351,6 +351,8 @@ class Responder(Generic[T]):
     One responder at a time can serve a root; ``name`` is the reader name in the queues of the
     requesters. ``codec`` is what ``Request.decode`` gives, ``reply_codec`` what answers can be
     besides bytes; a requester's queue whose schema says something else is one of the ``problems``.
+    ``segment_size`` and ``retention`` are those of the queues of answers. Keep answers for longer
+    than any request takes: by them a restarted responder knows what was answered.
     Cancelling a task anywhere in ``async for`` loses nothing.
     """
 
@@ -363,6 +365,7 @@ class Responder(Generic[T]):
         codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
         reply_codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
         segment_size: int = 8 << 20,
+        retention: Retention | None = None,
         rescan_s: float = 5.0,
     ) -> None:
         types = None if reply_codec is None else registry_of(reply_codec, "reply_codec")
@@ -376,6 +379,7 @@ class Responder(Generic[T]):
             reply_codec=types,
             reply_root=answered,
             reply_segment_size=segment_size,
+            reply_retention=retention,
             rescan_s=rescan_s,
         )
         self._clients: dict[tuple[str, int], _Client] = {}

@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from aiochronicle import _hot
-from aiochronicle._arguments import integer, pathname
+from aiochronicle._arguments import expect, integer, pathname
 from aiochronicle._background import in_background
 from aiochronicle._names import check_name
 from aiochronicle.codec import Codec, T
+from aiochronicle.config import Retention
 from aiochronicle.discovery import Attached, Scanned, discover
 from aiochronicle.errors import ChronicleError, ClosedError, SourceGone, StorageError
 from aiochronicle.fanin import FanIn
@@ -69,7 +70,8 @@ class Router(FanIn[T]):
 
     ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root``
     (by default ROOT.replies), named like the sender's, with segments of ``reply_segment_size``;
-    ``reply_codec`` is what it can ``send``.
+    ``reply_codec`` is what it can ``send``. They are kept for ever unless ``reply_retention`` says
+    something else.
 
     Use it as an async context manager: entering returns when everything that is there is
     attached, leaving closes readers, writers and the watcher.
@@ -86,6 +88,7 @@ class Router(FanIn[T]):
         codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
         reply_root: str | os.PathLike[str] | None = None,
         reply_segment_size: int = 8 << 20,
+        reply_retention: Retention | None = None,
         reply_codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
         depth: int = 1,
         rescan_s: float = 5.0,
@@ -94,6 +97,8 @@ class Router(FanIn[T]):
         check_name(f"reader name {name!r} of the router", name)
         check_start(start)
         integer("reply_segment_size", reply_segment_size, 0)
+        if reply_retention is not None:
+            expect("reply_retention", "a Retention or None", Retention, reply_retention)
         self._codec = None if codec is None else registry_of(codec)
         self._reply_codec = None if reply_codec is None else registry_of(reply_codec, "reply_codec")
         super().__init__(order=order, max_wait=max_wait, burst=burst, on_error=self._on_error)
@@ -107,6 +112,7 @@ class Router(FanIn[T]):
             f"{self.root}.replies" if reply_root is None else pathname("reply_root", reply_root)
         )
         self._reply_segment_size = reply_segment_size
+        self._reply_retention = reply_retention
         self._attached: dict[str, _Source] = {}
         self._unattached: set[str] = set()  # announced, but there was a problem
         self._changing = asyncio.Lock()
@@ -296,6 +302,7 @@ class Router(FanIn[T]):
         return open_writer(
             target,
             segment_size=self._reply_segment_size,
+            retention=self._reply_retention,
             codec=self._reply_codec,
             ready=True,
         )

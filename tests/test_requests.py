@@ -17,7 +17,7 @@ import pytest
 from asynchronous.both_loops import on_both_loops
 
 import aiochronicle
-from aiochronicle import Codec, Registry, Request, Requester, Responder
+from aiochronicle import Codec, Registry, Request, Requester, Responder, Retention
 from aiochronicle.errors import (
     ClosedError,
     EncodeError,
@@ -253,6 +253,20 @@ async def test_answers_that_cannot_be_written_are_tried_again(tmp_path: Path) ->
             answers = await asyncio.gather(*asking)
             assert [answer.payload for answer in answers] == [b"0", b"2", b"4"]
         assert service.statistics().outstanding == 0
+
+
+async def test_answers_are_kept_as_long_as_they_are_to_be(tmp_path: Path) -> None:
+    keep = Retention(max_bytes=8192, check_interval_s=0.02)
+    service = Responder(
+        tmp_path / "asked", tmp_path / "answered", segment_size=4096, retention=keep
+    )
+    async with requester(tmp_path) as desk, service:
+        for _ in range(20):
+            asking = asyncio.create_task(desk.request(b"?", timeout=20))
+            (await anext(service)).reply(bytes(2000))
+            assert len((await asking).payload) == 2000
+        while len(list((tmp_path / "answered" / "desk").glob("*.q"))) > 4:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_request_is_answered_once(tmp_path: Path) -> None:

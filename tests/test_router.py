@@ -17,8 +17,8 @@ import pytest
 from waiting import eventually
 
 import aiochronicle
-from aiochronicle import Capacity, FanIn, Message, Router, inspect, open_reader
-from aiochronicle.errors import ClosedError, SourceGone, StorageError
+from aiochronicle import Capacity, FanIn, Message, Retention, Router, inspect, open_reader
+from aiochronicle.errors import ClosedError, SourceGone, StorageError, WrongType
 
 # Segments are allocated when they are made: the default size would fill the disk with test queues.
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
@@ -181,6 +181,27 @@ async def test_a_reader_attached_by_hand_that_fails_stays_its_owners(tmp_path: P
             assert isinstance(router.problems[str(tmp_path / "gone")], ClosedError)
             assert [*router.sources().values()] == [reader]
         assert not reader.closed
+
+
+async def test_reply_queues_keep_what_they_are_told_to(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "orders", ready=True) as orders:
+        orders.append(b"buy")
+        router = Router(
+            tmp_path,
+            name="router",
+            reply_root=tmp_path / "replies",
+            reply_segment_size=4096,
+            reply_retention=Retention(max_bytes=8192, check_interval_s=3600),
+        )
+        async with router:
+            reply = await router.reply(await take(router))
+            for _ in range(20):
+                reply.append(bytes(2000))
+            reply.flush_now()
+            reply.retain_now()
+            assert len(list((tmp_path / "replies" / "orders").glob("*.q"))) <= 4
+    with pytest.raises(WrongType, match="reply_retention must be a Retention or None"):
+        Router(tmp_path, name="router", reply_retention=3600)  # type: ignore[arg-type]
 
 
 async def test_orders_and_replies_are_typed(tmp_path: Path) -> None:
