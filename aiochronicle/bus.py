@@ -35,15 +35,13 @@ from aiochronicle.queue import ReaderInfo, list_readers
 from aiochronicle.reader import Reader, ReaderStatistics, StartPoint, WaitStrategy, open_reader
 from aiochronicle.registry import Registry, TypeOrCodec
 from aiochronicle.settings import TopicSettings, load_settings
-from aiochronicle.writer import Writer, WriterStatistics, open_writer
+from aiochronicle.writer import CONTROL, Writer, WriterStatistics, open_writer
 
 __all__ = ["Bus", "BusStatistics"]
 
 ROOT_VARIABLE = "AIOCHRONICLE_DATA_DIR"
 NAMESPACE_VARIABLE = "AIOCHRONICLE_NAMESPACE"
 CONFIGURATION = "config.toml"
-
-_CONTROL = "control.meta"  # every queue has one, and nothing else does
 
 _THREADS = 16
 
@@ -418,7 +416,7 @@ class Bus(Closing):
             return
         inside = self._directory
         while inside != self._root:
-            if (inside / _CONTROL).exists():
+            if (inside / CONTROL).exists():
                 raise InvalidName("is a topic, not a namespace", path=str(inside))
             inside = inside.parent
         if (self._directory / topic).is_dir() and any((self._directory / topic).iterdir()):
@@ -428,7 +426,7 @@ class Bus(Closing):
             _make_directory(Path(settings.retention.archive).parent, settings.mode)
 
     def _has_queue(self, topic: str) -> bool:
-        return (self._directory / topic / _CONTROL).exists()
+        return (self._directory / topic / CONTROL).exists()
 
     def _check_open(self) -> None:
         if self._closed:

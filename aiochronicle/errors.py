@@ -152,7 +152,7 @@ class QueueNotFound(ChronicleError, FileNotFoundError):
 class NotAQueue(ChronicleError):
     """Something else than a queue is there."""
 
-    advice = "Give the directory of a queue, or an empty or missing one to create a queue in."
+    advice = "Give the directory of a queue, or a new one to create a queue in."
 
 
 class UnsupportedVersion(ChronicleError):

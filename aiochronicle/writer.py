@@ -32,12 +32,13 @@ from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
 from aiochronicle._names import check_name
 from aiochronicle.config import Batch, Capacity, Retention, Roll
-from aiochronicle.errors import ChronicleError, EncodeError, InvalidArgument
+from aiochronicle.errors import ChronicleError, EncodeError, InvalidArgument, NotAQueue
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 
 __all__ = ["Position", "Recovery", "Writer", "WriterStatistics", "open_writer"]
 
 READY_VERSION = 1
+CONTROL = "control.meta"  # every queue has one, and nothing else does
 
 _FLUSH_MODES = {"async": lib.AC_FLUSH_ASYNC, "sync": lib.AC_FLUSH_SYNC}
 _POLICIES = {"fail": lib.AC_CAPACITY_FAIL, "block": lib.AC_CAPACITY_BLOCK}
@@ -147,6 +148,20 @@ def _set_capacity(config: Any, capacity: int | Capacity) -> None:
     config.capacity_timeout_ns = _nanoseconds(capacity.timeout_s, "Capacity.timeout_s")
 
 
+def _refuse_root_of_queues(directory: str) -> None:
+    """See to it that a path that is one level too short does not make a queue around others."""
+    if os.path.exists(os.path.join(directory, CONTROL)):
+        return
+    try:
+        below = sorted(entry.path for entry in os.scandir(directory) if entry.is_dir())
+    except OSError:
+        return  # it is not there yet; or the engine will say what is wrong with it
+    for path in below:
+        if os.path.exists(os.path.join(path, CONTROL)):
+            detail = f"is a directory of queues, of {os.path.basename(path)!r} for one"
+            raise NotAQueue(detail, path=directory)
+
+
 def open_writer(
     path: str | os.PathLike[str],
     *,
@@ -166,6 +181,7 @@ def open_writer(
 ) -> "Writer":
     """Open a queue for appending, creating it if there is none, and repairing it if need be.
 
+    NotAQueue if there are queues in subdirectories of the path, but none in itself.
     A queue has one writer at a time; a second one gets LockedError, which names the holder.
 
     ``segment_size`` applies to a new queue, an existing one keeps its own. ``flush`` is what is
@@ -210,9 +226,11 @@ def open_writer(
         if clock is not time.time_ns:
             raise InvalidArgument("heartbeat goes by the engine's clock; call Writer.heartbeat")
     registry = None if codec is None else registry_of(codec)
+    encoded_path = encode_path(path)
+    _refuse_root_of_queues(os.fsdecode(encoded_path))
     handle = ffi.new("ac_writer_t **")
     error = new_error()
-    check(lib.ac_writer_open(encode_path(path), config, handle, error), error)
+    check(lib.ac_writer_open(encoded_path, config, handle, error), error)
     # The engine reads the same clock itself, without a call into Python.
     own_clock = None if clock is time.time_ns else clock
     address = int(ffi.cast("uintptr_t", handle[0]))

@@ -127,6 +127,19 @@ def test_path_that_is_a_file(tmp_path: Path, opener: Callable[[Path], object]) -
     assert path.read_bytes() == b"precious"
 
 
+def test_a_directory_of_queues_does_not_become_one(tmp_path: Path) -> None:
+    (tmp_path / "root" / "notes").mkdir(parents=True)
+    open_writer(tmp_path / "root" / "orders").close()
+    with pytest.raises(errors.NotAQueue, match="directory of queues, of 'orders'") as caught:
+        open_writer(tmp_path / "root")
+    says_where(caught.value, tmp_path / "root")
+    assert sorted(path.name for path in (tmp_path / "root").iterdir()) == ["notes", "orders"]
+    # A queue may have others in its directory; it is one already.
+    open_writer(tmp_path / "outer").close()
+    open_writer(tmp_path / "outer" / "inner").close()
+    open_writer(tmp_path / "outer").close()
+
+
 @pytest.mark.parametrize("opener", [open_reader, open_writer])
 def test_path_without_a_parent(tmp_path: Path, opener: Callable[[Path], object]) -> None:
     path = tmp_path / "missing" / "queue"

@@ -107,7 +107,14 @@ int limit_argument(const char *name, PyObject *object, Py_ssize_t *out) {
 
 int payload_argument(const char *name, PyObject *object, Py_buffer *out) {
     if (PyObject_GetBuffer(object, out, PyBUF_SIMPLE) == 0) return 0;
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) return -1; /* what its owner says: BufferError */
-    PyErr_Clear();
-    return refuse_type(name, "bytes or another buffer", object);
+    if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        return refuse_type(name, "bytes or another buffer", object);
+    }
+    if (PyErr_ExceptionMatches(PyExc_ValueError)) { /* numpy's word for it */
+        PyObject *refusal = take_exception();
+        PyErr_Format(PyExc_BufferError, "%s: %S", name, refusal);
+        Py_DECREF(refusal);
+    }
+    return -1;
 }

@@ -4,7 +4,9 @@ import array
 import mmap
 import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from aiochronicle import ChronicleError
@@ -128,12 +130,13 @@ def test_append_copies_the_payload(backend: Backend, queue_path: Path) -> None:
     assert backend.payloads(queue_path) == [b"before"]
 
 
-def test_strided_memory_is_refused(backend: Backend, queue_path: Path) -> None:
+@pytest.mark.parametrize("memory", [memoryview(b"12345678"), np.arange(8, dtype=np.uint8)])
+def test_strided_memory_is_refused(backend: Backend, queue_path: Path, memory: Any) -> None:
     with backend.open_writer(queue_path) as writer:
-        with pytest.raises(BufferError):
-            writer.append(memoryview(b"12345678")[::2])
-        with pytest.raises(BufferError):
-            writer.append_many([b"ok", memoryview(b"12345678")[::2]])
+        with pytest.raises(BufferError, match="contiguous"):
+            writer.append(memory[::2])
+        with pytest.raises(BufferError, match="contiguous"):
+            writer.append_many([b"ok", memory[::2]])
     assert backend.payloads(queue_path) == []
 
 
