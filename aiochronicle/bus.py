@@ -293,6 +293,7 @@ class Bus(Closing):
         "manual"  when you call ``commit``
 
         A crash here is the death of the process; a power cut may bring back an older position.
+        A topic that nobody has written to has nothing to read: [], for ever if it is misspelt.
         With ``peek`` neither position moves: the next call gives the same messages again.
         """
         every = _commit_every(commit)

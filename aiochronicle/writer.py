@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -148,18 +149,15 @@ def _set_capacity(config: Any, capacity: int | Capacity) -> None:
     config.capacity_timeout_ns = _nanoseconds(capacity.timeout_s, "Capacity.timeout_s")
 
 
-def _refuse_root_of_queues(directory: str) -> None:
+def _refuse_root_of_queues(directory: Path) -> None:
     """See to it that a path that is one level too short does not make a queue around others."""
-    if os.path.exists(os.path.join(directory, CONTROL)):
-        return
     try:
-        below = sorted(entry.path for entry in os.scandir(directory) if entry.is_dir())
+        below = [] if (directory / CONTROL).exists() else sorted(directory.glob(f"*/{CONTROL}"))
     except OSError:
-        return  # it is not there yet; or the engine will say what is wrong with it
-    for path in below:
-        if os.path.exists(os.path.join(path, CONTROL)):
-            detail = f"is a directory of queues, of {os.path.basename(path)!r} for one"
-            raise NotAQueue(detail, path=directory)
+        return  # the engine will say what is wrong with it
+    if below:
+        detail = f"is a directory of queues, of {below[0].parent.name!r} for one"
+        raise NotAQueue(detail, path=str(directory))
 
 
 def open_writer(
@@ -227,7 +225,7 @@ def open_writer(
             raise InvalidArgument("heartbeat goes by the engine's clock; call Writer.heartbeat")
     registry = None if codec is None else registry_of(codec)
     encoded_path = encode_path(path)
-    _refuse_root_of_queues(os.fsdecode(encoded_path))
+    _refuse_root_of_queues(Path(os.fsdecode(encoded_path)))
     handle = ffi.new("ac_writer_t **")
     error = new_error()
     check(lib.ac_writer_open(encoded_path, config, handle, error), error)
