@@ -5,6 +5,7 @@
 #include "writer.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define HEARTBEAT_NS 1000000000u
@@ -49,11 +50,7 @@ static uint64_t periodic(ac_writer_t *writer, uint64_t now_ns) {
     const ac_writer_config_t *config = &writer->config;
     ac_error_t err;
     uint64_t due = UINT64_MAX;
-    if (config->flush_mode == AC_FLUSH_BATCH) {
-        ac_writer_flush(writer,
-                        &err); /* a failure poisons the writer: the next append reports it */
-        due = now_ns + config->batch_ns;
-    }
+    if (config->flush_mode == AC_FLUSH_BATCH) due = now_ns + config->batch_ns;
     if (config->retention) {
         if (now_ns >= writer->retention_due_ns) {
             if (ac_writer_retain(writer, &err) != AC_OK)
@@ -79,8 +76,34 @@ uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns) {
     return UINT64_MAX;
 }
 
+static ac_writer_t *of_disk(ac_task_t *task) {
+    return (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, disk));
+}
+
+/* One after the other, the syncs of a hundred writers would take longer than the seconds they have. A failure
+ * poisons its writer: the next append reports it. */
+void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count) {
+    size_t flushed = 0;
+    ac_writer_t **writers = ac_os_alloc(count * sizeof *writers);
+    int64_t *results = ac_os_alloc(count * sizeof *results);
+    ac_error_t *errors = ac_os_alloc(count * sizeof *errors);
+    for (size_t i = 0; i < count; i++) {
+        ac_writer_t *writer = of_disk(tasks[i]);
+        ac_error_t err;
+        if (writer->config.flush_mode != AC_FLUSH_BATCH) continue;
+        if (writers && results && errors)
+            writers[flushed++] = writer;
+        else
+            ac_writer_flush(writer, &err);
+    }
+    if (flushed > 0) ac_writers_flush(writers, flushed, results, errors);
+    free(writers);
+    free(results);
+    free(errors);
+}
+
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns) {
-    ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, disk));
+    ac_writer_t *writer = of_disk(task);
     ac_error_t err;
     ac_writer_seal_pending(writer, &err); /* a failure poisons the writer, which reports it */
     return periodic(writer, now_ns);

@@ -51,18 +51,47 @@ static ac_task_t *pick(enum ac_lane lane, uint64_t now_ns, uint64_t *wait_ns) {
     return best && earliest <= now_ns ? best : NULL;
 }
 
-static void run_one(ac_task_t *task, uint64_t now_ns) {
+enum { TOGETHER = 128 };
+
+static void begin(ac_task_t *task) {
     /* Before the work, so that a nudge during it is not lost. */
     ac_exchange_seq_cst_u64(&task->due_ns, UINT64_MAX);
     task->running = 1;
-    pthread_mutex_unlock(&lock);
-    uint64_t next = task->run(task, now_ns);
+}
+
+/* The task, and those that are due and want to be with it. */
+static size_t gather(ac_task_t *first, uint64_t now_ns, ac_task_t *due[TOGETHER]) {
+    size_t count = 0;
+    due[count++] = first;
+    if (!first->together) return count;
+    for (ac_task_t *task = tasks; task && count < TOGETHER; task = task->next)
+        if (task != first && task->lane == first->lane && task->together == first->together &&
+            ac_load_relaxed_u64(&task->due_ns) <= now_ns)
+            due[count++] = task;
+    return count;
+}
+
+static void end(ac_task_t *task, uint64_t next) {
+    uint64_t untouched = UINT64_MAX;
     pthread_mutex_lock(&lock);
     task->running = 0;
-    uint64_t untouched = UINT64_MAX;
     __atomic_compare_exchange_n(&task->due_ns, &untouched, next, 0, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
     pthread_cond_broadcast(&idle);
+    pthread_mutex_unlock(&lock);
+}
+
+/* With the lock held, but for the work itself. */
+static void run_due(ac_task_t *first, uint64_t now_ns) {
+    ac_task_t *due[TOGETHER];
+    size_t count = gather(first, now_ns, due);
+    for (size_t i = 0; i < count; i++)
+        begin(due[i]);
+    pthread_mutex_unlock(&lock);
+    if (first->together) first->together(due, count);
+    for (size_t i = 0; i < count; i++)
+        end(due[i], due[i]->run(due[i], now_ns));
+    pthread_mutex_lock(&lock);
 }
 
 static void *housekeep(void *argument) {
@@ -72,7 +101,7 @@ static void *housekeep(void *argument) {
         uint64_t wait_ns;
         ac_task_t *task = pick(lane, ac_os_monotonic_ns(), &wait_ns);
         if (task) {
-            run_one(task, ac_os_monotonic_ns());
+            run_due(task, ac_os_monotonic_ns());
             continue;
         }
         int bell = lanes[lane].bell;

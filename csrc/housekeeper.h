@@ -8,6 +8,7 @@
 #ifndef AC_HOUSEKEEPER_H
 #define AC_HOUSEKEEPER_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum ac_lane { AC_LANE_MEMORY, AC_LANE_DISK, AC_LANES };
@@ -15,6 +16,9 @@ enum ac_lane { AC_LANE_MEMORY, AC_LANE_DISK, AC_LANES };
 typedef struct ac_task {
     /* Does what is due and returns the monotonic time of the next turn (UINT64_MAX = when nudged). */
     uint64_t (*run)(struct ac_task *task, uint64_t now_ns);
+    /* Not NULL: does, for all tasks with this function that are due at one moment, what is better done
+     * together, before each has its own turn. */
+    void (*together)(struct ac_task *const *tasks, size_t count);
     /* In a forked child: the handle is dead. Takes no lock. May be NULL. */
     void (*forked)(struct ac_task *task);
     enum ac_lane lane;

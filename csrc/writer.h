@@ -217,6 +217,7 @@ void ac_writer_look_around(ac_writer_t *writer);
 /* background.c: the writer's turns in the housekeeper. */
 uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns);
+void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count);
 void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error_t *err);
 
 #endif

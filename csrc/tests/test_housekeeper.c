@@ -52,6 +52,38 @@ TEST(a_task_runs_when_nudged_and_when_it_is_due) {
     ac_housekeeper_remove(&timed.task);
 }
 
+static uint64_t seen_together;
+
+static void note_together(ac_task_t *const *tasks, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        CHECK(tasks[i]->together == note_together);
+    if (count > ac_load_seq_cst_u64(&seen_together)) ac_exchange_seq_cst_u64(&seen_together, count);
+}
+
+TEST(tasks_that_are_due_at_one_moment_may_begin_together) {
+    counted_t busy = {.pause_ns = 20000000}, alone = {0}, group[300] = {{.turns = 0}};
+    add(&busy, AC_LANE_DISK);
+    add(&alone, AC_LANE_DISK);
+    for (size_t i = 0; i < 300; i++) {
+        group[i].task.together = note_together;
+        add(&group[i], AC_LANE_DISK);
+    }
+    ac_housekeeper_nudge(&busy.task); /* meanwhile the others become due */
+    for (size_t i = 0; i < 300; i++)
+        ac_housekeeper_nudge(&group[i].task);
+    ac_housekeeper_nudge(&alone.task);
+    for (size_t i = 0; i < 300; i++)
+        wait_for(&group[i], 1);
+    wait_for(&alone, 1);
+    CHECK(ac_load_seq_cst_u64(&seen_together) > 50);
+    for (size_t i = 0; i < 300; i++)
+        ac_housekeeper_remove(&group[i].task);
+    for (size_t i = 0; i < 300; i++)
+        CHECK_EQUAL(group[i].turns, 1);
+    ac_housekeeper_remove(&busy.task);
+    ac_housekeeper_remove(&alone.task);
+}
+
 TEST(a_nudge_during_a_turn_gives_another_one) {
     counted_t counted = {.pause_ns = 20000000};
     add(&counted, AC_LANE_MEMORY);

@@ -394,6 +394,40 @@ TEST(the_housekeeper_keeps_the_time_of_batch_mode) {
     close_writer(writer);
 }
 
+/* Writing is only begun ahead of a sync where many are under way at once. */
+TEST(batches_of_many_writers_are_flushed_together) {
+    enum { WRITERS = 10 };
+    ac_writer_t *writers[WRITERS];
+    ac_injection_t together = {.call = AC_CALL_START_WRITING};
+    ac_writer_config_t config;
+    ac_writer_defaults(&config);
+    config.segment_size = 1 << 16;
+    config.flush_mode = AC_FLUSH_BATCH;
+    config.batch_bytes = 1 << 20;
+    config.batch_ns = 5000000;
+    for (int i = 0; i < WRITERS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "queue%d", i);
+        writers[i] = open_writer(check_path(name), &config);
+    }
+    ac_os_set_hook(ac_os_inject, &together);
+    uint64_t deadline = ac_os_monotonic_ns() + 20000000000u;
+    while (__atomic_load_n(&together.seen, __ATOMIC_SEQ_CST) < WRITERS) {
+        CHECK(ac_os_monotonic_ns() < deadline);
+        for (int i = 0; i < WRITERS; i++)
+            append_numbered(writers[i], 1);
+        ac_os_sleep_ns(1000000);
+    }
+    ac_os_set_hook(NULL, NULL);
+    for (int i = 0; i < WRITERS; i++) {
+        do {
+            ac_writer_stats(writers[i], &stats);
+            CHECK(ac_os_monotonic_ns() < deadline);
+        } while (stats.durable_seq < stats.next_seq);
+        close_writer(writers[i]);
+    }
+}
+
 TEST(the_first_failed_sync_stops_the_writer_for_good) {
     failing_t failing = {.call = AC_CALL_SYNC_MAP, .error = EIO};
     ac_writer_t *writer = open_small();
