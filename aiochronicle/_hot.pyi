@@ -210,6 +210,7 @@ class Writer:
         *,
         type_id: int = 0,
         timestamps_ns: Sequence[int] | None = None,
+        cause: Message | tuple[int, int] | None = None,
     ) -> range: ...
     def reserve(
         self, size: int, *, type_id: int = 0, timestamp_ns: int | None = None

@@ -235,9 +235,10 @@ class Bus(Closing):
         payloads: "Iterable[bytes | bytearray | memoryview]",
         *,
         type_id: int = 0,
+        cause: "_hot.Message | tuple[int, int] | None" = None,
     ) -> range:
         """Append messages that become visible all at once or not at all; return their seqs."""
-        return self.writer(topic).append_many(payloads, type_id=type_id)
+        return self.writer(topic).append_many(payloads, type_id=type_id, cause=cause)
 
     def reader(
         self,

@@ -402,8 +402,8 @@ class Writer(_hot.Writer, Closing):
     def last_cause(self, source: "int | _hot.Message") -> int | None:
         """Return the newest ``cause`` seq from that queue among the messages here, or None.
 
-        ``source`` is a queue id, or any message of the source queue. After a restart this is where
-        a consumer that appends with ``cause=`` goes on, without losing or repeating anything.
+        ``source`` is a queue id, or any message of the source queue. What a consumer that appends
+        with ``cause=`` is given again after a restart, up to here, has its result already.
         Where it has to look over damaged messages it raises CorruptionError: one of them may have
         had a newer cause.
         """

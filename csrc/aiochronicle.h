@@ -261,6 +261,12 @@ AC_API int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *item
                                      unsigned type_id, const uint64_t *timestamps_ns,
                                      ac_error_t *err);
 
+/* The same with one cause for all of them. */
+AC_API int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items,
+                                           size_t count, unsigned type_id,
+                                           const uint64_t *timestamps_ns, uint64_t cause_source,
+                                           uint64_t cause_seq, ac_error_t *err);
+
 /* Gives room for `length` payload bytes inside the segment. Exactly one of commit, abort and abandon
  * must follow; until then every other append is refused with AC_E_RESERVED. Abort gives the room back
  * for the next record. Abandon is for memory that somebody may go on writing to: it becomes padding,

@@ -367,6 +367,12 @@ static int measure(const ac_writer_t *writer, const ac_slice_t *items, size_t co
 
 int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                               unsigned type_id, const uint64_t *timestamps_ns, ac_error_t *err) {
+    return ac_writer_append_many_cause(writer, items, count, type_id, timestamps_ns, 0, 0, err);
+}
+
+int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items, size_t count,
+                                    unsigned type_id, const uint64_t *timestamps_ns,
+                                    uint64_t cause_source, uint64_t cause_seq, ac_error_t *err) {
     uint64_t size, total_payload = 0;
     if (count == 0) return (int64_t)writer->seq;
     if (count > UINT32_MAX)
@@ -388,9 +394,12 @@ int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size
         uint32_t length = (uint32_t)items[i].length;
         ac_stamp_t stamp = {.seq = first_seq + i,
                             .timestamp_ns = timestamps_ns ? timestamps_ns[i] : now,
+                            .cause_source = cause_source,
+                            .cause_seq = cause_seq,
                             .batch_left = (uint32_t)(count - 1 - i),
                             .epoch = writer->epoch,
-                            .type_id = (uint16_t)type_id};
+                            .type_id = (uint16_t)type_id,
+                            .flags = cause_source ? AC_FLAG_CAUSE : 0};
         uint32_t checksum = ac_crc32_copy(at + AC_HEADER_SIZE, items[i].data, length);
         ac_record_write_header(at, length, checksum, &stamp, writer->seed);
         /* The first record's commit word comes last and lets readers at all of them. */

@@ -655,7 +655,7 @@ def test_a_mistake_is_refused_and_changes_nothing(
         lambda world: world.writer.append(b"x", payload=b"y"),
         lambda world: world.writer.append_many(),
         lambda world: world.writer.append_many([b"x"], [b"y"]),
-        lambda world: world.writer.append_many([b"x"], cause=None),
+        lambda world: world.writer.append_many([b"x"], timestamp_ns=None),
         lambda world: world.writer.reserve(),
         lambda world: world.reader.commit(None, None),
         lambda world: world.reader.commit(messages=None),

@@ -232,6 +232,7 @@ typedef struct {
     PyObject *sequence;
     ac_slice_t *slices;
     uint64_t *timestamps;
+    uint64_t cause_source, cause_seq;
     int clocked;        /* they are all one reading of the caller's clock */
     Py_buffer *buffers; /* only for items that are not bytes */
     Py_ssize_t count, buffered;
@@ -346,8 +347,9 @@ static void batch_in_order(WriterObject *self, const batch_t *batch) {
 static int64_t append_batch(WriterObject *self, const batch_t *batch, unsigned type_id,
                             ac_error_t *err) {
     batch_in_order(self, batch);
-    return ac_writer_append_many(self->writer, batch->slices, (size_t)batch->count, type_id,
-                                 batch->timestamps, err);
+    return ac_writer_append_many_cause(self->writer, batch->slices, (size_t)batch->count, type_id,
+                                       batch->timestamps, batch->cause_source, batch->cause_seq,
+                                       err);
 }
 
 /* The first seq; AC_E_SLOW if that may take a while. */
@@ -383,8 +385,9 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
     batch_t batch = {0};
     PyObject *result = NULL;
     if (names &&
-        (find_options(args, count, names, "payloads", NULL, "timestamps_ns", &options) < 0 ||
-         type_argument(options.type_id, &type_id) < 0))
+        (find_options(args, count, names, "payloads", "cause", "timestamps_ns", &options) < 0 ||
+         type_argument(options.type_id, &type_id) < 0 ||
+         cause_argument(options.cause, &batch.cause_source, &batch.cause_seq) < 0))
         return NULL;
     if (!options.first || count > 1) {
         PyErr_Format(PyExc_TypeError,
@@ -668,7 +671,7 @@ static PyMethodDef writer_methods[] = {
      "append(payload, *, type_id=0, timestamp_ns=None, cause=None) -> int\n\n"
      "Appends one message and returns its seq. It is visible to readers before append returns."},
     {"append_many", (PyCFunction)(void (*)(void))writer_append_many, METH_FASTCALL | METH_KEYWORDS,
-     "append_many(payloads, *, type_id=0, timestamps_ns=None) -> range\n\n"
+     "append_many(payloads, *, type_id=0, timestamps_ns=None, cause=None) -> range\n\n"
      "Appends all messages so that readers see either none or all of them; returns their seqs."},
     {"reserve", (PyCFunction)(void (*)(void))writer_reserve, METH_VARARGS | METH_KEYWORDS,
      "reserve(size, *, type_id=0, timestamp_ns=None) -> Reservation\n\n"

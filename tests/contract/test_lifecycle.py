@@ -235,6 +235,25 @@ def test_cause_is_kept(backend: Backend, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("cause")
+def test_a_batch_may_have_a_cause(backend: Backend, tmp_path: Path) -> None:
+    backend.fill(tmp_path / "in", 3)
+    with backend.open_reader(tmp_path / "in") as reader:
+        *_, message = reader
+        queue_id = message.queue_id
+        with backend.open_writer(tmp_path / "out") as writer:
+            writer.append_many([b"1", b"2"], cause=message)
+            writer.append_many([b"3"], type_id=5, cause=(77, 88))
+            writer.append_many([b"4"])
+            with pytest.raises(InvalidArgument, match="cause must be"):
+                writer.append_many([b"5"], cause=7)  # type: ignore[arg-type]
+            assert writer.last_cause(message) == message.seq
+        del message
+    with backend.open_reader(tmp_path / "out") as reader:
+        causes = [message.cause for message in reader]
+    assert causes == [(queue_id, 2), (queue_id, 2), (77, 88), None]
+
+
+@pytest.mark.needs("cause")
 def test_last_cause_tells_where_to_resume(backend: Backend, tmp_path: Path) -> None:
     backend.fill(tmp_path / "in", 50)
     with backend.open_reader(tmp_path / "in") as reader:
