@@ -239,6 +239,7 @@ class Replay(Dispatching, Closing, Generic[T]):
     ) -> list[Message[T]]:
         """Return what is due now, at most so much; at least one message if there is any."""
         check_limits(max_messages, max_bytes)
+        self._look()
         return self._take(self._now_ns(), max_messages, max_bytes)
 
     def __aiter__(self) -> Self:
@@ -365,21 +366,37 @@ class Replay(Dispatching, Closing, Generic[T]):
                 if self._looked_ahead:
                     break
             else:
-                if not self._is_more_to_come():
+                if self._look() is None:
                     return
 
     @property
     def _looked_ahead(self) -> bool:
         return bool(self._ahead) or self._trouble is not None
 
-    def _look(self, number: int = 0) -> Message[T] | None:
-        """Return the next message without taking it, or one of those behind; None: there is none.
+    def _look(self) -> Message[T] | None:
+        """Return the next message without taking it; None: there is none.
 
         What is wrong with the recording is raised when it comes next.
         """
+        while (head := self._look_now()) is None and (behind := self._hidden()) is not None:
+            self._note(behind, came=self._fan_in.wait(_ROLLING_S))
+        return head
+
+    async def _come(self, number: int = 0) -> Message[T] | None:
+        """Do as ``_look``, or for one of those behind the next, without blocking the loop."""
+        while (found := self._look_now(number)) is None and (behind := self._hidden()) is not None:
+            wait = partial(self._fan_in.wait, _ROLLING_S)
+            try:
+                self._note(behind, came=await in_background(wait))
+            except ClosedError:  # so are we
+                break
+        return found
+
+    def _look_now(self, number: int = 0) -> Message[T] | None:
+        """Return the next message, or one of those behind it, of what can be seen now."""
         while len(self._ahead) <= number and self._trouble is None:
             try:
-                message = self._fetch()
+                message = self._fan_in.poll()
             except Exception as error:  # noqa: BLE001 - kept until it is next
                 self._trouble = error
                 break
@@ -393,30 +410,25 @@ class Replay(Dispatching, Closing, Generic[T]):
             raise trouble
         return None
 
-    def _fetch(self) -> Message[T] | None:
-        message = self._fan_in.poll()
-        while message is None and self._is_more_to_come():
-            message = self._fan_in.poll()
-        return message
+    def _hidden(self) -> Reader[T] | None:
+        """Return a source that has more to come, although the fan-in has nothing to give now.
 
-    def _is_more_to_come(self) -> bool:
-        """The fan-in has nothing to give. That is the end, unless a source has not come to its own.
-
-        Everything up to there had been written when we opened it. Only the end of a segment whose
+        Everything up to its end had been written when we opened it. Only the end of a segment whose
         writer is just going on to the next may hide it, for a moment.
         """
-        behind = [source.reader for source in self._recorded if not source.reader.ended]
-        if not behind:
-            return False
-        if not self._fan_in.wait(_ROLLING_S):
-            raise CorruptionError("what was recorded ends too early", path=behind[0].path)
-        return True
+        if self.closed or self._trouble is not None:
+            return None
+        return next((one.reader for one in self._recorded if not one.reader.ended), None)
+
+    def _note(self, behind: Reader[T], *, came: bool) -> None:
+        if not came:
+            self._trouble = CorruptionError("what was recorded ends too early", path=behind.path)
 
     def _take(
         self, until_ns: int | None, max_messages: int, max_bytes: int | None
     ) -> list[Message[T]]:
         count = size = 0
-        while count < max_messages and (message := self._look(count)) is not None:
+        while count < max_messages and (message := self._look_now(count)) is not None:
             size += len(message)
             if not _is_due(message, until_ns) or (count and max_bytes and size > max_bytes):
                 break
@@ -443,14 +455,17 @@ class Replay(Dispatching, Closing, Generic[T]):
         It is that of the first message, not of the last one: being late does not add up.
         """
         if self._anchor is None or self._anchor[0] is not loop:
-            head = self._look()
+            head = self._look_now()
             self._anchor = loop, loop.time(), 0 if head is None else head.timestamp_ns
         return self._anchor[1:]
 
     async def _ready(self) -> bool:
         """Wait until the next message is due; False at the end."""
         waited_for = None
-        while not self.closed and (head := self._look()) is not None:
+        while not self.closed:
+            head = self._look_now()
+            if head is None and (head := await self._come()) is None:
+                break
             waiting = None if head is waited_for else self._until(head.timestamp_ns)
             if waiting is None:
                 return True
@@ -498,12 +513,12 @@ class Replay(Dispatching, Closing, Generic[T]):
 
     async def _filled(self, max_messages: int, max_bytes: int | None, max_wait_s: float) -> int:
         """Wait until a batch is full or its time is over; return the recorded time it ends with."""
-        first = self._look()
+        first = self._look_now()
         begin_ns = max(self._now_ns() or 0, 0 if first is None else first.timestamp_ns)
         until_ns = begin_ns + round(max_wait_s * 1e9)
         count = size = 0
         while not self.closed and count < max_messages and (max_bytes is None or size < max_bytes):
-            message = self._look(count)
+            message = await self._come(count)
             due_ns = until_ns if message is None else min(message.timestamp_ns, until_ns)
             if (waiting := self._until(due_ns)) is not None:
                 await waiting

@@ -197,6 +197,23 @@ def test_a_corrupt_record_is_raised_also_where_the_recording_ends(queue_path: Pa
             next(messages)
 
 
+@on_both_loops
+async def test_the_loop_runs_while_the_rest_of_a_recording_is_waited_for(queue_path: Path) -> None:
+    """Messages that were there when it was opened, and are not when it comes to them."""
+    with aiochronicle.open_writer(queue_path, segment_size=1 << 16) as writer:
+        writer.append_many([b"x"] * 20)
+        with replay(queue_path) as history:
+            segment, offset = (await anext(history)).position
+            with (queue_path / f"{segment:09}.q").open("r+b") as file:
+                file.seek(offset + 10 * 128)
+                file.write(bytes(10 * 128))
+            assert [(await anext(history)).seq for _ in range(9)] == [*range(1, 10)]
+            async with counted_turns() as turns:
+                with pytest.raises(CorruptionError, match="ends too early"):
+                    await anext(history)
+            assert len(turns) > 50
+
+
 def test_looking_ahead_and_iterating_may_be_mixed(tmp_path: Path, rng: random.Random) -> None:
     expected = record_some(tmp_path, rng, queues=2, messages=200)
 
