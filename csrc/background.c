@@ -105,6 +105,9 @@ void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count) {
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns) {
     ac_writer_t *writer = of_disk(task);
     ac_error_t err;
-    ac_writer_seal_pending(writer, &err); /* a failure poisons the writer, which reports it */
-    return periodic(writer, now_ns);
+    /* One at a time: a writer that is far ahead of its disk must not keep everything else from being done. A
+     * failure poisons the writer, which reports it. */
+    int sealed = ac_writer_seal_next(writer, &err);
+    uint64_t due = periodic(writer, now_ns);
+    return sealed == 1 ? now_ns : due;
 }

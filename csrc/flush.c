@@ -302,24 +302,32 @@ static int seal_first(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *er
     return AC_OK;
 }
 
-int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err) {
-    int rc = AC_OK;
+int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err) {
+    int rc = 0;
     pthread_mutex_lock(&writer->sync_mutex);
-    while (rc == AC_OK && !ac_load_acquire_u32(&writer->poisoned)) {
-        pthread_mutex_lock(&writer->mutex);
-        ac_sealing_t *sealing = writer->sealing;
-        pthread_mutex_unlock(&writer->mutex);
-        if (!sealing) break;
+    pthread_mutex_lock(&writer->mutex);
+    ac_sealing_t *sealing = writer->sealing;
+    pthread_mutex_unlock(&writer->mutex);
+    if (sealing && !ac_load_acquire_u32(&writer->poisoned)) {
         rc = seal_first(writer, sealing, err);
-        if (rc != AC_OK) break;
-        pthread_mutex_lock(&writer->mutex);
-        writer->sealing = sealing->next;
-        if (!sealing->next) writer->sealing_tail = &writer->sealing;
-        writer->seals++;
-        pthread_mutex_unlock(&writer->mutex);
-        ac_map_release(sealing->map);
-        free(sealing);
+        if (rc == AC_OK) {
+            pthread_mutex_lock(&writer->mutex);
+            writer->sealing = sealing->next;
+            if (!sealing->next) writer->sealing_tail = &writer->sealing;
+            writer->seals++;
+            pthread_mutex_unlock(&writer->mutex);
+            ac_map_release(sealing->map);
+            free(sealing);
+            rc = 1;
+        }
     }
     pthread_mutex_unlock(&writer->sync_mutex);
+    return rc;
+}
+
+int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err) {
+    int rc;
+    while ((rc = ac_writer_seal_next(writer, err)) == 1)
+        continue;
     return rc;
 }

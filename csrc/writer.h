@@ -203,6 +203,7 @@ void ac_writer_populate_ahead(ac_writer_t *writer);
 void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);
 
 /* flush.c */
+int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err); /* 1 = it did, 0 = there is none */
 int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err);
 uint64_t ac_writer_unsynced(ac_writer_t *writer);
 int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offset);
