@@ -180,8 +180,11 @@ class Recording:
             yield reader
 
     def close(self) -> None:
-        """Release the queue."""
-        self.scout.close()
+        """Release the queue; what another thread asks just now is answered first."""
+        if self.scout.closed:  # perhaps by a fork, while a thread that is not here had the lock
+            return
+        with self._asking:
+            self.scout.close()
 
     def __del__(self) -> None:
         # Nothing is lost without a close, unlike with a reader that has a position to commit.

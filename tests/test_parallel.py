@@ -498,10 +498,27 @@ def test_reader_closed_while_another_thread_moves_it(
             used.set()
 
         def close(reader: Reader = reader, used: threading.Event = used) -> None:
-            used.wait()
+            used.wait(20)
             reader.close()
 
         together(until_closed(move), close)
+
+
+def test_queue_closed_while_another_thread_asks(queue_path: Path) -> None:
+    fill(queue_path, 600)
+    for _ in range(ROUNDS):
+        queue = aiochronicle.Queue(queue_path)
+        asked = threading.Event()
+
+        def ask(queue: aiochronicle.Queue = queue, asked: threading.Event = asked) -> None:
+            assert queue.slice(100, 500).count == 400
+            asked.set()
+
+        def close(queue: aiochronicle.Queue = queue, asked: threading.Event = asked) -> None:
+            asked.wait(20)
+            queue.close()
+
+        together(until_closed(ask), until_closed(ask), close)
 
 
 def close_before(call: str, source: Reader | FanIn) -> None:
