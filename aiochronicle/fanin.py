@@ -128,9 +128,12 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until a message may go out; False if ``timeout`` seconds passed.
 
-        For programs without an event loop. Other threads run meanwhile.
+        For programs without an event loop. Other threads run meanwhile. Automatic commits are
+        made as in ``Reader.wait``.
         """
         limit_s = checked_timeout(timeout)
+        if limit_s != 0:
+            self._commit_due()
         return self._wait(_NEVER if limit_s is None else round(limit_s * 1e9))
 
     def batches(

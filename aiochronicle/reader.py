@@ -288,9 +288,12 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until there is something to read; False if ``timeout`` seconds passed.
 
-        For programs without an event loop. Other threads run meanwhile.
+        For programs without an event loop. Other threads run meanwhile. Waiting is asking for the
+        next message: automatic commits are made, unless ``timeout`` is 0.
         """
         limit_s = checked_timeout(timeout)
+        if limit_s != 0:
+            self._commit_due()
         limit_ns = _FOREVER if limit_s is None else round(limit_s * 1e9)
         return self._wait(limit_ns, self._spin_ns)
 

@@ -789,6 +789,21 @@ def test_readers_that_commit_by_themselves_do_so_in_a_fan_in(
             assert message.seq == committed
 
 
+def test_waiting_commits_what_was_dealt_with(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "a") as writer:
+        writer.append_many([b"1", b"2"])
+        with (
+            open_reader(tmp_path / "a", "auto", commit="auto") as reader,
+            FanIn([reader]) as fan_in,
+        ):
+            first = reader.committed
+            assert len(fan_in.read_batch()) == 2
+            assert not fan_in.wait(0)
+            assert reader.committed == first
+            assert not fan_in.wait(0.001)
+            assert reader.committed == reader.position
+
+
 def test_nothing_of_a_batch_is_committed_before_the_caller_has_seen_it(tmp_path: Path) -> None:
     def committed(name: str) -> int:
         with open_reader(tmp_path / name, "auto") as again:

@@ -45,6 +45,18 @@ def test_wait_times_out(backend: Backend, queue_path: Path) -> None:
             reader.wait(-1)
 
 
+def test_waiting_commits_what_was_dealt_with(backend: Backend, queue_path: Path) -> None:
+    """A writer may be waiting for just that, to have room for the next message."""
+    backend.fill(queue_path, 3)
+    with backend.open_reader(queue_path, "auto", commit="auto") as reader:
+        first = reader.committed
+        assert len(reader.read_batch()) == 3
+        assert reader.wait(0) is False
+        assert reader.committed == first, "that was only a look"
+        assert reader.wait(0.001) is False
+        assert reader.committed == reader.position
+
+
 def test_wait_returns_at_once_when_there_is_something(backend: Backend, queue_path: Path) -> None:
     backend.fill(queue_path, 1)
     with backend.open_reader(queue_path) as reader:
