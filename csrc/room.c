@@ -216,10 +216,6 @@ static int room_in_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err)
 static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
     uint64_t started = ac_os_monotonic_ns();
     uint64_t pause = 50000;
-    if (size > writer->config.capacity_bytes)
-        return ac_fail(err, AC_E_TOO_LARGE, 0, writer->dir.path, 0,
-                       "needs %llu bytes, the whole capacity is %llu", (unsigned long long)size,
-                       (unsigned long long)writer->config.capacity_bytes);
     for (;;) {
         int room = room_in_capacity(writer, size, err);
         if (room != 0) {

@@ -140,10 +140,6 @@ static int enter_end(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
 
 static void announce(ac_writer_t *writer, uint64_t epoch) {
     ac_control_t *control = writer->control;
-    /* What the last writer promised binds us too; unless the word is damaged. */
-    uint64_t promised_ns = ac_load_relaxed_u64(&control->watermark_ns);
-    if (promised_ns > writer->last_timestamp_ns && promised_ns <= ac_os_now_ns())
-        writer->last_timestamp_ns = promised_ns;
     ac_store_relaxed_u64(&control->writer_epoch, epoch);
     ac_store_relaxed_u64(&control->next_seq, writer->seq);
     ac_store_relaxed_u64(&control->last_timestamp_ns, writer->last_timestamp_ns);
