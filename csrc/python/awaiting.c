@@ -509,6 +509,16 @@ static PyObject *ready_awaitable(Pollable *self, PyObject *unused) {
     return awaitable_new(self, AWAIT_READY);
 }
 
+static PyObject *commit_due(Pollable *self, PyObject *unused) {
+    (void)unused;
+    int rc;
+    GATE_BEGIN(self);
+    rc = self->ops->commit_due(self);
+    GATE_END();
+    if (rc < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* Has the sleeping tasks look again, in the next turn of their loop. */
 static PyObject *wake(Pollable *self, PyObject *unused) {
     (void)unused;
@@ -523,6 +533,8 @@ static PyMethodDef pollable_methods[] = {
     {"_ready", (PyCFunction)ready_awaitable, METH_NOARGS,
      "_ready() -> awaitable: True when there is something to read, False when closed"},
     {"_ring", (PyCFunction)ring, METH_NOARGS, "The event loop's callback."},
+    {"_commit_due", (PyCFunction)commit_due, METH_NOARGS,
+     "_commit_due(): what was handed out has been dealt with; commits what is automatic of it."},
     {"_wake", (PyCFunction)wake, METH_NOARGS, "_wake(): there may be something to read."},
     {"_poll_timer", (PyCFunction)poll_timer, METH_NOARGS, "The event loop's timer."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "What messages decode to."},

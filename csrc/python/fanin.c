@@ -246,6 +246,10 @@ static PyObject *ops_take(Pollable *self) {
     return fanin_take((FanInObject *)self);
 }
 
+static int ops_commit_due(Pollable *self) {
+    return commit_when_due((FanInObject *)self);
+}
+
 static int ops_ready(Pollable *self, ac_error_t *err) {
     FanInObject *fanin = (FanInObject *)self;
     return fanin->closed || fanin->deferred ? 1 : ac_fanin_ready(fanin->fanin, err);
@@ -268,8 +272,8 @@ static ac_bell_t *ops_bell_object(Pollable *self) {
     return ((FanInObject *)self)->fanin->bell;
 }
 
-static const pollable_ops_t fanin_ops = {ops_take, ops_ready,  ops_park,
-                                         ops_bell, ops_closed, ops_bell_object};
+static const pollable_ops_t fanin_ops = {ops_take, ops_commit_due, ops_ready,      ops_park,
+                                         ops_bell, ops_closed,     ops_bell_object};
 
 static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
     (void)unused;
@@ -506,16 +510,6 @@ static PyObject *commit_sources(FanInObject *self, PyObject *source) {
     Py_RETURN_NONE;
 }
 
-static PyObject *fanin_commit_due(FanInObject *self, PyObject *unused) {
-    (void)unused;
-    int rc;
-    GATE_BEGIN(self);
-    rc = commit_when_due(self);
-    GATE_END();
-    if (rc < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize_t count,
                               PyObject *names) {
     PyObject *done = NULL;
@@ -678,8 +672,6 @@ static PyMethodDef fanin_methods[] = {
     {"commit", (PyCFunction)(void (*)(void))fanin_commit, METH_FASTCALL | METH_KEYWORDS,
      "commit(source=None): commit what was delivered from this source, or from all named readers; "
      "given a message, its queue's position behind it."},
-    {"_commit_due", (PyCFunction)fanin_commit_due, METH_NOARGS,
-     "_commit_due(): what was handed out has been dealt with; commits what is automatic of it."},
     {"_go_back", (PyCFunction)fanin_go_back, METH_VARARGS,
      "_go_back(source, segment, offset, last_timestamp_ns)"},
     {"_lag", (PyCFunction)fanin_lag, METH_NOARGS, "_lag() -> (messages, bytes, age_ns)"},

@@ -47,6 +47,8 @@ struct Pollable;
 typedef struct {
     /* The next message, or NULL: with an exception set, or nothing there now. */
     PyObject *(*take)(struct Pollable *self);
+    /* What was handed out has been dealt with. -1 with an exception set. */
+    int (*commit_due)(struct Pollable *self);
     int (*ready)(struct Pollable *self, ac_error_t *err); /* as ac_reader_ready */
     int (*park)(struct Pollable *self, ac_error_t *err);  /* as ac_reader_park */
     int (*bell)(struct Pollable *self, ac_error_t *err);  /* as ac_reader_bell */

@@ -137,6 +137,10 @@ static PyObject *ops_take(Pollable *self) {
     return reader_take((ReaderObject *)self);
 }
 
+static int ops_commit_due(Pollable *self) {
+    return commit_when_due((ReaderObject *)self);
+}
+
 static int ops_ready(Pollable *self, ac_error_t *err) {
     return ac_reader_ready(((ReaderObject *)self)->reader, err);
 }
@@ -157,8 +161,8 @@ static ac_bell_t *ops_bell_object(Pollable *self) {
     return ((ReaderObject *)self)->reader->bell;
 }
 
-static const pollable_ops_t reader_ops = {ops_take, ops_ready,  ops_park,
-                                          ops_bell, ops_closed, ops_bell_object};
+static const pollable_ops_t reader_ops = {ops_take, ops_commit_due, ops_ready,      ops_park,
+                                          ops_bell, ops_closed,     ops_bell_object};
 
 static PyObject *reader_poll(ReaderObject *self, PyObject *unused) {
     (void)unused;
@@ -247,18 +251,7 @@ static PyObject *reader_read_batch(ReaderObject *self, PyObject *const *args, Py
     return list;
 }
 
-/* For messages that leave in columns or batches: reader_commit_due and reader_took are the two steps of
- * reader_take. */
-static PyObject *reader_commit_due(ReaderObject *self, PyObject *unused) {
-    (void)unused;
-    int rc;
-    GATE_BEGIN(self);
-    rc = commit_when_due(self);
-    GATE_END();
-    if (rc < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
+/* For messages that leave in columns instead of one by one: with _commit_due, the steps of reader_take. */
 static PyObject *reader_took(ReaderObject *self, PyObject *messages) {
     unsigned long long count = PyLong_AsUnsignedLongLong(messages);
     if (PyErr_Occurred()) return NULL;
@@ -467,8 +460,6 @@ static PyMethodDef reader_methods[] = {
     {"commit", (PyCFunction)(void (*)(void))reader_commit, METH_FASTCALL | METH_KEYWORDS,
      "commit(message=None): the position behind this message, or behind the last one delivered, "
      "is where a reader of this name resumes."},
-    {"_commit_due", (PyCFunction)reader_commit_due, METH_NOARGS,
-     "_commit_due(): what was handed out has been dealt with; commits it if that is automatic."},
     {"_took", (PyCFunction)reader_took, METH_O, "_took(messages): so many were handed out."},
     {"_lag", (PyCFunction)reader_lag, METH_NOARGS, "_lag() -> (messages, bytes, age_ns)"},
     {"_stats", (PyCFunction)reader_stats, METH_NOARGS, "_stats() -> an ac_reader_stats_t"},
