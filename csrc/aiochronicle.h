@@ -236,9 +236,9 @@ typedef struct ac_message {
 AC_API void ac_writer_defaults(ac_writer_config_t *config);
 
 /* Opens the queue for appending, creating it when there is none (its directory, but none above that), and
- * repairing what a killed predecessor or a power cut left. Takes the writer lock;
- * AC_E_LOCKED says who holds it. Costs one directory listing after a clean close; otherwise a walk over
- * the records behind the last durable position. */
+ * repairing what a killed predecessor or a power cut left. Takes the writer lock; AC_E_LOCKED says who holds
+ * it. Costs one directory listing after a clean close; otherwise a walk over the records behind the last
+ * durable position. */
 AC_API int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer_t **out,
                           ac_error_t *err);
 

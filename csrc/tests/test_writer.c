@@ -406,7 +406,7 @@ TEST(batches_of_many_writers_are_flushed_together) {
     config.batch_bytes = 1 << 20;
     config.batch_ns = 5000000;
     for (int i = 0; i < WRITERS; i++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "queue%d", i);
         writers[i] = open_writer(check_path(name), &config);
     }
