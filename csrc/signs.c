@@ -49,15 +49,12 @@ uint64_t ac_sign_age_ns(ac_signs_t *signs, const char *name, const ac_slot_t *sl
     ac_sign_t *sign = known ? known : add(signs, name);
     if (known && is_same(known, slot)) {
         age_ns = known->age_ns + elapsed(known->seen_ns, now_ns);
-        known->looked_ns = now_ns;
     } else if (sign) {
-        /* It came after the last look. */
-        if (known && age_ns > elapsed(known->looked_ns, now_ns))
-            age_ns = elapsed(known->looked_ns, now_ns);
+        if (known) age_ns = 0; /* new since the last look; how new, only a clock that may be set says */
         sign->generation = slot->generation;
         sign->heartbeat_ns = slot->heartbeat_ns;
         sign->age_ns = age_ns;
-        sign->seen_ns = sign->looked_ns = now_ns;
+        sign->seen_ns = now_ns;
     }
     pthread_mutex_unlock(&signs->mutex);
     return age_ns;

@@ -14,9 +14,8 @@ typedef struct ac_sign {
     char name[AC_READER_NAME_MAX + 1];
     uint64_t generation;
     uint64_t heartbeat_ns;
-    uint64_t age_ns;    /* how old it was … */
-    uint64_t seen_ns;   /* … when it was seen first */
-    uint64_t looked_ns; /* when it was last looked at */
+    uint64_t age_ns;  /* how old it was … */
+    uint64_t seen_ns; /* … when it was seen first */
 } ac_sign_t;
 
 typedef struct ac_signs {

@@ -199,8 +199,14 @@ TEST(a_clock_that_jumps_ahead_makes_nobody_look_dead) {
     ahead_ns = 3600000000000u;
     CHECK_EQUAL(live_readers(writer), 1);
     CHECK_EQUAL(retain(writer), 1);
+    /* The same, after a look that was longer ago than a reader may be silent. */
+    passed_ns = 2 * config.reader_ttl_ns;
+    leave_position("one.meta", 1, 64, 0);
+    ahead_ns += 3600000000000u;
+    CHECK_EQUAL(live_readers(writer), 1);
+    CHECK_EQUAL(retain(writer), 1);
     /* But it does not live for ever. */
-    passed_ns = config.reader_ttl_ns;
+    passed_ns += config.reader_ttl_ns;
     CHECK_EQUAL(live_readers(writer), 0);
     passed_ns = ahead_ns = 0;
     close_writer(writer);
