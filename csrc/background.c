@@ -90,7 +90,6 @@ void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count) {
     for (size_t i = 0; i < count; i++) {
         ac_writer_t *writer = of_disk(tasks[i]);
         ac_error_t err;
-        if (writer->config.flush_mode != AC_FLUSH_BATCH) continue;
         if (writers && results && errors)
             writers[flushed++] = writer;
         else

@@ -114,14 +114,29 @@ static int sync_until_active(flushing_t *flushing, ac_error_t *err) {
     return rc;
 }
 
-/* 1 = the range is to be synced, and end_flush must follow; 0 = all is durable already. */
-static int begin_flush(ac_writer_t *writer, flushing_t *flushing, ac_error_t *err) {
+static int has_unsynced_seals(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    const ac_sealing_t *sealing = writer->sealing;
+    while (sealing && sealing->seal_synced)
+        sealing = sealing->next;
+    pthread_mutex_unlock(&writer->mutex);
+    return sealing != NULL;
+}
+
+enum begun { DURABLE = AC_OK, TO_SYNC = 1, LATER = 2 };
+
+/* TO_SYNC = the range is to be synced, and end_flush must follow. In a group nobody waits for the disk while
+ * others are held: a member that would have to is LATER, to be flushed alone. */
+static int begin_flush(ac_writer_t *writer, flushing_t *flushing, int in_group, ac_error_t *err) {
     *flushing = (flushing_t){.writer = writer};
     if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED)
         return ac_fail(err, AC_E_FORKED, 0, writer->dir.path, 0, "opened before fork");
     uint64_t target = ac_load_acquire_u64(&writer->seq);
-    pthread_mutex_lock(&writer->sync_mutex);
-    int rc = AC_OK;
+    if (!in_group)
+        pthread_mutex_lock(&writer->sync_mutex);
+    else if (pthread_mutex_trylock(&writer->sync_mutex) != 0)
+        return LATER;
+    int rc = DURABLE;
     int poisoned = (int)ac_load_acquire_u32(&writer->poisoned);
     pthread_mutex_lock(&writer->mutex);
     uint64_t durable = writer->durable_seq;
@@ -136,8 +151,8 @@ static int begin_flush(ac_writer_t *writer, flushing_t *flushing, ac_error_t *er
     else {
         rc = ac_writer_check_active(writer, err);
         if (rc == AC_OK && durable < target) {
-            rc = sync_until_active(flushing, err);
-            if (rc == AC_OK) return 1;
+            rc = in_group && has_unsynced_seals(writer) ? LATER : sync_until_active(flushing, err);
+            if (rc == AC_OK) return TO_SYNC;
         }
     }
     pthread_mutex_unlock(&writer->sync_mutex);
@@ -181,8 +196,8 @@ static int64_t durable_seq(ac_writer_t *writer) {
 
 int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err) {
     flushing_t flushing;
-    int rc = begin_flush(writer, &flushing, err);
-    if (rc == 1) {
+    int rc = begin_flush(writer, &flushing, 0, err);
+    if (rc == TO_SYNC) {
         int synced =
             flushing.from < flushing.to ? sync_map(flushing.map, flushing.from, flushing.to) : 0;
         rc = end_flush(&flushing, synced, err);
@@ -211,7 +226,7 @@ typedef struct group {
     ac_error_t *errors;
 } group_t;
 
-/* Begins the flush of a member whose predecessor in the order of addresses has been seen to. */
+/* Whoever is listed twice comes twice in a row, by address. */
 static void begin_member(group_t *group, size_t i) {
     member_t *member = &group->members[i];
     ac_sync_t *range = &group->ranges[i];
@@ -222,8 +237,8 @@ static void begin_member(group_t *group, size_t i) {
         member->begun =
             ac_fail(err, AC_E_ARGUMENT, 0, member->writer->dir.path, 0, "a writer is listed twice");
     else
-        member->begun = begin_flush(member->writer, &member->flushing, err);
-    if (member->begun != 1 || flushing->from >= flushing->to) return;
+        member->begun = begin_flush(member->writer, &member->flushing, 1, err);
+    if (member->begun != TO_SYNC || flushing->from >= flushing->to) return;
     if (ac_map_is_cut(flushing->map))
         range->result = -EIO;
     else
@@ -237,17 +252,22 @@ static void end_member(void *context, size_t i) {
     const group_t *group = context;
     member_t *member = &group->members[i];
     int rc = member->begun;
-    if (rc == 1)
+    if (rc == TO_SYNC)
         rc = end_flush(&member->flushing, group->ranges[i].result, &group->errors[member->number]);
-    group->results[member->number] = rc != AC_OK ? rc : durable_seq(member->writer);
+    group->results[member->number] = rc == AC_OK ? durable_seq(member->writer) : rc;
 }
 
-/* Sync mutexes are taken in the order of addresses, so that two groups cannot wait for each other. */
 static void flush_group(group_t *group, size_t count) {
     qsort(group->members, count, sizeof *group->members, by_address);
     for (size_t i = 0; i < count; i++)
         begin_member(group, i);
     ac_sync_ranges(group->ranges, count, end_member, group);
+    for (size_t i = 0; i < count; i++) {
+        const member_t *member = &group->members[i];
+        if (member->begun == LATER)
+            group->results[member->number] =
+                ac_writer_flush(member->writer, &group->errors[member->number]);
+    }
 }
 
 #ifdef __SANITIZE_THREAD__

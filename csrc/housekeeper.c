@@ -59,39 +59,56 @@ static void begin(ac_task_t *task) {
     task->running = 1;
 }
 
-/* The task, and those that are due and want to be with it. */
-static size_t gather(ac_task_t *first, uint64_t now_ns, ac_task_t *due[TOGETHER]) {
-    size_t count = 0;
-    due[count++] = first;
-    if (!first->together) return count;
-    for (ac_task_t *task = tasks; task && count < TOGETHER; task = task->next)
-        if (task != first && task->lane == first->lane && task->together == first->together &&
-            ac_load_relaxed_u64(&task->due_ns) <= now_ns)
-            due[count++] = task;
-    return count;
-}
-
 static void end(ac_task_t *task, uint64_t next) {
     uint64_t untouched = UINT64_MAX;
-    pthread_mutex_lock(&lock);
     task->running = 0;
     __atomic_compare_exchange_n(&task->due_ns, &untouched, next, 0, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
     pthread_cond_broadcast(&idle);
-    pthread_mutex_unlock(&lock);
 }
 
-/* With the lock held, but for the work itself. */
-static void run_due(ac_task_t *first, uint64_t now_ns) {
+/* Not who has met the others and had no turn of its own since; unless it was nudged meanwhile. */
+static int is_to_meet(const ac_task_t *task) {
+    return task->together && (!task->met || ac_load_relaxed_u64(&task->due_ns) == 0);
+}
+
+/* The task, and those that are due and want to be with it. */
+static size_t gather(ac_task_t *first, uint64_t now_ns, ac_task_t *due[TOGETHER]) {
+    size_t count = 0;
+    due[count++] = first;
+    for (ac_task_t *task = tasks; task && count < TOGETHER; task = task->next)
+        if (task != first && task->lane == first->lane && task->together == first->together &&
+            is_to_meet(task) && ac_load_relaxed_u64(&task->due_ns) <= now_ns)
+            due[count++] = task;
+    return count;
+}
+
+/* Only the first goes on to its own turn at once; the others have theirs later, and may be removed before. */
+static void meet(ac_task_t *first, uint64_t now_ns) {
     ac_task_t *due[TOGETHER];
     size_t count = gather(first, now_ns, due);
     for (size_t i = 0; i < count; i++)
         begin(due[i]);
     pthread_mutex_unlock(&lock);
-    if (first->together) first->together(due, count);
-    for (size_t i = 0; i < count; i++)
-        end(due[i], due[i]->run(due[i], now_ns));
+    first->together(due, count);
     pthread_mutex_lock(&lock);
+    for (size_t i = 1; i < count; i++) {
+        due[i]->met = 1;
+        end(due[i], now_ns);
+    }
+}
+
+/* With the lock held, but for the work itself. */
+static void run_due(ac_task_t *task, uint64_t now_ns) {
+    if (is_to_meet(task))
+        meet(task, now_ns);
+    else
+        begin(task);
+    task->met = 0;
+    pthread_mutex_unlock(&lock);
+    uint64_t next = task->run(task, now_ns);
+    pthread_mutex_lock(&lock);
+    end(task, next);
 }
 
 static void *housekeep(void *argument) {
@@ -135,7 +152,7 @@ int ac_housekeeper_add(ac_task_t *task) {
     int rc = start_locked(task->lane);
     if (rc == 0) {
         task->due_ns = UINT64_MAX;
-        task->running = 0;
+        task->running = task->met = 0;
         task->next = tasks;
         tasks = task;
     }

@@ -24,6 +24,7 @@ typedef struct ac_task {
     enum ac_lane lane;
     uint64_t due_ns;
     int running;
+    int met; /* `together` was done for it, its own turn is still to come */
     struct ac_task *next;
 } ac_task_t;
 

@@ -222,7 +222,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     writer->pages.forked = on_fork;
     writer->pages.lane = AC_LANE_MEMORY;
     writer->disk.run = ac_writer_housekeep_disk;
-    writer->disk.together = ac_writer_flush_batches;
+    if (config->flush_mode == AC_FLUSH_BATCH) writer->disk.together = ac_writer_flush_batches;
     writer->disk.lane = AC_LANE_DISK;
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);

@@ -84,6 +84,25 @@ TEST(tasks_that_are_due_at_one_moment_may_begin_together) {
     ac_housekeeper_remove(&alone.task);
 }
 
+TEST(who_began_together_need_not_stay_for_the_turns_of_the_others) {
+    counted_t group[20] = {{.turns = 0}};
+    uint64_t turns = 0;
+    ac_exchange_seq_cst_u64(&seen_together, 0);
+    for (size_t i = 0; i < 20; i++) {
+        group[i].pause_ns = 20000000;
+        group[i].task.together = note_together;
+        add(&group[i], AC_LANE_DISK);
+        ac_housekeeper_nudge(&group[i].task);
+    }
+    while (ac_load_seq_cst_u64(&seen_together) < 10)
+        ac_os_sleep_ns(100000);
+    for (size_t i = 0; i < 20; i++)
+        ac_housekeeper_remove(&group[i].task);
+    for (size_t i = 0; i < 20; i++)
+        turns += group[i].turns;
+    CHECK(turns < 10); /* and not one for each before it is let go */
+}
+
 TEST(a_nudge_during_a_turn_gives_another_one) {
     counted_t counted = {.pause_ns = 20000000};
     add(&counted, AC_LANE_MEMORY);

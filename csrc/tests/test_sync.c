@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 
 enum { FILES = 40, SIZE = 64 << 10 };
@@ -195,6 +196,42 @@ TEST_IN_MEMORY(a_failed_sync_poisons_one_writer_of_many) {
     ac_writer_free(writers[7]);
     writers[7] = writers[19];
     close_writers(19);
+}
+
+static void *flush_five(void *unused) {
+    (void)unused;
+    CHECK_EQUAL(ac_writers_flush(writers, 5, results, errors), 0);
+    return NULL;
+}
+
+static int is_durable(ac_writer_t *writer) {
+    ac_writer_stats_t stats;
+    ac_writer_stats(writer, &stats);
+    return stats.durable_seq == stats.next_seq;
+}
+
+TEST_IN_MEMORY(a_writer_that_is_busy_does_not_keep_the_others) {
+    pthread_t thread;
+    uint64_t deadline = ac_os_monotonic_ns() + 20000000000u;
+    int busy = 0;
+    open_writers(5);
+    for (int i = 0; i < 5; i++) {
+        append_numbered(writers[i], 3);
+        if (writers[i] < writers[busy]) busy = i; /* the one that comes first */
+    }
+    pthread_mutex_lock(&writers[busy]->sync_mutex);
+    CHECK_EQUAL(pthread_create(&thread, NULL, flush_five, NULL), 0);
+    for (int i = 0; i < 5; i++)
+        while (i != busy && !is_durable(writers[i])) {
+            CHECK(ac_os_monotonic_ns() < deadline);
+            ac_os_sleep_ns(100000);
+        }
+    CHECK(!is_durable(writers[busy]));
+    pthread_mutex_unlock(&writers[busy]->sync_mutex);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < 5; i++)
+        CHECK_EQUAL(results[i], 3);
+    close_writers(5);
 }
 
 TEST_IN_MEMORY(a_writer_that_is_listed_twice_is_refused_once) {
