@@ -15,6 +15,8 @@
 #include <time.h>
 
 typedef struct survey {
+    const ac_directory_t *dir;
+    int dir_fd;
     const ac_writer_config_t *config;
     ac_signs_t *signs;
     uint64_t segment_size, head_segment, head_offset;
@@ -30,6 +32,15 @@ static int is_live(const survey_t *survey, const char *name, const ac_slot_t *sl
     return held && ac_os_monotonic_ns() < config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
 }
 
+/* By what there is to read in between. That is only looked at where full segments would be too much. */
+static int is_too_far_behind(const survey_t *survey, const ac_slot_t *slot) {
+    uint64_t max_lag = survey->config->max_reader_lag;
+    uint64_t segments = survey->head_segment - slot->segment + 1;
+    if (max_lag == 0 || segments * survey->segment_size <= max_lag) return 0;
+    return ac_segment_distance(survey->dir, survey->dir_fd, survey->segment_size, slot->segment,
+                               slot->offset, survey->head_segment, survey->head_offset) > max_lag;
+}
+
 static void survey_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
     survey_t *survey = context;
     ac_slowest_t *out = survey->out;
@@ -39,10 +50,7 @@ static void survey_reader(void *context, const char *name, const ac_slot_t *slot
         out->awaited_segment = slot->segment;
     if (!is_live(survey, name, slot, held) || slot->segment > survey->head_segment) return;
     if (slot->offset > survey->segment_size) return; /* not a position */
-    uint64_t lag = (survey->head_segment - slot->segment) * survey->segment_size +
-                   survey->head_offset - slot->offset;
-    if (slot->segment == survey->head_segment && slot->offset > survey->head_offset) lag = 0;
-    if (survey->config->max_reader_lag && lag > survey->config->max_reader_lag) return;
+    if (is_too_far_behind(survey, slot)) return;
     int slower = slot->segment < out->segment ||
                  (slot->segment == out->segment && slot->offset < out->offset);
     if (out->live == 0 || slower) {
@@ -55,7 +63,7 @@ static void survey_reader(void *context, const char *name, const ac_slot_t *slot
 int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
                       ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment,
                       uint64_t head_offset, ac_slowest_t *out, ac_error_t *err) {
-    survey_t survey = {config, signs, segment_size, head_segment, head_offset, out};
+    survey_t survey = {dir, dir_fd, config, signs, segment_size, head_segment, head_offset, out};
     memset(out, 0, sizeof *out);
     return ac_position_each(dir, dir_fd, survey_reader, &survey, err);
 }
@@ -217,6 +225,17 @@ static int is_needed(const ac_writer_config_t *config, const ac_slowest_t *slowe
     return slowest->live && id >= slowest->segment;
 }
 
+/* What the segments take together; a larger number will do if that is not too much either. */
+static uint64_t total_room(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
+                           uint64_t retain_bytes, const uint32_t *ids, size_t count) {
+    uint64_t total = (uint64_t)count * segment_size;
+    if (total <= retain_bytes) return total;
+    total = 0;
+    for (size_t i = 0; i < count; i++)
+        total += ac_segment_room(dir, dir_fd, ids[i], segment_size);
+    return total;
+}
+
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
               ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
               uint64_t stop, uint64_t *deleted, uint64_t *archived, ac_error_t *err) {
@@ -228,11 +247,13 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
     if (rc == AC_OK) rc = ac_segment_list(dir, dir_fd, &ids, &count, err);
     if (rc != AC_OK) return rc;
     int by_readers = config->retain_for_readers && slowest.registered > 0;
-    uint64_t total = (uint64_t)count * segment_size;
+    uint64_t total = 0;
     uint64_t now_ns = ac_os_now_ns();
     for (size_t i = 0; i < count && rc == AC_OK; i++) {
         ac_index_t index;
         if (ids[i] >= stop || ids[i] >= head_segment || is_needed(config, &slowest, ids[i])) break;
+        if (config->retain_bytes && i == 0)
+            total = total_room(dir, dir_fd, segment_size, config->retain_bytes, ids, count);
         int too_many = config->retain_bytes && total > config->retain_bytes;
         if (!by_readers && !too_many && !config->retain_ns) break;
         rc = examine(dir, dir_fd, ids[i], segment_size, &index, err);
@@ -249,11 +270,12 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
             goes = rc == AC_OK && !is_needed(config, &slowest, ids[i]);
             if (rc == AC_OK && !goes) rc = announce_removal(dir, dir_fd, ids[i], err);
         }
+        uint64_t room = goes ? ac_segment_room(dir, dir_fd, ids[i], segment_size) : 0;
         if (goes && rc == AC_OK) rc = remove_segment(dir, dir_fd, config, &index, ids[i], err);
         ac_index_free(&index);
         if (!goes) break;
         if (rc == AC_OK) ++*(config->archive ? archived : deleted);
-        total -= segment_size;
+        total -= room < total ? room : total;
     }
     free(ids);
     return rc;

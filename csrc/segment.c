@@ -151,6 +151,11 @@ static uint64_t records_end(const ac_directory_t *dir, int dir_fd, uint32_t id, 
     return end >= AC_SEGMENT_DATA ? end : size;
 }
 
+uint64_t ac_segment_room(const ac_directory_t *dir, int dir_fd, uint32_t id,
+                         uint64_t segment_size) {
+    return records_end(dir, dir_fd, id, segment_size) > AC_SEGMENT_DATA ? segment_size : 0;
+}
+
 static uint64_t room_between(uint64_t from, uint64_t to) {
     return to > from ? to - from : 0;
 }

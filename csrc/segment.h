@@ -81,6 +81,9 @@ uint64_t ac_segment_distance(const ac_directory_t *dir, int dir_fd, uint64_t seg
                              uint64_t from_segment, uint64_t from_offset, uint64_t to_segment,
                              uint64_t to_offset);
 
+/* What a segment takes on disk: its full size, but nothing if it was made to stay empty. */
+uint64_t ac_segment_room(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t segment_size);
+
 /* The ids of all published segments, ascending; *ids is malloc'd. */
 int ac_segment_list(const ac_directory_t *dir, int dir_fd, uint32_t **ids, size_t *count,
                     ac_error_t *err);

@@ -50,7 +50,8 @@ uint64_t ac_sign_age_ns(ac_signs_t *signs, const char *name, const ac_slot_t *sl
     if (known && is_same(known, slot)) {
         age_ns = known->age_ns + elapsed(known->seen_ns, now_ns);
     } else if (sign) {
-        if (known) age_ns = 0; /* new since the last look; how new, only a clock that may be set says */
+        if (known)
+            age_ns = 0; /* new since the last look; how new, only a clock that may be set says */
         sign->generation = slot->generation;
         sign->heartbeat_ns = slot->heartbeat_ns;
         sign->age_ns = age_ns;

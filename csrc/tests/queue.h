@@ -173,6 +173,12 @@ __attribute__((unused)) static void remove_in(const char *queue, const char *nam
     CHECK_EQUAL(unlink(path), 0);
 }
 
+/* As if the writer had not closed the queue. */
+__attribute__((unused)) static void forget_close(void) {
+    uint64_t no_epoch = 0;
+    poke(check_path("queue"), "control.meta", offsetof(ac_control_t, clean), &no_epoch, 8);
+}
+
 /* A hook that fails the calls of one kind, on one file name or on all. */
 typedef struct failing {
     int call;

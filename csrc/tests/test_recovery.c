@@ -56,12 +56,6 @@ static void set_durable(uint64_t segment, uint64_t offset) {
     poke(check_path("queue"), "index.meta", 0, position, sizeof position);
 }
 
-/* As if the writer had not closed the queue. */
-static void forget_close(void) {
-    uint64_t no_epoch = 0;
-    poke(check_path("queue"), "control.meta", offsetof(ac_control_t, clean), &no_epoch, 8);
-}
-
 static void set_sealed(const char *name, uint32_t sealed) {
     poke(check_path("queue"), name, 12, &sealed, sizeof sealed);
 }
