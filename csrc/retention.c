@@ -149,28 +149,46 @@ static int move_file(int from_dir, const char *name, int to_dir, unsigned mode) 
     return rc;
 }
 
+/* How far the archive goes with a segment. An empty one adds nothing to what was removed before it, and belongs
+ * to the same day, or that would have a hole; with nothing before it, it may as well be of today. */
+static int find_archived(const ac_directory_t *dir, int dir_fd, const ac_index_t *index,
+                         uint64_t *next_seq, uint64_t *newest_ns, ac_error_t *err) {
+    ac_map_t *map;
+    *next_seq = index->max_seq + 1;
+    *newest_ns = index->max_ts_ns;
+    if (index->count > 0) return AC_OK;
+    int rc = ac_control_open(dir, dir_fd, 0, 1, &map, err);
+    if (rc != AC_OK) return rc;
+    ac_control_removed(ac_control_of(map), next_seq, newest_ns);
+    ac_map_release(map);
+    if (*newest_ns == 0) *newest_ns = ac_os_now_ns();
+    return AC_OK;
+}
+
 /* Each day of an archive can be read like a queue: it gets a control block before its first segment. */
 static int describe_day(const ac_directory_t *dir, int dir_fd, const char *archive, int day_fd,
-                        uint32_t id, const ac_index_t *index, ac_error_t *err) {
+                        uint32_t id, uint64_t next_seq, uint64_t newest_ns, ac_error_t *err) {
     ac_map_t *map;
     ac_directory_t day = *dir;
     snprintf(day.path, sizeof day.path, "%s", archive);
     int rc = ac_control_open(dir, dir_fd, 0, 1, &map, err);
     if (rc != AC_OK) return rc;
-    rc = ac_control_copy(ac_control_of(map), &day, day_fd, id, index->max_seq + 1, index->max_ts_ns,
-                         err);
+    rc = ac_control_copy(ac_control_of(map), &day, day_fd, id, next_seq, newest_ns, err);
     ac_map_release(map);
     return rc;
 }
 
 static int archive_segment(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-                           uint32_t id, const ac_index_t *newest, ac_error_t *err) {
+                           uint32_t id, const ac_index_t *records, ac_error_t *err) {
     char segment[AC_NAME_MAX], index[AC_NAME_MAX];
+    uint64_t next_seq, newest_ns;
     ac_segment_name(segment, id, ".q");
     ac_segment_name(index, id, ".idx");
-    int day = open_archive_day(config->archive, newest->max_ts_ns, ac_directory_mode(dir->mode));
+    int rc = find_archived(dir, dir_fd, records, &next_seq, &newest_ns, err);
+    if (rc != AC_OK) return rc;
+    int day = open_archive_day(config->archive, newest_ns, ac_directory_mode(dir->mode));
     if (day < 0) return ac_fail_os(err, day, config->archive, "cannot open the archive");
-    int rc = describe_day(dir, dir_fd, config->archive, day, id, newest, err);
+    rc = describe_day(dir, dir_fd, config->archive, day, id, next_seq, newest_ns, err);
     if (rc != AC_OK) {
         ac_os_close(day);
         return rc;

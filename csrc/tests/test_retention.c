@@ -422,6 +422,53 @@ TEST(a_day_of_an_archive_is_read_like_a_queue) {
     close_writer(writer);
 }
 
+TEST(an_empty_segment_is_archived_with_what_came_before_it) {
+    char day[600], archive[600];
+    ac_queue_info_t archived;
+    ac_writer_config_t config = retaining();
+    snprintf(archive, sizeof archive, "%s", check_path("archive"));
+    config.retain_for_readers = 0;
+    config.archive = archive;
+    ac_writer_t *writer = fill_and_lose(&config);
+    /* What is before them goes first, … */
+    writer->config.retain_bytes = SEGMENT;
+    CHECK_EQUAL(retain(writer), stats.segment - EMPTY);
+    /* … they in a later round, as the last of their day so far, … */
+    writer->config.retain_ns = 1;
+    CHECK_EQUAL(retain(writer), stats.segment);
+    archive_name(day, sizeof day, ".");
+    CHECK_OK(ac_queue_info(day, &archived, &err), err);
+    CHECK_EQUAL(archived.segments, stats.segment);
+    CHECK_EQUAL(archived.next_seq, 100);
+    CHECK_EQUAL(count_numbered(day), 100);
+    /* … and what follows them behind them. */
+    append_numbered(writer, 100);
+    CHECK_OK(ac_writer_retain(writer, &err), err);
+    CHECK_OK(ac_queue_info(day, &archived, &err), err);
+    CHECK_EQUAL(count_numbered(day), archived.next_seq);
+    CHECK(archived.next_seq > 100);
+    CHECK(!exists(check_path("archive"), "1970"));
+    close_writer(writer);
+}
+
+TEST(an_empty_segment_with_nothing_before_it_is_archived_today) {
+    char name[600], archive[600];
+    ac_writer_config_t config = retaining();
+    snprintf(archive, sizeof archive, "%s", check_path("archive"));
+    config.archive = archive;
+    config.retain_ns = 1;
+    close_writer(open_writer(check_path("queue"), &config));
+    forget_close();
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    leave_position("lost.meta", 2, 128, 2 * config.reader_ttl_ns);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    CHECK_EQUAL(retain(writer), 3);
+    archive_name(name, sizeof name, "000000002.q");
+    CHECK(exists("/", name + 1));
+    CHECK(!exists(check_path("archive"), "1970"));
+    close_writer(writer);
+}
+
 TEST(an_archive_of_another_queue_is_refused) {
     char day[600];
     uint64_t stranger = 12345;
