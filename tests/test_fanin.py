@@ -804,6 +804,23 @@ def test_waiting_commits_what_was_dealt_with(tmp_path: Path) -> None:
             assert reader.committed == reader.position
 
 
+def test_waiting_on_an_attached_reader_commits_nothing_that_was_only_read_ahead(
+    tmp_path: Path,
+) -> None:
+    with open_writer(tmp_path / "a") as writer:
+        writer.append_many([b"0", b"1", b"2"])
+        with (
+            open_reader(tmp_path / "a", "auto", commit="auto") as reader,
+            FanIn([reader]) as fan_in,
+        ):
+            assert fan_in.poll() is not None
+            assert fan_in.wait(0)  # looks ahead
+            reader.wait(0.001)
+            assert reader.committed == reader.position
+        with open_reader(tmp_path / "a", "auto") as again:
+            assert [message.payload for message in again] == [b"1", b"2"]
+
+
 def test_nothing_of_a_batch_is_committed_before_the_caller_has_seen_it(tmp_path: Path) -> None:
     def committed(name: str) -> int:
         with open_reader(tmp_path / name, "auto") as again:

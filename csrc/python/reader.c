@@ -93,13 +93,15 @@ static int enter_segment(ReaderObject *self) {
     return 0;
 }
 
-/* What was handed out before has been dealt with: the caller is asking for more. */
+/* What was handed out before has been dealt with: the caller is asking for more. What a fan-in has read
+ * ahead was not handed out. */
 static int commit_when_due(ReaderObject *self) {
     ac_error_t err;
-    ac_reader_t *reader = self->reader;
+    uint64_t segment, offset;
     if (!self->commit_every || self->uncommitted < self->commit_every) return 0;
     self->uncommitted = 0;
-    if (ac_reader_commit(reader, reader->segment, reader->offset, 0, &err) == AC_OK) return 0;
+    ac_reader_position(self->reader, &segment, &offset);
+    if (ac_reader_commit(self->reader, segment, offset, 0, &err) == AC_OK) return 0;
     raise_engine_error(&err);
     return -1;
 }
