@@ -311,6 +311,7 @@ int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *l
     source->reader->ahead = 0;
     source->held_since_ns = 0;
     source->delivered++;
+    fanin->replaced_ns = source->last_timestamp_ns;
     source->last_timestamp_ns = top->timestamp_ns;
     fanin->delivered++;
     fanin->refill = 1;
@@ -323,6 +324,7 @@ void ac_fanin_give_back(ac_fanin_t *fanin, const ac_heap_entry_t *newest, int la
     source->has_head = 1;
     source->reader->ahead = ac_record_size(source->head.length);
     source->delivered--;
+    source->last_timestamp_ns = fanin->replaced_ns;
     fanin->delivered--;
     source->late -= late != 0;
     fanin->late -= late != 0;

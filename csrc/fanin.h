@@ -58,6 +58,7 @@ struct ac_fanin {
     uint64_t last_timestamp_ns; /* key of the newest delivered message */
     uint32_t last_id;
     uint32_t next_id;
+    uint64_t replaced_ns; /* last_timestamp_ns of the source that delivered last, before it did */
     uint64_t delivered, late;
     ac_bell_t *bell;
 };
@@ -114,6 +115,7 @@ static inline const ac_source_t *ac_fanin_try_take(ac_fanin_t *fanin, uint32_t *
         ac_fanin_settle_top(fanin);
         return NULL;
     }
+    fanin->replaced_ns = source->last_timestamp_ns;
     fanin->last_timestamp_ns = source->last_timestamp_ns = top->timestamp_ns;
     source->delivered++;
     fanin->delivered++;

@@ -589,6 +589,22 @@ def test_what_did_not_fit_into_a_batch_makes_nothing_late(pair: Pair) -> None:
         assert (fan_in.statistics().late, fan_in.statistics().last_timestamp_ns) == (0, 300)
 
 
+@pytest.mark.parametrize("attached", [1, 2])
+def test_what_did_not_fit_into_a_batch_does_not_count_as_delivered(
+    attached: int, pair: Pair
+) -> None:
+    """Neither where a source has the fan-in for itself nor where another is silent beside it."""
+    a, _, *readers = pair
+    with FanIn() as fan_in:
+        source, *_ = [fan_in.attach(reader) for reader in readers[:attached]]
+        for timestamp_ns in (100, 200, 300):
+            a.append(b"a" * 60, timestamp_ns=timestamp_ns)
+        for delivered, timestamp_ns in enumerate((100, 200, 300), start=1):
+            assert len(fan_in.read_batch(max_bytes=100)) == 1
+            told = fan_in.source_statistics(source)
+            assert (told.delivered, told.last_timestamp_ns) == (delivered, timestamp_ns)
+
+
 def test_on_error_is_told_and_may_detach(pair: Pair, tmp_path: Path) -> None:
     a, b, reader_a, reader_b = pair
     for number in range(3):
