@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import aiochronicle
-from aiochronicle.errors import ClosedError, SourceGone
+from aiochronicle.errors import ClosedError, QueueGone, SourceGone
 
 STRATEGIES = 3
 ORDERS = 200
@@ -51,7 +51,7 @@ async def route(root: Path, orders_max: int) -> int:
             await market.flush()  # what is acknowledged, and what is committed, is on disk
             for order in batch:
                 # A strategy may have left meanwhile; the others want their answers all the same.
-                with contextlib.suppress(SourceGone, ClosedError):
+                with contextlib.suppress(SourceGone, ClosedError, QueueGone):
                     reply = await router.reply(order)
                     reply.append(b"ack " + order.payload, cause=order)
             router.commit()

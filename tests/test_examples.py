@@ -1,8 +1,10 @@
 """Every example, run as its own process, does what it says."""
 
+import asyncio
 import os
 import random
 import runpy
+import shutil
 import signal
 import struct
 import subprocess
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import aiochronicle
+from aiochronicle.errors import QueueGone
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TIMEOUT_S = 100.0
@@ -72,6 +75,42 @@ def test_the_spark_pipeline_copies_every_tick_once() -> None:
     assert done.stdout.splitlines()[-1] == (
         "3000 ticks of 2 venues copied in order of time, each exactly once"
     )
+
+
+async def test_the_order_router_goes_on_when_a_strategy_takes_its_replies_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies: dict[str, aiochronicle.Writer] = {}
+
+    class Watched(aiochronicle.Router[bytes]):
+        async def reply(self, source: int | aiochronicle.Message) -> aiochronicle.Writer:
+            reply = await super().reply(source)
+            replies[Path(reply.path).name] = reply
+            return reply
+
+    async def answered(name: str, count: int) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while name not in replies or replies[name].next_seq < count:
+                await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(aiochronicle, "Router", Watched)
+    (tmp_path / "orders").mkdir()
+    route = runpy.run_path(str(EXAMPLES / "order_router.py"))["route"]
+    with (
+        aiochronicle.open_writer(tmp_path / "orders" / "leaves", ready=True) as leaves,
+        aiochronicle.open_writer(tmp_path / "orders" / "stays", ready=True) as stays,
+    ):
+        routing = asyncio.create_task(route(tmp_path, 3))
+        leaves.append(b"1")
+        await answered("leaves", 1)
+        shutil.rmtree(tmp_path / "orders.replies" / "leaves")
+        with pytest.raises(QueueGone):
+            replies["leaves"].flush_now()
+        leaves.append(b"2")
+        stays.append(b"3")
+        assert await asyncio.wait_for(routing, TIMEOUT_S) == 3
+    with aiochronicle.open_reader(tmp_path / "orders.replies" / "stays") as reader:
+        assert [answer.payload for answer in reader] == [b"ack 3"]
 
 
 def test_audit_tail_follows_without_leaving_a_trace(tmp_path: Path) -> None:
