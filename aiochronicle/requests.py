@@ -541,8 +541,15 @@ async def _handle(handler: Handler[T], request: Request[T]) -> None:
             raise
         _fail(request, "CancelledError: its handling was cancelled")  # by the handler itself
     except Exception as error:  # noqa: BLE001 - it is the requester that is told
-        _fail(request, f"{type(error).__name__}: {error}")
+        _fail(request, _reason(error))
         _log.exception("handling request %d of %r failed", request.message.seq, request.requester)
+
+
+def _reason(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - its text is the handler's code, too
+        return type(error).__name__
 
 
 def _is_cancelled() -> bool:

@@ -188,11 +188,18 @@ async def test_a_handler_with_an_impossible_answer_does_not_end_the_service(
     caplog.clear()
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
 async def price(request: Request) -> bytes:
     """As anybody would write it: what is wrong with a request is said, with what it was."""
     symbol = json.loads(request.payload)
     if symbol == "cancel":
         raise asyncio.CancelledError
+    if symbol == "unspeakable":
+        raise Unspeakable
     if symbol != "ALFA":
         raise ValueError(f"no such instrument {symbol}")
     return b"101.5"
@@ -204,8 +211,9 @@ async def price(request: Request) -> bytes:
         (b'"\\ud800"', r"no such instrument \\ud800$"),
         (b'"%s"' % (b"x" * 1_000_000), "no such instrument x{2000}"),
         (b'"cancel"', "CancelledError"),
+        (b'"unspeakable"', "^Unspeakable$"),
     ],
-    ids=["not to be encoded", "too long", "cancelled"],
+    ids=["not to be encoded", "too long", "cancelled", "without text"],
 )
 async def test_no_request_ends_the_service(
     tmp_path: Path, payload: bytes, reason: str, caplog: pytest.LogCaptureFixture
