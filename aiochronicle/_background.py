@@ -31,10 +31,11 @@ def _threads() -> ThreadPoolExecutor:
     return _pool
 
 
-async def in_background(function: Callable[[], T]) -> T:
+def in_background(function: Callable[[], T]) -> asyncio.Future[T]:
     """Run a blocking function in a thread. Cancelled, the function still runs to its end."""
     # Shielded: a call that no thread has taken up yet would otherwise be cancelled with its waiter.
-    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(_threads(), function))
+    # And no task: whoever cancels all of them would leave nobody to close what a function opens.
+    return asyncio.shield(asyncio.get_running_loop().run_in_executor(_threads(), function))
 
 
 class GroupCommit(Generic[T]):

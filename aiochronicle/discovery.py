@@ -225,7 +225,7 @@ class Discovery:
 
     async def _look(self, hints: set[str] | None) -> None:
         """Examine the directories that the paths lie in; None means all of them."""
-        looking = asyncio.ensure_future(in_background(lambda: list(self._examine(hints))))
+        looking = in_background(lambda: list(self._examine(hints)))
         try:
             found = await asyncio.shield(looking)
         except asyncio.CancelledError:

@@ -206,7 +206,7 @@ class Router(FanIn[T]):
         self._unattached.add(path)
 
     async def _open(self, paths: list[str]) -> list[Reader | ChronicleError]:
-        opening = asyncio.ensure_future(in_background(lambda: self._open_all(paths)))
+        opening = in_background(lambda: self._open_all(paths))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -278,11 +278,13 @@ class Router(FanIn[T]):
         path = self._path_of(source)
         attached = self._attached[path]
         if attached.reply is None:
-            attached.reply = asyncio.ensure_future(in_background(lambda: self._open_reply(path)))
+            attached.reply = in_background(lambda: self._open_reply(path))
+        opening = attached.reply
         try:
-            return await asyncio.shield(attached.reply)  # for all who asked, whoever is cancelled
+            return await asyncio.shield(opening)  # for all who asked, whoever is cancelled
         except Exception:
-            attached.reply = None  # the next call tries again
+            if attached.reply is opening:  # or somebody who was told before us has tried again
+                attached.reply = None
             raise
 
     def reader_of(self, message: _hot.Message) -> Reader:

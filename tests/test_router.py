@@ -17,7 +17,16 @@ import pytest
 from waiting import eventually
 
 import aiochronicle
-from aiochronicle import Capacity, FanIn, Message, Retention, Router, inspect, open_reader
+from aiochronicle import (
+    Capacity,
+    FanIn,
+    Message,
+    Retention,
+    Router,
+    Writer,
+    inspect,
+    open_reader,
+)
 from aiochronicle.errors import ClosedError, SourceGone, StorageError, WrongType
 
 # Segments are allocated when they are made: the default size would fill the disk with test queues.
@@ -161,6 +170,27 @@ async def test_a_reply_queue_that_could_not_be_made_is_tried_again(tmp_path: Pat
                 await router.reply(order)
             in_the_way.unlink()
             assert (await router.reply(order)).path == str(in_the_way / "a")
+
+
+async def test_all_who_saw_a_reply_queue_fail_share_the_next_try(tmp_path: Path) -> None:
+    root, in_the_way = tmp_path / "orders", tmp_path / "orders.replies"
+    in_the_way.touch()
+    root.mkdir()
+
+    async def reply_at_last() -> Writer:
+        with pytest.raises(StorageError, match="File exists"):
+            await router.reply(order)
+        if in_the_way.is_file():
+            in_the_way.unlink()
+        return await router.reply(order)
+
+    with open_writer(root / "a", ready=True) as orders:
+        orders.append(b"buy")
+        async with Router(root, name="router") as router:
+            order = await take(router)
+            one, other = await asyncio.gather(reply_at_last(), reply_at_last())
+            assert one is other
+        assert one.closed
 
 
 async def test_a_reader_attached_by_hand_that_fails_stays_its_owners(tmp_path: Path) -> None:
@@ -514,6 +544,25 @@ async def test_closing_a_router_closes_what_it_opened(tmp_path: Path) -> None:
         with open_reader(tmp_path / "root" / "0", "router") as reader:
             assert [again.payload for again in reader] == [b"1"]
         await until(lambda: not in_use(tmp_path / "root.replies"))
+
+
+async def test_a_router_closes_what_it_opened_after_every_task_was_cancelled(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "root").mkdir()
+    with open_writer(tmp_path / "root" / "0", ready=True) as writer:
+        writer.append(b"1")
+        router = Router(tmp_path / "root", name="router")
+        message = await take(router)
+        asking = asyncio.create_task(router.reply(message))
+        await asyncio.sleep(0)  # it has asked a thread to open the queue
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.wait([asking])
+        await router.aclose()
+        assert router.closed
+        assert (tmp_path / "root.replies" / "0" / "READY").exists()
+        assert not in_use(tmp_path / "root.replies")
 
 
 def test_a_name_that_no_reader_can_have_is_refused_at_once(tmp_path: Path) -> None:
