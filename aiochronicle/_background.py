@@ -61,9 +61,16 @@ class GroupCommit(Generic[T]):
         task, waiting = self._groups.get(loop, (None, nobody))
         waiting.append(future)
         if task is None or task.done():
+            self._forget_closed_loops()
             self._groups[loop] = loop.create_task(self._run(loop, waiting)), waiting
         # One task's cancellation cancels its own future only; the sync goes on for the others.
         return await future
+
+    def _forget_closed_loops(self) -> None:
+        """A loop that is closed during its sync never ends the task that would."""
+        for loop in list(self._groups):  # a copy: other loops come and go in their threads
+            if loop.is_closed():
+                self._groups.pop(loop, None)
 
     async def _run(self, loop: asyncio.AbstractEventLoop, waiting: list[asyncio.Future[T]]) -> None:
         try:
@@ -73,8 +80,9 @@ class GroupCommit(Generic[T]):
                 await self._sync_for(group)
         finally:
             self._groups.pop(loop, None)
-            for future in waiting:  # it was cancelled
-                future.cancel()
+            if not loop.is_closed():  # nobody can be told in a loop that is
+                for future in waiting:  # it was cancelled
+                    future.cancel()
 
     async def _sync_for(self, group: list[asyncio.Future[T]]) -> None:
         try:

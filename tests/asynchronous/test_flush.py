@@ -1,8 +1,10 @@
 """Durability and back-pressure by await."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -129,6 +131,38 @@ async def test_one_writer_flushed_in_one_loop_after_the_other(queue_path: Path) 
             assert await asyncio.to_thread(asyncio.run, writer.flush()) == 2 * number + 1
             writer.append(b"here")
             assert await writer.flush() == 2 * number + 2
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+def test_a_loop_closed_during_its_flush_is_forgotten(
+    queue_path: Path, loop_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def flush_twice() -> None:
+        flushes = [asyncio.create_task(writer.flush())]
+        assert await asyncio.to_thread(syncing.wait, 10)
+        flushes.append(asyncio.create_task(writer.flush()))  # waits for the sync after that
+        await asyncio.sleep(0)
+
+    syncing, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        syncing.set()
+        assert go_on.wait(10)
+
+    with aiochronicle.open_writer(queue_path, segment_size=1 << 20) as writer:
+        writer.append(b"x")
+        loop = LOOPS[loop_name]()
+        with before_each_sync(hold):
+            loop.run_until_complete(flush_twice())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+            forgotten = weakref.ref(loop)
+            del loop
+            go_on.set()
+            assert asyncio.run(writer.flush()) == 1
+        # The thread of the sync that was held holds its loop until it ends.
+        asyncio.run(eventually(lambda: gc.collect() >= 0 and forgotten() is None, 10))
+    caplog.clear()  # asyncio has told of the tasks that were left
 
 
 class LoopThread:
