@@ -32,13 +32,16 @@ static int is_live(const survey_t *survey, const char *name, const ac_slot_t *sl
     return held && ac_os_monotonic_ns() < config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
 }
 
-/* By what there is to read in between. That is only looked at where full segments would be too much. */
+/* By what its segments take up to here; those that were left empty take nothing. */
 static int is_too_far_behind(const survey_t *survey, const ac_slot_t *slot) {
-    uint64_t max_lag = survey->config->max_reader_lag;
-    uint64_t segments = survey->head_segment - slot->segment + 1;
-    if (max_lag == 0 || segments * survey->segment_size <= max_lag) return 0;
-    return ac_segment_distance(survey->dir, survey->dir_fd, survey->segment_size, slot->segment,
-                               slot->offset, survey->head_segment, survey->head_offset) > max_lag;
+    uint64_t max_lag = survey->config->max_reader_lag, size = survey->segment_size;
+    uint64_t lag =
+        (survey->head_segment - slot->segment) * size + survey->head_offset - slot->offset;
+    if (slot->segment == survey->head_segment && slot->offset > survey->head_offset) lag = 0;
+    if (max_lag == 0) return 0;
+    for (uint64_t id = slot->segment; id < survey->head_segment && lag > max_lag; id++)
+        lag -= size - ac_segment_room(survey->dir, survey->dir_fd, (uint32_t)id, size);
+    return lag > max_lag;
 }
 
 static void survey_reader(void *context, const char *name, const ac_slot_t *slot, int held) {

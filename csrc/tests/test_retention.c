@@ -364,11 +364,12 @@ TEST_IN_MEMORY(nobody_is_behind_by_an_empty_segment) {
     leave_position("slow.meta", 0, 64, 0);
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 1);
-    CHECK(lag < (stats.segment - EMPTY) * SEGMENT);
-    writer->config.max_reader_lag = lag;
+    uint64_t full = stats.segment - EMPTY;
+    CHECK(lag < full * SEGMENT);
+    writer->config.max_reader_lag = (full + 1) * SEGMENT;
     CHECK_EQUAL(live_readers(writer), 1);
     CHECK_EQUAL(retain(writer), 0);
-    writer->config.max_reader_lag = lag - 1;
+    writer->config.max_reader_lag = full * SEGMENT - 1;
     CHECK_EQUAL(live_readers(writer), 0);
     close_writer(writer);
 }
