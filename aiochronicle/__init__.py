@@ -11,6 +11,7 @@
 from aiochronicle import errors
 from aiochronicle._hot import Message, Reservation
 from aiochronicle.bus import Bus, BusStatistics
+from aiochronicle.causes import Causes
 from aiochronicle.codec import Codec, Width
 from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
 from aiochronicle.conflate import Conflation, ConflationStatistics
@@ -41,6 +42,7 @@ __all__ = [
     "Bus",
     "BusStatistics",
     "Capacity",
+    "Causes",
     "ChronicleError",
     "Codec",
     "Conflation",

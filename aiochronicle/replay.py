@@ -31,6 +31,7 @@ from aiochronicle._batches import Batches, check_limits
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
 from aiochronicle._hot import Message
+from aiochronicle.causes import Causes
 from aiochronicle.codec import Codec, T
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
 from aiochronicle.errors import (
@@ -596,9 +597,10 @@ class _Copies:
         self._cause = cause
         self._opened = contextlib.ExitStack()
         self._writers: dict[str, Writer] = {}  # by the name of the source
-        self._copied: dict[int, int] = {}  # queue id to the newest seq that the target has of it
+        self._copied: dict[int, Causes] = {}  # by queue id: what its target has already
 
     def open(self) -> None:
+        in_targets: dict[str, Causes] = {}  # each is walked over once
         for reader in self._readers:
             if not isinstance(self._target, Writer) and reader.source in self._writers:
                 raise InvalidArgument("two sources have the same name", path=reader.path)
@@ -607,8 +609,9 @@ class _Copies:
                 queue_id = reader.statistics().queue_id
                 if queue_id in self._copied:
                     raise InvalidArgument("two sources are the same queue", path=reader.path)
-                newest = writer.last_cause(queue_id)
-                self._copied[queue_id] = -1 if newest is None else newest
+                if writer.path not in in_targets:
+                    in_targets[writer.path] = writer.last_causes()
+                self._copied[queue_id] = in_targets[writer.path]
 
     def _writer_for(self, reader: Reader) -> Writer:
         if isinstance(self._target, Writer):
@@ -626,7 +629,7 @@ class _Copies:
         if self._cause == "recorded":
             cause = message.cause
         elif self._cause == "message":
-            if message.seq <= self._copied[message.queue_id]:
+            if self._copied[message.queue_id].covers(message):
                 return
             cause = message
         self._writers[message.source].append(

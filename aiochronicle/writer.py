@@ -32,6 +32,7 @@ from aiochronicle._binding import check, encode_path, exception, ffi, lib, new_e
 from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
 from aiochronicle._names import check_name
+from aiochronicle.causes import Cause, Causes
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import ChronicleError, EncodeError, InvalidArgument, NotAQueue
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
@@ -403,21 +404,27 @@ class Writer(_hot.Writer, Closing):
         """Return the newest ``cause`` seq from that queue among the messages here, or None.
 
         ``source`` is a queue id, or any message of the source queue. What a consumer that appends
-        with ``cause=`` is given again after a restart, up to here, has its result already.
+        with ``cause=`` is given again after a restart, up to here, has its result already. Given a
+        message, it goes by that one: if a power cut took the end of the source queue and its seqs
+        were given again, a message that got such a seq is behind what is returned.
         Where it has to look over damaged messages it raises CorruptionError: one of them may have
         had a newer cause.
         """
         expect("source", "a queue id or a Message", (int, _hot.Message), source)
         queue_id = source if isinstance(source, int) else source.queue_id
         integer("source", queue_id, 0, 2**64 - 1)
-        seq = ffi.new("uint64_t *")
+        cause = ffi.new("ac_cause_t *")
         error = new_error()
         path = encode_path(self.path)
-        found = check(lib.ac_queue_last_cause(path, queue_id, seq, error), error)
-        return int(seq[0]) if found else None
+        if not check(lib.ac_queue_last_cause(path, queue_id, cause, error), error):
+            return None
+        newest = Cause(int(cause.seq), int(cause.epoch))
+        if isinstance(source, int) or newest.covers(source) or source.seq > newest.seq:
+            return newest.seq
+        return source.seq - 1 if source.seq else None
 
-    def last_causes(self, since_ns: int = 0) -> dict[int, int]:
-        """Return ``last_cause`` of every source at once: queue id to seq.
+    def last_causes(self, since_ns: int = 0) -> Causes:
+        """Return the last causes of every source at once, and so which messages have their result.
 
         Walks over the whole queue, a million messages in some 35 ms if it is in memory; with
         ``since_ns`` only back to the segment that begins before that time.
@@ -430,7 +437,8 @@ class Writer(_hot.Writer, Closing):
             causes = ffi.new("ac_cause_t[]", room)
             count = check(lib.ac_queue_last_causes(path, since, causes, room, error), error)
             if count <= room:
-                return {int(causes[i].source): int(causes[i].seq) for i in range(count)}
+                found = (causes[i] for i in range(count))
+                return Causes({int(c.source): Cause(int(c.seq), int(c.epoch)) for c in found})
             room = count
 
     def reader_lag(self) -> tuple[int, int]:

@@ -215,6 +215,14 @@ typedef struct ac_lag {
     uint64_t age_ns; /* age of the oldest unread message; 0 = none unread */
 } ac_lag_t;
 
+/* The message of another queue that caused one. If a power cut takes the end of a queue, its seqs are given
+ * again, but by a later epoch: with it, a cause names one message for ever. */
+typedef struct ac_cause {
+    uint64_t source; /* queue_id, not 0 */
+    uint64_t seq;
+    uint32_t epoch; /* of the writer of that message; 0 = not known */
+} ac_cause_t;
+
 /* One message, as found in the segment. `record` points into the mapping and stays valid while the
  * mapping is retained (ac_reader_map). */
 typedef struct ac_message {
@@ -250,10 +258,10 @@ AC_API int ac_writer_open(const char *path, const ac_writer_config_t *config, ac
 AC_API int64_t ac_writer_append(ac_writer_t *writer, const void *payload, size_t length,
                                 unsigned type_id, uint64_t timestamp_ns, ac_error_t *err);
 
-/* The same with the seq of a message in another queue that caused this one. */
+/* The same with a message in another queue that caused this one; NULL = none. */
 AC_API int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t length,
                                       unsigned type_id, uint64_t timestamp_ns,
-                                      uint64_t cause_source, uint64_t cause_seq, ac_error_t *err);
+                                      const ac_cause_t *cause, ac_error_t *err);
 
 /* Appends `count` records that become visible together or not at all, also across a crash. They must
  * fit into one segment. timestamps_ns may be NULL. Returns the first seq. */
@@ -264,8 +272,8 @@ AC_API int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *item
 /* The same with one cause for all of them. */
 AC_API int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items,
                                            size_t count, unsigned type_id,
-                                           const uint64_t *timestamps_ns, uint64_t cause_source,
-                                           uint64_t cause_seq, ac_error_t *err);
+                                           const uint64_t *timestamps_ns, const ac_cause_t *cause,
+                                           ac_error_t *err);
 
 /* Gives room for `length` payload bytes inside the segment. Exactly one of commit, abort and abandon
  * must follow; until then every other append is refused with AC_E_RESERVED. Abort gives the room back
@@ -601,18 +609,13 @@ AC_API int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t
  * *err. Never writes. */
 AC_API int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *err);
 
-/* The cause_seq of the newest record in the queue that names this source as its cause, searching
- * backwards by segments. Returns 1 when found, 0 when not. AC_E_CORRUPT: a segment that was searched is
- * damaged, so a newer one may have been there. */
-AC_API int ac_queue_last_cause(const char *path, uint64_t cause_source, uint64_t *cause_seq,
-                               ac_error_t *err);
+/* The cause of the newest record in the queue that has one of this source, searching backwards by segments.
+ * Returns 1 when found, 0 when not. AC_E_CORRUPT: a segment that was searched is damaged, so a newer one may
+ * have been there. */
+AC_API int ac_queue_last_cause(const char *path, uint64_t source, ac_cause_t *out, ac_error_t *err);
 
 /* The same for every source at once, in one walk: fills in as many as there is room for and returns how many
  * there are. Goes back to the segment that begins before since_ns, 0 = to the first. */
-typedef struct ac_cause {
-    uint64_t source;
-    uint64_t seq;
-} ac_cause_t;
 AC_API int64_t ac_queue_last_causes(const char *path, uint64_t since_ns, ac_cause_t *out,
                                     size_t room, ac_error_t *err);
 

@@ -194,30 +194,36 @@ static int each_message(const view_t *view, uint32_t id,
     return rc;
 }
 
+static ac_cause_t cause_of(const ac_message_t *message) {
+    const ac_record_t *record = (const ac_record_t *)(const void *)message->record;
+    return (ac_cause_t){message->cause_source, message->cause_seq,
+                        ac_load_relaxed_u32(&record->cause_epoch)};
+}
+
 typedef struct wanted {
-    uint64_t source, seq;
+    ac_cause_t cause; /* the newest of its source */
     int found;
 } wanted_t;
 
 static int note_wanted(void *context, const ac_message_t *message) {
     wanted_t *wanted = context;
-    if (!(message->flags & AC_FLAG_CAUSE) || message->cause_source != wanted->source) return 0;
-    wanted->seq = message->cause_seq;
+    if (!(message->flags & AC_FLAG_CAUSE) || message->cause_source != wanted->cause.source)
+        return 0;
+    wanted->cause = cause_of(message);
     wanted->found = 1;
     return 0;
 }
 
-int ac_queue_last_cause(const char *path, uint64_t cause_source, uint64_t *cause_seq,
-                        ac_error_t *err) {
+int ac_queue_last_cause(const char *path, uint64_t source, ac_cause_t *out, ac_error_t *err) {
     view_t view;
     int rc = view_open(&view, path, err);
     if (rc != AC_OK) return rc;
-    wanted_t wanted = {.source = cause_source};
+    wanted_t wanted = {.cause.source = source};
     for (size_t i = view.count; i-- > 0 && rc == AC_OK && !wanted.found;)
         rc = each_message(&view, view.ids[i], note_wanted, &wanted, err);
     view_close(&view);
     if (rc != AC_OK) return rc;
-    if (wanted.found) *cause_seq = wanted.seq;
+    if (wanted.found) *out = wanted.cause;
     return wanted.found;
 }
 
@@ -267,7 +273,7 @@ static int seen_note(void *context, const ac_message_t *message) {
         seen->count++;
     else if (seen->segments[at] > message->segment)
         return 0;
-    seen->causes[at] = (ac_cause_t){message->cause_source, message->cause_seq};
+    seen->causes[at] = cause_of(message);
     seen->segments[at] = message->segment;
     return 0;
 }

@@ -6,12 +6,13 @@
  *  24  u16 type_id       26 u16 flags        28 u32 CRC-32 of the payload
  *  32  u64 cause_source  40 u64 cause_seq    (AC_FLAG_CAUSE)
  *  48  u32 batch_left    52 u32 epoch        (AC_FLAG_OURS)
- *  56  u32 zero          60 u32 header_check (AC_FLAG_OURS)
+ *  56  u32 cause_epoch   (AC_FLAG_CAUSE)      60 u32 header_check (AC_FLAG_OURS)
  *
  * Everything from 32 on is spare in the format and zero in other programs' records, and so are flags.
  * batch_left is the number of records of the same batch that follow: recovery never keeps part of a
- * batch. header_check is the CRC-32C of the first 60 bytes, seeded with segment id and epoch, so a stale
- * or torn header cannot pass, wherever it was copied from.
+ * batch. cause_epoch is the epoch of the record that is the cause, 0 if it is not known: a power cut can
+ * have a seq given twice, but never with the same epoch. header_check is the CRC-32C of the first 60 bytes,
+ * seeded with segment id and epoch, so a stale or torn header cannot pass, wherever it was copied from.
  *
  * Written by the one writer; read by everybody. commit_len is stored with release after all else and
  * loaded with acquire before all else; a reader that sees 0 looks again later, so stale is harmless. */
@@ -49,7 +50,7 @@ typedef struct ac_record {
     uint64_t cause_seq;
     uint32_t batch_left;
     uint32_t epoch;
-    uint32_t zero2;
+    uint32_t cause_epoch;
     uint32_t header_check;
 } ac_record_t;
 
@@ -68,12 +69,10 @@ static inline uint64_t ac_record_size(uint64_t length) {
 typedef struct ac_stamp {
     uint64_t seq;
     uint64_t timestamp_ns;
-    uint64_t cause_source;
-    uint64_t cause_seq;
+    const ac_cause_t *cause; /* NULL = none */
     uint32_t batch_left;
     uint32_t epoch;
     uint16_t type_id;
-    uint16_t flags;
 } ac_stamp_t;
 
 /* Writes the header but for its commit word, which the caller stores with release as length + 1. `at` is
@@ -82,16 +81,21 @@ typedef struct ac_stamp {
 static inline void ac_record_write_header(uint8_t *at, uint32_t length, uint32_t checksum,
                                           const ac_stamp_t *stamp, uint32_t seed) {
     uint64_t words[8];
+    ac_cause_t cause = {0};
+    unsigned flags = AC_FLAG_OURS;
+    if (stamp->cause) {
+        cause = *stamp->cause;
+        flags |= AC_FLAG_CAUSE;
+    }
     words[0] = ((uint64_t)AC_RECORD_VERSION << 32) | (uint64_t)(length + 1);
     words[1] = stamp->seq;
     words[2] = stamp->timestamp_ns;
-    words[3] = (uint64_t)checksum << 32 | (uint64_t)(stamp->flags | AC_FLAG_OURS) << 16 |
-               (uint64_t)stamp->type_id;
-    words[4] = stamp->cause_source;
-    words[5] = stamp->cause_seq;
+    words[3] = (uint64_t)checksum << 32 | (uint64_t)flags << 16 | (uint64_t)stamp->type_id;
+    words[4] = cause.source;
+    words[5] = cause.seq;
     words[6] = (uint64_t)stamp->epoch << 32 | (uint64_t)stamp->batch_left;
-    words[7] = 0;
-    words[7] = (uint64_t)ac_crc32c_header(seed, words) << 32;
+    words[7] = cause.epoch;
+    words[7] |= (uint64_t)ac_crc32c_header(seed, words) << 32;
     uint64_t *target = (uint64_t *)(void *)at;
     ac_store_relaxed_u32((uint32_t *)(void *)(at + 4), AC_RECORD_VERSION);
 #pragma GCC unroll 8

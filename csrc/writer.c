@@ -284,7 +284,7 @@ void ac_writer_wake(ac_writer_t *writer) {
 
 int64_t ac_writer_append(ac_writer_t *writer, const void *payload, size_t length, unsigned type_id,
                          uint64_t timestamp_ns, ac_error_t *err) {
-    return ac_writer_append_cause(writer, payload, length, type_id, timestamp_ns, 0, 0, err);
+    return ac_writer_append_cause(writer, payload, length, type_id, timestamp_ns, NULL, err);
 }
 
 static int check_type(const ac_writer_t *writer, unsigned type_id, ac_error_t *err) {
@@ -322,18 +322,17 @@ static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
 }
 
 int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t length,
-                                  unsigned type_id, uint64_t cause_source, uint64_t cause_seq) {
-    int64_t seq = ac_writer_try_append(writer, payload, length, type_id, writer->last_timestamp_ns,
-                                       cause_source, cause_seq);
+                                  unsigned type_id, const ac_cause_t *cause) {
+    int64_t seq =
+        ac_writer_try_append(writer, payload, length, type_id, writer->last_timestamp_ns, cause);
     if (seq != AC_E_SLOW) ac_count_u64(&writer->clock_steps, 1);
     return seq;
 }
 
 int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t length,
-                               unsigned type_id, uint64_t timestamp_ns, uint64_t cause_source,
-                               uint64_t cause_seq, ac_error_t *err) {
-    int64_t seq = ac_writer_try_append(writer, payload, length, type_id, timestamp_ns, cause_source,
-                                       cause_seq);
+                               unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause,
+                               ac_error_t *err) {
+    int64_t seq = ac_writer_try_append(writer, payload, length, type_id, timestamp_ns, cause);
     if (AC_LIKELY(seq != AC_E_SLOW)) return seq;
     int rc = check_type(writer, type_id, err);
     if (rc == AC_OK) rc = check_length(writer, length, err);
@@ -341,8 +340,7 @@ int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t 
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     rc = ac_writer_make_room(writer, ac_record_size(length), timestamp_ns, err);
     if (rc != AC_OK) return rc;
-    seq = ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns,
-                        cause_source, cause_seq);
+    seq = ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns, cause);
     return settle(writer, seq, err);
 }
 
@@ -363,12 +361,12 @@ static int measure(const ac_writer_t *writer, const ac_slice_t *items, size_t co
 
 int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                               unsigned type_id, const uint64_t *timestamps_ns, ac_error_t *err) {
-    return ac_writer_append_many_cause(writer, items, count, type_id, timestamps_ns, 0, 0, err);
+    return ac_writer_append_many_cause(writer, items, count, type_id, timestamps_ns, NULL, err);
 }
 
 int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                                     unsigned type_id, const uint64_t *timestamps_ns,
-                                    uint64_t cause_source, uint64_t cause_seq, ac_error_t *err) {
+                                    const ac_cause_t *cause, ac_error_t *err) {
     uint64_t size, total_payload = 0;
     if (count == 0) return (int64_t)writer->seq;
     if (count > UINT32_MAX)
@@ -390,12 +388,10 @@ int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items
         uint32_t length = (uint32_t)items[i].length;
         ac_stamp_t stamp = {.seq = first_seq + i,
                             .timestamp_ns = timestamps_ns ? timestamps_ns[i] : now,
-                            .cause_source = cause_source,
-                            .cause_seq = cause_seq,
+                            .cause = cause,
                             .batch_left = (uint32_t)(count - 1 - i),
                             .epoch = writer->epoch,
-                            .type_id = (uint16_t)type_id,
-                            .flags = cause_source ? AC_FLAG_CAUSE : 0};
+                            .type_id = (uint16_t)type_id};
         uint32_t checksum = ac_crc32_copy(at + AC_HEADER_SIZE, items[i].data, length);
         ac_record_write_header(at, length, checksum, &stamp, writer->seed);
         /* The first record's commit word comes last and lets readers at all of them. */

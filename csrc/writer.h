@@ -147,17 +147,15 @@ static inline uint64_t ac_writer_now(ac_writer_t *writer, uint64_t clock_ns) {
 
 /* Writes and commits one record; there is room, and the timestamp is in order. */
 static inline int64_t ac_writer_put(ac_writer_t *writer, const void *payload, uint32_t length,
-                                    uint16_t type_id, uint64_t timestamp_ns, uint64_t cause_source,
-                                    uint64_t cause_seq) {
+                                    uint16_t type_id, uint64_t timestamp_ns,
+                                    const ac_cause_t *cause) {
     uint8_t *at = writer->base + writer->offset;
     uint64_t seq = writer->seq;
     ac_stamp_t stamp = {.seq = seq,
                         .timestamp_ns = timestamp_ns,
-                        .cause_source = cause_source,
-                        .cause_seq = cause_seq,
+                        .cause = cause,
                         .epoch = writer->epoch,
-                        .type_id = type_id,
-                        .flags = cause_source ? AC_FLAG_CAUSE : 0};
+                        .type_id = type_id};
     uint32_t checksum = ac_crc32_copy(at + AC_HEADER_SIZE, payload, length);
     ac_record_write_header(at, length, checksum, &stamp, writer->seed);
     ac_store_release_u32(ac_record_commit_word(at), length + 1);
@@ -173,25 +171,23 @@ static inline int64_t ac_writer_put(ac_writer_t *writer, const void *payload, ui
 /* writer.c: ac_writer_try_append with the last timestamp, because the clock is behind it. Counted if it was
  * written; otherwise the slow path looks at the clock again, and counts. */
 int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t length,
-                                  unsigned type_id, uint64_t cause_source, uint64_t cause_seq);
+                                  unsigned type_id, const ac_cause_t *cause);
 
 /* The fast path: the seq, or AC_E_SLOW with nothing done. */
 static inline int64_t ac_writer_try_append(ac_writer_t *writer, const void *payload, size_t length,
                                            unsigned type_id, uint64_t timestamp_ns,
-                                           uint64_t cause_source, uint64_t cause_seq) {
+                                           const ac_cause_t *cause) {
     if (AC_UNLIKELY(length >= UINT32_MAX || type_id > AC_TYPE_MAX)) return AC_E_SLOW;
     if (timestamp_ns == AC_NOW) {
         timestamp_ns = ac_os_now_ns();
         if (AC_UNLIKELY(timestamp_ns < writer->last_timestamp_ns))
-            return ac_writer_try_append_held(writer, payload, length, type_id, cause_source,
-                                             cause_seq);
+            return ac_writer_try_append_held(writer, payload, length, type_id, cause);
     }
     if (AC_UNLIKELY(writer->offset + ac_record_size(length) > ac_load_relaxed_u64(&writer->limit) ||
                     writer->seq >= writer->seq_limit || timestamp_ns < writer->last_timestamp_ns ||
                     timestamp_ns >= writer->timestamp_limit))
         return AC_E_SLOW;
-    return ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns,
-                         cause_source, cause_seq);
+    return ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns, cause);
 }
 
 /* room.c: makes room for `size` bytes of records, rolling, populating and waiting as needed. */

@@ -30,13 +30,13 @@ async def record(root: Path, crash_after: int | None) -> None:
     """Copy everything into the audit queue; after so many messages, die without any warning."""
     total = EVENTS * len(SERVICES)
     audit = aiochronicle.open_writer(root / "audit")
-    recorded = audit.last_causes()  # of each queue, the newest message that is in the audit queue
+    recorded = audit.last_causes()  # which messages are in the audit queue
     async with audit, aiochronicle.Router(root / "services", name="audit") as router:
         while audit.next_seq < total:
             event = await router.next()
-            if event.seq > recorded.get(event.queue_id, -1):
+            if not recorded.covers(event):
                 audit.append(event.payload, cause=event)
-                recorded[event.queue_id] = event.seq
+                recorded.add(event)
             if event.seq % 100 == 99:
                 await audit.flush()  # first the records are on disk, then the position
                 router.commit()

@@ -40,14 +40,14 @@ def strategy(root: Path, name: str) -> None:
 
 async def route(root: Path, orders_max: int) -> int:
     market = aiochronicle.open_writer(root / "market")
-    # After a crash, the market queue itself knows the newest order of each strategy that was sent.
+    # After a crash, the market queue itself knows which orders were sent.
     sent = market.last_causes()
     async with market, aiochronicle.Router(root / "orders", name="router") as router:
         async for batch in router.batches():
             for order in batch:
-                if order.seq > sent.get(order.queue_id, -1):
+                if not sent.covers(order):
                     market.append(order.payload, cause=order)
-                    sent[order.queue_id] = order.seq
+                    sent.add(order)
             await market.flush()  # what is acknowledged, and what is committed, is on disk
             for order in batch:
                 # A strategy may have left meanwhile; the others want their answers all the same.

@@ -26,10 +26,10 @@ def route(root: Path, crash_after: int | None) -> None:
         aiochronicle.open_writer(root / "fills") as writer,
         aiochronicle.open_reader(root / "orders", "router") as reader,
     ):
-        done = writer.last_causes()  # of each queue, the newest message that has its fill
+        done = writer.last_causes()  # which orders have their fill
         while batch := reader.read_batch(100):
             for order in batch:
-                if order.seq <= done.get(order.queue_id, -1):
+                if done.covers(order):
                     continue  # read again after the crash, filled before it
                 writer.append(b"fill of " + order.payload, cause=order)
                 if crash_after is not None:

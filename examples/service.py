@@ -24,10 +24,10 @@ async def price(order: Message) -> bytes:
 
 
 async def fill_orders(orders: Reader, fills: Writer) -> None:
-    filled = fills.last_causes()  # of each queue, the newest order that has its fill
+    filled = fills.last_causes()  # which orders have their fill
     async for batch in orders.batches(max_messages=100):
         for order in batch:
-            if order.seq > filled.get(order.queue_id, -1):
+            if not filled.covers(order):
                 fills.append(await price(order), cause=order)
         await fills.flush()
         orders.commit(batch[-1])

@@ -47,9 +47,9 @@ async def route(root, seed):
     sent = market.last_causes()
     async with market, Router(root / "orders", name="router") as router:
         async for order in router:
-            if order.seq > sent.get(order.queue_id, -1):
+            if not sent.covers(order):
                 market.append(order.payload, cause=order)
-                sent[order.queue_id] = order.seq
+                sent.add(order)
             if chance.random() < 0.02:
                 await market.flush()
                 router.commit()

@@ -9,7 +9,7 @@ import pytest
 from reference import format as fmt
 from waiting import eventually
 
-from aiochronicle import Retention, Roll, open_reader, open_writer
+from aiochronicle import Message, Retention, Roll, open_reader, open_writer
 
 SIZE = 4096
 
@@ -38,25 +38,39 @@ def gaps_are_zero(path: Path) -> None:
             assert not any(data[payload_end : record.end])
 
 
+def second_message(path: Path) -> Message:
+    """By the second writer."""
+    for payload in (b"first", b"second"):
+        with open_writer(path, segment_size=SIZE) as writer:
+            writer.append(payload)
+    with open_reader(path) as reader:
+        *_, second = reader
+    return second
+
+
 def test_records_to_the_byte(queue_path: Path, rng: random.Random) -> None:
     """The same bytes as the reference's own encoder lays out."""
+    order = second_message(queue_path.with_name("orders"))
     with open_writer(queue_path, segment_size=SIZE) as writer:
         for number in range(50):
             payload = rng.randbytes(rng.randrange(300))
             writer.append(payload, type_id=rng.randrange(0xFFFF), timestamp_ns=1000 + number)
         writer.append(b"caused", timestamp_ns=2000, cause=(0xABCDEF, 99))
+        writer.append(b"by a message", timestamp_ns=2000, cause=order)
         writer.append_many([b"one", b"two", b""], timestamps_ns=[2000, 2001, 2001])
         with writer.reserve(5, timestamp_ns=3000) as room:
             room[:] = b"place"
     dump = decode(queue_path)
-    assert len(dump.records) == 55
+    assert len(dump.records) == 56
     for segment_id, record in dump.records:
         own = record.own
         assert own is not None
         assert own.epoch == dump.control.writer_epoch == 1
         cause = None
-        if own.cause_source is not None and own.cause_seq is not None:
-            cause = (own.cause_source, own.cause_seq)
+        if own.cause_source is not None:
+            assert own.cause_seq is not None
+            assert own.cause_epoch is not None
+            cause = (own.cause_source, own.cause_seq, own.cause_epoch)
         expected = fmt.encode_own_record(
             record.payload,
             segment_id=segment_id,
@@ -72,7 +86,10 @@ def test_records_to_the_byte(queue_path: Path, rng: random.Random) -> None:
     owns = [record.own for _, record in dump.records]
     assert [own.batch_left for own in owns if own][-4:] == [2, 1, 0, 0]
     caused = [own for own in owns if own and own.cause_source is not None]
-    assert [(own.cause_source, own.cause_seq) for own in caused] == [(0xABCDEF, 99)]
+    assert [(own.cause_source, own.cause_seq, own.cause_epoch) for own in caused] == [
+        (0xABCDEF, 99, 0),
+        (order.queue_id, 1, 2),
+    ]
     assert (dump.seq_gaps, dump.seq_restarts, dump.timestamp_regressions) == (0, 0, 0)
     zero_behind_the_end(queue_path)
     gaps_are_zero(queue_path)

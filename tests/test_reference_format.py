@@ -247,16 +247,16 @@ def test_header_check_by_hand() -> None:
         timestamp_ns=6,
         type_id=7,
         batch_left=2,
-        cause=(0xAAAA, 0xBBBB),
+        cause=(0xAAAA, 0xBBBB, 0xCC),
     )
     head = struct.pack("<IB3xQQHHI", 4, 1, 5, 6, 7, 3, zlib.crc32(b"abc"))
-    head += struct.pack("<QQIII", 0xAAAA, 0xBBBB, 2, 9, 0)
+    head += struct.pack("<QQIII", 0xAAAA, 0xBBBB, 2, 9, 0xCC)
     check = fmt.crc32c(struct.pack("<QQ", 3, 9) + head)
     assert raw[:64] == head + struct.pack("<I", check)
     assert fmt.header_check(3, raw[:64]) == check
     dump = fmt.decode_segment(segment(raw, segment_id=3))
     assert dump.error is None
-    assert dump.records[0].own == fmt.OwnFields(0xAAAA, 0xBBBB, 2, 9, 0, check)
+    assert dump.records[0].own == fmt.OwnFields(0xAAAA, 0xBBBB, 2, 9, 0xCC, check)
 
 
 def test_cause_needs_its_flag() -> None:

@@ -80,12 +80,12 @@ static void seek_around(ac_reader_t *reader, const input_t *input, uint64_t seq)
 static void ask_about_queue(void) {
     ac_error_t err;
     ac_queue_info_t info;
-    ac_cause_t causes[4];
-    uint64_t records, cause_seq;
+    ac_cause_t cause, causes[4];
+    uint64_t records;
     FUZZ_CHECK(ac_queue_info(fuzz_queue, &info, &err) == AC_OK);
     int64_t corrupt = ac_queue_verify(fuzz_queue, &records, &err);
     FUZZ_CHECK(corrupt < 0 || records <= MESSAGES_MAX);
-    ac_queue_last_cause(fuzz_queue, 5, &cause_seq, &err);
+    ac_queue_last_cause(fuzz_queue, 5, &cause, &err);
     ac_queue_last_causes(fuzz_queue, 0, causes, 4, &err);
 }
 

@@ -126,6 +126,7 @@ extern PyTypeObject Reservation_Type;
 SegmentObject *segment_new(ac_map_t *map, ReaderObject *reader);
 int message_ready(void); /* prepares the type */
 MessageObject *message_allocate(void);
+uint32_t message_epoch(const MessageObject *self);
 
 /* Messages come and go one at a time: keeping a few saves the allocator's work. One that nobody else took
  * the payload of keeps these bytes too, and if the next message is as long they are filled anew. */

@@ -166,6 +166,17 @@ static PyObject *message_late(MessageObject *self, void *unused) {
     return PyBool_FromLong(self->flags & MESSAGE_LATE);
 }
 
+/* 0: written by another program; or the file was cut, so nobody knows. */
+uint32_t message_epoch(const MessageObject *self) {
+    const ac_record_t *record = (const ac_record_t *)(const void *)self->record;
+    return self->flags & AC_FLAG_OURS ? ac_load_relaxed_u32(&record->epoch) : 0;
+}
+
+static PyObject *message_writer_epoch(MessageObject *self, void *unused) {
+    (void)unused;
+    return unless_cut(self, PyLong_FromUnsignedLong(message_epoch(self)));
+}
+
 static PyObject *message_cause(MessageObject *self, void *unused) {
     (void)unused;
     ac_record_t header;
@@ -322,6 +333,10 @@ static PyGetSetDef message_properties[] = {
      "The payload as a read-only memoryview into the segment, without copying.", NULL},
     {"source", (getter)message_source, NULL, "Name of the queue the message came from.", NULL},
     {"queue_id", (getter)message_queue_id, NULL, "Identity of that queue.", NULL},
+    {"epoch", (getter)message_writer_epoch, NULL,
+     "Which writer of the queue appended it: 1, 2 … in the order they were opened; 0 is another "
+     "program. A power cut can have a seq given twice, but not by the same writer.",
+     NULL},
     {"late", (getter)message_late, NULL,
      "True if a fan-in delivered it after a message that should have come later.", NULL},
     {"cause", (getter)message_cause, NULL,

@@ -144,35 +144,36 @@ static uint64_t in_order(WriterObject *self, int clocked, uint64_t timestamp_ns)
     return clocked ? ac_writer_now(self->writer, timestamp_ns) : timestamp_ns;
 }
 
-/* A Message, or (queue_id, seq). */
-static int cause_argument(PyObject *object, uint64_t *source, uint64_t *seq) {
+/* A Message, or (queue_id, seq). *cause is NULL if there is none, else `room`. */
+static int cause_argument(PyObject *object, ac_cause_t *room, const ac_cause_t **cause) {
     static const char wanted[] = "a Message or a tuple (queue_id, seq) of unsigned 64-bit ints";
-    *source = *seq = 0;
+    *cause = NULL;
     if (!object || object == Py_None) return 0;
+    *cause = room;
+    room->epoch = 0;
     if (Py_IS_TYPE(object, &Message_Type)) {
-        *source = ((MessageObject *)object)->segment->queue_id;
-        *seq = ((MessageObject *)object)->seq;
+        const MessageObject *message = (MessageObject *)object;
+        *room = (ac_cause_t){message->segment->queue_id, message->seq, message_epoch(message)};
     } else if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
         return refuse_type("cause", wanted, object);
-    } else if (unsigned_argument("cause", wanted, PyTuple_GET_ITEM(object, 0), source) < 0 ||
-               unsigned_argument("cause", wanted, PyTuple_GET_ITEM(object, 1), seq) < 0) {
+    } else if (unsigned_argument("cause", wanted, PyTuple_GET_ITEM(object, 0), &room->source) < 0 ||
+               unsigned_argument("cause", wanted, PyTuple_GET_ITEM(object, 1), &room->seq) < 0) {
         return -1;
     }
-    if (*source != 0) return 0;
+    if (room->source != 0) return 0;
     /* Queues that other programs made have no id: a cause in one of them could not be found again. */
     return refuse_value("cause", "of a queue with an id (those of other programs have no id)",
                         object);
 }
 
 static int64_t append_slow(WriterObject *self, const void *data, size_t length, unsigned type_id,
-                           uint64_t timestamp_ns, int clocked, uint64_t source, uint64_t cause_seq,
+                           uint64_t timestamp_ns, int clocked, const ac_cause_t *cause,
                            ac_error_t *err) {
     int64_t seq;
     begin_slow(self);
     timestamp_ns = in_order(self, clocked, timestamp_ns);
     Py_BEGIN_ALLOW_THREADS;
-    seq = ac_writer_append_cause(self->writer, data, length, type_id, timestamp_ns, source,
-                                 cause_seq, err);
+    seq = ac_writer_append_cause(self->writer, data, length, type_id, timestamp_ns, cause, err);
     Py_END_ALLOW_THREADS;
     end_slow(self);
     return seq;
@@ -180,8 +181,7 @@ static int64_t append_slow(WriterObject *self, const void *data, size_t length, 
 
 /* A clock that went back, or was overtaken by another thread's, takes the slow path. */
 static PyObject *append_buffer(WriterObject *self, const void *data, Py_ssize_t length,
-                               unsigned type_id, uint64_t timestamp_ns, uint64_t source,
-                               uint64_t cause_seq) {
+                               unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause) {
     ac_error_t err;
     int64_t seq = AC_E_SLOW;
     int clocked = NOT_CLOCKED;
@@ -189,12 +189,11 @@ static PyObject *append_buffer(WriterObject *self, const void *data, Py_ssize_t 
         return NULL;
     HOT_BEGIN(self);
     if (AC_LIKELY(!self->busy))
-        seq = ac_writer_try_append(self->writer, data, (size_t)length, type_id, timestamp_ns,
-                                   source, cause_seq);
+        seq =
+            ac_writer_try_append(self->writer, data, (size_t)length, type_id, timestamp_ns, cause);
     HOT_END();
     if (AC_UNLIKELY(seq == AC_E_SLOW))
-        seq = append_slow(self, data, (size_t)length, type_id, timestamp_ns, clocked, source,
-                          cause_seq, &err);
+        seq = append_slow(self, data, (size_t)length, type_id, timestamp_ns, clocked, cause, &err);
     return seq < 0 ? raise_engine_error(&err) : PyLong_FromLongLong(seq);
 }
 
@@ -202,12 +201,14 @@ static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssi
                                PyObject *names) {
     options_t options = {NULL, NULL, NULL, count > 0 ? args[0] : NULL};
     unsigned type_id = 0;
-    uint64_t timestamp_ns = AC_NOW, source = 0, cause_seq = 0;
+    uint64_t timestamp_ns = AC_NOW;
+    ac_cause_t room;
+    const ac_cause_t *cause = NULL;
     if (names &&
         (find_options(args, count, names, "payload", "cause", "timestamp_ns", &options) < 0 ||
          type_argument(options.type_id, &type_id) < 0 ||
          optional_timestamp_argument(options.timestamp, &timestamp_ns) < 0 ||
-         cause_argument(options.cause, &source, &cause_seq) < 0))
+         cause_argument(options.cause, &room, &cause) < 0))
         return NULL;
     PyObject *payload = options.first;
     if (AC_UNLIKELY(!payload || count > 1)) {
@@ -217,11 +218,10 @@ static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssi
     }
     if (AC_LIKELY(PyBytes_CheckExact(payload)))
         return append_buffer(self, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), type_id,
-                             timestamp_ns, source, cause_seq);
+                             timestamp_ns, cause);
     Py_buffer buffer;
     if (payload_argument("payload", payload, &buffer) < 0) return NULL;
-    PyObject *result =
-        append_buffer(self, buffer.buf, buffer.len, type_id, timestamp_ns, source, cause_seq);
+    PyObject *result = append_buffer(self, buffer.buf, buffer.len, type_id, timestamp_ns, cause);
     PyBuffer_Release(&buffer);
     return result;
 }
@@ -232,7 +232,8 @@ typedef struct {
     PyObject *sequence;
     ac_slice_t *slices;
     uint64_t *timestamps;
-    uint64_t cause_source, cause_seq;
+    ac_cause_t room; /* for the cause, if there is one */
+    const ac_cause_t *cause;
     int clocked;        /* they are all one reading of the caller's clock */
     Py_buffer *buffers; /* only for items that are not bytes */
     Py_ssize_t count, buffered;
@@ -348,8 +349,7 @@ static int64_t append_batch(WriterObject *self, const batch_t *batch, unsigned t
                             ac_error_t *err) {
     batch_in_order(self, batch);
     return ac_writer_append_many_cause(self->writer, batch->slices, (size_t)batch->count, type_id,
-                                       batch->timestamps, batch->cause_source, batch->cause_seq,
-                                       err);
+                                       batch->timestamps, batch->cause, err);
 }
 
 /* The first seq; AC_E_SLOW if that may take a while. */
@@ -387,7 +387,7 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
     if (names &&
         (find_options(args, count, names, "payloads", "cause", "timestamps_ns", &options) < 0 ||
          type_argument(options.type_id, &type_id) < 0 ||
-         cause_argument(options.cause, &batch.cause_source, &batch.cause_seq) < 0))
+         cause_argument(options.cause, &batch.room, &batch.cause) < 0))
         return NULL;
     if (!options.first || count > 1) {
         PyErr_Format(PyExc_TypeError,

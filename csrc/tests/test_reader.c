@@ -441,16 +441,18 @@ TEST(in_a_forked_child_a_reader_is_closed_and_its_name_is_still_the_parents) {
 TEST(a_cause_is_found_from_the_back) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
-    uint64_t found;
+    ac_cause_t found;
     CHECK_EQUAL(ac_queue_last_cause(check_path("queue"), 7, &found, &err), 0);
     for (uint64_t i = 0; i < 100; i++)
-        CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, AC_NOW, 7 + i % 2, i, &err), err);
+        CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, AC_NOW,
+                                        &(ac_cause_t){7 + i % 2, i, (uint32_t)i / 50}, &err),
+                 err);
     for (int i = 0; i < 100; i++)
         CHECK_OK(ac_writer_append(writer, "x", 1, 0, AC_NOW, &err), err);
     CHECK_EQUAL(ac_queue_last_cause(check_path("queue"), 7, &found, &err), 1);
-    CHECK_EQUAL(found, 98);
+    CHECK(found.source == 7 && found.seq == 98 && found.epoch == 1);
     CHECK_EQUAL(ac_queue_last_cause(check_path("queue"), 8, &found, &err), 1);
-    CHECK_EQUAL(found, 99);
+    CHECK(found.source == 8 && found.seq == 99 && found.epoch == 1);
     CHECK_EQUAL(ac_queue_last_cause(check_path("queue"), 9, &found, &err), 0);
     close_writer(writer);
     CHECK_FAILS(ac_queue_last_cause(check_path("none"), 9, &found, &err), err, AC_E_NOT_FOUND);
@@ -458,10 +460,9 @@ TEST(a_cause_is_found_from_the_back) {
 
 /* Whether both ways to ask fail, at this offset of the file. */
 static void check_causes_fail(const char *name, uint64_t offset) {
-    uint64_t found;
-    ac_cause_t cause;
+    ac_cause_t found;
     for (int all = 0; all < 2; all++) {
-        int64_t rc = all ? ac_queue_last_causes(check_path("queue"), 0, &cause, 1, &err)
+        int64_t rc = all ? ac_queue_last_causes(check_path("queue"), 0, &found, 1, &err)
                          : ac_queue_last_cause(check_path("queue"), 7, &found, &err);
         CHECK_FAILS(rc, err, AC_E_CORRUPT);
         CHECK_EQUAL(err.offset, offset);
@@ -474,11 +475,13 @@ TEST(a_cause_is_not_looked_for_before_a_damaged_record) {
     static const uint8_t noise = 0xff;
     static const uint8_t zeros[SEGMENT];
     enum { SIZE = 2 * AC_HEADER_SIZE };
-    uint64_t last = AC_SEGMENT_DATA + 5 * SIZE, found;
+    uint64_t last = AC_SEGMENT_DATA + 5 * SIZE;
+    ac_cause_t found;
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     for (uint64_t i = 0; i < 40; i++)
-        CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, AC_NOW, 7, i, &err), err);
+        CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, AC_NOW, &(ac_cause_t){7, i, 0}, &err),
+                 err);
     close_writer(writer);
     poke(check_path("queue"), "000000001.q", last + 9, &noise, 1);
     check_causes_fail("000000001.q", last);
@@ -487,7 +490,7 @@ TEST(a_cause_is_not_looked_for_before_a_damaged_record) {
     poke(check_path("queue"), "000000001.q", AC_SEGMENT_DATA, zeros, SEGMENT - AC_SEGMENT_DATA);
     poke(check_path("queue"), "index.meta", 0, &(ac_durable_t){1, AC_SEGMENT_DATA}, 16);
     CHECK_EQUAL(ac_queue_last_cause(check_path("queue"), 7, &found, &err), 1);
-    CHECK_EQUAL(found, 30);
+    CHECK_EQUAL(found.seq, 30);
     poke(check_path("queue"), "000000000.q", last, zeros, SEGMENT - last); /* sealed */
     check_causes_fail("000000000.q", last);
     CHECK_EQUAL(truncate(check_path("queue/000000000.q"), (off_t)last), 0);
@@ -499,13 +502,13 @@ TEST(room_that_was_given_up_at_the_start_of_a_segment_does_not_hide_older_causes
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     ac_cause_t cause;
     void *room;
-    CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, 1000, 7, 5, &err), err);
+    CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, 1000, &(ac_cause_t){7, 5, 3}, &err), err);
     CHECK_OK(ac_writer_reserve(writer, SEGMENT - AC_SEGMENT_DATA - AC_HEADER_SIZE, &room, &err),
              err);
     ac_writer_abandon(writer);
     CHECK_OK(ac_writer_append(writer, "x", 1, 0, 2000, &err), err);
     CHECK_EQUAL(ac_queue_last_causes(check_path("queue"), 500, &cause, 1, &err), 1);
-    CHECK_EQUAL(cause.seq, 5);
+    CHECK(cause.source == 7 && cause.seq == 5 && cause.epoch == 3);
     close_writer(writer);
 }
 

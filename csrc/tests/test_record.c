@@ -9,14 +9,13 @@ static const char *why;
 
 /* One committed record at `offset`; returns the offset behind it. */
 static uint64_t put(uint64_t offset, const void *payload, uint32_t length) {
+    const ac_cause_t cause = {.source = 11, .seq = 12, .epoch = 13};
     ac_stamp_t stamp = {.seq = 5,
                         .timestamp_ns = 77,
-                        .cause_source = 11,
-                        .cause_seq = 12,
+                        .cause = &cause,
                         .batch_left = 2,
                         .epoch = EPOCH,
-                        .type_id = 6,
-                        .flags = AC_FLAG_CAUSE};
+                        .type_id = 6};
     uint8_t *at = segment + offset;
     uint32_t checksum = ac_crc32_copy(at + AC_HEADER_SIZE, payload, length);
     ac_record_write_header(at, length, checksum, &stamp, ac_crc32c_seed(SEGMENT, EPOCH));
@@ -41,6 +40,7 @@ TEST(a_record_comes_back_as_it_was_written) {
     CHECK_EQUAL(message.timestamp_ns, 77);
     CHECK_EQUAL(message.cause_source, 11);
     CHECK_EQUAL(message.cause_seq, 12);
+    CHECK_EQUAL(((const ac_record_t *)(const void *)message.record)->cause_epoch, 13);
     CHECK_EQUAL(message.batch_left, 2);
     CHECK_EQUAL(message.type_id, 6);
     CHECK_EQUAL(message.flags, AC_FLAG_OURS | AC_FLAG_CAUSE);

@@ -129,7 +129,7 @@ class OwnFields:
     cause_seq: int | None
     batch_left: int
     epoch: int
-    zero: int
+    cause_epoch: int | None  # of the cause's record; 0 = not known
     header_check: int
 
 
@@ -158,11 +158,10 @@ class Record:
         """Spare bytes interpreted, None for a record of another program."""
         if not self.flags & FLAG_OWN:
             return None
-        source, seq, left, epoch, zero, check = OWN_SPARE.unpack(self.spare)
-        has_cause = bool(self.flags & FLAG_CAUSE)
-        return OwnFields(
-            source if has_cause else None, seq if has_cause else None, left, epoch, zero, check
-        )
+        source, seq, left, epoch, cause_epoch, check = OWN_SPARE.unpack(self.spare)
+        if not self.flags & FLAG_CAUSE:
+            return OwnFields(None, None, left, epoch, None, check)
+        return OwnFields(source, seq, left, epoch, cause_epoch, check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,8 +371,8 @@ def _record_remarks(record: Record, zero: bytes) -> list[str]:
             found.append("flags without the own-record bit")
         if any(record.spare):
             found.append("spare bytes used without the own-record bit")
-    elif own.zero:
-        found.append("word at 56 is not zero")
+    elif own.cause_source is None and any(record.spare[:16] + record.spare[24:28]):
+        found.append("bytes of a cause without the bit that announces it")
     if record.type_id == PADDING_TYPE and (record.seq or record.timestamp_ns or record.checksum):
         found.append("padding with seq, timestamp or checksum")
     return [f"offset {record.offset}: {text}" for text in found]
@@ -650,18 +649,18 @@ def encode_own_record(
     timestamp_ns: int,
     type_id: int,
     batch_left: int = 0,
-    cause: tuple[int, int] | None = None,
+    cause: tuple[int, int, int] | None = None,
 ) -> bytes:
     """Lay out a record as this project writes it, with the header's own checksum."""
     flags = FLAG_OWN | (FLAG_CAUSE if cause is not None else 0)
-    source, cause_seq = cause or (0, 0)
+    source, cause_seq, cause_epoch = cause or (0, 0, 0)
     raw = encode_record(
         payload,
         seq=seq,
         timestamp_ns=timestamp_ns,
         type_id=type_id,
         flags=flags,
-        spare=OWN_SPARE.pack(source, cause_seq, batch_left, epoch & 0xFFFFFFFF, 0, 0),
+        spare=OWN_SPARE.pack(source, cause_seq, batch_left, epoch & 0xFFFFFFFF, cause_epoch, 0),
     )
     check = header_check(segment_id, raw[:RECORD_HEADER_SIZE])
     return raw[:OWN_CHECK_OFFSET] + _U32.pack(check) + raw[RECORD_HEADER_SIZE:]
