@@ -363,7 +363,7 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
         load(spark, few).write.format("rows").mode("append").save(str(out))
         return sizes.slow_rows
 
-    sinks = take_turns({"sink": sink, "rows": by_rows}, sizes.rounds)
+    sinks = take_turns({"sink": sink, "rows": by_rows}, 2 * sizes.rounds)
     shutil.rmtree(out, ignore_errors=True)
     return [
         best.at_least(

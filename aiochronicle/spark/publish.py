@@ -9,6 +9,7 @@ import numpy as np
 from aiochronicle.errors import InvalidArgument, MessageTooLarge, PositionLost, TimestampOrder
 from aiochronicle.slices import Queue
 from aiochronicle.spark import journal, staging
+from aiochronicle.spark.ahead import ahead
 from aiochronicle.spark.append import RECORD_OVERHEAD_BYTES, append_rows
 from aiochronicle.spark.arrow import Batch, pc
 from aiochronicle.spark.journal import Journal, Pending, Target
@@ -138,7 +139,7 @@ def _append_pending(options: WriteOptions, own: Journal, writers: dict[str, Writ
     assert pending is not None
     for target in pending.targets:
         writer = writers[target.queue]
-        rows = _held(merge(pending.runs, target.queue), target.floor_ns)
+        rows = _held(ahead(merge(pending.runs, target.queue)), target.floor_ns)
         rows = _not_yet_written(rows, writer, target)
         if options.hold_late:  # somebody else may have written since
             rows = _held(rows, writer.statistics().last_timestamp_ns)

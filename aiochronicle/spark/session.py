@@ -22,6 +22,10 @@ _SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # Rows on their way to Python: by number only, as all Sparks before 4.1. To ask after each row how many
+    # bytes there are by now costs more than to hand it over; few rows keep large payloads in bounds.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2048",
     "spark.ui.showConsoleProgress": "false",
 }
 

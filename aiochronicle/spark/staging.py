@@ -122,7 +122,8 @@ def _in_pieces(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
 
 
 def _write(batches: list[Batch], directory: str, queue: str | None) -> Run:
-    rows = pa.Table.from_batches([_as_rows(batch, queue) for batch in batches])
+    # As one: Spark's batches may be small, and each call of Arrow's has its price.
+    rows = _as_rows(pa.Table.from_batches(batches).combine_chunks(), queue)
     if not _is_in_order(rows):
         rows = rows.sort_by([(name, "ascending") for name in ("queue", *ORDER)]).combine_chunks()
     path = Path(directory) / f"{uuid.uuid4().hex}.arrow"
@@ -164,18 +165,18 @@ def _is_in_order(rows: Table) -> bool:
     return bool((later | (same & (seqs[1:] >= seqs[:-1]))).all())
 
 
-def _as_rows(batch: Batch, queue: str | None) -> Batch:
-    """Bring a batch of a frame into the columns of a run."""
-    names = set(batch.schema.names)
-    count = batch.num_rows
+def _as_rows(given: Table, queue: str | None) -> Table:
+    """Bring rows of a frame into the columns of a run."""
+    names = set(given.schema.names)
+    count = given.num_rows
 
     def column(name: str, default: object, kind: object) -> object:
-        return batch.column(name) if name in names else pa.repeat(pa.scalar(default, kind), count)
+        return given.column(name) if name in names else pa.repeat(pa.scalar(default, kind), count)
 
     if "timestamp_ns" in names:
-        time_ns = batch.column("timestamp_ns")
+        time_ns = given.column("timestamp_ns")
     else:
-        microseconds = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        microseconds = given.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         time_ns = pc.multiply_checked(microseconds, 1000)
     source = column("source", "", pa.utf8())
     made = {
@@ -188,7 +189,7 @@ def _as_rows(batch: Batch, queue: str | None) -> Batch:
         "cause": column("cause", None, CAUSE),
     }
     arrays = [pc.cast(made[field.name], field.type) for field in _ROWS]
-    rows = pa.RecordBatch.from_arrays(arrays, schema=_ROWS)
+    rows = pa.Table.from_arrays(arrays, schema=_ROWS)
     for name in ("queue", "timestamp_ns", "type_id", "payload"):
         if rows.column(name).null_count:
             raise InvalidArgument(f"a row has no {'source' if name == 'queue' else name}")

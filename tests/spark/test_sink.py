@@ -76,6 +76,16 @@ def test_rows_of_many_tasks_come_in_order_of_time(root: Path, rng: random.Random
     assert not list((root / ".staging").iterdir())
 
 
+def test_many_small_batches_are_staged_as_few(root: Path) -> None:
+    small = [rows("a", list(range(first, first + 100))) for first in range(0, 10_000, 100)]
+    (run,) = staged(root, small)
+    assert [len(share.batches) for share in run.shares] == [2]
+    write(root, [run])
+    assert [payload for _, _, payload in content(root / "a")] == [
+        f"a {number}".encode() for number in range(10_000)
+    ]
+
+
 def test_rows_of_equal_times_come_in_order_of_source_and_seq(root: Path) -> None:
     same = {"timestamp_ns": pa.array([FIRST_NS] * 10_000, pa.int64())}
     tasks = [
