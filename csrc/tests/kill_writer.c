@@ -1,336 +1,109 @@
-/* A writer that is killed at a random instant, and the processes that recover after it.
+/* Writers killed at random instants by the million, each time recovered in fresh processes and compared with
+ * what it had acknowledged.
  *
- * Driven line by line from standard input, one cycle per line, so that an oracle of another making can
- * look at the directory after each:
+ *     kill_writer ROOT SEED CYCLES LANES KEEP_EVERY
  *
- *     cycle PATH SALT SEED SEGMENT_SIZE FRESH
+ * A cycle is: a victim is forked and killed; a reader looks at what is there; up to two recoveries are forked
+ * and killed; then one runs to its end, and another one, whose bytes must be the same. A queue lives for a few
+ * cycles. Most of the time of a process that dies is spent by the kernel waiting (it takes its inotify watches
+ * down), so many queues are under way at once, each in a lane of its own.
  *
- * FRESH 1 says that PATH is a new queue. A cycle is: a writer is forked and killed; a reader looks at
- * what is there; up to two recoveries are forked and killed; then one runs to its end, and another one,
- * whose bytes must be the same. The answer is one line of NAME=NUMBER pairs. Everything random comes from
- * SEED but the instant of the kill itself.
- *
- * Mostly SIGKILL comes from a timer of the kernel that the victim arms, because that hits it between any
- * two instructions even when the processors are busy with others; sometimes from the parent. */
-#include "ledger.h"
-#include "segment.h"
+ * Answers are lines: `tally` with numbers for each queue that is through; `kept` with the path of one in
+ * KEEP_EVERY, which somebody else is to judge and to remove, and with the readers that registered while retention
+ * was at work and never committed, whose segment may be gone; `violation` with the first promise that was broken,
+ * whose queue stays as well. Everything random follows from SEED and the number of the queue, but the instant
+ * of the kill itself. It ends early when standard input is closed. */
+#include "victim.h"
+#include "walk.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <ftw.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-enum { OPERATIONS_MAX = 60, BATCH_MAX = 6, RECOVERY_KILLS_MAX = 2, MICROSECOND = 1000 };
+enum { CYCLES_PER_QUEUE = 4, RECOVERY_KILLS_MAX = 2, HANGS_AFTER_S = 60, REMOVAL_FDS = 8 };
 
-typedef struct cycle {
-    const char *path;
-    uint64_t salt;
-    uint64_t random;
-    uint64_t segment_size;
-    uint64_t kill_operation; /* after how many operations the timer starts … */
-    uint64_t kill_delay_ns;  /* … and how long it runs; 0 = it does not */
-} cycle_t;
+static const uint64_t segment_sizes[] = {4096, 4160, 8192, 16384, 65536};
 
 /* What a recovery says about itself. */
 typedef struct outcome {
     int64_t error;
     char detail[256];
     uint64_t next_seq;
-    int verify; /* every record was looked at, however clean the queue */
+    int verify;       /* every record was looked at, however clean the queue */
+    int64_t intruder; /* what a second writer got meanwhile */
     ac_recovery_t recovery;
     found_t all;
     found_t named[LEDGER_READERS];
 } outcome_t;
 
-static ledger_t *ledger;
-static outcome_t *outcomes; /* shared with the children */
-static found_t *before;
+/* What the processes of one lane leave for it. */
+typedef struct lane {
+    ledger_t *ledger;
+    outcome_t outcomes[2];
+    found_t before;
+} lane_t;
 
-static const char *const reader_names[LEDGER_READERS] = {"audit", "risk"};
+/* What happened in a cycle, as far as it is not in the lane. */
+typedef struct cycle {
+    uint64_t acknowledged;
+    uint64_t attempted;
+    uint64_t closed;
+    uint64_t recovery_kills;
+    int crashes;
+    int writer_status;
+    walk_t walks[2]; /* after each recovery that was not killed */
+    char broken[512];
+} cycle_t;
 
-static uint64_t draw(uint64_t *random, uint64_t below) {
-    *random = mix(*random);
-    return *random % below;
-}
+/* What the kills hit, to show that they hit everything. */
+typedef struct tally {
+    uint64_t cycles;
+    uint64_t in_a_call;
+    uint64_t took_effect;
+    uint64_t before_first_open;
+    uint64_t after_clean_close;
+    uint64_t inside_recovery;
+    uint64_t messages;
+} tally_t;
 
-static void arm_kill(uint64_t delay_ns) {
-    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
-    struct itimerspec when = {.it_value = {.tv_nsec = (long)delay_ns}};
-    timer_t timer;
-    if (timer_create(CLOCK_MONOTONIC, &event, &timer) < 0 ||
-        timer_settime(timer, 0, &when, NULL) < 0)
-        _exit(4);
-}
+typedef struct plan {
+    const char *root;
+    uint64_t seed;
+    uint64_t queues;
+    uint64_t keep_every;
+} plan_t;
 
-/* ---- the writer ---- */
+static lane_t *lane; /* shared with its processes */
 
-/* Anything that is not in this list must not happen to a writer on a healthy disk. */
-static int harmless(int64_t code) {
-    return code >= 0 || code == AC_E_FULL;
-}
+static struct common { /* shared by all */
+    uint64_t queues;
+    uint64_t violations;
+} *common;
 
-#define EXPECT(code)                                                                               \
-    do {                                                                                           \
-        int64_t got = (code);                                                                      \
-        if (!harmless(got)) ledger_fail(ledger, __LINE__, got, &err);                              \
-    } while (0)
-
-static void draw_options(ac_writer_config_t *config, uint64_t *random, uint64_t segment_size) {
-    ac_writer_defaults(config);
-    config->segment_size = segment_size;
-    config->reader_ttl_ns = 3600ull * 1000000000u;
-    if (draw(random, 3) == 0) config->roll_bytes = 64 * (1 + draw(random, segment_size / 64));
-    if (draw(random, 4) == 0) config->roll_messages = 1 + draw(random, 20);
-    if (draw(random, 6) == 0) config->roll_ns = 1 + draw(random, 200 * MICROSECOND);
-    config->flush_mode = (int)draw(random, 3);
-    config->batch_bytes = 64 + draw(random, 4096);
-    config->batch_ns = 1 + draw(random, 300 * MICROSECOND);
-    config->verify = draw(random, 4) == 0;
-    config->inline_housekeeping = draw(random, 4) == 0;
-    if (draw(random, 6) == 0) config->capacity_bytes = 4 * segment_size;
-    if (draw(random, 4) == 0) {
-        config->retention = 1;
-        config->retain_bytes = segment_size * (1 + draw(random, 8));
-        config->retain_for_readers = (int)draw(random, 2);
-        config->retention_check_ns = 1 + draw(random, 300 * MICROSECOND);
+static void *share(size_t size) {
+    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) {
+        perror("mmap");
+        exit(2);
     }
+    return at;
 }
 
-static ac_writer_t *open_some_writer(const cycle_t *cycle, uint64_t *random) {
-    ac_writer_config_t config;
-    ac_writer_t *writer = NULL;
-    ac_error_t err;
-    draw_options(&config, random, cycle->segment_size);
-    if (config.retention) ac_store_release_u64(&ledger->retained, 1);
-    ac_store_release_u64(&ledger->closed, 0);
-    EXPECT(ac_writer_open(cycle->path, &config, &writer, &err));
-    if (writer) ac_store_release_u64(&ledger->opened, 1);
-    return writer;
-}
+/* ---- the processes ---- */
 
-static uint64_t draw_timestamp(ac_writer_t *writer, uint64_t *random) {
-    ac_writer_stats_t stats;
-    if (draw(random, 3)) return AC_NOW;
-    ac_writer_stats(writer, &stats);
-    return stats.last_timestamp_ns + draw(random, 3);
-}
-
-static void settle(int64_t first_seq, uint64_t records, const ac_error_t *err, uint64_t line) {
-    if (first_seq == (int64_t)ledger->acknowledged)
-        ledger_acknowledge(ledger, ledger->acknowledged + records);
-    else if (first_seq >= 0 || !harmless(first_seq))
-        ledger_fail(ledger, line, first_seq, err);
-    else
-        ledger_attempt(ledger, 0);
-}
-
-static void append_one(const cycle_t *cycle, ac_writer_t *writer, uint64_t *random) {
-    ac_error_t err;
-    uint8_t payload[PAYLOAD_MAX];
-    uint32_t length = payload_fill(cycle->salt, ledger->acknowledged, payload);
-    uint64_t timestamp_ns = draw_timestamp(writer, random);
-    ledger_attempt(ledger, 1);
-    int64_t seq = ac_writer_append(writer, payload, length, 0, timestamp_ns, &err);
-    settle(seq, 1, &err, __LINE__);
-}
-
-static void append_batch(const cycle_t *cycle, ac_writer_t *writer, uint64_t *random) {
-    static uint8_t payloads[BATCH_MAX][PAYLOAD_MAX];
-    ac_slice_t items[BATCH_MAX];
-    ac_error_t err;
-    uint64_t wanted = 1 + draw(random, BATCH_MAX), count = 0, size = AC_SEGMENT_DATA;
-    for (; count < wanted; count++) {
-        uint32_t length = payload_fill(cycle->salt, ledger->acknowledged + count, payloads[count]);
-        size += (64u + length + 63u) & ~63u;
-        if (size > cycle->segment_size) break;
-        items[count] = (ac_slice_t){payloads[count], length};
-    }
-    ledger_attempt(ledger, count);
-    int64_t seq = ac_writer_append_many(writer, items, count, 1, NULL, &err);
-    settle(seq, count, &err, __LINE__);
-}
-
-static void reserve_one(const cycle_t *cycle, ac_writer_t *writer, uint64_t *random) {
-    ac_error_t err;
-    uint8_t payload[PAYLOAD_MAX];
-    void *room;
-    uint32_t length = payload_fill(cycle->salt, ledger->acknowledged, payload);
-    int rc = ac_writer_reserve(writer, length, &room, &err);
-    EXPECT(rc);
-    if (rc != AC_OK) return;
-    memcpy(room, payload, length);
-    if (draw(random, 3) == 0) {
-        ac_writer_abort(writer);
-        return;
-    }
-    ledger_attempt(ledger, 1);
-    int64_t seq = ac_writer_commit(writer, 2, AC_NOW, &err);
-    settle(seq, 1, &err, __LINE__);
-}
-
-static void read_and_commit(const cycle_t *cycle, uint64_t *random) {
-    ac_reader_config_t config;
-    ac_reader_t *reader = NULL;
-    ac_message_t message;
-    ac_error_t err;
-    uint64_t which = draw(random, LEDGER_READERS), segment, offset;
-    ledger_reader_t *known = &ledger->readers[which];
-    int64_t next_seq = known->committed;
-    ac_reader_defaults(&config);
-    config.name = reader_names[which];
-    int rc = ac_reader_open(cycle->path, &config, &reader, &err);
-    /* Retention does not wait for a name that registers while it is at work. */
-    if (rc == AC_E_POSITION_LOST && known->attempted == NEVER_COMMITTED && ledger->retained) return;
-    EXPECT(rc);
-    if (rc != AC_OK) return;
-    for (uint64_t left = 1 + draw(random, 40); left > 0; left--) {
-        rc = ac_reader_next(reader, &message, &err);
-        EXPECT(rc);
-        if (rc != 1) break;
-        if (next_seq >= 0 && message.seq != (uint64_t)next_seq)
-            ledger_fail(ledger, __LINE__, (int64_t)message.seq, NULL);
-        next_seq = (int64_t)message.seq + 1;
-    }
-    if (next_seq >= 0) {
-        ac_reader_position(reader, &segment, &offset);
-        ac_store_release_u64((uint64_t *)&known->attempted, (uint64_t)next_seq);
-        EXPECT(ac_reader_commit(reader, segment, offset, (int)draw(random, 2), &err));
-        ac_store_release_u64((uint64_t *)&known->committed, (uint64_t)next_seq);
-    }
-    ac_reader_close(reader);
-    ac_reader_free(reader);
-}
-
-static void beat(ac_writer_t *writer) {
-    ac_writer_stats_t stats;
-    ac_error_t err;
-    EXPECT(ac_writer_heartbeat(writer, AC_NOW, &err));
-    ac_writer_stats(writer, &stats);
-    ac_store_release_u64(&ledger->watermark_ns, stats.last_timestamp_ns);
-}
-
-static void close_writer(ac_writer_t *writer) {
-    ac_error_t err;
-    int rc = ac_writer_close(writer, &err);
-    EXPECT(rc);
-    ac_writer_free(writer);
-    ac_store_release_u64(&ledger->closed, 1);
-}
-
-static void operate(const cycle_t *cycle, ac_writer_t **writer, uint64_t *random) {
-    ac_error_t err;
-    uint64_t kind = draw(random, 100);
-    if (kind < 50) {
-        append_one(cycle, *writer, random);
-    } else if (kind < 68) {
-        append_batch(cycle, *writer, random);
-    } else if (kind < 80) {
-        reserve_one(cycle, *writer, random);
-    } else if (kind < 85) {
-        int64_t durable = ac_writer_flush(*writer, &err);
-        EXPECT(durable);
-        if (durable >= 0 && (uint64_t)durable < ledger->acknowledged)
-            ledger_fail(ledger, __LINE__, durable, NULL);
-    } else if (kind < 88) {
-        beat(*writer);
-    } else if (kind < 95) {
-        read_and_commit(cycle, random);
-    } else if (kind < 97) {
-        ac_store_release_u64(&ledger->retained, 1);
-        EXPECT(ac_writer_retain(*writer, &err));
-    } else if (kind < 98) {
-        EXPECT(ac_writer_mark_ready(*writer, "{\"version\": 1}", &err));
-    } else {
-        close_writer(*writer);
-        *writer = draw(random, 4) ? open_some_writer(cycle, random) : NULL;
-    }
-}
-
-static void write_until_killed(const cycle_t *cycle) {
-    uint64_t random = cycle->random;
-    uint64_t armed_at = cycle->kill_delay_ns ? cycle->kill_operation : UINT64_MAX;
-    if (armed_at == 0) arm_kill(cycle->kill_delay_ns);
-    ac_writer_t *writer = open_some_writer(cycle, &random);
-    while (writer && !ledger->failed_line && ledger->operations < OPERATIONS_MAX) {
-        if (ledger->operations == armed_at && armed_at > 0) arm_kill(cycle->kill_delay_ns);
-        operate(cycle, &writer, &random);
-        ac_store_release_u64(&ledger->operations, ledger->operations + 1);
-    }
-    ac_store_release_u64(&ledger->finished, 1);
-    if (cycle->kill_delay_ns) arm_kill(1); /* the operation that was to arm it may not have come */
-    for (;;)
-        pause();
-}
-
-/* ---- the recoveries ---- */
-
-static void recover(const cycle_t *cycle, outcome_t *outcome, int then_close) {
-    ac_writer_config_t config;
-    ac_writer_t *writer = NULL;
-    ac_writer_stats_t stats;
-    ac_error_t err;
-    uint64_t random = cycle->random;
-    if (cycle->kill_delay_ns) arm_kill(cycle->kill_delay_ns);
-    draw_options(&config, &random, cycle->segment_size);
-    config.retention = 0; /* so that two recoveries can be compared */
-    memset(&err, 0, sizeof err);
-    memset(outcome, 0, sizeof *outcome);
-    outcome->verify = config.verify;
-    outcome->error = ac_writer_open(cycle->path, &config, &writer, &err);
-    if (outcome->error == AC_OK) {
-        ac_writer_stats(writer, &stats);
-        ac_writer_recovery(writer, &outcome->recovery);
-        outcome->next_seq = stats.next_seq;
-        look(cycle->path, NULL, cycle->salt, &outcome->all, &err);
-        for (int i = 0; i < LEDGER_READERS; i++)
-            if (ledger->readers[i].committed != NEVER_COMMITTED)
-                look(cycle->path, reader_names[i], cycle->salt, &outcome->named[i], &err);
-        if (then_close) outcome->error = ac_writer_close(writer, &err);
-    }
-    memcpy(outcome->detail, err.detail, sizeof outcome->detail);
-    _exit(0); /* without a close: nothing may be put right by it */
-}
-
-static void look_before_recovery(const cycle_t *cycle) {
-    ac_error_t err;
-    look(cycle->path, NULL, cycle->salt, before, &err);
-    if (before->error == AC_E_NOT_FOUND && !ledger->opened) before->error = 0;
-    _exit(0);
-}
-
-/* One word for the content of every segment up to the given one. */
-static uint64_t digest(const char *path, uint64_t last_segment) {
-    static uint8_t content[1 << 17];
-    char name[1200];
-    uint64_t sum = 0;
-    for (uint64_t id = 0; id <= last_segment; id++) {
-        snprintf(name, sizeof name, "%s/%09" PRIu64 ".q", path, id);
-        int fd = open(name, O_RDONLY | O_CLOEXEC);
-        if (fd < 0) continue;
-        ssize_t got = read(fd, content, sizeof content);
-        close(fd);
-        if (got > 0) sum = mix(sum ^ id ^ (uint64_t)ac_checksum(content, (size_t)got) << 32);
-    }
-    return sum;
-}
-
-/* ---- the parent ---- */
-
-static pid_t start(void (*run)(const cycle_t *), const cycle_t *cycle) {
-    fflush(stdout);
+static pid_t start(void (*run)(const job_t *), const job_t *job) {
     pid_t pid = fork();
     if (pid < 0) {
         perror("fork");
         exit(2);
     }
     if (pid == 0) {
-        run(cycle);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        run(job);
         _exit(3);
     }
     return pid;
@@ -344,25 +117,25 @@ static int reap(pid_t pid) {
     return WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) ? 256 : 0;
 }
 
-static void draw_instant(cycle_t *cycle, uint64_t *random) {
-    cycle->kill_operation = cycle->kill_delay_ns = 0;
+static void draw_instant(job_t *job, uint64_t *random) {
+    job->kill_operation = job->kill_delay_ns = 0;
     switch (draw(random, 8)) {
     case 0: /* by the parent */
         break;
     case 1:
     case 2: /* while it opens, or not long after */
-        cycle->kill_delay_ns = 1 + draw(random, 1000 * MICROSECOND);
+        job->kill_delay_ns = 1 + draw(random, 1000 * MICROSECOND);
         break;
     default: /* while it works */
-        cycle->kill_operation = 1 + draw(random, OPERATIONS_MAX / 2);
-        cycle->kill_delay_ns = 1 + draw(random, 20 * MICROSECOND);
+        job->kill_operation = 1 + draw(random, OPERATIONS_MAX / 2);
+        job->kill_delay_ns = 1 + draw(random, 20 * MICROSECOND);
     }
 }
 
-static int kill_writer(cycle_t *cycle, uint64_t *random) {
-    draw_instant(cycle, random);
-    pid_t pid = start(write_until_killed, cycle);
-    if (!cycle->kill_delay_ns) {
+static int kill_writer(job_t *job, uint64_t *random) {
+    draw_instant(job, random);
+    pid_t pid = start(write_until_killed, job);
+    if (!job->kill_delay_ns) {
         struct timespec pause = {.tv_nsec = (long)draw(random, 1000 * MICROSECOND)};
         nanosleep(&pause, NULL);
         kill(pid, SIGKILL);
@@ -370,123 +143,288 @@ static int kill_writer(cycle_t *cycle, uint64_t *random) {
     return reap(pid);
 }
 
-static void recover_first(const cycle_t *cycle) {
-    recover(cycle, &outcomes[0], 0);
+static void look_before_recovery(const job_t *job) {
+    ac_error_t err;
+    alarm(HANGS_AFTER_S);
+    look(job->path, NULL, job->salt, &lane->before, &err);
+    if (lane->before.error == AC_E_NOT_FOUND && !job->ledger->opened) lane->before.error = 0;
+    _exit(0);
 }
 
-static void recover_again(const cycle_t *cycle) {
-    recover(cycle, &outcomes[1], (int)(cycle->random % 2));
+static void recover(const job_t *job, outcome_t *outcome, int then_close) {
+    ac_writer_config_t config;
+    ac_writer_t *writer = NULL, *intruder = NULL;
+    ac_writer_stats_t stats;
+    ac_error_t err, ignored;
+    uint64_t random = job->random;
+    alarm(HANGS_AFTER_S);
+    if (job->kill_delay_ns) arm_kill(job->kill_delay_ns);
+    draw_options(&config, &random, job->segment_size);
+    config.retention = 0; /* so that two recoveries can be compared */
+    memset(&err, 0, sizeof err);
+    memset(outcome, 0, sizeof *outcome);
+    outcome->verify = config.verify;
+    outcome->error = ac_writer_open(job->path, &config, &writer, &err);
+    if (outcome->error == AC_OK) {
+        ac_writer_stats(writer, &stats);
+        ac_writer_recovery(writer, &outcome->recovery);
+        outcome->next_seq = stats.next_seq;
+        outcome->intruder = ac_writer_open(job->path, &config, &intruder, &ignored);
+        look(job->path, NULL, job->salt, &outcome->all, &err);
+        for (int i = 0; i < LEDGER_READERS; i++)
+            if (job->ledger->readers[i].committed != NEVER_COMMITTED)
+                look(job->path, reader_names[i], job->salt, &outcome->named[i], &err);
+        if (then_close) outcome->error = ac_writer_close(writer, &err);
+    }
+    memcpy(outcome->detail, err.detail, sizeof outcome->detail);
+    _exit(0); /* without a close: nothing may be put right by it */
 }
 
-static void print_outcome(const char *prefix, const outcome_t *outcome) {
-    const ac_recovery_t *r = &outcome->recovery;
-    printf(" %serror=%" PRId64 " %snext_seq=%" PRIu64 " %sclean=%d %storn=%d", prefix,
-           outcome->error, prefix, outcome->next_seq, prefix, r->clean, prefix, r->torn_records);
-    printf(" %sscanned=%" PRIu64 " %scorrupt=%" PRIu64 " %saside=%" PRIu64, prefix,
-           r->records_scanned, prefix, r->corrupt_records, prefix,
-           r->bytes_set_aside + r->segments_set_aside);
-    printf(" %send_segment=%" PRIu64 " %send_offset=%" PRIu64, prefix, r->end_segment, prefix,
-           r->end_offset);
-    printf(" %sdurable_segment=%" PRIu64 " %sdurable_offset=%" PRIu64 " %sverify=%d", prefix,
-           r->durable_segment, prefix, r->durable_offset, prefix, outcome->verify);
+static void recover_first(const job_t *job) {
+    recover(job, &lane->outcomes[0], 0);
 }
 
-static void print_found(const char *prefix, const found_t *found) {
-    printf(" %serror=%" PRId64 " %sfirst=%" PRIu64 " %snext=%" PRIu64 " %smessages=%" PRIu64
-           " %swrong=%" PRIu64,
-           prefix, found->error, prefix, found->first_seq, prefix, found->next_seq, prefix,
-           found->messages, prefix, found->wrong);
+static void recover_again(const job_t *job) {
+    recover(job, &lane->outcomes[1], (int)(job->random % 2));
 }
 
-static void run_cycle(const char *path, uint64_t salt, uint64_t seed, uint64_t segment_size,
-                      int fresh) {
-    cycle_t cycle = {path, salt, mix(seed), segment_size, 0, 0};
-    uint64_t random = mix(seed + 1);
-    int recovery_kills = 0, crashes = 0;
-    if (fresh) ledger_reset(ledger);
+static void kill_and_recover(job_t *job, uint64_t *random, cycle_t *cycle) {
+    ledger_t *ledger = job->ledger;
+    memset(cycle, 0, sizeof *cycle);
     ledger->operations = ledger->finished = 0;
     ledger->closed = 0; /* the recoveries of the cycle before left the queue as a crash would */
-    int writer_status = kill_writer(&cycle, &random);
-    cycle.kill_delay_ns = 0;
-    uint64_t acknowledged = ledger->acknowledged, attempted = ledger->attempted;
-    uint64_t was_closed = ledger->closed;
-    memset(before, 0, sizeof *before);
-    crashes += reap(start(look_before_recovery, &cycle)) != 0;
-    for (uint64_t left = draw(&random, RECOVERY_KILLS_MAX + 1); left > 0; left--) {
-        cycle.random = mix(cycle.random);
-        cycle.kill_delay_ns = 1 + draw(&random, 400 * MICROSECOND);
-        int status = reap(start(recover_first, &cycle));
-        recovery_kills += status == SIGKILL;
-        crashes += status != 0 && status != SIGKILL;
-        was_closed = 0; /* one of them may have opened the queue before it died */
+    cycle->writer_status = kill_writer(job, random);
+    cycle->acknowledged = ledger->acknowledged;
+    cycle->attempted = ledger->attempted;
+    cycle->closed = ledger->closed;
+    job->kill_delay_ns = 0;
+    memset(&lane->before, 0, sizeof lane->before);
+    cycle->crashes += reap(start(look_before_recovery, job)) != 0;
+    for (uint64_t left = draw(random, RECOVERY_KILLS_MAX + 1); left > 0; left--) {
+        job->random = mix(job->random);
+        job->kill_delay_ns = 1 + draw(random, 400 * MICROSECOND);
+        int status = reap(start(recover_first, job));
+        cycle->recovery_kills += status == SIGKILL;
+        cycle->crashes += status != 0 && status != SIGKILL;
+        cycle->closed = 0; /* one of them may have opened the queue before it died */
     }
-    cycle.kill_delay_ns = 0;
-    cycle.random = mix(cycle.random);
-    crashes += reap(start(recover_first, &cycle)) != 0;
-    uint64_t first_digest = digest(path, outcomes[0].recovery.end_segment);
-    cycle.random = mix(cycle.random);
-    crashes += reap(start(recover_again, &cycle)) != 0;
-    uint64_t second_digest = digest(path, outcomes[0].recovery.end_segment);
-
-    printf("acknowledged=%" PRIu64 " attempted=%" PRIu64 " operations=%" PRIu64, acknowledged,
-           attempted, ledger->operations);
-    printf(" opened=%" PRIu64 " closed=%" PRIu64 " retained=%" PRIu64 " writer_status=%d",
-           ledger->opened, was_closed, ledger->retained, writer_status);
-    printf(" recovery_kills=%d crashes=%d same_bytes=%d", recovery_kills, crashes,
-           first_digest == second_digest);
-    printf(" failed_line=%" PRIu64 " failed_code=%" PRId64, ledger->failed_line,
-           ledger->failed_code);
-    print_found("before_", before);
-    print_outcome("first_", &outcomes[0]);
-    print_found("first_all_", &outcomes[0].all);
-    for (int i = 0; i < LEDGER_READERS; i++) {
-        char prefix[32];
-        printf(" reader%d_committed=%" PRId64 " reader%d_attempted=%" PRId64, i,
-               ledger->readers[i].committed, i, ledger->readers[i].attempted);
-        snprintf(prefix, sizeof prefix, "reader%d_", i);
-        print_found(prefix, &outcomes[0].named[i]);
+    job->kill_delay_ns = 0;
+    for (int i = 0; i < 2; i++) {
+        job->random = mix(job->random);
+        cycle->crashes += reap(start(i ? recover_again : recover_first, job)) != 0;
+        walk_queue(job->path, job->segment_size, job->salt, lane->outcomes[0].recovery.end_segment,
+                   &cycle->walks[i]);
     }
-    print_outcome("second_", &outcomes[1]);
-    printf(" detail=%s|%s|%s\n", ledger->failed_detail, outcomes[0].detail, outcomes[1].detail);
-    fflush(stdout);
+}
 
-    /* From here on what was recovered counts as promised. */
-    ledger->acknowledged = ledger->attempted = outcomes[1].next_seq;
+/* ---- the verdict ---- */
+
+#define REQUIRE(condition, ...)                                                                    \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            snprintf(cycle->broken, sizeof cycle->broken, __VA_ARGS__);                            \
+            return -1;                                                                             \
+        }                                                                                          \
+    } while (0)
+
+static int is_before(uint64_t segment, uint64_t offset, uint64_t than_segment,
+                     uint64_t than_offset) {
+    return segment < than_segment || (segment == than_segment && offset < than_offset);
+}
+
+/* A kill tears nothing that was committed, so nothing may be found corrupt or set aside. */
+static int judge_recovery(cycle_t *cycle, const outcome_t *outcome, const walk_t *walk,
+                          uint64_t next_seq) {
+    const ac_recovery_t *r = &outcome->recovery;
+    REQUIRE(outcome->error == 0, "recovery fails: %" PRId64 " %s", outcome->error, outcome->detail);
+    REQUIRE(outcome->intruder == AC_E_LOCKED, "a second writer got %" PRId64, outcome->intruder);
+    REQUIRE(!walk->broken[0], "after recovery: %s", walk->broken);
+    REQUIRE(r->torn_records == 0 && r->corrupt_records == 0, "recovery found damage");
+    REQUIRE(r->bytes_set_aside == 0 && r->segments_set_aside == 0, "recovery set things aside");
+    REQUIRE(outcome->next_seq == next_seq, "recovery goes on at %" PRIu64, outcome->next_seq);
+    REQUIRE(next_seq == 0 ||
+                !is_before(r->end_segment, r->end_offset, r->durable_segment, r->durable_offset),
+            "recovery ends before what is durable");
+    REQUIRE(!is_before(walk->end_segment, walk->end_offset, r->end_segment, r->end_offset),
+            "recovery reports an end behind the last record");
+    REQUIRE(!r->clean || r->records_scanned == 0, "recovery is clean but scanned");
+    return 0;
+}
+
+/* Each named reader resumes behind its last commit, or behind the one that was under way. */
+static int judge_reader(cycle_t *cycle, const ledger_reader_t *known, const found_t *found,
+                        const char *name, uint64_t next_seq) {
+    if (known->committed == NEVER_COMMITTED) return 0;
+    REQUIRE(found->error == 0, "reader %s: error %" PRId64, name, found->error);
+    REQUIRE(found->wrong == 0, "reader %s: wrong message %" PRIu64, name, found->wrong - 1);
+    uint64_t resumed = found->messages ? found->first_seq : next_seq;
+    REQUIRE(resumed == (uint64_t)known->committed || resumed == (uint64_t)known->attempted,
+            "reader %s resumes at %" PRIu64 ", committed were %" PRId64 " and perhaps %" PRId64,
+            name, resumed, known->committed, known->attempted);
+    REQUIRE(resumed + found->messages == next_seq, "reader %s stops at %" PRIu64, name,
+            resumed + found->messages);
+    return 0;
+}
+
+static int judge_look(cycle_t *cycle, const found_t *found, const walk_t *walk, const char *when) {
+    REQUIRE(found->error == 0, "a reader %s recovery: error %" PRId64, when, found->error);
+    REQUIRE(found->wrong == 0, "a reader %s recovery: wrong message %" PRIu64, when,
+            found->wrong - 1);
+    REQUIRE(walk->records == 0 ||
+                (found->first_seq == walk->first_seq && found->next_seq == walk->next_seq),
+            "a reader %s recovery sees %" PRIu64 " to %" PRIu64 " of %" PRIu64 " to %" PRIu64, when,
+            found->first_seq, found->next_seq, walk->first_seq, walk->next_seq);
+    return 0;
+}
+
+static int judge(cycle_t *cycle, const ledger_t *ledger) {
+    const outcome_t *first = &lane->outcomes[0], *second = &lane->outcomes[1];
+    const walk_t *walk = &cycle->walks[1];
+    REQUIRE(cycle->writer_status == SIGKILL, "the writer ended with %d", cycle->writer_status);
+    REQUIRE(cycle->crashes == 0, "a reader or a recovery crashed or hung");
+    REQUIRE(ledger->failed_line == 0, "a call at victim.h:%" PRIu64 " gave %" PRId64 " %s",
+            ledger->failed_line, ledger->failed_code, ledger->failed_detail);
+    /* A queue whose segments were all removed but for an empty one has nothing left to show. */
+    uint64_t next_seq = walk->records ? walk->next_seq : second->next_seq;
+    REQUIRE(next_seq == cycle->acknowledged || next_seq == cycle->attempted,
+            "next seq is %" PRIu64 ", promised were %" PRIu64 " and perhaps %" PRIu64, next_seq,
+            cycle->acknowledged, cycle->attempted);
+    REQUIRE(ledger->retained || walk->first_seq == 0, "seqs below %" PRIu64 " are gone",
+            walk->first_seq);
+    if (judge_recovery(cycle, first, &cycle->walks[0], next_seq) < 0 ||
+        judge_recovery(cycle, second, walk, next_seq) < 0)
+        return -1;
+    if (judge_look(cycle, &lane->before, walk, "before") < 0 ||
+        judge_look(cycle, &first->all, walk, "after") < 0)
+        return -1;
+    REQUIRE(!cycle->closed || first->verify || first->recovery.clean,
+            "closed cleanly, but recovered");
+    REQUIRE(cycle->walks[0].digest == walk->digest, "a second recovery changed the segments");
+    for (int i = 0; i < LEDGER_READERS; i++)
+        if (judge_reader(cycle, &ledger->readers[i], &first->named[i], reader_names[i], next_seq))
+            return -1;
+    return 0;
+}
+
+static void count(tally_t *tally, const cycle_t *cycle, const ledger_t *ledger) {
+    int hit = cycle->attempted != cycle->acknowledged;
+    uint64_t next_seq = lane->outcomes[1].next_seq;
+    tally->cycles++;
+    tally->in_a_call += (uint64_t)hit;
+    tally->took_effect += hit && next_seq == cycle->attempted;
+    tally->before_first_open += !ledger->opened;
+    tally->after_clean_close += cycle->closed;
+    tally->inside_recovery += cycle->recovery_kills;
+    tally->messages += next_seq;
+}
+
+/* From here on what was recovered counts as promised. */
+static void go_on(ledger_t *ledger) {
+    ledger->acknowledged = ledger->attempted = lane->outcomes[1].next_seq;
     ledger->opened = 1;
-    ledger->failed_line = 0;
     for (int i = 0; i < LEDGER_READERS; i++) {
-        const found_t *found = &outcomes[0].named[i];
+        const found_t *found = &lane->outcomes[0].named[i];
         /* A first commit that was under way stays in doubt until the next one. */
         if (ledger->readers[i].committed == NEVER_COMMITTED) continue;
-        int64_t resumed = (int64_t)(found->messages ? found->first_seq : outcomes[0].next_seq);
+        int64_t resumed =
+            (int64_t)(found->messages ? found->first_seq : lane->outcomes[0].next_seq);
         ledger->readers[i] = (ledger_reader_t){resumed, resumed};
     }
 }
 
-static void *share(size_t size) {
-    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) {
-        perror("mmap");
-        exit(2);
-    }
-    return at;
+/* ---- queues, one after the other, in lanes ---- */
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where) {
+    (void)info, (void)kind, (void)where;
+    return remove(path);
 }
 
-int main(void) {
-    char line[2048], path[1024];
-    uint64_t salt, seed, segment_size;
-    int fresh;
-    ledger = ledger_new();
-    outcomes = share(2 * sizeof *outcomes);
-    before = share(sizeof *before);
-    if (!ledger) return 2;
-    while (fgets(line, sizeof line, stdin)) {
-        if (sscanf(line, "cycle %1023s %" SCNu64 " %" SCNu64 " %" SCNu64 " %d", path, &salt, &seed,
-                   &segment_size, &fresh) != 5) {
-            fprintf(stderr, "not a cycle: %s", line);
+/* In one write, because lines of other lanes come between two. */
+static void say_kept(const job_t *job) {
+    const ledger_t *ledger = job->ledger;
+    char late[128] = "";
+    for (int i = 0; i < LEDGER_READERS; i++)
+        if (ledger->retained && ledger->readers[i].committed == NEVER_COMMITTED)
+            strcat(strcat(late, late[0] ? "," : ""), reader_names[i]);
+    dprintf(STDOUT_FILENO, "kept path=%s salt=%" PRIu64 " late=%s\n", job->path, job->salt, late);
+}
+
+static void say_tally(const tally_t *tally) {
+    dprintf(STDOUT_FILENO,
+            "tally cycles=%" PRIu64 " in_a_call=%" PRIu64 " took_effect=%" PRIu64
+            " before_first_open=%" PRIu64 " after_clean_close=%" PRIu64 " inside_recovery=%" PRIu64
+            " messages=%" PRIu64 "\n",
+            tally->cycles, tally->in_a_call, tally->took_effect, tally->before_first_open,
+            tally->after_clean_close, tally->inside_recovery, tally->messages);
+}
+
+static void run_queue(const plan_t *plan, uint64_t number) {
+    char path[1024];
+    uint64_t random = mix(plan->seed ^ mix(number));
+    tally_t tally = {0};
+    snprintf(path, sizeof path, "%s/queue%" PRIu64, plan->root, number);
+    ledger_reset(lane->ledger);
+    job_t job = {.path = path, .ledger = lane->ledger, .salt = mix(random + 1)};
+    job.segment_size = segment_sizes[draw(&random, sizeof segment_sizes / sizeof *segment_sizes)];
+    for (int turn = 0; turn < CYCLES_PER_QUEUE; turn++) {
+        cycle_t cycle;
+        job.random = mix(draw(&random, UINT64_MAX));
+        kill_and_recover(&job, &random, &cycle);
+        if (judge(&cycle, lane->ledger) < 0) {
+            __atomic_fetch_add(&common->violations, 1, __ATOMIC_SEQ_CST);
+            dprintf(STDOUT_FILENO, "violation queue %" PRIu64 " (kept in %s), cycle %d: %s\n",
+                    number, path, turn, cycle.broken);
+            return;
+        }
+        count(&tally, &cycle, lane->ledger);
+        go_on(lane->ledger);
+    }
+    if (plan->keep_every && number % plan->keep_every == 0)
+        say_kept(&job);
+    else
+        nftw(path, remove_one, REMOVAL_FDS, FTW_DEPTH | FTW_PHYS);
+    say_tally(&tally);
+}
+
+static int is_to_stop(void) {
+    struct pollfd input = {.fd = STDIN_FILENO};
+    return __atomic_load_n(&common->violations, __ATOMIC_SEQ_CST) ||
+           (poll(&input, 1, 0) == 1 && (input.revents & (POLLHUP | POLLERR)));
+}
+
+static void run_lane(const plan_t *plan) {
+    uint64_t number;
+    lane = share(sizeof *lane);
+    lane->ledger = ledger_new();
+    if (!lane->ledger) _exit(2);
+    while (!is_to_stop() &&
+           (number = __atomic_fetch_add(&common->queues, 1, __ATOMIC_SEQ_CST)) < plan->queues)
+        run_queue(plan, number);
+    _exit(0);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 6) {
+        fprintf(stderr, "usage: kill_writer ROOT SEED CYCLES LANES KEEP_EVERY\n");
+        return 2;
+    }
+    uint64_t cycles = strtoull(argv[3], NULL, 10), lanes = strtoull(argv[4], NULL, 10);
+    plan_t plan = {argv[1], strtoull(argv[2], NULL, 10),
+                   (cycles + CYCLES_PER_QUEUE - 1) / CYCLES_PER_QUEUE, strtoull(argv[5], NULL, 10)};
+    common = share(sizeof *common);
+    for (uint64_t i = 0; i < lanes; i++) {
+        pid_t pid = fork();
+        if (pid < 0) {
+            perror("fork");
             return 2;
         }
-        run_cycle(path, salt, seed, segment_size, fresh);
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            run_lane(&plan);
+        }
     }
-    return 0;
+    int failed = 0, status;
+    while (wait(&status) > 0)
+        failed |= status != 0;
+    return failed || common->violations;
 }

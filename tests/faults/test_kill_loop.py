@@ -15,7 +15,8 @@ def test_killed_writer_in_c_loses_nothing() -> None:
     with KillLoop(chosen_seed()) as loop:
         tally = loop.run(CYCLES)
     print(tally)
-    assert tally.cycles == CYCLES
+    assert tally.cycles >= CYCLES
+    assert tally.judged_twice > 0
     # Kills that hit nothing would prove nothing.
     assert tally.in_a_call > 0
     assert tally.inside_recovery > CYCLES // 10

@@ -8,7 +8,7 @@ from torture.registry import Run, campaign
 
 def _remark(tally: Tally) -> str:
     return (
-        f"{tally.in_a_call:,} inside a call, {tally.inside_recovery:,} inside recovery,"
+        f"{tally.in_a_call:,} inside a call, {tally.inside_recovery:,} more inside recovery,"
         f" {tally.messages:,} messages checked"
     )
 
