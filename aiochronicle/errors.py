@@ -367,7 +367,10 @@ class StorageError(ChronicleError, OSError):
 class DiskFull(StorageError):
     """The file system is full, or the quota is used up."""
 
-    advice = "Nothing was written. Free some space or move old segments, then append again."
+    advice = (
+        "Free some space or move old segments. An append that was refused wrote nothing and can be"
+        " tried again."
+    )
 
 
 class AccessDenied(StorageError, PermissionError):

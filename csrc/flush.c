@@ -6,6 +6,7 @@
 #include "writer.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +37,10 @@ static int poison(ac_writer_t *writer, int negative_errno, const char *what, ac_
      * takes the appender's fast path away. */
     ac_exchange_seq_cst_u32(&writer->poisoned, (uint32_t)-negative_errno);
     ac_exchange_seq_cst_u64(&writer->limit, 0);
-    int rc = ac_fail_os(err, negative_errno, writer->dir.path, what);
+    char text[128];
+    snprintf(text, sizeof text,
+             "%s; close the writer and open it again to see how much is on disk", what);
+    int rc = ac_fail_os(err, negative_errno, writer->dir.path, text);
     pthread_mutex_lock(&writer->mutex);
     writer->sync_errors++;
     writer->last_errno = -negative_errno;

@@ -1,12 +1,19 @@
 """A file system that is full: an exception, nothing lost, and work goes on when there is room.
 
-Each test runs in a process of its own that mounts a small tmpfs in a mount namespace, so it needs
-no rights on the host and leaves nothing behind.
+Most tests run in a process of their own that mounts a small tmpfs in a mount namespace, so they
+need no rights on the host and leave nothing behind.
 """
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+from faults.system_calls import injected
+
+from aiochronicle import open_reader, open_writer
+from aiochronicle.errors import DiskFull, WriterPoisoned
 
 PRELUDE = """
 import os, subprocess, sys
@@ -159,3 +166,19 @@ with open_reader(queue, "new") as new:
     assert len(new.read_batch()) == 10
 """
     run(code, tmp_path)
+
+
+def test_flush_on_a_full_disk_says_what_to_do(queue_path: Path) -> None:
+    """Thin and network file systems find out when they are to write; readers have it by then."""
+    with open_writer(queue_path, segment_size=64 << 10) as writer:
+        writer.append(b"appended")
+        with injected("sync_map", errno.ENOSPC), pytest.raises(DiskFull) as caught:
+            writer.flush_now()
+        assert "othing was written" not in str(caught.value)
+        assert "close the writer and open it again" in str(caught.value)
+        with pytest.raises(WriterPoisoned):
+            writer.append(b"more")
+        with pytest.raises(WriterPoisoned):
+            writer.close()
+    with open_reader(queue_path) as reader:
+        assert [message.payload for message in reader] == [b"appended"]
