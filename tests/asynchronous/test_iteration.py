@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ async def test_what_next_returns_is_awaited_and_not_iterated_over(queue_path: Pa
         assert (await Delegating(reader)).seq == 1
 
 
+def has_parked_since(reader: aiochronicle.Reader, parks: int) -> bool:
+    return reader.statistics().parks > parks
+
+
 @on_both_loops
 async def test_a_task_that_waits_looks_where_the_reader_is_sent(queue_path: Path) -> None:
     fill(queue_path, 1)
@@ -102,9 +107,7 @@ async def test_a_task_that_waits_looks_where_the_reader_is_sent(queue_path: Path
         for seek in seeks:
             reader.seek_last()
             waiting = asyncio.create_task(take(reader, 1))
-            parks = reader.statistics().parks
-            await asyncio.sleep(0)
-            assert reader.statistics().parks > parks, "it is asleep"
+            await eventually(partial(has_parked_since, reader, reader.statistics().parks))
             seek()
             assert await asyncio.wait_for(waiting, 5) == [0]
 
