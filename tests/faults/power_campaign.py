@@ -9,9 +9,8 @@ import itertools
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,12 +18,13 @@ import msgspec
 from .power_check import Violation, check_image, lay_out
 from .power_disk import Crash, Image
 from .power_scenario import Expectation, Scenario, random_scenario, small_scenario
+from .processes import in_processes
 from .scratch import in_memory
 
 __all__ = ["all_images", "memory_directory", "random_images"]
 
-IMAGES_PER_PROGRAM = 200
-IMAGES_PER_CUT = 10
+CUTS_PER_PROGRAM = 20
+IMAGES_PER_CUT = 10  # fewer if a cut does not leave as many different ones
 SUBSETS_MAX = 1 << 16
 
 
@@ -63,26 +63,32 @@ def _record(scratch: Path, rng: random.Random) -> Scenario:
     return again
 
 
-def _random_program(seed: int, images: int) -> int:
+def _different_images(crash: Crash, rng: random.Random) -> Iterator[Image]:
+    seen: set[int] = set()
+    for _ in range(IMAGES_PER_CUT):
+        image = crash.random_image(rng)
+        identity = hash(frozenset(image.items()))
+        if identity not in seen:
+            seen.add(identity)
+            yield image
+
+
+def _random_program(seed: int) -> int:
     rng = random.Random(seed)
+    checked = 0
     with memory_directory() as scratch:
         scenario = _record(scratch, rng)
-        crash, time = Crash(scenario.recording, 0), 0
-        for number in range(images):
-            if number % IMAGES_PER_CUT == 0:
-                time = rng.randint(0, scenario.recording.time)
-                crash = Crash(scenario.recording, time)
-            _check(
-                scratch,
-                crash.random_image(rng),
-                scenario.at(time),
-                label=f"program {seed}, cut at {time}",
-                number=number,
-            )
-    return images
+        for _ in range(CUTS_PER_PROGRAM):
+            time = rng.randint(0, scenario.recording.time)
+            crash, expected = Crash(scenario.recording, time), scenario.at(time)
+            for image in _different_images(crash, rng):
+                label = f"program {seed}, cut at {time}"
+                _check(scratch, image, expected, label=label, number=checked)
+                checked += 1
+    return checked
 
 
-def _small_program(seed: int, subsets_max: int) -> int:
+def _small_program(seed: int, *, subsets_max: int) -> int:
     rng = random.Random(seed)
     checked = 0
     with memory_directory() as scratch:
@@ -104,24 +110,25 @@ def _small_program(seed: int, subsets_max: int) -> int:
     return checked
 
 
-def _check_programs(
-    check: Callable[[int, int], int], programs: int, images_max: int, *, seed: int, processes: int
-) -> Generator[int, None, None]:
-    seeds = [seed * 1_000_003 + number for number in range(programs)]
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(check, seeds, itertools.repeat(images_max))
+def _seeds(seed: int) -> Iterator[int]:
+    return itertools.count(seed * 1_000_003)
 
 
 def random_images(count: int, *, seed: int, processes: int = 2) -> Generator[int, None, None]:
     """Check so many random images; give after each program how many it had. Raises Violation."""
-    programs = -(-count // IMAGES_PER_PROGRAM)
-    return _check_programs(
-        _random_program, programs, IMAGES_PER_PROGRAM, seed=seed, processes=processes
-    )
+    checked = 0
+    with contextlib.closing(
+        in_processes(_random_program, _seeds(seed), processes=processes)
+    ) as programs:
+        while checked < count:
+            images = next(programs)
+            checked += images
+            yield images
 
 
 def all_images(
     programs: int, *, seed: int, subsets_max: int = SUBSETS_MAX, processes: int = 2
 ) -> Generator[int, None, None]:
     """Check every image of one moment of so many small programs; as ``random_images``."""
-    return _check_programs(_small_program, programs, subsets_max, seed=seed, processes=processes)
+    work = partial(_small_program, subsets_max=subsets_max)
+    return in_processes(work, itertools.islice(_seeds(seed), programs), processes=processes)

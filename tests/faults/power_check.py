@@ -24,10 +24,11 @@ def lay_out(image: Image, path: Path) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
     for name in sorted(image):  # a directory comes before what is in it
         content = image[name]
+        target = f"{path}/{name}"
         if content is None:
-            (path / name).mkdir(mode=0o700)
+            Path(target).mkdir(mode=0o700)
         else:
-            fd = os.open(path / name, os.O_WRONLY | os.O_CREAT, 0o600)
+            fd = os.open(target, os.O_WRONLY | os.O_CREAT, 0o600)
             os.write(fd, content)
             os.close(fd)
 

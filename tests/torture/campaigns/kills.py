@@ -1,8 +1,10 @@
 """R1: SIGKILL at random instants."""
 
+import msgspec
 from faults.kill_loop import KillLoop, Tally
 from faults.kill_python import PythonKillLoop
 
+from torture.portions import in_portions
 from torture.registry import Run, campaign
 
 
@@ -22,10 +24,15 @@ def kill_in_c(run: Run) -> str:
     return _remark(tally)
 
 
+def _kill_python(seed: int, *, count: int) -> Tally:
+    with PythonKillLoop(seed) as loop:
+        return loop.run(count)
+
+
 @campaign("kill-python", "R1: writers in Python killed at random instants", goal=10_000)
 def kill_in_python(run: Run) -> str:
     """Kill Python writers."""
-    with PythonKillLoop(run.seed) as loop:
-        tally = loop.run(run.goal, lambda tally: run.progress(tally.cycles))
-    run.progress(tally.cycles)
+    tally = Tally()
+    for portion in in_portions(run, 50, _kill_python):
+        tally.add(msgspec.structs.asdict(portion))
     return _remark(tally)

@@ -10,46 +10,45 @@ from asynchronous.cancels import cancel_at_random
 from asynchronous.loops import LOOPS
 from asynchronous.ping_pong import ping_pong
 
+from torture.portions import in_portions
 from torture.registry import Run, campaign
 
 _CANCELS = 5_000
-_ROUNDS = 25_000
+_WAKE_UPS = 10_000
 _WAKE_UPS_PER_ROUND = 2
 
 
-def _in_portions(
-    run: Run, portion: int, work: Callable[[Path, str, int], Coroutine[Any, Any, None]]
-) -> str:
-    """Do the work again and again, each time from its own seed and in a directory of its own."""
-    done = 0
-    names = list(LOOPS)
-    while done < run.goal and run.progress(done):
-        loop_name = names[done // portion % len(names)]
+def _on_each_loop(work: Callable[[Path, str], Coroutine[Any, Any, None]]) -> None:
+    for name, factory in LOOPS.items():
         with (
             tempfile.TemporaryDirectory() as directory,
-            asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner,
+            asyncio.Runner(loop_factory=factory) as runner,
         ):
-            runner.run(work(Path(directory), loop_name, run.seed + done))
-        done += portion
-    run.progress(done)
-    return f"on {' and '.join(names)}"
+            runner.run(work(Path(directory), name))
+
+
+def _cancel(seed: int, *, count: int) -> None:
+    _on_each_loop(
+        lambda directory, _: cancel_at_random(directory / "queue", seed, count // len(LOOPS))
+    )
+
+
+def _wake(seed: int, *, count: int) -> None:
+    rounds = count // len(LOOPS) // _WAKE_UPS_PER_ROUND
+    _on_each_loop(lambda directory, name: ping_pong(directory, name, seed, rounds))
 
 
 @campaign("cancel", "R11: readers cancelled at random moments", goal=1_000_000)
 def cancels(run: Run) -> str:
     """Cancel tasks; nothing may be lost and nothing doubled."""
-
-    async def work(directory: Path, loop_name: str, seed: int) -> None:
-        await cancel_at_random(directory / "queue", seed, _CANCELS)
-
-    return _in_portions(run, _CANCELS, work)
+    for _ in in_portions(run, _CANCELS, _cancel):
+        pass
+    return f"on {' and '.join(LOOPS)}"
 
 
 @campaign("wake", "R12: processes that wake each other, without a poll", goal=100_000_000)
 def wake_ups(run: Run) -> str:
     """Play ping-pong; a lost wake-up is a time-out."""
-
-    async def work(directory: Path, loop_name: str, seed: int) -> None:
-        await ping_pong(directory, loop_name, seed, _ROUNDS)
-
-    return _in_portions(run, _ROUNDS * _WAKE_UPS_PER_ROUND, work)
+    for _ in in_portions(run, _WAKE_UPS, _wake):
+        pass
+    return f"on {' and '.join(LOOPS)}"

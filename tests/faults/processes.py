@@ -1,0 +1,33 @@
+"""The same work again and again, from one seed after the other, by several processes at once."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
+from multiprocessing import get_context
+from typing import TypeVar
+
+__all__ = ["in_processes"]
+
+Result = TypeVar("Result")
+
+
+def in_processes(
+    work: Callable[[int], Result], seeds: Iterable[int], *, processes: int
+) -> Generator[Result, None, None]:
+    """Give what ``work(seed)`` returns, in the order of the seeds, of which there may be no end.
+
+    Closing the generator, or the first exception, ends it as soon as what has begun is through.
+    """
+    waiting = iter(seeds)
+    begun: deque[Future[Result]] = deque()
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        try:
+            while True:
+                missing = 2 * processes - len(begun)
+                begun.extend(pool.submit(work, seed) for seed in islice(waiting, missing))
+                if not begun:
+                    return
+                yield begun.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
