@@ -4,6 +4,14 @@ import re
 
 __all__ = ["explain"]
 
+OURS = "aiochronicle.errors."
+
+# Behind the indented lines of a traceback: what was raised, up to an empty line or the JVM's own.
+_RAISED = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*(?:\n(?!\tat )[ \t]*\S.*)*)"
+)
+_ANY_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)
+
 
 def explain(error: BaseException) -> str:
     """Return in one line what happened: of a failed task or stream, what it raised.
@@ -12,8 +20,10 @@ def explain(error: BaseException) -> str:
     'ValueError: no such symbol'
     """
     text = str(error).strip()
-    ours: list[str] = re.findall(r"aiochronicle\.errors\.\w+: (.*)", text)
-    python: list[str] = re.findall(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", text, re.MULTILINE)
-    if ours or python:
-        return (ours or python)[-1]
-    return text.splitlines()[0] if text else repr(error)
+    raised: list[str] = _RAISED.findall(text)
+    of_ours = [reason for reason in raised if reason.startswith(OURS)]
+    found = of_ours or raised or _ANY_ERROR.findall(text)
+    if not found:
+        return text.splitlines()[0] if text else repr(error)
+    reason = " ".join(line.strip() for line in found[-1].splitlines())
+    return reason.split(": ", 1)[-1] if of_ours else reason

@@ -30,14 +30,14 @@ from aiochronicle.spark.queues import Source
 __all__ = ["Narrowing", "narrow"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LARGEST = 2**63 - 1
+_BEYOND = 2**63
 
 
 class Bounds(msgspec.Struct, frozen=True):
     """Whole numbers from ``start`` to before ``end``."""
 
     start: int = 0
-    end: int = _LARGEST
+    end: int = _BEYOND
 
     def within(self, other: "Bounds") -> "Bounds":
         return Bounds(max(self.start, other.start), min(self.end, other.end))
@@ -57,10 +57,12 @@ class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
 
     def clip(self, source: Source, start: int, end: int) -> tuple[int, int]:
         """Return what remains of a range of seqs."""
+        if self.time_ns.start >= self.time_ns.end:  # before 1970, or after what a queue can hold
+            return start, start
         start, end = max(start, self.seq.start), min(end, self.seq.end)
         if start < end and self.time_ns.start > 0:
             start = max(start, source.at_time(self.time_ns.start))
-        if start < end and self.time_ns.end < _LARGEST:
+        if start < end and self.time_ns.end < _BEYOND:
             end = min(end, source.at_time(self.time_ns.end))
         return start, end
 

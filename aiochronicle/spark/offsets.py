@@ -16,13 +16,13 @@ LATEST, EARLIEST = -1, -2  # as they are written for Kafka
 
 def starts(sources: Mapping[str, Source], options: ReadOptions, default: Offsets) -> dict[str, int]:
     """Resolve where reading begins."""
-    wanted = options.starting_offsets or default
+    wanted = default if options.starting_offsets is None else options.starting_offsets
     return _resolve("startingOffsets", sources, wanted, options.starting_timestamp_ns)
 
 
 def ends(sources: Mapping[str, Source], options: ReadOptions) -> dict[str, int]:
     """Resolve where reading ends: never behind what is there now."""
-    wanted = options.ending_offsets or "latest"
+    wanted = "latest" if options.ending_offsets is None else options.ending_offsets
     asked = _resolve("endingOffsets", sources, wanted, options.ending_timestamp_ns)
     return {name: min(asked[name], source.latest()) for name, source in sources.items()}
 

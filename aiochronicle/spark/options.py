@@ -20,6 +20,7 @@ __all__ = ["Offsets", "ReadOptions", "WriteOptions", "read_options", "write_opti
 
 # Nanoseconds since 1970 have 19 digits, milliseconds 13: a number this small is in the wrong unit.
 SMALLEST_LIKELY_NS = 10**15
+LARGEST_NS = 2**63 - 1
 
 READING = {
     "startingoffsets": "startingOffsets",
@@ -99,7 +100,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Check the options of a reader or of a stream."""
-    options = _Options(given)
+    options = _Options(given, "reading")
     chosen = ReadOptions(
         path=options.path(),
         starting_offsets=options.offsets("startingOffsets"),
@@ -117,7 +118,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         follow=options.flag("follow", True),
         skip_corrupt=options.choice("on_corrupt", ("raise", "skip")) == "skip",
         bad_records_path=options.directory("badRecordsPath"),
-        archive=options.text("archive"),
+        archive=options.directory("archive"),
         include_cause=options.flag("includeCause", False),
         include_late=options.flag("includeLate", False),
         pushdown=options.flag("pushdown", False),
@@ -132,7 +133,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Check the options of a sink."""
-    options = _Options(given)
+    options = _Options(given, "writing")
     chosen = WriteOptions(
         path=options.path(),
         queue=options.text("queue"),
@@ -150,20 +151,27 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 class _Options:
     """Options by lower-case name, and how each kind of value is read."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], use: Literal["reading", "writing"]) -> None:
         self._values = {name.lower(): value for name, value in given.items()}
-        known = {**READING, **WRITING, "path": "path"}
-        for name in self._values:
+        known = {**(READING if use == "reading" else WRITING), "path": "path"}
+        of_the_other = WRITING if use == "reading" else READING
+        for name, value in self._values.items():
+            if name in of_the_other:
+                raise InvalidArgument(
+                    f"option {of_the_other[name]} is not for {use}: {_list_of(known)}"
+                )
             if name not in known:
                 nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 hint = f"did you mean {known[nearest[0]]}?" if nearest else _list_of(known)
                 raise InvalidArgument(f"there is no option {name!r}: {hint}")
+            if not value.strip():
+                raise InvalidArgument(f"option {known[name]} is empty: leave it out or fill it in")
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._values
 
     def text(self, name: str) -> str | None:
-        return self._values.get(name.lower()) or None
+        return self._values.get(name.lower())
 
     def path(self) -> str:
         path = self.directory("path")
@@ -173,7 +181,7 @@ class _Options:
 
     def directory(self, name: str) -> str | None:
         text = self.text(name)
-        return None if text is None else text.removeprefix("file://")
+        return None if text is None else re.sub(r"^file:(//)?(?=/)", "", text)
 
     def at_most_one(self, first: str, second: str) -> None:
         if first in self and second in self:
@@ -243,6 +251,8 @@ class _Options:
         if text.isdecimal():
             if int(text) < SMALLEST_LIKELY_NS:
                 raise InvalidArgument(f"{name} {text} is 1970: numbers are nanoseconds since then")
+            if int(text) > LARGEST_NS:
+                raise InvalidArgument(f"{name} {text} is too far ahead: the last is {LARGEST_NS}")
             return int(text)
         try:
             moment = datetime.fromisoformat(text)
@@ -251,7 +261,9 @@ class _Options:
                 f"{name} must be nanoseconds since 1970 or ISO 8601, not {text!r}"
             ) from error
         if moment.tzinfo is None:
-            raise InvalidArgument(f"{name} {text!r} has no time zone; append Z for UTC")
+            raise InvalidArgument(
+                f"{name} {text!r} has no time zone: {moment.isoformat()}Z is in UTC"
+            )
         return unix_ns(moment)
 
 

@@ -62,6 +62,7 @@ def plan(
     rows = sum(whole.end - whole.start for whole in ranges)
     processors = len(os.sched_getaffinity(0))
     if partitions_min is not None:
+        partitions_min = min(partitions_min, rows)
         evenly = len(parts) < partitions_min
     else:
         evenly = rows >= ROWS_WORTH_SPLITTING and len(parts) < FEW_PER_PROCESSOR * processors

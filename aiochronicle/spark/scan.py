@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.reader import unix_ns
 from aiochronicle.spark.columns import check_schema, frame_schema, known_columns
 from aiochronicle.spark.filters import Narrowing
 from aiochronicle.spark.options import ReadOptions, read_options
@@ -100,7 +99,7 @@ def _bound(side: str, bound: Bound) -> dict[str, str]:
         case None:
             return {}
         case datetime():
-            return {f"{side}Timestamp": str(unix_ns(bound))}
+            return {f"{side}Timestamp": bound.isoformat()}
         case _:
             offsets: dict[str, Any] = dict(bound)
             return {f"{side}Offsets": msgspec.json.encode(offsets).decode()}

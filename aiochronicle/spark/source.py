@@ -51,10 +51,9 @@ class ChronicleSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self.snapshot: Snapshot | None = None
-        chosen = read_options(options)
         # Of a sink or a stream nobody asked for it; a reader will try again, and tell.
         with contextlib.suppress(ChronicleError):
-            self.snapshot = Snapshot(chosen)
+            self.snapshot = Snapshot(read_options(options))
 
     @classmethod
     def name(cls) -> str:

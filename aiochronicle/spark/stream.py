@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aiochronicle.errors import NotAQueue, PositionLost, QueueGone, QueueNotFound
+from aiochronicle.errors import InvalidArgument, NotAQueue, PositionLost, QueueGone, QueueNotFound
 from aiochronicle.reader import Reader, open_reader
 from aiochronicle.spark import offsets
 from aiochronicle.spark.arrow import Batch
@@ -48,6 +48,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Tells Spark how far the queues are, and reads what it asks for."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if options.ending_offsets is not None or options.ending_timestamp_ns is not None:
+            raise InvalidArgument(
+                "a stream has no end: leave endingOffsets and endingTimestamp out, or stop it by"
+                " trigger(availableNow=True)"
+            )
         self._options = options
         self._schema = schema
         self._queues = _Queues(options)

@@ -63,4 +63,4 @@ def test_as_many_parts_as_asked_for(root: Path) -> None:
     assert len(parts_of(root, 3)) == 5
     assert len(parts_of(root, 6)) >= 6
     assert len(parts_of(root / "a", 7)) == 7
-    assert len(parts_of(root / "a", 5000)) == 1000
+    assert len(parts_of(root / "a", 10**12)) == 1000

@@ -98,6 +98,12 @@ FILTERS = [
     ("not (seq > 1)", {0, 1}),
     ("type_id > 5", set()),
     ("seq = 3 and seq = 4", set()),
+    ("seq < -5", set()),
+    ("timestamp_ns < -5", set()),
+    ("timestamp < timestamp'1960-01-01'", set()),
+    ("timestamp > timestamp'9999-01-01'", set()),
+    ("timestamp < timestamp'9999-01-01' and seq < 2", {0, 1}),
+    ("timestamp_ns >= 9223372036854775807", set()),
 ]
 
 
@@ -172,7 +178,11 @@ WRONG = [
     ({"startingOffsets": '{"b": 1}'}, "startingOffsets names b, but the queues are a"),
     ({"startingOffsets": '{"a": -3}'}, "must be a seq, -1 or -2, not -3"),
     ({"startingTimestamp": "1700000000000"}, "numbers are nanoseconds"),
-    ({"startingTimestamp": "2026-01-01T00:00:00"}, "has no time zone"),
+    ({"startingTimestamp": "2026-01-01"}, "has no time zone: 2026-01-01T00:00:00Z is in UTC"),
+    ({"startingTimestamp": "9" * 23}, "is too far ahead"),
+    ({"startingOffsets": "{}"}, "says nothing about a"),
+    ({"subscribe": ""}, "option subscribe is empty"),
+    ({"queue": "a"}, "option queue is not for reading"),
     ({"startingTimestamp": "yesterday"}, "ISO 8601"),
     ({"startingTimestamp": "2026-01-01T00:00:00Z", "startingOffsets": "latest"}, "exclude each"),
     ({"subscribe": "a,c"}, "no queue c; there are a"),

@@ -173,6 +173,13 @@ def test_offsets_for_some_queues_only_are_refused(root: Path) -> None:
         follow(root, startingOffsets='{"a": 0}').initialOffset()
 
 
+def test_a_stream_without_end_takes_no_end(root: Path) -> None:
+    fill(root / "a", 1)
+    for option in ({"endingOffsets": "latest"}, {"endingTimestamp": str(FIRST_NS)}):
+        with pytest.raises(InvalidArgument, match="a stream has no end"):
+            reader(root, **option)
+
+
 def test_a_stream_goes_on_where_its_checkpoint_says(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
