@@ -177,7 +177,7 @@ def test_a_stream_without_end_takes_no_end(root: Path) -> None:
     fill(root / "a", 1)
     for option in ({"endingOffsets": "latest"}, {"endingTimestamp": str(FIRST_NS)}):
         with pytest.raises(InvalidArgument, match="a stream has no end"):
-            reader(root, **option)
+            follow(root, **option)
 
 
 def test_a_stream_goes_on_where_its_checkpoint_says(
