@@ -65,9 +65,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Positions:  # noqa: N802
         """Return where a stream without a checkpoint begins. Asked for twice, and may not move."""
         if self._initial is None:
-            sources = self._queues.sources
-            self._initial = offsets.starts(sources, self._options, "latest")
+            # In this order, what is appended meanwhile does not make the end look like a place before it.
             ends = self._queues.ends()
+            self._initial = offsets.starts(self._queues.sources, self._options, "latest")
             self._initial_is_known = all(seq < ends[name] for name, seq in self._initial.items())
         return self._initial
 

@@ -2,10 +2,13 @@
 
 import pickle
 import shutil
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from waiting import eventually
 
@@ -65,6 +68,39 @@ def test_a_start_at_the_end_is_put_into_the_checkpoint_first(root: Path, option:
     assert numbers(restarted, {"a": 15}, {"a": 10}) == []
     assert restarted.latestOffset({"a": 10}, ALL) == {"a": 15}
     restarted.stop()
+
+
+@contextmanager
+def being_written(path: Path) -> Generator[None]:
+    """Have a queue grow all the time."""
+    done = threading.Event()
+
+    def write() -> None:
+        with aiochronicle.open_writer(path) as writer:
+            while not done.wait(1e-4):
+                writer.append(b"tick")
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        yield
+    finally:
+        done.set()
+        writing.join()
+
+
+@pytest.mark.parametrize("option", ["latest", "a time to come"])
+def test_the_end_of_a_queue_that_grows_is_put_into_the_checkpoint_first(
+    root: Path, option: str
+) -> None:
+    fill(root / "a", 10)
+    later = {"startingTimestamp": "2200-01-01T00:00Z"} if option != "latest" else {}
+    with being_written(root / "a"):
+        for _ in range(20):
+            reader = follow(root, **later)
+            initial = reader.initialOffset()
+            assert reader.latestOffset(initial, ALL) == initial
+            reader.stop()
 
 
 def test_a_time_in_the_past_is_a_place_that_stays(root: Path) -> None:
@@ -169,8 +205,10 @@ def test_messages_that_retention_took_are_told(root: Path) -> None:
 def test_offsets_for_some_queues_only_are_refused(root: Path) -> None:
     fill(root / "a", 1)
     fill(root / "b", 1)
+    reader = follow(root, startingOffsets='{"a": 0}')
     with pytest.raises(InvalidArgument, match="startingOffsets says nothing about b"):
-        follow(root, startingOffsets='{"a": 0}').initialOffset()
+        reader.initialOffset()
+    reader.stop()
 
 
 def test_a_stream_without_end_takes_no_end(root: Path) -> None:
@@ -206,6 +244,43 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     expected = [("a", seq) for seq in range(1100)] + [("b", seq) for seq in range(50)]
     assert sorted((row.source, row.seq) for row in rows) == expected
+
+
+def test_a_stream_that_fails_in_its_first_batch_gets_its_messages_again(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    """It begins at the end of a queue that is written all the time."""
+    seen: list[int] = []
+
+    def run(until: Callable[[], bool], each: Callable[[DataFrame, int], None]) -> None:
+        query = (
+            spark.readStream.format("chronicle")
+            .load(str(root))
+            .select("seq")
+            .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .foreachBatch(each)
+            .start()
+        )
+        try:
+            eventually(until, timeout_s=100)
+        finally:
+            query.stop()
+
+    def fail(batch: DataFrame, _: int) -> None:
+        seqs = sorted(row.seq for row in batch.collect())
+        failed.extend(seqs)
+        if seqs:
+            raise RuntimeError("on purpose")
+
+    def take(batch: DataFrame, _: int) -> None:
+        seen.extend(sorted(row.seq for row in batch.collect()))
+
+    failed: list[int] = []
+    fill(root / "a", 10)
+    with being_written(root / "a"):
+        run(lambda: bool(failed), fail)
+        run(lambda: bool(seen) and seen[-1] > failed[-1], take)
+    assert seen == list(range(failed[0], seen[-1] + 1))
 
 
 def test_a_running_stream_sees_what_is_appended(
