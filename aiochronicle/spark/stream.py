@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from aiochronicle.errors import InvalidArgument, NotAQueue, PositionLost, QueueGone, QueueNotFound
+from aiochronicle.queue import inspect
 from aiochronicle.reader import Reader, open_reader
 from aiochronicle.spark import offsets
 from aiochronicle.spark.arrow import Batch
@@ -94,6 +95,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if name not in self._queues.sources:
             self._lost(f"the stream has read {name} up to {start}, but there is none now")
             return None
+        if name in self._queues.replaced:
+            self._lost(f"the stream has read {name} up to {start}, but that is another queue now")
+            self._queues.replaced.discard(name)
+            return self._queues.sources[name].earliest()
         end = ends.get(name, start)
         if end >= start:
             return end
@@ -148,6 +153,8 @@ class _Queues:
         self._options = options
         self._tails: dict[str, Reader] = {}
         self._known: Positions = {}
+        self._ids: dict[str, int] = {}
+        self.replaced: set[str] = set()  # names that another queue has now
         self._looked_at = time.monotonic()
         try:
             self.sources = find_sources(options)
@@ -194,6 +201,10 @@ class _Queues:
             self._tails[source.name] = open_reader(
                 place, start="first", verify=False, on_corrupt="skip"
             )
+            queue_id = inspect(place).queue_id
+            if self._ids.get(source.name, queue_id) != queue_id:
+                self.replaced.add(source.name)
+            self._ids[source.name] = queue_id
         return self._tails[source.name]
 
     def _drop(self, name: str) -> None:

@@ -185,12 +185,29 @@ def test_a_queue_that_is_removed_and_made_again_is_told(root: Path) -> None:
     assert reader.latestOffset({"a": 20}, ALL) == {"a": 30}
     shutil.rmtree(root / "a")
     fill(root / "a", 10)
-    with pytest.raises(PositionLost, match="read a up to 30, but it ends at 10"):
+    with pytest.raises(PositionLost, match="read a up to 30, but that is another queue now"):
         reader.latestOffset({"a": 30}, ALL)
     shutil.rmtree(root / "a")
     with pytest.raises(PositionLost, match="there is none now"):
         reader.latestOffset({"a": 30}, ALL)
     reader.stop()
+
+
+def test_a_queue_that_is_made_again_and_has_grown_as_long_is_told(root: Path) -> None:
+    fill(root / "a", 10)
+    reader, tolerant = follow(root), follow(root, failOnDataLoss="false")
+    for stream in (reader, tolerant):
+        assert stream.latestOffset({"a": 5}, ALL) == {"a": 10}
+    shutil.rmtree(root / "a")
+    fill(root / "a", 25, ready=True)
+    assert reader.reportLatestOffset() == {"a": 25}  # whoever asks first
+    with pytest.raises(PositionLost, match="read a up to 10, but that is another queue now"):
+        reader.latestOffset({"a": 10}, ALL)
+    reader.stop()
+    assert tolerant.latestOffset({"a": 10}, ALL) == {"a": 0}
+    assert numbers(tolerant, {"a": 10}, {"a": 0}) == []
+    assert tolerant.latestOffset({"a": 0}, ALL) == {"a": 25}
+    tolerant.stop()
 
 
 def test_messages_that_retention_took_are_told(root: Path) -> None:
