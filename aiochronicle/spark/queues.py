@@ -1,14 +1,16 @@
 """Which queues lie under a root, and where each of them begins and ends.
 
 A queue is read from its own directory and from its archive, if it has one: a directory that
-retention filled with ``YYYY/MM/DD``, each day of which can be opened like a queue. What begins where
-is always asked of the records; the control block may promise more than a power cut has left.
+retention filled with ``YYYY/MM/DD``, each day of which can be opened like a queue. Directories of that
+shape in which somebody has written are queues of their own. What begins where is always asked of the
+records; the control block may promise more than a power cut has left.
 """
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -22,6 +24,7 @@ from aiochronicle.spark.options import ReadOptions
 __all__ = ["Source", "find_sources", "is_queue", "restarted"]
 
 DEPTH_MAX = 4  # bus/venue/instrument/stream
+DAY_DEPTH = 3  # YYYY/MM/DD
 CONTROL, READY = "control.meta", "READY"
 
 
@@ -127,16 +130,19 @@ def is_queue(path: Path) -> bool:
     return (path / CONTROL).is_file()
 
 
-def find_sources(options: ReadOptions, *, ready_only: bool = False) -> dict[str, Source]:
+def find_sources(
+    options: ReadOptions, *, ready_only: bool = False, known: Collection[str] = ()
+) -> dict[str, Source]:
     """Find the queues that the options ask for; QueueNotFound if there are none.
 
-    ``ready_only`` leaves out those that have not announced themselves, and may be half made.
+    ``ready_only`` leaves out those that have not announced themselves, and may be half made, and
+    those of a name that is ``known``.
     """
     root = Path(os.path.abspath(options.path))
     if not root.is_dir():
         what = "there is no such directory" if not root.exists() else "is not a directory"
         raise QueueNotFound(f"{what}; queues are looked for in it", path=str(root))
-    found = dict(_sources_under(root, options, ready_only))
+    found = dict(_sources_under(root, options, ready_only, known))
     missing = sorted(set(options.subscribe or ()) - set(found))
     if missing and not ready_only:
         everything = msgspec.structs.replace(options, subscribe=None)
@@ -150,35 +156,50 @@ def find_sources(options: ReadOptions, *, ready_only: bool = False) -> dict[str,
 
 
 def _sources_under(
-    root: Path, options: ReadOptions, ready_only: bool
+    root: Path, options: ReadOptions, ready_only: bool, known: Collection[str] = ()
 ) -> Iterator[tuple[str, Source]]:
     archives = None if options.archive is None else Path(os.path.abspath(options.archive))
     if archives is not None and not archives.is_dir():
         raise NotAQueue("the archive is not a directory", path=str(archives))
     for place in _walk(root, DEPTH_MAX):
         name = place.name if place == root else place.relative_to(root).as_posix()
-        if not options.wants(name) or (ready_only and not (place / READY).is_file()):
+        if name in known or not options.wants(name):
+            continue
+        if ready_only and not (place / READY).is_file():
             continue
         if not is_queue(place):
             yield name, Source(name=name, live=None, archive=str(place))
         else:
-            archive = None if archives is None else _archive_of(name, archives)
+            archive = None if archives is None else _archive_of(name, place, archives)
             yield name, Source(name=name, live=str(place), archive=archive)
 
 
-def _archive_of(name: str, archives: Path) -> str | None:
-    """Find a queue's archive: named like it, or the only one there is."""
+def _archive_of(name: str, live: Path, archives: Path) -> str | None:
+    """Find a queue's archive: named like it, or the only one there is, which may be another's."""
     for place in (archives / name, archives):
-        if place.is_dir() and _days_of(place):
+        days = _days_of(place)
+        if days and _is_archive(days, of=live):
             return str(place)
+        if days and place != archives:
+            raise NotAQueue(
+                f"not the archive of {name}, or not of it alone; give each queue an archive of its"
+                " own, and one that is made anew a new one",
+                path=str(place),
+            )
     return None
 
 
 def _walk(directory: Path, levels: int) -> Iterator[Path]:
     """Yield the directories that are queues or archives, not looking into them."""
-    if is_queue(directory) or _days_of(directory):
+    if is_queue(directory):
         yield directory
-    elif levels > 0:
+        return
+    days = _days_of(directory)
+    if days and _is_archive(days):
+        yield directory
+        return
+    levels = max(levels, DAY_DEPTH) if days else levels
+    if levels > 0:
         with os.scandir(directory) as entries:
             children = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
         for child in children:
@@ -186,8 +207,26 @@ def _walk(directory: Path, levels: int) -> Iterator[Path]:
                 yield from _walk(directory / child, levels - 1)
 
 
+def _is_archive(days: Sequence[Path], *, of: Path | None = None) -> bool:
+    """Tell whether days hold segments of one queue; of a certain one, if it is named.
+
+    Retention gives each day a control block with the id of the queue, which no writer ever opens.
+    Queues that somebody makes by day have ids of their own and have been written to; those of other
+    programs, which have no ids, number their segments from the beginning.
+    """
+    blocks = [inspect(day) for day in days]
+    ids = {block.queue_id for block in blocks}
+    if of is not None:
+        ids.add(inspect(of).queue_id)
+    return (
+        len(ids) == 1
+        and all(block.writer_epoch == 0 for block in blocks)
+        and (0 not in ids or all(a.last_segment < b.first_segment for a, b in pairwise(blocks)))
+    )
+
+
 def _days_of(directory: Path) -> list[Path]:
-    """Return the days of an archive in order; none if it is not an archive."""
+    """Return the directories of days that can be opened like queues, in order."""
     days: list[Path] = []
     for year in _numbered(directory, r"\d{4}"):
         for month in _numbered(year, r"\d\d"):

@@ -170,11 +170,11 @@ class _Queues:
         if not self._options.follow or time.monotonic() < self._looked_at + LOOK_AROUND_S:
             return
         self._looked_at = time.monotonic()
-        for name, source in find_sources(self._options, ready_only=True).items():
-            if name not in self.sources:
-                with contextlib.suppress(QueueNotFound, QueueGone, NotAQueue):  # gone again
-                    source.check_seqs()
-                    self.sources[name] = source
+        new = find_sources(self._options, ready_only=True, known=self.sources)
+        for name, source in new.items():
+            with contextlib.suppress(QueueNotFound, QueueGone, NotAQueue):  # gone again
+                source.check_seqs()
+                self.sources[name] = source
 
     def ends(self) -> Positions:
         """Return the seq behind the last message of each queue that is there."""

@@ -1,13 +1,15 @@
 """Segments that retention has moved to an archive are read like those that are still there."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
+from reference import format as fmt
 
 import aiochronicle
 from aiochronicle import Retention
-from aiochronicle.errors import PositionLost
+from aiochronicle.errors import NotAQueue, PositionLost
 from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.plan import Range, plan
 from aiochronicle.spark.rows import read_range
@@ -72,6 +74,55 @@ def test_an_archive_can_be_loaded_by_itself(root: Path, archives: Path) -> None:
         names, seqs = everything(options_for(path))
         assert names == ["a"]
         assert seqs == list(range(live[0]))
+
+
+def test_queues_by_day_are_no_archive(root: Path) -> None:
+    """Each of them begins with seq 0; what they have in common with an archive is their names."""
+    for day, rows in ((14, 100), (15, 150), (16, 150)):
+        (root / "md/eu/equities/2026/11").mkdir(parents=True, exist_ok=True)
+        fill(root / f"md/eu/equities/2026/11/{day}", rows)
+    names, seqs = everything(options_for(root))
+    assert names == [f"md/eu/equities/2026/11/{day}" for day in (14, 15, 16)]
+    assert len(seqs) == 400
+    assert len(everything(options_for(root / "md/eu/equities"))[1]) == 400
+    fill(root / "md/eu/one", 5)
+    (root / "2026/11").mkdir(parents=True)
+    fill(root / "2026/11/16", 5)
+    names, seqs = everything(options_for(root))
+    assert {"2026/11/16", "md/eu/one"} < set(names)
+    assert len(seqs) == 410
+
+
+def test_days_of_other_programs_are_no_archive(root: Path) -> None:
+    (root / "md/2026/11").mkdir(parents=True)
+    for day in (15, 16):
+        with fmt.ForeignWriter(root / f"md/2026/11/{day}", 1 << 16) as writer:
+            for number in range(20):
+                writer.append(b"x", 0, FIRST_NS + number)
+    names, seqs = everything(options_for(root))
+    assert names == ["md/2026/11/15", "md/2026/11/16"]
+    assert sorted(seqs) == sorted([*range(20), *range(20)])
+
+
+def test_the_archive_of_another_queue_is_not_taken(root: Path, archives: Path) -> None:
+    """Neither that of an older queue of the same name, nor the only one there is."""
+    fill(root / "b", 10)
+    assert everything(options_for(root, archive=str(archives / "a"), subscribe="b"))[1] == [
+        *range(10)
+    ]
+    assert everything(options_for(root, archive=str(archives / "a"), subscribe="a"))[1] == [
+        *range(ROWS)
+    ]
+    shutil.rmtree(root / "a")
+    fill(root / "a", 10)
+    with pytest.raises(NotAQueue, match="archives/a: not the archive of a, or not of it alone"):
+        everything(options_for(root, archive=str(archives)))
+    # Its own segments go into another day of it.
+    fill(root / "a", ROWS, first=10**11)
+    archive(root / "a", archives / "a")
+    with pytest.raises(NotAQueue, match="not of it alone"):
+        everything(options_for(root, archive=str(archives)))
+    assert len(everything(options_for(archives))[0]) == 2
 
 
 def test_a_time_is_found_on_either_side(root: Path, archives: Path) -> None:
