@@ -238,7 +238,9 @@ def _as_wanted(values: Any, wanted: Any) -> Column:
 def _cast(column: Column, wanted: Any) -> Column:
     if column.type == wanted:
         return column
-    return column.dictionary_encode() if pa.types.is_dictionary(wanted) else column.cast(wanted)
+    if pa.types.is_dictionary(wanted):
+        return column.cast(wanted.value_type).dictionary_encode()
+    return column.cast(wanted)
 
 
 def _encoded(texts: Any, wanted: Any) -> Column:
@@ -286,7 +288,7 @@ def _to_arrow(field: Field, values: list[Any], wanted: Any, troubles: Troubles) 
         case _Handling.NOTHING:
             pass
     try:
-        return pa.array(values, wanted)
+        return _cast(pa.array(values, arrow_type(field)), wanted)
     except (pa.ArrowException, OverflowError, TypeError):
         kept: list[Any] = []
         for number, value in enumerate(values):

@@ -4,6 +4,8 @@ import argparse
 import contextlib
 import importlib
 import io
+import math
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -23,6 +25,7 @@ from aiochronicle.spark.jobs.archive import READER, archive_plan
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import find_archive
+from aiochronicle.spark.options import read_options
 from aiochronicle.spark.pack import pack
 from aiochronicle.spark.progress import Progress
 from aiochronicle.spark.session import session
@@ -31,7 +34,17 @@ __all__ = ["main"]
 
 ROWS_SHOWN = 20
 PLACES_SHOWN = 10
-INTERRUPTED = 130
+FAILED, NOT_UNDERSTOOD, INTERRUPTED = 1, 2, 130
+
+# What options of the source are called here.
+ARGUMENTS = {
+    "subscribe": "--queues",
+    "subscribePattern": "--pattern",
+    "startingTimestamp": "--start",
+    "endingTimestamp": "--end",
+    "archive": "--moved",
+    "badRecordsPath": "--bad-records",
+}
 
 # Without an appender Spark would take its own configuration instead.
 NO_LOGGING = """
@@ -42,6 +55,28 @@ appender.none.name = none
 """
 
 Arguments = argparse.Namespace
+
+
+def _amount(text: str) -> float:
+    """Read a size."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+
+
+def _number(text: str) -> int:
+    """Read how many."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
+    return int(text)
+
+
+def _positive_number(text: str) -> int:
+    """Read how many, at least one."""
+    if _number(text) == 0:
+        raise argparse.ArgumentTypeError("must be 1 at least")
+    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except (ChronicleError, PySparkException, OSError) as error:
         print(f"{given.job}: {explain(error)}", file=sys.stderr)
-        return 1
+        return NOT_UNDERSTOOD if isinstance(error, InvalidArgument) else FAILED
     return 0
 
 
@@ -138,7 +173,13 @@ def _reading(given: Arguments) -> dict[str, str]:
         "on_corrupt": "skip" if given.skip_corrupt else None,
         "badRecordsPath": given.bad_records,
     }
-    return {name: value for name, value in options.items() if value is not None}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    try:
+        read_options({"path": given.root, **chosen})
+    except InvalidArgument as error:
+        told = re.sub(r"\w+", lambda word: ARGUMENTS.get(word[0], word[0]), error.detail)
+        raise InvalidArgument(told) from error
+    return chosen
 
 
 @contextmanager
@@ -180,7 +221,7 @@ def _add_out(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace what is at --out")
     parser.add_argument(
         "--show",
-        type=int,
+        type=_number,
         metavar="N",
         help=f"print the first N rows (default: {ROWS_SHOWN}, or 0 with --out)",
     )
@@ -318,6 +359,8 @@ def _add_asof(jobs: Any) -> None:
 def _asof(given: Arguments) -> None:
     _check_out(given)
     found = find_input(given.root, _reading(given), type_name=given.trades, fields=[given.by])
+    quotes_root = given.quotes_root or given.root
+    find_input(quotes_root, _reading(given), type_name=given.quotes, fields=[given.by])
     if given.dry_run:
         _describe(found, f"would look up the quotes for {given.out or 'the terminal'}")
         return
@@ -470,12 +513,14 @@ def _add_bars(jobs: Any) -> None:
     _add_reading(parser)
     rule = parser.add_mutually_exclusive_group(required=True)
     rule.add_argument("--every", metavar="DURATION", help="a bar per 250ms, 1s, 5m, 1h, 1d …")
-    rule.add_argument("--ticks", type=int, metavar="N", help="a bar per so many trades")
     rule.add_argument(
-        "--volume", type=float, metavar="SIZE", help="a bar whenever so much was traded"
+        "--ticks", type=_positive_number, metavar="N", help="a bar per so many trades"
+    )
+    rule.add_argument(
+        "--volume", type=_amount, metavar="SIZE", help="a bar whenever so much was traded"
     )
     parser.add_argument(
-        "--lot", type=float, metavar="SIZE", help="unit of sizes that are not whole numbers"
+        "--lot", type=_amount, metavar="SIZE", help="unit of sizes that are not whole numbers"
     )
     parser.add_argument(
         "--trades", default="trade", metavar="TYPE", help="type of the trades (default: trade)"

@@ -141,17 +141,19 @@ def find_sources(
     root = Path(os.path.abspath(options.path))
     if not root.is_dir():
         what = "there is no such directory" if not root.exists() else "is not a directory"
-        raise QueueNotFound(f"{what}; queues are looked for in it", path=str(root))
+        raise QueueNotFound(f"{what}; queues are looked for in it", path=str(root), advice="")
     found = dict(_sources_under(root, options, ready_only, known))
     missing = sorted(set(options.subscribe or ()) - set(found))
     if missing and not ready_only:
         everything = msgspec.structs.replace(options, subscribe=None)
         there = ", ".join(sorted(dict(_sources_under(root, everything, False)))) or "none at all"
-        raise QueueNotFound(f"no queue {', '.join(missing)}; there are {there}", path=str(root))
+        raise QueueNotFound(
+            f"no queue {', '.join(missing)}; there are {there}", path=str(root), advice=""
+        )
     if not found and not ready_only:
         wanted = options.subscribe_pattern
         what = "no queue" if wanted is None else f"no queue whose name matches {wanted!r}"
-        raise QueueNotFound(f"there is {what} in or below it", path=str(root))
+        raise QueueNotFound(f"there is {what} in or below it", path=str(root), advice="")
     return found
 
 
@@ -160,7 +162,11 @@ def _sources_under(
 ) -> Iterator[tuple[str, Source]]:
     archives = None if options.archive is None else Path(os.path.abspath(options.archive))
     if archives is not None and not archives.is_dir():
-        raise NotAQueue("the archive is not a directory", path=str(archives))
+        raise NotAQueue(
+            "the archive is not a directory",
+            path=str(archives),
+            advice="Give the directory that retention moves segments to.",
+        )
     for place in _walk(root, DEPTH_MAX):
         name = place.name if place == root else place.relative_to(root).as_posix()
         if name in known or not options.wants(name):

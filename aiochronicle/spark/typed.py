@@ -44,7 +44,7 @@ def typed_fields(
     for source in sources.values():
         entry = find_type(source, name)
         fields = () if entry is None else entry.fields
-        names = typed_columns.column_names(fields, name, taken)
+        names = typed_columns.column_names(fields, name if entry is None else entry.name, taken)
         for field in fields:
             column = StructField(names[field.name], spark_field(field).dataType, True)
             known = columns.setdefault(field.name, column)

@@ -4,15 +4,19 @@ import itertools
 import math
 import random
 from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import aiochronicle
-from aiochronicle.codec import Format
+from aiochronicle.codec import Codec, Format
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.jobs import bars
 from aiochronicle.spark.jobs.bars import exact_sums
@@ -99,6 +103,28 @@ def test_bars_of_a_queue_in_another_format(
     )
     assert rows(frame) == expected
     assert "symbol" not in frame.columns
+
+
+class Deal(msgspec.Struct):
+    symbol: int
+    price: Decimal
+    size: int | None
+
+
+@pytest.mark.parametrize("encoding", ["msgpack", "json"])
+def test_bars_of_decimals_and_numbered_symbols(
+    spark: SparkSession, root: Path, encoding: Format
+) -> None:
+    with aiochronicle.open_writer(root / "a", codec=Codec(Deal, encoding)) as writer:
+        for number in range(4):
+            writer.send(Deal(7 + number % 2, Decimal("1.1") + number, 10), timestamp_ns=number + 1)
+    every_second = partial(bars, spark, str(root), every="1s", trades="Deal")
+    found = [(row.symbol, row.open, row.close, row.volume) for row in every_second().collect()]
+    assert found == [("7", 1.1, 3.1, 20.0), ("8", 2.1, 4.1, 20.0)]
+    with aiochronicle.open_writer(root / "a", codec=Codec(Deal, encoding)) as writer:
+        writer.send(Deal(7, Decimal(1), None))
+    with pytest.raises(PySparkException, match="the Deal with seq 4 has no size"):
+        every_second().collect()
 
 
 def test_bars_need_a_rule_a_type_and_its_fields(

@@ -61,7 +61,14 @@ def test_mistakes_are_told_before_spark_is_started(
     for command, complaint in (
         ([*bars, "--trades", "fill"], "bars: no queue has a type 'fill'; there are Quote, Trade"),
         ([*bars, "--queues", "b"], "no queue b; there are a"),
-        ([*bars, "--start", "yesterday"], "ISO 8601"),
+        ([*bars, "--start", "yesterday"], "--start must be nanoseconds since 1970 or ISO 8601"),
+        ([*bars, "--start", "9" * 23], "too far ahead"),
+        ([*bars, "--queues", ""], "option --queues is empty"),
+        ([*bars, "--pattern", "("], "--pattern '(' is no regular expression"),
+        ([*bars, "--queues", "a", "--pattern", "a"], "--queues and --pattern exclude each other"),
+        ([*bars, "--moved", "/nowhere"], "Give the directory that retention moves segments to"),
+        (["asof", str(root), "--quotes", "bid"], "no queue has a type 'bid'"),
+        (["archive", str(root), "--out", str(root / "a" / "control.meta")], "to be a directory"),
         ([*bars, "--out", str(tmp_path)], "--overwrite replaces it"),
         ([*bars, "--plot", "bars.svg"], "give --plot a name that ends in .png"),
         ([*bars, "--plot", "/nowhere/bars.png"], "no such directory for the picture"),
@@ -72,13 +79,21 @@ def test_mistakes_are_told_before_spark_is_started(
         (["replay", str(tmp_path / "no"), "--out", "x"], "there is no such archive"),
         (["replay", str(root), "--out", "x"], "neither an archive nor any Parquet file"),
     ):
-        assert main(command) == 1
+        assert main(command) in (1, 2)
         error = capsys.readouterr().err
         assert complaint in error
         assert error.count("\n") == 1
-    with pytest.raises(SystemExit) as ended:
-        main(["bars", str(root)])
-    assert ended.value.code == 2
+    assert main([*bars, "--queues", "b"]) == 1, "it could not be done"
+    assert main([*bars, "--start", "yesterday"]) == 2, "it was not understood"
+    for wrong in (
+        ["bars", str(root)],
+        ["bars", str(root), "--ticks", "0"],
+        ["bars", str(root), "--volume", "nan"],
+        [*bars, "--show", "-3"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(wrong)
+        assert ended.value.code == 2
 
 
 def test_without_java_it_is_said_what_to_do(

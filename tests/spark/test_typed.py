@@ -82,7 +82,7 @@ def test_a_fixed_layout_becomes_columns(spark: SparkSession, ticks: Path) -> Non
     frame = load(spark, ticks, "tick")
     assert frame.columns == [
         *("source", "seq", "timestamp_ns", "timestamp", "type_id", "payload"),
-        *("symbol", "price", "size", "order", "flags", "last", "tick_seq", "_corrupt"),
+        *("symbol", "price", "size", "order", "flags", "last", "Tick_seq", "_corrupt"),
     ]
     rows = frame.orderBy("seq").drop("timestamp", "timestamp_ns", "payload").collect()
     assert len(rows) == 1000
@@ -96,7 +96,7 @@ def test_a_fixed_layout_becomes_columns(spark: SparkSession, ticks: Path) -> Non
         order=Decimal(2**64 - 1),
         flags=-3,
         last=True,
-        tick_seq=4,
+        Tick_seq=4,
         _corrupt=None,
     )
 

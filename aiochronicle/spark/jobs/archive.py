@@ -27,7 +27,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from aiochronicle.digest import StreamDigest
-from aiochronicle.errors import ChronicleError, CorruptionError, NotAQueue
+from aiochronicle.errors import ChronicleError, CorruptionError, InvalidArgument, NotAQueue
 from aiochronicle.export import Compression, sync_directory, write_parquet
 from aiochronicle.queue import inspect
 from aiochronicle.reader import open_reader
@@ -121,6 +121,8 @@ def archive_plan(
     root: str, out: str, options: Mapping[str, str] | None = None
 ) -> tuple[Input, dict[str, Ledger | None]]:
     """Return what a run would read, and the ledgers it would continue."""
+    if Path(out).exists() and not Path(out).is_dir():
+        raise InvalidArgument("the archive is to be a directory, and this is none", path=out)
     found = find_input(root, options)
     ledgers = {name: Ledger.load(Path(out).absolute(), name) for name in found.sources}
     for name, ledger in ledgers.items():

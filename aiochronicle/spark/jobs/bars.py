@@ -96,10 +96,12 @@ def bars(
     """Return the bars of the trades in all queues under a root, one series per queue and ``by``.
 
     Exactly one of ``every`` (a duration: intervals since 1970 UTC, those without trades left out),
-    ``ticks`` (so many trades) and ``volume`` (as many trades as it takes; the one that reaches it
-    ends the bar) is given. Sizes that are not whole numbers need ``lot`` for bars by volume: what a
-    unit is. ``trades``, ``price``, ``size`` and ``by`` name a type of schema.json and fields of it;
-    ``by=None`` makes bars of all trades of a queue. ``options`` are those of ``format("chronicle")``.
+    ``ticks`` (so many trades) and ``volume`` is given. Of the latter, a bar ends with the trade by which
+    all that was traded since the beginning reaches the next multiple of it: what a large trade has too
+    much counts for the bars that follow, which are smaller, or left out. Sizes that are not whole
+    numbers need ``lot`` for bars by volume: what a unit is. ``trades``, ``price``, ``size`` and
+    ``by`` name a type of schema.json and fields of it; ``by=None`` makes bars of all trades of a queue.
+    ``options`` are those of ``format("chronicle")``.
 
     >>> bars(spark, "bus/md", every="1s").show()  # doctest: +SKIP
     """
@@ -225,8 +227,12 @@ class _Trades:
             seq = trades.column("seq")
             fields, _ = self._decoder.decode_rows(trades, self._place)
             rule = self._rule
-            if any(column.null_count for column in fields.values()):
-                raise InvalidArgument(f"a {rule.trades} has no value", path=self._place)
+            for name, column in fields.items():
+                if column.null_count:
+                    row = column.is_null().index(True).as_py()
+                    raise InvalidArgument(
+                        f"the {rule.trades} with seq {seq[row]} has no {name}", path=self._place
+                    )
             self._waiting.append(
                 (
                     seq.to_numpy(),

@@ -76,14 +76,16 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 def find_archive(archive: Path, queues: Collection[str] | None = None) -> list[Ledger]:
     """Return the ledgers of an archive, or of some of its queues; none if it is not an archive."""
     if not archive.exists():
-        raise QueueNotFound("there is no such archive", path=str(archive))
+        raise QueueNotFound("there is no such archive", path=str(archive), advice="")
     files = sorted((archive / DIRECTORY).glob("*.json"))
     read = [_read(file) for file in files if not file.name.endswith(SCHEMA)]
     known = {ledger.source: ledger for ledger in read}
     if missing := sorted(set(queues or ()) - set(known)):
         there = ", ".join(sorted(known)) or "none at all"
         raise QueueNotFound(
-            f"no queue {', '.join(missing)} in it; there are {there}", path=str(archive)
+            f"no queue {', '.join(missing)} in it; there are {there}",
+            path=str(archive),
+            advice="",
         )
     return [known[name] for name in sorted(queues or known)]
 
