@@ -5,9 +5,17 @@ the best of several runs counts. One append in 43,690 rolls, so the 99.9th perce
 what goes on around rolls (preparing, populating, sealing and syncing, in other threads) disturbs
 appends; the worst append, and how many rolls found no segment prepared, are in the details. The
 time of an append includes the call of the clock around it.
+
+First with a disk at rest: whatever waited to be written has been written. Then beside a process
+that writes to the same disk and syncs it, as fast as it can.
 """
 
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from aiochronicle import Writer, open_writer
@@ -16,6 +24,36 @@ from benchmarks.measure import PAYLOAD, Result, percentile
 SEGMENT_BYTES = 8 << 20
 RECORD_BYTES = 192
 ROLLS = 12
+LOAD_FILE_BYTES = 512 << 20
+LOAD_SECONDS_MAX = 120.0  # should nobody end it
+
+
+def load_disk(path: Path) -> None:
+    """Write a file over and over, and sync it each time."""
+    block = bytes(1 << 20)
+    until_s = time.monotonic() + LOAD_SECONDS_MAX
+    while time.monotonic() < until_s:
+        with path.open("wb") as file:
+            for _ in range(LOAD_FILE_BYTES // len(block)):
+                file.write(block)
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def busy_disk(directory: Path) -> Iterator[None]:
+    """Let another process write to the disk meanwhile."""
+    path = directory / "load"
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.roll", path])
+    try:
+        while not path.exists() or path.stat().st_size < LOAD_FILE_BYTES // 4:
+            if process.poll() is not None:
+                raise RuntimeError(f"the load on the disk ended with {process.returncode}")
+            time.sleep(0.01)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        path.unlink(missing_ok=True)
 
 
 def time_appends(writer: Writer, count: int) -> list[float]:
@@ -28,12 +66,13 @@ def time_appends(writer: Writer, count: int) -> list[float]:
     return taken_ns
 
 
-def run(directory: Path, quick: bool) -> list[Result]:
+def measure(directory: Path, name: str, quick: bool) -> tuple[float, str]:
+    """Return the best ratio of several runs, and what it is made of."""
     rolls = 2 if quick else ROLLS
     count = SEGMENT_BYTES // RECORD_BYTES * rolls + 1
     attempts: list[tuple[float, str]] = []
     for attempt in range(1 if quick else 3):
-        with open_writer(directory / f"roll{attempt}", segment_size=SEGMENT_BYTES) as writer:
+        with open_writer(directory / f"{name}{attempt}", segment_size=SEGMENT_BYTES) as writer:
             taken_ns = time_appends(writer, count)
             statistics = writer.statistics()
         median_ns = percentile(taken_ns, 0.5)
@@ -43,5 +82,21 @@ def run(directory: Path, quick: bool) -> list[Result]:
             f" {statistics.rolls_unprepared} unprepared, worst {max(taken_ns) / 1000:.0f} us"
         )
         attempts.append((tail_ns / median_ns, detail))
-    ratio, detail = min(attempts)
-    return [Result.at_most("roll", "p99.9 / median of append over rolls", ratio, 20, "x", detail)]
+    return min(attempts)
+
+
+def run(directory: Path, quick: bool) -> list[Result]:
+    what = "p99.9 / median of append over rolls"
+    os.sync()
+    ratio, detail = measure(directory, "roll", quick)
+    at_rest = Result.at_most("roll", what, ratio, 20, "x", detail)
+    with busy_disk(directory):
+        ratio, detail = measure(directory, "roll-busy", quick)
+    return [
+        at_rest,
+        Result.at_most("roll", what + ", disk busy", ratio, 20, "x", detail),
+    ]
+
+
+if __name__ == "__main__":
+    load_disk(Path(sys.argv[1]))

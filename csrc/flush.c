@@ -66,9 +66,14 @@ static int sync_range(ac_writer_t *writer, const ac_map_t *map, uint64_t from, u
 }
 
 /* The records, and then the seal: without it readers would never go on to the next segment, and recovery
- * starts in the one that index.meta names. */
+ * starts in the one that index.meta names.
+ *
+ * Nobody stores into it any more, so its pages leave the page table first, all at once. Writing them back
+ * would take the right to store from one after the other, each time interrupting the processor that the
+ * appender runs on: thousands of appends would take microseconds. */
 static int sync_sealing(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
     if (sealing->seal_synced) return AC_OK;
+    ac_os_unpopulate(sealing->map->base, 0, sealing->map->size);
     int rc = sync_range(writer, sealing->map, sealing->synced, sealing->end, err);
     ac_segment_seal(sealing->map, sealing->sealed_end); /* the appender may be about to */
     if (rc == AC_OK) rc = sync_range(writer, sealing->map, 0, AC_SEGMENT_DATA, err);

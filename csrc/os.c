@@ -39,6 +39,9 @@
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
 
 static struct {
     ac_os_hook_t hook;
@@ -363,7 +366,10 @@ int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable) {
 }
 
 void ac_os_unpopulate(void *base, uint64_t from, uint64_t to) {
-    if (from < to) madvise((char *)base + from, to - from, MADV_DONTNEED);
+    if (from >= to) return;
+    char *start = (char *)base + from;
+    if (madvise(start, to - from, MADV_DONTNEED) < 0) /* locked into memory? */
+        madvise(start, to - from, MADV_DONTNEED_LOCKED);
 }
 
 int ac_os_memlock(void *base, uint64_t length) {

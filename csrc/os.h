@@ -78,7 +78,8 @@ int ac_os_map_sync(void *base, int fd, uint64_t offset, uint64_t length);
 int ac_os_start_writing(int fd, uint64_t offset, uint64_t length);
 int ac_os_map_dontfork(void *base, uint64_t length);
 int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable);
-/* Takes pages of a shared mapping out of the page table; they come back when touched. Both page-aligned. */
+/* Takes pages of a shared mapping out of the page table; they come back when touched. `from` is
+ * page-aligned; the page that `to` lies in goes too. */
 void ac_os_unpopulate(void *base, uint64_t from, uint64_t to);
 int ac_os_memlock(void *base, uint64_t length);
 

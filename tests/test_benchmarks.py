@@ -24,7 +24,7 @@ ROWS = {
     "together": 1,
     "merge": 9,
     "engine": 2,
-    "roll": 1,
+    "roll": 2,
     "opening": 2,
     "seek": 2,
 }

@@ -346,6 +346,52 @@ TEST(a_flush_promises_no_more_than_it_synced_when_rolls_overtake_it) {
     close_writer(writer);
 }
 
+/* KiB of a segment that are in our page table. */
+static long mapped_kib(const char *name) {
+    char line[1024];
+    long found = 0, kib;
+    int in_file = 0;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps)) {
+        if (strchr(line, '/')) in_file = strstr(line, name) != NULL;
+        if (in_file && sscanf(line, "Rss: %ld kB", &kib) == 1) found += kib;
+    }
+    fclose(maps);
+    return found;
+}
+
+static long mapped_while_synced_kib = -1;
+
+static int look_at_the_page_table(void *context, int call, const char *path, int fd,
+                                  uint64_t offset, uint64_t length) {
+    (void)context;
+    (void)path;
+    (void)fd;
+    (void)offset;
+    if (call == AC_CALL_SYNC_MAP && length > AC_SEGMENT_DATA && mapped_while_synced_kib < 0)
+        mapped_while_synced_kib = mapped_kib("/000000000.q");
+    return 0;
+}
+
+/* Taking the right to store from its pages one by one would interrupt the appender for each. */
+TEST(a_segment_left_behind_is_synced_outside_the_page_table) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    for (config.memlock = 0; config.memlock < 2; config.memlock++) {
+        ac_writer_t *writer = open_writer(check_path(config.memlock ? "locked" : "queue"), &config);
+        append_numbered(writer, 10);
+        CHECK(mapped_kib("/000000000.q") >= 4);
+        mapped_while_synced_kib = -1;
+        ac_os_set_hook(look_at_the_page_table, NULL);
+        append_numbered(writer, 100);
+        ac_os_set_hook(NULL, NULL);
+        ac_writer_stats(writer, &stats);
+        CHECK(stats.rolls >= 1);
+        CHECK_EQUAL(mapped_while_synced_kib, 0);
+        close_writer(writer);
+    }
+}
+
 TEST(in_sync_mode_nothing_returns_before_it_is_durable) {
     ac_writer_config_t config = small_queue(SEGMENT);
     config.flush_mode = AC_FLUSH_SYNC;
