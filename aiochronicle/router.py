@@ -53,6 +53,14 @@ class _Source:
         self.queue_id = reader.statistics().queue_id
         self.reply: asyncio.Future[Writer] | None = None
 
+    def dead_reply(self) -> Writer | None:
+        """Return the writer of replies if its owner closed it, or its queue was removed."""
+        reply = self.reply
+        if reply is None or not reply.done() or reply.cancelled() or reply.exception() is not None:
+            return None
+        writer = reply.result()
+        return writer if writer.closed or writer.gone else None
+
 
 def _close_opened(reply: "asyncio.Future[Writer]") -> None:
     if not reply.cancelled() and reply.exception() is None:
@@ -272,13 +280,15 @@ class Router(FanIn[T]):
     async def reply(self, source: "int | _hot.Message") -> Writer:
         """Return the writer of the reply queue of this source (an id, or a message from it).
 
-        The first call opens it, outside the loop. SourceGone if the queue is not attached any
-        more; and when it goes later, the writer is closed.
+        The first call opens it, outside the loop, and so does the first after it was found that the
+        reply queue alone was removed. SourceGone if the queue is not attached any more; and when it
+        goes later, the writer is closed.
         """
         path = self._path_of(source)
         attached = self._attached[path]
-        if attached.reply is None:
-            attached.reply = in_background(lambda: self._open_reply(path))
+        dead = attached.dead_reply()
+        if attached.reply is None or dead is not None:
+            attached.reply = in_background(lambda: self._open_reply(path, dead))
         opening = attached.reply
         try:
             return await asyncio.shield(opening)  # for all who asked, whoever is cancelled
@@ -291,7 +301,9 @@ class Router(FanIn[T]):
         """Return the reader that the message came from; SourceGone if it is not attached any more."""
         return self._attached[self._path_of(message)].reader
 
-    def _open_reply(self, path: str) -> Writer:
+    def _open_reply(self, path: str, instead_of: Writer | None) -> Writer:
+        if instead_of is not None:
+            instead_of.close()
         target = Path(self._reply_root) / os.path.relpath(path, self.root)
         try:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

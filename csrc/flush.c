@@ -38,8 +38,8 @@ static int poison(ac_writer_t *writer, int negative_errno, const char *what, ac_
     ac_exchange_seq_cst_u32(&writer->poisoned, (uint32_t)-negative_errno);
     ac_exchange_seq_cst_u64(&writer->limit, 0);
     char text[128];
-    snprintf(text, sizeof text,
-             "%s; close the writer and open it again to see how much is on disk", what);
+    snprintf(text, sizeof text, "%s; close the writer and open it again to see how much is on disk",
+             what);
     int rc = ac_fail_os(err, negative_errno, writer->dir.path, text);
     pthread_mutex_lock(&writer->mutex);
     writer->sync_errors++;

@@ -27,7 +27,7 @@ from aiochronicle import (
     inspect,
     open_reader,
 )
-from aiochronicle.errors import ClosedError, SourceGone, StorageError, WrongType
+from aiochronicle.errors import ClosedError, QueueGone, SourceGone, StorageError, WrongType
 
 # Segments are allocated when they are made: the default size would fill the disk with test queues.
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
@@ -170,6 +170,27 @@ async def test_a_reply_queue_that_could_not_be_made_is_tried_again(tmp_path: Pat
                 await router.reply(order)
             in_the_way.unlink()
             assert (await router.reply(order)).path == str(in_the_way / "a")
+
+
+async def test_a_reply_queue_that_alone_was_removed_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "orders").mkdir()
+    with open_writer(tmp_path / "orders" / "a", ready=True) as strategy:
+        strategy.append(b"buy")
+        async with Router(tmp_path / "orders", name="router") as router:
+            order = await take(router)
+            reply = await router.reply(order)
+            assert not reply.gone
+            shutil.rmtree(tmp_path / "orders.replies" / "a")
+            eventually(lambda: reply.gone)
+            with pytest.raises(QueueGone):
+                reply.append(b"to nobody")
+            first, second = await asyncio.gather(router.reply(order), router.reply(order))
+            assert first is second is not reply
+            assert reply.closed
+            assert first.append(b"sold", cause=order) == 0
+            first.close()  # by its user; after WriterPoisoned that is the advice
+            again = await router.reply(order)
+            assert again.append(b"sold again", cause=order) == 1
 
 
 async def test_all_who_saw_a_reply_queue_fail_share_the_next_try(tmp_path: Path) -> None:

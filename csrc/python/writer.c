@@ -666,6 +666,11 @@ static PyObject *writer_closed(WriterObject *self, void *unused) {
     return PyBool_FromLong(ac_load_relaxed_u32(&self->writer->state) != AC_STATE_OPEN);
 }
 
+static PyObject *writer_gone(WriterObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(ac_writer_check_gone(self->writer, NULL) != AC_OK);
+}
+
 static PyMethodDef writer_methods[] = {
     {"append", (PyCFunction)(void (*)(void))writer_append, METH_FASTCALL | METH_KEYWORDS,
      "append(payload, *, type_id=0, timestamp_ns=None, cause=None) -> int\n\n"
@@ -690,6 +695,9 @@ static PyGetSetDef writer_properties[] = {
     {"_address", (getter)writer_address, NULL, "The engine's handle.", NULL},
     {"next_seq", (getter)writer_next_seq, NULL, "The seq that the next message will get.", NULL},
     {"closed", (getter)writer_closed, NULL, "True after close(), and in a forked child.", NULL},
+    {"gone", (getter)writer_gone, NULL,
+     "True once the queue was found to be removed or moved away: appending raises QueueGone.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
