@@ -4,10 +4,13 @@ A promise must not overtake a message that is being stamped at the same moment. 
 writer and its heartbeat exclude each other already (the interpreter's lock, or the writer's own
 where that is given up), so a thread that calls ``Writer.heartbeat`` is all that is needed, and
 appending costs nothing more. A writer that is in the middle of a call, or waiting for room, is not
-waited for: the heartbeats of all others would stop.
+waited for: the heartbeats of all others would stop. One whose queue was removed has its last turn:
+strict fan-ins find the removal themselves, and its owner, who may be idle for long, is told by the
+log.
 """
 
 import heapq
+import logging
 import os
 import threading
 import time
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from aiochronicle.writer import Writer
 
 __all__ = ["keep_beating"]
+
+_log = logging.getLogger("aiochronicle.writer")
 
 
 class _Heart:
@@ -67,7 +72,9 @@ def _beat(reference: "weakref.ref[Writer]") -> bool:
         return False
     try:
         writer._try_heartbeat()  # one that is busy now has its next turn
-    except ChronicleError:  # its owner hears of it from its own calls
+    except ChronicleError as error:
+        if not writer.closed:  # its own calls will say so too, but nobody may be making any
+            _log.warning("the automatic heartbeats end: %s", error)
         return False
     return True
 

@@ -1,11 +1,14 @@
 """The sign of life that a writer gives in the control block, whatever else it does."""
 
+import logging
+import shutil
 import struct
 import time
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from waiting import eventually
 
 import aiochronicle
 from aiochronicle import Batch
@@ -34,3 +37,30 @@ def test_idle_writer_should_go_on_giving_signs_of_life(
             time.sleep(0.02)
             seen.add(heartbeat_ns())
         assert abs(heartbeat_ns() - time.time_ns()) < LIMIT_S * 1e9
+
+
+def test_automatic_heartbeats_that_end_should_be_in_the_log(
+    queue_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever has them made for it is idle, and would not hear of it by a call of its own."""
+    with (
+        caplog.at_level(logging.WARNING, "aiochronicle"),
+        aiochronicle.open_writer(queue_path, segment_size=4096, heartbeat=0.005) as writer,
+    ):
+        shutil.rmtree(queue_path)
+        eventually(lambda: len(caplog.records) > 0)
+        assert writer.gone
+        assert writer.statistics().last_error == "the queue's directory was removed or moved away"
+    (record,) = caplog.records
+    assert record.name == "aiochronicle.writer"
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("the automatic heartbeats end: ")
+    assert str(queue_path) in record.getMessage()
+
+
+def test_a_writer_that_is_closed_should_not_be_in_the_log(
+    queue_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        aiochronicle.open_writer(queue_path, segment_size=4096, heartbeat=0.0001).close()
+    assert caplog.records == []
