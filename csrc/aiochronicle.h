@@ -17,7 +17,7 @@
  * Shared memory is never trusted: each value is read once and checked before it is used as a length or
  * an offset. A file cut under a live mapping reads as zeros from then on (sigbus.c) and the next call
  * reports AC_E_GONE. So does a writer whose queue is removed or moved away: each flush looks at the active
- * segment, and a look at all of it once a second is what appends go by.
+ * segment and the directory, and a look at all of it once a second is what appends go by.
  */
 #ifndef AIOCHRONICLE_H
 #define AIOCHRONICLE_H

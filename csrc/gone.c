@@ -1,6 +1,7 @@
 /* A queue that is removed or moved away under its writer. A mapping outlives the name of its file, so appends
  * would go on into something that no reader will ever find. Nothing on the way of a message looks for that:
- * the housekeeper does, once a second, and each flush, which could promise nothing otherwise. */
+ * the housekeeper does, once a second; and each flush looks at the two that matter most, since it could promise
+ * nothing otherwise. */
 #include "error.h"
 #include "segment.h"
 #include "writer.h"
@@ -34,10 +35,23 @@ static ac_map_t *active(ac_writer_t *writer) {
     return map;
 }
 
+static const char directory_gone[] = "the queue's directory was removed or moved away";
+static const char segment_gone[] = "the active segment was removed";
+
+/* Whether its path leads to another directory, or to none. What cannot be looked at may well be there. */
+static int lacks_directory(const ac_writer_t *writer) {
+    struct stat info;
+    int rc = ac_os_stat_path(writer->dir.path, &info);
+    if (rc < 0) return rc == -ENOENT || rc == -ENOTDIR;
+    return info.st_dev != writer->dir.device || info.st_ino != writer->dir.inode;
+}
+
 int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err) {
     struct stat info;
     if (ac_os_stat(active(writer)->fd, &info) == 0 && info.st_nlink == 0)
-        give_up(writer, "the active segment was removed");
+        give_up(writer, segment_gone);
+    else if (lacks_directory(writer))
+        give_up(writer, directory_gone);
     return ac_writer_check_gone(writer, err);
 }
 
@@ -46,15 +60,13 @@ static int lacks(const ac_writer_t *writer, const char *name) {
     return ac_os_stat_at(writer->dir_fd, name, &info) == -ENOENT;
 }
 
-/* What is missing, or NULL; also when it cannot be looked at, for want of an fd, say. */
+/* What is missing, or NULL. */
 static const char *missing(const ac_writer_t *writer, uint32_t segment) {
     char name[AC_NAME_MAX];
-    int fd = ac_directory_open(&writer->dir, NULL);
-    if (fd == AC_E_GONE) return "the queue's directory was removed or moved away";
-    ac_os_close(fd);
+    if (lacks_directory(writer)) return directory_gone;
     if (lacks(writer, "control.meta")) return "control.meta was removed";
     ac_segment_name(name, segment, ".q");
-    return lacks(writer, name) ? "the active segment was removed" : NULL;
+    return lacks(writer, name) ? segment_gone : NULL;
 }
 
 void ac_writer_look_around(ac_writer_t *writer) {

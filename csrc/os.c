@@ -183,6 +183,12 @@ int ac_os_stat_at(int dir, const char *name, struct stat *out) {
     return rc;
 }
 
+int ac_os_stat_path(const char *path, struct stat *out) {
+    int rc;
+    CALL(rc, AC_CALL_STAT, path, AT_FDCWD, 0, 0, stat(path, out));
+    return rc;
+}
+
 int ac_os_mkdir(const char *path, unsigned mode) {
     return ac_os_mkdir_at(AT_FDCWD, path, mode);
 }

@@ -53,6 +53,7 @@ int ac_os_open_dir_at(int dir, const char *name);
 void ac_os_close(int fd);
 int ac_os_stat(int fd, struct stat *out);
 int ac_os_stat_at(int dir, const char *name, struct stat *out);
+int ac_os_stat_path(const char *path, struct stat *out); /* follows links */
 int ac_os_mkdir(const char *path, unsigned mode);
 int ac_os_mkdir_at(int dir, const char *name, unsigned mode);
 int ac_os_chmod(int fd, unsigned mode);

@@ -206,7 +206,7 @@ int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offs
 
 /* gone.c: AC_E_GONE once the queue was found to be removed or moved away. */
 int ac_writer_check_gone(const ac_writer_t *writer, ac_error_t *err);
-/* The same after a look at the active segment, which costs a system call; with sync_mutex held. */
+/* The same after a look at the active segment and the directory, two system calls; with sync_mutex held. */
 int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err);
 /* A look at everything. Who appends or flushes after it is told what it found. */
 void ac_writer_look_around(ac_writer_t *writer);

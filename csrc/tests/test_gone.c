@@ -71,6 +71,27 @@ TEST(a_flush_into_a_removed_segment_fails) {
     check_told(writer, "segment");
 }
 
+TEST(a_flush_into_a_directory_that_was_moved_away_fails) {
+    ac_writer_t *writer = open_small(1);
+    move_away();
+    CHECK_FAILS(ac_writer_flush(writer, &err), err, AC_E_GONE);
+    check_told(writer, "directory");
+    CHECK_EQUAL(count_numbered(check_path("elsewhere")), 3);
+}
+
+TEST(a_directory_that_is_reached_by_a_link_is_there) {
+    ac_writer_config_t config = small_queue(1 << 20);
+    CHECK_EQUAL(mkdir(check_path("queue"), 0700), 0);
+    CHECK_EQUAL(symlink(check_path("queue"), check_path("link")), 0);
+    ac_writer_t *writer = open_writer(check_path("link"), &config);
+    append_numbered(writer, 1);
+    ac_writer_look_around(writer);
+    CHECK_OK(ac_writer_flush(writer, &err), err);
+    CHECK_EQUAL(unlink(check_path("link")), 0);
+    CHECK_FAILS(ac_writer_flush(writer, &err), err, AC_E_GONE);
+    close_writer(writer);
+}
+
 TEST(what_cannot_be_looked_at_is_not_gone) {
     const int calls[] = {AC_CALL_OPEN, AC_CALL_STAT};
     ac_writer_t *writer = open_small(1);
