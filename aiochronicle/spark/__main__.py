@@ -234,8 +234,24 @@ def _check_out(given: Arguments) -> None:
         raise InvalidArgument("pictures are PNG: give --plot a name that ends in .png", path=plot)
     if plot is not None and not Path(plot).absolute().parent.is_dir():
         raise InvalidArgument("there is no such directory for the picture", path=plot)
-    if given.out is not None and not given.overwrite and Path(given.out).exists():
+    if given.out is None or not Path(given.out).exists():
+        return
+    if not given.overwrite:
         raise InvalidArgument("something is there; --overwrite replaces it", path=given.out)
+    if not _is_result(Path(given.out)):
+        raise InvalidArgument(
+            "is no table that a job has written, so it is not replaced; delete it, or give another"
+            " directory",
+            path=given.out,
+        )
+
+
+def _is_result(path: Path) -> bool:
+    """Tell whether there is nothing else than what Spark writes: to overwrite is to delete first."""
+    pattern = r"_SUCCESS|part-.*\.parquet|\..*\.crc"
+    return path.is_dir() and all(
+        entry.is_file() and re.fullmatch(pattern, entry.name) for entry in path.iterdir()
+    )
 
 
 @contextmanager

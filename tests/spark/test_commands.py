@@ -70,6 +70,8 @@ def test_mistakes_are_told_before_spark_is_started(
         (["asof", str(root), "--quotes", "bid"], "no queue has a type 'bid'"),
         (["archive", str(root), "--out", str(root / "a" / "control.meta")], "to be a directory"),
         ([*bars, "--out", str(tmp_path)], "--overwrite replaces it"),
+        ([*bars, "--out", str(root), "--overwrite"], "so it is not replaced"),
+        ([*bars, "--out", str(root / "a"), "--overwrite"], "so it is not replaced"),
         ([*bars, "--plot", "bars.svg"], "give --plot a name that ends in .png"),
         ([*bars, "--plot", "/nowhere/bars.png"], "no such directory for the picture"),
         ([*bars, "--bad-records", "x"], "what --skip-corrupt steps over: give both"),
@@ -126,11 +128,12 @@ def test_commands_do_what_they_say(
         ["audit", str(root), "--expect", "0000"],
         ["asof", str(root), "--show", "1"],
         ["quality", str(root), "--messages", "trade", "--out", str(tmp_path / "quality")],
+        ["quality", str(root), "--out", str(tmp_path / "quality"), "--overwrite"],
         ["archive", str(tmp_path / "damaged"), "--out", str(tmp_path / "archive")],
         ["replay", str(tmp_path / "archive"), "--out", str(tmp_path / "again")],
         ["audit", str(tmp_path / "damaged"), "--skip-corrupt"],
     ]
-    assert [main(command) for command in commands] == [0, 0, 1, 0, 0, 1, 0, 0]
+    assert [main(command) for command in commands] == [0, 0, 1, 0, 0, 0, 1, 0, 0]
     text, complaints = capsys.readouterr()
     assert re.search(r"\|source *\|symbol\|bar", text)
     assert (tmp_path / "bars.png").exists()

@@ -8,7 +8,7 @@ The blocks of the digest never span two ranges (see ``aiochronicle.digest``).
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
 import msgspec
@@ -142,7 +142,7 @@ def _digest_slice(given: Input, out: str | None, part: _Slice) -> Iterator[Batch
             digest.add_batch(batch, numbers)
     elif (first := next(stream := rows(), None)) is not None:
         write_parquet(
-            _put_back(first, stream),
+            chain([first], stream),
             first.schema,
             Path(out) / f"part-{part.number:05d}.parquet",
             rows_total=0,
@@ -158,11 +158,6 @@ def _digest_slice(given: Input, out: str | None, part: _Slice) -> Iterator[Batch
             "digest": pa.array([block.digest for block in blocks], pa.binary()),
         }
     )
-
-
-def _put_back(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
-    yield first
-    yield from rest
 
 
 class _Cursor:
