@@ -128,28 +128,57 @@ static int open_archive_day(const char *root, uint64_t timestamp_ns, unsigned mo
     return fd;
 }
 
+/* 1 = the archive has this very file: a move that came to its end, but for the removal of the original. */
+static int is_copied(int from, int to_dir, const char *name) {
+    uint8_t original[16384], copy[16384];
+    int to = ac_os_open_at(to_dir, name, O_RDONLY, 0);
+    if (to < 0) return to == -ENOENT ? 0 : to;
+    int rc, expected;
+    uint64_t offset = 0;
+    do {
+        expected = ac_os_read_at(from, original, sizeof original, offset);
+        rc = expected < 0 ? expected : ac_os_read_at(to, copy, sizeof copy, offset);
+        if (rc >= 0 && (rc != expected || memcmp(original, copy, (size_t)rc) != 0)) rc = -EEXIST;
+        offset += sizeof original;
+    } while (rc == (int)sizeof original);
+    ac_os_close(to);
+    return rc < 0 ? rc : 1;
+}
+
+static int copy_file(int from, int to_dir, const char *name, unsigned mode) {
+    char temporary[AC_NAME_MAX + 8];
+    struct stat info;
+    snprintf(temporary, sizeof temporary, "%s.tmp", name);
+    int to = ac_os_open_at(to_dir, temporary, O_RDWR | O_CREAT | O_TRUNC, mode);
+    int rc = to < 0 ? to : ac_os_chmod(to, mode);
+    if (rc >= 0) rc = ac_os_stat(from, &info);
+    if (rc >= 0) rc = ac_os_copy(from, to, (uint64_t)info.st_size);
+    if (rc == 0) rc = ac_os_sync(to);
+    ac_os_close(to);
+    if (rc == 0) rc = ac_os_move_new(to_dir, temporary, to_dir, name);
+    if (rc < 0) ac_os_unlink(to_dir, temporary);
+    return rc;
+}
+
 /* Renames where possible; across file systems copies, syncs, and only then removes. What is in the
  * archive already is never replaced. */
 static int move_file(int from_dir, const char *name, int to_dir, unsigned mode) {
-    char temporary[AC_NAME_MAX + 8];
-    struct stat info;
     int rc = ac_os_move_new(from_dir, name, to_dir, name);
     if (rc != -EXDEV) return rc;
     int from = ac_os_open_at(from_dir, name, O_RDONLY, 0);
     if (from < 0) return from;
-    snprintf(temporary, sizeof temporary, "%s.tmp", name);
-    int to = ac_os_open_at(to_dir, temporary, O_RDWR | O_CREAT | O_TRUNC, mode);
-    rc = to < 0 ? to : ac_os_chmod(to, mode);
-    if (rc >= 0) rc = ac_os_stat(from, &info);
-    if (rc >= 0) rc = ac_os_copy(from, to, (uint64_t)info.st_size);
-    if (rc == 0) rc = ac_os_sync(to);
+    rc = is_copied(from, to_dir, name);
+    if (rc == 0) rc = copy_file(from, to_dir, name, mode);
     ac_os_close(from);
-    ac_os_close(to);
-    if (rc == 0) rc = ac_os_move_new(to_dir, temporary, to_dir, name);
-    if (rc == 0) rc = ac_os_sync_dir(to_dir);
-    if (rc == 0) return ac_os_unlink(from_dir, name);
-    ac_os_unlink(to_dir, temporary);
-    return rc;
+    if (rc >= 0) rc = ac_os_sync_dir(to_dir);
+    return rc < 0 ? rc : ac_os_unlink(from_dir, name);
+}
+
+/* One that is there describes the same segment: it came before a crash, and was made again after it. */
+static int move_index(int from_dir, const char *name, int to_dir, unsigned mode) {
+    int rc = move_file(from_dir, name, to_dir, mode);
+    if (rc == -EEXIST) rc = ac_os_unlink(from_dir, name);
+    return rc == -ENOENT ? 0 : rc;
 }
 
 /* How far the archive goes with a segment. An empty one adds nothing to what was removed before it, and belongs
@@ -196,11 +225,9 @@ static int archive_segment(const ac_directory_t *dir, int dir_fd, const ac_write
         ac_os_close(day);
         return rc;
     }
-    rc = move_file(dir_fd, segment, day, dir->mode);
-    if (rc == 0) {
-        rc = move_file(dir_fd, index, day, dir->mode);
-        if (rc == -ENOENT) rc = 0;
-    }
+    /* The index first: nobody comes back for that of a segment that is gone. */
+    rc = move_index(dir_fd, index, day, dir->mode);
+    if (rc == 0) rc = move_file(dir_fd, segment, day, dir->mode);
     if (rc == 0) rc = ac_os_sync_dir(day);
     if (rc == 0) rc = ac_os_sync_dir(dir_fd);
     ac_os_close(day);

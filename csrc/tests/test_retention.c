@@ -512,12 +512,14 @@ TEST(an_archive_never_replaces_what_another_queue_put_there) {
 
 /* The archive is often another disk: then moving is copying, and a failure on the way leaves the original. */
 TEST(across_file_systems_a_segment_is_copied_before_it_is_removed) {
-    char name[600], other[64] = "/dev/shm/aiochronicle-XXXXXX";
+    char other[64] = "/dev/shm/aiochronicle-XXXXXX";
     struct stat here, there;
     if (access("/dev/shm", W_OK) != 0) return;
     CHECK(mkdtemp(other) != NULL);
     CHECK(stat(check_directory, &here) == 0 && stat(other, &there) == 0);
-    static const int calls[] = {AC_CALL_COPY, AC_CALL_WRITE, AC_CALL_SYNC, AC_CALL_READ};
+    /* The last two find the copy in the archive, and the original in its place. */
+    static const int calls[] = {AC_CALL_COPY, AC_CALL_WRITE,    AC_CALL_SYNC,
+                                AC_CALL_READ, AC_CALL_SYNC_DIR, AC_CALL_UNLINK};
     ac_writer_config_t config = retaining();
     config.archive = other;
     config.retain_bytes = SEGMENT;
@@ -533,9 +535,34 @@ TEST(across_file_systems_a_segment_is_copied_before_it_is_removed) {
     }
     CHECK_EQUAL(count_numbered(check_path("queue")), 100);
     CHECK_EQUAL(retain(writer), stats.segment);
-    archive_name(name, sizeof name, "000000000.q");
+    CHECK(!exists(check_path("queue"), "000000000.q"));
+    CHECK(!exists(check_path("queue"), "000000000.idx"));
     close_writer(writer);
     nftw(other, check_remove, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+TEST(a_segment_is_archived_with_its_index_whichever_of_the_two_failed) {
+    static const char *const files[] = {"000000000.q", "000000000.idx"};
+    char name[600];
+    ac_writer_config_t config = retaining();
+    config.archive = check_path("archive");
+    config.retain_bytes = SEGMENT;
+    ac_writer_t *writer = fill(&config);
+    for (int i = 0; i < 2; i++) {
+        failing_t failing = {.call = AC_CALL_RENAME, .name_end = files[i], .error = EIO};
+        ac_os_set_hook(fail_hook, &failing);
+        CHECK_FAILS(ac_writer_retain(writer, &err), err, AC_E_SYSTEM);
+        ac_os_set_hook(NULL, NULL);
+        CHECK_EQUAL(failing.failed, 1);
+        CHECK(exists(check_path("queue"), "000000000.q"));
+    }
+    CHECK_EQUAL(retain(writer), stats.segment);
+    for (int i = 0; i < 2; i++) {
+        archive_name(name, sizeof name, files[i]);
+        CHECK(exists("/", name + 1));
+        CHECK(!exists(check_path("queue"), files[i]));
+    }
+    close_writer(writer);
 }
 
 TEST(the_housekeeper_retains_by_itself) {

@@ -22,7 +22,7 @@ from .scratch import in_memory
 __all__ = ["KillLoop", "Tally", "memory_directory"]
 
 # A process that was killed takes a while to go, and costs nothing meanwhile.
-_LANES = 16
+_LANES = 48
 _JUDGED_TWICE_EVERY = 5
 
 
