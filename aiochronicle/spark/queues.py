@@ -49,6 +49,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         days = [] if self.archive is None else _days_of(Path(self.archive))
         return [*map(str, days), *([] if self.live is None else [self.live])]
 
+    def newest_part(self) -> str:
+        """Return the directory with the newest messages; QueueNotFound if there is none any more."""
+        if self.live is None and not self.parts():
+            raise QueueNotFound("there are no days in the archive any more", path=self.place)
+        return self.live or self.parts()[-1]
+
     def earliest(self) -> int:
         """Return the seq of the first message, or where the first one will be."""
         for part in self.parts():

@@ -166,10 +166,15 @@ class _Queues:
             source.check_seqs()
 
     def look_around(self) -> None:
-        """Find queues that have become ready, and notice those that are gone."""
-        if not self._options.follow or time.monotonic() < self._looked_at + LOOK_AROUND_S:
+        """Find queues that have become ready, and days that were archived."""
+        if time.monotonic() < self._looked_at + LOOK_AROUND_S:
             return
         self._looked_at = time.monotonic()
+        for name, source in self.sources.items():
+            if source.live is None:  # a day that gets a segment gets another control block, too
+                self._drop_tail(name)
+        if not self._options.follow:
+            return
         new = find_sources(self._options, ready_only=True, known=self.sources)
         for name, source in new.items():
             with contextlib.suppress(QueueNotFound, QueueGone, NotAQueue):  # gone again
@@ -197,7 +202,7 @@ class _Queues:
     def _tail(self, source: Source, *, fresh: bool) -> Reader:
         if fresh or source.name not in self._tails:
             self._drop_tail(source.name)
-            place = source.live or source.parts()[-1]
+            place = source.newest_part()
             self._tails[source.name] = open_reader(
                 place, start="first", verify=False, on_corrupt="skip"
             )

@@ -5,15 +5,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from reference import format as fmt
+from waiting import eventually
 
 import aiochronicle
 from aiochronicle import Retention
 from aiochronicle.errors import NotAQueue, PositionLost
+from aiochronicle.spark.columns import frame_schema
 from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.plan import Range, plan
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.source import Snapshot
+from aiochronicle.spark.stream import StreamReader
 
 from .filling import FIRST_NS, STEP_NS, fill
 
@@ -131,6 +135,20 @@ def test_a_time_is_found_on_either_side(root: Path, archives: Path) -> None:
         moment = str(FIRST_NS + number * STEP_NS)
         options = options_for(root, archive=str(archives), startingTimestamp=moment)
         assert everything(options)[1] == list(range(number, ROWS))
+
+
+def test_a_stream_over_an_archive_sees_what_is_moved_there(root: Path, archives: Path) -> None:
+    options = options_for(archives, startingOffsets="earliest")
+    stream = StreamReader(options, frame_schema(options, {}))
+    ends = [stream.latestOffset({"a": 0}, ReadAllAvailable())["a"]]
+    for first in (ROWS, 10**11):  # on the same day, and on another
+        fill(root / "a", ROWS, first=first)
+        archive(root / "a", archives / "a")
+        end = Snapshot(options).end["a"]
+        assert end > ends[-1]
+        eventually(lambda: stream.latestOffset({"a": 0}, ReadAllAvailable())["a"] == end)  # noqa: B023
+        ends.append(end)
+    stream.stop()
 
 
 def test_a_segment_that_moves_under_a_running_query_is_found(root: Path, tmp_path: Path) -> None:
