@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from reference import format as fmt
 
 import aiochronicle
 from aiochronicle.digest import StreamDigest
@@ -64,6 +65,22 @@ def test_audit_of_a_part_of_the_time(spark: SparkSession, root: Path, rng: rando
     expected.add(m for m in strict_order(root) if start_ns <= m.timestamp_ns < end_ns)
     options = {"startingTimestamp": str(start_ns), "endingTimestamp": str(end_ns)}
     assert audit(spark, str(root), options=options).digest == expected.hexdigest()
+
+
+def test_audit_ends_with_the_last_time_there_is(spark: SparkSession, root: Path) -> None:
+    """Our writers refuse it, other programs may use it for a time that is not known."""
+    for name in NAMES:
+        with fmt.ForeignWriter(root / name, 1 << 16) as writer:
+            for time_ns in (FIRST_NS, 2**63 - 1, 2**63 - 1):
+                writer.append(name.encode(), 0, time_ns)
+    readers = [aiochronicle.open_reader(root / name) for name in NAMES]
+    messages = [message for reader in readers for message in reader]
+    expected = StreamDigest(NAMES)
+    expected.add(sorted(messages, key=lambda m: (m.timestamp_ns, m.source, m.seq)))
+    assert expected.messages == 9
+    assert audit(spark, str(root)).digest == expected.hexdigest()
+    for reader in readers:
+        reader.close()
 
 
 def test_audit_says_what_is_wrong(

@@ -197,11 +197,13 @@ class _Cursor:
                     )
             horizon_ns = None
 
-    def take(self, before_ns: int) -> Batch | None:
-        """Give out the rows before a time."""
+    def take(self, before_ns: int | None) -> Batch | None:
+        """Give out the rows before a time, or all there are."""
         if self._rows is None:
             return None
-        count = int(np.searchsorted(self._times(), before_ns, side="left"))
+        count = self._rows.num_rows
+        if before_ns is not None:
+            count = int(np.searchsorted(self._times(), before_ns, side="left"))
         taken, rest = self._rows.slice(0, count), self._rows.slice(count)
         self._rows = rest if rest.num_rows else None
         return taken if count else None
@@ -228,6 +230,8 @@ def _merged(given: Input, names: list[str], part: _Slice) -> Iterator[tuple[Colu
         if not cursors:
             return
         horizon_ns = min(cursor.last_ns for cursor in cursors)
+        if all(cursor.exhausted for cursor in cursors):
+            horizon_ns = None  # there may be messages of FOREVER_NS itself
         taken = [
             (cursor, rows) for cursor in cursors if (rows := cursor.take(horizon_ns)) is not None
         ]
