@@ -21,7 +21,7 @@ from aiochronicle.errors import ChronicleError, InvalidArgument, QueueNotFound
 from aiochronicle.spark.badrecords import BadRecords, bad_records
 from aiochronicle.spark.explain import explain
 from aiochronicle.spark.jobs import archive, asof, audit, bars, quality, replay
-from aiochronicle.spark.jobs.archive import READER, archive_plan
+from aiochronicle.spark.jobs.archive import READER, archive_plan, refusal
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import find_archive
@@ -334,15 +334,25 @@ def _add_archive(jobs: Any) -> None:
         const=None,
         help="leave no position: for queues that may only be read",
     )
+    parser.add_argument(
+        "--allow-loss",
+        action="store_true",
+        help="go on where a queue begins now, if messages were removed before they were archived",
+    )
 
 
 def _archive(given: Arguments) -> None:
-    found, _ = archive_plan(given.root, given.out, _reading(given))
+    options = _reading(given)
+    if given.allow_loss:
+        options["failOnDataLoss"] = "false"
+    found, _, refused = archive_plan(given.root, given.out, options)
     if given.dry_run:
         _describe(found, f"would archive them in {given.out}")
+        if refused:
+            raise refusal(refused)
         return
     with _spark(given) as spark:
-        done = archive(spark, given.root, given.out, reader=given.reader, options=_reading(given))
+        done = archive(spark, given.root, given.out, reader=given.reader, options=options)
     for queue in done:
         print(
             f"{queue.source}: {queue.rows:,} messages verified in {queue.files} files of"

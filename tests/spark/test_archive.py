@@ -1,6 +1,7 @@
 """The archive holds what the queues hold, once, and says so only when it is true."""
 
 import random
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,9 +10,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import aiochronicle
+from aiochronicle import Retention, Roll
 from aiochronicle.digest import StreamDigest
-from aiochronicle.errors import LockedError, NotAQueue, QueueNotFound
+from aiochronicle.errors import (
+    ChronicleError,
+    LockedError,
+    NotAQueue,
+    PositionLost,
+    QueueNotFound,
+)
 from aiochronicle.spark.jobs import archive
+from aiochronicle.spark.jobs.archive import archive_plan
 from aiochronicle.spark.jobs.ledger import Ledger, locked
 
 MIDNIGHT_NS = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp()) * 10**9
@@ -146,6 +155,77 @@ def test_archive_of_a_corrupt_queue_names_the_place(
     (done,) = archive(spark, str(root), str(out), options={"on_corrupt": "skip"})
     assert 90 < done.rows < 100
     assert done.next_seq == 100
+
+
+def test_archive_notices_that_the_queue_has_lost_its_end(
+    spark: SparkSession, root: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    """As after a power cut; where the seqs are given again, both archive and queue have them."""
+    out, saved = tmp_path / "archive", tmp_path / "saved"
+    append(root / "a", rng, 50, MIDNIGHT_NS)
+    append(root / "b", rng, 10, MIDNIGHT_NS)
+    shutil.copytree(root / "a", saved)
+    append(root / "a", rng, 50, MIDNIGHT_NS + 5 * 10**9)
+    archive(spark, str(root), str(out))
+    before = Ledger.load(out, "a")
+    shutil.rmtree(root / "a")
+    shutil.copytree(saved, root / "a")
+    for appended, trouble in ((20, "it ends at 70"), (40, "message 99 is another one now")):
+        append(root / "a", rng, appended, MIDNIGHT_NS + appended * 10**9)
+        append(root / "b", rng, 5, MIDNIGHT_NS + appended * 10**9)
+        with pytest.raises(
+            PositionLost, match=f"a is archived up to seq 100, but {trouble}: a pow"
+        ):
+            archive(spark, str(root), str(out))
+        assert Ledger.load(out, "a") == before
+        with pytest.raises(PositionLost, match=trouble):
+            archive_plan(str(root / "a"), str(out))
+    # Nobody else has to wait for a decision about it.
+    (other,) = archive(spark, str(root / "b"), str(out))
+    assert (other.rows, other.next_seq) == (0, 20)
+    shutil.rmtree(root / "b")
+    append(root / "b", rng, 1)
+    with pytest.raises(ChronicleError, match=r"2 queues are not archived: .*up to seq.*the name b"):
+        archive(spark, str(root), str(out))
+
+
+def test_archive_that_begins_later_is_not_told_to_retention(
+    spark: SparkSession, root: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    out = tmp_path / "archive"
+    append(root / "a", rng, 100)
+    start = {"startingTimestamp": str(MIDNIGHT_NS)}
+    for _ in range(2):
+        (done,) = archive(spark, str(root), str(out), options=start)
+        assert done.next_seq == 100
+    append(root / "a", rng, 10, MIDNIGHT_NS + 5 * 10**9)
+    assert [done.rows for done in archive(spark, str(root), str(out))] == [10]
+    assert committed_seq(root / "a") == 0
+    assert len(rows_of_archive(spark, out)) == 60
+
+
+def test_archive_goes_on_behind_a_loss_if_that_is_allowed(
+    spark: SparkSession, root: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    out = tmp_path / "archive"
+    append(root / "a", rng, 10, MIDNIGHT_NS)
+    append(root / "b", rng, 10, MIDNIGHT_NS)
+    archive(spark, str(root), str(out), reader=None)  # which would keep them for a while
+    with aiochronicle.open_writer(root / "a", roll=Roll(messages=5)) as writer:
+        for number in range(20):
+            writer.append(b"lost", timestamp_ns=MIDNIGHT_NS + 5 * 10**9 + number)
+    with aiochronicle.open_writer(root / "a", retention=Retention(max_bytes=1)) as writer:
+        writer.retain_now()
+    append(root / "b", rng, 10, MIDNIGHT_NS + 5 * 10**9)
+    with pytest.raises(PositionLost, match=r"messages 10 to \d+ of a were removed before") as told:
+        archive(spark, str(root), str(out))
+    assert "--allow-loss" in str(told.value)
+    ledgers = [Ledger.load(out, name) for name in "ab"]
+    assert [ledger and ledger.next_seq for ledger in ledgers] == [10, 20]
+    done = archive(spark, str(root), str(out), options={"failOnDataLoss": "false"})
+    assert [queue.next_seq for queue in done] == [30, 20]
+    rest = [row for row in rows_of_queues(root) if row[0] == "a"]
+    assert [row for row in rows_of_archive(spark, out) if row[0] == "a"][10:] == rest
 
 
 def test_archive_refuses_what_it_cannot_do(

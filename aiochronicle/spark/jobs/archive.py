@@ -10,8 +10,9 @@ number, order and digest with what came out of the queue. When all tasks have do
 are replaced, and the named reader ``archive`` of each queue is committed up to what is verified.
 Retention that waits for this reader deletes nothing before.
 
-A later run goes on where the ledger ends. The last file of a day, if it is small, is written anew
-together with what follows it, so that frequent runs do not leave many small files.
+A later run goes on where the ledger ends, if the queue still has what was archived last. The last file
+of a day, if it is small, is written anew together with what follows it, so that frequent runs do not
+leave many small files.
 """
 
 import contextlib
@@ -27,12 +28,13 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from aiochronicle.digest import StreamDigest
-from aiochronicle.errors import ChronicleError, CorruptionError, InvalidArgument, NotAQueue
+from aiochronicle.errors import ChronicleError, CorruptionError, InvalidArgument
 from aiochronicle.export import Compression, sync_directory, write_parquet
 from aiochronicle.queue import inspect
 from aiochronicle.reader import open_reader
 from aiochronicle.registry import schema_file
 from aiochronicle.spark.arrow import Batch, pa
+from aiochronicle.spark.jobs.continuity import find_break, fingerprint
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_schema, locked
 from aiochronicle.spark.options import ReadOptions
@@ -41,7 +43,7 @@ from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
 
-__all__ = ["Archived", "archive", "archive_plan", "read_back"]
+__all__ = ["Archived", "archive", "archive_plan", "read_back", "refusal"]
 
 READER = "archive"
 COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
@@ -58,7 +60,7 @@ _FILES = (
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did for one queue; before ``next_seq`` everything is archived and verified."""
+    """What a run did for one queue; what the archive has before ``next_seq`` is verified."""
 
     source: str
     rows: int
@@ -86,14 +88,17 @@ def archive(
 
     ``reader`` is the named reader whose position says how far the archive is, for retention; None for
     read-only queues. Interrupted anywhere, the archive stays as it was, and a next run cleans up.
-    Raises ExportFailed if the disk is full, PositionLost if messages were removed before they were
-    archived, CorruptionError if a file is not what was written to it.
+    Where to start (options) is for the first run; an archive that does not begin with the first
+    message of its queue is not told to retention.
+    Raises ExportFailed if the disk is full, CorruptionError if a file is not what was written to it;
+    PositionLost if messages were removed before they were archived, or if the queue has lost archived
+    ones, and NotAQueue if it is another one: these after the other queues have been archived.
 
     >>> archive(spark, "bus/md", "/data/archive")  # doctest: +SKIP
     """
     target = Path(out).absolute()
     with locked(target):
-        given, ledgers = archive_plan(root, out, options)
+        given, ledgers, refused = archive_plan(root, out, options)
         for name in given.sources:
             _clean(target, name, ledgers[name])
         work = _work(given, ledgers)
@@ -113,31 +118,43 @@ def archive(
             for name in given.sources:
                 _clean(target, name, Ledger.load(target, name))
         for archived in done:
-            _commit(given.sources[archived.source], reader, archived.next_seq)
+            _commit(target, given.sources[archived.source], reader)
+        if refused:
+            raise refusal(refused)
         return done
 
 
 def archive_plan(
     root: str, out: str, options: Mapping[str, str] | None = None
-) -> tuple[Input, dict[str, Ledger | None]]:
-    """Return what a run would read, and the ledgers it would continue."""
+) -> tuple[Input, dict[str, Ledger | None], list[ChronicleError]]:
+    """Return what a run would read, the ledgers it would continue, and why not those of other queues."""
     if Path(out).exists() and not Path(out).is_dir():
         raise InvalidArgument("the archive is to be a directory, and this is none", path=out)
     found = find_input(root, options)
     ledgers = {name: Ledger.load(Path(out).absolute(), name) for name in found.sources}
-    for name, ledger in ledgers.items():
-        live = found.sources[name].live
-        if ledger is not None and live is not None and ledger.queue_id != inspect(live).queue_id:
-            raise NotAQueue(
-                f"the archive holds another queue of the name {name}; give this one an archive of"
-                " its own",
-                path=str(out),
-            )
+    gaps = not found.options.fail_on_data_loss
+    breaks = {
+        name: find_break(found.sources[name], ledger, out, gaps=gaps)
+        for name, ledger in ledgers.items()
+        if ledger is not None
+    }
+    refused = {name: error for name, error in breaks.items() if error is not None}
+    sources = {name: source for name, source in found.sources.items() if name not in refused}
+    if not sources:
+        raise refusal(list(refused.values()))
     start = {
         name: found.start[name] if ledger is None else ledger.next_seq
         for name, ledger in ledgers.items()
     }
-    return msgspec.structs.replace(found, start=start), ledgers
+    given = msgspec.structs.replace(found, sources=sources, start=start)
+    return given, ledgers, list(refused.values())
+
+
+def refusal(errors: Sequence[ChronicleError]) -> ChronicleError:
+    """Return one error for queues that are not archived."""
+    if len(errors) == 1:
+        return errors[0]
+    return ChronicleError(f"{len(errors)} queues are not archived: {' '.join(map(str, errors))}")
 
 
 def _work(given: Input, ledgers: Mapping[str, Ledger | None]) -> list[_Work]:
@@ -288,11 +305,15 @@ def _publish(
     listed = (*(file for file in before if file not in compacted), *fresh)
     rows = sum(file.rows for file in listed) - sum(file.rows for file in before)
     _account_for(given, name, rows)
+    next_seq = max(given.start[name], given.end[name])
+    unchanged = ledger is not None and ledger.next_seq == next_seq
     new = Ledger(
         source=name,
         queue_id=0 if source.live is None else inspect(source.live).queue_id,
-        next_seq=max(given.start[name], given.end[name]),
+        next_seq=next_seq,
         rows=sum(file.rows for file in listed),
+        last=ledger.last if ledger is not None and unchanged else fingerprint(source, next_seq - 1),
+        whole=given.start[name] <= source.earliest() if ledger is None else ledger.whole,
         files=listed,
     )
     if source.live is not None:
@@ -331,10 +352,11 @@ def _file_of(row: object) -> ArchivedFile:
     return ArchivedFile(**{name: getattr(row, name) for name in ArchivedFile.__struct_fields__})
 
 
-def _commit(source: Source, reader: str | None, next_seq: int) -> None:
-    """Tell retention how far the archive is."""
-    if reader is None or source.live is None:
+def _commit(target: Path, source: Source, reader: str | None) -> None:
+    """Tell retention how far the archive is, unless it lacks messages that are still in the queue."""
+    ledger = Ledger.load(target, source.name)
+    if reader is None or source.live is None or ledger is None or not ledger.whole:
         return
     with open_reader(source.live, reader, start="first") as position:
-        position.seek(next_seq)
+        position.seek(ledger.next_seq)
         position.commit()

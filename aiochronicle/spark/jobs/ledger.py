@@ -53,13 +53,19 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """All files of one queue; what is before ``next_seq`` is archived and verified."""
+    """All files of one queue; what is before ``next_seq`` is archived and verified.
+
+    ``last`` is the fingerprint of the message before that, if it could be read. Not ``whole`` is an
+    archive that began behind the first message of the queue.
+    """
 
     version: int = VERSION
     source: str
     queue_id: int
     next_seq: int
     rows: int
+    last: str | None = None
+    whole: bool = True
     files: tuple[ArchivedFile, ...] = ()
 
     @classmethod
