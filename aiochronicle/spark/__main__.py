@@ -22,6 +22,7 @@ from aiochronicle.spark.badrecords import BadRecords, bad_records
 from aiochronicle.spark.explain import explain
 from aiochronicle.spark.jobs import archive, asof, audit, bars, quality, replay
 from aiochronicle.spark.jobs.archive import READER, archive_plan, refusal
+from aiochronicle.spark.jobs.asof import options_of_quotes
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import find_archive
@@ -379,14 +380,21 @@ def _add_asof(jobs: Any) -> None:
     parser.add_argument(
         "--by", default="symbol", metavar="FIELD", help="what both have in common (default: symbol)"
     )
+    parser.add_argument(
+        "--look-back",
+        metavar="DURATION",
+        help="how old a quote may be at --start (default: as old as they are there)",
+    )
     _add_out(parser, "the trades")
 
 
 def _asof(given: Arguments) -> None:
     _check_out(given)
     found = find_input(given.root, _reading(given), type_name=given.trades, fields=[given.by])
+    elsewhere = given.quotes_root is not None
+    of_quotes = options_of_quotes(_reading(given), elsewhere=elsewhere, look_back=given.look_back)
     quotes_root = given.quotes_root or given.root
-    find_input(quotes_root, _reading(given), type_name=given.quotes, fields=[given.by])
+    find_input(quotes_root, of_quotes, type_name=given.quotes, fields=[given.by])
     if given.dry_run:
         _describe(found, f"would look up the quotes for {given.out or 'the terminal'}")
         return
@@ -399,6 +407,7 @@ def _asof(given: Arguments) -> None:
             trades=given.trades,
             quotes=given.quotes,
             by=given.by,
+            look_back=given.look_back,
             options=_reading(given),
         ).orderBy("timestamp_ns", "source", "seq"),
     )

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import aiochronicle
+from aiochronicle import Codec
 from aiochronicle.errors import UnknownType
 from aiochronicle.spark.jobs import asof
 
-from .market import Quote, Recorded, quotes_of, record, trades_of
+from .market import FIRST_NS, Quote, Recorded, Trade, quotes_of, record, trades_of
 
 
 def in_force(trade: Recorded, symbol: str, quotes: list[tuple[Recorded, Quote]]) -> Recorded | None:
@@ -58,13 +60,41 @@ def test_every_trade_has_the_quote_in_force(
 def test_quotes_may_lie_elsewhere(spark: SparkSession, root: Path, rng: random.Random) -> None:
     trades = record(root / "trades", rng, 20, quotes=0.0)
     quotes = record(root / "quotes", rng, 20, quotes=1.0, encoding="msgpack")
-    frame = asof(spark, str(root / "trades"), quotes_root=str(root / "quotes"))
+    record(root / "more", rng, 20, quotes=0.0)
+    for name in ("trades", "more"):
+        (root / "t").mkdir(exist_ok=True)
+        (root / name).rename(root / "t" / name)
+    frame = asof(
+        spark,
+        str(root / "t"),
+        quotes_root=str(root / "quotes"),
+        options={"subscribe": "trades", "endingOffsets": '{"trades": 20}'},
+    )
     expected = {
         trade.seq: quote.seq if quote else None
         for trade, content in trades_of(trades)
         for quote in [in_force(trade, content.symbol, quotes_of(quotes))]
     }
     assert {row.seq: row.quote_seq for row in frame.collect()} == expected
+
+
+def test_quotes_in_force_at_the_start_are_older_than_it(spark: SparkSession, root: Path) -> None:
+    codecs = [Codec(Trade, format="struct"), Codec(Quote, format="struct")]
+    with aiochronicle.open_writer(root / "a", codec=codecs, segment_size=1 << 20) as writer:
+        writer.send(Quote("ALFA", 1.0, 2.0), timestamp_ns=FIRST_NS)
+        writer.send(Trade("ALFA", 1.1, 1.0), timestamp_ns=FIRST_NS)
+        for seconds in (5, 6):
+            writer.send(Trade("ALFA", 1.5, 1.0), timestamp_ns=FIRST_NS + seconds * 10**9)
+    for option, start in (
+        ("startingTimestamp", str(FIRST_NS + 10**9)),
+        ("STARTINGOFFSETS", '{"a": 2}'),
+    ):
+        rows = asof(spark, str(root), options={option: start}).collect()
+        assert [(row.price, row.quote_bid) for row in rows] == [(1.5, 1.0)] * 2
+    options = {"startingTimestamp": str(FIRST_NS + 10**9)}
+    for look_back, bid in (("100000d", 1.0), ("1s", 1.0), ("999999999ns", None)):
+        rows = asof(spark, str(root), look_back=look_back, options=options).collect()
+        assert [row.quote_bid for row in rows] == [bid] * 2
 
 
 def test_unknown_types_are_told(spark: SparkSession, root: Path, rng: random.Random) -> None:

@@ -11,13 +11,17 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from aiochronicle.spark.columns import frame_schema
+from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import find_input
+from aiochronicle.spark.options import SMALLEST_LIKELY_NS, read_options
 from aiochronicle.spark.scan import read_parts
 
-__all__ = ["asof"]
+__all__ = ["asof", "options_of_quotes"]
 
 LEFT_OUT = ("type_id", "payload")
 PREFIX = "quote_"
+OF_TRADES = {"startingtimestamp", "startingoffsets"}
+OF_THEIR_QUEUES = {"subscribe", "subscribepattern", "endingoffsets"}
 
 
 def asof(
@@ -28,6 +32,7 @@ def asof(
     trades: str = "trade",
     quotes: str = "quote",
     by: str = "symbol",
+    look_back: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Return the trades under a root, in no order, each with the quote in force, of whatever queue.
@@ -35,13 +40,19 @@ def asof(
     A quote is in force for the trades of its symbol (field ``by``) that follow it in the order of
     (timestamp_ns, seq), until the next one. Where both are equal, which only different queues can
     have, the quote comes first. The quote's columns are called ``quote_…``, and are null for trades
-    before the first quote. ``quotes_root`` is where the quotes are, if not where the trades are;
+    before the first quote. ``quotes_root`` is where the quotes are, if not where the trades are; then
+    options that choose queues are about those of the trades.
     ``trades`` and ``quotes`` name types of schema.json.
+
+    Where to start, in options, is about the trades. Quotes in force by then are older, so they are read
+    from the first one on; or, with ``look_back`` (a duration like 1h), from so long before the
+    ``startingTimestamp`` on.
 
     >>> asof(spark, "bus/md").select("symbol", "price", "quote_bid", "quote_ask")  # doctest: +SKIP
     """
     left, _ = _typed(spark, root, trades, by, options)
-    right, fields = _typed(spark, quotes_root or root, quotes, by, options)
+    of_quotes = options_of_quotes(options, elsewhere=quotes_root is not None, look_back=look_back)
+    right, fields = _typed(spark, quotes_root or root, quotes, by, of_quotes)
     place = [sql.col(name) for name in (by, "timestamp_ns", "seq", "source")]
     trade = sql.struct(*left.columns).alias("trade")
     quote = sql.struct(*(sql.col(name).alias(PREFIX + name) for name in fields)).alias("quote")
@@ -60,6 +71,20 @@ def asof(
         .where("trade is not null")
         .select("trade.*", "in_force.*")
     )
+
+
+def options_of_quotes(
+    options: Mapping[str, str] | None, *, elsewhere: bool, look_back: str | None = None
+) -> dict[str, str]:
+    """Return with which options to read the quotes for trades that are read with these."""
+    options = options or {}
+    dropped = OF_TRADES | (OF_THEIR_QUEUES if elsewhere else set())
+    kept = {name: value for name, value in options.items() if name.lower() not in dropped}
+    start_ns = read_options({"path": ".", **options}).starting_timestamp_ns
+    back_ns = None if look_back is None else nanoseconds(look_back)
+    if start_ns is not None and back_ns is not None and start_ns - back_ns > SMALLEST_LIKELY_NS:
+        kept["startingTimestamp"] = str(start_ns - back_ns)
+    return kept
 
 
 def _typed(
