@@ -28,7 +28,7 @@ import msgspec
 from aiochronicle._hot import Message
 from aiochronicle.errors import InvalidArgument
 
-__all__ = ["Block", "StreamDigest", "digest_of_blocks"]
+__all__ = ["Block", "StreamDigest", "digest_of_blocks", "parts_of_binary"]
 
 SECOND_NS = 1_000_000_000
 _BLOCK = struct.Struct("<qQ32s")
@@ -106,7 +106,7 @@ class StreamDigest:
             return
         times_ns = batch.column("timestamp_ns").to_numpy()
         types = batch.column("type_id").to_numpy()
-        offsets, content = _parts_of(batch.column("payload"))
+        offsets, content = parts_of_binary(batch.column("payload"))
         lengths = np.diff(offsets).astype("<u4", copy=False)
         numbers = np.broadcast_to(np.asarray(numbers, "<u4"), (rows,))
         seconds = times_ns // SECOND_NS
@@ -175,13 +175,13 @@ def _chunks(messages: Iterator[Message], size: int) -> Iterator[list[Message]]:
         yield some
 
 
-def _parts_of(payloads: Any) -> tuple[Any, memoryview]:
+def parts_of_binary(column: Any) -> tuple[Any, memoryview]:
     """Return the offsets of a binary column, and the bytes they lead into."""
     import numpy as np
 
-    _, offsets, content = payloads.buffers()
-    first = payloads.offset
+    _, offsets, content = column.buffers()
+    first = column.offset
     return (
-        np.frombuffer(offsets, np.int32)[first : first + len(payloads) + 1],
+        np.frombuffer(offsets, np.int32)[first : first + len(column) + 1],
         memoryview(b"" if content is None else content),
     )

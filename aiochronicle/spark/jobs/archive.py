@@ -6,9 +6,9 @@
     OUT/_chronicle/binance.json          what is archived of the queue: see ledger.py
 
 Each task reads a range of a queue, writes its rows with pyarrow, reads the file back and compares
-number, order and digest with what came out of the queue. When all tasks have done so, the ledgers
-are replaced, and the named reader ``archive`` of each queue is committed up to what is verified.
-Retention that waits for this reader deletes nothing before.
+number, order and content with what came out of the queue (readback.py). When all tasks have done so,
+the ledgers are replaced, and the named reader ``archive`` of each queue is committed up to what is
+verified. Retention that waits for this reader deletes nothing before.
 
 A later run goes on where the ledger ends, if the queue still has what was archived last. The last file
 of a day, if it is small, is written anew together with what follows it, so that frequent runs do not
@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,20 +36,17 @@ from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.continuity import find_break, fingerprint
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_schema, locked
+from aiochronicle.spark.jobs.readback import COLUMNS, GROUP_ROWS, Proof, prove, read_back, verify
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
 
-__all__ = ["Archived", "archive", "archive_plan", "read_back", "refusal"]
+__all__ = ["Archived", "archive", "archive_plan", "refusal"]
 
 READER = "archive"
-COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
-VERIFIED = ("seq", "timestamp_ns", "type_id", "payload")
 SMALL_BYTES = 32 << 20  # a last file below this is compacted
-ROW_GROUP_ROWS = 1 << 18
-BATCH_ROWS = 1 << 16
 COMPRESSION: Compression = "zstd"
 DAY_NS = 86_400 * 10**9
 
@@ -173,7 +169,7 @@ def _work(given: Input, ledgers: Mapping[str, Ledger | None]) -> list[_Work]:
 def _write_part(out: str, run: str, options: ReadOptions, work: _Work) -> Iterator[Batch]:
     """Write the files of one part, verify them, and say what they are."""
     target, source = Path(out), work.part.source.name
-    batches = read_range(work.part, COLUMNS, options, batch_rows=BATCH_ROWS)
+    batches = read_range(work.part, COLUMNS, options, batch_rows=GROUP_ROWS)
     if work.before is not None:
         batches = _behind(target, source, work.before, batches)
     files: list[ArchivedFile] = []
@@ -196,10 +192,10 @@ def _behind(
     day = f"date={np.datetime64(int(first.column('timestamp_ns')[0].as_py()) // DAY_NS, 'D')}"
     if before.path.startswith(day):
         digest = StreamDigest([source])
-        for batch in read_back(target / before.path):
+        for batch in read_back(target / before.path, batch_rows=GROUP_ROWS):
             digest.add_batch(batch)
             yield batch
-        _compare(target / before.path, before.rows, before.digest, digest)
+        _check_digest(target / before.path, before, digest)
     yield first
     yield from batches
 
@@ -223,11 +219,13 @@ def _write_file(
     path /= f"{first_seq:019d}-{run}.parquet"
     digest = StreamDigest([source])
     last_seq = first_seq - 1
+    proofs: list[Proof] = []
 
     def rows() -> Iterator[Batch]:
         nonlocal last_seq
         for batch in _chained(first, batches):
             digest.add_batch(batch)
+            proofs.append(prove(batch))
             last_seq = batch.column("seq")[-1].as_py()
             yield batch
 
@@ -236,14 +234,11 @@ def _write_file(
         first.schema,
         target / path,
         rows_total=0,
-        row_group_rows=ROW_GROUP_ROWS,
+        row_group_rows=1,  # so each batch is one, and can be compared with its proof
         compression=COMPRESSION,
         progress=None,
+        verify=partial(verify, proofs),
     )
-    verified = StreamDigest([source])
-    for batch in read_back(target / path, VERIFIED):
-        verified.add_batch(batch)
-    _compare(target / path, count, digest.hexdigest(), verified)
     return ArchivedFile(
         path=str(path),
         first_seq=first_seq,
@@ -267,29 +262,11 @@ def _make_directory(target: Path, path: Path) -> None:
             sync_directory(directory.parent)
 
 
-def read_back(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[Batch]:
-    """Yield the rows of a file; CorruptionError if their seqs or times are not in order."""
-    from pyarrow import parquet
-
-    opened: Any = parquet.ParquetFile(path)
-    last_seq, last_ns = -1, -1
-    with opened as file:
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(columns)):
-            seq, times_ns = batch.column("seq").to_numpy(), batch.column("timestamp_ns").to_numpy()
-            ordered = (np.diff(seq) > 0).all() and (np.diff(times_ns) >= 0).all()
-            if not ordered or seq[0] <= last_seq or times_ns[0] < last_ns:
-                raise CorruptionError(
-                    f"rows behind seq {last_seq} are not in order", path=str(path)
-                )
-            last_seq, last_ns = int(seq[-1]), int(times_ns[-1])
-            yield batch
-
-
-def _compare(path: Path, rows: int, digest: str, found: StreamDigest) -> None:
-    if found.messages != rows or found.hexdigest() != digest:
+def _check_digest(path: Path, listed: ArchivedFile, found: StreamDigest) -> None:
+    if found.messages != listed.rows or found.hexdigest() != listed.digest:
         raise CorruptionError(
-            f"has {found.messages} rows with digest {found.hexdigest()}, where {rows} with"
-            f" {digest} were written",
+            f"has {found.messages} rows with digest {found.hexdigest()}, where {listed.rows} with"
+            f" {listed.digest} were written",
             path=str(path),
         )
 

@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from aiochronicle.errors import QueueNotFound
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.columns import Shape, frame_schema
-from aiochronicle.spark.jobs.archive import read_back
 from aiochronicle.spark.jobs.ledger import find_archive, schema_copy
+from aiochronicle.spark.jobs.readback import read_back
 from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.tasks import over_parts

@@ -18,8 +18,8 @@ from aiochronicle.errors import CorruptionError, InvalidArgument
 from aiochronicle.registry import Registry
 from aiochronicle.slices import Queue
 from aiochronicle.spark.arrow import Batch, pa
-from aiochronicle.spark.jobs.archive import read_back
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, find_archive, schema_copy
+from aiochronicle.spark.jobs.readback import read_back
 from aiochronicle.spark.queues import Source, is_queue
 from aiochronicle.spark.staging import ACCEPTED
 from aiochronicle.spark.tasks import over_parts

@@ -1,0 +1,115 @@
+"""Files of an archive, read back: to use their rows, and to prove that they are the queue's.
+
+What is proven of a row group is its number of rows and, column by column, the checksum that records
+in queues have. It costs a tenth of the digest that the ledger keeps, and as each column has its own,
+a row that is missing, changed or in another place shows in most of them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from aiochronicle._binding import ffi, lib
+from aiochronicle.digest import parts_of_binary
+from aiochronicle.errors import CorruptionError
+from aiochronicle.spark.arrow import Batch, Column, pa
+
+__all__ = ["COLUMNS", "GROUP_ROWS", "Proof", "prove", "read_back", "verify"]
+
+COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
+GROUP_ROWS = 1 << 18
+BATCH_ROWS = 1 << 16
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What a row group must have."""
+
+    first_seq: int
+    rows: int
+    checksums: dict[str, tuple[int, ...]]  # of each column
+
+
+def read_back(
+    path: Path, columns: Sequence[str] = COLUMNS, *, batch_rows: int = BATCH_ROWS
+) -> Iterator[Batch]:
+    """Yield the rows of a file; CorruptionError if their seqs or times are not in order."""
+    with _opened(path) as file:
+        yield from _in_order(file.iter_batches(batch_size=batch_rows, columns=list(columns)), path)
+
+
+def prove(batch: Batch) -> Proof:
+    """Return what a file must have, if this is one of its row groups."""
+    return Proof(
+        batch.column("seq")[0].as_py(),
+        batch.num_rows,
+        {name: _checksums(batch.column(name)) for name in batch.schema.names},
+    )
+
+
+def verify(proofs: Sequence[Proof], path: Path) -> None:
+    """Raise CorruptionError if the file has other row groups than these, or in another order."""
+    with _opened(path) as file:
+        if file.num_row_groups != len(proofs):
+            raise CorruptionError(
+                f"has {file.num_row_groups} row groups, where {len(proofs)} were written",
+                path=str(path),
+            )
+        for written, group in zip(proofs, _in_order(_groups(file), path), strict=True):
+            if prove(group) != written:
+                raise CorruptionError(
+                    f"from seq {written.first_seq} on it is not what was written", path=str(path)
+                )
+
+
+def _groups(file: Any) -> Iterator[Batch]:
+    for number in range(file.num_row_groups):
+        # Not by threads: the other processors have tasks of their own.
+        table = file.read_row_group(number, use_threads=False)
+        yield from table.combine_chunks().to_batches()
+
+
+def _in_order(batches: Iterable[Batch], path: Path) -> Iterator[Batch]:
+    last_seq, last_ns = -1, -1
+    for batch in batches:
+        seq, times_ns = batch.column("seq").to_numpy(), batch.column("timestamp_ns").to_numpy()
+        ordered = (np.diff(seq) > 0).all() and (np.diff(times_ns) >= 0).all()
+        if not ordered or seq[0] <= last_seq or times_ns[0] < last_ns:
+            raise CorruptionError(f"rows behind seq {last_seq} are not in order", path=str(path))
+        last_seq, last_ns = int(seq[-1]), int(times_ns[-1])
+        yield batch
+
+
+def _opened(path: Path) -> Any:
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(path)
+
+
+def _checksums(column: Column) -> tuple[int, ...]:
+    """Return the checksums of the values, of which a null has none."""
+    if pa.types.is_struct(column.type):
+        if column.null_count == len(column):
+            return ()
+        fields = [field.fill_null(0) for field in column.flatten()]
+        present = column.is_valid().cast(pa.uint8())
+        return tuple(_checksum(_values(part)) for part in (present, *fields))
+    if pa.types.is_binary(column.type):
+        offsets, content = parts_of_binary(column)
+        first, end = int(offsets[0]), int(offsets[-1])
+        return (_checksum(offsets - first), _checksum(content[first:end]))
+    return (_checksum(_values(column)),)
+
+
+def _values(column: Column) -> memoryview:
+    """Return the bytes of the values of a fixed width."""
+    width = column.type.bit_width // 8
+    first = column.offset * width
+    return memoryview(column.buffers()[1])[first : first + len(column) * width]
+
+
+def _checksum(content: Any) -> int:
+    view: Any = ffi.from_buffer("uint8_t[]", content)
+    return int(lib.ac_checksum(view, len(view)))

@@ -1,0 +1,109 @@
+"""A file that differs in anything from what was to be written is noticed."""
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import aiochronicle
+from aiochronicle.errors import CorruptionError
+from aiochronicle.export import write_parquet
+from aiochronicle.spark.jobs.readback import COLUMNS, prove, verify
+
+FIRST_NS = 1_700_000_000_000_000_000
+
+
+@pytest.fixture
+def batches(tmp_path: Path, rng: random.Random) -> list[pa.RecordBatch]:
+    """Return rows of a queue, some with a cause and some without a payload, in odd slices."""
+    with aiochronicle.open_writer(tmp_path / "queue") as writer:
+        for number in range(100):
+            writer.append(
+                rng.randbytes(rng.randrange(20)),
+                type_id=rng.randrange(3),
+                timestamp_ns=FIRST_NS + number // 2 * 1000,
+                cause=(7, number) if number % 3 else None,
+            )
+    with aiochronicle.Queue(tmp_path / "queue") as queue:
+        (whole,) = queue.slice().batches(columns=COLUMNS)
+    return [whole.slice(0, 33), whole.slice(33, 1), whole.slice(34)]
+
+
+def write(batches: list[pa.RecordBatch], path: Path) -> None:
+    write_parquet(
+        batches,
+        batches[0].schema,
+        path,
+        rows_total=0,
+        row_group_rows=1,
+        compression="zstd",
+        progress=None,
+    )
+
+
+def test_verify_accepts_what_was_written(batches: list[pa.RecordBatch], tmp_path: Path) -> None:
+    write(batches, tmp_path / "file.parquet")
+    verify([prove(batch) for batch in batches], tmp_path / "file.parquet")
+
+
+def test_verify_refuses_rows_out_of_order_even_if_they_were_written_so(
+    batches: list[pa.RecordBatch], tmp_path: Path
+) -> None:
+    batches.reverse()
+    write(batches, tmp_path / "file.parquet")
+    with pytest.raises(CorruptionError, match="rows behind seq 99 are not in order"):
+        verify([prove(batch) for batch in batches], tmp_path / "file.parquet")
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_verify_notices_rows_that_changed_places(
+    batches: list[pa.RecordBatch], tmp_path: Path, column: str
+) -> None:
+    """In one column only, so that each has to be looked at by itself."""
+    last = batches[-1]
+    number = last.schema.names.index(column)
+    values = last.column(column)
+    reverse = pa.array(range(len(values) - 1, -1, -1))
+    assert values.take(reverse) != values
+    changed = last.set_column(number, last.schema.field(column), values.take(reverse))
+    write([*batches[:-1], changed], tmp_path / "file.parquet")
+    with pytest.raises(
+        CorruptionError, match=r"from seq 34 on it is not what was written|not in order"
+    ):
+        verify([prove(batch) for batch in batches], tmp_path / "file.parquet")
+
+
+def test_verify_notices_rows_that_are_missing_or_too_many(
+    batches: list[pa.RecordBatch], tmp_path: Path
+) -> None:
+    write(batches, tmp_path / "file.parquet")
+    proofs = [prove(batch) for batch in batches]
+    for others in (proofs[:-1], [*proofs, proofs[-1]], [proofs[1], proofs[0], proofs[2]]):
+        with pytest.raises(CorruptionError, match=r"row groups|is not what was written"):
+            verify(others, tmp_path / "file.parquet")
+    with pytest.raises(CorruptionError, match="from seq 35 on"):
+        verify([*proofs[:-1], prove(batches[-1].slice(1))], tmp_path / "file.parquet")
+
+
+def test_a_file_that_is_not_verified_does_not_appear(
+    batches: list[pa.RecordBatch], tmp_path: Path
+) -> None:
+    def refuse(part: Path) -> None:
+        assert part.exists()
+        raise CorruptionError("no", path=str(part))
+
+    target = tmp_path / "out" / "file.parquet"
+    target.parent.mkdir()
+    with pytest.raises(CorruptionError):
+        write_parquet(
+            batches,
+            batches[0].schema,
+            target,
+            rows_total=0,
+            row_group_rows=1,
+            compression="zstd",
+            progress=None,
+            verify=refuse,
+        )
+    assert not list(target.parent.iterdir())
