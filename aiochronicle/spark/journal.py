@@ -1,6 +1,9 @@
 """What a sink has written: the fence that keeps a batch from being written twice.
 
-    ROOT/.sink/WRITER.json
+    ROOT/.sink/WRITER.json      and WRITER.lock, held by whoever uses it
+
+A writer is a stream, by the id of its query, or whatever users call one. A write without a name is a
+writer of its own, whose journal is deleted when it is done.
 
 A batch becomes part of its queues in three steps, each durable before the next: the journal names
 the runs, and where in each queue they will begin; the rows are appended; the journal says that the
@@ -12,6 +15,7 @@ has computed for the same batch is thrown away.
 import contextlib
 import fcntl
 import os
+import uuid
 from collections.abc import Generator
 from pathlib import Path
 
@@ -21,10 +25,26 @@ from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import CorruptionError
 from aiochronicle.spark.staging import Run
 
-__all__ = ["Journal", "Pending", "Target", "held"]
+__all__ = ["Journal", "Pending", "Target", "held", "is_nameless", "nameless", "of_query", "writers"]
 
 SINK = ".sink"
+OURS = "+"  # is in no name that users may give
 FILE_BYTES_MAX = 256 << 20
+
+
+def nameless() -> str:
+    """Return the id of a write that nobody has given a name."""
+    return f"{OURS}{uuid.uuid4().hex}"
+
+
+def is_nameless(writer_id: str) -> bool:
+    """Tell whether this writer is one write, which will never come back."""
+    return writer_id.startswith(OURS)
+
+
+def of_query(query_id: str) -> str:
+    """Return the id of a stream that nobody has given a name."""
+    return f"stream{OURS}{query_id}"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +73,7 @@ class Journal:
     """The journal of one writer. Use it while it is ``held``."""
 
     def __init__(self, root: str, writer_id: str) -> None:
+        self.writer_id = writer_id
         self.path = Path(root) / SINK / f"{writer_id}.json"
         content = read_small_file(str(self.path), FILE_BYTES_MAX)
         try:
@@ -61,7 +82,10 @@ class Journal:
             )
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise CorruptionError(
-                f"not the journal of a sink: {error}", path=str(self.path)
+                f"not the journal of a sink: {error}",
+                path=str(self.path),
+                advice="Without it nobody knows what this writer has written: restore it, or delete"
+                " it and see to it that nothing is written twice.",
             ) from error
 
     @property

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from aiochronicle._names import check_name
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.reader import unix_ns
 
@@ -143,8 +144,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         batch_id=options.count("batchId", smallest=0),
         checkpoint=options.text("checkpointLocation"),
     )
-    if chosen.batch_id is not None and chosen.writer_id is None:
-        raise InvalidArgument("batchId says nothing without writerId: give both")
+    if chosen.writer_id is not None:
+        check_name("option writerId", chosen.writer_id)
     return chosen
 
 

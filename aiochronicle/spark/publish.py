@@ -1,12 +1,19 @@
 """Appending staged rows to queues, exactly once: the driver's half of a sink."""
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence, Set
 from pathlib import Path
 
 import numpy as np
 
-from aiochronicle.errors import InvalidArgument, MessageTooLarge, PositionLost, TimestampOrder
+from aiochronicle.errors import (
+    ChronicleError,
+    InvalidArgument,
+    MessageTooLarge,
+    PositionLost,
+    StorageError,
+    TimestampOrder,
+)
 from aiochronicle.slices import Queue
 from aiochronicle.spark import journal, staging
 from aiochronicle.spark.ahead import ahead
@@ -16,61 +23,109 @@ from aiochronicle.spark.journal import Journal, Pending, Target
 from aiochronicle.spark.merge import merge
 from aiochronicle.spark.options import WriteOptions
 from aiochronicle.spark.queues import is_queue
-from aiochronicle.spark.staging import Run
+from aiochronicle.spark.staging import Place, Run
 from aiochronicle.writer import Writer, open_writer
 
-__all__ = ["abandon", "forget", "publish"]
+__all__ = ["abandon", "publish"]
 
 
-def publish(options: WriteOptions, writer_id: str, batch_id: int, runs: Sequence[Run]) -> None:
+def publish(options: WriteOptions, place: Place, batch_id: int, runs: Sequence[Run]) -> None:
     """Append a batch to its queues, unless that was done before.
 
     If it fails half-way (no space left, killed), the next call for this root completes it first.
     """
-    _complete_others(options, writer_id)
-    with journal.held(options.path, writer_id) as own:
+    _complete_others(options, place.writer_id, _queues(runs))
+    with journal.held(options.path, place.writer_id) as own:
         assert own is not None
         _complete(options, own)
         if batch_id > own.batch_id and runs:
+            if gone := staging.missing(runs):
+                raise StorageError("is gone, with rows that were staged in it", path=gone[0])
             with _writers(options, runs) as writers:
                 own.begin(_intend(options, batch_id, runs, writers))
                 _append_pending(options, own, writers)
         elif batch_id > own.batch_id:
             own.end(batch_id)
-        staging.sweep(options.path, writer_id)
+        place.sweep()
+        if journal.is_nameless(place.writer_id):
+            own.delete()
 
 
-def abandon(options: WriteOptions, writer_id: str) -> None:
+def abandon(options: WriteOptions, place: Place) -> None:
     """Delete what was staged for a batch that failed, unless it is being written already."""
-    with journal.held(options.path, writer_id) as own:
+    with journal.held(options.path, place.writer_id) as own:
         assert own is not None
-        needed = () if own.pending is None else own.pending.runs
-        staging.sweep(options.path, writer_id, needed)
+        place.sweep(() if own.pending is None else own.pending.runs)
+        if journal.is_nameless(place.writer_id) and own.pending is None:
+            own.delete()
 
 
-def forget(options: WriteOptions, writer_id: str) -> None:
-    """Delete the journal of a writer that has done all it will ever do."""
-    with journal.held(options.path, writer_id) as own:
-        assert own is not None
-        own.delete()
+def _queues(runs: Sequence[Run]) -> Set[str]:
+    return {share.queue for run in runs for share in run.shares}
 
 
-def _complete_others(options: WriteOptions, writer_id: str) -> None:
+def _complete_others(options: WriteOptions, writer_id: str, queues: Set[str]) -> None:
     """Finish what writers that are gone have left half-written, and clean up behind them."""
+    at_work = {writer_id}
     for other in journal.writers(options.path):
         if other != writer_id:
             with journal.held(options.path, other, wait=False) as left:
-                if left is not None:
-                    _complete(options, left)
-                    staging.sweep(options.path, other)
-    staging.sweep_old(options.path)
+                if left is None or not _settle(options, left, queues):
+                    at_work.add(other)
+    staging.sweep_old(options.path, at_work)
+
+
+def _settle(options: WriteOptions, left: Journal, queues: Set[str]) -> bool:
+    """Finish what another writer has begun; tell whether it needs nothing any more.
+
+    What stands in the way of it is the trouble of those who write to the same queues, and of that
+    writer, when it comes back; others go on. But a nameless one will not come back.
+    """
+    if left.pending is not None:
+        lost = bool(staging.missing(left.pending.runs))
+        if lost and not journal.is_nameless(left.writer_id):
+            return False
+        try:
+            _complete(options, left)
+        except ChronicleError:
+            if lost:
+                left.delete()
+            elif queues.isdisjoint(_queues(left.pending.runs)):
+                return False
+            raise
+    if journal.is_nameless(left.writer_id):
+        left.delete()
+    return True
 
 
 def _complete(options: WriteOptions, own: Journal) -> None:
     """Finish the batch that a predecessor has begun, if there is one."""
     if own.pending is not None:
-        with _writers(options, own.pending.runs) as writers:
+        if gone := staging.missing(own.pending.runs):
+            raise _lost(own, own.pending, gone[0])
+        runs = own.pending.runs
+        with _writers(options, runs) as writers:
             _append_pending(options, own, writers)
+        staging.discard(runs)
+
+
+def _lost(own: Journal, pending: Pending, path: str) -> StorageError:
+    """Return what to raise when a batch has been begun that nobody can complete."""
+    places = ", ".join(
+        f"{target.queue!r} from seq {target.start_seq} on" for target in pending.targets
+    )
+    what = (
+        f"is gone, and with it rows of batch {pending.batch_id} of writer {own.writer_id}, which was"
+        f" being written; what of it is in the queues is in {places}"
+    )
+    if journal.is_nameless(own.writer_id):
+        advice = "Compare that with what was to be written. Writing goes on without the rest of it."
+    else:
+        advice = (
+            f"Compare that with what was to be written, then delete {own.path}: the writer forgets"
+            " this batch and all before it."
+        )
+    return StorageError(what, path=path, advice=advice)
 
 
 def queue_path(options: WriteOptions, queue: str) -> Path:
@@ -88,7 +143,7 @@ def queue_path(options: WriteOptions, queue: str) -> Path:
 def _writers(options: WriteOptions, runs: Sequence[Run]) -> Generator[dict[str, Writer]]:
     """Open the queues of a batch; LockedError if somebody else writes to one of them."""
     with contextlib.ExitStack() as opened:
-        names = sorted({share.queue for run in runs for share in run.shares})
+        names = sorted(_queues(runs))
         yield {name: opened.enter_context(_open(options, name)) for name in names}
 
 

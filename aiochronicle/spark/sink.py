@@ -5,7 +5,6 @@ runs into the queues (publish), fenced by a journal.
 """
 
 import json
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,11 +16,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.spark import publish, staging
+from aiochronicle.spark import journal, publish, staging
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.options import WriteOptions
 from aiochronicle.spark.queues import is_queue
-from aiochronicle.spark.staging import Run
+from aiochronicle.spark.staging import Place, Run
 
 __all__ = ["BatchSink", "StreamSink"]
 
@@ -36,13 +35,13 @@ class Staged(WriterCommitMessage):
 class _Sink:
     """What both kinds have in common: the tasks' half."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, writer_id: str) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, place: Place) -> None:
         self._options = options
-        self._writer_id = writer_id
+        self._place = place
         # A queue itself may be given, instead of a directory of queues.
         self._queue = "" if is_queue(Path(options.path)) else options.queue
         staging.check_columns(schema, self._queue)
-        self._directory = staging.new_directory(options.path, writer_id)
+        self._directory = place.new_directory()
 
     def write(self, iterator: Iterator[Batch]) -> Staged:
         """Sort the rows of one task into runs on disk."""
@@ -57,9 +56,12 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        super().__init__(
-            options, schema, options.writer_id or f"{staging.NAMELESS}-{uuid.uuid4().hex}"
-        )
+        if (options.writer_id is None) != (options.batch_id is None):
+            raise InvalidArgument("a batch is known by writerId and batchId: give both or neither")
+        self._batch_id = options.batch_id or 0
+        writer_id = options.writer_id or journal.nameless()
+        place = Place(root=options.path, writer_id=writer_id, batch=self._batch_id)
+        super().__init__(options, schema, place)
         Path(self._directory).mkdir(parents=True, exist_ok=True)
 
     def write(self, iterator: Iterator[Batch]) -> Staged:
@@ -68,29 +70,27 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append what the tasks have staged."""
-        batch_id = 0 if self._options.batch_id is None else self._options.batch_id
-        publish.publish(self._options, self._writer_id, batch_id, _runs(messages))
-        if self._options.writer_id is None:
-            publish.forget(self._options, self._writer_id)
+        publish.publish(self._options, self._place, self._batch_id, _runs(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what the tasks have staged; also called when commit has failed."""
-        publish.abandon(self._options, self._writer_id)
+        publish.abandon(self._options, self._place)
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """Writes the batches of a stream, each once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        super().__init__(options, schema, options.writer_id or _query_id(options.checkpoint))
+        writer_id = options.writer_id or journal.of_query(_query_id(options.checkpoint))
+        super().__init__(options, schema, Place(root=options.path, writer_id=writer_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Append what the tasks have staged."""
-        publish.publish(self._options, self._writer_id, batchId, _runs(messages))
+        publish.publish(self._options, self._place, batchId, _runs(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete what the tasks have staged; also called when commit has failed."""
-        publish.abandon(self._options, self._writer_id)
+        publish.abandon(self._options, self._place)
 
 
 def _runs(messages: Sequence[WriterCommitMessage | None]) -> list[Run]:
@@ -105,10 +105,9 @@ def _query_id(checkpoint: str | None) -> str:
         )
     file = Path(checkpoint.removeprefix("file://").removeprefix("file:")) / "metadata"
     try:
-        query = json.loads(file.read_text(encoding="utf-8"))["id"]
+        return str(json.loads(file.read_text(encoding="utf-8"))["id"])
     except (OSError, ValueError, KeyError) as error:
         raise InvalidArgument(
             f"{file} does not say which query this is ({error}); give the stream option writerId,"
             " and another one whenever it gets a new checkpoint"
         ) from error
-    return f"stream-{query}"

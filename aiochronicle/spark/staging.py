@@ -4,7 +4,10 @@ A run holds as many rows as fit into memory comfortably, sorted by queue, time, 
 of its record batches belongs to one queue. What is only there to be read once and deleted is
 compressed lightly: page cache and disk cost more than that.
 
-    ROOT/.staging/WRITER-RUN/….arrow      one directory per write or micro-batch
+    ROOT/.staging/WRITER@BATCH/ATTEMPT/….arrow
+
+What is staged belongs to one batch of one writer (or to a stream, which has one at a time) and is
+deleted by whoever publishes or gives up that batch. Drivers that die before leave it for a day.
 """
 
 import contextlib
@@ -13,7 +16,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,18 +28,17 @@ from aiochronicle.spark.arrow import Batch, Column, Table, pa, pc
 
 __all__ = [
     "CAUSE",
-    "NAMELESS",
+    "Place",
     "Run",
     "check_columns",
-    "new_directory",
+    "discard",
+    "missing",
     "stage",
     "stage_into",
-    "sweep",
     "sweep_old",
 ]
 
 STAGING = ".staging"
-NAMELESS = "batch"
 OLD_S = 86_400.0
 RUN_BYTES = 64 << 20
 BATCH_ROWS = 8192
@@ -74,6 +76,37 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     shares: list[Share]
     caused: bool = True
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a writer stages a batch; a stream, which has no ``batch``, all that it has in hand.
+
+    No writer's id has an ``@``, so nobody's place is another's.
+    """
+
+    root: str
+    writer_id: str
+    batch: int | None = None
+
+    @property
+    def path(self) -> Path:
+        """The directory, which is there only while something is staged."""
+        batch = "stream" if self.batch is None else self.batch
+        # The next driver, which may need what is here, can have another working directory.
+        return Path(os.path.abspath(self.root)) / STAGING / f"{self.writer_id}@{batch}"
+
+    def new_directory(self) -> str:
+        """Return where the tasks of one attempt put their runs."""
+        return str(self.path / uuid.uuid4().hex)
+
+    def sweep(self, needed: Iterable[Run] = ()) -> None:
+        """Delete all that is staged here but what is needed: dead tasks and drivers leave some, too."""
+        kept = {Path(run.path).parent for run in needed}
+        for attempt in self.path.glob("*"):
+            if attempt not in kept:
+                shutil.rmtree(attempt, ignore_errors=True)
+        with contextlib.suppress(OSError):  # something is needed, or there is nothing
+            self.path.rmdir()
 
 
 def check_columns(schema: StructType, queue: str | None) -> None:
@@ -210,22 +243,23 @@ def _spans(queues: Column) -> Iterator[tuple[str, int, int]]:
         first = end
 
 
-def new_directory(root: str, writer_id: str) -> str:
-    """Return where the tasks of one write put their runs."""
-    return str(Path(root) / STAGING / f"{writer_id}-{uuid.uuid4().hex}")
+def missing(runs: Iterable[Run]) -> list[str]:
+    """Return the paths of runs that are not there any more."""
+    return [run.path for run in runs if not Path(run.path).is_file()]
 
 
-def sweep(root: str, writer_id: str, needed: Iterable[Run] = ()) -> None:
-    """Delete what a writer has staged and does not need; dead tasks and drivers leave some, too."""
-    kept = {Path(run.path).parent for run in needed}
-    for directory in (Path(root) / STAGING).glob(f"{writer_id}-*"):
-        if directory not in kept:
-            shutil.rmtree(directory, ignore_errors=True)
+def discard(runs: Iterable[Run]) -> None:
+    """Delete runs that are published, and nothing that somebody else stages for the same batch."""
+    for attempt in {Path(run.path).parent for run in runs}:
+        shutil.rmtree(attempt, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are at it
+            attempt.parent.rmdir()
 
 
-def sweep_old(root: str) -> None:
-    """Delete what writers without a name staged long ago, and will never publish."""
-    for directory in (Path(root) / STAGING).glob(f"{NAMELESS}-*"):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - directory.stat().st_mtime > OLD_S:
-                shutil.rmtree(directory, ignore_errors=True)
+def sweep_old(root: str, spared: Collection[str]) -> None:
+    """Delete what dead drivers staged long ago, but for that of some writers."""
+    for place in (Path(root) / STAGING).glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # its owner was quicker
+            newest_s = max(path.stat().st_mtime for path in (place, *place.glob("*")))
+            if place.name.rpartition("@")[0] not in spared and time.time() - newest_s > OLD_S:
+                shutil.rmtree(place, ignore_errors=True)

@@ -14,7 +14,7 @@ import msgspec
 from aiochronicle.spark import publish, staging
 from aiochronicle.spark.journal import Journal
 from aiochronicle.spark.options import write_options
-from aiochronicle.spark.staging import Run
+from aiochronicle.spark.staging import Place, Run
 from aiochronicle.writer import Writer
 
 
@@ -47,11 +47,12 @@ def carry_out(order: Order) -> None:
         (publish, "append_rows"),
         (Writer, "flush_now"),
         (Journal, "end"),
-        (staging, "sweep"),
+        (Place, "sweep"),
+        (staging, "discard"),
     ):
         setattr(owner, name, dying(getattr(owner, name)))
     options = write_options({"path": order.root, "segmentSize": str(1 << 22)})
-    publish.publish(options, "test", 0, order.runs)
+    publish.publish(options, Place(root=order.root, writer_id="test"), 0, order.runs)
 
 
 def main() -> None:

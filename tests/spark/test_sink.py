@@ -1,5 +1,6 @@
 """Frames into queues: order, times, and exactly once whatever dies when."""
 
+import os
 import random
 import shutil
 import signal
@@ -20,16 +21,19 @@ import aiochronicle
 from aiochronicle.errors import (
     ChronicleError,
     InvalidArgument,
+    InvalidName,
     LockedError,
     MessageTooLarge,
+    StorageError,
     TimestampOrder,
 )
 from aiochronicle.spark import journal, staging
+from aiochronicle.spark.append import append_rows
 from aiochronicle.spark.merge import merge
 from aiochronicle.spark.options import write_options
 from aiochronicle.spark.publish import publish
-from aiochronicle.spark.sink import StreamSink
-from aiochronicle.spark.staging import Run, stage
+from aiochronicle.spark.sink import BatchSink, StreamSink
+from aiochronicle.spark.staging import Place, Run, stage
 
 from .filling import FIRST_NS, STEP_NS, fill
 
@@ -46,13 +50,18 @@ def rows(source: str, numbers: list[int], **columns: Any) -> pa.RecordBatch:
     )
 
 
-def staged(root: Path, *tasks: list[pa.RecordBatch], queue: str | None = None) -> list[Run]:
-    directory = staging.new_directory(str(root), "test")
+def staged(
+    root: Path, *tasks: list[pa.RecordBatch], queue: str | None = None, writer: str = "test"
+) -> list[Run]:
+    directory = Place(root=str(root), writer_id=writer).new_directory()
     return [run for task in tasks for run in stage(task, directory, queue)]
 
 
-def write(root: Path, runs: list[Run], batch_id: int = 0, **options: str) -> None:
-    publish(write_options({"path": str(root), **options}), "test", batch_id, runs)
+def write(
+    root: Path, runs: list[Run], batch_id: int = 0, *, writer: str = "test", **options: str
+) -> None:
+    place = Place(root=str(root), writer_id=writer)
+    publish(write_options({"path": str(root), **options}), place, batch_id, runs)
 
 
 def content(path: Path) -> list[tuple[int, int, bytes]]:
@@ -227,6 +236,142 @@ def test_a_stream_must_be_known_by_its_checkpoint(root: Path) -> None:
     StreamSink(write_options({**elsewhere, "writerId": "me"}), schema)
 
 
+SCHEMA = StructType([SOURCE, TIME, PAYLOAD])
+
+
+def sink(root: Path, **options: str) -> BatchSink:
+    return BatchSink(write_options({"path": str(root), **options}), SCHEMA)
+
+
+def leftovers(root: Path) -> list[str]:
+    """What is left in the directories of sinks but journals of writers that have a name."""
+    found = [path for name in (".sink", ".staging") for path in (root / name).rglob("*")]
+    return sorted(path.name for path in found if path.suffix not in (".json", ".lock"))
+
+
+def test_nobody_deletes_what_another_has_staged(root: Path) -> None:
+    """Neither a writer whose name begins alike, nor another batch, nor whoever cleans up."""
+    write(root, [], writer="stream")
+    writing: list[tuple[BatchSink, Any]] = []
+    names = [("nightly", "1"), ("nightly", "2"), ("nightly-eu", "1"), ("night", "1")]
+    for number, (writer, batch) in enumerate(names):
+        begun = sink(root, writerId=writer, batchId=batch)
+        writing.append((begun, begun.write(iter([rows(f"q{number}", [0])]))))
+    begun = sink(root)
+    writing.append((begun, begun.write(iter([rows("q4", [0])]))))
+    ready = staged(root, [rows("s", [0])], writer="stream")
+    for begun, task in writing:
+        begun.commit([task])
+    write(root, ready, 1, writer="stream")
+    for name in ("q0", "q1", "q2", "q3", "q4", "s"):
+        assert payloads(root / name) == [f"{name} 0".encode()]
+    assert leftovers(root) == []
+    assert len(list((root / ".sink").glob("*.lock"))) == 4
+
+
+def test_what_was_staged_long_ago_is_deleted(root: Path) -> None:
+    for writer in ("+a", "nightly", "test"):
+        (run,) = staged(root, [rows("a", [0])], writer=writer)
+        attempt = Path(run.path).parent
+        for path in (attempt, attempt.parent):
+            os.utime(path, (0, 0))
+    staged(root, [rows("a", [0])], writer="new")
+    write(root, [], writer="other")
+    assert [path.name for path in (root / ".staging").iterdir()] == ["new@stream"]
+
+
+def test_failed_writes_leave_nothing_behind(root: Path) -> None:
+    with aiochronicle.open_writer(root / "a"):
+        failing = sink(root)
+        task = failing.write(iter([rows("a", [0])]))
+        with pytest.raises(LockedError):
+            failing.commit([task])
+        failing.abort([task])
+    assert not list((root / ".sink").iterdir())
+    assert leftovers(root) == []
+
+
+def test_rows_that_are_gone_are_told_before_anything_is_written(root: Path) -> None:
+    runs = staged(root, [rows("a", [0])])
+    Path(runs[0].path).unlink()
+    with pytest.raises(StorageError, match="rows that were staged in it"):
+        write(root, runs)
+    assert not (root / "a").exists()
+
+
+@pytest.mark.parametrize("writer", ["named", "+nameless"])
+def test_a_batch_that_cannot_be_completed_is_told_and_does_not_stop_others(
+    root: Path, writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = staged(root, [rows("a", list(range(20_000)))], writer=writer)
+    die_half_way(root, runs, writer, monkeypatch)
+    Path(runs[0].path).unlink()
+    other = staged(root, [rows("b", [0])], writer="other")
+    told = "rows of batch 0 of writer .* 'a' from seq 0 on"
+    if writer == "+nameless":
+        with pytest.raises(StorageError, match=f"(?s){told}.*Writing goes on"):
+            write(root, other, writer="other")
+    write(root, other, writer="other")
+    assert payloads(root / "b") == [b"b 0"]
+    if writer == "named":
+        for _ in range(2):
+            with pytest.raises(StorageError, match=f"(?s){told}.*then delete .*named.json"):
+                write(root, staged(root, [rows("a", [0])], writer=writer), writer=writer)
+
+
+def test_a_batch_that_has_to_wait_does_not_stop_writes_to_other_queues(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_half_way(root, staged(root, [rows("a", list(range(20_000)))]), "test", monkeypatch)
+    with aiochronicle.open_writer(root / "a"):
+        write(root, staged(root, [rows("b", [0])], writer="other"), writer="other")
+        with pytest.raises(LockedError):
+            write(root, staged(root, [rows("a", [0])], writer="third"), writer="third")
+    write(root, staged(root, [rows("b", [1])], writer="other"), 1, writer="other")
+    assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
+
+
+def test_staged_rows_are_found_from_another_working_directory(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root.parent)
+    relative = Path(root.name)
+    die_half_way(relative, staged(relative, [rows("a", list(range(20_000)))]), "test", monkeypatch)
+    monkeypatch.chdir("/")
+    write(root, [], 1)
+    assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
+
+
+def die_half_way(root: Path, runs: list[Run], writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append some of a batch, and fail as if the process had ended there."""
+    appended: list[int] = []
+
+    def append_once(to: aiochronicle.Writer, batch: pa.RecordBatch) -> None:
+        if appended:
+            raise KeyboardInterrupt
+        appended.append(batch.num_rows)
+        append_rows(to, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("aiochronicle.spark.publish.append_rows", append_once)
+        with pytest.raises(KeyboardInterrupt):
+            write(root, runs, writer=writer)
+    assert payloads(root / "a") == [f"a {n}".encode() for n in range(appended[0])]
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../evil", "*", "x" * 300, "+ours", "a@b", ".hidden"])
+def test_writers_have_names_that_cannot_mean_anything_else(root: Path, name: str) -> None:
+    with pytest.raises(InvalidName, match="writerId"):
+        sink(root, writerId=name, batchId="1")
+    assert not list(root.iterdir())
+
+
+def test_a_batch_needs_both_its_ids(root: Path) -> None:
+    for given in ({"writerId": "nightly"}, {"batchId": "1"}):
+        with pytest.raises(InvalidArgument, match="writerId and batchId"):
+            sink(root, **given)
+
+
 def test_a_journal_that_is_none_is_told(root: Path) -> None:
     (root / ".sink").mkdir()
     (root / ".sink" / "test.json").write_text("nonsense")
@@ -287,8 +432,7 @@ def test_another_writer_completes_what_a_dead_one_began(
     runs = staged(root, [rows("a", list(range(20_000)))])
     assert killer(root, 4, runs) == -signal.SIGKILL
     assert 0 < len(payloads(root / "a")) < 20_000
-    other = stage([rows("b", [0])], staging.new_directory(str(root), "other"), None)
-    publish(write_options({"path": str(root)}), "other", 0, other)
+    write(root, staged(root, [rows("b", [0])], writer="other"), writer="other")
     assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
     with journal.held(str(root), "test") as own:
         assert own is not None
@@ -330,12 +474,12 @@ import os, subprocess, sys
 from pathlib import Path
 import pyarrow as pa
 from aiochronicle import errors, open_reader
-from aiochronicle.spark import staging
 from aiochronicle.spark.options import write_options
 from aiochronicle.spark.publish import publish
-from aiochronicle.spark.staging import stage
+from aiochronicle.spark.staging import Place, stage
 
 disk, staged = Path(sys.argv[1]), Path(sys.argv[2])
+place = Place(root=str(disk), writer_id="w")
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", disk], check=True)
 def rows():
     return pa.record_batch({
@@ -345,23 +489,23 @@ def rows():
     })
 
 try:
-    stage([rows(), rows()], staging.new_directory(str(disk), "w"), None)
+    stage([rows(), rows()], place.new_directory(), None)
     sys.exit("staged more than there is room for")
 except errors.DiskFull as error:
     assert "cannot stage the rows" in str(error)
-staging.sweep(str(disk), "w")
+place.sweep()
 runs = stage([rows()], str(staged), None)
 options = write_options({"path": str(disk), "segmentSize": str(1 << 20)})
 ballast = disk / "ballast"
 ballast.write_bytes(bytes(2 << 20))
 try:
-    publish(options, "w", 0, runs)
+    publish(options, place, 0, runs)
     sys.exit("wrote more than there is room for")
 except errors.DiskFull:
     pass
 ballast.unlink()
 subprocess.run(["mount", "-o", "remount,size=12m", disk], check=True)
-publish(options, "w", 1, [])
+publish(options, place, 1, [])
 with open_reader(disk / "a") as reader:
     assert [message.seq for message in reader] == list(range(1000))
 """
