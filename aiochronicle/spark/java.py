@@ -8,10 +8,10 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from aiochronicle.errors import JavaNotFound
+from aiochronicle.spark.standins import stand_in
 
 __all__ = ["ensure_java"]
 
@@ -67,19 +67,8 @@ def _brought_along() -> Path:
 
 def _wrap(home: Path) -> Path:
     """Return a Java home whose ``java`` leaves out the flag that the real one cannot take."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aiochronicle"
-    java = home / "bin" / "java"
-    wrapper = cache / "java" / "bin" / "java"
-    script = WRAPPER.format(flag=ABSENT_MODULE, java=java)
-    if not wrapper.exists() or wrapper.read_text(encoding="utf-8") != script:
-        wrapper.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=wrapper.parent, delete=False, encoding="utf-8"
-        ) as file:
-            file.write(script)
-        Path(file.name).chmod(0o700)
-        Path(file.name).rename(wrapper)  # others may start at the same time
-    return wrapper.parent.parent
+    script = WRAPPER.format(flag=ABSENT_MODULE, java=home / "bin" / "java")
+    return stand_in("java/bin/java", script).parent.parent
 
 
 def _major_version(java: Path) -> int | None:

@@ -1,12 +1,12 @@
 """A Spark session that is set up for queues."""
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from aiochronicle.spark.interpreter import choose_interpreter
 from aiochronicle.spark.java import ensure_java
 from aiochronicle.spark.source import ChronicleSource
 
@@ -59,13 +59,13 @@ def session(
     if not under_submit:
         ensure_java()
         master = master or "local[*]"
-    # Without it the workers are started with whatever `python3` the PATH has.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    is_local = master is not None and master.startswith("local")
+    choose_interpreter(is_local=is_local)
     settings = dict(_SETTINGS)
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    if master is not None and master.startswith("local"):
+    if is_local:
         settings |= _LOCAL_SETTINGS
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name, value in {**settings, **(config or {})}.items():

@@ -1,0 +1,62 @@
+"""The Python that Spark starts on this machine.
+
+Spark puts its own Python sources in front of the path, as an archive. Python keeps no compiled code for
+an archive, so each process that Spark starts compiles all of it again: most of a second for every
+stream, and for each step of planning in the first query. The same sources lie, compiled, where PySpark
+is installed. A script in place of the interpreter leaves the archive out, and they are found there.
+"""
+
+import contextlib
+import os
+import shlex
+import site
+import sys
+import zlib
+from pathlib import Path
+
+import pyspark
+
+from aiochronicle.spark.standins import stand_in
+
+__all__ = ["choose_interpreter"]
+
+VARIABLE = "PYSPARK_PYTHON"
+OURS = "spark-python-"
+
+# The archive may be there more than once, and other entries are none of our business.
+SCRIPT = """#!/bin/sh
+archive={archive}
+path=:$PYTHONPATH:
+while [ "$path" != "${{path#*":$archive:"}}" ]; do
+    path=${{path%%":$archive:"*}}:${{path#*":$archive:"}}
+done
+path=${{path#:}}
+export PYTHONPATH="${{path%:}}"
+exec {python} "$@"
+"""
+
+
+def choose_interpreter(*, is_local: bool) -> None:
+    """Have Spark start the Python that is running, unless $PYSPARK_PYTHON names another."""
+    named = os.environ.get(VARIABLE)
+    if named is None or Path(named).name.startswith(OURS):
+        # Other machines have no such script.
+        os.environ[VARIABLE] = str((_without_archive() if is_local else None) or sys.executable)
+
+
+def _without_archive() -> Path | None:
+    """Return the script; None if there can be none, or PySpark is not where any Python looks for it."""
+    home = Path(pyspark.__file__).parent
+    if str(home.parent) not in site.getsitepackages():
+        return None
+    archive = home / "python" / "lib" / "pyspark.zip"
+    script = SCRIPT.format(archive=shlex.quote(str(archive)), python=shlex.quote(sys.executable))
+    # Others may run with another Python, and processes are started for as long as a session lives.
+    name = f"{OURS}{zlib.crc32(script.encode()):08x}"
+    with contextlib.suppress(
+        OSError, RuntimeError
+    ):  # read-only, full, or no home: slower, no worse
+        path = stand_in(name, script)
+        if os.access(path, os.X_OK):  # which it is not on a disk without programs
+            return path
+    return None

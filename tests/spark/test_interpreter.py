@@ -1,0 +1,82 @@
+"""Which Python Spark starts, and what it imports."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from aiochronicle.spark.arrow import Batch, pa
+from aiochronicle.spark.interpreter import VARIABLE, choose_interpreter
+
+INSTALLED = Path(pyspark.__file__).parent
+ARCHIVE = INSTALLED / "python" / "lib" / "pyspark.zip"
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has started no Spark yet."""
+    monkeypatch.setenv(VARIABLE, "")  # so that it is undone, also where it was not set
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user's cache"))
+
+
+def asked(code: str, python_path: str) -> list[str]:
+    """Run code with the chosen interpreter, and return the lines it prints."""
+    done = subprocess.run(
+        [os.environ[VARIABLE], "-c", code],
+        env={**os.environ, "PYTHONPATH": python_path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_pyspark_is_taken_from_where_it_is_compiled() -> None:
+    choose_interpreter(is_local=True)
+    code = "import sys, pyspark; print(sys.executable); print(pyspark.__file__)"
+    spark_path = f"{ARCHIVE}:{ARCHIVE.parent}/py4j.zip"
+    assert asked(code, f"{spark_path}:{spark_path}") == [
+        sys.executable,
+        str(INSTALLED / "__init__.py"),
+    ]
+
+
+@pytest.mark.parametrize("given", ["{a}", "{a}:{a}", "{a}:/x y:{a}:/z", "/x y:{a}", "/x y:/z", ""])
+def test_the_rest_of_the_path_stays_as_it_is(given: str) -> None:
+    choose_interpreter(is_local=True)
+    code = "import os; print(os.environ['PYTHONPATH'])"
+    expected = ":".join(entry for entry in given.split(":") if entry != "{a}")
+    assert asked(code, given.format(a=ARCHIVE)) == [expected]
+
+
+def test_other_machines_get_the_name_of_the_interpreter() -> None:
+    for is_local in (True, False):
+        choose_interpreter(is_local=is_local)
+    assert os.environ[VARIABLE] == sys.executable
+
+
+def test_whoever_names_a_python_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "/opt/python3")
+    choose_interpreter(is_local=True)
+    assert os.environ[VARIABLE] == "/opt/python3"
+
+
+def test_without_a_place_for_the_script_it_is_the_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "user's cache").write_text("not a directory")
+    choose_interpreter(is_local=True)
+    assert os.environ[VARIABLE] == sys.executable
+
+
+def test_tasks_import_no_archive(spark: SparkSession) -> None:
+    def where(batches: Iterator[Batch]) -> Iterator[Batch]:
+        for _ in batches:
+            yield pa.record_batch({"file": [sys.modules["pyspark"].__file__]})
+
+    (row,) = spark.range(1).mapInArrow(where, "file string").collect()
+    assert row.file == str(INSTALLED / "__init__.py")
