@@ -14,7 +14,16 @@ if importlib.util.find_spec("pyspark") is None:
 
 from aiochronicle.spark.badrecords import BadRecords, bad_records
 from aiochronicle.spark.explain import explain
-from aiochronicle.spark.scan import count, scan
+from aiochronicle.spark.scan import count, scan, scan_stream
 from aiochronicle.spark.session import register, session
 
-__all__ = ["BadRecords", "bad_records", "count", "explain", "register", "scan", "session"]
+__all__ = [
+    "BadRecords",
+    "bad_records",
+    "count",
+    "explain",
+    "register",
+    "scan",
+    "scan_stream",
+    "session",
+]

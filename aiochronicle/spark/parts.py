@@ -1,22 +1,30 @@
-"""What one task reads, and how: shared by frames and streams."""
+"""What one task reads, and how: shared by frames and streams.
+
+A range can be a row of a frame as well: then it is the next step of the query that reads it.
+"""
 
 from collections.abc import Iterator
 
+import msgspec
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from aiochronicle.columns import BATCH_ROWS
-from aiochronicle.spark.arrow import Batch
+from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.columns import Shape
 from aiochronicle.spark.filters import Narrowing
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.rows import read_range
 
-__all__ = ["RangePartition", "read_part"]
+__all__ = ["RANGES", "RangePartition", "as_row", "read_part", "read_rows"]
 
 # For Spark a batch has a price of its own. Payloads should still be in the cache when it gets them.
 NARROW_BATCH_ROWS = 8 * BATCH_ROWS
+
+# The columns of a frame of ranges.
+RANGES = StructType([StructField("_range", BinaryType(), False)])
 
 
 class RangePartition(InputPartition):
@@ -42,3 +50,19 @@ def read_part(
         fitting = shape.fit(narrowing.sift(batch))
         if fitting.num_rows:
             yield fitting
+
+
+def as_row(part: Range) -> Batch:
+    """Return a range as a row of a frame of ranges."""
+    encoded = pa.array([msgspec.msgpack.encode(part)], pa.binary())
+    return pa.record_batch([encoded], schema=to_arrow_schema(RANGES))
+
+
+def read_rows(
+    batches: Iterator[Batch], schema: StructType, options: ReadOptions
+) -> Iterator[Batch]:
+    """Yield the rows of the ranges that are rows of these batches."""
+    for batch in batches:
+        for encoded in batch.column(0).to_pylist():
+            part = msgspec.msgpack.decode(encoded, type=Range)
+            yield from read_part(part, schema, options, Narrowing())

@@ -17,11 +17,11 @@ from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.columns import check_schema, frame_schema
 from aiochronicle.spark.filters import Narrowing, narrow
 from aiochronicle.spark.options import ReadOptions, WriteOptions, read_options, write_options
-from aiochronicle.spark.parts import RangePartition, read_part
+from aiochronicle.spark.parts import RANGES, RangePartition, read_part
 from aiochronicle.spark.plan import plan
 from aiochronicle.spark.queues import Source, find_sources
 from aiochronicle.spark.sink import BatchSink, StreamSink
-from aiochronicle.spark.stream import StreamReader
+from aiochronicle.spark.stream import RangeStreamReader, StreamReader
 
 __all__ = ["ChronicleSource"]
 
@@ -72,9 +72,10 @@ class ChronicleSource(DataSource):
         kind = PushdownReader if options.pushdown else FrameReader
         return kind(options, schema, self.snapshot or Snapshot(options))
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        """Return what follows the queues."""
-        return StreamReader(read_options(self.options), schema)
+    def streamReader(self, schema: StructType) -> RangeStreamReader:  # noqa: N802
+        """Return what follows the queues: their rows, or only where these are."""
+        options = read_options(self.options)
+        return RangeStreamReader(options) if schema == RANGES else StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         """Return what writes a frame."""

@@ -34,34 +34,31 @@ from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.columns import check_schema
 from aiochronicle.spark.filters import Narrowing
 from aiochronicle.spark.options import ReadOptions
-from aiochronicle.spark.parts import RangePartition, read_part
+from aiochronicle.spark.parts import RangePartition, as_row, read_part
 from aiochronicle.spark.plan import plan
 from aiochronicle.spark.queues import Source, end_of, find_sources
 
-__all__ = ["StreamReader"]
+__all__ = ["RangeStreamReader", "StreamReader"]
 
 LOOK_AROUND_S = 0.2
 
 Positions = dict[str, int]
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Tells Spark how far the queues are, and reads what it asks for."""
+class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Tells Spark how far the queues are, and which ranges of them make up a batch."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         if options.ending_offsets is not None or options.ending_timestamp_ns is not None:
             raise InvalidArgument(
                 "a stream has no end: leave endingOffsets and endingTimestamp out, or stop it by"
                 " trigger(availableNow=True)"
             )
         self._options = options
-        self._schema = schema
         self._queues = _Queues(options)
         self._initial: Positions | None = None
         self._initial_is_known = True  # in the checkpoint, or will be the same after a restart
         self._target: Positions | None = None
-        if self._queues.sources:
-            check_schema(schema, options, self._queues.sources)
 
     def initialOffset(self) -> Positions:  # noqa: N802
         """Return where a stream without a checkpoint begins. Asked for twice, and may not move."""
@@ -137,13 +134,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[Batch]:
-        """Yield the rows of one part."""
+        """Yield the range itself, as a row."""
         assert isinstance(partition, RangePartition)
-        yield from read_part(partition.part, self._schema, self._options, Narrowing())
+        yield as_row(partition.part)
 
     def stop(self) -> None:
         """Let go of the queues."""
         self._queues.close()
+
+
+class StreamReader(RangeStreamReader):
+    """Tells Spark how far the queues are, and reads what it asks for."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options)
+        self._schema = schema
+        if self._queues.sources:
+            check_schema(schema, options, self._queues.sources)
+
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
+        """Yield the rows of one part."""
+        assert isinstance(partition, RangePartition)
+        yield from read_part(partition.part, self._schema, self._options, Narrowing())
 
 
 class _Queues:

@@ -5,7 +5,9 @@ import shutil
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +16,7 @@ from waiting import eventually
 
 import aiochronicle
 from aiochronicle.errors import InvalidArgument, PositionLost, QueueNotFound
+from aiochronicle.spark import scan, scan_stream
 from aiochronicle.spark.columns import frame_schema
 from aiochronicle.spark.offsets import limit
 from aiochronicle.spark.options import read_options
@@ -298,6 +301,61 @@ def test_a_stream_that_fails_in_its_first_batch_gets_its_messages_again(
         run(lambda: bool(failed), fail)
         run(lambda: bool(seen) and seen[-1] > failed[-1], take)
     assert seen == list(range(failed[0], seen[-1] + 1))
+
+
+def test_a_stream_by_scan_goes_on_with_the_same_checkpoint(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    columns = ["timestamp_ns", "seq", "payload", "source"]
+
+    def run(frame: DataFrame) -> int:
+        query = (
+            frame.select(columns)
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        query.awaitTermination()
+        return len(query.recentProgress)
+
+    fill(root / "a", 1000)
+    options: dict[str, Any] = {"startingOffsets": "earliest", "minPartitions": 3}
+    run(spark.readStream.format("chronicle").options(**options).load(str(root)))
+    fill(root / "a", 200, first=1000)
+    stream = scan_stream(spark, str(root), columns=columns, maxOffsetsPerTrigger=80, **options)
+    assert stream.columns == columns
+    assert run(stream) == 3
+    written = spark.read.parquet(str(tmp_path / "out")).orderBy("seq").collect()
+    assert written == scan(spark, str(root), columns=columns).orderBy("seq").collect()
+
+
+def test_a_stream_by_scan_begins_where_it_is_told(spark: SparkSession, root: Path) -> None:
+    fill(root / "a", 10)
+    fill(root / "b", 10)
+    moment = datetime.fromtimestamp(FIRST_NS // 10**9, UTC) + timedelta(microseconds=1)
+    for start in ({"a": 7, "b": 9}, moment):
+        stream = scan_stream(spark, str(root), columns=["source", "seq"], start=start)
+        query = (
+            stream.writeStream.format("memory")
+            .queryName("begun")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        rows = [(row.source, row.seq) for row in spark.sql("select * from begun").collect()]
+        expected = scan(spark, str(root), columns=["source", "seq"], start=start).collect()
+        assert sorted(rows) == sorted((row.source, row.seq) for row in expected) != []
+
+
+def test_a_stream_by_scan_is_refused_at_once(spark: SparkSession, root: Path) -> None:
+    with pytest.raises(QueueNotFound, match="there is no queue"):
+        scan_stream(spark, str(root))
+    fill(root / "a", 1)
+    with pytest.raises(InvalidArgument, match="no column 'price'"):
+        scan_stream(spark, str(root), columns=["price"])
+    with pytest.raises(InvalidArgument, match="did you mean startingOffsets"):
+        scan_stream(spark, str(root), startingOffset="earliest")
 
 
 def test_a_running_stream_sees_what_is_appended(

@@ -14,6 +14,7 @@ import aiochronicle
 from .filling import fill
 
 COPY = Path(__file__).parent / "stream_copy.py"
+DOORS = ("format", "scan")  # to the same rows, by the same checkpoint
 KILLS = int(os.environ.get("AIOCHRONICLE_SPARK_KILLS", "2"))
 ROWS = 1500
 
@@ -30,9 +31,9 @@ def count(path: Path) -> int:
 class Driver:
     """A driver process and the JVM below it, in a process group of their own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, door: str) -> None:
         self.log = (root / "driver.log").open("ab")
-        arguments = [root / "bus", root / "copy", root / "checkpoint"]
+        arguments = [root / "bus", root / "copy", root / "checkpoint", door]
         self.process = subprocess.Popen(
             [sys.executable, str(COPY), *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -55,7 +56,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(tmp_path: Path, rng: random.R
     bus.mkdir()
     fill(bus / "a", ROWS, types=(1, 2))
     for kill in range(KILLS + 1):
-        driver = Driver(tmp_path)
+        driver = Driver(tmp_path, DOORS[kill % 2])
         try:
             # Data that comes while it runs, and a queue that was not there before.
             fill(bus / "a", ROWS // 2, first=ROWS + kill * (ROWS // 2), types=(1, 2))
