@@ -213,11 +213,26 @@ int ac_os_rename_new(int dir, const char *from, const char *to) {
     return ac_os_move_new(dir, from, dir, to);
 }
 
+static int is_one_file(int left_dir, const char *left, int right_dir, const char *right) {
+    struct stat a, b;
+    return ac_os_stat_at(left_dir, left, &a) == 0 && ac_os_stat_at(right_dir, right, &b) == 0 &&
+           a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* A link replaces nothing either. A kill may leave both names: whoever tries again knows the file by its inode. */
+static int move_by_link(int from_dir, const char *from, int to_dir, const char *to) {
+    int rc;
+    CALL(rc, AC_CALL_RENAME, to, to_dir, 0, 0, linkat(from_dir, from, to_dir, to, 0));
+    if (rc == -EEXIST && is_one_file(from_dir, from, to_dir, to)) rc = 0;
+    return rc < 0 ? rc : ac_os_unlink(from_dir, from);
+}
+
 int ac_os_move_new(int from_dir, const char *from, int to_dir, const char *to) {
     int rc;
     CALL(rc, AC_CALL_RENAME, to, to_dir, 0, 0,
          (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, 1 /* RENAME_NOREPLACE */));
-    return rc;
+    /* NFS and older versions of ZFS do not know the flag. */
+    return rc == -EINVAL || rc == -ENOSYS ? move_by_link(from_dir, from, to_dir, to) : rc;
 }
 
 int ac_os_move(int from_dir, const char *from, int to_dir, const char *to) {

@@ -49,6 +49,36 @@ TEST(an_interrupted_call_is_made_again) {
     CHECK(seen[AC_CALL_OPEN] + seen[AC_CALL_ALLOC] > 0);
 }
 
+/* NFS, for one: the flag of the system call that keeps it from replacing is unknown there. */
+static int move_without_the_flag(int from_dir, const char *from, int to_dir, const char *to) {
+    ac_injection_t once = {.call = AC_CALL_RENAME, .answer = EINVAL, .first = 1, .times = 1};
+    ac_os_set_hook(ac_os_inject, &once);
+    int rc = ac_os_move_new(from_dir, from, to_dir, to);
+    ac_os_set_hook(NULL, NULL);
+    CHECK(once.seen == 2);
+    return rc;
+}
+
+TEST(a_file_system_without_moves_that_never_replace_is_moved_in_by_links) {
+    CHECK_EQUAL(mkdir(check_path("there"), 0700), 0);
+    int here = ac_os_open_dir(check_directory), there = ac_os_open_dir(check_path("there"));
+    poke(check_directory, "a", 0, "old", 3);
+    CHECK_EQUAL(move_without_the_flag(here, "a", there, "a"), 0);
+    CHECK(!exists(check_directory, "a") && exists(check_path("there"), "a"));
+    poke(check_directory, "a", 0, "new", 3);
+    CHECK_EQUAL(move_without_the_flag(here, "a", there, "a"), -EEXIST);
+    char kept[3];
+    peek(check_path("there"), "a", 0, kept, 3);
+    CHECK(memcmp(kept, "old", 3) == 0 && exists(check_directory, "a"));
+    CHECK_EQUAL(move_without_the_flag(here, "missing", there, "b"), -ENOENT);
+    /* A move that was killed between its two steps. */
+    CHECK_EQUAL(linkat(here, "a", there, "b", 0), 0);
+    CHECK_EQUAL(move_without_the_flag(here, "a", there, "b"), 0);
+    CHECK(!exists(check_directory, "a") && exists(check_path("there"), "b"));
+    ac_os_close(here);
+    ac_os_close(there);
+}
+
 TEST(a_life_of_a_queue_goes_through_the_hook) {
     ac_writer_config_t config = small_queue(4096);
     ac_error_t err;
