@@ -12,13 +12,14 @@ import shlex
 import site
 import sys
 import zlib
+from collections.abc import Generator
 from pathlib import Path
 
 import pyspark
 
 from aiochronicle.spark.standins import stand_in
 
-__all__ = ["choose_interpreter"]
+__all__ = ["chosen_interpreter"]
 
 VARIABLE = "PYSPARK_PYTHON"
 OURS = "spark-python-"
@@ -36,12 +37,20 @@ exec {python} "$@"
 """
 
 
-def choose_interpreter(*, is_local: bool) -> None:
-    """Have Spark start the Python that is running, unless $PYSPARK_PYTHON names another."""
-    named = os.environ.get(VARIABLE)
-    if named is None or Path(named).name.startswith(OURS):
-        # Other machines have no such script.
-        os.environ[VARIABLE] = str((_without_archive() if is_local else None) or sys.executable)
+@contextlib.contextmanager
+def chosen_interpreter(*, is_local: bool) -> Generator[None]:
+    """Have the Spark that starts meanwhile use the Python that is running.
+
+    Unless $PYSPARK_PYTHON names another; afterwards it does name one.
+    """
+    named = os.environ.setdefault(VARIABLE, sys.executable)
+    # Other machines have no such script.
+    if is_local and named == sys.executable:
+        os.environ[VARIABLE] = str(_without_archive() or named)
+    try:
+        yield
+    finally:
+        os.environ[VARIABLE] = named
 
 
 def _without_archive() -> Path | None:
@@ -53,9 +62,8 @@ def _without_archive() -> Path | None:
     script = SCRIPT.format(archive=shlex.quote(str(archive)), python=shlex.quote(sys.executable))
     # Others may run with another Python, and processes are started for as long as a session lives.
     name = f"{OURS}{zlib.crc32(script.encode()):08x}"
-    with contextlib.suppress(
-        OSError, RuntimeError
-    ):  # read-only, full, or no home: slower, no worse
+    # If that is read-only, full, or there is no home, things are slower, and no worse.
+    with contextlib.suppress(OSError, RuntimeError):
         path = stand_in(name, script)
         if os.access(path, os.X_OK):  # which it is not on a disk without programs
             return path

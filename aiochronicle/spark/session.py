@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from aiochronicle.spark.interpreter import choose_interpreter
+from aiochronicle.spark.interpreter import chosen_interpreter
 from aiochronicle.spark.java import ensure_java
 from aiochronicle.spark.source import ChronicleSource
 
@@ -60,7 +60,6 @@ def session(
         ensure_java()
         master = master or "local[*]"
     is_local = master is not None and master.startswith("local")
-    choose_interpreter(is_local=is_local)
     settings = dict(_SETTINGS)
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
@@ -70,7 +69,8 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name, value in {**settings, **(config or {})}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with chosen_interpreter(is_local=is_local):
+        spark = builder.getOrCreate()
     register(spark)
     return spark
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aiochronicle.spark.arrow import Batch, pa
-from aiochronicle.spark.interpreter import VARIABLE, choose_interpreter
+from aiochronicle.spark.interpreter import VARIABLE, chosen_interpreter
 
 INSTALLED = Path(pyspark.__file__).parent
 ARCHIVE = INSTALLED / "python" / "lib" / "pyspark.zip"
@@ -38,39 +38,39 @@ def asked(code: str, python_path: str) -> list[str]:
 
 
 def test_pyspark_is_taken_from_where_it_is_compiled() -> None:
-    choose_interpreter(is_local=True)
     code = "import sys, pyspark; print(sys.executable); print(pyspark.__file__)"
     spark_path = f"{ARCHIVE}:{ARCHIVE.parent}/py4j.zip"
-    assert asked(code, f"{spark_path}:{spark_path}") == [
-        sys.executable,
-        str(INSTALLED / "__init__.py"),
-    ]
+    with chosen_interpreter(is_local=True):
+        told = asked(code, f"{spark_path}:{spark_path}")
+    assert told == [sys.executable, str(INSTALLED / "__init__.py")]
+    assert os.environ[VARIABLE] == sys.executable
 
 
 @pytest.mark.parametrize("given", ["{a}", "{a}:{a}", "{a}:/x y:{a}:/z", "/x y:{a}", "/x y:/z", ""])
 def test_the_rest_of_the_path_stays_as_it_is(given: str) -> None:
-    choose_interpreter(is_local=True)
     code = "import os; print(os.environ['PYTHONPATH'])"
     expected = ":".join(entry for entry in given.split(":") if entry != "{a}")
-    assert asked(code, given.format(a=ARCHIVE)) == [expected]
+    with chosen_interpreter(is_local=True):
+        assert asked(code, given.format(a=ARCHIVE)) == [expected]
 
 
 def test_other_machines_get_the_name_of_the_interpreter() -> None:
-    for is_local in (True, False):
-        choose_interpreter(is_local=is_local)
-    assert os.environ[VARIABLE] == sys.executable
+    with chosen_interpreter(is_local=True):
+        assert os.environ[VARIABLE] != sys.executable
+    with chosen_interpreter(is_local=False):
+        assert os.environ[VARIABLE] == sys.executable
 
 
 def test_whoever_names_a_python_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/opt/python3")
-    choose_interpreter(is_local=True)
-    assert os.environ[VARIABLE] == "/opt/python3"
+    with chosen_interpreter(is_local=True):
+        assert os.environ[VARIABLE] == "/opt/python3"
 
 
 def test_without_a_place_for_the_script_it_is_the_interpreter(tmp_path: Path) -> None:
     (tmp_path / "user's cache").write_text("not a directory")
-    choose_interpreter(is_local=True)
-    assert os.environ[VARIABLE] == sys.executable
+    with chosen_interpreter(is_local=True):
+        assert os.environ[VARIABLE] == sys.executable
 
 
 def test_tasks_import_no_archive(spark: SparkSession) -> None:
