@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -79,7 +80,7 @@ def test_quotes_may_lie_elsewhere(spark: SparkSession, root: Path, rng: random.R
 
 
 def test_quotes_in_force_at_the_start_are_older_than_it(spark: SparkSession, root: Path) -> None:
-    codecs = [Codec(Trade, format="struct"), Codec(Quote, format="struct")]
+    codecs: list[Codec[Any]] = [Codec(Trade, format="struct"), Codec(Quote, format="struct")]
     with aiochronicle.open_writer(root / "a", codec=codecs, segment_size=1 << 20) as writer:
         writer.send(Quote("ALFA", 1.0, 2.0), timestamp_ns=FIRST_NS)
         writer.send(Trade("ALFA", 1.1, 1.0), timestamp_ns=FIRST_NS)
