@@ -6,16 +6,25 @@ shape in which somebody has written are queues of their own. What begins where i
 records; the control block may promise more than a power cut has left.
 """
 
+import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from aiochronicle.errors import ChronicleError, NotAQueue, QueueNotFound
+from aiochronicle.errors import (
+    ChronicleError,
+    NotAQueue,
+    PositionLost,
+    QueueGone,
+    QueueNotFound,
+)
 from aiochronicle.queue import inspect
 from aiochronicle.reader import Reader, open_reader
 from aiochronicle.slices import Queue
@@ -26,6 +35,9 @@ __all__ = ["Source", "find_sources", "is_queue", "restarted"]
 DEPTH_MAX = 4  # bus/venue/instrument/stream
 DAY_DEPTH = 3  # YYYY/MM/DD
 CONTROL, READY = "control.meta", "READY"
+TRIES = 10
+
+T = TypeVar("T")
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,23 +89,44 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         for part in self.parts():
             if part != self.live and part[-len(day) :] < day:
                 continue  # a segment is archived by the day of its newest message
-            # A reader would go to a corrupt place before it; a slice begins behind that.
-            with Queue(part, verify=False, on_corrupt="skip") as queue:
-                if (message := next(iter(queue.slice_time(moment_ns)), None)) is not None:
-                    return message.seq
+            if (seq := _patiently(partial(_seq_at, part, moment_ns))) is not None:
+                return seq
         return self.latest()
 
     def check_seqs(self) -> None:
-        """Raise ChronicleError if there are more messages than seqs, which costs an index per segment."""
+        """Raise ChronicleError if there are more messages than seqs, which costs an index per segment.
+
+        What cannot be counted, because segments are missing, is left to those who read it.
+        """
         if self.live is None:
             return
-        # In this order nothing that is appended or removed meanwhile looks like too many messages.
-        with Queue(self.live, verify=False, on_corrupt="skip") as queue:
-            first = next(iter(queue.slice()), None)
-            messages = queue.slice().count
-        with open_reader(self.live, start="first", verify=False, on_corrupt="skip") as reader:
-            if first is not None and messages > end_of(reader) - first.seq:
+        with contextlib.suppress(PositionLost, QueueGone, QueueNotFound):
+            if _patiently(partial(_has_more_messages_than_seqs, self.live)):
                 raise restarted(self.live)
+
+
+def _patiently(ask: Callable[[], T]) -> T:
+    """Return the answer, also if retention removes segments just when they are looked at."""
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(PositionLost, QueueGone, QueueNotFound):
+            return ask()
+    return ask()
+
+
+def _seq_at(part: str, moment_ns: int) -> int | None:
+    # A reader would go to a corrupt place before it; a slice begins behind that.
+    with Queue(part, verify=False, on_corrupt="skip") as queue:
+        message = next(iter(queue.slice_time(moment_ns)), None)
+        return None if message is None else message.seq
+
+
+def _has_more_messages_than_seqs(path: str) -> bool:
+    # In this order nothing that is appended or removed meanwhile looks like too many messages.
+    with Queue(path, verify=False, on_corrupt="skip") as queue:
+        first = next(iter(queue.slice()), None)
+        messages = queue.slice().count
+    with open_reader(path, start="first", verify=False, on_corrupt="skip") as reader:
+        return first is not None and messages > end_of(reader) - first.seq
 
 
 def restarted(path: str) -> ChronicleError:

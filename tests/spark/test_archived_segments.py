@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,40 @@ def test_a_segment_that_is_removed_under_a_query_is_an_error_or_left_out(
         rest = read(parts, tolerant)
     assert rest == list(range(rest[0], ROWS))
     assert f"messages {parts[0].start} to {rest[0] - 1} of a" in caplog.text
+
+
+def test_a_queue_that_lacks_a_segment_in_the_middle_is_read_around_it(root: Path) -> None:
+    fill(root / "a", 2 * ROWS)
+    gone = sorted((root / "a").glob("*.q"))[1]
+    with aiochronicle.open_reader(root / "a") as reader:
+        # The position is behind a message, at the end of its segment.
+        seqs = [message.seq for message in reader if reader.position.segment == 1]
+    gone.unlink()
+    gone.with_suffix(".idx").unlink()
+    with pytest.raises(PositionLost, match=rf"messages {seqs[0]} to \d+ of a are gone"):
+        everything(options_for(root))
+    tolerant = options_for(root, failOnDataLoss="false")
+    assert everything(tolerant)[1] == sorted({*range(2 * ROWS)} - {*seqs})
+
+
+def test_queues_are_loaded_while_retention_removes_segments(root: Path) -> None:
+    """A load in fifty failed beside a writer that removed a segment whenever it began another."""
+    fill(root / "a", 1, segment_size=1 << 16)
+    done = threading.Event()
+
+    def write() -> None:
+        limits = Retention(max_bytes=4 << 16)
+        with aiochronicle.open_writer(root / "a", retention=limits) as writer:
+            while not done.is_set():
+                for _ in range(100):
+                    writer.append(bytes(1000))
+                writer.retain_now()
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        ends = [Snapshot(options_for(root)).end["a"] for _ in range(300)]
+        assert ends == sorted(ends)
+    finally:
+        done.set()
+        writing.join()
