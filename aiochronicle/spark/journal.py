@@ -22,13 +22,15 @@ from pathlib import Path
 import msgspec
 
 from aiochronicle._smallfile import read_small_file
-from aiochronicle.errors import CorruptionError
+from aiochronicle.errors import CorruptionError, InvalidArgument, UnsupportedVersion
 from aiochronicle.spark.staging import Run
+from aiochronicle.spark.written import Written
 
 __all__ = ["Journal", "Pending", "Target", "held", "is_nameless", "nameless", "of_query", "writers"]
 
 SINK = ".sink"
 OURS = "+"  # is in no name that users may give
+VERSION = 2
 FILE_BYTES_MAX = 256 << 20
 
 
@@ -64,8 +66,9 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
-    version: int = 1
-    batch_id: int = -1
+    version: int
+    query: str | None = None
+    written: Written = Written()
     pending: Pending | None = None
 
 
@@ -78,7 +81,9 @@ class Journal:
         content = read_small_file(str(self.path), FILE_BYTES_MAX)
         try:
             self._content = (
-                _Content() if content is None else msgspec.json.decode(content, type=_Content)
+                _Content(version=VERSION)
+                if content is None
+                else msgspec.json.decode(content, type=_Content)
             )
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise CorruptionError(
@@ -88,10 +93,33 @@ class Journal:
                 " it and see to it that nothing is written twice.",
             ) from error
 
-    @property
-    def batch_id(self) -> int:
-        """The last batch that is written completely; -1 if there is none."""
-        return self._content.batch_id
+        if self._content.version != VERSION:
+            raise UnsupportedVersion(
+                f"a journal of version {self._content.version}, not {VERSION}", path=str(self.path)
+            )
+
+    def check_query(self, query: str | None) -> None:
+        """Raise InvalidArgument unless all batches are of this query, or all of none.
+
+        With a new checkpoint a stream is a new query and counts its batches from 0 again.
+        """
+        known = self._content
+        if known.query != query and (known.written.ranges or known.pending is not None):
+            names = [
+                "no stream" if name is None else f"the stream {name}"
+                for name in (known.query, query)
+            ]
+            raise InvalidArgument(
+                f"the batches of writer {self.writer_id} so far are of {names[0]}, this one is of"
+                f" {names[1]}, and its id says nothing about those; give it another writerId, or"
+                " the checkpoint that belongs to this one",
+                path=str(self.path),
+            )
+        self._content = msgspec.structs.replace(known, query=query)
+
+    def has_written(self, batch_id: int) -> bool:
+        """Tell whether a batch is written completely."""
+        return self._content.written.has(batch_id)
 
     @property
     def pending(self) -> Pending | None:
@@ -100,11 +128,12 @@ class Journal:
 
     def begin(self, pending: Pending) -> None:
         """Note that a batch is about to be written."""
-        self._store(_Content(batch_id=self.batch_id, pending=pending))
+        self._store(msgspec.structs.replace(self._content, pending=pending))
 
     def end(self, batch_id: int) -> None:
         """Note that it is written."""
-        self._store(_Content(batch_id=batch_id))
+        written = self._content.written.adding(batch_id)
+        self._store(msgspec.structs.replace(self._content, written=written, pending=None))
 
     def delete(self) -> None:
         """Forget everything: of a writer that will never come back."""

@@ -29,22 +29,31 @@ from aiochronicle.writer import Writer, open_writer
 __all__ = ["abandon", "publish"]
 
 
-def publish(options: WriteOptions, place: Place, batch_id: int, runs: Sequence[Run]) -> None:
-    """Append a batch to its queues, unless that was done before.
+def publish(
+    options: WriteOptions,
+    place: Place,
+    batch_id: int,
+    runs: Sequence[Run],
+    *,
+    query: str | None = None,
+) -> None:
+    """Append a batch, of a query if it is part of a stream, unless that was done before.
 
     If it fails half-way (no space left, killed), the next call for this root completes it first.
     """
     _complete_others(options, place.writer_id, _queues(runs))
     with journal.held(options.path, place.writer_id) as own:
         assert own is not None
+        own.check_query(query)
         _complete(options, own)
-        if batch_id > own.batch_id and runs:
+        written = own.has_written(batch_id)
+        if runs and not written:
             if gone := staging.missing(runs):
                 raise StorageError("is gone, with rows that were staged in it", path=gone[0])
             with _writers(options, runs) as writers:
                 own.begin(_intend(options, batch_id, runs, writers))
                 _append_pending(options, own, writers)
-        elif batch_id > own.batch_id:
+        elif not written:
             own.end(batch_id)
         place.sweep()
         if journal.is_nameless(place.writer_id):

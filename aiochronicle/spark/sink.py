@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -30,6 +31,7 @@ class Staged(WriterCommitMessage):
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
+        self.query = _query_of_task()
 
 
 class _Sink:
@@ -46,6 +48,13 @@ class _Sink:
     def write(self, iterator: Iterator[Batch]) -> Staged:
         """Sort the rows of one task into runs on disk."""
         return Staged(staging.stage(iterator, self._directory, self._queue))
+
+    def _publish(self, batch_id: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+        tasks = [message for message in messages if isinstance(message, Staged)]
+        runs = [run for task in tasks for run in task.runs]
+        # Spark has at least one task, also for an empty frame.
+        query = tasks[0].query if tasks else None
+        publish.publish(self._options, self._place, batch_id, runs, query=query)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -70,7 +79,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append what the tasks have staged."""
-        publish.publish(self._options, self._place, self._batch_id, _runs(messages))
+        self._publish(self._batch_id, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what the tasks have staged; also called when commit has failed."""
@@ -86,15 +95,17 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Append what the tasks have staged."""
-        publish.publish(self._options, self._place, batchId, _runs(messages))
+        self._publish(batchId, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete what the tasks have staged; also called when commit has failed."""
         publish.abandon(self._options, self._place)
 
 
-def _runs(messages: Sequence[WriterCommitMessage | None]) -> list[Run]:
-    return [run for message in messages if isinstance(message, Staged) for run in message.runs]
+def _query_of_task() -> str | None:
+    """Return the query for which this task writes; also one inside foreachBatch knows it."""
+    task = TaskContext.get()
+    return None if task is None else task.getLocalProperty("sql.streaming.queryId")
 
 
 def _query_id(checkpoint: str | None) -> str:
@@ -109,5 +120,5 @@ def _query_id(checkpoint: str | None) -> str:
     except (OSError, ValueError, KeyError) as error:
         raise InvalidArgument(
             f"{file} does not say which query this is ({error}); give the stream option writerId,"
-            " and another one whenever it gets a new checkpoint"
+            " which is to be another one whenever it gets a new checkpoint"
         ) from error

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 import aiochronicle
@@ -26,6 +26,7 @@ from aiochronicle.errors import (
     MessageTooLarge,
     StorageError,
     TimestampOrder,
+    UnsupportedVersion,
 )
 from aiochronicle.spark import journal, staging
 from aiochronicle.spark.append import append_rows
@@ -172,6 +173,71 @@ def test_a_batch_is_written_once(root: Path) -> None:
     write(root, staged(root, [rows("a", [5])]), batch_id=1)
     write(root, staged(root, [rows("a", [2])]), batch_id=2)
     assert payloads(root / "a") == [b"a 0", b"a 1", b"a 2"]
+
+
+def test_batches_may_be_written_in_any_order(root: Path) -> None:
+    """As by a nightly job that fills in a day that it missed."""
+    for day in (20261116, 20261115, 20261116, 20261114, 20261115):
+        task = (begun := sink(root, writerId="nightly", batchId=str(day))).write(
+            iter([rows(f"day{day}", [0])])
+        )
+        begun.commit([task])
+    for day in (20261114, 20261115, 20261116):
+        assert payloads(root / f"day{day}") == [f"day{day} 0".encode()]
+    text = (root / ".sink" / "nightly.json").read_text()
+    assert msgspec.json.decode(text)["written"]["ranges"] == [[20261114, 20261116]]
+
+
+def test_a_writer_is_of_one_stream_or_of_none(root: Path) -> None:
+    place = Place(root=str(root), writer_id="test")
+    options = write_options({"path": str(root)})
+    publish(options, place, 0, staged(root, [rows("a", [0])]), query="first")
+    publish(options, place, 0, staged(root, [rows("a", [0])]), query="first")
+    for query, name in (("second", "the stream second"), (None, "no stream")):
+        with pytest.raises(InvalidArgument, match=f"of the stream first, this one is of {name}"):
+            publish(options, place, 0, staged(root, [rows("a", [1])]), query=query)
+    publish(options, place, 1, staged(root, [rows("a", [1])]), query="first")
+    assert payloads(root / "a") == [b"a 0", b"a 1"]
+
+
+def test_a_batch_that_another_stream_has_begun_is_not_taken_for_the_own(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_half_way(root, staged(root, [rows("a", list(range(20_000)))]), "test", monkeypatch)
+    place = Place(root=str(root), writer_id="test")
+    with pytest.raises(InvalidArgument, match="of no stream, this one is of the stream second"):
+        publish(write_options({"path": str(root)}), place, 0, [], query="second")
+
+
+@pytest.mark.parametrize("way", ["stream", "foreachBatch"])
+def test_a_stream_with_a_new_checkpoint_needs_a_new_id(
+    spark: SparkSession, root: Path, tmp_path: Path, way: str
+) -> None:
+    fill(root / "a", 5, ready=True)
+
+    def run(checkpoint: str) -> None:
+        stream = spark.readStream.format("chronicle").option("startingOffsets", "earliest")
+        writing = (
+            stream.load(str(root)).writeStream.trigger(availableNow=True).format("chronicle")
+        ).option("checkpointLocation", str(tmp_path / checkpoint))
+        if way == "stream":
+            query = writing.option("writerId", "copy").option("late", "hold").start(target)
+        else:
+            query = writing.foreachBatch(write_batch).start()
+        query.awaitTermination()
+
+    def write_batch(frame: DataFrame, batch_id: int) -> None:
+        writing = frame.write.format("chronicle").mode("append").option("late", "hold")
+        writing.options(writerId="copy", batchId=batch_id).save(target)
+
+    target = str(tmp_path / "target")
+    run("first")
+    run("first")
+    fill(root / "a", 5, first=5)
+    with pytest.raises(PySparkException, match="give it another writerId"):
+        run("second")
+    run("first")
+    assert payloads(tmp_path / "target" / "a") == [f"a {n}".encode() for n in range(10)]
 
 
 def test_late_rows_fail_or_are_held(root: Path) -> None:
@@ -377,6 +443,9 @@ def test_a_journal_that_is_none_is_told(root: Path) -> None:
     (root / ".sink" / "test.json").write_text("nonsense")
     with pytest.raises(ChronicleError, match="not the journal of a sink"):
         write(root, staged(root, [rows("a", [0])]))
+    (root / ".sink" / "test.json").write_text('{"version": 1, "batch_id": 7}')
+    with pytest.raises(UnsupportedVersion, match="a journal of version 1, not 2"):
+        write(root, staged(root, [rows("a", [0])]))
 
 
 ROWS = 12_000  # two appends
@@ -436,7 +505,8 @@ def test_another_writer_completes_what_a_dead_one_began(
     assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
     with journal.held(str(root), "test") as own:
         assert own is not None
-        assert (own.batch_id, own.pending) == (0, None)
+        assert own.has_written(0)
+        assert own.pending is None
 
 
 def test_a_frame_comes_back_from_queues_as_it_was(spark: SparkSession, root: Path) -> None:
