@@ -52,33 +52,48 @@ static inline uint64_t ac_crc32c_word(uint64_t reg, uint64_t word) {
 }
 #endif
 
+#if AC_CRC32_X86
+static inline uint32_t ac_crc32c_seed_cpu(uint64_t a, uint64_t b) {
+    return (uint32_t)ac_crc32c_word(ac_crc32c_word(0xFFFFFFFFu, a), b);
+}
+
+static inline uint32_t ac_crc32c_header_cpu(uint32_t seed, const uint64_t words[8]) {
+    uint64_t reg = seed;
+    uint32_t half = (uint32_t)words[7];
+    reg = ac_crc32c_word(reg, words[0]);
+    reg = ac_crc32c_word(reg, words[1]);
+    reg = ac_crc32c_word(reg, words[2]);
+    reg = ac_crc32c_word(reg, words[3]);
+    reg = ac_crc32c_word(reg, words[4]);
+    reg = ac_crc32c_word(reg, words[5]);
+    reg = ac_crc32c_word(reg, words[6]);
+    __asm__("crc32l %1, %k0" : "+r"(reg) : "r"(half));
+    return ~(uint32_t)reg;
+}
+#endif
+
 static inline uint32_t ac_crc32c_seed(uint64_t a, uint64_t b) {
 #if AC_CRC32_X86
-    if (ac_cpu_has(AC_CPU_CRC32C))
-        return (uint32_t)ac_crc32c_word(ac_crc32c_word(0xFFFFFFFFu, a), b);
+    if (ac_cpu_has(AC_CPU_CRC32C)) return ac_crc32c_seed_cpu(a, b);
 #endif
     return ac_crc32c_seed_portable(a, b);
 }
 
 static inline uint32_t ac_crc32c_header(uint32_t seed, const uint64_t words[8]) {
 #if AC_CRC32_X86
-    if (ac_cpu_has(AC_CPU_CRC32C)) {
-        uint64_t reg = seed;
-        uint32_t half = (uint32_t)words[7];
-        reg = ac_crc32c_word(reg, words[0]);
-        reg = ac_crc32c_word(reg, words[1]);
-        reg = ac_crc32c_word(reg, words[2]);
-        reg = ac_crc32c_word(reg, words[3]);
-        reg = ac_crc32c_word(reg, words[4]);
-        reg = ac_crc32c_word(reg, words[5]);
-        reg = ac_crc32c_word(reg, words[6]);
-        __asm__("crc32l %1, %k0" : "+r"(reg) : "r"(half));
-        return ~(uint32_t)reg;
-    }
+    if (ac_cpu_has(AC_CPU_CRC32C)) return ac_crc32c_header_cpu(seed, words);
 #endif
     uint64_t copy[8];
     memcpy(copy, words, sizeof copy); /* keeps the caller's in registers */
     return ac_crc32c_header_portable(seed, copy);
+}
+
+/* Both steps, for whoever meets a header with a seed of its own: the CPU is asked about once. */
+static inline uint32_t ac_crc32c_whole(uint64_t a, uint64_t b, const uint64_t words[8]) {
+#if AC_CRC32_X86
+    if (ac_cpu_has(AC_CPU_CRC32C)) return ac_crc32c_header_cpu(ac_crc32c_seed_cpu(a, b), words);
+#endif
+    return ac_crc32c_header(ac_crc32c_seed_portable(a, b), words);
 }
 
 /* "pclmul" or "portable": what ac_crc32 runs on at present. */

@@ -119,7 +119,7 @@ enum { AC_RECORD_NONE = 0, AC_RECORD_GOOD = 1, AC_RECORD_BAD = -1 };
 /* Reads the record at `offset` of a segment mapping of `size` bytes, trusting nothing: the header is
  * copied once and only the copy is used. The copy is made of 8-byte words, the first of them together with
  * the commit word, because the check reads it in 8-byte words: other widths would stall it. GOOD fills *out
- * (before the payload is checked, so that nothing has to be kept across that call); NONE: not committed, or
+ * (before anything is checked, so that nothing has to be kept across that); NONE: not committed, or
  * no room for a header; BAD: *why says which rule it breaks, and *out is undefined. */
 static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t offset,
                                     uint32_t segment, enum ac_check check, ac_message_t *out,
@@ -133,6 +133,11 @@ static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t
 #pragma GCC unroll 8
     for (int i = 1; i < 8; i++)
         words[i] = ac_load_relaxed_u64(source + i);
+    out->record = at;
+    out->seq = words[1];
+    out->timestamp_ns = words[2];
+    out->cause_source = words[4];
+    out->cause_seq = words[5];
     uint32_t length = (uint32_t)words[0] - 1;
     uint16_t type_id = (uint16_t)words[3], flags = (uint16_t)(words[3] >> 16);
     uint32_t checksum = (uint32_t)(words[3] >> 32), epoch = (uint32_t)(words[6] >> 32);
@@ -149,16 +154,10 @@ static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t
         return AC_RECORD_BAD;
     }
     if (AC_LIKELY(flags & AC_FLAG_OURS) &&
-        AC_UNLIKELY(ac_crc32c_header(ac_crc32c_seed(segment, epoch), words) !=
-                    (uint32_t)(words[7] >> 32))) {
+        AC_UNLIKELY(ac_crc32c_whole(segment, epoch, words) != (uint32_t)(words[7] >> 32))) {
         *why = "header check fails";
         return AC_RECORD_BAD;
     }
-    out->record = at;
-    out->seq = words[1];
-    out->timestamp_ns = words[2];
-    out->cause_source = words[4];
-    out->cause_seq = words[5];
     out->segment = segment;
     out->length = length;
     out->type_id = type_id;

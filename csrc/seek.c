@@ -309,16 +309,16 @@ static int enter_last(ac_reader_t *reader, ac_error_t *err) {
     for (;;) {
         ac_message_t message;
         const char *why;
-        uint64_t offset = proven_record(reader);
+        uint64_t offset = proven_record(reader), next_seq = 0;
         int ours = 0;
         while (ac_record_inspect(reader->base, reader->size, offset, reader->segment,
                                  AC_CHECK_HEADER, &message, &why) == AC_RECORD_GOOD) {
             offset += ac_record_size(message.length);
             ours = message.type_id != AC_TYPE_PADDING && (message.flags & AC_FLAG_OURS);
+            next_seq = ours ? message.seq + 1 : 0;
         }
-        uint64_t seq = ours ? message.seq + 1 : 0;
         ac_reader_place(reader, reader->map, offset);
-        reader->expected_seq = seq;
+        reader->expected_seq = next_seq;
         reader->continued = (uint32_t)ours;
         int finished = ac_segment_sealed(reader->map) || reader->size - offset < AC_HEADER_SIZE;
         if (!finished || reader->segment >= last) return AC_OK;

@@ -56,6 +56,24 @@ TEST(every_message_is_found_by_seq_and_by_time) {
     close_writer(writer);
 }
 
+/* What a torn header says of its seq is not believed. */
+TEST(the_end_is_expected_behind_the_last_sound_record) {
+    ac_writer_stats_t written;
+    ac_reader_stats_t stats;
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 10);
+    ac_writer_stats(writer, &written);
+    ac_record_t torn = {.commit_len = 1, .version = 1, .seq = 999, .flags = AC_FLAG_OURS};
+    poke(check_path("queue"), "000000000.q", written.offset, &torn, sizeof torn);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_LAST);
+    ac_reader_stats(reader, &stats);
+    CHECK_EQUAL(stats.next_seq, 10);
+    CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_CORRUPT);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
 TEST(a_reader_can_be_opened_anywhere) {
     static const struct {
         int start;
