@@ -216,7 +216,12 @@ class Writer:
         cause: Message | tuple[int, int] | None = None,
     ) -> range: ...
     def reserve(
-        self, size: int, *, type_id: int = 0, timestamp_ns: int | None = None
+        self,
+        size: int,
+        *,
+        type_id: int = 0,
+        timestamp_ns: int | None = None,
+        cause: Message | tuple[int, int] | None = None,
     ) -> Reservation: ...
     def heartbeat(self, timestamp_ns: int | None = None) -> None: ...
     def _try_heartbeat(self) -> bool: ...

@@ -281,7 +281,7 @@ AC_API int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t
  * and no record is ever put there. Closing the writer abandons. */
 AC_API int ac_writer_reserve(ac_writer_t *writer, size_t length, void **room, ac_error_t *err);
 AC_API int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timestamp_ns,
-                                ac_error_t *err);
+                                const ac_cause_t *cause, ac_error_t *err);
 AC_API void ac_writer_abort(ac_writer_t *writer);
 AC_API void ac_writer_abandon(ac_writer_t *writer);
 

@@ -446,7 +446,7 @@ void ac_writer_abandon(ac_writer_t *writer) {
 }
 
 int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timestamp_ns,
-                         ac_error_t *err) {
+                         const ac_cause_t *cause, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&writer->state);
     if (state != AC_STATE_OPEN)
         return ac_fail(err, state == AC_STATE_FORKED ? AC_E_FORKED : AC_E_CLOSED, 0,
@@ -468,6 +468,7 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
     uint8_t *at = writer->base + writer->offset;
     ac_stamp_t stamp = {.seq = writer->seq,
                         .timestamp_ns = timestamp_ns,
+                        .cause = cause,
                         .epoch = writer->epoch,
                         .type_id = (uint16_t)type_id};
     ac_record_write_header(at, length, ac_crc32(at + AC_HEADER_SIZE, length), &stamp, writer->seed);

@@ -142,6 +142,11 @@ WRITING = [
         ((0, 1), VALUE, "cause must be of a queue with an id"),
     ),
     *mistakes(
+        "reserve cause",
+        lambda world, given: world.writer.reserve(1, cause=given),
+        (17, TYPE, "cause must be a Message or a tuple (queue_id, seq)"),
+    ),
+    *mistakes(
         "append_many",
         lambda world, given: world.writer.append_many(given),
         (b"one", TYPE, "payloads must be a sequence of payloads"),

@@ -60,8 +60,10 @@ def test_records_to_the_byte(queue_path: Path, rng: random.Random) -> None:
         writer.append_many([b"one", b"two", b""], timestamps_ns=[2000, 2001, 2001])
         with writer.reserve(5, timestamp_ns=3000) as room:
             room[:] = b"place"
+        with writer.reserve(5, timestamp_ns=3000, cause=order) as room:
+            room[:] = b"cause"
     dump = decode(queue_path)
-    assert len(dump.records) == 56
+    assert len(dump.records) == 57
     for segment_id, record in dump.records:
         own = record.own
         assert own is not None
@@ -84,10 +86,11 @@ def test_records_to_the_byte(queue_path: Path, rng: random.Random) -> None:
         data = (queue_path / fmt.segment_name(segment_id)).read_bytes()
         assert data[record.offset : record.end] == expected
     owns = [record.own for _, record in dump.records]
-    assert [own.batch_left for own in owns if own][-4:] == [2, 1, 0, 0]
+    assert [own.batch_left for own in owns if own][-5:] == [2, 1, 0, 0, 0]
     caused = [own for own in owns if own and own.cause_source is not None]
     assert [(own.cause_source, own.cause_seq, own.cause_epoch) for own in caused] == [
         (0xABCDEF, 99, 0),
+        (order.queue_id, 1, 2),
         (order.queue_id, 1, 2),
     ]
     assert (dump.seq_gaps, dump.seq_restarts, dump.timestamp_regressions) == (0, 0, 0)

@@ -23,6 +23,8 @@ typedef struct {
     Py_ssize_t exports;
     unsigned type_id;
     uint64_t timestamp_ns;
+    int has_cause;
+    ac_cause_t cause;
     int open;
     long long seq;
 } ReservationObject;
@@ -424,17 +426,20 @@ done:
 /* ---- reserve ---- */
 
 static PyObject *writer_reserve(WriterObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"size", "type_id", "timestamp_ns", NULL};
-    PyObject *size_object, *type_object = NULL, *timestamp = NULL;
+    static char *names[] = {"size", "type_id", "timestamp_ns", "cause", NULL};
+    PyObject *size_object, *type_object = NULL, *timestamp = NULL, *cause_object = NULL;
     int64_t size;
     unsigned type_id;
     uint64_t timestamp_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OO", names, &size_object, &type_object,
-                                     &timestamp) ||
+    ac_cause_t room;
+    const ac_cause_t *cause;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOO", names, &size_object, &type_object,
+                                     &timestamp, &cause_object) ||
         integer_argument("size", "an int from 0 to 2**63 - 1", size_object, 0, PY_SSIZE_T_MAX,
                          &size) < 0 ||
         type_argument(type_object, &type_id) < 0 ||
-        optional_timestamp_argument(timestamp, &timestamp_ns) < 0)
+        optional_timestamp_argument(timestamp, &timestamp_ns) < 0 ||
+        cause_argument(cause_object, &room, &cause) < 0)
         return NULL;
     ReservationObject *reservation = PyObject_New(ReservationObject, &Reservation_Type);
     if (!reservation) return NULL;
@@ -446,6 +451,8 @@ static PyObject *writer_reserve(WriterObject *self, PyObject *args, PyObject *ke
     reservation->exports = 0;
     reservation->type_id = type_id;
     reservation->timestamp_ns = timestamp_ns;
+    reservation->has_cause = cause != NULL;
+    if (cause) reservation->cause = *cause;
     reservation->open = 0;
     reservation->seq = -1;
     return (PyObject *)reservation;
@@ -532,7 +539,8 @@ static PyObject *reservation_exit(ReservationObject *self, PyObject *args) {
     begin_slow(writer);
     timestamp_ns = in_order(writer, clocked, timestamp_ns);
     Py_BEGIN_ALLOW_THREADS;
-    seq = ac_writer_commit(writer->writer, self->type_id, timestamp_ns, &err);
+    seq = ac_writer_commit(writer->writer, self->type_id, timestamp_ns,
+                           self->has_cause ? &self->cause : NULL, &err);
     Py_END_ALLOW_THREADS;
     end_slow(writer);
     if (seq < 0) return raise_engine_error(&err);
@@ -679,7 +687,7 @@ static PyMethodDef writer_methods[] = {
      "append_many(payloads, *, type_id=0, timestamps_ns=None, cause=None) -> range\n\n"
      "Appends all messages so that readers see either none or all of them; returns their seqs."},
     {"reserve", (PyCFunction)(void (*)(void))writer_reserve, METH_VARARGS | METH_KEYWORDS,
-     "reserve(size, *, type_id=0, timestamp_ns=None) -> Reservation\n\n"
+     "reserve(size, *, type_id=0, timestamp_ns=None, cause=None) -> Reservation\n\n"
      "with writer.reserve(n) as room: fill room, a writable memoryview inside the segment. "
      "An exception in the block means that nothing was written."},
     {"heartbeat", (PyCFunction)(void (*)(void))writer_heartbeat, METH_VARARGS | METH_KEYWORDS,

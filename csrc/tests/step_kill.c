@@ -116,7 +116,7 @@ static void act_reserve(void) {
     ac_error_t err;
     reserve();
     ledger_attempt(ledger, 1);
-    must(ac_writer_commit(writer, 0, AC_NOW, &err), &err);
+    must(ac_writer_commit(writer, 0, AC_NOW, NULL, &err), &err);
     ledger_acknowledge(ledger, ledger->acknowledged + 1);
 }
 

@@ -92,7 +92,7 @@ static void append_in_place(uint64_t *random) {
         ac_writer_abort(run.writer);
         return;
     }
-    CHECK_EQUAL(ac_writer_commit(run.writer, 1, AC_NOW, &err), run.appended);
+    CHECK_EQUAL(ac_writer_commit(run.writer, 1, AC_NOW, NULL, &err), run.appended);
     ac_store_release_u64(&run.appended, run.appended + 1);
 }
 

@@ -139,7 +139,7 @@ TEST(a_reservation_excludes_everything_else_and_leaves_no_trace_when_aborted) {
     ac_writer_t *writer = open_small();
     ac_slice_t item = {"x", 1};
     void *room, *second;
-    CHECK_FAILS(ac_writer_commit(writer, 0, AC_NOW, &err), err, AC_E_RESERVED);
+    CHECK_FAILS(ac_writer_commit(writer, 0, AC_NOW, NULL, &err), err, AC_E_RESERVED);
     CHECK_OK(ac_writer_reserve(writer, 100, &room, &err), err);
     memset(room, 0xff, 100);
     CHECK_FAILS(ac_writer_append(writer, "x", 1, 0, AC_NOW, &err), err, AC_E_RESERVED);
@@ -151,18 +151,18 @@ TEST(a_reservation_excludes_everything_else_and_leaves_no_trace_when_aborted) {
         CHECK_EQUAL(((uint8_t *)room)[i], 0);
     CHECK_OK(ac_writer_reserve(writer, 100, &room, &err), err);
     memset(room, 0xff, 100);
-    CHECK_FAILS(ac_writer_commit(writer, 0x10000, AC_NOW, &err), err, AC_E_ARGUMENT);
+    CHECK_FAILS(ac_writer_commit(writer, 0x10000, AC_NOW, NULL, &err), err, AC_E_ARGUMENT);
     CHECK_EQUAL(*(uint8_t *)room, 0);
     CHECK_OK(ac_writer_reserve(writer, 3, &room, &err), err);
     memcpy(room, "abc", 3);
-    CHECK_EQUAL(ac_writer_commit(writer, 4, 10, &err), 0);
+    CHECK_EQUAL(ac_writer_commit(writer, 4, 10, NULL, &err), 0);
     CHECK_OK(ac_writer_reserve(writer, 3, &room, &err), err);
-    CHECK_FAILS(ac_writer_commit(writer, 4, 9, &err), err, AC_E_TIMESTAMP);
+    CHECK_FAILS(ac_writer_commit(writer, 4, 9, NULL, &err), err, AC_E_TIMESTAMP);
     CHECK_FAILS(ac_writer_reserve(writer, UINT32_MAX, &room, &err), err, AC_E_TOO_LARGE);
     CHECK_EQUAL(ac_writer_append(writer, "x", 1, 0, AC_NOW, &err), 1);
     CHECK_OK(ac_writer_reserve(writer, 3, &room, &err), err);
     CHECK_OK(ac_writer_close(writer, &err), err);
-    CHECK_FAILS(ac_writer_commit(writer, 0, AC_NOW, &err), err, AC_E_CLOSED);
+    CHECK_FAILS(ac_writer_commit(writer, 0, AC_NOW, NULL, &err), err, AC_E_CLOSED);
     ac_writer_free(writer);
     uint64_t records;
     CHECK_EQUAL(ac_queue_verify(check_path("queue"), &records, &err), 0);
@@ -209,7 +209,7 @@ TEST(a_record_written_in_place_starts_the_time_of_its_segment) {
     void *room;
     uint64_t now = 1700000000000000000u;
     CHECK_OK(ac_writer_reserve(writer, 3, &room, &err), err);
-    CHECK_EQUAL(ac_writer_commit(writer, 0, now, &err), 0);
+    CHECK_EQUAL(ac_writer_commit(writer, 0, now, NULL, &err), 0);
     CHECK_EQUAL(ac_writer_append(writer, "x", 1, 0, now + 999999999, &err), 1);
     ac_writer_stats(writer, &stats);
     CHECK_EQUAL(stats.rolls, 0);
@@ -263,7 +263,7 @@ static void fill_ahead(int flush_mode, uint64_t seed) {
                     expected--;
                     continue;
                 }
-                CHECK_EQUAL(ac_writer_commit(writer, 0, AC_NOW, &err), expected);
+                CHECK_EQUAL(ac_writer_commit(writer, 0, AC_NOW, NULL, &err), expected);
             } else {
                 CHECK_EQUAL(ac_writer_append(writer, large, length, 0, AC_NOW, &err), expected);
             }
@@ -402,7 +402,7 @@ TEST(in_sync_mode_nothing_returns_before_it_is_durable) {
         CHECK_OK(ac_writer_append(writer, "x", 1, 0, AC_NOW, &err), err);
         CHECK_OK(ac_writer_append_many(writer, items, 2, 0, NULL, &err), err);
         CHECK_OK(ac_writer_reserve(writer, 1000, &room, &err), err);
-        CHECK_OK(ac_writer_commit(writer, 0, AC_NOW, &err), err);
+        CHECK_OK(ac_writer_commit(writer, 0, AC_NOW, NULL, &err), err);
         ac_writer_stats(writer, &stats);
         CHECK_EQUAL(stats.durable_seq, i + 4);
         CHECK_EQUAL(durable().offset, stats.offset);

@@ -39,6 +39,24 @@ def test_reserved_bytes_become_a_message(backend: Backend, queue_path: Path) -> 
     assert (messages[1].type_id, messages[1].timestamp_ns) == (9, 1 << 61)
 
 
+@pytest.mark.needs("cause")
+def test_reserved_bytes_have_their_cause(backend: Backend, tmp_path: Path) -> None:
+    backend.fill(tmp_path / "in", 3)
+    with backend.open_reader(tmp_path / "in") as reader:
+        *_, order = reader
+    with backend.open_writer(tmp_path / "out") as writer:
+        with pytest.raises(KeyError), writer.reserve(5, cause=(77, 88)) as room:
+            fill_and_fail(room)
+        with writer.reserve(5, cause=order) as room:
+            room[:] = b"place"
+        assert writer.last_cause(order) == order.seq
+        assert writer.last_cause(77) is None
+        with writer.reserve(1) as room:
+            room[:] = b"x"
+    with backend.open_reader(tmp_path / "out") as reader:
+        assert [message.cause for message in reader] == [(order.queue_id, order.seq), None]
+
+
 def test_untouched_room_is_zero(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path) as writer:
         with writer.reserve(10):
