@@ -48,6 +48,7 @@ Payload = bytes | bytearray | memoryview | Message
 
 FAILURE_TYPE = 0xFFFE  # type_id of an answer that says why there is no result
 _REASON_BYTES_MAX = 2048
+_COMMIT_INTERVAL_S = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -223,10 +224,10 @@ class Requester(Closing, Generic[T]):
 class _Client:
     """One requester, as the responder sees it."""
 
-    def __init__(self, reader: Reader, replies: Writer, answered: set[int]) -> None:
+    def __init__(self, reader: Reader, replies: Writer, answered: set[tuple[int, int]]) -> None:
         self.reader = reader
         self.replies = replies
-        self.answered = answered  # before the responder was started, but not committed
+        self.answered = answered  # seq and epoch: before the responder was started, not committed
         self.outstanding: dict[int, Message] = {}  # in order
         self.newest: Message | None = None
 
@@ -234,24 +235,26 @@ class _Client:
         """Take the next request; False if it has its answer already."""
         self.newest = message
         self.outstanding[message.seq] = message
-        if message.seq not in self.answered:
+        # A power cut can have a seq given twice. Epoch 0: the answer does not say whose it was.
+        if self.answered.isdisjoint({(message.seq, message.epoch), (message.seq, 0)}):
             return True
-        self.answered.remove(message.seq)
-        self.settle(message)
+        del self.outstanding[message.seq]
         return False
 
-    def settle(self, message: Message) -> None:
-        """Commit up to the first request that has no answer yet."""
-        was_first = next(iter(self.outstanding)) == message.seq
-        del self.outstanding[message.seq]
-        if not was_first or self.reader.closed:
-            return
+    def answered_up_to(self) -> Message | Position | None:
+        """Return the last request if all have their answer, else where the first is that has not."""
         first = next(iter(self.outstanding.values()), None)
+        return self.newest if first is None else Position(*first.position)
+
+    def commit(self, end: Message | Position | None) -> None:
+        """Commit up to what ``answered_up_to`` returned; nothing if the queue has gone meanwhile."""
+        if self.reader.closed:
+            return
         with contextlib.suppress(ChronicleError):  # reading says what is wrong with the queue
-            if first is None:
-                self.reader.commit(self.newest)
+            if isinstance(end, Position):
+                self.reader.commit_position(end)
             else:
-                self.reader.commit_position(Position(*first.position))
+                self.reader.commit(end)
 
 
 class Request(Generic[T]):
@@ -346,7 +349,9 @@ class Responder(Generic[T]):
     ``async for request in responder`` gives one request after the other, of each requester in
     order; ``serve`` calls a function for each. Every request gets one answer, also if the
     responder is killed and started again: what had no answer then comes again, what had one does
-    not. So whatever else a request sets off may happen twice, its answer does not.
+    not. So whatever else a request sets off may happen twice, its answer does not. Answers are
+    flushed in the background, and requests committed behind them: after a power cut, those whose
+    answers were lost come again, too.
 
     One responder at a time can serve a root; ``name`` is the reader name in the queues of the
     requesters. ``codec`` is what ``Request.decode`` gives, ``reply_codec`` what answers can be
@@ -385,6 +390,8 @@ class Responder(Generic[T]):
         self._clients: dict[tuple[str, int], _Client] = {}
         self._taking = asyncio.Lock()  # requests of one requester are handed over in order
         self._taken: Message[T] | None = None  # from the router, when its task was cancelled
+        self._due: dict[_Client, None] = {}  # in order: whose answers are to be flushed
+        self._committing: asyncio.Task[None] | None = None
         self._received = self._answered = self._failed = self._repeated = self._gone = 0
 
     def requesters(self) -> list[str]:
@@ -418,9 +425,11 @@ class Responder(Generic[T]):
                 except BaseException:
                     self._taken = message
                     raise
+                self._commit_now_and_then()
                 if client.accept(message):
                     self._received += 1
                     return Request(message, partial(self._answer, client, message))
+                self._due[client] = None
                 self._repeated += 1
 
     async def _next_message(self) -> Message[T]:
@@ -475,6 +484,8 @@ class Responder(Generic[T]):
             for old in [old for old, client in self._clients.items() if client.reader.closed]:
                 del self._clients[old]
             client = self._clients.setdefault(key, _Client(reader, replies, answered))
+        elif client.replies.gone:
+            client.replies = await self._router.reply(message)
         return client
 
     def _answer(
@@ -490,11 +501,51 @@ class Responder(Generic[T]):
         else:
             self._answered += 1
             self._failed += type_id == FAILURE_TYPE
-        client.settle(message)
+        del client.outstanding[message.seq]
+        self._due[client] = None
+
+    def _commit_now_and_then(self) -> None:
+        """See to it that what is being answered will be committed, in the loop that runs now."""
+        loop = asyncio.get_running_loop()
+        task = self._committing
+        if task is None or task.done() or task.get_loop() is not loop:
+            name = f"commits of {self._router.root}"
+            self._committing = loop.create_task(self._commit_repeatedly(), name=name)
+
+    async def _commit_repeatedly(self) -> None:
+        # By the clock, because answers may be given in other threads, and so that they share syncs.
+        while self._due or any(client.outstanding for client in self._clients.values()):
+            await asyncio.sleep(_COMMIT_INTERVAL_S)
+            await self._commit_due()
+
+    async def _commit_due(self) -> None:
+        """Flush answers, and then commit the requests that have one."""
+        due, self._due = self._due, {}
+        ends = {client: client.answered_up_to() for client in due if not client.reader.closed}
+        if not ends:
+            return
+        writers = [client.replies for client in ends]
+        flushed = await in_background(lambda: Writer.flush_together(writers))
+        for (client, end), result in zip(ends.items(), flushed, strict=True):
+            if isinstance(result, int | ClosedError | QueueGone):
+                self._gone += isinstance(result, QueueGone)  # and nobody waits for an answer
+                client.commit(end)
+            elif client.newest is not None:
+                # What was lost of the answers is given again, when the queue is tried again.
+                await self._router.set_aside(client.newest, result)
 
     async def aclose(self) -> None:
-        """Stop, and close all queues; requests that were not answered come again next time."""
-        await self._router.aclose()
+        """Stop, and close all queues; requests that were not answered come again next time.
+
+        Cancelled, what was answered last may come again, and is known by its answer.
+        """
+        try:
+            if self._committing is not None:
+                self._committing.cancel()
+                await asyncio.wait([self._committing])
+            await self._commit_due()
+        finally:
+            await self._router.aclose()
 
     async def __aenter__(self) -> Self:
         await self._router.__aenter__()
@@ -577,13 +628,13 @@ def _not_before(request_ns: int, replies: Writer) -> int | None:
     return max(request_ns, replies.statistics().last_timestamp_ns)
 
 
-def _answered_since(path: str, first: Message) -> set[int]:
-    """Return which requests from this one on have an answer in the queue."""
+def _answered_since(path: str, first: Message) -> set[tuple[int, int]]:
+    """Return which requests from this one on, by seq and epoch, have an answer in the queue."""
     with open_reader(path) as replies:
         replies.seek_time(first.timestamp_ns)
-        causes = (reply.cause for reply in replies)
+        causes = ((reply.cause, reply.cause_epoch or 0) for reply in replies)
         return {
-            cause[1]
-            for cause in causes
+            (cause[1], epoch)
+            for cause, epoch in causes
             if cause is not None and cause[0] == first.queue_id and cause[1] >= first.seq
         }

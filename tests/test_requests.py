@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import random
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from asynchronous.both_loops import on_both_loops
+from faults.system_calls import injected
 
 import aiochronicle
 from aiochronicle import Codec, Registry, Request, Requester, Responder, Retention
@@ -261,6 +263,60 @@ async def test_answers_that_cannot_be_written_are_tried_again(tmp_path: Path) ->
             answers = await asyncio.gather(*asking)
             assert [answer.payload for answer in answers] == [b"0", b"2", b"4"]
         assert service.statistics().outstanding == 0
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not happened():
+            await asyncio.sleep(0.001)
+
+
+async def test_requests_are_committed_when_their_answers_are_on_disk(tmp_path: Path) -> None:
+    path = tmp_path / "asked" / "desk"
+
+    def committed() -> int:
+        (reader,) = aiochronicle.list_readers(path)
+        return reader.committed.offset
+
+    def end() -> int:
+        return aiochronicle.inspect(path).write_offset
+
+    async with serving(tmp_path) as service, requester(tmp_path) as desk:
+        await desk.request(b"1", timeout=20)
+        await until(lambda: committed() == end())
+        before = committed()
+        with injected("sync_map", errno.EIO):
+            assert (await desk.request(b"2", timeout=20)).payload == b"4"  # it need not wait for it
+            await until(lambda: str(path) in service.problems)
+            assert committed() == before
+        await until(lambda: committed() == end())  # known by its answer, and synced
+        assert service.statistics().repeated == 1
+        assert (await desk.request(b"3", timeout=20)).payload == b"6"
+    assert committed() == end(), "what was answered last is committed at the end"
+
+
+async def test_a_request_with_the_seq_of_one_that_a_power_cut_took_is_answered(
+    tmp_path: Path,
+) -> None:
+    """The answer to the lost one is on disk, behind a request that has none."""
+    asked, answered = tmp_path / "asked" / "desk", tmp_path / "answered" / "desk"
+    for path in (asked, answered):
+        path.parent.mkdir()
+    with aiochronicle.open_writer(asked, segment_size=1 << 16) as writer:
+        writer.append(b"10")
+        shutil.copytree(asked, tmp_path / "left")
+        writer.append(b"11")
+    with aiochronicle.open_reader(asked) as reader:
+        _, lost = reader
+    with aiochronicle.open_writer(answered, segment_size=1 << 16) as writer:
+        writer.append(b"22", cause=lost)
+    shutil.rmtree(asked)
+    (tmp_path / "left").rename(asked)
+    async with serving(tmp_path) as service, requester(tmp_path) as desk:
+        reply = await desk.request(b"50", timeout=20)
+        assert (reply.payload, reply.cause_epoch) == (b"100", 2)
+        assert reply.cause == (lost.queue_id, lost.seq)
+        assert service.statistics().repeated == 0
 
 
 async def test_answers_are_kept_as_long_as_they_are_to_be(tmp_path: Path) -> None:

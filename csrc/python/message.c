@@ -186,6 +186,13 @@ static PyObject *message_cause(MessageObject *self, void *unused) {
                                           (unsigned long long)header.cause_seq));
 }
 
+static PyObject *message_cause_epoch(MessageObject *self, void *unused) {
+    (void)unused;
+    const ac_record_t *record = (const ac_record_t *)(const void *)self->record;
+    if (!(self->flags & AC_FLAG_CAUSE)) Py_RETURN_NONE;
+    return unless_cut(self, PyLong_FromUnsignedLong(ac_load_relaxed_u32(&record->cause_epoch)));
+}
+
 static PyObject *message_position(MessageObject *self, void *unused) {
     (void)unused;
     uint64_t offset = (uint64_t)(self->record - self->segment->map->base);
@@ -341,6 +348,8 @@ static PyGetSetDef message_properties[] = {
      "True if a fan-in delivered it after a message that should have come later.", NULL},
     {"cause", (getter)message_cause, NULL,
      "(queue_id, seq) of the message that caused this one, or None.", NULL},
+    {"cause_epoch", (getter)message_cause_epoch, NULL,
+     "The epoch of the message that caused this one, 0 if it is not known, or None.", NULL},
     {"position", (getter)message_position, NULL, "(segment, offset) of the record.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
