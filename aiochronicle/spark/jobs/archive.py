@@ -36,7 +36,7 @@ from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.continuity import find_break, fingerprint
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_schema, locked
-from aiochronicle.spark.jobs.readback import COLUMNS, GROUP_ROWS, Proof, prove, read_back, verify
+from aiochronicle.spark.jobs.readback import COLUMNS, Proof, prove, read_back, verify
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.queues import Source
@@ -47,6 +47,7 @@ __all__ = ["Archived", "archive", "archive_plan", "refusal"]
 
 READER = "archive"
 SMALL_BYTES = 32 << 20  # a last file below this is compacted
+GROUP_ROWS = 1 << 18
 COMPRESSION: Compression = "zstd"
 DAY_NS = 86_400 * 10**9
 
@@ -192,7 +193,7 @@ def _behind(
     day = f"date={np.datetime64(int(first.column('timestamp_ns')[0].as_py()) // DAY_NS, 'D')}"
     if before.path.startswith(day):
         digest = StreamDigest([source])
-        for batch in read_back(target / before.path, batch_rows=GROUP_ROWS):
+        for batch in read_back(target / before.path):
             digest.add_batch(batch)
             yield batch
         _check_digest(target / before.path, before, digest)

@@ -17,10 +17,9 @@ from aiochronicle.digest import parts_of_binary
 from aiochronicle.errors import CorruptionError
 from aiochronicle.spark.arrow import Batch, Column, pa
 
-__all__ = ["COLUMNS", "GROUP_ROWS", "Proof", "prove", "read_back", "verify"]
+__all__ = ["COLUMNS", "Proof", "prove", "read_back", "verify"]
 
 COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
-GROUP_ROWS = 1 << 18
 BATCH_ROWS = 1 << 16
 
 
@@ -32,12 +31,10 @@ class Proof(msgspec.Struct, frozen=True):
     checksums: dict[str, tuple[int, ...]]  # of each column
 
 
-def read_back(
-    path: Path, columns: Sequence[str] = COLUMNS, *, batch_rows: int = BATCH_ROWS
-) -> Iterator[Batch]:
+def read_back(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[Batch]:
     """Yield the rows of a file; CorruptionError if their seqs or times are not in order."""
     with _opened(path) as file:
-        yield from _in_order(file.iter_batches(batch_size=batch_rows, columns=list(columns)), path)
+        yield from _in_order(file.iter_batches(batch_size=BATCH_ROWS, columns=list(columns)), path)
 
 
 def prove(batch: Batch) -> Proof:
