@@ -59,12 +59,12 @@ class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
         """Return what remains of a range of seqs."""
         if self.time_ns.start >= self.time_ns.end:  # before 1970, or after what a queue can hold
             return start, start
-        start, end = max(start, self.seq.start), min(end, self.seq.end)
-        if start < end and self.time_ns.start > 0:
-            start = max(start, source.at_time(self.time_ns.start))
-        if start < end and self.time_ns.end < _BEYOND:
-            end = min(end, source.at_time(self.time_ns.end))
-        return start, end
+        return source.clip(
+            max(start, self.seq.start),
+            min(end, self.seq.end),
+            start_ns=self.time_ns.start if self.time_ns.start > 0 else None,
+            end_ns=self.time_ns.end if self.time_ns.end < _BEYOND else None,
+        )
 
     def sift(self, batch: Batch) -> Batch:
         """Drop the rows of other types; ``type_id`` must be a column if types are filtered."""

@@ -85,13 +85,32 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     def at_time(self, moment_ns: int) -> int:
         """Return the seq of the first message at or after this time; the end if there is none."""
-        day = datetime.fromtimestamp(moment_ns // 1_000_000_000, UTC).strftime("%Y/%m/%d")
+        return self._at_times([moment_ns])[moment_ns]
+
+    def clip(
+        self, start: int, end: int, *, start_ns: int | None, end_ns: int | None
+    ) -> tuple[int, int]:
+        """Return what of a range of seqs lies in a range of time, which may be open."""
+        if start < end:
+            at = self._at_times([ns for ns in (start_ns, end_ns) if ns is not None])
+            start = start if start_ns is None else max(start, at[start_ns])
+            end = end if end_ns is None else min(end, at[end_ns])
+        return start, end
+
+    def _at_times(self, moments_ns: Collection[int]) -> dict[int, int]:
+        """Find several times for the price of one, which is to look at every segment's index."""
+        found: dict[int, int] = {}
         for part in self.parts():
-            if part != self.live and part[-len(day) :] < day:
-                continue  # a segment is archived by the day of its newest message
-            if (seq := _patiently(partial(_seq_at, part, moment_ns))) is not None:
-                return seq
-        return self.latest()
+            wanted = [
+                moment_ns
+                for moment_ns in moments_ns
+                # A segment is archived by the day of its newest message.
+                if moment_ns not in found
+                and (part == self.live or _day_of(moment_ns) <= part[-10:])
+            ]
+            if wanted:
+                found |= _patiently(partial(_seqs_at, part, wanted))
+        return {ns: found[ns] if ns in found else self.latest() for ns in moments_ns}
 
     def check_seqs(self) -> None:
         """Raise ChronicleError if there are more messages than seqs, which costs an index per segment.
@@ -105,6 +124,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
                 raise restarted(self.live)
 
 
+def _day_of(moment_ns: int) -> str:
+    """Return how the path of an archived day ends."""
+    return datetime.fromtimestamp(moment_ns // 1_000_000_000, UTC).strftime("%Y/%m/%d")
+
+
 def _patiently(ask: Callable[[], T]) -> T:
     """Return the answer, also if retention removes segments just when they are looked at."""
     for _ in range(TRIES - 1):
@@ -113,11 +137,14 @@ def _patiently(ask: Callable[[], T]) -> T:
     return ask()
 
 
-def _seq_at(part: str, moment_ns: int) -> int | None:
+def _seqs_at(part: str, moments_ns: Collection[int]) -> dict[int, int]:
+    found: dict[int, int] = {}
     # A reader would go to a corrupt place before it; a slice begins behind that.
     with Queue(part, verify=False, on_corrupt="skip") as queue:
-        message = next(iter(queue.slice_time(moment_ns)), None)
-        return None if message is None else message.seq
+        for moment_ns in moments_ns:
+            if (message := next(iter(queue.slice_time(moment_ns)), None)) is not None:
+                found[moment_ns] = message.seq
+    return found
 
 
 def _has_more_messages_than_seqs(path: str) -> bool:

@@ -254,12 +254,12 @@ def _in_order(taken: list[tuple[_Cursor, Batch]]) -> tuple[Column, Batch]:
 
 def _bounds(given: Input, name: str, part: _Slice) -> tuple[int, int]:
     """Return the seqs of a queue that lie in a range of time."""
-    source, start, end = given.sources[name], given.start[name], given.end[name]
-    if start < end and part.start_ns > 0:
-        start = max(start, source.at_time(part.start_ns))
-    if start < end and part.end_ns < FOREVER_NS:
-        end = min(end, source.at_time(part.end_ns))
-    return start, end
+    return given.sources[name].clip(
+        given.start[name],
+        given.end[name],
+        start_ns=part.start_ns if part.start_ns > 0 else None,
+        end_ns=part.end_ns if part.end_ns < FOREVER_NS else None,
+    )
 
 
 def _batches(
