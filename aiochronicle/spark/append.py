@@ -10,13 +10,14 @@ from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle.spark.arrow import Batch, Column
 from aiochronicle.writer import Writer
 
-__all__ = ["RECORD_OVERHEAD_BYTES", "append_rows"]
+__all__ = ["RECORD_OVERHEAD_BYTES", "RECORD_UNIT_BYTES", "TOGETHER_BYTES_MAX", "append_rows"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Rows that are appended together are visible together; a reader need not wait for many.
 TOGETHER_ROWS_MAX = 1024
 TOGETHER_BYTES_MAX = 1 << 20
+RECORD_UNIT_BYTES = 64  # of the header, and what records are padded to
 RECORD_OVERHEAD_BYTES = 256  # headers and padding, generously
 
 

@@ -63,6 +63,7 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: int
     runs: list[Run]
     targets: list[Target]
+    hold_late: bool = False
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,30 +1,26 @@
 """Appending staged rows to queues, exactly once: the driver's half of a sink."""
 
-import contextlib
-from collections.abc import Generator, Iterator, Sequence, Set
-from pathlib import Path
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
 from aiochronicle.errors import (
     ChronicleError,
-    InvalidArgument,
-    MessageTooLarge,
+    DiskFull,
     PositionLost,
     StorageError,
-    TimestampOrder,
 )
 from aiochronicle.slices import Queue
 from aiochronicle.spark import journal, staging
 from aiochronicle.spark.ahead import ahead
-from aiochronicle.spark.append import RECORD_OVERHEAD_BYTES, append_rows
+from aiochronicle.spark.append import append_rows
 from aiochronicle.spark.arrow import Batch, pc
 from aiochronicle.spark.journal import Journal, Pending, Target
 from aiochronicle.spark.merge import merge
 from aiochronicle.spark.options import WriteOptions
-from aiochronicle.spark.queues import is_queue
 from aiochronicle.spark.staging import Place, Run
-from aiochronicle.writer import Writer, open_writer
+from aiochronicle.spark.targets import open_all, open_to_begin
+from aiochronicle.writer import Writer
 
 __all__ = ["abandon", "publish"]
 
@@ -39,7 +35,8 @@ def publish(
 ) -> None:
     """Append a batch, of a query if it is part of a stream, unless that was done before.
 
-    If it fails half-way (no space left, killed), the next call for this root completes it first.
+    What can be foreseen is raised before anything is written. If it fails half-way nevertheless, or is
+    killed, the next call for this root completes the batch first.
     """
     _complete_others(options, place.writer_id, _queues(runs))
     with journal.held(options.path, place.writer_id) as own:
@@ -50,9 +47,12 @@ def publish(
         if runs and not written:
             if gone := staging.missing(runs):
                 raise StorageError("is gone, with rows that were staged in it", path=gone[0])
-            with _writers(options, runs) as writers:
+            with open_to_begin(options, runs) as writers:
                 own.begin(_intend(options, batch_id, runs, writers))
-                _append_pending(options, own, writers)
+                try:
+                    _append_pending(options, own, writers)
+                except Exception as error:
+                    raise _begun(own, options.path, error) from error
         elif not written:
             own.end(batch_id)
         place.sweep()
@@ -79,19 +79,19 @@ def _complete_others(options: WriteOptions, writer_id: str, queues: Set[str]) ->
     for other in journal.writers(options.path):
         if other != writer_id:
             with journal.held(options.path, other, wait=False) as left:
-                if left is None or not _settle(options, left, queues):
+                if left is None or not _settle(options, left, writer_id, queues):
                     at_work.add(other)
     staging.sweep_old(options.path, at_work)
 
 
-def _settle(options: WriteOptions, left: Journal, queues: Set[str]) -> bool:
+def _settle(options: WriteOptions, left: Journal, writer_id: str, queues: Set[str]) -> bool:
     """Finish what another writer has begun; tell whether it needs nothing any more.
 
     What stands in the way of it is the trouble of those who write to the same queues, and of that
     writer, when it comes back; others go on. But a nameless one will not come back.
     """
-    if left.pending is not None:
-        lost = bool(staging.missing(left.pending.runs))
+    if (pending := left.pending) is not None:
+        lost = bool(staging.missing(pending.runs))
         if lost and not journal.is_nameless(left.writer_id):
             return False
         try:
@@ -99,12 +99,28 @@ def _settle(options: WriteOptions, left: Journal, queues: Set[str]) -> bool:
         except ChronicleError:
             if lost:
                 left.delete()
-            elif queues.isdisjoint(_queues(left.pending.runs)):
+            elif queues.isdisjoint(_queues(pending.runs)):
                 return False
             raise
     if journal.is_nameless(left.writer_id):
         left.delete()
+        if pending is not None and journal.is_nameless(writer_id):
+            _doubt(options, pending, queues)
     return True
+
+
+def _doubt(options: WriteOptions, completed: Pending, queues: Set[str]) -> None:
+    """Raise ChronicleError if a write may be the repetition of one that has just been completed."""
+    if queues & _queues(completed.runs):
+        rows = sum(share.rows for run in completed.runs for share in run.shares)
+        names = ", ".join(target.queue for target in completed.targets)
+        raise ChronicleError(
+            f"a write of {rows} rows to {names} that had ended half-way is complete now, and nothing"
+            " of this one was written",
+            path=options.path,
+            advice="If this one was to repeat it, all is done; else write it again. With options"
+            " writerId and batchId a repetition is recognised.",
+        )
 
 
 def _complete(options: WriteOptions, own: Journal) -> None:
@@ -113,7 +129,7 @@ def _complete(options: WriteOptions, own: Journal) -> None:
         if gone := staging.missing(own.pending.runs):
             raise _lost(own, own.pending, gone[0])
         runs = own.pending.runs
-        with _writers(options, runs) as writers:
+        with open_all(options, runs) as writers:
             _append_pending(options, own, writers)
         staging.discard(runs)
 
@@ -137,56 +153,13 @@ def _lost(own: Journal, pending: Pending, path: str) -> StorageError:
     return StorageError(what, path=path, advice=advice)
 
 
-def queue_path(options: WriteOptions, queue: str) -> Path:
-    """Return the directory of a queue, making sure that it is below the root."""
-    root = Path(options.path)
-    if queue == "" and is_queue(root):
-        return root
-    parts = queue.split("/")
-    if any(part.startswith(".") or part == "" or "\0" in part for part in parts):
-        raise InvalidArgument(f"{queue!r} cannot be the name of a queue")
-    return root.joinpath(*parts)
-
-
-@contextlib.contextmanager
-def _writers(options: WriteOptions, runs: Sequence[Run]) -> Generator[dict[str, Writer]]:
-    """Open the queues of a batch; LockedError if somebody else writes to one of them."""
-    with contextlib.ExitStack() as opened:
-        names = sorted(_queues(runs))
-        yield {name: opened.enter_context(_open(options, name)) for name in names}
-
-
-def _open(options: WriteOptions, queue: str) -> Writer:
-    path = queue_path(options, queue)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not is_queue(path)
-    if options.segment_size is None:
-        return open_writer(path, ready=new)
-    return open_writer(path, segment_size=options.segment_size, ready=new)
-
-
 def _intend(
     options: WriteOptions, batch_id: int, runs: Sequence[Run], writers: dict[str, Writer]
 ) -> Pending:
-    """Check that the batch can be written, and say where."""
+    """Say where the batch will be."""
     targets: list[Target] = []
     for name, writer in writers.items():
         statistics = writer.statistics()
-        shares = [share for run in runs for share in run.shares if share.queue == name]
-        first_ns = min(share.first_ns for share in shares)
-        if first_ns < statistics.last_timestamp_ns and not options.hold_late:
-            raise TimestampOrder(
-                f"the batch begins at {first_ns}, the queue is at {statistics.last_timestamp_ns};"
-                " option late=hold writes late rows with the time of the last message",
-                path=writer.path,
-            )
-        largest = max(share.payload_bytes_max for share in shares)
-        if largest + RECORD_OVERHEAD_BYTES > statistics.segment_size:
-            raise MessageTooLarge(
-                f"a payload of {largest} bytes does not fit into a segment of"
-                f" {statistics.segment_size}; give a new queue option segmentSize",
-                path=writer.path,
-            )
         targets.append(
             Target(
                 queue=name,
@@ -194,7 +167,23 @@ def _intend(
                 floor_ns=statistics.last_timestamp_ns,
             )
         )
-    return Pending(batch_id=batch_id, runs=list(runs), targets=targets)
+    return Pending(batch_id=batch_id, runs=list(runs), targets=targets, hold_late=options.hold_late)
+
+
+def _begun(own: Journal, root: str, error: Exception) -> StorageError:
+    """Return what to raise when a batch can be neither completed now nor taken back."""
+    kind = DiskFull if isinstance(error, DiskFull) else StorageError
+    again = (
+        "do not write it again"
+        if journal.is_nameless(own.writer_id)
+        else "writing it again, under the same ids, does that and doubles nothing"
+    )
+    return kind(
+        f"{error.detail if isinstance(error, ChronicleError) else error}, when rows of the batch were"
+        " in the queues already",
+        path=root,
+        advice=f"The next write to this directory completes the batch, whatever else it writes: {again}.",
+    )
 
 
 def _append_pending(options: WriteOptions, own: Journal, writers: dict[str, Writer]) -> None:
@@ -205,7 +194,7 @@ def _append_pending(options: WriteOptions, own: Journal, writers: dict[str, Writ
         writer = writers[target.queue]
         rows = _held(ahead(merge(pending.runs, target.queue)), target.floor_ns)
         rows = _not_yet_written(rows, writer, target)
-        if options.hold_late:  # somebody else may have written since
+        if options.hold_late or pending.hold_late:  # somebody else may have written since
             rows = _held(rows, writer.statistics().last_timestamp_ns)
         for batch in rows:
             append_rows(writer, batch)

@@ -40,8 +40,12 @@ class _Sink:
     def __init__(self, options: WriteOptions, schema: StructType, place: Place) -> None:
         self._options = options
         self._place = place
+        self._queue = options.queue
         # A queue itself may be given, instead of a directory of queues.
-        self._queue = "" if is_queue(Path(options.path)) else options.queue
+        if is_queue(Path(options.path)):
+            if options.queue is not None:
+                raise InvalidArgument("is a queue, so leave out option queue", path=options.path)
+            self._queue = ""
         staging.check_columns(schema, self._queue)
         self._directory = place.new_directory()
 

@@ -20,10 +20,12 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 from pyspark.sql.types import StructType
 
 from aiochronicle._binding import lib
 from aiochronicle.errors import DiskFull, InvalidArgument
+from aiochronicle.spark.append import RECORD_UNIT_BYTES
 from aiochronicle.spark.arrow import Batch, Column, Table, pa, pc
 
 __all__ = [
@@ -68,6 +70,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     first_ns: int
     payload_bytes_max: int
+    record_bytes: int
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,12 +182,19 @@ def _write(batches: list[Batch], directory: str, queue: str | None) -> Run:
                     rows=end - first,
                     first_ns=part.column("timestamp_ns")[0].as_py(),
                     payload_bytes_max=pc.max(sizes).as_py(),
+                    record_bytes=_record_bytes(sizes),
                 )
                 shares.append(share)
                 written += len(pieces)
         file.flush()
         os.fsync(file.fileno())
     return Run(path=str(path), shares=shares, caused=caused)
+
+
+def _record_bytes(sizes: Column) -> int:
+    """Return what payloads of these sizes take in segments: a header each, and padding."""
+    units = (sizes.to_numpy().astype(np.int64) + 2 * RECORD_UNIT_BYTES - 1) // RECORD_UNIT_BYTES
+    return int(units.sum()) * RECORD_UNIT_BYTES
 
 
 def _is_in_order(rows: Table) -> bool:

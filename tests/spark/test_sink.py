@@ -254,15 +254,21 @@ def test_late_rows_fail_or_are_held(root: Path) -> None:
 
 def test_what_cannot_be_written_is_told_before_anything_is(root: Path) -> None:
     large = [rows("a", [0], payload=pa.array([bytes(1 << 20)], pa.binary()))]
-    with pytest.raises(MessageTooLarge, match="option segmentSize"):
+    with pytest.raises(MessageTooLarge, match="give option segmentSize"):
         write(root, staged(root, large), segmentSize=str(1 << 20))
+    assert not (root / "a").exists()
     with aiochronicle.open_writer(root / "a"), pytest.raises(LockedError):
         write(root, staged(root, [rows("a", [0]), rows("b", [0])]))
-    for name in ("../a", "", ".hidden", "a//b"):
+    wrong = ["../a", "", ".hidden", "a//b", "a/b", "2026/11/16", "md/2026/11/16", "1/2/3/4/5"]
+    for name in wrong:
         with pytest.raises(InvalidArgument, match="cannot be the name of a queue"):
-            write(root, staged(root, [rows(name, [0])]))
+            write(root, staged(root, [rows("c", [0]), rows(name, [0])]))
+    with pytest.raises(InvalidArgument, match="inside another"):
+        write(root, staged(root, [rows("b", [0]), rows("b/c/d", [0])]))
+    with pytest.raises(InvalidArgument, match="leave out option queue"):
+        sink(root / "a", queue="b")
     assert payloads(root / "a") == []
-    assert not (root / "b").exists() or payloads(root / "b") == []
+    assert [path.name for path in root.iterdir() if not path.name.startswith(".")] == ["a"]
     for column, nothing in (("payload", pa.binary()), ("type_id", pa.int32())):
         with pytest.raises(InvalidArgument, match=f"a row has no {column}"):
             staged(root, [rows("a", [0], **{column: pa.nulls(1, nothing)})])
@@ -271,6 +277,17 @@ def test_what_cannot_be_written_is_told_before_anything_is(root: Path) -> None:
     for type_id in (-1, 65535):
         with pytest.raises(InvalidArgument, match=f"type_id {type_id}: must be 0 to 65534"):
             staged(root, [rows("a", [0], type_id=pa.array([type_id], pa.int32()))])
+
+
+def test_new_queues_have_segments_for_the_largest_payload(root: Path) -> None:
+    large = rows("large", [0], payload=pa.array([bytes((128 << 20) + 1)], pa.binary()))
+    write(root, staged(root, [large], [rows("small", [0])]))
+    sizes = [aiochronicle.inspect(root / name).segment_size for name in ("large", "small")]
+    assert sizes == [256 << 20, 128 << 20]
+    fill(root / "there", 1)
+    for run in staged(root, [rows("there", [9], payload=pa.array([bytes(1 << 20)]))]):
+        with pytest.raises(MessageTooLarge, match="keeps the size it was made with"):
+            write(root, [run], 1)
 
 
 PAYLOAD = StructField("payload", BinaryType())
@@ -408,7 +425,9 @@ def test_staged_rows_are_found_from_another_working_directory(
     assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
 
 
-def die_half_way(root: Path, runs: list[Run], writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def die_half_way(
+    root: Path, runs: list[Run], writer: str, monkeypatch: pytest.MonkeyPatch, late: str = "fail"
+) -> None:
     """Append some of a batch, and fail as if the process had ended there."""
     appended: list[int] = []
 
@@ -421,8 +440,48 @@ def die_half_way(root: Path, runs: list[Run], writer: str, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr("aiochronicle.spark.publish.append_rows", append_once)
         with pytest.raises(KeyboardInterrupt):
-            write(root, runs, writer=writer)
+            write(root, runs, writer=writer, late=late)
     assert payloads(root / "a") == [f"a {n}".encode() for n in range(appended[0])]
+
+
+def test_late_rows_of_a_batch_are_held_by_whoever_completes_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = staged(root, [rows("a", list(range(20_000)))])
+    die_half_way(root, runs, "test", monkeypatch, late="hold")
+    fill(root / "a", 1, first=50_000)
+    write(root, [], writer="other")
+    times = [time_ns for time_ns, _, _ in content(root / "a")]
+    assert len(times) == 20_001
+    assert times == sorted(times)
+
+
+def test_a_write_that_may_repeat_a_failed_one_is_not_written_unasked(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = list(range(20_000))
+    die_half_way(root, staged(root, [rows("a", numbers)], writer="+1"), "+1", monkeypatch)
+    again = sink(root, late="hold")
+    task = again.write(iter([rows("a", numbers)]))
+    with pytest.raises(ChronicleError, match="a write of 20000 rows to a that had ended half-way"):
+        again.commit([task])
+    again.abort([task])
+    assert payloads(root / "a") == [f"a {n}".encode() for n in numbers]
+    again = sink(root, late="hold")
+    again.commit([again.write(iter([rows("a", numbers)]))])
+    assert payloads(root / "a") == [f"a {n}".encode() for n in numbers] * 2
+
+
+def test_a_failed_write_to_other_queues_is_completed_on_the_way(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = staged(root, [rows("a", list(range(20_000)))], writer="+1")
+    die_half_way(root, runs, "+1", monkeypatch)
+    other = sink(root)
+    other.commit([other.write(iter([rows("b", [0])]))])
+    assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
+    assert payloads(root / "b") == [b"b 0"]
+    assert not list((root / ".sink").iterdir())
 
 
 @pytest.mark.parametrize("name", ["a/b", "../../evil", "*", "x" * 300, "+ours", "a@b", ".hidden"])
@@ -544,6 +603,7 @@ import os, subprocess, sys
 from pathlib import Path
 import pyarrow as pa
 from aiochronicle import errors, open_reader
+from aiochronicle.spark import targets
 from aiochronicle.spark.options import write_options
 from aiochronicle.spark.publish import publish
 from aiochronicle.spark.staging import Place, stage
@@ -568,11 +628,21 @@ runs = stage([rows()], str(staged), None)
 options = write_options({"path": str(disk), "segmentSize": str(1 << 20)})
 ballast = disk / "ballast"
 ballast.write_bytes(bytes(2 << 20))
-try:
-    publish(options, place, 0, runs)
-    sys.exit("wrote more than there is room for")
-except errors.DiskFull:
-    pass
+def fail(told):
+    try:
+        publish(options, place, 0, runs)
+    except errors.DiskFull as error:
+        assert told in str(error), error
+    else:
+        sys.exit("wrote more than there is room for")
+
+fail("Nothing was written")
+assert not (disk / "a").exists()
+# Somebody else takes the room between that look and the writing.
+targets.free_bytes = lambda path: 1 << 30
+fail("rows of the batch were in the queues already. The next write to this directory completes")
+with open_reader(disk / "a") as reader:
+    assert 0 < len(list(reader)) < 1000
 ballast.unlink()
 subprocess.run(["mount", "-o", "remount,size=12m", disk], check=True)
 publish(options, place, 1, [])
