@@ -151,7 +151,8 @@ int main(int argc, char **argv) {
         int rc = ac_segment_create(&other->dir, other->dir_fd, 100 + (uint32_t)round,
                                    config.segment_size, &map, &err);
         if (rc != AC_OK) fail("create", &err);
-        if (ac_segment_populate(map, AC_SEGMENT_DATA, AC_SEGMENT_DATA + burst) < 0)
+        if (ac_segment_populate(map, AC_SEGMENT_DATA, AC_SEGMENT_DATA + burst, AC_POPULATE_STEP) <
+            0)
             fail("populate", NULL);
         figures[0][round] = append_bare(map->base + AC_SEGMENT_DATA, count);
         figures[1][round] = append_engine(writer, count);

@@ -69,14 +69,14 @@ static int populate(ac_writer_t *writer, uint64_t need) {
     pthread_mutex_lock(&writer->populate_mutex);
     pthread_mutex_lock(&writer->mutex);
     ac_map_t *map = writer->map;
-    uint64_t from = writer->populated;
+    uint64_t from = writer->populated, piece = writer->piece;
     uint64_t target =
         need ? ac_populate_step_end(need) : ac_load_relaxed_u64(&writer->offset) + writer->ahead;
     ac_map_retain(map);
     pthread_mutex_unlock(&writer->mutex);
     int done = from >= (need ? need : least(target, map->size));
     uint64_t to = least(need ? target : ac_populate_step_end(from), map->size);
-    int rc = done ? 0 : ac_segment_populate(map, from, to);
+    int rc = done ? 0 : ac_segment_populate(map, from, to, piece);
     pthread_mutex_lock(&writer->mutex);
     if (rc < 0)
         writer->populate_errors++;
@@ -111,13 +111,15 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
         pthread_cond_wait(&writer->prepared, &writer->mutex);
     uint32_t id = writer->map->segment + 1;
     int needed = writer->next == NULL;
+    uint64_t piece = writer->piece;
     writer->preparing = needed;
     pthread_mutex_unlock(&writer->mutex);
     if (!needed) return AC_OK;
     int rc = ac_segment_create(&writer->dir, writer->dir_fd, id, writer->segment_size, &next, err);
     if (rc == AC_OK) {
         populated = least(AC_POPULATE_STEP, writer->segment_size);
-        if (ac_segment_populate(next, AC_SEGMENT_DATA, populated) < 0) populated = AC_SEGMENT_DATA;
+        if (ac_segment_populate(next, AC_SEGMENT_DATA, populated, piece) < 0)
+            populated = AC_SEGMENT_DATA;
         if (writer->config.memlock) ac_os_memlock(next->base, next->size);
     }
     pthread_mutex_lock(&writer->mutex);

@@ -99,13 +99,14 @@ static int check_header(const ac_map_t *map, uint32_t id, const char *path, ac_e
     return AC_OK;
 }
 
-int ac_segment_populate(ac_map_t *map, uint64_t from, uint64_t to) {
+int ac_segment_populate(ac_map_t *map, uint64_t from, uint64_t to, uint64_t piece) {
     static uint8_t
         zeros[AC_POPULATE_STEP]; /* not const: that would be stored in the program file */
     uint64_t at = (from + 4095) & ~4095ull;
     int rc = 0;
     while (at < to && rc == 0) {
-        uint64_t end = ac_populate_step_end(at) < to ? ac_populate_step_end(at) : to;
+        uint64_t piece_end = (at / piece + 1) * piece;
+        uint64_t end = piece_end < to ? piece_end : to;
         rc = ac_os_write_at(map->fd, zeros, end - at, at);
         at = end;
     }

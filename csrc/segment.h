@@ -50,12 +50,13 @@ int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t
 /* Brings [from, to) of a segment that is being written into memory, ready for stores without a fault.
  * Nothing may have been stored there yet: it is filled with the zeros it holds anyway, because on ext4
  * large writes make large folios, and those are mapped in much less time than single holes. Filled a whole
- * step at a time they are of the size of a huge page, and a reader maps each by one fault. */
-enum { AC_POPULATE_STEP = 2 << 20 };
+ * step at a time they are of the size of a huge page, and a reader maps each by one fault. But a sync writes
+ * whole folios: for whoever syncs every few records they are made in pieces of `piece` bytes. */
+enum { AC_POPULATE_STEP = 2 << 20, AC_POPULATE_PIECE = 64 << 10 };
 static inline uint64_t ac_populate_step_end(uint64_t offset) {
     return (offset / AC_POPULATE_STEP + 1) * AC_POPULATE_STEP;
 }
-int ac_segment_populate(ac_map_t *map, uint64_t from, uint64_t to);
+int ac_segment_populate(ac_map_t *map, uint64_t from, uint64_t to, uint64_t piece);
 
 static inline int ac_segment_sealed(const ac_map_t *map) {
     const ac_segment_header_t *header = (const ac_segment_header_t *)(const void *)map->base;

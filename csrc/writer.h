@@ -85,7 +85,8 @@ struct ac_writer {
     pthread_cond_t prepared;
     ac_map_t *map;      /* active segment */
     uint64_t populated; /* its pages are in place up to here */
-    uint64_t ahead;     /* how far ahead of the writer the housekeeper populates */
+    uint64_t ahead;     /* how far ahead of the writer the housekeeper populates … */
+    uint64_t piece;     /* … and in pieces of which size: see ac_segment_populate */
     ac_map_t *next;     /* segment prepared for the next roll */
     uint64_t next_populated;
     int want_next, preparing;

@@ -161,10 +161,11 @@ TEST(populating_leaves_everything_outside_as_it_is) {
     for (int round = 0; round < 200; round++) {
         uint64_t from = 64 + check_random(&random) % (SIZE - 64) / 64 * 64;
         uint64_t to = from + check_random(&random) % (SIZE - from + 1);
+        uint64_t piece = 4096u << check_random(&random) % 10;
         memset(map->base + 64, 0xee, from - 64);
         memset(map->base + from, 0, SIZE - from);
         if (to < SIZE) memset(map->base + to, 0xdd, SIZE - to);
-        CHECK_EQUAL(ac_segment_populate(map, from, to), 0);
+        CHECK_EQUAL(ac_segment_populate(map, from, to, piece), 0);
         for (uint64_t i = 64; i < SIZE; i++)
             CHECK_EQUAL(map->base[i], i < from ? 0xee : i < to ? 0 : 0xdd);
     }

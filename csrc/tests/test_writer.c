@@ -392,6 +392,42 @@ TEST(a_segment_left_behind_is_synced_outside_the_page_table) {
     }
 }
 
+static int note_longest_write(void *context, int call, const char *path, int fd, uint64_t offset,
+                              uint64_t length) {
+    uint64_t *longest = context;
+    (void)path;
+    (void)fd;
+    (void)offset;
+    if (call == AC_CALL_WRITE && length > *longest) *longest = length;
+    return 0;
+}
+
+/* Appends over several steps, with a flush behind each `every` records; the longest write that filled pages. */
+static uint64_t longest_fill(const char *path, int flush_mode, int every) {
+    static uint8_t payload[60000];
+    ac_writer_config_t config = small_queue(16 << 20);
+    config.flush_mode = flush_mode;
+    uint64_t longest = 0;
+    ac_os_set_hook(note_longest_write, &longest);
+    ac_writer_t *writer = open_writer(path, &config);
+    for (int i = 1; i <= 100; i++) {
+        CHECK(ac_writer_append(writer, payload, sizeof payload, 0, AC_NOW, &err) >= 0);
+        if (i % every == 0) CHECK(ac_writer_flush(writer, &err) >= 0);
+        if (i == every) longest = 0; /* until the first flush nobody knew */
+    }
+    ac_os_set_hook(NULL, NULL);
+    close_writer(writer);
+    return longest;
+}
+
+/* A sync writes all of each folio that it meets, and these are as large as the writes that filled them. */
+TEST(pages_are_filled_in_small_pieces_for_whoever_flushes_little) {
+    CHECK_EQUAL(longest_fill(check_path("never"), AC_FLUSH_ASYNC, 1000), AC_POPULATE_STEP);
+    CHECK_EQUAL(longest_fill(check_path("much"), AC_FLUSH_ASYNC, 20), AC_POPULATE_STEP);
+    CHECK_EQUAL(longest_fill(check_path("little"), AC_FLUSH_ASYNC, 1), AC_POPULATE_PIECE);
+    CHECK_EQUAL(longest_fill(check_path("sync"), AC_FLUSH_SYNC, 1000), AC_POPULATE_PIECE);
+}
+
 TEST(in_sync_mode_nothing_returns_before_it_is_durable) {
     ac_writer_config_t config = small_queue(SEGMENT);
     config.flush_mode = AC_FLUSH_SYNC;
