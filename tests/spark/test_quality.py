@@ -124,3 +124,28 @@ def test_quality_of_messages_without_a_type(
     plot_quality([row], tmp_path / "quality.png")
     with pytest.raises(InvalidArgument, match="a field of which type"):
         quality(spark, str(root), number="number")
+
+
+class Other(msgspec.Struct, frozen=True):
+    symbol: str
+
+
+def test_seqs_that_messages_of_other_types_have_are_not_missing(
+    spark: SparkSession, root: Path
+) -> None:
+    """Missing are those that no message has, on whatever day it would have been."""
+    day_ns = 86_400 * 10**9
+    with aiochronicle.open_writer(root / "a", codec=[Tick, Other], segment_size=1 << 20) as writer:
+        for number in range(100):
+            message = Other("ALFA") if number % 2 or 40 <= number < 60 else Tick("ALFA", number, 0)
+            writer.send(message, timestamp_ns=MIDNIGHT_NS + number * day_ns // 20)
+    with aiochronicle.open_writer(root / "b", codec=[Tick, Other], segment_size=1 << 20) as writer:
+        writer.send(Other("ALFA"), timestamp_ns=MIDNIGHT_NS)
+    options = {"minPartitions": "3"}
+    rows = quality(spark, str(root), messages="tick", by="symbol", options=options).collect()
+    days = [MIDNIGHT_NS // day_ns + day for day in (0, 1, 3, 4)]
+    assert [(row.source, row.date.toordinal()) for row in rows] == [
+        ("a", day + datetime(1970, 1, 1).toordinal()) for day in days
+    ]
+    assert [(row.messages, row.missing, row.duplicates) for row in rows] == [(10, 0, 0)] * 4
+    assert rows[2].silence_ns == 22 * day_ns // 20

@@ -1,7 +1,8 @@
 """How good recorded data is: gaps, duplicates, disorder and delays, by queue and day.
 
-Numbers are the queue's own seqs, or a field in which the venue numbers its messages. Times are those
-of the queue, or a field with the time of the venue, in nanoseconds; the delay is the difference.
+Numbers are the queue's own seqs, of all its messages, or a field in which the venue numbers its own.
+Times are those of the queue, or a field with the time of the venue, in nanoseconds; the delay is the
+difference.
 
 A task reduces its range to runs of consecutive numbers, a histogram of delays and a few sums; per
 queue these are put together, so that nothing depends on how the queues were cut. What counts as out
@@ -11,7 +12,8 @@ of order is known only with the newest time of everything before a range: a firs
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -79,11 +81,12 @@ def quality(
     """Return one row per queue and day (UTC) with what is remarkable about its messages.
 
     ``messages`` names a type of schema.json; ``number``, ``time`` and ``by`` fields of it: the venue's
-    number, counted per value of ``by``, and its time in nanoseconds since 1970. Without them, all
-    messages are looked at by seq and by the time they were recorded, and there are no delays.
+    number, counted per value of ``by``, and its time in nanoseconds since 1970. Without ``messages`` all
+    of them are looked at, without ``time`` by the time they were recorded, and there are no delays.
 
     ``gaps`` and ``missing`` are how many times numbers were left out, and how many; they are told of
-    the day on which numbers go on. ``duplicates`` are numbers that were there already,
+    the day on which numbers go on. Without ``number`` these are the seqs of the queue, whatever type
+    its messages have. ``duplicates`` are numbers that were there already,
     ``out_of_order`` messages older than one before them, ``late`` those with a delay above ``late``,
     ``silence_ns`` the longest time without a message. Percentiles of the delay are exact to 3 %.
 
@@ -103,13 +106,20 @@ def quality(
 
 
 class _Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages as arrays: what is looked at, in the order of the queue."""
+    """Messages as arrays: what is looked at, in the order of the queue, and what is counted."""
 
     seq: Array
     timestamp_ns: Array
-    number: Array
     time_ns: Array
-    keys: Array
+    numbers: "_Numbers"
+
+
+class _Numbers(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers, the day of each and whom it was given by."""
+
+    number: Array
+    day: Array
+    key: Array
     names: list[str]
 
 
@@ -130,24 +140,25 @@ def _rows(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Rows]:
         if decoder is not None:
             rows = decoder.rows_of_type(batch)
             fields, _ = decoder.decode_rows(rows, part.source.place)
-        if rows.num_rows:
-            yield _look(rows, fields, rule)
+        times_ns = rows.column("timestamp_ns").to_numpy()
+        yield _Rows(
+            seq=rows.column("seq").to_numpy(),
+            timestamp_ns=times_ns,
+            time_ns=times_ns if rule.time is None else fields[rule.time].to_numpy(),
+            numbers=_numbers(batch if rule.number is None else rows, fields, rule),
+        )
 
 
-def _look(rows: Batch, fields: Mapping[str, Any], rule: _Rule) -> _Rows:
-    seq, times_ns = rows.column("seq").to_numpy(), rows.column("timestamp_ns").to_numpy()
-    keys, names = np.zeros(len(seq), np.int64), [""]
+def _numbers(counted: Batch, fields: Mapping[str, Any], rule: _Rule) -> _Numbers:
+    days = counted.column("timestamp_ns").to_numpy() // DAY_NS
+    keys, names = np.zeros(len(days), np.int64), [""]
+    if rule.number is None:
+        seqs = counted.column("seq").to_numpy()
+        return _Numbers(number=seqs, day=days, key=keys, names=names)
     if rule.by is not None:
         encoded = fields[rule.by].dictionary_encode()
         keys, names = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
-    return _Rows(
-        seq=seq,
-        timestamp_ns=times_ns,
-        number=seq if rule.number is None else fields[rule.number].to_numpy(),
-        time_ns=times_ns if rule.time is None else fields[rule.time].to_numpy(),
-        keys=keys,
-        names=names,
-    )
+    return _Numbers(number=fields[rule.number].to_numpy(), day=days, key=keys, names=names)
 
 
 def _newest_before(
@@ -168,7 +179,8 @@ def _newest_before(
 
 def _newest(rule: _Rule, options: ReadOptions, numbered: tuple[int, Range]) -> Iterator[Batch]:
     number, part = numbered
-    newest = max((int(rows.time_ns.max()) for rows in _rows(part, rule, options)), default=0)
+    times_ns = (rows.time_ns.max(initial=0) for rows in _rows(part, rule, options))
+    newest = int(max(times_ns, default=0))
     yield pa.record_batch({"part": [number], "newest_ns": [newest]})
 
 
@@ -182,11 +194,15 @@ def _reduce(rule: _Rule, options: ReadOptions, work: tuple[Range, int]) -> Itera
         disordered = rows.time_ns < before_ns[:-1]
         days = rows.timestamp_ns // DAY_NS
         reduced = [
-            _reduced_day(rows, np.flatnonzero(days == day), int(day), disordered, rule)
-            for day in np.unique(days)
+            {
+                **_reduced_day(rows, np.flatnonzero(days == day), int(day), disordered, rule),
+                **_reduced_numbers(rows.numbers, int(day)),
+            }
+            for day in np.union1d(days, rows.numbers.day)
         ]
         named = [{"source": part.source.name, **row} for row in reduced]
-        yield pa.RecordBatch.from_pylist(named, schema=_ARROW_PARTIALS)
+        if named:
+            yield pa.RecordBatch.from_pylist(named, schema=_ARROW_PARTIALS)
 
 
 _ARROW_PARTIALS = pa.schema(
@@ -207,27 +223,19 @@ def _reduced_day(
     rows: _Rows, here: Array, day: int, disordered: Array, rule: _Rule
 ) -> dict[str, Any]:
     times_ns = rows.timestamp_ns[here]
-    keys, numbers = rows.keys[here], rows.number[here]
-    order = np.lexsort((numbers, keys))
-    keys, numbers = keys[order], numbers[order]
-    steps, same_key = np.diff(numbers), np.diff(keys) == 0
-    repeated = same_key & (steps == 0)
-    starts = np.concatenate(([True], ~(same_key & (steps <= 1))))
-    firsts = np.flatnonzero(starts)
-    lasts = np.append(firsts[1:], len(numbers)) - 1
     reduced: dict[str, Any] = {
         "day": day,
-        "first_seq": int(rows.seq[here[0]]),
         "messages": len(here),
-        "first_ns": int(times_ns[0]),
-        "last_ns": int(times_ns[-1]),
         "silence_ns": int(np.diff(times_ns).max(initial=0)),
         "out_of_order": int(disordered[here].sum()),
         "late": 0,
-        "duplicates": int(repeated.sum()),
-        "run_keys": [rows.names[int(key)] for key in keys[firsts]],
-        "run_starts": numbers[firsts].tolist(),
-        "run_ends": (numbers[lasts] + 1).tolist(),
+    }
+    if len(here) == 0:  # but there are messages of other types, whose seqs count
+        return reduced
+    reduced |= {
+        "first_seq": int(rows.seq[here[0]]),
+        "first_ns": int(times_ns[0]),
+        "last_ns": int(times_ns[-1]),
     }
     if rule.time is not None:
         delays = times_ns - rows.time_ns[here]
@@ -242,24 +250,43 @@ def _reduced_day(
     return reduced
 
 
+def _reduced_numbers(numbers: _Numbers, day: int) -> dict[str, Any]:
+    """Return the runs of consecutive numbers of a day."""
+    here = np.flatnonzero(numbers.day == day)
+    keys, counted = numbers.key[here], numbers.number[here]
+    order = np.lexsort((counted, keys))
+    keys, counted = keys[order], counted[order]
+    steps, same_key = np.diff(counted), np.diff(keys) == 0
+    repeated = same_key & (steps == 0)
+    firsts = np.flatnonzero(np.concatenate(([True], ~(same_key & (steps <= 1)))))
+    lasts = np.append(firsts[1:], len(counted)) - 1
+    return {
+        "duplicates": int(repeated.sum()),
+        "run_keys": [numbers.names[int(key)] for key in keys[firsts]],
+        "run_starts": counted[firsts].tolist(),
+        "run_ends": (counted[lasts] + 1).tolist(),
+    }
+
+
 def _merge(partials: Any) -> Any:
     """Put the rows of one queue together, day by day."""
-    rows: list[dict[str, Any]] = sorted(partials.to_pylist(), key=lambda row: row["first_seq"])
-    for before, row in zip([None, *rows], rows, strict=False):
-        if before is not None:
-            row["silence_ns"] = max(row["silence_ns"], row["first_ns"] - before["last_ns"])
-    gaps, missing, duplicates = _sweep(rows)
-    rows.sort(key=lambda row: row["day"])  # stable: still by seq within a day
+    everything: list[dict[str, Any]] = partials.to_pylist()
+    gaps, missing, duplicates = _sweep(everything)
+    rows = sorted((row for row in everything if row["messages"]), key=itemgetter("first_seq"))
+    for before, row in pairwise(rows):
+        row["silence_ns"] = max(row["silence_ns"], row["first_ns"] - before["last_ns"])
+    rows += [row for row in everything if not row["messages"] and missing[row["day"]]]
+    rows.sort(key=itemgetter("day"))  # stable: still by seq within a day
     merged = [
         {
-            "source": rows[0]["source"],
+            "source": everything[0]["source"],
             "date": np.datetime64(day, "D").item(),
             "gaps": gaps[day],
             "missing": missing[day],
             "duplicates": duplicates[day],
             **_merged_day(list(same_day)),
         }
-        for day, same_day in groupby(rows, lambda row: row["day"])
+        for day, same_day in groupby(rows, itemgetter("day"))
     ]
     return pa.Table.from_pylist(merged, schema=_ARROW_QUALITY)
 
@@ -277,15 +304,17 @@ def _merged_day(rows: list[dict[str, Any]]) -> dict[str, Any]:
     delays = Histogram()
     for row in rows:
         delays.merge(dict(zip(row["buckets"] or (), row["counts"] or (), strict=True)))
-    least = [row["delay_min_ns"] for row in rows if row["delay_min_ns"] is not None]
-    most = [row["delay_max_ns"] for row in rows if row["delay_max_ns"] is not None]
+
+    def known(name: str) -> list[int]:
+        return [row[name] for row in rows if row[name] is not None]
+
     return {
         **{name: sum(row[name] for row in rows) for name in ("messages", "out_of_order", "late")},
-        "first_ns": min(row["first_ns"] for row in rows),
-        "last_ns": max(row["last_ns"] for row in rows),
+        "first_ns": min(known("first_ns"), default=None),
+        "last_ns": max(known("last_ns"), default=None),
         "silence_ns": max(row["silence_ns"] for row in rows),
-        "delay_min_ns": min(least, default=None),
-        "delay_max_ns": max(most, default=None),
+        "delay_min_ns": min(known("delay_min_ns"), default=None),
+        "delay_max_ns": max(known("delay_max_ns"), default=None),
         **{name: delays.percentile(percent) for name, percent in PERCENTILES.items()},
     }
 
