@@ -164,7 +164,8 @@ class TypedDecoder:
 
     def rows_of_type(self, batch: Batch) -> Batch:
         """Return the rows of a batch that are messages of the type."""
-        of_type = pc.is_in(batch.column("type_id"), self._type_ids)
+        found, wanted = batch.column("type_id"), self._type_ids
+        of_type = pc.equal(found, wanted[0]) if len(wanted) == 1 else pc.is_in(found, wanted)
         return batch if of_type.true_count == batch.num_rows else batch.filter(of_type)
 
     def decode(self, payloads: Column) -> tuple[dict[str, Column], Column | None]:

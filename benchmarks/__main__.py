@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from benchmarks import (
 )
 from benchmarks.measure import Result, workspace
 
-Question = Callable[[Path, bool], list[Result]]
+Question = Callable[[Path, bool], Iterable[Result]]
 
 QUESTIONS: dict[str, tuple[str, Question]] = {
     module.__name__.rpartition(".")[2]: ((module.__doc__ or "").splitlines()[0], module.run)
@@ -102,11 +102,10 @@ def main(arguments: list[str] | None = None) -> int:
     results: list[Result] = []
     with workspace(options.directory) as directory:
         for name in options.only or [name for name in QUESTIONS if name not in ON_REQUEST]:
-            answers = QUESTIONS[name][1](directory, options.quick)
-            for result in answers:
+            for result in QUESTIONS[name][1](directory, options.quick):
                 show(result)
-            sys.stdout.flush()
-            results += answers
+                sys.stdout.flush()
+                results.append(result)
     if options.json:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
     missed = sum(not result.passed for result in results)

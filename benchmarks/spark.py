@@ -72,23 +72,25 @@ FULL = Sizes(
 )
 
 
-def run(directory: Path, quick: bool, parts: Sequence[str] = PARTS) -> list[Result]:
-    """Answer the question."""
+def run(directory: Path, quick: bool, parts: Sequence[str] = PARTS) -> Iterator[Result]:
+    """Answer the question, line by line."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
         skip(QUESTION, "Spark", 'needs pip install "aiochronicle[spark]"')
-        return []
+        return
     from aiochronicle.spark import session
 
     spark = session("benchmarks", config={"spark.log.level": "OFF"})
     try:
-        return answer(spark, directory, QUICK if quick else FULL, parts)
+        yield from answer(spark, directory, QUICK if quick else FULL, parts)
     finally:
         spark.stop()
 
 
-def answer(spark: Any, directory: Path, sizes: Sizes, parts: Sequence[str] = PARTS) -> list[Result]:
+def answer(
+    spark: Any, directory: Path, sizes: Sizes, parts: Sequence[str] = PARTS
+) -> Iterator[Result]:
     """Answer it, or parts of it, in a session that is there."""
     from benchmarks import spark_parts
 
@@ -102,7 +104,6 @@ def answer(spark: Any, directory: Path, sizes: Sizes, parts: Sequence[str] = PAR
         "large": lambda path: _fill_raw(path, sizes.large_rows),
     }
     spark.dataSource.register(spark_parts.Rows)
-    results: list[Result] = []
     for part in parts:
         if part == "large":  # needs room, also in the page cache
             for name in ("raw", "raw.parquet", "fixed"):
@@ -110,8 +111,7 @@ def answer(spark: Any, directory: Path, sizes: Sizes, parts: Sequence[str] = PAR
         for name in NEEDED[part]:
             if not (directory / name).exists():
                 makers[name](directory / name)
-        results += getattr(spark_parts, part)(spark, directory, sizes)
-    return results
+        yield from getattr(spark_parts, part)(spark, directory, sizes)
 
 
 def take_turns(contestants: Mapping[str, Callable[[], int]], rounds: int) -> Best:

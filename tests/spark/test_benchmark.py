@@ -8,6 +8,6 @@ from benchmarks.spark import QUICK, answer
 
 
 def test_quick_run_answers(spark: SparkSession, tmp_path: Path) -> None:
-    results = answer(spark, tmp_path, QUICK)
+    results = list(answer(spark, tmp_path, QUICK))
     assert len(results) == 17
     assert all(0 < result.measured < float("inf") for result in results)
