@@ -18,17 +18,8 @@ class _Head:
         self._file = pa.ipc.open_file(pa.memory_map(run.path))
         self._lacks_causes = caused and not run.caused
         self.batch: Batch = None
+        self.first_ns = self.last_ns = 0  # kept, since each step asks all heads for them
         self._advance()
-
-    @property
-    def first_ns(self) -> int:
-        first: int = self.batch.column("timestamp_ns")[0].as_py()
-        return first
-
-    @property
-    def last_ns(self) -> int:
-        last: int = self.batch.column("timestamp_ns")[-1].as_py()
-        return last
 
     def take_before(self, bound_ns: int) -> Iterator[Batch]:
         """Yield what is older; all of it is in the batch at hand, since no head ends before it."""
@@ -53,12 +44,18 @@ class _Head:
             taken, self.batch = self.batch.slice(0, count), self.batch.slice(count)
             if self.batch.num_rows == 0:
                 self._advance()
+            else:
+                self.first_ns = self.batch.column("timestamp_ns")[0].as_py()
             yield taken
 
     def _advance(self) -> None:
         number = next(self._numbers, None)
         self.batch = None if number is None else self._file.get_batch(number)
-        if self.batch is not None and self._lacks_causes:
+        if self.batch is None:
+            return
+        times_ns = self.batch.column("timestamp_ns")
+        self.first_ns, self.last_ns = times_ns[0].as_py(), times_ns[-1].as_py()
+        if self._lacks_causes:
             self.batch = self.batch.append_column("cause", pa.nulls(self.batch.num_rows, CAUSE))
 
 

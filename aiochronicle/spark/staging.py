@@ -44,6 +44,7 @@ STAGING = ".staging"
 OLD_S = 86_400.0
 RUN_BYTES = 64 << 20
 BATCH_ROWS = 8192
+BATCH_BYTES = 1 << 20  # the merge holds a batch of each run
 
 ACCEPTED = ("source", "seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
 ORDER = ["timestamp_ns", "source", "seq"]
@@ -172,10 +173,10 @@ def _write(batches: list[Batch], directory: str, queue: str | None) -> Run:
         with pa.ipc.new_file(file, stored.schema, options=lightly) as writer:
             for name, first, end in _spans(rows.column("queue")):
                 part = stored.slice(first, end - first)
-                pieces = part.to_batches(max_chunksize=BATCH_ROWS)
+                sizes = pc.binary_length(part.column("payload"))
+                pieces = list(_pieces(part, sizes))
                 for piece in pieces:
                     writer.write_batch(piece)
-                sizes = pc.binary_length(part.column("payload"))
                 share = Share(
                     queue=name,
                     batches=list(range(written, written + len(pieces))),
@@ -189,6 +190,18 @@ def _write(batches: list[Batch], directory: str, queue: str | None) -> Run:
         file.flush()
         os.fsync(file.fileno())
     return Run(path=str(path), shares=shares, caused=caused)
+
+
+def _pieces(rows: Table, sizes: Column) -> Iterator[Batch]:
+    """Cut rows into batches of so many rows and bytes at most, but of one row at least."""
+    ends_bytes = np.cumsum(sizes.to_numpy(), dtype=np.int64)
+    first = 0
+    while first < rows.num_rows:
+        before = int(ends_bytes[first - 1]) if first else 0
+        fit = int(np.searchsorted(ends_bytes, before + BATCH_BYTES, side="right"))
+        count = max(min(fit - first, BATCH_ROWS), 1)
+        yield from rows.slice(first, count).to_batches()
+        first += count
 
 
 def _record_bytes(sizes: Column) -> int:

@@ -96,6 +96,24 @@ def test_many_small_batches_are_staged_as_few(root: Path) -> None:
     ]
 
 
+def test_large_payloads_are_merged_a_few_at_a_time(root: Path) -> None:
+    def many(first: int) -> pa.RecordBatch:
+        payload = pa.array([bytes(10_000)] * 6000, pa.binary())
+        return rows("a", list(range(first, 48_000, 8)), payload=payload)
+
+    runs = staged(root, *([many(first)] for first in range(8)))
+    held_bytes = pa.total_allocated_bytes()
+    most_bytes = count = 0
+    for batch in merge(runs, "a"):
+        most_bytes = max(most_bytes, pa.total_allocated_bytes() - held_bytes)
+        count += batch.num_rows
+    assert count == 48_000
+    assert most_bytes < 8 * 4 * staging.BATCH_BYTES
+    huge = rows("b", [0, 1], payload=pa.array([bytes(3 << 20)] * 2, pa.binary()))
+    write(root, staged(root, [huge]))
+    assert payloads(root / "b") == [bytes(3 << 20)] * 2
+
+
 def test_rows_of_equal_times_come_in_order_of_source_and_seq(root: Path) -> None:
     same = {"timestamp_ns": pa.array([FIRST_NS] * 10_000, pa.int64())}
     tasks = [
