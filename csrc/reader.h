@@ -138,6 +138,16 @@ static inline uint64_t ac_reader_limit(const ac_reader_t *reader) {
                : reader->size;
 }
 
+/* seek.c: ac_reader_lag in two halves. The second, which looks at every segment on the way from the reader to
+ * the writer, needs the reader no more: whoever shares it with others lets them go on meanwhile. */
+typedef struct ac_way {
+    ac_directory_t dir;
+    uint64_t segment_size, from_segment, from_offset, to_segment, to_offset;
+} ac_way_t;
+
+int ac_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_error_t *err);
+int ac_reader_lag_bytes(const ac_way_t *way, ac_lag_t *out, ac_error_t *err); /* [any thread] */
+
 /* Rings this bell from now on; NULL: one of its own again, when wanted. */
 void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
 

@@ -359,12 +359,12 @@ static uint64_t count_ahead(ac_reader_t *reader) {
     return counted;
 }
 
-static int lag_from_here(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err) {
+static int lag_from_here(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_error_t *err) {
     ac_message_t message;
     const char *why;
     uint32_t segment;
-    uint64_t offset;
     memset(out, 0, sizeof *out);
+    way->from_segment = way->to_segment = way->from_offset = way->to_offset = 0;
     int rc = ac_reader_ready(reader, err); /* also moves over the end of a finished segment */
     if (rc <= 0) return rc;
     if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
@@ -373,24 +373,42 @@ static int lag_from_here(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err) {
     uint64_t next_seq = ac_load_acquire_u64(&reader->control->next_seq);
     int counted = (message.flags & AC_FLAG_OURS) && next_seq > message.seq;
     out->messages = counted ? next_seq - message.seq : count_ahead(reader);
-    ac_control_position(reader->control, &segment, &offset);
-    int dir_fd = ac_directory_open(&reader->dir, err);
-    if (dir_fd < 0) return dir_fd;
-    out->bytes = ac_segment_distance(&reader->dir, dir_fd, reader->segment_size, reader->segment,
-                                     reader->offset, segment, offset);
-    ac_os_close(dir_fd);
+    way->dir = reader->dir;
+    way->segment_size = reader->segment_size;
+    way->from_segment = reader->segment;
+    way->from_offset = reader->offset;
+    ac_control_position(reader->control, &segment, &way->to_offset);
+    way->to_segment = segment;
     uint64_t now = ac_os_now_ns();
     out->age_ns = now > message.timestamp_ns ? now - message.timestamp_ns : 0;
     return AC_OK;
 }
 
-/* What a fan-in has read ahead counts as unread; and from before it, nothing leads to the next segment. */
+int ac_reader_lag_bytes(const ac_way_t *way, ac_lag_t *out, ac_error_t *err) {
+    int dir_fd = -1;
+    if (way->from_segment != way->to_segment) {
+        dir_fd = ac_directory_open(&way->dir, err);
+        if (dir_fd < 0) return dir_fd;
+    }
+    out->bytes = ac_segment_distance(&way->dir, dir_fd, way->segment_size, way->from_segment,
+                                     way->from_offset, way->to_segment, way->to_offset);
+    ac_os_close(dir_fd);
+    return AC_OK;
+}
+
 int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err) {
+    ac_way_t way;
+    int rc = ac_reader_begin_lag(reader, out, &way, err);
+    return rc < 0 ? rc : ac_reader_lag_bytes(&way, out, err);
+}
+
+/* What a fan-in has read ahead counts as unread; and from before it, nothing leads to the next segment. */
+int ac_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_error_t *err) {
     uint64_t offset = reader->offset, expected_seq = reader->expected_seq;
-    if (reader->ahead == 0) return lag_from_here(reader, out, err);
+    if (reader->ahead == 0) return lag_from_here(reader, out, way, err);
     reader->offset -= reader->ahead;
     reader->expected_seq--;
-    int rc = lag_from_here(reader, out, err);
+    int rc = lag_from_here(reader, out, way, err);
     if (reader->ahead) { /* as ever, unless the record was destroyed meanwhile and stepped over */
         reader->offset = offset;
         reader->expected_seq = expected_seq;

@@ -144,11 +144,22 @@ int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t
     return AC_OK;
 }
 
+/* Without mapping it: somebody may be asking about thousands. */
 static uint64_t records_end(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size) {
-    ac_map_t *map;
-    if (ac_segment_open(dir, dir_fd, id, size, 0, &map, NULL) != AC_OK) return size;
-    uint64_t end = ac_segment_end(map);
-    ac_map_release(map);
+    char name[AC_NAME_MAX];
+    struct stat info;
+    union {
+        uint8_t base[AC_SEGMENT_DATA];
+        ac_segment_header_t header;
+    } head;
+    ac_segment_name(name, id, ".q");
+    int fd = ac_file_open(dir, dir_fd, name, O_RDONLY, &info, NULL);
+    if (fd < 0) return size;
+    int got = ac_os_read_at(fd, &head, sizeof head, 0);
+    ac_os_close(fd);
+    ac_map_t map = {.base = head.base, .size = size, .segment = id};
+    if (got != (int)sizeof head || check_header(&map, id, dir->path, NULL) != AC_OK) return size;
+    uint64_t end = ac_segment_end(&map);
     return end >= AC_SEGMENT_DATA ? end : size;
 }
 

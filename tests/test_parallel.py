@@ -10,6 +10,7 @@ import functools
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,7 @@ import pytest
 from waiting import eventually
 
 import aiochronicle
-from aiochronicle import Capacity, FanIn, Message, Reader, Writer
+from aiochronicle import Capacity, FanIn, Message, Reader, Roll, Writer
 from aiochronicle.errors import ClosedError, InvalidArgument, ReservationOpen
 
 THREADS = 4
@@ -551,3 +552,38 @@ async def test_batches_end_when_another_thread_closes(
         close_before(call, source)
         assert [batch async for batch in source.batches(max_wait=0.001)] == []
         assert source.closed
+
+
+def test_the_lag_of_a_reader_far_behind_lets_other_threads_run(queue_path: Path) -> None:
+    """It looks at every segment in between; the interpreter is not held meanwhile."""
+    turns = 0
+    over = False
+
+    def count() -> None:
+        nonlocal turns
+        while not over:
+            turns += 1
+            time.sleep(0)
+
+    def meanwhile() -> bool:
+        before = turns
+        _ = reader.lag
+        return turns > before
+
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=4096, roll=Roll(messages=1)) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+    ):
+        for _ in range(200):
+            writer.append(b"x")
+        interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(60)  # nobody is made to give the interpreter up
+        counting = threading.Thread(target=count)
+        counting.start()
+        try:
+            assert any(meanwhile() for _ in range(300))
+        finally:
+            over = True
+            sys.setswitchinterval(interval_s)
+            counting.join()
+        assert (reader.lag.messages, reader.lag.bytes) == (200, 200 * 128)

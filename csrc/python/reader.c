@@ -348,11 +348,17 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
 static PyObject *reader_lag(ReaderObject *self, PyObject *unused) {
     (void)unused;
     ac_lag_t lag;
+    ac_way_t way;
     ac_error_t err;
     int rc;
     GATE_BEGIN(self);
-    rc = ac_reader_lag(self->reader, &lag, &err);
+    rc = ac_reader_begin_lag(self->reader, &lag, &way, &err);
     GATE_END();
+    if (rc >= 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        rc = ac_reader_lag_bytes(&way, &lag, &err);
+        Py_END_ALLOW_THREADS;
+    }
     return rc < 0 ? raise_engine_error(&err) : lag_tuple(&lag);
 }
 
