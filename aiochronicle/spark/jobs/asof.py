@@ -78,7 +78,7 @@ def options_of_quotes(
 ) -> dict[str, str]:
     """Return with which options to read the quotes for trades that are read with these."""
     options = options or {}
-    dropped = OF_TRADES | (OF_THEIR_QUEUES if elsewhere else set())
+    dropped = OF_TRADES | OF_THEIR_QUEUES if elsewhere else OF_TRADES
     kept = {name: value for name, value in options.items() if name.lower() not in dropped}
     start_ns = read_options({"path": ".", **options}).starting_timestamp_ns
     back_ns = None if look_back is None else nanoseconds(look_back)
