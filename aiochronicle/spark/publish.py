@@ -9,6 +9,7 @@ from aiochronicle.errors import (
     DiskFull,
     PositionLost,
     StorageError,
+    TimestampOrder,
 )
 from aiochronicle.slices import Queue
 from aiochronicle.spark import journal, staging
@@ -130,7 +131,16 @@ def _complete(options: WriteOptions, own: Journal) -> None:
             raise _lost(own, own.pending, gone[0])
         runs = own.pending.runs
         with open_all(options, runs) as writers:
-            _append_pending(options, own, writers)
+            try:
+                _append_pending(options, own, writers)
+            except TimestampOrder as error:
+                raise TimestampOrder(
+                    f"batch {own.pending.batch_id} of writer {own.writer_id} was written in part, and"
+                    " somebody has written newer messages since",
+                    path=error.path,
+                    advice="A write to this directory with option late=hold completes it with the time"
+                    " of the last message.",
+                ) from error
         staging.discard(runs)
 
 

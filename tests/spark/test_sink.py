@@ -474,6 +474,17 @@ def test_late_rows_of_a_batch_are_held_by_whoever_completes_it(
     assert times == sorted(times)
 
 
+def test_rows_that_have_become_late_since_a_batch_was_begun_are_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_half_way(root, staged(root, [rows("a", list(range(20_000)))]), "test", monkeypatch)
+    fill(root / "a", 1, first=50_000)
+    with pytest.raises(TimestampOrder, match=r"batch 0 of writer test was .* late=hold completes"):
+        write(root, [], 1)
+    write(root, [], 1, late="hold")
+    assert len(payloads(root / "a")) == 20_001
+
+
 def test_a_write_that_may_repeat_a_failed_one_is_not_written_unasked(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
