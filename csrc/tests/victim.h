@@ -143,7 +143,7 @@ static void reserve_one(const job_t *job, ac_writer_t *writer, uint64_t *random)
         return;
     }
     ledger_attempt(job->ledger, 1);
-    int64_t seq = ac_writer_commit(writer, 2, AC_NOW, &err);
+    int64_t seq = ac_writer_commit(writer, 2, AC_NOW, NULL, &err);
     settle(job, seq, 1, &err, __LINE__);
 }
 
