@@ -540,7 +540,7 @@ class Responder(Generic[T]):
         Cancelled, what was answered last may come again, and is known by its answer.
         """
         try:
-            if self._committing is not None:
+            if self._committing is not None and not self._committing.done():
                 self._committing.cancel()
                 await asyncio.wait([self._committing])
             await self._commit_due()
