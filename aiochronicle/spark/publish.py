@@ -189,8 +189,8 @@ def _begun(own: Journal, root: str, error: Exception) -> StorageError:
         else "writing it again, under the same ids, does that and doubles nothing"
     )
     return kind(
-        f"{error.detail if isinstance(error, ChronicleError) else error}, when rows of the batch were"
-        " in the queues already",
+        f"{error.detail if isinstance(error, ChronicleError) else error}, after the batch had been"
+        " begun: some of its rows may be in the queues",
         path=root,
         advice=f"The next write to this directory completes the batch, whatever else it writes: {again}.",
     )

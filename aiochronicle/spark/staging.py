@@ -44,6 +44,7 @@ STAGING = ".staging"
 OLD_S = 86_400.0
 RUN_BYTES = 64 << 20
 BATCH_ROWS = 8192
+TIMESTAMP_NS_MAX = 2**63 - 2  # as for a writer's append
 BATCH_BYTES = 1 << 20  # the merge holds a batch of each run
 
 ACCEPTED = ("source", "seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
@@ -249,8 +250,11 @@ def _as_rows(given: Table, queue: str | None) -> Table:
     for name in ("queue", "timestamp_ns", "type_id", "payload"):
         if rows.column(name).null_count:
             raise InvalidArgument(f"a row has no {'source' if name == 'queue' else name}")
-    if pc.min(rows.column("timestamp_ns")).as_py() < 0:
+    times_ns = pc.min_max(rows.column("timestamp_ns"))
+    if times_ns["min"].as_py() < 0:
         raise InvalidArgument("a row has a timestamp before 1970")
+    if times_ns["max"].as_py() > TIMESTAMP_NS_MAX:
+        raise InvalidArgument("a row has timestamp_ns 2**63 - 1, the end of time: must be less")
     types = pc.min_max(rows.column("type_id"))
     for type_id in (types["min"].as_py(), types["max"].as_py()):
         if not 0 <= type_id <= lib.AC_TYPE_MAX:

@@ -14,7 +14,7 @@ import msgspec
 from aiochronicle.errors import DiskFull, InvalidArgument, MessageTooLarge, TimestampOrder
 from aiochronicle.spark.append import RECORD_OVERHEAD_BYTES, TOGETHER_BYTES_MAX
 from aiochronicle.spark.options import WriteOptions
-from aiochronicle.spark.queues import DEPTH_MAX, is_queue
+from aiochronicle.spark.queues import CONTROL, DEPTH_MAX, is_queue
 from aiochronicle.spark.staging import Run
 from aiochronicle.writer import Writer, open_writer
 
@@ -103,7 +103,8 @@ def _refuse_queues_in_queues(options: WriteOptions, paths: dict[str, Path]) -> N
     root = Path(options.path)
     for name, path in paths.items():
         above = [place for place in path.parents if place != root and place.is_relative_to(root)]
-        for place in above:
+        below = [] if is_queue(path) else [found.parent for found in path.rglob(CONTROL)]
+        for place in above + below:
             if is_queue(place) or place in paths.values():
                 raise InvalidArgument(
                     f"{name!r} cannot be the name of a queue: nobody looks for one inside another",

@@ -292,9 +292,17 @@ def test_what_cannot_be_written_is_told_before_anything_is(root: Path) -> None:
             staged(root, [rows("a", [0], **{column: pa.nulls(1, nothing)})])
     with pytest.raises(InvalidArgument, match="before 1970"):
         staged(root, [rows("a", [0], timestamp_ns=pa.array([-1], pa.int64()))])
+    with pytest.raises(InvalidArgument, match="the end of time"):
+        staged(root, [rows("a", [0], timestamp_ns=pa.array([2**63 - 1], pa.int64()))])
     for type_id in (-1, 65535):
         with pytest.raises(InvalidArgument, match=f"type_id {type_id}: must be 0 to 65534"):
             staged(root, [rows("a", [0], type_id=pa.array([type_id], pa.int32()))])
+
+
+def test_a_queue_is_not_made_around_others(root: Path) -> None:
+    write(root, staged(root, [rows("a/b/c", [0])]))
+    with pytest.raises(InvalidArgument, match="'a' cannot be the name of a queue: nobody looks"):
+        write(root, staged(root, [rows("a", [0])]), 1)
 
 
 def test_new_queues_have_segments_for_the_largest_payload(root: Path) -> None:
@@ -669,7 +677,7 @@ fail("Nothing was written")
 assert not (disk / "a").exists()
 # Somebody else takes the room between that look and the writing.
 targets.free_bytes = lambda path: 1 << 30
-fail("rows of the batch were in the queues already. The next write to this directory completes")
+fail("some of its rows may be in the queues. The next write to this directory completes")
 with open_reader(disk / "a") as reader:
     assert 0 < len(list(reader)) < 1000
 ballast.unlink()
