@@ -56,6 +56,7 @@ typedef struct cycle {
     int crashes;
     int writer_status;
     walk_t walks[2]; /* after each recovery that was not killed */
+    walk_t archived;
     char broken[512];
 } cycle_t;
 
@@ -159,7 +160,7 @@ static void recover(const job_t *job, outcome_t *outcome, int then_close) {
     uint64_t random = job->random;
     alarm(HANGS_AFTER_S);
     if (job->kill_delay_ns) arm_kill(job->kill_delay_ns);
-    draw_options(&config, &random, job->segment_size);
+    draw_options(&config, &random, job);
     config.retention = 0; /* so that two recoveries can be compared */
     memset(&err, 0, sizeof err);
     memset(outcome, 0, sizeof *outcome);
@@ -215,6 +216,7 @@ static void kill_and_recover(job_t *job, uint64_t *random, cycle_t *cycle) {
         walk_queue(job->path, job->segment_size, job->salt, lane->outcomes[0].recovery.end_segment,
                    &cycle->walks[i]);
     }
+    walk_archive(job->archive, job->segment_size, job->salt, &cycle->archived);
 }
 
 /* ---- the verdict ---- */
@@ -277,6 +279,18 @@ static int judge_look(cycle_t *cycle, const found_t *found, const walk_t *walk, 
     return 0;
 }
 
+/* What is not in the queue any more is in the archive, unless it was to be deleted. */
+static int judge_archive(cycle_t *cycle, const ledger_t *ledger, uint64_t next_seq) {
+    const walk_t *archived = &cycle->archived, *walk = &cycle->walks[1];
+    uint64_t first_seq = walk->records ? walk->first_seq : next_seq;
+    if (ledger->deleted) return 0;
+    REQUIRE(!archived->broken[0], "in the archive: %s", archived->broken);
+    REQUIRE(archived->first_seq == 0 && archived->next_seq == first_seq,
+            "%" PRIu64 " to %" PRIu64 " are archived, and the queue begins at %" PRIu64,
+            archived->first_seq, archived->next_seq, first_seq);
+    return 0;
+}
+
 static int judge(cycle_t *cycle, const ledger_t *ledger) {
     const outcome_t *first = &lane->outcomes[0], *second = &lane->outcomes[1];
     const walk_t *walk = &cycle->walks[1];
@@ -289,8 +303,7 @@ static int judge(cycle_t *cycle, const ledger_t *ledger) {
     REQUIRE(next_seq == cycle->acknowledged || next_seq == cycle->attempted,
             "next seq is %" PRIu64 ", promised were %" PRIu64 " and perhaps %" PRIu64, next_seq,
             cycle->acknowledged, cycle->attempted);
-    REQUIRE(ledger->retained || walk->first_seq == 0, "seqs below %" PRIu64 " are gone",
-            walk->first_seq);
+    if (judge_archive(cycle, ledger, next_seq) < 0) return -1;
     if (judge_recovery(cycle, first, &cycle->walks[0], next_seq) < 0 ||
         judge_recovery(cycle, second, walk, next_seq) < 0)
         return -1;
@@ -359,12 +372,18 @@ static void say_tally(const tally_t *tally) {
 }
 
 static void run_queue(const plan_t *plan, uint64_t number) {
-    char path[1024];
+    char place[1024], path[1040], archive[1040];
     uint64_t random = mix(plan->seed ^ mix(number));
     tally_t tally = {0};
-    snprintf(path, sizeof path, "%s/queue%" PRIu64, plan->root, number);
+    snprintf(place, sizeof place, "%s/%" PRIu64, plan->root, number);
+    snprintf(path, sizeof path, "%s/queue", place);
+    snprintf(archive, sizeof archive, "%s/archive", place);
+    if (mkdir(place, 0700) < 0) {
+        perror(place);
+        _exit(2);
+    }
     ledger_reset(lane->ledger);
-    job_t job = {.path = path, .ledger = lane->ledger, .salt = mix(random + 1)};
+    job_t job = {.path = path, .archive = archive, .ledger = lane->ledger, .salt = mix(random + 1)};
     job.segment_size = segment_sizes[draw(&random, sizeof segment_sizes / sizeof *segment_sizes)];
     for (int turn = 0; turn < CYCLES_PER_QUEUE; turn++) {
         cycle_t cycle;
@@ -382,7 +401,7 @@ static void run_queue(const plan_t *plan, uint64_t number) {
     if (plan->keep_every && number % plan->keep_every == 0)
         say_kept(&job);
     else
-        nftw(path, remove_one, REMOVAL_FDS, FTW_DEPTH | FTW_PHYS);
+        nftw(place, remove_one, REMOVAL_FDS, FTW_DEPTH | FTW_PHYS);
     say_tally(&tally);
 }
 

@@ -26,7 +26,9 @@ typedef struct ledger_reader {
 typedef struct ledger {
     uint64_t acknowledged; /* every seq below was acknowledged */
     uint64_t attempted;    /* next seq if the call under way takes effect */
-    uint64_t retained;     /* retention may have removed what every reader is past */
+    uint64_t retained;     /* retention may have removed what every reader is past … */
+    uint64_t deleted;      /* … and not into an archive, … */
+    uint64_t archives;     /* … as the present writer does */
     uint64_t operations;
     uint64_t watermark_ns; /* of the last heartbeat */
     uint64_t opened;       /* a writer was opened at least once */

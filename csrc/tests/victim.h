@@ -17,6 +17,7 @@ enum { OPERATIONS_MAX = 40, BATCH_MAX = 6, MICROSECOND = 1000 };
 /* What one process is to do to the queue. Everything random in it comes from `random`. */
 typedef struct job {
     const char *path;
+    const char *archive; /* where retention may move segments to */
     ledger_t *ledger;
     uint64_t salt;
     uint64_t random;
@@ -52,7 +53,8 @@ static int harmless(int64_t code) {
         if (!harmless(got)) ledger_fail(job->ledger, __LINE__, got, &err);                         \
     } while (0)
 
-static void draw_options(ac_writer_config_t *config, uint64_t *random, uint64_t segment_size) {
+static void draw_options(ac_writer_config_t *config, uint64_t *random, const job_t *job) {
+    uint64_t segment_size = job->segment_size;
     ac_writer_defaults(config);
     config->segment_size = segment_size;
     config->reader_ttl_ns = 3600ull * 1000000000u;
@@ -65,6 +67,7 @@ static void draw_options(ac_writer_config_t *config, uint64_t *random, uint64_t 
     config->verify = draw(random, 4) == 0;
     config->inline_housekeeping = draw(random, 4) == 0;
     if (draw(random, 6) == 0) config->capacity_bytes = 4 * segment_size;
+    if (draw(random, 3)) config->archive = job->archive;
     if (draw(random, 4) == 0) {
         config->retention = 1;
         config->retain_bytes = segment_size * (1 + draw(random, 8));
@@ -73,12 +76,18 @@ static void draw_options(ac_writer_config_t *config, uint64_t *random, uint64_t 
     }
 }
 
+static void note_retention(ledger_t *ledger) {
+    ac_store_release_u64(&ledger->retained, 1);
+    if (!ledger->archives) ac_store_release_u64(&ledger->deleted, 1);
+}
+
 static ac_writer_t *open_some_writer(const job_t *job, uint64_t *random) {
     ac_writer_config_t config;
     ac_writer_t *writer = NULL;
     ac_error_t err;
-    draw_options(&config, random, job->segment_size);
-    if (config.retention) ac_store_release_u64(&job->ledger->retained, 1);
+    draw_options(&config, random, job);
+    ac_store_release_u64(&job->ledger->archives, config.archive != NULL);
+    if (config.retention) note_retention(job->ledger);
     ac_store_release_u64(&job->ledger->closed, 0);
     EXPECT(ac_writer_open(job->path, &config, &writer, &err));
     if (writer) ac_store_release_u64(&job->ledger->opened, 1);
@@ -216,7 +225,7 @@ static void operate(const job_t *job, ac_writer_t **writer, uint64_t *random) {
     } else if (kind < 95) {
         read_and_commit(job, random);
     } else if (kind < 97) {
-        ac_store_release_u64(&job->ledger->retained, 1);
+        note_retention(job->ledger);
         EXPECT(ac_writer_retain(*writer, &err));
     } else if (kind < 98) {
         EXPECT(ac_writer_mark_ready(*writer, "{\"version\": 1}", &err));

@@ -10,6 +10,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -175,32 +176,51 @@ static inline int walk_list(walk_t *walk, const char *path, uint64_t *first, uin
     return walk->broken[0] ? -1 : 0;
 }
 
+static inline int walk_file(walk_t *walk, const char *name, uint64_t size, uint64_t salt,
+                            uint64_t segment, int digested) {
+    static uint8_t bytes[WALK_SEGMENT_MAX + 1];
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return walk_fails(walk, "segment %" PRIu64 " is missing", segment);
+    ssize_t got = read(fd, bytes, sizeof bytes);
+    close(fd);
+    if (got != (ssize_t)size)
+        return walk_fails(walk, "segment %" PRIu64 " has %zd bytes", segment, got);
+    if (digested) walk->digest = walk_digest(walk->digest ^ segment, bytes, size);
+    return walk_segment(walk, bytes, size, salt, segment);
+}
+
 /* Reads and checks all segments of a queue that was just recovered or closed; the digest is of those up to
  * `digest_last`. */
 static inline void walk_queue(const char *path, uint64_t size, uint64_t salt, uint64_t digest_last,
                               walk_t *walk) {
-    static uint8_t bytes[WALK_SEGMENT_MAX + 1];
     char name[1100];
     uint64_t first = 0, last = 0;
     memset(walk, 0, sizeof *walk);
     if (walk_list(walk, path, &first, &last) < 0) return;
     for (uint64_t segment = first; segment <= last; segment++) {
         snprintf(name, sizeof name, "%s/%09" PRIu64 ".q", path, segment);
-        int fd = open(name, O_RDONLY | O_CLOEXEC);
-        if (fd < 0) {
-            walk_fails(walk, "segment %" PRIu64 " is missing", segment);
-            return;
-        }
-        ssize_t got = read(fd, bytes, sizeof bytes);
-        close(fd);
-        if (got != (ssize_t)size) {
-            walk_fails(walk, "segment %" PRIu64 " has %zd bytes", segment, got);
-            return;
-        }
-        if (segment <= digest_last) walk->digest = walk_digest(walk->digest ^ segment, bytes, size);
-        if (walk_segment(walk, bytes, size, salt, segment) < 0) return;
+        if (walk_file(walk, name, size, salt, segment, segment <= digest_last) < 0) return;
     }
     if (walk->batch_left) walk_fails(walk, "the last batch is broken off");
+}
+
+/* The same for an archive, whose days are in the order of their segments. */
+static inline void walk_archive(const char *path, uint64_t size, uint64_t salt, walk_t *walk) {
+    char pattern[1100];
+    glob_t found;
+    memset(walk, 0, sizeof *walk);
+    snprintf(pattern, sizeof pattern, "%s/*/*/*/*.q", path);
+    if (glob(pattern, 0, NULL, &found) != 0) return;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        const char *name = strrchr(found.gl_pathv[i], '/') + 1;
+        uint64_t segment = strtoull(name, NULL, 10);
+        if (walk_file(walk, found.gl_pathv[i], size, salt, segment, 0) < 0) break;
+        if (walk->ended) {
+            walk_fails(walk, "segment %" PRIu64 " was archived, but not finished", segment);
+            break;
+        }
+    }
+    globfree(&found);
 }
 
 #endif

@@ -53,7 +53,7 @@ def _judge_again(words: dict[str, str]) -> None:
     path = Path(words["path"])
     late = filter(None, words["late"].split(","))
     check_queue(path, int(words["salt"]), tolerated=[f"reader {r}: segment removed" for r in late])
-    shutil.rmtree(path)
+    shutil.rmtree(path.parent)  # with its archive
 
 
 class KillLoop:
