@@ -243,8 +243,8 @@ class _Client:
 
     def answered_up_to(self) -> Message | Position | None:
         """Return the last request if all have their answer, else where the first is that has not."""
-        first = next(iter(self.outstanding.values()), None)
-        return self.newest if first is None else Position(*first.position)
+        waiting = list(self.outstanding.values())  # answers may come from other threads
+        return Position(*waiting[0].position) if waiting else self.newest
 
     def commit(self, end: Message | Position | None) -> None:
         """Commit up to what ``answered_up_to`` returned; nothing if the queue has gone meanwhile."""
@@ -501,6 +501,8 @@ class Responder(Generic[T]):
         else:
             self._answered += 1
             self._failed += type_id == FAILURE_TYPE
+        # Due before and after it: whoever commits in another thread must see one or the other.
+        self._due[client] = None
         del client.outstanding[message.seq]
         self._due[client] = None
 
@@ -520,12 +522,19 @@ class Responder(Generic[T]):
 
     async def _commit_due(self) -> None:
         """Flush answers, and then commit the requests that have one."""
-        due, self._due = self._due, {}
-        ends = {client: client.answered_up_to() for client in due if not client.reader.closed}
+        ends: dict[_Client, Message | Position | None] = {}
+        for client in list(self._due):
+            del self._due[client]
+            if not client.reader.closed:
+                ends[client] = client.answered_up_to()
         if not ends:
             return
         writers = [client.replies for client in ends]
-        flushed = await in_background(lambda: Writer.flush_together(writers))
+        try:
+            flushed = await in_background(lambda: Writer.flush_together(writers))
+        except BaseException:
+            self._due.update(dict.fromkeys(ends))  # by aclose, if that is what cancelled it
+            raise
         for (client, end), result in zip(ends.items(), flushed, strict=True):
             if isinstance(result, int | ClosedError | QueueGone):
                 self._gone += isinstance(result, QueueGone)  # and nobody waits for an answer

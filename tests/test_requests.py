@@ -8,6 +8,8 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -293,6 +295,29 @@ async def test_requests_are_committed_when_their_answers_are_on_disk(tmp_path: P
         assert service.statistics().repeated == 1
         assert (await desk.request(b"3", timeout=20)).payload == b"6"
     assert committed() == end(), "what was answered last is committed at the end"
+
+
+async def test_closing_while_answers_are_flushed_commits_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushing = threading.Event()
+    flush_together = aiochronicle.Writer.flush_together
+
+    def slowly(writers: list[aiochronicle.Writer]) -> object:
+        flushing.set()
+        time.sleep(0.2)  # as long as a busy disk takes
+        return flush_together(writers)
+
+    monkeypatch.setattr(aiochronicle.Writer, "flush_together", slowly)
+    async with requester(tmp_path) as desk:
+        async with serving(tmp_path):
+            await desk.request(b"1", timeout=20)
+            await until(flushing.is_set)
+        (reader,) = aiochronicle.list_readers(tmp_path / "asked" / "desk")
+        assert (
+            reader.committed.offset
+            == aiochronicle.inspect(tmp_path / "asked" / "desk").write_offset
+        )
 
 
 async def test_a_request_with_the_seq_of_one_that_a_power_cut_took_is_answered(
