@@ -8,8 +8,9 @@ writer of its own, whose journal is deleted when it is done.
 A batch becomes part of its queues in three steps, each durable before the next: the journal names
 the runs, and where in each queue they will begin; the rows are appended; the journal says that the
 batch is done. A driver that dies between two of them leaves the journal to the next one, which
-finds out how far the append came and goes on from there, with the same runs. What the next driver
-has computed for the same batch is thrown away.
+finds out how far the append came, notes that, and goes on from there, with the same runs: others may
+have written to the queues meanwhile, and it may die as well. What the next driver has computed for
+the same batch is thrown away.
 """
 
 import contextlib
@@ -50,11 +51,16 @@ def of_query(query_id: str) -> str:
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a batch begins in one queue: its first seq, and the time before which none may be."""
+    """Where a batch goes on in one queue: at which seq, and the time before which none may be.
+
+    ``done_rows``, the first ones of the batch, are before that: whoever completes a batch begins behind
+    what others have written since.
+    """
 
     queue: str
     start_seq: int
     floor_ns: int
+    done_rows: int = 0
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +136,11 @@ class Journal:
     def begin(self, pending: Pending) -> None:
         """Note that a batch is about to be written."""
         self._store(msgspec.structs.replace(self._content, pending=pending))
+
+    def go_on(self, targets: list[Target]) -> None:
+        """Note how far the pending batch has come; what is done must be durable."""
+        assert self.pending is not None
+        self.begin(msgspec.structs.replace(self.pending, targets=targets))
 
     def end(self, batch_id: int) -> None:
         """Note that it is written."""

@@ -147,7 +147,9 @@ def _complete(options: WriteOptions, own: Journal) -> None:
 def _lost(own: Journal, pending: Pending, path: str) -> StorageError:
     """Return what to raise when a batch has been begun that nobody can complete."""
     places = ", ".join(
-        f"{target.queue!r} from seq {target.start_seq} on" for target in pending.targets
+        f"{target.queue!r} from seq {target.start_seq} on"
+        + (f" and in {target.done_rows} messages before" if target.done_rows else "")
+        for target in pending.targets
     )
     what = (
         f"is gone, and with it rows of batch {pending.batch_id} of writer {own.writer_id}, which was"
@@ -200,46 +202,65 @@ def _append_pending(options: WriteOptions, own: Journal, writers: dict[str, Writ
     """Append what of the pending batch is not in its queues yet, and note that it is done."""
     pending = own.pending
     assert pending is not None
-    for target in pending.targets:
+    hold_late = options.hold_late or pending.hold_late
+    targets = [
+        _reached(pending.runs, target, writers[target.queue], hold_late)
+        for target in pending.targets
+    ]
+    if targets != pending.targets:
+        own.go_on(targets)
+    for target in targets:
         writer = writers[target.queue]
-        rows = _held(ahead(merge(pending.runs, target.queue)), target.floor_ns)
-        rows = _not_yet_written(rows, writer, target)
-        if options.hold_late or pending.hold_late:  # somebody else may have written since
-            rows = _held(rows, writer.statistics().last_timestamp_ns)
-        for batch in rows:
+        for batch in _left(ahead(merge(pending.runs, target.queue)), target):
             append_rows(writer, batch)
         writer.flush_now()
     own.end(pending.batch_id)
 
 
-def _held(batches: Iterator[Batch], floor_ns: int) -> Iterator[Batch]:
-    """Lift times that are before the floor up to it."""
+def _reached(runs: Sequence[Run], target: Target, writer: Writer, hold_late: bool) -> Target:
+    """Return where the rest of a batch begins: at the end of the queue, as it is now."""
+    more = _count_written(_left(merge(runs, target.queue), target), writer, target.start_seq)
+    if more:
+        writer.flush_now()  # they may be in memory only, and nobody will compare them again
+    statistics = writer.statistics()
+    return Target(
+        queue=target.queue,
+        start_seq=statistics.next_seq,
+        floor_ns=statistics.last_timestamp_ns if hold_late else target.floor_ns,
+        done_rows=target.done_rows + more,
+    )
+
+
+def _left(batches: Iterator[Batch], target: Target) -> Iterator[Batch]:
+    """Yield the rows that are not known to be done, with the times they are to have."""
+    done = target.done_rows
     for batch in batches:
-        times = batch.column("timestamp_ns")
-        if times[0].as_py() < floor_ns:
-            lifted = pc.max_element_wise(times, floor_ns)
-            batch = batch.set_column(
-                batch.schema.get_field_index("timestamp_ns"), "timestamp_ns", lifted
-            )
-        yield batch
+        if done < batch.num_rows:
+            yield _held(batch.slice(done), target.floor_ns)
+        done = max(done - batch.num_rows, 0)
 
 
-def _not_yet_written(rows: Iterator[Batch], writer: Writer, target: Target) -> Iterator[Batch]:
-    """Leave out the rows that a predecessor has appended before it died.
+def _held(batch: Batch, floor_ns: int) -> Batch:
+    """Lift times that are before the floor up to it."""
+    times = batch.column("timestamp_ns")
+    if times[0].as_py() >= floor_ns:
+        return batch
+    lifted = pc.max_element_wise(times, floor_ns)
+    return batch.set_column(batch.schema.get_field_index("timestamp_ns"), "timestamp_ns", lifted)
+
+
+def _count_written(rows: Iterator[Batch], writer: Writer, start_seq: int) -> int:
+    """Count the rows that a predecessor has appended before it died.
 
     They are the first ones, from ``start_seq`` on: while it wrote, it had the queue for itself.
     """
-    seq = target.start_seq
-    end = writer.next_seq
-    for batch in rows:
-        if seq < end:
-            same = _common_prefix(batch, writer.path, seq)
-            seq += same
-            if same < batch.num_rows:
-                end = seq  # what follows in the queue is somebody else's
-            batch = batch.slice(same)
-        if batch.num_rows:
-            yield batch
+    seq = start_seq
+    while seq < writer.next_seq and (batch := next(rows, None)) is not None:
+        same = _common_prefix(batch, writer.path, seq)
+        seq += same
+        if same < batch.num_rows:
+            break  # what follows in the queue is somebody else's
+    return seq - start_seq
 
 
 def _common_prefix(batch: Batch, path: str, seq: int) -> int:

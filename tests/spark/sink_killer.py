@@ -22,6 +22,7 @@ class Order(msgspec.Struct):
     root: str
     last_step: int
     runs: list[Run]
+    late: str
 
 
 def carry_out(order: Order) -> None:
@@ -51,7 +52,7 @@ def carry_out(order: Order) -> None:
         (staging, "discard"),
     ):
         setattr(owner, name, dying(getattr(owner, name)))
-    options = write_options({"path": order.root, "segmentSize": str(1 << 22)})
+    options = write_options({"path": order.root, "segmentSize": str(1 << 22), "late": order.late})
     publish.publish(options, Place(root=order.root, writer_id="test"), 0, order.runs)
 
 

@@ -545,10 +545,11 @@ def test_a_journal_that_is_none_is_told(root: Path) -> None:
 
 
 ROWS = 12_000  # two appends
+Killer = Callable[..., int]
 
 
 @pytest.fixture
-def killer() -> Iterator[Callable[[Path, int, list[Run]], int]]:
+def killer() -> Iterator[Killer]:
     """Publishes runs in a process of its own, which dies at some step; gives its exit code."""
     command = [sys.executable, str(Path(__file__).parent / "sink_killer.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -556,8 +557,8 @@ def killer() -> Iterator[Callable[[Path, int, list[Run]], int]]:
         assert process.stdout is not None
         orders, answers = process.stdin, process.stdout
 
-        def carry_out(root: Path, last_step: int, runs: list[Run]) -> int:
-            order = {"root": str(root), "last_step": last_step, "runs": runs}
+        def carry_out(root: Path, last_step: int, runs: list[Run], late: str = "fail") -> int:
+            order = {"root": str(root), "last_step": last_step, "runs": runs, "late": late}
             orders.write(msgspec.json.encode(order) + b"\n")
             orders.flush()
             return int(answers.readline())
@@ -566,9 +567,7 @@ def killer() -> Iterator[Callable[[Path, int, list[Run]], int]]:
         orders.close()
 
 
-def test_whatever_step_it_dies_at_a_batch_is_written_once(
-    root: Path, killer: Callable[[Path, int, list[Run]], int]
-) -> None:
+def test_whatever_step_it_dies_at_a_batch_is_written_once(root: Path, killer: Killer) -> None:
     """The driver's half, killed at its first step, at its second …"""
     expected = [(FIRST_NS + n * STEP_NS, 0, f"a {n}".encode()) for n in range(ROWS)]
     for step in range(1, 100):
@@ -591,9 +590,42 @@ def test_whatever_step_it_dies_at_a_batch_is_written_once(
     assert step > 12
 
 
-def test_another_writer_completes_what_a_dead_one_began(
-    root: Path, killer: Callable[[Path, int, list[Run]], int]
+@pytest.mark.parametrize("late", ["fail", "hold"])
+def test_a_batch_is_written_once_though_others_write_whenever_it_dies(
+    root: Path, killer: Killer, late: str
 ) -> None:
+    """Killed in its midst, then at the first step of completing it, at the second …"""
+    numbers = list(range(20_000))
+    times = {} if late == "hold" else {"timestamp_ns": pa.array([FIRST_NS] * 20_000, pa.int64())}
+
+    def write_meanwhile(path: Path, number: int) -> None:
+        time_ns = FIRST_NS + (number * STEP_NS if late == "hold" else 0)
+        with aiochronicle.open_writer(path) as writer:
+            writer.append(b"of somebody else", timestamp_ns=time_ns)
+
+    for step in range(1, 100):
+        place = root / str(step)
+        place.mkdir()
+        runs = staged(place, [rows("a", numbers, **times)])
+        assert killer(place, 4, runs, late) == -signal.SIGKILL
+        assert 0 < len(payloads(place / "a")) < 20_000
+        write_meanwhile(place / "a", 15_000)
+        code = killer(place, step, [], late)
+        write_meanwhile(place / "a", 25_000)
+        write(place, [])
+        written = [payload for payload in payloads(place / "a") if payload.startswith(b"a ")]
+        assert written == [f"a {n}".encode() for n in numbers], f"killed at step {step}"
+        assert len(payloads(place / "a")) == 20_002
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        shutil.rmtree(place)
+    else:
+        pytest.fail("it never came to an end")
+    assert step > 10
+
+
+def test_another_writer_completes_what_a_dead_one_began(root: Path, killer: Killer) -> None:
     runs = staged(root, [rows("a", list(range(20_000)))])
     assert killer(root, 4, runs) == -signal.SIGKILL
     assert 0 < len(payloads(root / "a")) < 20_000
