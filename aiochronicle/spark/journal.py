@@ -33,6 +33,10 @@ SINK = ".sink"
 OURS = "+"  # is in no name that users may give
 VERSION = 2
 FILE_BYTES_MAX = 256 << 20
+_GIVE_UP = (
+    "delete it: nobody knows then what this writer has written, so see to it that nothing is written"
+    " twice."
+)
 
 
 def nameless() -> str:
@@ -72,6 +76,12 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     hold_late: bool = False
 
 
+class _Version(msgspec.Struct, frozen=True, kw_only=True):
+    """What journals of all versions have."""
+
+    version: int
+
+
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     query: str | None = None
@@ -85,25 +95,25 @@ class Journal:
     def __init__(self, root: str, writer_id: str) -> None:
         self.writer_id = writer_id
         self.path = Path(root) / SINK / f"{writer_id}.json"
-        content = read_small_file(str(self.path), FILE_BYTES_MAX)
         try:
-            self._content = (
-                _Content(version=VERSION)
-                if content is None
-                else msgspec.json.decode(content, type=_Content)
-            )
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            content = read_small_file(str(self.path), FILE_BYTES_MAX)
+            self._content = _Content(version=VERSION) if content is None else self._decode(content)
+        except (ValueError, msgspec.DecodeError) as error:
             raise CorruptionError(
                 f"not the journal of a sink: {error}",
                 path=str(self.path),
-                advice="Without it nobody knows what this writer has written: restore it, or delete"
-                " it and see to it that nothing is written twice.",
+                advice=f"Restore it, or {_GIVE_UP}",
             ) from error
 
-        if self._content.version != VERSION:
+    def _decode(self, content: bytes) -> _Content:
+        version = msgspec.json.decode(content, type=_Version).version
+        if version != VERSION:
             raise UnsupportedVersion(
-                f"a journal of version {self._content.version}, not {VERSION}", path=str(self.path)
+                f"a journal of version {version}, not {VERSION}",
+                path=str(self.path),
+                advice=f"Write with the version of aiochronicle that wrote it, or {_GIVE_UP}",
             )
+        return msgspec.json.decode(content, type=_Content)
 
     def check_query(self, query: str | None) -> None:
         """Raise InvalidArgument unless all batches are of this query, or all of none.

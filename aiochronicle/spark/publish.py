@@ -1,5 +1,7 @@
 """Appending staged rows to queues, exactly once: the driver's half of a sink."""
 
+import contextlib
+import logging
 from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
@@ -25,6 +27,8 @@ from aiochronicle.writer import Writer
 
 __all__ = ["abandon", "publish"]
 
+_log = logging.getLogger(__name__)
+
 
 def publish(
     options: WriteOptions,
@@ -46,8 +50,10 @@ def publish(
         _complete(options, own)
         written = own.has_written(batch_id)
         if runs and not written:
-            if gone := staging.missing(runs):
-                raise StorageError("is gone, with rows that were staged in it", path=gone[0])
+            if lost := staging.lost(runs):
+                raise StorageError(
+                    "is gone or damaged, with rows that were staged in it", path=lost[0]
+                )
             with open_to_begin(options, runs) as writers:
                 own.begin(_intend(options, batch_id, runs, writers))
                 try:
@@ -79,7 +85,13 @@ def _complete_others(options: WriteOptions, writer_id: str, queues: Set[str]) ->
     at_work = {writer_id}
     for other in journal.writers(options.path):
         if other != writer_id:
-            with journal.held(options.path, other, wait=False) as left:
+            with contextlib.ExitStack() as stack:
+                try:
+                    left = stack.enter_context(journal.held(options.path, other, wait=False))
+                except (ChronicleError, OSError) as error:
+                    _log.warning("left alone what writer %s may have begun: %s", other, error)
+                    at_work.add(other)
+                    continue
                 if left is None or not _settle(options, left, writer_id, queues):
                     at_work.add(other)
     staging.sweep_old(options.path, at_work)
@@ -92,15 +104,15 @@ def _settle(options: WriteOptions, left: Journal, writer_id: str, queues: Set[st
     writer, when it comes back; others go on. But a nameless one will not come back.
     """
     if (pending := left.pending) is not None:
-        lost = bool(staging.missing(pending.runs))
-        if lost and not journal.is_nameless(left.writer_id):
-            return False
+        lost = bool(staging.lost(pending.runs))
+        nameless = journal.is_nameless(left.writer_id)
         try:
             _complete(options, left)
-        except ChronicleError:
-            if lost:
+        except ChronicleError as error:
+            if lost and nameless:
                 left.delete()
-            elif queues.isdisjoint(_queues(pending.runs)):
+            elif lost or queues.isdisjoint(_queues(pending.runs)):
+                _log.warning("left alone what writer %s has begun: %s", left.writer_id, error)
                 return False
             raise
     if journal.is_nameless(left.writer_id):
@@ -127,8 +139,8 @@ def _doubt(options: WriteOptions, completed: Pending, queues: Set[str]) -> None:
 def _complete(options: WriteOptions, own: Journal) -> None:
     """Finish the batch that a predecessor has begun, if there is one."""
     if own.pending is not None:
-        if gone := staging.missing(own.pending.runs):
-            raise _lost(own, own.pending, gone[0])
+        if lost := staging.lost(own.pending.runs):
+            raise _lost(own, own.pending, lost[0])
         runs = own.pending.runs
         with open_all(options, runs) as writers:
             try:
@@ -152,8 +164,8 @@ def _lost(own: Journal, pending: Pending, path: str) -> StorageError:
         for target in pending.targets
     )
     what = (
-        f"is gone, and with it rows of batch {pending.batch_id} of writer {own.writer_id}, which was"
-        f" being written; what of it is in the queues is in {places}"
+        f"is gone or damaged, and with it rows of batch {pending.batch_id} of writer {own.writer_id},"
+        f" which was being written; what of it is in the queues is in {places}"
     )
     if journal.is_nameless(own.writer_id):
         advice = "Compare that with what was to be written. Writing goes on without the rest of it."

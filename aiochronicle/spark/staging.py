@@ -34,7 +34,7 @@ __all__ = [
     "Run",
     "check_columns",
     "discard",
-    "missing",
+    "lost",
     "stage",
     "stage_into",
     "sweep_old",
@@ -270,9 +270,22 @@ def _spans(queues: Column) -> Iterator[tuple[str, int, int]]:
         first = end
 
 
-def missing(runs: Iterable[Run]) -> list[str]:
-    """Return the paths of runs that are not there any more."""
-    return [run.path for run in runs if not Path(run.path).is_file()]
+def lost(runs: Iterable[Run]) -> list[str]:
+    """Return the paths of runs that are not there any more, or not whole."""
+    return [run.path for run in runs if not _is_whole(run.path)]
+
+
+def _is_whole(path: str) -> bool:
+    if not Path(path).is_file():
+        return False
+    try:
+        with pa.memory_map(path) as file:
+            pa.ipc.open_file(file)  # looks for the end, which is written last
+    except pa.ArrowInvalid:
+        return False
+    except OSError:
+        return True  # for all we know: it may be somebody else's, who can read it
+    return True
 
 
 def discard(runs: Iterable[Run]) -> None:

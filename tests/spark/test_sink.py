@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 import aiochronicle
 from aiochronicle.errors import (
     ChronicleError,
+    CorruptionError,
     InvalidArgument,
     InvalidName,
     LockedError,
@@ -400,21 +401,33 @@ def test_failed_writes_leave_nothing_behind(root: Path) -> None:
     assert leftovers(root) == []
 
 
-def test_rows_that_are_gone_are_told_before_anything_is_written(root: Path) -> None:
+def empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def halve(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, empty, halve])
+def test_rows_that_are_gone_are_told_before_anything_is_written(
+    root: Path, damage: Callable[[Path], None]
+) -> None:
     runs = staged(root, [rows("a", [0])])
-    Path(runs[0].path).unlink()
+    damage(Path(runs[0].path))
     with pytest.raises(StorageError, match="rows that were staged in it"):
         write(root, runs)
     assert not (root / "a").exists()
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, empty, halve])
 @pytest.mark.parametrize("writer", ["named", "+nameless"])
 def test_a_batch_that_cannot_be_completed_is_told_and_does_not_stop_others(
-    root: Path, writer: str, monkeypatch: pytest.MonkeyPatch
+    root: Path, writer: str, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = staged(root, [rows("a", list(range(20_000)))], writer=writer)
     die_half_way(root, runs, writer, monkeypatch)
-    Path(runs[0].path).unlink()
+    damage(Path(runs[0].path))
     other = staged(root, [rows("b", [0])], writer="other")
     told = "rows of batch 0 of writer .* 'a' from seq 0 on"
     if writer == "+nameless":
@@ -534,14 +547,36 @@ def test_a_batch_needs_both_its_ids(root: Path) -> None:
             sink(root, **given)
 
 
-def test_a_journal_that_is_none_is_told(root: Path) -> None:
-    (root / ".sink").mkdir()
-    (root / ".sink" / "test.json").write_text("nonsense")
-    with pytest.raises(ChronicleError, match="not the journal of a sink"):
+@pytest.mark.parametrize(
+    ("found", "error", "told"),
+    [
+        ("", CorruptionError, "not the journal of a sink"),
+        ("nonsense", CorruptionError, "not the journal of a sink"),
+        ('{"version": 1, "pending": 7}', UnsupportedVersion, "a journal of version 1, not 2"),
+        (None, CorruptionError, "not a regular file"),
+    ],
+)
+def test_a_journal_that_is_none_is_told_and_stops_its_writer_only(
+    root: Path,
+    found: str | None,
+    error: type[ChronicleError],
+    told: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = root / ".sink" / "test.json"
+    if found is None:
+        file.mkdir(parents=True)
+    else:
+        file.parent.mkdir()
+        file.write_text(found)
+    with pytest.raises(error, match=f"(?s){told}.*or delete it"):
         write(root, staged(root, [rows("a", [0])]))
-    (root / ".sink" / "test.json").write_text('{"version": 1, "batch_id": 7}')
-    with pytest.raises(UnsupportedVersion, match="a journal of version 1, not 2"):
-        write(root, staged(root, [rows("a", [0])]))
+    assert not (root / "a").exists()
+    write(root, staged(root, [rows("a", [1])], writer="other"), writer="other")
+    assert payloads(root / "a") == [b"a 1"]
+    [record] = caplog.records
+    assert "writer test" in record.getMessage()
+    assert told in record.getMessage()
 
 
 ROWS = 12_000  # two appends
