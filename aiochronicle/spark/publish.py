@@ -1,6 +1,7 @@
 """Appending staged rows to queues, exactly once: the driver's half of a sink."""
 
 import contextlib
+import errno
 import logging
 from collections.abc import Iterator, Sequence, Set
 
@@ -59,7 +60,8 @@ def publish(
                 try:
                     _append_pending(options, own, writers)
                 except Exception as error:
-                    raise _begun(own, options.path, error) from error
+                    when = "after the batch had been begun"
+                    raise _begun(own, options.path, error, when) from error
         elif not written:
             own.end(batch_id)
         place.sweep()
@@ -138,22 +140,26 @@ def _doubt(options: WriteOptions, completed: Pending, queues: Set[str]) -> None:
 
 def _complete(options: WriteOptions, own: Journal) -> None:
     """Finish the batch that a predecessor has begun, if there is one."""
-    if own.pending is not None:
-        if lost := staging.lost(own.pending.runs):
-            raise _lost(own, own.pending, lost[0])
-        runs = own.pending.runs
-        with open_all(options, runs) as writers:
+    if (pending := own.pending) is not None:
+        if lost := staging.lost(pending.runs):
+            raise _lost(own, pending, lost[0])
+        batch = f"batch {pending.batch_id} of writer {own.writer_id}"
+        with open_all(options, pending.runs) as writers:
             try:
                 _append_pending(options, own, writers)
             except TimestampOrder as error:
                 raise TimestampOrder(
-                    f"batch {own.pending.batch_id} of writer {own.writer_id} was written in part, and"
-                    " somebody has written newer messages since",
+                    f"{batch} was written in part, and somebody has written newer messages since",
                     path=error.path,
                     advice="A write to this directory with option late=hold completes it with the time"
                     " of the last message.",
                 ) from error
-        staging.discard(runs)
+            except PositionLost:
+                raise
+            except Exception as error:
+                when = f"while {batch}, which was written in part, was to be completed"
+                raise _begun(own, options.path, error, when) from error
+        staging.discard(pending.runs)
 
 
 def _lost(own: Journal, pending: Pending, path: str) -> StorageError:
@@ -194,19 +200,22 @@ def _intend(
     return Pending(batch_id=batch_id, runs=list(runs), targets=targets, hold_late=options.hold_late)
 
 
-def _begun(own: Journal, root: str, error: Exception) -> StorageError:
+def _begun(own: Journal, root: str, error: Exception, when: str) -> StorageError:
     """Return what to raise when a batch can be neither completed now nor taken back."""
-    kind = DiskFull if isinstance(error, DiskFull) else StorageError
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    kind = DiskFull if full else StorageError
     again = (
         "do not write it again"
         if journal.is_nameless(own.writer_id)
         else "writing it again, under the same ids, does that and doubles nothing"
     )
     return kind(
-        f"{error.detail if isinstance(error, ChronicleError) else error}, after the batch had been"
-        " begun: some of its rows may be in the queues",
+        f"{error.detail if isinstance(error, ChronicleError) else error}, {when}: some of its rows may"
+        " be in the queues",
         path=root,
-        advice=f"The next write to this directory completes the batch, whatever else it writes: {again}.",
+        errno=error.errno if isinstance(error, OSError) else None,
+        advice="Once there is nothing in its way, the next write to this directory completes the batch,"
+        f" whatever else it writes: {again}.",
     )
 
 

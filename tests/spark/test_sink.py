@@ -744,7 +744,11 @@ fail("Nothing was written")
 assert not (disk / "a").exists()
 # Somebody else takes the room between that look and the writing.
 targets.free_bytes = lambda path: 1 << 30
-fail("some of its rows may be in the queues. The next write to this directory completes")
+fail("some of its rows may be in the queues. Once there is nothing in its way, the next write")
+with open_reader(disk / "a") as reader:
+    assert 0 < len(list(reader)) < 1000
+for _ in range(2):
+    fail("while batch 0 of writer w, which was written in part, was to be completed: some of its rows")
 with open_reader(disk / "a") as reader:
     assert 0 < len(list(reader)) < 1000
 ballast.unlink()
