@@ -106,9 +106,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     def sweep(self, needed: Iterable[Run] = ()) -> None:
         """Delete all that is staged here but what is needed: dead tasks and drivers leave some, too."""
-        kept = {Path(run.path).parent for run in needed}
+        kept = {Path(run.path).parent.name for run in needed}  # the root may have many paths
         for attempt in self.path.glob("*"):
-            if attempt not in kept:
+            if attempt.name not in kept:
                 shutil.rmtree(attempt, ignore_errors=True)
         with contextlib.suppress(OSError):  # something is needed, or there is nothing
             self.path.rmdir()

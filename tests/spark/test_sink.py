@@ -33,7 +33,7 @@ from aiochronicle.spark import journal, staging
 from aiochronicle.spark.append import append_rows
 from aiochronicle.spark.merge import merge
 from aiochronicle.spark.options import write_options
-from aiochronicle.spark.publish import publish
+from aiochronicle.spark.publish import abandon, publish
 from aiochronicle.spark.sink import BatchSink, StreamSink
 from aiochronicle.spark.staging import Place, Run, stage
 
@@ -461,6 +461,23 @@ def test_staged_rows_are_found_from_another_working_directory(
     die_half_way(relative, staged(relative, [rows("a", list(range(20_000)))]), "test", monkeypatch)
     monkeypatch.chdir("/")
     write(root, [], 1)
+    assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
+
+
+def test_what_is_needed_is_kept_whatever_the_directory_is_called(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = staged(root, [rows("a", list(range(20_000)))], writer="nightly")
+    die_half_way(root, runs, "nightly", monkeypatch)
+    link = root.parent / "link"
+    link.symlink_to(root)
+    with aiochronicle.open_writer(root / "a"):
+        place = Place(root=str(link), writer_id="nightly")
+        options = write_options({"path": str(link)})
+        with pytest.raises(LockedError):
+            publish(options, place, 0, [])
+        abandon(options, place)
+    write(link, [], writer="nightly")
     assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
 
 
