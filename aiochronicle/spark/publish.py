@@ -111,11 +111,11 @@ def _settle(options: WriteOptions, left: Journal, writer_id: str, queues: Set[st
         try:
             _complete(options, left)
         except ChronicleError as error:
-            if lost and nameless:
-                left.delete()
-            elif lost or queues.isdisjoint(_queues(pending.runs)):
+            if (lost and not nameless) or queues.isdisjoint(_queues(pending.runs)):
                 _log.warning("left alone what writer %s has begun: %s", left.writer_id, error)
                 return False
+            if lost:
+                left.delete()
             raise
     if journal.is_nameless(left.writer_id):
         left.delete()
@@ -285,12 +285,12 @@ def _count_written(rows: Iterator[Batch], writer: Writer, start_seq: int) -> int
 
 
 def _common_prefix(batch: Batch, path: str, seq: int) -> int:
-    """Count the rows that are the messages of the queue from ``seq`` on."""
+    """Count the rows that are the messages of the queue from ``seq`` on, which it has reached."""
     compared = ["timestamp_ns", "type_id", "payload"]
     with Queue(path) as queue:
         there = queue.slice(seq, seq + batch.num_rows).to_arrow(["seq", *compared])
     count = there.num_rows
-    if count and there.column("seq")[0].as_py() != seq:
+    if count == 0 or there.column("seq")[0].as_py() != seq:
         raise PositionLost(
             f"message {seq}, the first of a batch, is gone, so nobody can tell how much of the"
             " batch was written",
