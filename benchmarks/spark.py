@@ -65,7 +65,7 @@ QUICK = Sizes(rows=20_000, large_rows=40_000, slow_rows=5_000, trades=500, quote
 FULL = Sizes(
     rows=8_000_000,
     large_rows=56_000_000,  # 10 GiB
-    slow_rows=1_000_000,
+    slow_rows=2_000_000,
     trades=500_000,
     quotes=2_000_000,
     rounds=3,

@@ -383,17 +383,22 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 
     best = take_turns({"archive": archived, "spark": by_spark}, sizes.rounds)
 
+    # Out of memory: how long it takes to read the rows is asked elsewhere.
+    frame = load(spark, few).cache()
+    frame.count()
+
     def sink() -> int:
         shutil.rmtree(out, ignore_errors=True)
-        load(spark, few).write.format("chronicle").mode("append").save(str(out))
+        frame.write.format("chronicle").mode("append").save(str(out))
         return sizes.slow_rows
 
     def by_rows() -> int:
         shutil.rmtree(out, ignore_errors=True)
-        load(spark, few).write.format("rows").mode("append").save(str(out))
+        frame.write.format("rows").mode("append").save(str(out))
         return sizes.slow_rows
 
     sinks = take_turns({"sink": sink, "rows": by_rows}, 2 * sizes.rounds)
+    frame.unpersist()
     shutil.rmtree(out, ignore_errors=True)
     return [
         best.at_least(
