@@ -383,28 +383,35 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 
     best = take_turns({"archive": archived, "spark": by_spark}, sizes.rounds)
 
-    # Out of memory: how long it takes to read the rows is asked elsewhere.
-    frame = load(spark, few).cache()
-    frame.count()
+    # With the reading of a queue, which both need as long for, and without it.
+    in_memory = load(spark, few).cache()
+    in_memory.count()
 
-    def sink() -> int:
+    def written(frame: DataFrame, source: str) -> int:
         shutil.rmtree(out, ignore_errors=True)
-        frame.write.format("chronicle").mode("append").save(str(out))
+        frame.write.format(source).mode("append").save(str(out))
         return sizes.slow_rows
 
-    def by_rows() -> int:
-        shutil.rmtree(out, ignore_errors=True)
-        frame.write.format("rows").mode("append").save(str(out))
-        return sizes.slow_rows
-
-    sinks = take_turns({"sink": sink, "rows": by_rows}, 2 * sizes.rounds)
-    frame.unpersist()
+    sinks = take_turns(
+        {
+            "sink": lambda: written(load(spark, few), "chronicle"),
+            "rows": lambda: written(load(spark, few), "rows"),
+            "sink, in memory": lambda: written(in_memory, "chronicle"),
+            "rows, in memory": lambda: written(in_memory, "rows"),
+        },
+        sizes.rounds,
+    )
+    in_memory.unpersist()
     shutil.rmtree(out, ignore_errors=True)
+    what, say = "sink : row by row", {"question": QUESTION}
     return [
         best.at_least(
             3, "archive : Spark's Parquet writer", question=QUESTION, pair=("archive", "spark")
         ),
-        sinks.at_least(8, "sink : row by row", question=QUESTION, pair=("sink", "rows")),
+        sinks.at_least(8, f"{what}, from a queue", pair=("sink", "rows"), **say),
+        sinks.at_least(
+            8, f"{what}, from memory", pair=("sink, in memory", "rows, in memory"), **say
+        ),
     ]
 
 
