@@ -4,8 +4,8 @@
  *     kill_writer ROOT SEED CYCLES LANES KEEP_EVERY
  *
  * A cycle is: a victim is forked and killed; a reader looks at what is there; up to two recoveries are forked
- * and killed; then one runs to its end, and another one, whose bytes must be the same. A queue lives for a few
- * cycles. Most of the time of a process that dies is spent by the kernel waiting (it takes its inotify watches
+ * and killed; then one runs to its end, and another one, whose bytes must be the same. After each of these
+ * deaths the files beside the segments are looked at, too (beside.h). A queue lives for a few cycles. Most of the time of a process that dies is spent by the kernel waiting (it takes its inotify watches
  * down), so many queues are under way at once, each in a lane of its own.
  *
  * Answers are lines: `tally` with numbers for each queue that is through; `kept` with the path of one in
@@ -13,8 +13,8 @@
  * was at work and never committed, whose segment may be gone; `violation` with the first promise that was broken,
  * whose queue stays as well. Everything random follows from SEED and the number of the queue, but the instant
  * of the kill itself. It ends early when standard input is closed. */
+#include "beside.h"
 #include "victim.h"
-#include "walk.h"
 
 #include <errno.h>
 #include <ftw.h>
@@ -57,6 +57,8 @@ typedef struct cycle {
     int writer_status;
     walk_t walks[2]; /* after each recovery that was not killed */
     walk_t archived;
+    int deaths; /* the writer's and those of all recoveries, killed or not */
+    enum beside_after after[1 + RECOVERY_KILLS_MAX + 2];
     char broken[512];
 } cycle_t;
 
@@ -79,6 +81,10 @@ typedef struct plan {
 } plan_t;
 
 static lane_t *lane; /* shared with its processes */
+
+/* The files beside the segments, first as the cycle before left them and then after each death. */
+static beside_t besides[1 + 1 + RECOVERY_KILLS_MAX + 2];
+static chart_t chart;
 
 static struct common { /* shared by all */
     uint64_t queues;
@@ -152,7 +158,11 @@ static void look_before_recovery(const job_t *job) {
     _exit(0);
 }
 
-static void recover(const job_t *job, outcome_t *outcome, int then_close) {
+static int then_close(const job_t *job) {
+    return (int)(job->random % 2);
+}
+
+static void recover(const job_t *job, outcome_t *outcome, int closes) {
     ac_writer_config_t config;
     ac_writer_t *writer = NULL, *intruder = NULL;
     ac_writer_stats_t stats;
@@ -175,7 +185,7 @@ static void recover(const job_t *job, outcome_t *outcome, int then_close) {
         for (int i = 0; i < LEDGER_READERS; i++)
             if (job->ledger->readers[i].committed != NEVER_COMMITTED)
                 look(job->path, reader_names[i], job->salt, &outcome->named[i], &err);
-        if (then_close) outcome->error = ac_writer_close(writer, &err);
+        if (closes) outcome->error = ac_writer_close(writer, &err);
     }
     memcpy(outcome->detail, err.detail, sizeof outcome->detail);
     _exit(0); /* without a close: nothing may be put right by it */
@@ -186,7 +196,12 @@ static void recover_first(const job_t *job) {
 }
 
 static void recover_again(const job_t *job) {
-    recover(job, &lane->outcomes[1], (int)(job->random % 2));
+    recover(job, &lane->outcomes[1], then_close(job));
+}
+
+static void take_besides(const job_t *job, cycle_t *cycle, enum beside_after after) {
+    cycle->after[cycle->deaths++] = after;
+    beside_take(job->path, reader_names, &besides[cycle->deaths]);
 }
 
 static void kill_and_recover(job_t *job, uint64_t *random, cycle_t *cycle) {
@@ -198,6 +213,7 @@ static void kill_and_recover(job_t *job, uint64_t *random, cycle_t *cycle) {
     cycle->acknowledged = ledger->acknowledged;
     cycle->attempted = ledger->attempted;
     cycle->closed = ledger->closed;
+    take_besides(job, cycle, AFTER_WRITER);
     job->kill_delay_ns = 0;
     memset(&lane->before, 0, sizeof lane->before);
     cycle->crashes += reap(start(look_before_recovery, job)) != 0;
@@ -208,14 +224,17 @@ static void kill_and_recover(job_t *job, uint64_t *random, cycle_t *cycle) {
         cycle->recovery_kills += status == SIGKILL;
         cycle->crashes += status != 0 && status != SIGKILL;
         cycle->closed = 0; /* one of them may have opened the queue before it died */
+        take_besides(job, cycle, status == SIGKILL ? AFTER_KILLED_RECOVERY : AFTER_RECOVERY);
     }
     job->kill_delay_ns = 0;
     for (int i = 0; i < 2; i++) {
         job->random = mix(job->random);
         cycle->crashes += reap(start(i ? recover_again : recover_first, job)) != 0;
+        take_besides(job, cycle, i && then_close(job) ? AFTER_CLOSE : AFTER_RECOVERY);
         walk_queue(job->path, job->segment_size, job->salt, lane->outcomes[0].recovery.end_segment,
-                   &cycle->walks[i]);
+                   &cycle->walks[i], &chart);
     }
+    if (cycle->walks[1].records == 0) chart.next_seq = lane->outcomes[1].next_seq;
     walk_archive(job->archive, job->segment_size, job->salt, &cycle->archived);
 }
 
@@ -291,7 +310,22 @@ static int judge_archive(cycle_t *cycle, const ledger_t *ledger, uint64_t next_s
     return 0;
 }
 
-static int judge(cycle_t *cycle, const ledger_t *ledger) {
+static int judge_besides(cycle_t *cycle, const job_t *job) {
+    for (int i = 0; i < cycle->deaths; i++) {
+        beside_case_t judged = {.now = &besides[i + 1],
+                                .before = &besides[i],
+                                .after = cycle->after[i],
+                                .chart = &chart,
+                                .ledger = job->ledger,
+                                .segment_size = job->segment_size};
+        REQUIRE(beside_judge(&judged, reader_names) == 0, "after death %d: %s", i, judged.broken);
+    }
+    besides[0] = besides[cycle->deaths];
+    return 0;
+}
+
+static int judge(cycle_t *cycle, const job_t *job) {
+    const ledger_t *ledger = job->ledger;
     const outcome_t *first = &lane->outcomes[0], *second = &lane->outcomes[1];
     const walk_t *walk = &cycle->walks[1];
     REQUIRE(cycle->writer_status == SIGKILL, "the writer ended with %d", cycle->writer_status);
@@ -316,7 +350,7 @@ static int judge(cycle_t *cycle, const ledger_t *ledger) {
     for (int i = 0; i < LEDGER_READERS; i++)
         if (judge_reader(cycle, &ledger->readers[i], &first->named[i], reader_names[i], next_seq))
             return -1;
-    return 0;
+    return judge_besides(cycle, job);
 }
 
 static void count(tally_t *tally, const cycle_t *cycle, const ledger_t *ledger) {
@@ -383,13 +417,14 @@ static void run_queue(const plan_t *plan, uint64_t number) {
         _exit(2);
     }
     ledger_reset(lane->ledger);
+    beside_take(path, reader_names, &besides[0]); /* nothing yet */
     job_t job = {.path = path, .archive = archive, .ledger = lane->ledger, .salt = mix(random + 1)};
     job.segment_size = segment_sizes[draw(&random, sizeof segment_sizes / sizeof *segment_sizes)];
     for (int turn = 0; turn < CYCLES_PER_QUEUE; turn++) {
         cycle_t cycle;
         job.random = mix(draw(&random, UINT64_MAX));
         kill_and_recover(&job, &random, &cycle);
-        if (judge(&cycle, lane->ledger) < 0) {
+        if (judge(&cycle, &job) < 0) {
             __atomic_fetch_add(&common->violations, 1, __ATOMIC_SEQ_CST);
             dprintf(STDOUT_FILENO, "violation queue %" PRIu64 " (kept in %s), cycle %d: %s\n",
                     number, path, turn, cycle.broken);

@@ -2,10 +2,11 @@
  *
  * Nothing of the engine is used, not even its checksums: files are read, and each rule of the format is
  * looked at again. tests/reference/format.py is the complete second opinion, and judges some of the same queues;
- * this one covers what a recovery can get wrong in a segment. */
+ * this one covers what a recovery can get wrong in a segment, and beside.h what lies beside the segments. */
 #ifndef AC_TEST_WALK_H
 #define AC_TEST_WALK_H
 
+#include "chart.h"
 #include "ledger.h"
 
 #include <dirent.h>
@@ -37,6 +38,7 @@ typedef struct walk {
     uint64_t end_offset;
     int ended;
     uint64_t digest;  /* of the segments that were asked for */
+    chart_t *chart;   /* to be drawn; NULL = nobody wants one */
     char broken[200]; /* the first rule that does not hold; empty = all do */
 } walk_t;
 
@@ -108,6 +110,32 @@ static inline int walk_record(walk_t *walk, const uint8_t *at, uint64_t salt, ui
     return 0;
 }
 
+static inline int walk_chart_segment(walk_t *walk, uint64_t id) {
+    chart_t *chart = walk->chart;
+    if (!chart) return 0;
+    if (chart->segments == 0) chart->first_segment = id;
+    if (chart->segments == CHART_SEGMENTS_MAX || id != chart->first_segment + chart->segments)
+        return walk_fails(walk, "segment %" PRIu64 " has no place in the chart", id);
+    chart->segment[chart->segments++] = (chart_segment_t){WALK_DATA, chart->records, 0, 0};
+    return 0;
+}
+
+static inline int walk_chart_record(walk_t *walk, const uint8_t *at, uint64_t offset,
+                                    uint64_t length) {
+    chart_t *chart = walk->chart;
+    if (!chart) return 0;
+    if (chart->records == CHART_RECORDS_MAX) return walk_fails(walk, "more records than expected");
+    int padding = walk_number(at + 24, 2) == WALK_PADDING;
+    chart->record[chart->records++] =
+        (chart_record_t){.offset = offset,
+                         .seq = padding ? walk->next_seq : walk_number(at + 8, 8),
+                         .timestamp_ns = walk_number(at + 16, 8),
+                         .length = (uint32_t)length,
+                         .type_id = (uint32_t)walk_number(at + 24, 2)};
+    chart->segment[chart->segments - 1].count++;
+    return 0;
+}
+
 static inline int walk_zeros(walk_t *walk, const uint8_t *bytes, uint64_t from, uint64_t to,
                              uint64_t segment) {
     int zeros =
@@ -131,6 +159,7 @@ static inline int walk_records(walk_t *walk, const uint8_t *bytes, uint64_t size
                               offset);
         if (walk_number(at + 24, 2) != WALK_PADDING && walk_record(walk, at, salt, length) < 0)
             return -1;
+        if (walk_chart_record(walk, at, offset, length) < 0) return -1;
         offset += taken;
     }
     walk->end_segment = segment;
@@ -144,9 +173,18 @@ static inline int walk_segment(walk_t *walk, const uint8_t *bytes, uint64_t size
     if (walk_number(bytes, 4) != WALK_MAGIC || walk_number(bytes + 4, 4) != WALK_VERSION ||
         walk_number(bytes + 8, 4) != segment)
         return walk_fails(walk, "segment %" PRIu64 ": bad header", segment);
+    if (walk_chart_segment(walk, segment) < 0) return -1;
     if (walk->ended) return walk_zeros(walk, bytes, WALK_DATA, size, segment);
     if (walk_records(walk, bytes, size, salt, segment) < 0) return -1;
     int sealed = (int)(walk_number(bytes + 12, 4) & 1);
+    uint64_t sealed_end = walk_number(bytes + 16, 8);
+    if (sealed && sealed_end != 0 && sealed_end != walk->end_offset)
+        return walk_fails(walk, "segment %" PRIu64 " says it ends at %" PRIu64 ", not %" PRIu64,
+                          segment, sealed_end, walk->end_offset);
+    if (walk->chart) {
+        walk->chart->segment[walk->chart->segments - 1].end = walk->end_offset;
+        walk->chart->segment[walk->chart->segments - 1].sealed = sealed;
+    }
     if (sealed || size - walk->end_offset < WALK_HEADER) return 0;
     walk->ended = 1;
     return walk_zeros(walk, bytes, walk->end_offset, size, segment);
@@ -189,26 +227,32 @@ static inline int walk_file(walk_t *walk, const char *name, uint64_t size, uint6
     return walk_segment(walk, bytes, size, salt, segment);
 }
 
+static inline void walk_begin(walk_t *walk, chart_t *chart) {
+    *walk = (walk_t){.chart = chart};
+    if (chart) chart->segments = chart->records = 0;
+}
+
 /* Reads and checks all segments of a queue that was just recovered or closed; the digest is of those up to
  * `digest_last`. */
 static inline void walk_queue(const char *path, uint64_t size, uint64_t salt, uint64_t digest_last,
-                              walk_t *walk) {
+                              walk_t *walk, chart_t *chart) {
     char name[1100];
     uint64_t first = 0, last = 0;
-    memset(walk, 0, sizeof *walk);
+    walk_begin(walk, chart);
     if (walk_list(walk, path, &first, &last) < 0) return;
     for (uint64_t segment = first; segment <= last; segment++) {
         snprintf(name, sizeof name, "%s/%09" PRIu64 ".q", path, segment);
         if (walk_file(walk, name, size, salt, segment, segment <= digest_last) < 0) return;
     }
     if (walk->batch_left) walk_fails(walk, "the last batch is broken off");
+    if (chart) chart->next_seq = walk->next_seq;
 }
 
 /* The same for an archive, whose days are in the order of their segments. */
 static inline void walk_archive(const char *path, uint64_t size, uint64_t salt, walk_t *walk) {
     char pattern[1100];
     glob_t found;
-    memset(walk, 0, sizeof *walk);
+    walk_begin(walk, NULL);
     snprintf(pattern, sizeof pattern, "%s/*/*/*/*.q", path);
     if (glob(pattern, 0, NULL, &found) != 0) return;
     for (size_t i = 0; i < found.gl_pathc; i++) {
