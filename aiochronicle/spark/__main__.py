@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from aiochronicle.errors import ChronicleError, InvalidArgument, QueueNotFound
 from aiochronicle.spark.badrecords import BadRecords, bad_records
 from aiochronicle.spark.explain import explain
-from aiochronicle.spark.jobs import archive, asof, audit, bars, quality, replay
-from aiochronicle.spark.jobs.archive import READER, archive_plan, refusal
+from aiochronicle.spark.jobs import asof, audit, bars, quality, replay
+from aiochronicle.spark.jobs.archive import READER, archive_each, archive_plan, failure
 from aiochronicle.spark.jobs.asof import options_of_quotes
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import Input, find_input
@@ -346,19 +346,23 @@ def _archive(given: Arguments) -> None:
     options = _reading(given)
     if given.allow_loss:
         options["failOnDataLoss"] = "false"
-    found, _, refused = archive_plan(given.root, given.out, options)
+    found, _, failed = archive_plan(given.root, given.out, options)
     if given.dry_run:
         _describe(found, f"would archive them in {given.out}")
-        if refused:
-            raise refusal(refused)
+        if failed:
+            raise failure(failed)
         return
     with _spark(given) as spark:
-        done = archive(spark, given.root, given.out, reader=given.reader, options=options)
+        done, failed = archive_each(
+            spark, given.root, given.out, reader=given.reader, options=options
+        )
     for queue in done:
         print(
             f"{queue.source}: {queue.rows:,} messages verified in {queue.files} files of"
             f" {queue.bytes:,} bytes; archived up to seq {queue.next_seq}"
         )
+    if failed:
+        raise failure(failed)
 
 
 def _add_asof(jobs: Any) -> None:

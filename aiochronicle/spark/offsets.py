@@ -3,7 +3,8 @@
 In a checkpoint they are the JSON of ``{"queue": seq}``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.options import Offsets, ReadOptions
@@ -13,25 +14,28 @@ __all__ = ["ends", "limit", "starts"]
 
 LATEST, EARLIEST = -1, -2  # as they are written for Kafka
 
+Resolve = Callable[[Source], int]
 
-def starts(sources: Mapping[str, Source], options: ReadOptions, default: Offsets) -> dict[str, int]:
-    """Resolve where reading begins."""
+
+def starts(sources: Mapping[str, Source], options: ReadOptions, default: Offsets) -> Resolve:
+    """Return what finds out where the reading of a queue begins."""
     wanted = default if options.starting_offsets is None else options.starting_offsets
     return _resolve("startingOffsets", sources, wanted, options.starting_timestamp_ns)
 
 
-def ends(sources: Mapping[str, Source], options: ReadOptions) -> dict[str, int]:
-    """Resolve where reading ends: never behind what is there now."""
+def ends(sources: Mapping[str, Source], options: ReadOptions) -> Resolve:
+    """Return what finds out where it ends: never behind what is there now."""
     wanted = "latest" if options.ending_offsets is None else options.ending_offsets
     asked = _resolve("endingOffsets", sources, wanted, options.ending_timestamp_ns)
-    return {name: min(asked[name], source.latest()) for name, source in sources.items()}
+    return lambda source: min(asked(source), source.latest())
 
 
 def _resolve(
     option: str, sources: Mapping[str, Source], wanted: Offsets, moment_ns: int | None
-) -> dict[str, int]:
+) -> Resolve:
+    """Check what an option says, before any of the queues is looked at."""
     if moment_ns is not None:
-        return {name: source.at_time(moment_ns) for name, source in sources.items()}
+        return lambda source: source.at_time(moment_ns)
     if not isinstance(wanted, dict):
         wanted = dict.fromkeys(sources, LATEST if wanted == "latest" else EARLIEST)
     if unknown := sorted(set(wanted) - set(sources)):
@@ -40,17 +44,17 @@ def _resolve(
         )
     if missing := sorted(set(sources) - set(wanted)):
         raise InvalidArgument(f"{option} says nothing about {', '.join(missing)}; -2 is earliest")
-    return {name: _resolve_one(option, sources[name], seq) for name, seq in wanted.items()}
+    for name, seq in wanted.items():
+        if seq < EARLIEST:
+            raise InvalidArgument(f"{option} of {name} must be a seq, -1 or -2, not {seq}")
+    return partial(_resolve_one, wanted)
 
 
-def _resolve_one(option: str, source: Source, seq: int) -> int:
+def _resolve_one(wanted: Mapping[str, int], source: Source) -> int:
+    seq = wanted[source.name]
     if seq == LATEST:
         return source.latest()
-    if seq == EARLIEST:
-        return source.earliest()
-    if seq < 0:
-        raise InvalidArgument(f"{option} of {source.name} must be a seq, -1 or -2, not {seq}")
-    return seq
+    return source.earliest() if seq == EARLIEST else seq
 
 
 def limit(start: Mapping[str, int], end: Mapping[str, int], rows_max: int) -> dict[str, int]:

@@ -27,14 +27,28 @@ __all__ = ["ChronicleSource"]
 
 
 class Snapshot:
-    """The queues of a frame, and from where to where each of them is read."""
+    """The queues of a frame, and from where to where each of them is read.
 
-    def __init__(self, options: ReadOptions) -> None:
-        self.sources = find_sources(options)
-        for source in self.sources.values():
-            source.check_seqs()
-        self.end = offsets.ends(self.sources, options)
-        self.start = offsets.starts(self.sources, options, "earliest")
+    One that cannot tell is an error; or it is left out, with the reason in ``failed``.
+    """
+
+    def __init__(
+        self, options: ReadOptions, *, failed: dict[str, ChronicleError] | None = None
+    ) -> None:
+        self.sources: dict[str, Source] = {}
+        self.start: dict[str, int] = {}
+        self.end: dict[str, int] = {}
+        found = find_sources(options)
+        end_of, start_of = offsets.ends(found, options), offsets.starts(found, options, "earliest")
+        for name, source in found.items():
+            try:
+                source.check_seqs()
+                self.end[name], self.start[name] = end_of(source), start_of(source)
+                self.sources[name] = source
+            except ChronicleError as error:
+                if failed is None:
+                    raise
+                failed[name] = error
 
 
 class ChronicleSource(DataSource):

@@ -65,7 +65,9 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             # In this order, what is appended meanwhile does not make the end look like a place before it.
             ends = self._queues.ends()
-            self._initial = offsets.starts(self._queues.sources, self._options, "latest")
+            sources = self._queues.sources
+            start_of = offsets.starts(sources, self._options, "latest")
+            self._initial = {name: start_of(source) for name, source in sources.items()}
             self._initial_is_known = all(seq < ends[name] for name, seq in self._initial.items())
         return self._initial
 

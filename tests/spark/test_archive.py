@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import aiochronicle
@@ -14,6 +13,7 @@ from aiochronicle import Retention, Roll
 from aiochronicle.digest import StreamDigest
 from aiochronicle.errors import (
     ChronicleError,
+    CorruptionError,
     LockedError,
     NotAQueue,
     PositionLost,
@@ -36,9 +36,9 @@ def append(path: Path, rng: random.Random, count: int, start_ns: int = MIDNIGHT_
             writer.append(payload, type_id=rng.randrange(3), timestamp_ns=time_ns)
 
 
-def rows_of_queues(root: Path) -> list[Row]:
+def rows_of_queues(root: Path, names: list[str] | None = None) -> list[Row]:
     rows: list[Row] = []
-    for path in sorted(root.iterdir()):
+    for path in sorted(root.iterdir() if names is None else [root / name for name in names]):
         with aiochronicle.open_reader(path, start="first") as reader:
             rows += [(path.name, m.seq, m.timestamp_ns, m.type_id, m.payload) for m in reader]
     return rows
@@ -134,7 +134,7 @@ def test_archive_does_not_believe_what_it_did_not_verify(
     (other,) = (tmp_path / "other").rglob("*.parquet")
     (out / before.files[0].path).write_bytes(other.read_bytes())
     append(root / "a", rng, 5, MIDNIGHT_NS + 5 * 10**9)
-    with pytest.raises(PySparkException, match="has 10 rows with digest"):
+    with pytest.raises(CorruptionError, match="has 10 rows with digest"):
         archive(spark, str(root / "a"), str(out))
     assert Ledger.load(out, "a") == before
     assert committed_seq(root / "a") == 10
@@ -148,13 +148,49 @@ def test_archive_of_a_corrupt_queue_names_the_place(
     with (root / "a" / "000000000.q").open("r+b") as segment:
         segment.seek(64 * 20)
         segment.write(b"\xff" * 64)
-    with pytest.raises(PySparkException, match=r"a/000000000.q at offset \d+: "):
+    with pytest.raises(CorruptionError, match=r"a/000000000.q at offset \d+: "):
         archive(spark, str(root), str(out))
     assert not list(out.rglob("*.parquet"))
     assert Ledger.load(out, "a") is None
     (done,) = archive(spark, str(root), str(out), options={"on_corrupt": "skip"})
     assert 90 < done.rows < 100
     assert done.next_seq == 100
+
+
+def test_archive_goes_on_with_other_queues_when_some_cannot_be_read(
+    spark: SparkSession, root: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    out = tmp_path / "archive"
+    names = ["a", "busy", "cut", "damaged", "headless", "unlisted", "z"]
+    for name in names:
+        append(root / name, rng, 100)
+    archive(spark, str(root), str(out), options={"endingTimestamp": str(MIDNIGHT_NS)})
+    before = {name: Ledger.load(out, name) for name in names}
+    for name, offset in (("damaged", 64 * 2 * 80), ("cut", 64 * 2 * 90)):
+        with (root / name / "000000000.q").open("r+b") as segment:
+            segment.seek(offset)
+            segment.write(b"\xff" * 64)
+            if name == "cut":
+                segment.truncate(offset)
+    (root / "headless" / "control.meta").write_bytes(b"")
+    (out / "_chronicle" / "unlisted.json").write_text("{")
+    kept = list(out.glob("date=*/source=unlisted/*"))
+    with aiochronicle.open_reader(root / "busy", "archive"), pytest.raises(ChronicleError) as told:
+        archive(spark, str(root), str(out), options={"minPartitions": "14"})
+    assert "5 queues failed" in str(told.value)
+    for name in ("busy", "cut", "damaged", "headless", "unlisted"):
+        assert f" {name}: " in str(told.value)
+    for name in ("cut", "damaged", "headless"):
+        assert Ledger.load(out, name) == before[name]
+    for name in ("cut", "damaged"):
+        assert committed_seq(root / name) == 50
+    assert list(out.glob("date=*/source=unlisted/*")) == kept
+    expected = rows_of_queues(root, ["a", "busy", "z"])
+    found = [row for row in rows_of_archive(spark, out) if row[0] in ("a", "busy", "z")]
+    assert found == expected
+    for name in ("a", "z"):
+        assert committed_seq(root / name) is None
+    assert committed_seq(root / "busy") == 50
 
 
 def test_archive_notices_that_the_queue_has_lost_its_end(
@@ -185,7 +221,7 @@ def test_archive_notices_that_the_queue_has_lost_its_end(
     assert (other.rows, other.next_seq) == (0, 20)
     shutil.rmtree(root / "b")
     append(root / "b", rng, 1)
-    with pytest.raises(ChronicleError, match=r"2 queues are not archived: .*up to seq.*the name b"):
+    with pytest.raises(ChronicleError, match=r"2 queues failed. a: .*up to seq.* b: .*the name b"):
         archive(spark, str(root), str(out))
 
 

@@ -117,9 +117,12 @@ def test_commands_do_what_they_say(
 ) -> None:
     """In the session of the tests, which they use and leave alone."""
     record(root / "binance", rng, 400)
-    with aiochronicle.open_writer(tmp_path / "damaged", segment_size=1 << 20) as writer:
-        writer.append_many([b"x"] * 100)
-    with (tmp_path / "damaged" / "000000000.q").open("r+b") as segment:
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for name in ("damaged", "whole"):
+        with aiochronicle.open_writer(mixed / name, segment_size=1 << 20) as writer:
+            writer.append_many([b"x"] * 100)
+    with (mixed / "damaged" / "000000000.q").open("r+b") as segment:
         segment.seek(64 * 60)
         segment.write(b"\xff" * 64)
     commands = [
@@ -129,9 +132,9 @@ def test_commands_do_what_they_say(
         ["asof", str(root), "--show", "1"],
         ["quality", str(root), "--messages", "trade", "--out", str(tmp_path / "quality")],
         ["quality", str(root), "--out", str(tmp_path / "quality"), "--overwrite"],
-        ["archive", str(tmp_path / "damaged"), "--out", str(tmp_path / "archive")],
+        ["archive", str(mixed), "--out", str(tmp_path / "archive")],
         ["replay", str(tmp_path / "archive"), "--out", str(tmp_path / "again")],
-        ["audit", str(tmp_path / "damaged"), "--skip-corrupt"],
+        ["audit", str(mixed / "damaged"), "--skip-corrupt"],
     ]
     assert [main(command) for command in commands] == [0, 0, 1, 0, 0, 0, 1, 0, 0]
     text, complaints = capsys.readouterr()
@@ -139,6 +142,7 @@ def test_commands_do_what_they_say(
     assert (tmp_path / "bars.png").exists()
     assert "binance: 400 messages verified in 1 files" in text
     assert "archived up to seq 400" in text
+    assert "whole: 100 messages verified in 1 files" in text
     assert "400 messages of 1 queues" in text
     assert "audit: the digest is not 0000" in complaints
     assert "quality: 1 rows in" in text

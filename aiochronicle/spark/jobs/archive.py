@@ -8,7 +8,8 @@
 Each task reads a range of a queue, writes its rows with pyarrow, reads the file back and compares
 number, order and content with what came out of the queue (readback.py). When all tasks have done so,
 the ledgers are replaced, and the named reader ``archive`` of each queue is committed up to what is
-verified. Retention that waits for this reader deletes nothing before.
+verified. Retention that waits for this reader deletes nothing before. What goes wrong with one queue is
+no reason to leave out others: they are archived, and then it is told.
 
 A later run goes on where the ledger ends, if the queue still has what was archived last. The last file
 of a day, if it is small, is written anew together with what follows it, so that frequent runs do not
@@ -16,8 +17,9 @@ leave many small files.
 """
 
 import contextlib
+import pickle
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -27,13 +29,13 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from aiochronicle.digest import StreamDigest
-from aiochronicle.errors import ChronicleError, CorruptionError, InvalidArgument
+from aiochronicle.errors import ChronicleError, CorruptionError, InvalidArgument, StorageError
 from aiochronicle.export import Compression, sync_directory, write_parquet
 from aiochronicle.queue import inspect
 from aiochronicle.reader import open_reader
 from aiochronicle.registry import schema_file
 from aiochronicle.spark.arrow import Batch, pa
-from aiochronicle.spark.jobs.continuity import find_break, fingerprint
+from aiochronicle.spark.jobs.continuity import check_continuity, fingerprint
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_schema, locked
 from aiochronicle.spark.jobs.readback import COLUMNS, Proof, prove, read_back, verify
@@ -43,7 +45,7 @@ from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
 
-__all__ = ["Archived", "archive", "archive_plan", "refusal"]
+__all__ = ["Archived", "Failures", "archive", "archive_each", "archive_plan", "failure"]
 
 READER = "archive"
 SMALL_BYTES = 32 << 20  # a last file below this is compacted
@@ -51,9 +53,10 @@ GROUP_ROWS = 1 << 18
 COMPRESSION: Compression = "zstd"
 DAY_NS = 86_400 * 10**9
 
-_FILES = (
-    "source string, path string, first_seq long, end_seq long, rows long, bytes long, digest string"
-)
+Failures = dict[str, ChronicleError]  # by the name of the queue
+
+# Of each part: the files that were written, or the error.
+_OUTCOMES = "source string, outcome binary"
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,71 +90,102 @@ def archive(
     read-only queues. Interrupted anywhere, the archive stays as it was, and a next run cleans up.
     Where to start (options) is for the first run; an archive that does not begin with the first
     message of its queue is not told to retention.
-    Raises ExportFailed if the disk is full, CorruptionError if a file is not what was written to it;
-    PositionLost if messages were removed before they were archived, or if the queue has lost archived
-    ones, and NotAQueue if it is another one: these after the other queues have been archived.
+    What is wrong with a queue is raised after the others have been archived: ExportFailed if the disk is
+    full, CorruptionError if the queue is damaged or a file is not what was written to it, PositionLost if
+    messages were removed before they were archived or if the queue has lost archived ones, NotAQueue if
+    it is another one; and for several queues a ChronicleError that names them all.
 
     >>> archive(spark, "bus/md", "/data/archive")  # doctest: +SKIP
     """
+    done, failed = archive_each(spark, root, out, reader=reader, options=options)
+    if failed:
+        raise failure(failed)
+    return done
+
+
+def archive_each(
+    spark: SparkSession,
+    root: str,
+    out: str,
+    *,
+    reader: str | None = READER,
+    options: Mapping[str, str] | None = None,
+) -> tuple[list[Archived], Failures]:
+    """As archive, but return what went wrong, too."""
     target = Path(out).absolute()
     with locked(target):
-        given, ledgers, refused = archive_plan(root, out, options)
+        given, ledgers, failed = archive_plan(root, out, options)
         for name in given.sources:
             _clean(target, name, ledgers[name])
         work = _work(given, ledgers)
         run = uuid.uuid4().hex[:12]
         write = partial(_write_part, str(target), run, given.options)
+        done: list[Archived] = []
         try:
-            written = over_parts(spark, work, write, _FILES).collect()
-            files = {
-                name: [_file_of(row) for row in written if row.source == name]
-                for name in given.sources
-            }
-            done = [
-                _publish(target, given, source, ledgers[name], files[name])
-                for name, source in sorted(given.sources.items())
-            ]
+            files: dict[str, list[ArchivedFile]] = {name: [] for name in given.sources}
+            for row in over_parts(spark, work, write, _OUTCOMES).collect():
+                outcome = pickle.loads(row.outcome)  # noqa: S301 - of our own tasks
+                if isinstance(outcome, ChronicleError):
+                    failed.setdefault(row.source, outcome)
+                else:
+                    files[row.source] += outcome
+            for name, source in sorted(given.sources.items()):
+                if name not in failed:
+                    with _noting(failed, name):
+                        done.append(_publish(target, given, source, ledgers[name], files[name]))
         finally:
             for name in given.sources:
                 _clean(target, name, Ledger.load(target, name))
         for archived in done:
-            _commit(target, given.sources[archived.source], reader)
-        if refused:
-            raise refusal(refused)
-        return done
+            with _noting(failed, archived.source):
+                _commit(target, given.sources[archived.source], reader)
+        return done, failed
 
 
 def archive_plan(
     root: str, out: str, options: Mapping[str, str] | None = None
-) -> tuple[Input, dict[str, Ledger | None], list[ChronicleError]]:
+) -> tuple[Input, dict[str, Ledger | None], Failures]:
     """Return what a run would read, the ledgers it would continue, and why not those of other queues."""
     if Path(out).exists() and not Path(out).is_dir():
         raise InvalidArgument("the archive is to be a directory, and this is none", path=out)
-    found = find_input(root, options)
-    ledgers = {name: Ledger.load(Path(out).absolute(), name) for name in found.sources}
+    failed: Failures = {}
+    found = find_input(root, options, failed=failed)
     gaps = not found.options.fail_on_data_loss
-    breaks = {
-        name: find_break(found.sources[name], ledger, out, gaps=gaps)
-        for name, ledger in ledgers.items()
-        if ledger is not None
-    }
-    refused = {name: error for name, error in breaks.items() if error is not None}
-    sources = {name: source for name, source in found.sources.items() if name not in refused}
-    if not sources:
-        raise refusal(list(refused.values()))
+    ledgers: dict[str, Ledger | None] = {}
+    for name, source in found.sources.items():
+        with _noting(failed, name):
+            ledger = Ledger.load(Path(out).absolute(), name)
+            if ledger is not None:
+                check_continuity(source, ledger, out, gaps=gaps)
+            ledgers[name] = ledger
+    if not ledgers:
+        raise failure(failed)
+    sources = {name: found.sources[name] for name in ledgers}
     start = {
         name: found.start[name] if ledger is None else ledger.next_seq
         for name, ledger in ledgers.items()
     }
-    given = msgspec.structs.replace(found, sources=sources, start=start)
-    return given, ledgers, list(refused.values())
+    return msgspec.structs.replace(found, sources=sources, start=start), ledgers, failed
 
 
-def refusal(errors: Sequence[ChronicleError]) -> ChronicleError:
-    """Return one error for queues that are not archived."""
-    if len(errors) == 1:
-        return errors[0]
-    return ChronicleError(f"{len(errors)} queues are not archived: {' '.join(map(str, errors))}")
+def failure(failed: Failures) -> ChronicleError:
+    """Return one error for the queues that are not archived."""
+    if len(failed) == 1:
+        return next(iter(failed.values()))
+    each = " ".join(f"{name}: {error}" for name, error in sorted(failed.items()))
+    return ChronicleError(f"{len(failed)} queues failed. {each}")
+
+
+@contextlib.contextmanager
+def _noting(failed: Failures, name: str) -> Generator[None]:
+    """Keep what is wrong with one queue until the others are archived."""
+    try:
+        yield
+    except ChronicleError as error:
+        failed[name] = error
+    except OSError as error:
+        what = error.strerror or str(error)
+        failed[name] = StorageError(what, path=error.filename, errno=error.errno)
 
 
 def _work(given: Input, ledgers: Mapping[str, Ledger | None]) -> list[_Work]:
@@ -168,19 +202,25 @@ def _work(given: Input, ledgers: Mapping[str, Ledger | None]) -> list[_Work]:
 
 
 def _write_part(out: str, run: str, options: ReadOptions, work: _Work) -> Iterator[Batch]:
-    """Write the files of one part, verify them, and say what they are."""
-    target, source = Path(out), work.part.source.name
+    """Write the files of one part, verify them, and say what they are, or what went wrong."""
+    source = work.part.source.name
+    files: list[ArchivedFile] = []
+    failed: Failures = {}
+    with _noting(failed, source):
+        files = _write_files(Path(out), run, options, work)
+    outcome = pickle.dumps(failed.get(source, files))
+    yield pa.record_batch({"source": [source], "outcome": [outcome]})
+
+
+def _write_files(target: Path, run: str, options: ReadOptions, work: _Work) -> list[ArchivedFile]:
+    source = work.part.source.name
     batches = read_range(work.part, COLUMNS, options, batch_rows=GROUP_ROWS)
     if work.before is not None:
         batches = _behind(target, source, work.before, batches)
-    files: list[ArchivedFile] = []
-    for day, rows in groupby(_by_day(batches), lambda piece: piece[0]):
-        files.append(_write_file(target, source, day, run, (batch for _, batch in rows)))
-    columns: dict[str, list[object]] = {"source": [source] * len(files)}
-    for field in ArchivedFile.__struct_fields__:
-        columns[field] = [getattr(file, field) for file in files]
-    if files:
-        yield pa.record_batch(columns)
+    return [
+        _write_file(target, source, day, run, (batch for _, batch in rows))
+        for day, rows in groupby(_by_day(batches), lambda piece: piece[0])
+    ]
 
 
 def _behind(
@@ -324,10 +364,6 @@ def _clean(target: Path, source: str, ledger: Ledger | None) -> None:
 
 def _literal(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
-
-
-def _file_of(row: object) -> ArchivedFile:
-    return ArchivedFile(**{name: getattr(row, name) for name in ArchivedFile.__struct_fields__})
 
 
 def _commit(target: Path, source: Source, reader: str | None) -> None:

@@ -11,7 +11,6 @@ import contextlib
 
 from aiochronicle.digest import StreamDigest
 from aiochronicle.errors import (
-    ChronicleError,
     CorruptionError,
     NotAQueue,
     PositionLost,
@@ -23,32 +22,34 @@ from aiochronicle.slices import Queue
 from aiochronicle.spark.jobs.ledger import Ledger
 from aiochronicle.spark.queues import Source
 
-__all__ = ["find_break", "fingerprint"]
+__all__ = ["check_continuity", "fingerprint"]
 
 
-def find_break(source: Source, ledger: Ledger, out: str, *, gaps: bool) -> ChronicleError | None:
-    """Return why the archive cannot go on with this queue, or None; ``gaps`` allows for lost messages."""
+def check_continuity(source: Source, ledger: Ledger, out: str, *, gaps: bool) -> None:
+    """Raise NotAQueue or PositionLost if the archive cannot go on with this queue.
+
+    ``gaps`` allows for messages that were removed before they were archived.
+    """
     if source.live is not None and ledger.queue_id != inspect(source.live).queue_id:
-        return NotAQueue(
+        raise NotAQueue(
             f"the archive holds another queue of the name {source.name}; give this one an archive of"
             " its own",
             path=out,
         )
     end, first = source.latest(), source.earliest()
     if end < ledger.next_seq:
-        return _lost_its_end(source, ledger, f"it ends at {end}")
+        raise _lost_its_end(source, ledger, f"it ends at {end}")
     last = fingerprint(source, ledger.next_seq - 1)
     if None not in (last, ledger.last) and last != ledger.last:
-        return _lost_its_end(source, ledger, f"message {ledger.next_seq - 1} is another one now")
+        raise _lost_its_end(source, ledger, f"message {ledger.next_seq - 1} is another one now")
     if first > ledger.next_seq and not gaps:
-        return PositionLost(
+        raise PositionLost(
             f"messages {ledger.next_seq} to {first - 1} of {source.name} were removed before they"
             " were archived",
             path=source.place,
             advice="If retention moved them, say where to (--moved, option archive); else go on without"
             " them (--allow-loss, option failOnDataLoss=false).",
         )
-    return None
 
 
 def fingerprint(source: Source, seq: int) -> str | None:

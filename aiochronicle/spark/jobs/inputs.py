@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from aiochronicle.errors import InvalidArgument
+from aiochronicle.errors import ChronicleError, InvalidArgument
 from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.plan import Range, plan
 from aiochronicle.spark.queues import Source
@@ -47,13 +47,15 @@ def find_input(
     *,
     type_name: str | None = None,
     fields: Iterable[str] = (),
+    failed: dict[str, ChronicleError] | None = None,
 ) -> Input:
     """Find the queues under a root, as the options of ``format("chronicle")`` say.
 
-    With ``type_name``, those that have it, with these fields.
+    With ``type_name``, those that have it, with these fields. One that cannot be looked at is an error;
+    or it is left out, with the reason in ``failed``.
     """
     chosen = read_options({"path": root, **(options or {})})
-    snapshot = Snapshot(chosen)
+    snapshot = Snapshot(chosen, failed=failed)
     sources = snapshot.sources
     if type_name is not None:
         sources = _with_type(sources, type_name, fields)
