@@ -350,11 +350,12 @@ TEST(a_flush_promises_no_more_than_it_synced_when_rolls_overtake_it) {
 static long mapped_kib(const char *name) {
     char line[1024];
     long found = 0, kib;
+    unsigned long from, to;
     int in_file = 0;
     FILE *maps = fopen("/proc/self/smaps", "r");
     CHECK(maps);
     while (fgets(line, sizeof line, maps)) {
-        if (strchr(line, '/')) in_file = strstr(line, name) != NULL;
+        if (sscanf(line, "%lx-%lx", &from, &to) == 2) in_file = strstr(line, name) != NULL;
         if (in_file && sscanf(line, "Rss: %ld kB", &kib) == 1) found += kib;
     }
     fclose(maps);
