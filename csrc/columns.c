@@ -95,6 +95,7 @@ static int fill_one(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err)
 /* What a run changes in a reader. */
 typedef struct before {
     uint64_t offset, expected_seq, last_timestamp_ns, messages, payload_bytes;
+    uint32_t continued;
 } before_t;
 
 static void go_back(ac_reader_t *reader, const before_t *before) {
@@ -103,6 +104,7 @@ static void go_back(ac_reader_t *reader, const before_t *before) {
     reader->last_timestamp_ns = before->last_timestamp_ns;
     reader->messages = before->messages;
     reader->payload_bytes = before->payload_bytes;
+    reader->continued = before->continued;
 }
 
 /* Pages are touched without asking for them first: if one cannot be had, the SIGBUS handler notes it on the
@@ -110,8 +112,8 @@ static void go_back(ac_reader_t *reader, const before_t *before) {
 static int fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
     for (;;) {
         uint64_t rows = columns->rows, payload_bytes = columns->payload_bytes;
-        before_t before = {reader->offset, reader->expected_seq, reader->last_timestamp_ns,
-                           reader->messages, reader->payload_bytes};
+        before_t before = {reader->offset,   reader->expected_seq,  reader->last_timestamp_ns,
+                           reader->messages, reader->payload_bytes, reader->continued};
         reader->window_end = ac_reader_is_behind_end(reader) ? 0 : ac_reader_limit(reader);
         int outcome = fill_run(reader, columns);
         if (reader->map && ac_map_is_cut(reader->map)) {

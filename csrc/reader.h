@@ -75,6 +75,7 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
     reader->offset = offset + ac_record_size(out->length);
     reader->expected_seq = out->seq + 1;
     reader->last_timestamp_ns = out->timestamp_ns;
+    reader->continued = 1; /* the first behind a seek, or behind damage, may be taken here */
     reader->messages++;
     reader->payload_bytes += out->length;
     return 1;

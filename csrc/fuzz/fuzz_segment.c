@@ -1,4 +1,4 @@
-/* A reader, and everything else that walks records, over two segments and an index.meta of any content. */
+/* A reader, and everything else that walks records or gives them as columns, over two segments and an index.meta of any content. */
 #include "fuzz.h"
 
 enum { VERIFY = 1, SKIP = 2, SECOND = 4, NAMELESS = 8, CUT = 16 };
@@ -47,19 +47,24 @@ static void lay_out(const input_t *input) {
         fuzz_put_segment(1, input->segments[1], input->lengths[1], FUZZ_SEGMENT);
 }
 
-/* To the end, or to the first error. Returns the seq of the first message. */
-static uint64_t read_all(ac_reader_t *reader, int verify) {
+/* What was read: how many messages, and the seq of the first. */
+typedef struct seen {
+    uint64_t count, first_seq;
+} seen_t;
+
+/* To the end, or to the first error. */
+static seen_t read_all(ac_reader_t *reader, int verify) {
     ac_message_t message;
     ac_error_t err;
-    uint64_t first = 0, count = 0;
+    seen_t seen = {0, 0};
     for (;;) {
         int ready = ac_reader_ready(reader, &err);
         int rc = ac_reader_next(reader, &message, &err);
         FUZZ_CHECK(ready == (rc != 0));
-        if (rc != 1) return first;
+        if (rc != 1) return seen;
         fuzz_look_at(&message, verify);
-        if (count++ == 0) first = message.seq;
-        FUZZ_CHECK(count <= MESSAGES_MAX);
+        if (seen.count++ == 0) seen.first_seq = message.seq;
+        FUZZ_CHECK(seen.count <= MESSAGES_MAX);
     }
 }
 
@@ -75,6 +80,57 @@ static void seek_around(ac_reader_t *reader, const input_t *input, uint64_t seq)
     if (ac_reader_seek_first(reader, &err) == AC_OK) ac_reader_lag(reader, &lag, &err);
     if (ac_reader_seek_last(reader, &err) == AC_OK && ac_reader_next(reader, &message, &err) == 1)
         fuzz_look_at(&message, verify);
+}
+
+/* The same again as columns, a few rows at a time; their room ends where it says, so that ASan looks. */
+static void read_columns(ac_reader_t *reader, seen_t seen) {
+    enum { ROWS = 5 };
+    ac_error_t err;
+    uint64_t count = 0;
+    int outcome;
+    if (ac_reader_seek_first(reader, &err) != AC_OK) return;
+    int64_t *seqs = malloc(ROWS * sizeof *seqs);
+    int32_t *offsets = malloc((ROWS + 1) * sizeof *offsets);
+    uint8_t *payload = malloc(FUZZ_SEGMENT + AC_COLUMNS_SLACK);
+    FUZZ_CHECK(seqs && offsets && payload);
+    do {
+        ac_columns_t columns = {.seq = seqs,
+                                .payload_offsets = offsets,
+                                .payload = payload,
+                                .rows_max = ROWS,
+                                .payload_bytes_max = FUZZ_SEGMENT};
+        outcome = ac_reader_fill(reader, &columns, &err);
+        FUZZ_CHECK(columns.rows <= ROWS && offsets[columns.rows] >= 0);
+        FUZZ_CHECK((uint64_t)offsets[columns.rows] == columns.payload_bytes);
+        FUZZ_CHECK(columns.rows > 0 || outcome == AC_FILL_END || outcome < 0);
+        if (count == 0 && columns.rows > 0) FUZZ_CHECK((uint64_t)seqs[0] == seen.first_seq);
+        count += columns.rows;
+        FUZZ_CHECK(count <= MESSAGES_MAX);
+    } while (outcome > AC_FILL_END);
+    FUZZ_CHECK(count == seen.count);
+    free(payload);
+    free(offsets);
+    free(seqs);
+}
+
+/* A part of it: found, counted, as arrays in the map, and as messages. Has reading end there. */
+static void read_part(ac_reader_t *reader, const input_t *input, uint64_t seq) {
+    ac_range_t range, rest;
+    ac_stretch_t stretch;
+    ac_error_t err;
+    ac_bound_t start = {input->seek & 1 ? AC_BOUND_SEQ : AC_BOUND_NONE, seq + input->seek % 8};
+    ac_bound_t end = {input->seek & 2 ? AC_BOUND_TIME : AC_BOUND_NONE, 1000 + input->seek};
+    if (ac_reader_range(reader, start, end, &range, &err) != AC_OK) return;
+    FUZZ_CHECK(ac_reader_count(reader, &range, &err) <= MESSAGES_MAX);
+    rest = range;
+    while (ac_reader_stretch(reader, &rest, &stretch, &err) == 1) {
+        FUZZ_CHECK(stretch.count > 0 && stretch.count <= MESSAGES_MAX);
+        for (uint64_t i = 0; i < stretch.count; i++)
+            ac_crc32(stretch.payload + i * stretch.stride, stretch.length);
+        ac_stretch_release(&stretch);
+    }
+    if (ac_reader_read_range(reader, &range, &err) == AC_OK)
+        read_all(reader, input->options & VERIFY);
 }
 
 static void ask_about_queue(void) {
@@ -102,8 +158,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     config.name = input.options & NAMELESS ? NULL : "reader";
     config.start = AC_START_FIRST;
     if (ac_reader_open(fuzz_queue, &config, &reader, &err) == AC_OK) {
-        uint64_t seq = read_all(reader, config.verify);
-        seek_around(reader, &input, seq);
+        seen_t seen = read_all(reader, config.verify);
+        seek_around(reader, &input, seen.first_seq);
+        read_columns(reader, seen);
+        read_part(reader, &input, seen.first_seq);
         ac_reader_free(reader);
     }
     ask_about_queue();

@@ -200,6 +200,41 @@ TEST(records_that_are_missing_are_noticed) {
     ac_reader_free(reader);
 }
 
+/* A record of which nothing is left, between two that are sound: a forged or wrongly restored file. */
+static void turn_into_padding(uint64_t seq) {
+    ac_record_t record;
+    uint64_t words[8];
+    peek(check_path("queue"), "000000000.q", offset_of(seq), &record, sizeof record);
+    record.type_id = AC_TYPE_PADDING;
+    memcpy(words, &record, sizeof words);
+    record.header_check = ac_crc32c_header(ac_crc32c_seed(0, record.epoch), words);
+    poke(check_path("queue"), "000000000.q", offset_of(seq), &record, sizeof record);
+}
+
+TEST(a_gap_in_seq_is_noticed_however_the_first_message_was_read) {
+    write_queue(20);
+    turn_into_padding(5);
+    for (int look = 0; look < 2; look++) {
+        ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+        for (int i = 0; i < 5; i++) {
+            if (look) CHECK_EQUAL(ac_reader_ready(reader, &err), 1);
+            CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        }
+        if (look) CHECK_EQUAL(ac_reader_ready(reader, &err), 1);
+        CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_CORRUPT);
+        CHECK_EQUAL(err.offset, offset_of(6));
+        ac_reader_free(reader);
+    }
+    int64_t seqs[20];
+    ac_columns_t columns = {.seq = seqs, .rows_max = 20};
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    CHECK_EQUAL(ac_reader_fill(reader, &columns, &err), AC_FILL_TROUBLE);
+    CHECK_EQUAL(columns.rows, 5);
+    columns.rows = 0;
+    CHECK_FAILS(ac_reader_fill(reader, &columns, &err), err, AC_E_CORRUPT);
+    ac_reader_free(reader);
+}
+
 TEST(a_cut_segment_is_reported_or_stepped_over) {
     write_queue(60);
     CHECK_EQUAL(truncate(check_path("queue/000000000.q"), 1024), 0);
