@@ -188,10 +188,12 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     writer->next = NULL;
     writer->want_next = 0;
     writer->synced = AC_SEGMENT_DATA;
-    ac_writer_enter(writer, writer->map, AC_SEGMENT_DATA); /* map and offset change together */
-    /* Still under the mutex: a flush that finds the new segment may note it as durable, and recovery
-     * starts there, so the way to it has to be open. */
+    /* Before anybody is told of the new segment. Killed in between, a writer would leave one that is empty
+     * behind one that is not finished: recovery removes it, and a reader that went there for the end would
+     * stay in the removed file. And under the mutex: a flush that finds the new segment may note it as
+     * durable, and recovery starts there, so the way to it has to be open. */
     ac_segment_seal(old, sealing->sealed_end);
+    ac_writer_enter(writer, writer->map, AC_SEGMENT_DATA); /* map and offset change together */
     pthread_mutex_unlock(&writer->mutex);
     ac_count_u64(&writer->rolls, 1);
     if (writer->config.inline_housekeeping == 1) return ac_writer_seal_pending(writer, err);

@@ -455,8 +455,34 @@ static int promised(uint64_t next_seq) {
     return next_seq == ledger_seen.acknowledged || next_seq == ledger_seen.attempted;
 }
 
-/* Recovers the queue at the given place and checks everything that is known about it. */
-static void check(const char *at) {
+/* A reader that stands at the end before anybody recovers the queue; NULL if there is none yet. */
+static ac_reader_t *follow(const char *at) {
+    ac_reader_config_t config;
+    ac_reader_t *follower = NULL;
+    ac_error_t err = {0};
+    ac_reader_defaults(&config);
+    config.start = AC_START_LAST;
+    int rc = ac_reader_open(at, &config, &follower, &err);
+    REQUIRE(rc == AC_OK || rc == AC_E_NOT_FOUND);
+    return follower;
+}
+
+/* It goes on with what the next writer appends. */
+static void check_follower(const char *at, ac_reader_t *follower, ac_writer_t *recovered,
+                           uint64_t next_seq) {
+    ac_error_t err = {0};
+    found_t found = {0};
+    uint8_t payload[PAYLOAD_MAX];
+    uint32_t length = payload_fill(salt, next_seq, payload);
+    REQUIRE(ac_writer_append(recovered, payload, length, 0, AC_NOW, &err) == (int64_t)next_seq);
+    read_all(follower, salt, &found, &err);
+    REQUIRE(found.error == 0 && found.wrong == 0);
+    REQUIRE(found.messages == 1 && found.first_seq == next_seq);
+}
+
+/* Recovers the queue at the given place and checks everything that is known about it; with a message more, if
+ * nobody else is going to look at it. */
+static void check(const char *at, int more) {
     ac_error_t err;
     ac_writer_config_t config;
     ac_writer_t *recovered = NULL;
@@ -467,6 +493,7 @@ static void check(const char *at) {
     ac_writer_defaults(&config);
     config.segment_size = SEGMENT_SIZE;
     config.inline_housekeeping = 1;
+    ac_reader_t *follower = more && !chosen->torn ? follow(at) : NULL;
     REQUIRE(ac_writer_open(at, &config, &recovered, &err) == AC_OK);
     ac_writer_stats(recovered, &stats);
     ac_writer_recovery(recovered, &report);
@@ -486,6 +513,8 @@ static void check(const char *at) {
         REQUIRE(resumed == ledger_seen.readers[0].committed ||
                 resumed == ledger_seen.readers[0].attempted);
     }
+    if (follower) check_follower(at, follower, recovered, stats.next_seq);
+    ac_reader_free(follower);
     REQUIRE(ac_writer_close(recovered, &err) == AC_OK);
     ac_writer_free(recovered);
 }
@@ -534,9 +563,10 @@ static void step_through(uint64_t stride, uint64_t phase, uint64_t keep) {
     wait_until_prepared(pid);
     do {
         if (!state_changed() || states++ % stride != phase % stride) continue;
+        int keeps = ++checked % keep == 0;
         write_copy(copy);
-        check(copy);
-        if (++checked % keep == 0) {
+        check(copy, !keeps);
+        if (keeps) {
             char path[1200];
             snprintf(path, sizeof path, "%s/%s-%" PRIu64, kept, chosen->name, steps);
             if (rename(copy, path) < 0) die(path);
@@ -562,7 +592,7 @@ static void kill_at(uint64_t instruction) {
     end_child(pid);
     if (file_count > 0) {
         REQUIRE(!state_changed()); /* the kill itself changes nothing */
-        check(live);
+        check(live, 0);
     }
     printf("killed scenario=%s instruction=%" PRIu64 " acknowledged=%" PRIu64 " attempted=%" PRIu64
            "\n",

@@ -1,14 +1,15 @@
 /* The roll: does a reader that walks over the end of a segment see every record, once and in order?
  *
  *   writer     ac_writer_put (commit word) -> ac_writer_publish (write_offset); when the segment is full, or
- *              earlier (roll by time or count): room.c roll = obtain_next -> ac_writer_enter
- *              (ac_control_set_position: generation odd -> segment -> offset -> generation even) ->
- *              ac_segment_seal; the housekeeper's ac_writer_prepare_next at any time before
+ *              earlier (roll by time or count): room.c roll = obtain_next -> ac_segment_seal ->
+ *              ac_writer_enter (ac_control_set_position: generation odd -> segment -> offset ->
+ *              generation even); the housekeeper's ac_writer_prepare_next at any time before
  *   its end    at any point between two steps, killed or closed; then the successor: recovery (or, at a
  *              close, discard_next) removes a segment that was prepared and not entered, that is an empty
  *              one behind one that is not sealed, and goes on at the end
  *   reader     ac_reader_next: look at the commit word -> at_gap (look at the seal -> look again at the
- *              commit word -> advance); at the end of a full segment advance without a seal
+ *              commit word -> advance); at the end of a full segment advance without a seal. FROM_END: it
+ *              begins where the control block says that the writer is (ac_reader_seek_last)
  *   observer   ac_control_position
  *
  * A file is an inode: a removed one lives on in the mapping of whoever has it, and what is created later
@@ -70,9 +71,13 @@ inline roll() {
     d_step { first_seq[file[here + 1]] = next_seq };
 #ifdef SEAL_AFTER_RECORD
     old = file[here];
+#else
+#ifndef SEAL_AFTER_POSITION
+    sealed[file[here]] = true;
+#endif
 #endif
     set_position(here + 1);
-#ifndef SEAL_AFTER_RECORD
+#ifdef SEAL_AFTER_POSITION
     sealed[file[here]] = true;
 #endif
     here++
@@ -214,6 +219,10 @@ active proctype reader() {
     byte segment, inode, at, expected, opened = NONE;
     bool certain, entered, spare, last_pass;
     file[0] != NONE;
+#ifdef FROM_END
+    segment = current_segment;
+    d_step { inode = file[segment]; at = committed[inode]; expected = first_seq[inode] + at };
+#endif
     do
     :: last_pass = finished;
         do
