@@ -24,7 +24,7 @@ import msgspec
 
 from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import CorruptionError, InvalidArgument, UnsupportedVersion
-from aiochronicle.spark.staging import Run
+from aiochronicle.spark.runs import Run
 from aiochronicle.spark.written import Written
 
 __all__ = ["Journal", "Pending", "Target", "held", "is_nameless", "nameless", "of_query", "writers"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from aiochronicle.spark.arrow import Batch, pa, pc
-from aiochronicle.spark.staging import BATCH_ROWS, CAUSE, ORDER, Run
+from aiochronicle.spark.runs import BATCH_ROWS, CAUSE, ORDER, Run
 
 __all__ = ["merge"]
 

@@ -22,7 +22,8 @@ from aiochronicle.spark.arrow import Batch, pc
 from aiochronicle.spark.journal import Journal, Pending, Target
 from aiochronicle.spark.merge import merge
 from aiochronicle.spark.options import WriteOptions
-from aiochronicle.spark.staging import Place, Run
+from aiochronicle.spark.runs import Run
+from aiochronicle.spark.staging import Place
 from aiochronicle.spark.targets import open_all, open_to_begin
 from aiochronicle.writer import Writer
 

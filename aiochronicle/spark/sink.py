@@ -17,11 +17,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.spark import journal, publish, staging
+from aiochronicle.spark import journal, publish
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.options import WriteOptions
 from aiochronicle.spark.queues import is_queue
-from aiochronicle.spark.staging import Place, Run
+from aiochronicle.spark.runs import Run, check_columns, stage, stage_into
+from aiochronicle.spark.staging import Place
 
 __all__ = ["BatchSink", "StreamSink"]
 
@@ -46,12 +47,12 @@ class _Sink:
             if options.queue is not None:
                 raise InvalidArgument("is a queue, so leave out option queue", path=options.path)
             self._queue = ""
-        staging.check_columns(schema, self._queue)
+        check_columns(schema, self._queue)
         self._directory = place.new_directory()
 
     def write(self, iterator: Iterator[Batch]) -> Staged:
         """Sort the rows of one task into runs on disk."""
-        return Staged(staging.stage(iterator, self._directory, self._queue))
+        return Staged(stage(iterator, self._directory, self._queue))
 
     def _publish(self, batch_id: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         tasks = [message for message in messages if isinstance(message, Staged)]
@@ -79,7 +80,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Batch]) -> Staged:
         """As for a stream, but a task that outlives its job finds the directory gone, and fails."""
-        return Staged(staging.stage_into(iterator, self._directory, self._queue))
+        return Staged(stage_into(iterator, self._directory, self._queue))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append what the tasks have staged."""

@@ -15,7 +15,7 @@ from aiochronicle.errors import DiskFull, InvalidArgument, MessageTooLarge, Time
 from aiochronicle.spark.append import RECORD_OVERHEAD_BYTES, TOGETHER_BYTES_MAX
 from aiochronicle.spark.options import WriteOptions
 from aiochronicle.spark.queues import CONTROL, DEPTH_MAX, is_queue
-from aiochronicle.spark.staging import Run
+from aiochronicle.spark.runs import Run
 from aiochronicle.writer import Writer, open_writer
 
 __all__ = ["open_all", "open_to_begin"]

@@ -14,7 +14,8 @@ import msgspec
 from aiochronicle.spark import publish, staging
 from aiochronicle.spark.journal import Journal
 from aiochronicle.spark.options import write_options
-from aiochronicle.spark.staging import Place, Run
+from aiochronicle.spark.runs import Run
+from aiochronicle.spark.staging import Place
 from aiochronicle.writer import Writer
 
 

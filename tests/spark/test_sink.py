@@ -30,13 +30,14 @@ from aiochronicle.errors import (
     TimestampOrder,
     UnsupportedVersion,
 )
-from aiochronicle.spark import journal, staging
+from aiochronicle.spark import journal
 from aiochronicle.spark.append import append_rows
 from aiochronicle.spark.merge import merge
 from aiochronicle.spark.options import write_options
 from aiochronicle.spark.publish import abandon, publish
+from aiochronicle.spark.runs import BATCH_BYTES, CAUSE, Run, check_columns, stage
 from aiochronicle.spark.sink import BatchSink, StreamSink
-from aiochronicle.spark.staging import Place, Run, stage
+from aiochronicle.spark.staging import Place
 
 from .filling import FIRST_NS, STEP_NS, fill
 
@@ -110,7 +111,7 @@ def test_large_payloads_are_merged_a_few_at_a_time(root: Path) -> None:
         most_bytes = max(most_bytes, pa.total_allocated_bytes() - held_bytes)
         count += batch.num_rows
     assert count == 48_000
-    assert most_bytes < 8 * 4 * staging.BATCH_BYTES
+    assert most_bytes < 8 * 4 * BATCH_BYTES
     huge = rows("b", [0, 1], payload=pa.array([bytes(3 << 20)] * 2, pa.binary()))
     write(root, staged(root, [huge]))
     assert payloads(root / "b") == [bytes(3 << 20)] * 2
@@ -154,7 +155,7 @@ def test_types_and_causes_are_kept(root: Path) -> None:
 
 
 def test_runs_with_and_without_causes_are_merged(root: Path) -> None:
-    cause = pa.array([None, {"queue_id": 5, "seq": 7}, None], staging.CAUSE)
+    cause = pa.array([None, {"queue_id": 5, "seq": 7}, None], CAUSE)
     plain, caused = rows("a", [0, 2, 4]), rows("a", [1, 3, 5], cause=cause)
     runs = staged(root, [plain], [caused])
     assert [run.caused for run in runs] == [False, True]
@@ -334,7 +335,7 @@ TIME = StructField("timestamp_ns", LongType())
 )
 def test_a_frame_must_look_like_messages(fields: list[StructField], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        staging.check_columns(StructType(fields), None)
+        check_columns(StructType(fields), None)
 
 
 def test_a_stream_must_be_known_by_its_checkpoint(root: Path) -> None:
@@ -751,7 +752,8 @@ from aiochronicle import errors, open_reader
 from aiochronicle.spark import targets
 from aiochronicle.spark.options import write_options
 from aiochronicle.spark.publish import publish
-from aiochronicle.spark.staging import Place, stage
+from aiochronicle.spark.runs import stage
+from aiochronicle.spark.staging import Place
 
 disk, staged = Path(sys.argv[1]), Path(sys.argv[2])
 place = Place(root=str(disk), writer_id="w")

@@ -21,7 +21,7 @@ from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, find_archive, schema_copy
 from aiochronicle.spark.jobs.readback import read_back
 from aiochronicle.spark.queues import Source, is_queue
-from aiochronicle.spark.staging import ACCEPTED
+from aiochronicle.spark.runs import ACCEPTED
 from aiochronicle.spark.tasks import over_parts
 from aiochronicle.writer import open_writer
 
