@@ -383,7 +383,8 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 
     best = take_turns({"archive": archived, "spark": by_spark}, sizes.rounds)
 
-    # With the reading of a queue, which both need as long for, and without it.
+    # With the reading of a queue, which both need as long for, and without it. The JVM goes on compiling
+    # here, too, until the fifth round or so.
     in_memory = load(spark, few).cache()
     in_memory.count()
 
@@ -399,7 +400,7 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
             "sink, in memory": lambda: written(in_memory, "chronicle"),
             "rows, in memory": lambda: written(in_memory, "rows"),
         },
-        sizes.rounds,
+        2 * sizes.rounds,
     )
     in_memory.unpersist()
     shutil.rmtree(out, ignore_errors=True)
