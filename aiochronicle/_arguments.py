@@ -24,6 +24,7 @@ __all__ = [
     "positive",
     "refuse_file",
     "seconds",
+    "segment_bytes",
     "timeout",
     "wrong_type",
     "wrong_value",
@@ -93,6 +94,11 @@ def _integer(name: str, wanted: str, given: Any, lowest: int, highest: int) -> i
     if not lowest <= number <= highest:
         raise wrong_value(name, wanted, given)
     return number
+
+
+def segment_bytes(name: str, given: object) -> int:
+    """Return an int that the engine may take for the size of a segment, and else says why not."""
+    return _integer(name, "a multiple of 64 from 4096 to 4294967296", given, 0, INT64_MAX)
 
 
 def permissions(mode: object) -> int:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from aiochronicle import _hot
-from aiochronicle._arguments import expect, integer, pathname
+from aiochronicle._arguments import expect, pathname, segment_bytes
 from aiochronicle._background import in_background
 from aiochronicle._names import check_name
 from aiochronicle.codec import Codec, T
@@ -104,7 +104,7 @@ class Router(FanIn[T]):
     ) -> None:
         check_name(f"reader name {name!r} of the router", name)
         check_start(start)
-        integer("reply_segment_size", reply_segment_size, 0)
+        segment_bytes("reply_segment_size", reply_segment_size)
         if reply_retention is not None:
             expect("reply_retention", "a Retention or None", Retention, reply_retention)
         self._codec = None if codec is None else registry_of(codec)
@@ -256,8 +256,8 @@ class Router(FanIn[T]):
     async def set_aside(self, message: _hot.Message, error: ChronicleError) -> None:
         """Leave the queue of a message that cannot be dealt with now, because of this problem.
 
-        It is attached again after ``rescan_s``, and goes on behind its last commit. Nothing happens
-        if it is not attached any more.
+        It is attached again after ``rescan_s``, where the router's ``start`` says: by default behind its
+        last commit. Nothing happens if it is not attached any more.
         """
         async with self._changing:
             try:

@@ -25,6 +25,7 @@ from aiochronicle._arguments import (
     permissions,
     positive,
     seconds,
+    segment_bytes,
     wrong_type,
 )
 from aiochronicle._background import GroupCommit, in_background
@@ -201,7 +202,7 @@ def open_writer(
     """
     config = ffi.new("ac_writer_config_t *")
     lib.ac_writer_defaults(config)
-    config.segment_size = integer("segment_size", segment_size, 0)
+    config.segment_size = segment_bytes("segment_size", segment_size)
     if roll is not None:
         expect("roll", "a Roll or None", Roll, roll)
         config.roll_bytes = _count(roll.bytes, "Roll.bytes")

@@ -297,8 +297,8 @@ READING = [
 
 WRITER_OPTIONS: dict[str, list[Row]] = {
     "segment_size": [
-        ("1", TYPE, "segment_size must be an int from 0 to"),
-        (-1, VALUE, "segment_size must be an int from 0 to"),
+        ("1", TYPE, "segment_size must be a multiple of 64 from 4096 to 4294967296"),
+        (-1, VALUE, "segment_size must be a multiple of 64 from 4096 to 4294967296"),
     ],
     "roll": [
         (5, TYPE, "roll must be a Roll or None"),
