@@ -45,11 +45,11 @@ def python_blocks(page: Path) -> list[Block]:
 def run_block(page: Path, block: Block, names: dict[str, Any]) -> None:
     if ">>>" in block.code:
         parser = doctest.DocTestParser()
-        test = parser.get_doctest(block.code, names, name_of(page), str(page), block.line)
+        test = parser.get_doctest(block.code, {}, name_of(page), str(page), block.line)
+        test.globs = names  # and not a copy, in which what the page has made would live on
         result = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(
             test, clear_globs=False
         )
-        names.update(test.globs)
         assert result.failed == 0, f"{name_of(page)}:{block.line + 1}"
     else:
         # Blank lines in front, so that a traceback shows the line of the page.
