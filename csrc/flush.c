@@ -10,9 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A flush of less is small next to the folio of a whole step, all of which it would write. */
-enum { FEW_BYTES = AC_POPULATE_STEP / 4 };
-
 uint64_t ac_writer_unsynced(ac_writer_t *writer) {
     pthread_mutex_lock(&writer->mutex);
     uint64_t bytes = ac_load_relaxed_u64(&writer->offset) - writer->synced;
@@ -177,7 +174,7 @@ static void note_durable(const flushing_t *flushing) {
     if (writer->map == flushing->map) {
         if (flushing->to > writer->synced) writer->synced = flushing->to;
         writer->piece =
-            flushing->to - flushing->from < FEW_BYTES ? AC_POPULATE_PIECE : AC_POPULATE_STEP;
+            flushing->to - flushing->from < AC_FEW_BYTES ? AC_POPULATE_PIECE : AC_POPULATE_STEP;
     } else { /* rolled meanwhile: its entry in the list continues from here */
         for (ac_sealing_t *sealing = writer->sealing; sealing; sealing = sealing->next)
             if (sealing->map == flushing->map && flushing->to > sealing->synced)

@@ -63,13 +63,21 @@ void ac_writer_set_limits(ac_writer_t *writer) {
                             : UINT64_MAX;
 }
 
+/* With the mutex held. Small until it is seen that nobody syncs every few records: the first pages are filled
+ * before there can have been a flush. */
+static uint64_t piece_to_fill(ac_writer_t *writer) {
+    if (ac_load_relaxed_u64(&writer->offset) - writer->synced >= AC_FEW_BYTES)
+        writer->piece = AC_POPULATE_STEP;
+    return writer->piece;
+}
+
 /* Populates the active segment on to `need` (relative to the start, or ahead of the writer when 0). Under
  * populate_mutex, because it fills with zeros: whoever comes second must see what is done already. */
 static int populate(ac_writer_t *writer, uint64_t need) {
     pthread_mutex_lock(&writer->populate_mutex);
     pthread_mutex_lock(&writer->mutex);
     ac_map_t *map = writer->map;
-    uint64_t from = writer->populated, piece = writer->piece;
+    uint64_t from = writer->populated, piece = piece_to_fill(writer);
     uint64_t target =
         need ? ac_populate_step_end(need) : ac_load_relaxed_u64(&writer->offset) + writer->ahead;
     ac_map_retain(map);
@@ -111,7 +119,7 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
         pthread_cond_wait(&writer->prepared, &writer->mutex);
     uint32_t id = writer->map->segment + 1;
     int needed = writer->next == NULL;
-    uint64_t piece = writer->piece;
+    uint64_t piece = piece_to_fill(writer);
     writer->preparing = needed;
     pthread_mutex_unlock(&writer->mutex);
     if (!needed) return AC_OK;

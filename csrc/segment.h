@@ -53,6 +53,8 @@ int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t
  * step at a time they are of the size of a huge page, and a reader maps each by one fault. But a sync writes
  * whole folios: for whoever syncs every few records they are made in pieces of `piece` bytes. */
 enum { AC_POPULATE_STEP = 2 << 20, AC_POPULATE_PIECE = 64 << 10 };
+/* A sync of less is small next to the folio of a whole step. */
+enum { AC_FEW_BYTES = AC_POPULATE_STEP / 4 };
 static inline uint64_t ac_populate_step_end(uint64_t offset) {
     return (offset / AC_POPULATE_STEP + 1) * AC_POPULATE_STEP;
 }

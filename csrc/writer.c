@@ -218,7 +218,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     writer->dir_fd = writer->index_fd = -1;
     writer->sealing_tail = &writer->sealing;
     writer->ahead = 2 * AC_POPULATE_STEP;
-    writer->piece = config->flush_mode == AC_FLUSH_SYNC ? AC_POPULATE_PIECE : AC_POPULATE_STEP;
+    writer->piece = AC_POPULATE_PIECE;
     writer->pages.run = ac_writer_housekeep_pages;
     writer->pages.forked = on_fork;
     writer->pages.lane = AC_LANE_MEMORY;
