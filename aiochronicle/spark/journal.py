@@ -11,13 +11,16 @@ batch is done. A driver that dies between two of them leaves the journal to the 
 finds out how far the append came, notes that, and goes on from there, with the same runs: others may
 have written to the queues meanwhile, and it may die as well. What the next driver has computed for
 the same batch is thrown away.
+
+Runs are named by their paths below the root, which may be moved or mounted elsewhere before the next
+driver comes. (Version 2 had absolute ones, which are read as such.)
 """
 
 import contextlib
 import fcntl
 import os
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import msgspec
@@ -31,7 +34,8 @@ __all__ = ["Journal", "Pending", "Target", "held", "is_nameless", "nameless", "o
 
 SINK = ".sink"
 OURS = "+"  # is in no name that users may give
-VERSION = 2
+VERSION = 3
+READABLE = (2, VERSION)
 FILE_BYTES_MAX = 256 << 20
 _GIVE_UP = (
     "delete it: nobody knows then what this writer has written, so see to it that nothing is written"
@@ -95,6 +99,7 @@ class Journal:
     def __init__(self, root: str, writer_id: str) -> None:
         self.writer_id = writer_id
         self.path = Path(root) / SINK / f"{writer_id}.json"
+        self._root = Path(os.path.abspath(root))
         try:
             content = read_small_file(str(self.path), FILE_BYTES_MAX)
             self._content = _Content(version=VERSION) if content is None else self._decode(content)
@@ -107,13 +112,15 @@ class Journal:
 
     def _decode(self, content: bytes) -> _Content:
         version = msgspec.json.decode(content, type=_Version).version
-        if version != VERSION:
+        if version not in READABLE:
             raise UnsupportedVersion(
                 f"a journal of version {version}, not {VERSION}",
                 path=str(self.path),
                 advice=f"Write with the version of aiochronicle that wrote it, or {_GIVE_UP}",
             )
-        return msgspec.json.decode(content, type=_Content)
+        return _with_paths(
+            msgspec.json.decode(content, type=_Content), lambda path: self._root / path
+        )
 
     def check_query(self, query: str | None) -> None:
         """Raise InvalidArgument unless all batches are of this query, or all of none.
@@ -163,9 +170,10 @@ class Journal:
         self.path.with_suffix(".lock").unlink(missing_ok=True)
 
     def _store(self, content: _Content) -> None:
+        stored = msgspec.structs.replace(_with_paths(content, self._below_root), version=VERSION)
         temporary = self.path.with_suffix(".tmp")
         with temporary.open("wb") as file:
-            file.write(msgspec.json.encode(content))
+            file.write(msgspec.json.encode(stored))
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(self.path)
@@ -175,6 +183,17 @@ class Journal:
         finally:
             os.close(directory)
         self._content = content
+
+    def _below_root(self, path: Path) -> Path:
+        return path.relative_to(self._root) if path.is_relative_to(self._root) else path
+
+
+def _with_paths(content: _Content, change: Callable[[Path], Path]) -> _Content:
+    """Return the same with other paths of runs."""
+    if (pending := content.pending) is None:
+        return content
+    runs = [msgspec.structs.replace(run, path=str(change(Path(run.path)))) for run in pending.runs]
+    return msgspec.structs.replace(content, pending=msgspec.structs.replace(pending, runs=runs))
 
 
 @contextlib.contextmanager

@@ -474,6 +474,32 @@ def test_staged_rows_are_found_from_another_working_directory(
     assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
 
 
+def test_staged_rows_are_found_when_the_root_was_moved(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_half_way(root, staged(root, [rows("a", list(range(20_000)))]), "test", monkeypatch)
+    moved = root.rename(root.parent / "moved")
+    write(moved, [], 1)
+    assert payloads(moved / "a") == [f"a {n}".encode() for n in range(20_000)]
+    assert leftovers(moved) == []
+
+
+def test_a_batch_in_a_journal_with_absolute_paths_is_completed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of version 2 are."""
+    runs = staged(root, [rows("a", list(range(20_000)))])
+    die_half_way(root, runs, "test", monkeypatch)
+    file = root / ".sink" / "test.json"
+    content = msgspec.json.decode(file.read_bytes())
+    content["version"] = 2
+    content["pending"]["runs"][0]["path"] = runs[0].path
+    file.write_bytes(msgspec.json.encode(content))
+    write(root, [], 1)
+    assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
+    assert msgspec.json.decode(file.read_bytes())["version"] == 3
+
+
 @pytest.mark.parametrize("segments", [1, 3])
 def test_a_batch_whose_begin_is_gone_is_not_written_again(
     root: Path, segments: int, monkeypatch: pytest.MonkeyPatch
@@ -594,7 +620,7 @@ def test_a_batch_needs_both_its_ids(root: Path) -> None:
     [
         ("", CorruptionError, "not the journal of a sink"),
         ("nonsense", CorruptionError, "not the journal of a sink"),
-        ('{"version": 1, "pending": 7}', UnsupportedVersion, "a journal of version 1, not 2"),
+        ('{"version": 1, "pending": 7}', UnsupportedVersion, "a journal of version 1, not 3"),
         (None, CorruptionError, "not a regular file"),
     ],
 )
