@@ -17,13 +17,14 @@ from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 
 from aiochronicle._arguments import one_of
+from aiochronicle._directories import sync_directory
 from aiochronicle.columns import arrow
 from aiochronicle.errors import ChronicleError, ExportFailed
 
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Compression", "ExportProgress", "sync_directory", "write_parquet"]
+__all__ = ["Compression", "ExportProgress", "write_parquet"]
 
 Compression = Literal["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
 
@@ -155,12 +156,3 @@ def _open_alone(path: Path, part: Path) -> IO[bytes]:
         file.close()
         raise
     return file
-
-
-def sync_directory(directory: Path) -> None:
-    """Wait until the names in a directory are on disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from aiochronicle._directories import make_directory, sync_directory
 from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import CorruptionError, InvalidArgument, UnsupportedVersion
 from aiochronicle.spark.runs import Run
@@ -177,11 +178,7 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(self.path.parent)
         self._content = content
 
     def _below_root(self, path: Path) -> Path:
@@ -203,7 +200,7 @@ def held(root: str, writer_id: str, *, wait: bool = True) -> Generator[Journal |
     A driver that was killed may have left a process that goes on writing for a moment.
     """
     directory = Path(root) / SINK
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     lock = os.open(directory / f"{writer_id}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:

@@ -56,6 +56,7 @@ def publish(
                 raise StorageError(
                     "is gone or damaged, with rows that were staged in it", path=lost[0]
                 )
+            staging.sync_names(runs)
             with open_to_begin(options, runs) as writers:
                 own.begin(_intend(options, batch_id, runs, writers))
                 try:

@@ -19,6 +19,7 @@ import numpy as np
 from pyspark.sql.types import StructType
 
 from aiochronicle._binding import lib
+from aiochronicle._directories import make_directory
 from aiochronicle.errors import DiskFull, InvalidArgument
 from aiochronicle.spark.append import RECORD_UNIT_BYTES
 from aiochronicle.spark.arrow import Batch, Column, Table, pa, pc
@@ -98,7 +99,7 @@ def stage(batches: Iterable[Batch], directory: str, queue: str | None) -> list[R
 
     All are for one ``queue``, or each for the one that is called like its source.
     """
-    Path(directory).mkdir(parents=True, exist_ok=True)
+    make_directory(Path(directory))
     return stage_into(batches, directory, queue)
 
 

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from aiochronicle._directories import make_directory
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark import journal, publish
 from aiochronicle.spark.arrow import Batch
@@ -76,7 +77,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         writer_id = options.writer_id or journal.nameless()
         place = Place(root=options.path, writer_id=writer_id, batch=self._batch_id)
         super().__init__(options, schema, place)
-        Path(self._directory).mkdir(parents=True, exist_ok=True)
+        make_directory(Path(self._directory))
 
     def write(self, iterator: Iterator[Batch]) -> Staged:
         """As for a stream, but a task that outlives its job finds the directory gone, and fails."""

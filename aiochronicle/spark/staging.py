@@ -16,10 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from aiochronicle._directories import sync_directory
 from aiochronicle.spark.arrow import pa
 from aiochronicle.spark.runs import Run
 
-__all__ = ["Place", "discard", "lost", "sweep_old"]
+__all__ = ["Place", "discard", "lost", "sweep_old", "sync_names"]
 
 STAGING = ".staging"
 OLD_S = 86_400.0
@@ -72,6 +73,13 @@ def _is_whole(path: str) -> bool:
     except OSError:
         return True  # for all we know: it may be somebody else's, who can read it
     return True
+
+
+def sync_names(runs: Iterable[Run]) -> None:
+    """Wait until the names of runs are on disk, as what is in them is, up to that of STAGING."""
+    attempts = {Path(run.path).parent for run in runs}
+    for directory in {place for path in attempts for place in (path, *path.parents[:3])}:
+        sync_directory(directory)
 
 
 def discard(runs: Iterable[Run]) -> None:

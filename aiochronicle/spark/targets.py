@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from aiochronicle._directories import make_directory
 from aiochronicle.errors import DiskFull, InvalidArgument, MessageTooLarge, TimestampOrder
 from aiochronicle.spark.append import RECORD_OVERHEAD_BYTES, TOGETHER_BYTES_MAX
 from aiochronicle.spark.options import WriteOptions
@@ -182,5 +183,5 @@ def _opened(paths: dict[str, Path], sizes: dict[str, int]) -> Generator[dict[str
 
 
 def _open(path: Path, segment_bytes: int) -> Writer:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     return open_writer(path, segment_size=segment_bytes, ready=not is_queue(path))

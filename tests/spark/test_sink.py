@@ -647,6 +647,46 @@ def test_a_journal_that_is_none_is_told_and_stops_its_writer_only(
     assert told in record.getMessage()
 
 
+def test_what_a_journal_names_is_on_disk_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut takes what was not synced: names, if their directory was not."""
+    on_disk: dict[Path, set[Path]] = {}
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        sync(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            on_disk[path] = set(path.iterdir())
+
+    def lost(path: Path) -> list[Path]:
+        return [
+            place
+            for place in (path, *path.parents)
+            if place.is_relative_to(tmp_path)
+            and place != tmp_path
+            and place not in on_disk.get(place.parent, ())
+        ]
+
+    def begin(own: journal.Journal, pending: journal.Pending) -> None:
+        looked_at.extend(path for run in pending.runs for path in lost(Path(run.path)))
+        looked_at.extend(lost(own.path.parent))
+        looked_at.extend(lost(own.path.parent.parent / "md"))
+        noted(own, pending)
+
+    looked_at: list[Path] = []
+    noted = journal.Journal.begin
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(journal.Journal, "begin", begin)
+    root = tmp_path / "new" / "bus"
+    write(root, staged(root, [rows("md/x", [0])], [rows("md/x", [1]), rows("y", [1])]))
+    begun = sink(tmp_path / "newer" / "bus")
+    begun.commit([begun.write(iter([rows("md/x", [0])]))])
+    assert looked_at == []
+    assert payloads(root / "md" / "x") == [b"md/x 0", b"md/x 1"]
+
+
 ROWS = 12_000  # two appends
 Killer = Callable[..., int]
 

@@ -28,9 +28,10 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
+from aiochronicle._directories import make_directory
 from aiochronicle.digest import StreamDigest
 from aiochronicle.errors import ChronicleError, CorruptionError, InvalidArgument, StorageError
-from aiochronicle.export import Compression, sync_directory, write_parquet
+from aiochronicle.export import Compression, write_parquet
 from aiochronicle.queue import inspect
 from aiochronicle.reader import open_reader
 from aiochronicle.registry import schema_file
@@ -256,7 +257,7 @@ def _write_file(
     first = next(batches)
     first_seq = int(first.column("seq")[0].as_py())
     path = Path(f"date={np.datetime64(day, 'D')}", f"source={escape(source)}")
-    _make_directory(target, path)
+    make_directory(target / path)
     path /= f"{first_seq:019d}-{run}.parquet"
     digest = StreamDigest([source])
     last_seq = first_seq - 1
@@ -293,14 +294,6 @@ def _write_file(
 def _chained(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
     yield first
     yield from rest
-
-
-def _make_directory(target: Path, path: Path) -> None:
-    """Make a directory whose name is on disk, as those of its parents are."""
-    for directory in (target / path.parent, target / path):
-        with contextlib.suppress(FileExistsError):
-            directory.mkdir()
-            sync_directory(directory.parent)
 
 
 def _check_digest(path: Path, listed: ArchivedFile, found: StreamDigest) -> None:

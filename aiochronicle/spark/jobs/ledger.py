@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from aiochronicle._directories import make_directory, sync_directory
 from aiochronicle.errors import (
     ExportFailed,
     LockedError,
@@ -24,7 +25,6 @@ from aiochronicle.errors import (
     QueueNotFound,
     UnsupportedVersion,
 )
-from aiochronicle.export import sync_directory
 
 __all__ = [
     "ArchivedFile",
@@ -131,7 +131,7 @@ def locked(archive: Path) -> Generator[None]:
     """Make sure that one job at a time writes to the archive; LockedError otherwise."""
     directory = archive / DIRECTORY
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         lock = (directory / "lock").open("w", encoding="utf-8")
     except OSError as error:
         raise _failed(archive, error) from error
