@@ -54,7 +54,9 @@ def publish(
         if runs and not written:
             if lost := staging.lost(runs):
                 raise StorageError(
-                    "is gone or damaged, with rows that were staged in it", path=lost[0]
+                    "is gone or damaged, with rows that were staged in it",
+                    path=lost[0],
+                    advice="Nothing was written: write it again.",
                 )
             staging.sync_names(runs)
             with open_to_begin(options, runs) as writers:

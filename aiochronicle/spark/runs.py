@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from pyspark.sql.types import StructType
 
-from aiochronicle._binding import lib
+from aiochronicle._binding import ffi, lib
 from aiochronicle._directories import make_directory
 from aiochronicle.errors import DiskFull, InvalidArgument
 from aiochronicle.spark.append import RECORD_UNIT_BYTES
@@ -32,12 +32,14 @@ __all__ = [
     "ORDER",
     "Run",
     "check_columns",
+    "checksum",
     "stage",
     "stage_into",
 ]
 
 PIECE_BYTES = 4 << 20  # looked at together, while it is in the processor's caches
 SORTED_BYTES = 64 << 20
+CHECKED_BYTES = 1 << 20
 BATCH_ROWS = 8192
 BATCH_BYTES = 1 << 20  # the merge holds a batch of each run
 TIMESTAMP_NS_MAX = 2**63 - 2  # as for a writer's append
@@ -72,11 +74,15 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, and which of its batches are whose; it may have no column for causes."""
+    """One file, and which of its batches are whose; it may have no column for causes.
+
+    Older journals have no ``checksum``.
+    """
 
     path: str
     shares: list[Share]
     caused: bool = True
+    checksum: int | None = None
 
 
 def check_columns(schema: StructType, queue: str | None) -> None:
@@ -235,13 +241,27 @@ class _RunFile:
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
-        return Run(path=str(self._path), shares=list(self._shares.values()), caused=self._caused)
+        return Run(
+            path=str(self._path),
+            shares=list(self._shares.values()),
+            caused=self._caused,
+            checksum=checksum(self._path),
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def checksum(path: Path) -> int:
+    """Return the checksum of the checksums of the pieces of a run."""
+    piece, found = bytearray(CHECKED_BYTES), bytearray()
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(piece):
+            found += lib.ac_checksum(ffi.from_buffer("uint8_t[]", piece), size).to_bytes(4)
+    return int(lib.ac_checksum(ffi.from_buffer("uint8_t[]", found), len(found)))
 
 
 def _joined(share: Share, more: Share) -> Share:

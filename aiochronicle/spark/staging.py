@@ -18,7 +18,7 @@ import msgspec
 
 from aiochronicle._directories import sync_directory
 from aiochronicle.spark.arrow import pa
-from aiochronicle.spark.runs import Run
+from aiochronicle.spark.runs import Run, checksum
 
 __all__ = ["Place", "discard", "lost", "sweep_old", "sync_names"]
 
@@ -59,19 +59,19 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 def lost(runs: Iterable[Run]) -> list[str]:
     """Return the paths of runs that are not there any more, or not whole."""
-    return [run.path for run in runs if not _is_whole(run.path)]
+    return [run.path for run in runs if not _is_whole(run)]
 
 
-def _is_whole(path: str) -> bool:
-    if not Path(path).is_file():
-        return False
+def _is_whole(run: Run) -> bool:
     try:
-        with pa.memory_map(path) as file:
+        if run.checksum is not None:
+            return checksum(Path(run.path)) == run.checksum
+        with pa.memory_map(run.path) as file:
             pa.ipc.open_file(file)  # looks for the end, which is written last
-    except pa.ArrowInvalid:
-        return False
-    except OSError:
+    except PermissionError:
         return True  # for all we know: it may be somebody else's, who can read it
+    except (pa.ArrowInvalid, OSError):
+        return False
     return True
 
 
