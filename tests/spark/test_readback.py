@@ -1,6 +1,8 @@
 """A file that differs in anything from what was to be written is noticed."""
 
+import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +11,7 @@ import pytest
 import aiochronicle
 from aiochronicle.errors import CorruptionError
 from aiochronicle.export import write_parquet
-from aiochronicle.spark.jobs.readback import COLUMNS, prove, verify
+from aiochronicle.spark.jobs.readback import COLUMNS, prove, read_back, verify
 
 FIRST_NS = 1_700_000_000_000_000_000
 
@@ -52,8 +54,10 @@ def test_verify_refuses_rows_out_of_order_even_if_they_were_written_so(
 ) -> None:
     batches.reverse()
     write(batches, tmp_path / "file.parquet")
-    with pytest.raises(CorruptionError, match="rows behind seq 99 are not in order"):
+    with pytest.raises(CorruptionError, match=r"rows behind seq 99 are not in order.*run the job"):
         verify([prove(batch) for batch in batches], tmp_path / "file.parquet")
+    with pytest.raises(CorruptionError, match=r"are not in order.*Restore"):
+        list(read_back(tmp_path / "file.parquet"))
 
 
 @pytest.mark.parametrize("column", COLUMNS)
@@ -84,6 +88,36 @@ def test_verify_notices_rows_that_are_missing_or_too_many(
             verify(others, tmp_path / "file.parquet")
     with pytest.raises(CorruptionError, match="from seq 35 on"):
         verify([*proofs[:-1], prove(batches[-1].slice(1))], tmp_path / "file.parquet")
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def zero(file: Path) -> None:
+    """Overwrite what is in the middle, and leave the end, which tells where everything is."""
+    with file.open("r+b") as opened:
+        opened.seek(8)
+        opened.write(bytes(200))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, empty, zero])
+def test_of_a_damaged_file_it_is_told_what_can_be_done(
+    batches: list[pa.RecordBatch], tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    file = tmp_path / "file.parquet"
+    write(batches, file)
+    damage(file)
+    what = "is gone" if damage is Path.unlink else "is damaged: "
+    with pytest.raises(CorruptionError, match=f"file.parquet: {what}.* Restore the file") as told:
+        list(read_back(file))
+    assert "on_corrupt" not in str(told.value)
+    with pytest.raises(CorruptionError, match=f"file.parquet: {what}.*run the job again"):
+        verify([prove(batch) for batch in batches], file)
 
 
 def test_a_file_that_is_not_verified_does_not_appear(

@@ -39,7 +39,7 @@ from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.continuity import check_continuity, fingerprint
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_schema, locked
-from aiochronicle.spark.jobs.readback import COLUMNS, Proof, prove, read_back, verify
+from aiochronicle.spark.jobs.readback import COLUMNS, RESTORE, Proof, prove, read_back, verify
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.queues import Source
@@ -302,6 +302,7 @@ def _check_digest(path: Path, listed: ArchivedFile, found: StreamDigest) -> None
             f"has {found.messages} rows with digest {found.hexdigest()}, where {listed.rows} with"
             f" {listed.digest} were written",
             path=str(path),
+            advice=RESTORE,
         )
 
 

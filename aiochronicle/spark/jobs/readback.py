@@ -5,7 +5,8 @@ in queues have. It costs a tenth of the digest that the ledger keeps, and as eac
 a row that is missing, changed or in another place shows in most of them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,19 @@ from aiochronicle.digest import parts_of_binary
 from aiochronicle.errors import CorruptionError
 from aiochronicle.spark.arrow import Batch, Column, pa
 
-__all__ = ["COLUMNS", "Proof", "prove", "read_back", "verify"]
+__all__ = ["COLUMNS", "RESTORE", "Proof", "prove", "read_back", "verify"]
 
 COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
 BATCH_ROWS = 1 << 16
+
+RESTORE = (
+    "Restore the file from a backup. If the queue still has its messages, it can be archived anew, into"
+    " another directory."
+)
+_AGAIN = (
+    "The file was not kept, and archive and queue are as they were. Check disk and memory, then run the"
+    " job again."
+)
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -32,9 +42,10 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 def read_back(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[Batch]:
-    """Yield the rows of a file; CorruptionError if their seqs or times are not in order."""
-    with _opened(path) as file:
-        yield from _in_order(file.iter_batches(batch_size=BATCH_ROWS, columns=list(columns)), path)
+    """Yield the rows of a file; CorruptionError if they cannot be read, or not in order."""
+    with _opened(path, RESTORE) as file:
+        batches = file.iter_batches(batch_size=BATCH_ROWS, columns=list(columns))
+        yield from _in_order(batches, path, RESTORE)
 
 
 def prove(batch: Batch) -> Proof:
@@ -48,16 +59,19 @@ def prove(batch: Batch) -> Proof:
 
 def verify(proofs: Sequence[Proof], path: Path) -> None:
     """Raise CorruptionError if the file has other row groups than these, or in another order."""
-    with _opened(path) as file:
+    with _opened(path, _AGAIN) as file:
         if file.num_row_groups != len(proofs):
             raise CorruptionError(
                 f"has {file.num_row_groups} row groups, where {len(proofs)} were written",
                 path=str(path),
+                advice=_AGAIN,
             )
-        for written, group in zip(proofs, _in_order(_groups(file), path), strict=True):
+        for written, group in zip(proofs, _in_order(_groups(file), path, _AGAIN), strict=True):
             if prove(group) != written:
                 raise CorruptionError(
-                    f"from seq {written.first_seq} on it is not what was written", path=str(path)
+                    f"from seq {written.first_seq} on it is not what was written",
+                    path=str(path),
+                    advice=_AGAIN,
                 )
 
 
@@ -68,21 +82,34 @@ def _groups(file: Any) -> Iterator[Batch]:
         yield from table.combine_chunks().to_batches()
 
 
-def _in_order(batches: Iterable[Batch], path: Path) -> Iterator[Batch]:
+def _in_order(batches: Iterable[Batch], path: Path, advice: str) -> Iterator[Batch]:
     last_seq, last_ns = -1, -1
     for batch in batches:
         seq, times_ns = batch.column("seq").to_numpy(), batch.column("timestamp_ns").to_numpy()
         ordered = (np.diff(seq) > 0).all() and (np.diff(times_ns) >= 0).all()
         if not ordered or seq[0] <= last_seq or times_ns[0] < last_ns:
-            raise CorruptionError(f"rows behind seq {last_seq} are not in order", path=str(path))
+            raise CorruptionError(
+                f"rows behind seq {last_seq} are not in order", path=str(path), advice=advice
+            )
         last_seq, last_ns = int(seq[-1]), int(times_ns[-1])
         yield batch
 
 
-def _opened(path: Path) -> Any:
+@contextmanager
+def _opened(path: Path, advice: str) -> Generator[Any]:
+    """Give a file to read; CorruptionError with this advice if it is not there, or not Parquet."""
     from pyarrow import parquet
 
-    return parquet.ParquetFile(path)
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise CorruptionError("is gone", path=str(path), advice=advice) from error
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # the system's, not Arrow's
+            raise
+        what = " ".join(str(error).split())  # which may be lines
+        raise CorruptionError(f"is damaged: {what}", path=str(path), advice=advice) from error
 
 
 def _checksums(column: Column) -> tuple[int, ...]:
