@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 from collections.abc import Iterator, Sequence, Set
+from pathlib import Path
 
 import numpy as np
 
@@ -73,11 +74,13 @@ def publish(
             own.delete()
 
 
-def abandon(options: WriteOptions, place: Place) -> None:
-    """Delete what was staged for a batch that failed, unless it is being written already."""
+def abandon(options: WriteOptions, place: Place, attempt: Path) -> None:
+    """Delete what an attempt has staged for a batch that failed, unless it is being written already."""
     with journal.held(options.path, place.writer_id) as own:
         assert own is not None
-        place.sweep(() if own.pending is None else own.pending.runs)
+        begun = () if own.pending is None else staging.attempts(own.pending.runs)
+        if attempt.name not in {path.name for path in begun}:  # the root may have many paths
+            staging.discard([attempt])
         if journal.is_nameless(place.writer_id) and own.pending is None:
             own.delete()
 
@@ -163,7 +166,7 @@ def _complete(options: WriteOptions, own: Journal) -> None:
             except Exception as error:
                 when = f"while {batch}, which was written in part, was to be completed"
                 raise _begun(own, options.path, error, when) from error
-        staging.discard(pending.runs)
+        staging.discard(staging.attempts(pending.runs))
 
 
 def _lost(own: Journal, pending: Pending, path: str) -> StorageError:

@@ -62,6 +62,9 @@ class _Sink:
         query = tasks[0].query if tasks else None
         publish.publish(self._options, self._place, batch_id, runs, query=query)
 
+    def _abandon(self) -> None:
+        publish.abandon(self._options, self._place, Path(self._directory))
+
 
 class BatchSink(_Sink, DataSourceArrowWriter):
     """Writes a frame once.
@@ -89,7 +92,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what the tasks have staged; also called when commit has failed."""
-        publish.abandon(self._options, self._place)
+        self._abandon()
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
@@ -105,7 +108,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete what the tasks have staged; also called when commit has failed."""
-        publish.abandon(self._options, self._place)
+        self._abandon()
 
 
 def _query_of_task() -> str | None:

@@ -20,7 +20,7 @@ from aiochronicle._directories import sync_directory
 from aiochronicle.spark.arrow import pa
 from aiochronicle.spark.runs import Run, checksum
 
-__all__ = ["Place", "discard", "lost", "sweep_old", "sync_names"]
+__all__ = ["Place", "attempts", "discard", "lost", "sweep_old", "sync_names"]
 
 STAGING = ".staging"
 OLD_S = 86_400.0
@@ -47,14 +47,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         """Return where the tasks of one attempt put their runs."""
         return str(self.path / uuid.uuid4().hex)
 
-    def sweep(self, needed: Iterable[Run] = ()) -> None:
-        """Delete all that is staged here but what is needed: dead tasks and drivers leave some, too."""
-        kept = {Path(run.path).parent.name for run in needed}  # the root may have many paths
-        for attempt in self.path.glob("*"):
-            if attempt.name not in kept:
-                _remove(attempt)
-        with contextlib.suppress(OSError):  # something is needed, or there is nothing
-            self.path.rmdir()
+    def sweep(self) -> None:
+        """Delete all that is staged here: dead tasks and drivers leave some, too."""
+        discard(self.path.glob("*"))
 
 
 def lost(runs: Iterable[Run]) -> list[str]:
@@ -77,14 +72,19 @@ def _is_whole(run: Run) -> bool:
 
 def sync_names(runs: Iterable[Run]) -> None:
     """Wait until the names of runs are on disk, as what is in them is, up to that of STAGING."""
-    attempts = {Path(run.path).parent for run in runs}
-    for directory in {place for path in attempts for place in (path, *path.parents[:3])}:
+    places = {place for path in attempts(runs) for place in (path, *path.parents[:3])}
+    for directory in places:
         sync_directory(directory)
 
 
-def discard(runs: Iterable[Run]) -> None:
-    """Delete runs that are published, and nothing that somebody else stages for the same batch."""
-    for attempt in {Path(run.path).parent for run in runs}:
+def attempts(runs: Iterable[Run]) -> set[Path]:
+    """Return the directories of runs."""
+    return {Path(run.path).parent for run in runs}
+
+
+def discard(directories: Iterable[Path]) -> None:
+    """Delete what attempts have staged, and nothing that somebody else stages for the same batch."""
+    for attempt in directories:
         _remove(attempt)
         with contextlib.suppress(OSError):  # others are at it
             attempt.parent.rmdir()

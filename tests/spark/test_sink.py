@@ -381,6 +381,27 @@ def test_nobody_deletes_what_another_has_staged(root: Path) -> None:
     assert len(list((root / ".sink").glob("*.lock"))) == 4
 
 
+def test_a_stream_that_may_not_write_deletes_only_its_own_rows(root: Path) -> None:
+    """As one whose writerId is that of another stream, which is running."""
+    options = write_options({"path": str(root), "writerId": "shared"})
+    first, second = StreamSink(options, SCHEMA), StreamSink(options, SCHEMA)
+
+    def stage_for(stream: StreamSink, query: str, number: int) -> Any:
+        task = stream.write(iter([rows(query, [number])]))
+        task.query = query
+        return task
+
+    first.commit([stage_for(first, "a", 0)], 0)
+    ready, refused = stage_for(first, "a", 1), stage_for(second, "b", 0)
+    with pytest.raises(InvalidArgument, match="give it another writerId"):
+        second.commit([refused], 0)
+    second.abort([refused], 0)
+    first.commit([ready], 1)
+    assert payloads(root / "a") == [b"a 0", b"a 1"]
+    assert not (root / "b").exists()
+    assert leftovers(root) == []
+
+
 def test_what_was_staged_long_ago_is_deleted(root: Path) -> None:
     for writer in ("+a", "nightly", "test"):
         (run,) = staged(root, [rows("a", [0])], writer=writer)
@@ -536,7 +557,7 @@ def test_what_is_needed_is_kept_whatever_the_directory_is_called(
         options = write_options({"path": str(link)})
         with pytest.raises(LockedError):
             publish(options, place, 0, [])
-        abandon(options, place)
+        abandon(options, place, Path(runs[0].path).parent)
     write(link, [], writer="nightly")
     assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
 
