@@ -28,7 +28,7 @@ from aiochronicle.spark.staging import Place
 from aiochronicle.spark.targets import open_all, open_to_begin
 from aiochronicle.writer import Writer
 
-__all__ = ["abandon", "publish"]
+__all__ = ["abandon", "complete_others", "publish"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def publish(
     What can be foreseen is raised before anything is written. If it fails half-way nevertheless, or is
     killed, the next call for this root completes the batch first.
     """
-    _complete_others(options, place.writer_id, _queues(runs))
+    complete_others(options, place.writer_id, _queues(runs))
     with journal.held(options.path, place.writer_id) as own:
         assert own is not None
         own.check_query(query)
@@ -89,8 +89,11 @@ def _queues(runs: Sequence[Run]) -> Set[str]:
     return {share.queue for run in runs for share in run.shares}
 
 
-def _complete_others(options: WriteOptions, writer_id: str, queues: Set[str]) -> None:
-    """Finish what writers that are gone have left half-written, and clean up behind them."""
+def complete_others(options: WriteOptions, writer_id: str, queues: Set[str]) -> None:
+    """Finish what writers that are gone have left half-written, and clean up behind them.
+
+    What cannot be finished is an error if it is in the way of this writer, who is to write to ``queues``.
+    """
     at_work = {writer_id}
     for other in journal.writers(options.path):
         if other != writer_id:

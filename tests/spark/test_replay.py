@@ -11,7 +11,9 @@ import aiochronicle
 from aiochronicle.errors import InvalidArgument, QueueNotFound
 from aiochronicle.spark.jobs import archive, audit, replay
 
+from .filling import fill
 from .market import record
+from .test_sink import die_half_way, rows, staged
 
 
 def test_an_archive_comes_back_as_the_same_queues(
@@ -36,6 +38,21 @@ def test_an_archive_comes_back_as_the_same_queues(
     # Once more would be older than what is there.
     with pytest.raises(PySparkException, match="Timestamps of one queue never decrease"):
         replay(spark, str(tmp_path / "archive"), str(again), queues=["kraken"])
+
+
+def test_what_others_have_left_half_written_is_no_part_of_it(
+    spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(root / "a", 100, first=30_000)
+    archive(spark, str(root), str(tmp_path / "archive"))
+    again = tmp_path / "again"
+    again.mkdir()
+    die_half_way(again, staged(again, [rows("a", list(range(20_000)))]), "test", monkeypatch)
+    (done,) = replay(spark, str(tmp_path / "archive"), str(again))
+    assert (done.rows, done.first_seq) == (100, 20_000)
+    with aiochronicle.open_reader(again / "a") as reader:
+        written = [message.payload for message in reader]
+    assert written == [f"a {n}".encode() for n in [*range(20_000), *range(30_000, 30_100)]]
 
 
 def test_other_parquet_files_are_written_with_their_times(

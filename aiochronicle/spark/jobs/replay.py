@@ -20,6 +20,9 @@ from aiochronicle.slices import Queue
 from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, find_archive, schema_copy
 from aiochronicle.spark.jobs.readback import read_back
+from aiochronicle.spark.journal import nameless
+from aiochronicle.spark.options import write_options
+from aiochronicle.spark.publish import complete_others
 from aiochronicle.spark.queues import Source, is_queue
 from aiochronicle.spark.runs import ACCEPTED
 from aiochronicle.spark.tasks import over_parts
@@ -67,8 +70,8 @@ def replay(
     >>> replay(spark, "/data/archive", "bus/again")  # doctest: +SKIP
     """
     found = find_archive(Path(files), queues)
-    before = {ledger.source: _end(root, ledger.source) for ledger in found}
     if found and queue is None:
+        before = _ends(root, [ledger.source for ledger in found])
         _write(_rows_of(spark, files, found), root)
         for ledger in found:
             _restore_schema(files, root, ledger.source)
@@ -76,15 +79,14 @@ def replay(
     # The JVM may have another working directory.
     frame = _rows_of(spark, files, found) if found else spark.read.parquet(os.path.abspath(files))
     usable = frame.select(*(name for name in frame.columns if name in ACCEPTED))
-    if queue is None:
-        if "source" not in usable.columns:
-            raise InvalidArgument("there is no column source: which queue?", path=files)
+    if queue is not None:
+        rows = {queue: usable.count()}
+    elif "source" in usable.columns:
         rows = {row.source: row["count"] for row in usable.groupBy("source").count().collect()}
-        before = {source: _end(root, source) for source in rows}
-        _write(usable, root)
     else:
-        rows, before = {queue: usable.count()}, {queue: _end(root, queue)}
-        _write(usable, root, queue)
+        raise InvalidArgument("there is no column source: which queue?", path=files)
+    before = _ends(root, rows)
+    _write(usable, root, queue)
     return [
         Replayed(source=source, rows=rows[source], first_seq=before[source])
         for source in sorted(rows)
@@ -110,10 +112,17 @@ def _write(frame: DataFrame, root: str, queue: str | None = None) -> None:
     (writer if queue is None else writer.option("queue", queue)).save(root)
 
 
-def _end(root: str, source: str) -> int:
-    """Return the seq that the next message of a queue will have."""
-    path = Path(root) / source
-    return Source(name=source, live=str(path), archive=None).latest() if is_queue(path) else 0
+def _ends(root: str, sources: Collection[str]) -> dict[str, int]:
+    """Return the seq that the first message written to each queue will have.
+
+    A write completes first what others have begun, which must not happen between this and that.
+    """
+    complete_others(write_options({"path": root}), nameless(), set(sources))
+    paths = {source: Path(root) / source for source in sources}
+    return {
+        source: Source(name=source, live=str(path), archive=None).latest() if is_queue(path) else 0
+        for source, path in paths.items()
+    }
 
 
 def _restore_schema(archive: str, root: str, source: str) -> None:
@@ -143,6 +152,8 @@ def _verified(
                 f"the digest of {row.rows} messages is {row.found}, and of the archive's"
                 f" {row.archived}",
                 path=str(Path(root) / row.source),
+                advice="If nobody else wrote to the queue meanwhile, compare it with the archive. Nothing is"
+                " taken back: replay into a new directory.",
             )
         done.append(Replayed(source=row.source, rows=row.rows, first_seq=before[row.source]))
     return done
@@ -154,7 +165,7 @@ def _digests(archive: str, check: _Check) -> Iterator[Batch]:
         for batch in read_back(Path(archive) / file.path):
             archived.add_batch(batch)
     with Queue(check.path) as queue:
-        for batch in queue.slice(check.first_seq).batches():
+        for batch in queue.slice(check.first_seq, check.first_seq + archived.messages).batches():
             found.add_batch(batch)
     yield pa.record_batch(
         {
