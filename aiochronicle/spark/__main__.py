@@ -274,16 +274,24 @@ def _spark(given: Arguments) -> Generator[SparkSession]:
             spark.stop()
 
 
-def _run_frame(given: Arguments, make: Callable[[SparkSession], DataFrame]) -> None:
-    """Make the frame of a job, and write or show it."""
+def _run_frame(
+    given: Arguments, make: Callable[[SparkSession], DataFrame], order: Sequence[str] = ()
+) -> None:
+    """Make the frame of a job, and write or show it.
+
+    A table goes into one file. Rows that are many have an ``order``: they are written by many tasks, into
+    files that are in order themselves and by their names.
+    """
     shown = ROWS_SHOWN if given.out is None else 0
     shown = shown if given.show is None else given.show
     with _spark(given) as spark:
         frame = make(spark)
+        frame = frame.orderBy(*order) if order else frame
         if given.out is not None:
             mode = "overwrite" if given.overwrite else "errorifexists"
-            frame.coalesce(1).write.mode(mode).parquet(given.out)
+            (frame if order else frame.coalesce(1)).write.mode(mode).parquet(given.out)
             frame = spark.read.parquet(given.out)
+            frame = frame.orderBy(*order) if order else frame
         written = 0 if given.out is None else frame.count()
         table = _table(frame, shown) if shown else ""
     if given.out is not None:
@@ -413,7 +421,8 @@ def _asof(given: Arguments) -> None:
             by=given.by,
             look_back=given.look_back,
             options=_reading(given),
-        ).orderBy("timestamp_ns", "source", "seq"),
+        ),
+        order=("timestamp_ns", "source", "seq"),
     )
 
 

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 import aiochronicle
 from aiochronicle.spark import explain
 from aiochronicle.spark.__main__ import main
 
-from .market import record
+from .market import record, trades_of
 
 JOBS = ("archive", "asof", "audit", "bars", "quality", "replay")
 
@@ -154,6 +155,24 @@ def test_commands_do_what_they_say(
     assert "bars: done, " in complaints
     assert "quote_bid" in text
     assert spark.range(3).count() == 3
+
+
+def test_many_rows_are_written_by_many_tasks_in_order(
+    spark: SparkSession, root: Path, rng: random.Random, tmp_path: Path
+) -> None:
+    messages = record(root / "binance", rng, 600) + record(root / "kraken", rng, 300)
+    trades = sorted((m.timestamp_ns, m.source, m.seq) for m, _ in trades_of(messages))
+    small = "spark.sql.adaptive.coalescePartitions.enabled"  # as if there were too many for a task
+    spark.conf.set(small, "false")
+    try:
+        assert main(["asof", str(root), "--out", str(tmp_path / "out")]) == 0
+    finally:
+        spark.conf.unset(small)
+    files = sorted((tmp_path / "out").glob("part-*.parquet"))
+    assert len(files) > 1
+    tables = [parquet.read_table(file, partitioning=None) for file in files]
+    rows = [row for table in tables for row in table.to_pylist()]
+    assert [(row["timestamp_ns"], row["source"], row["seq"]) for row in rows] == trades
 
 
 def test_full_disk_under_the_archive(root: Path, rng: random.Random, tmp_path: Path) -> None:
