@@ -24,6 +24,7 @@ import aiochronicle
 from aiochronicle import Codec, Registry, Request, Requester, Responder, Retention
 from aiochronicle.errors import (
     ClosedError,
+    CorruptionError,
     EncodeError,
     InvalidArgument,
     LockedError,
@@ -458,6 +459,21 @@ async def test_a_requester_that_went_away_for_good(tmp_path: Path) -> None:
         request.reply(b"too late")
         assert request.answered
         assert service.statistics().gone == 1
+
+
+async def test_a_damaged_answer_is_raised_where_the_question_was_asked(tmp_path: Path) -> None:
+    (tmp_path / "answered").mkdir()
+    with aiochronicle.open_writer(tmp_path / "answered" / "desk") as answers:
+        async with requester(tmp_path) as asking:
+            waiting = asyncio.create_task(asking.request(b"1", timeout=60))
+            await asyncio.sleep(0)
+            answers.append(b"answer")
+            with (tmp_path / "answered" / "desk" / "000000000.q").open("r+b") as segment:
+                segment.seek(128)  # nobody has had a turn to read it yet
+                segment.write(b"A")
+            with pytest.raises(CorruptionError, match=r"000000000\.q"):
+                await waiting
+            assert asking.statistics().pending == 0
 
 
 async def test_closing_ends_all_waiting(tmp_path: Path) -> None:

@@ -12,7 +12,18 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    In,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
 from pyspark.sql.functions import col
+
+from aiochronicle.spark.filters import narrow
 
 from .filling import fill
 
@@ -73,3 +84,21 @@ def test_what_is_filtered_and_cached_can_be_queried_again(spark: SparkSession, r
         assert some.union(some).count() == 20
     finally:
         some.unpersist()
+
+
+@pytest.mark.parametrize(
+    ("condition", "wanted"),
+    [
+        (EqualTo(("source",), "eu/bonds"), ["eu/bonds"]),
+        (In(("source",), ("us/bonds", "gone", None)), ["us/bonds"]),
+        (StringStartsWith(("source",), "eu/"), ["eu/bonds", "eu/swaps"]),
+        (StringEndsWith(("source",), "bonds"), ["eu/bonds", "us/bonds"]),
+        (StringContains(("source",), "swap"), ["eu/swaps"]),
+        (Not(EqualTo(("source",), "eu/bonds")), ["eu/bonds", "eu/swaps", "us/bonds"]),
+    ],
+)
+def test_a_queue_is_left_out_only_if_its_name_cannot_pass(
+    condition: Filter, wanted: list[str]
+) -> None:
+    names = ["eu/bonds", "eu/swaps", "us/bonds"]
+    assert [name for name in names if narrow([condition]).wants(name)] == wanted
