@@ -564,17 +564,41 @@ int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *o
     return AC_OK;
 }
 
-void ac_fanin_lag(ac_fanin_t *fanin, ac_lag_t *out) {
+static void add_lag(ac_lag_t *sum, const ac_way_t *way, ac_lag_t *lag) {
+    if (ac_reader_lag_bytes(way, lag, NULL) < 0) return;
+    sum->messages += lag->messages;
+    sum->bytes += lag->bytes;
+    if (lag->age_ns > sum->age_ns) sum->age_ns = lag->age_ns;
+}
+
+void ac_fanin_begin_lag(ac_fanin_t *fanin, ac_lag_t *out, ac_ways_t *ways) {
     memset(out, 0, sizeof *out);
+    memset(ways, 0, sizeof *ways);
     for (uint32_t slot = 0; slot < fanin->slots; slot++) {
         const ac_source_t *source = &fanin->sources[slot];
-        ac_lag_t lag;
+        struct ac_source_way here;
         if (!source->reader || source->failed) continue;
-        if (ac_reader_lag(source->reader, &lag, NULL) < 0) continue;
-        out->messages += lag.messages;
-        out->bytes += lag.bytes;
-        if (lag.age_ns > out->age_ns) out->age_ns = lag.age_ns;
+        if (ac_reader_begin_lag(source->reader, &here.lag, &here.way, NULL) < 0) continue;
+        int is_far = here.way.from_segment != here.way.to_segment;
+        if (is_far && !ways->left) ways->left = ac_os_alloc(fanin->slots * sizeof *ways->left);
+        if (is_far && ways->left)
+            ways->left[ways->count++] = here;
+        else
+            add_lag(out, &here.way, &here.lag);
     }
+}
+
+void ac_fanin_end_lag(ac_ways_t *ways, ac_lag_t *out) {
+    for (uint32_t i = 0; i < ways->count; i++)
+        add_lag(out, &ways->left[i].way, &ways->left[i].lag);
+    free(ways->left);
+    memset(ways, 0, sizeof *ways);
+}
+
+void ac_fanin_lag(ac_fanin_t *fanin, ac_lag_t *out) {
+    ac_ways_t ways;
+    ac_fanin_begin_lag(fanin, out, &ways);
+    ac_fanin_end_lag(&ways, out);
 }
 
 void ac_fanin_stats(ac_fanin_t *fanin, ac_fanin_stats_t *out) {

@@ -71,6 +71,19 @@ int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *l
  * before it, so that an older one which comes now is not late; NULL = nobody knows. */
 void ac_fanin_give_back(ac_fanin_t *fanin, const ac_heap_entry_t *newest, int late);
 
+/* ac_fanin_lag in two halves, like that of a reader (ac_way_t): the first adds up what can be told at once and
+ * notes the ways that are left, the second walks those, needs the fan-in no more, and has to follow. */
+typedef struct ac_ways {
+    struct ac_source_way {
+        ac_lag_t lag;
+        ac_way_t way;
+    } *left; /* NULL = there are none */
+    uint32_t count;
+} ac_ways_t;
+
+void ac_fanin_begin_lag(ac_fanin_t *fanin, ac_lag_t *out, ac_ways_t *ways);
+void ac_fanin_end_lag(ac_ways_t *ways, ac_lag_t *out); /* [any thread] */
+
 /* The key of the newest message that was delivered. */
 static inline ac_heap_entry_t ac_fanin_newest(const ac_fanin_t *fanin) {
     return (ac_heap_entry_t){fanin->last_timestamp_ns, fanin->last_id, 0};

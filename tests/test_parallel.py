@@ -554,7 +554,10 @@ async def test_batches_end_when_another_thread_closes(
         assert source.closed
 
 
-def test_the_lag_of_a_reader_far_behind_lets_other_threads_run(queue_path: Path) -> None:
+@pytest.mark.parametrize("merged", [False, True])
+def test_the_lag_of_a_reader_far_behind_lets_other_threads_run(
+    queue_path: Path, *, merged: bool
+) -> None:
     """It looks at every segment in between; the interpreter is not held meanwhile."""
     turns = 0
     over = False
@@ -567,13 +570,15 @@ def test_the_lag_of_a_reader_far_behind_lets_other_threads_run(queue_path: Path)
 
     def meanwhile() -> bool:
         before = turns
-        _ = reader.lag
+        _ = source.lag
         return turns > before
 
     with (
         aiochronicle.open_writer(queue_path, segment_size=4096, roll=Roll(messages=1)) as writer,
         aiochronicle.open_reader(queue_path) as reader,
+        FanIn([reader] if merged else []) as fan_in,
     ):
+        source = fan_in if merged else reader
         for _ in range(200):
             writer.append(b"x")
         interval_s = sys.getswitchinterval()
@@ -586,4 +591,4 @@ def test_the_lag_of_a_reader_far_behind_lets_other_threads_run(queue_path: Path)
             over = True
             sys.setswitchinterval(interval_s)
             counting.join()
-        assert (reader.lag.messages, reader.lag.bytes) == (200, 200 * 128)
+        assert (source.lag.messages, source.lag.bytes) == (200, 200 * 128)

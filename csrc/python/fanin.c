@@ -546,9 +546,15 @@ static PyObject *fanin_go_back(FanInObject *self, PyObject *args) {
 static PyObject *fanin_lag(FanInObject *self, PyObject *unused) {
     (void)unused;
     ac_lag_t lag;
+    ac_ways_t ways;
     GATE_BEGIN(self);
-    ac_fanin_lag(self->fanin, &lag);
+    ac_fanin_begin_lag(self->fanin, &lag, &ways);
     GATE_END();
+    if (ways.count > 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        ac_fanin_end_lag(&ways, &lag);
+        Py_END_ALLOW_THREADS;
+    }
     return lag_tuple(&lag);
 }
 
