@@ -35,6 +35,7 @@ ChronicleError
 │   └── RequestTimeout       no answer came in time                    (also TimeoutError)
 ├── SourceGone               the queue is not attached to the router   (also KeyError)
 ├── TooManyKeys              more distinct keys than allowed
+├── TooManyReaders           the queue takes no more reader names
 ├── VirtualTimeDeadlock      in virtual time, nothing can happen any more
 └── StorageError             the operating system refused              (also OSError)
     ├── DiskFull
@@ -90,6 +91,7 @@ __all__ = [
     "StorageError",
     "TimestampOrder",
     "TooManyKeys",
+    "TooManyReaders",
     "UnknownType",
     "UnsupportedVersion",
     "VirtualTimeDeadlock",
@@ -351,6 +353,15 @@ class TooManyKeys(ChronicleError):
     advice = "Nothing was taken. Raise max_keys, or choose a coarser key."
 
 
+class TooManyReaders(ChronicleError):
+    """The queue has 4096 reader names, used or not, and takes no new one."""
+
+    advice = (
+        "Give a reader the same name each time it is started, without a date or a pid; or none, if"
+        " it need not resume. Remove the files of those that will not come back."
+    )
+
+
 class VirtualTimeDeadlock(ChronicleError, RuntimeError):
     """In virtual time, every task waits for something that cannot happen any more."""
 
@@ -447,6 +458,7 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
     -21: QueueGone,
     -22: AccessDenied,
     -25: NotDurable,
+    -26: TooManyReaders,
 }
 
 

@@ -59,7 +59,8 @@ enum {
     AC_E_ACCESS = -22,           /* no permission */
     AC_E_SLOW = -23,             /* internal: the fast path cannot do it, call the full one */
     AC_E_INTERRUPTED = -24,      /* internal: the binding wants a wait to end; nothing was done */
-    AC_E_NOT_DURABLE = -25       /* appended as `seq`, and seen by readers, but the sync failed */
+    AC_E_NOT_DURABLE = -25,      /* appended as `seq`, and seen by readers, but the sync failed */
+    AC_E_TOO_MANY_READERS = -26  /* the queue has as many reader names as it may have */
 };
 
 enum {
@@ -327,7 +328,8 @@ AC_API void ac_writer_free(ac_writer_t *writer);
 AC_API void ac_reader_defaults(ac_reader_config_t *config);
 
 /* Opens the queue for reading. A named reader keeps its committed position in readers/ and excludes
- * another live reader of the same name; an anonymous one needs no write permission at all.
+ * another live reader of the same name; an anonymous one needs no write permission at all. A queue takes no new
+ * name when it has 4096 (AC_E_TOO_MANY_READERS).
  *
  * With wait_for_queue it also opens when there is no queue, or not even its directory. Until one appears,
  * there is nothing to read and waiting waits for it (the way to it is watched, not polled); what needs

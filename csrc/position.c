@@ -42,6 +42,30 @@ int ac_position_decode(const uint8_t bytes[AC_POSITION_SIZE], ac_slot_t *out) {
     return winner;
 }
 
+static int is_position(const char *file) {
+    size_t length = strlen(file);
+    return length > 5 && length - 5 <= AC_READER_NAME_MAX &&
+           strcmp(file + length - 5, ".meta") == 0;
+}
+
+static int count_position(void *context, const char *file) {
+    *(int *)context += is_position(file);
+    return 0;
+}
+
+/* Each look of a writer at its readers costs some system calls per name, used or not. Processes that create the
+ * last ones at the same time may get beyond the limit: nothing but this refusal depends on it. */
+static int check_count(const ac_directory_t *dir, int readers_fd, ac_error_t *err) {
+    char path[1200];
+    int count = 0;
+    int rc = ac_os_list(readers_fd, count_position, &count);
+    if (rc < 0) return ac_fail_os_in(err, rc, dir->path, "readers", "cannot list readers");
+    if (count < AC_READERS_MAX) return AC_OK;
+    snprintf(path, sizeof path, "%s/readers", dir->path);
+    return ac_fail(err, AC_E_TOO_MANY_READERS, 0, path, 0,
+                   "has %d reader names; a new one is let in below %d", count, AC_READERS_MAX);
+}
+
 static int create(const ac_directory_t *dir, int readers_fd, const char *file, uint64_t segment,
                   uint64_t offset) {
     char temporary[FILE_NAME_MAX + 32];
@@ -70,7 +94,9 @@ static int open_or_create(const ac_directory_t *dir, int readers_fd, const char 
     *created = 0;
     int fd = ac_file_open(dir, readers_fd, file, O_RDWR, info, err);
     if (fd != AC_E_NOT_FOUND) return fd;
-    int rc = create(dir, readers_fd, file, segment, offset);
+    int rc = check_count(dir, readers_fd, err);
+    if (rc != AC_OK) return rc;
+    rc = create(dir, readers_fd, file, segment, offset);
     if (rc < 0)
         return ac_fail_os_in(err, rc, dir->path, file, "cannot create the position of reader");
     *created = 1;
@@ -186,7 +212,6 @@ void ac_position_close(ac_position_t *position) {
 typedef struct each {
     const ac_directory_t *dir;
     int readers_fd;
-    int seen;
     ac_position_visit_t visit;
     void *context;
 } each_t;
@@ -197,12 +222,8 @@ static int visit_file(void *context, const char *file) {
     uint8_t bytes[AC_POSITION_SIZE];
     ac_slot_t slot;
     struct stat info;
-    size_t length = strlen(file);
-    if (length <= 5 || length - 5 > AC_READER_NAME_MAX || strcmp(file + length - 5, ".meta") != 0)
-        return 0;
-    if (++each->seen > AC_READERS_MAX) return -EMFILE;
-    memcpy(name, file, length - 5);
-    name[length - 5] = 0;
+    if (!is_position(file)) return 0;
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(file) - 5), file);
     ac_error_t err;
     int fd = ac_file_open(each->dir, each->readers_fd, file, O_RDONLY, &info, &err);
     if (fd == AC_E_NOT_FOUND || fd == AC_E_NOT_A_QUEUE) return 0; /* gone, or not a position */
@@ -227,7 +248,7 @@ int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t 
         if (err) *err = ignored;
         return readers_fd;
     }
-    each_t each = {dir, readers_fd, 0, visit, context};
+    each_t each = {dir, readers_fd, visit, context};
     int rc = ac_os_list(readers_fd, visit_file, &each);
     ac_os_close(readers_fd);
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot list readers") : AC_OK;

@@ -49,7 +49,8 @@ int ac_reader_name_check(const char *name, const char *path, ac_error_t *err);
 /* Which slot is valid and newer (0 or 1), with its content; -1 if neither is valid. */
 int ac_position_decode(const uint8_t bytes[AC_POSITION_SIZE], ac_slot_t *out);
 
-/* Opens and locks it; a missing one is created at the given position (*created = 1). */
+/* Opens and locks it; a missing one is created at the given position (*created = 1), unless there are
+ * AC_READERS_MAX: AC_E_TOO_MANY_READERS. */
 int ac_position_open(ac_position_t *position, const ac_directory_t *dir, int dir_fd,
                      const char *name, uint64_t segment, uint64_t offset, int *created,
                      ac_error_t *err);

@@ -164,6 +164,19 @@ def test_directory_that_holds_something_else(tmp_path: Path) -> None:
     assert (tmp_path / "control.meta").read_bytes() == b"?" * 512
 
 
+def test_queue_takes_no_new_name_when_it_has_4096(filled: Path) -> None:
+    open_reader(filled, "first").close()
+    position = (filled / "readers" / "first.meta").read_bytes()
+    for number in range(4095):
+        (filled / "readers" / f"run-{number}.meta").write_bytes(position)
+    with pytest.raises(errors.TooManyReaders, match="has 4096 reader names") as caught:
+        open_reader(filled, "late")
+    says_where(caught.value, filled / "readers")
+    open_reader(filled, "run-7").close()
+    (filled / "readers" / "first.meta").unlink()
+    open_reader(filled, "late").close()
+
+
 def as_nobody(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run code without any privilege: root's rights would make every permission test pass."""
     prelude = (

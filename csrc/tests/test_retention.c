@@ -256,6 +256,42 @@ TEST_IN_MEMORY(signs_of_life_are_kept_of_as_many_readers_as_there_can_be) {
     free(signs.signs);
 }
 
+/* Names with a date or a pid in them add up. No new one is let in then; but what is there already, by whatever
+ * means it came, must not keep a writer from opening, retaining or making room. */
+TEST_IN_MEMORY(too_many_readers_keep_only_new_ones_out) {
+    ac_writer_config_t config = retaining();
+    config.capacity_bytes = 1 << 20;
+    ac_writer_t *writer = fill(&config);
+    ac_reader_entry_t entry;
+    uint64_t lag, live;
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    for (int i = 0; i < AC_READERS_MAX - 1; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "run-%d.meta", i);
+        leave_position(name, 1, 64, 2 * config.reader_ttl_ns);
+    }
+    ac_reader_free(open_reader(check_path("queue"), "last", AC_START_FIRST));
+    ac_reader_config_t late;
+    ac_reader_t *reader = NULL;
+    ac_reader_defaults(&late);
+    late.name = "late";
+    CHECK_FAILS(ac_reader_open(check_path("queue"), &late, &reader, &err), err,
+                AC_E_TOO_MANY_READERS);
+    CHECK(!exists(check_path("queue/readers"), "late.meta"));
+    ac_reader_free(open_reader(check_path("queue"), "run-7", AC_START_COMMITTED));
+
+    leave_position("beyond.meta", 1, 64, 2 * config.reader_ttl_ns);
+    CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
+    CHECK(live >= 1);
+    retain(writer);
+    append_numbered(writer, 1);
+    CHECK_EQUAL(ac_queue_readers(check_path("queue"), &entry, 1, &err), AC_READERS_MAX + 1);
+    close_writer(writer);
+    forget_close();
+    close_writer(open_writer(check_path("queue"), &config));
+    ac_reader_free(open_reader(check_path("queue"), "beyond", AC_START_FIRST));
+}
+
 TEST_IN_MEMORY(impossible_positions_are_not_readers) {
     ac_writer_config_t config = retaining();
     config.max_reader_lag = 0;
