@@ -79,10 +79,24 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
     return AC_OK;
 }
 
+/* A name under which a file of the queue is made before it gets its own: whatever else ends in .tmp belongs to
+ * somebody else. */
+static int is_leftover(const char *name) {
+    static const char *const names[] = {"control.meta.tmp", "READY.tmp", "schema.json.tmp"};
+    static const char control[] = "control.meta.";
+    size_t digits = strspn(name, "0123456789");
+    if (digits == 9 || digits == 10)
+        return strcmp(name + digits, ".q.tmp") == 0 || strcmp(name + digits, ".idx.tmp") == 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0) return 1;
+    if (strncmp(name, control, sizeof control - 1) != 0) return 0;
+    name += sizeof control - 1;
+    return strspn(name, "0123456789abcdef") == 16 && strcmp(name + 16, ".tmp") == 0;
+}
+
 static int remove_leftover(void *context, const char *name) {
     const ac_writer_t *writer = context;
-    size_t length = strlen(name);
-    if (length > 4 && strcmp(name + length - 4, ".tmp") == 0) ac_os_unlink(writer->dir_fd, name);
+    if (is_leftover(name)) ac_os_unlink(writer->dir_fd, name);
     return 0;
 }
 

@@ -164,6 +164,12 @@ def test_directory_that_holds_something_else(tmp_path: Path) -> None:
     assert (tmp_path / "control.meta").read_bytes() == b"?" * 512
 
 
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "report.tmp").write_text("precious")
+    open_writer(tmp_path).close()
+    assert (tmp_path / "report.tmp").read_text() == "precious"
+
+
 def test_queue_takes_no_new_name_when_it_has_4096(filled: Path) -> None:
     open_reader(filled, "first").close()
     position = (filled / "readers" / "first.meta").read_bytes()

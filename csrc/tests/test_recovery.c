@@ -301,6 +301,36 @@ TEST(a_batch_whose_first_commit_word_is_missing_never_happened) {
     check_whole(3);
 }
 
+TEST(leftovers_are_removed_and_files_of_others_are_not) {
+    static const char *const ours[] = {"000000002.q.tmp",
+                                       "1000000000.q.tmp",
+                                       "000000001.idx.tmp",
+                                       "READY.tmp",
+                                       "schema.json.tmp",
+                                       "control.meta.tmp",
+                                       "control.meta.0123456789abcdef.tmp"};
+    static const char *const others[] = {"report.tmp",
+                                         "q.tmp",
+                                         "2024.q.tmp",
+                                         "000000002.csv.tmp",
+                                         "a000000002.q.tmp",
+                                         "000000002.q.tmp.tmp",
+                                         "READY.1.tmp",
+                                         "control.meta.0123.tmp",
+                                         "control.meta.0123456789abcdef.tmp.bak"};
+    leave(1, 3);
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        poke(check_path("queue"), ours[i], 0, "x", 1);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        poke(check_path("queue"), others[i], 0, "x", 1);
+    CHECK_EQUAL(recover(), 3);
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        CHECK(!exists(check_path("queue"), ours[i]));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        CHECK(exists(check_path("queue"), others[i]));
+    check_whole(3);
+}
+
 TEST(a_prepared_segment_that_was_never_used_is_removed) {
     ac_directory_t dir;
     ac_map_t *map;
