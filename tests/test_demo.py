@@ -66,7 +66,7 @@ def started(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_demo_delivers_everything_and_survives_a_killed_feed() -> None:
-    done = run_demo("--seconds", "1.5", "--rate", "5000")
+    done = run_demo("--seconds", "0.5", "--rate", "5000")  # too short for the new writer to come
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "killed (SIGKILL)" in done.stdout
     assert "a new writer took over" in done.stdout
@@ -76,6 +76,25 @@ def test_demo_delivers_everything_and_survives_a_killed_feed() -> None:
     read = dict(re.findall(r"^ (nasdaq|xetra) → risk +([\d,]+) ", done.stdout, re.MULTILINE))
     assert written == read
     assert len(written) == 2
+
+
+def test_demo_fails_when_no_writer_takes_over() -> None:
+    impatient = (
+        "import sys; from aiochronicle.demo import __main__ as demo;"
+        " demo.TAKE_OVER_TIMEOUT_S = 0.0; sys.exit(demo.main())"
+    )
+    arguments = [*COMMAND[3:], "--seconds", "0.4", "--rate", "1000"]
+    done = subprocess.run(
+        [sys.executable, "-c", impatient, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, ""), done.stdout
+    assert "killed (SIGKILL)" in done.stdout
+    assert "xetra: killed, and no new writer took over" in done.stdout.splitlines()[-1]
+    assert "every reader got" not in done.stdout
 
 
 def test_demo_fails_when_a_queue_is_damaged(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ __all__ = ["main"]
 
 START_TIMEOUT_S = 30.0
 PAUSE_S = 0.3
+TAKE_OVER_TIMEOUT_S = 30.0
 
 
 class EndedEarlyError(Exception):
@@ -120,6 +121,11 @@ class Run:
         """Tell whether a process ended that should not have."""
         return any(child.ended for child in self._crew.children)
 
+    def goes_on(self) -> bool:
+        """Tell whether there is time left. The crash and the recovery from it get theirs."""
+        late_s = self.board.elapsed_s - self._options.seconds
+        return late_s < (0.0 if self._crash == "over" else TAKE_OVER_TIMEOUT_S)
+
     def crash_if_due(self) -> None:
         """Half-way, kill a feed in the middle of its work; start it again a moment later."""
         queue = list(self.board.feeds)[-1]
@@ -151,17 +157,20 @@ class Run:
 
     def finish(self) -> list[str]:
         """End the feeds, then the readers, which read to the end first; return what went wrong."""
-        problems = self._crew.finish(FeedSpec)
+        problems: list[str] = []
+        if self._crash != "over" and not self.goes_on():
+            problems.append(f"{list(self.board.feeds)[-1]}: killed, and no new writer took over")
+        problems += self._crew.finish(FeedSpec)
         problems += self._crew.finish(ReaderSpec)
         self.listen(0)
         return problems
 
 
-def _write_and_read(run: Run, view: View, seconds: float) -> None:
+def _write_and_read(run: Run, view: View) -> None:
     try:
         _on_signals(_end_early)
         run.start(view.refresh)
-        while run.board.elapsed_s < seconds and not run.someone_ended():
+        while run.goes_on() and not run.someone_ended():
             run.listen(0.02)
             run.crash_if_due()
             view.refresh()
@@ -180,7 +189,7 @@ def main() -> int:
             return 2
         run = Run(options, root, crew)
         with view_for(run.board, options) as view:
-            _write_and_read(run, view, options.seconds)
+            _write_and_read(run, view)
             wrote_s = max(run.board.elapsed_s, 1e-3)
             problems = run.finish()
         verdict = summary.judge(run.board, problems)
