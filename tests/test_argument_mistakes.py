@@ -524,6 +524,14 @@ POLICY = [
 ]
 
 
+def with_queue(call: Callable[[Queue, Any], object]) -> Any:
+    def called(world: World, given: Any) -> object:
+        with Queue(world.path) as queue:
+            return call(queue, given)
+
+    return called
+
+
 def with_slice(call: Callable[[aiochronicle.Slice, Any, Path], object]) -> Any:
     def called(world: World, given: Any) -> object:
         with Queue(world.path) as queue:
@@ -535,13 +543,13 @@ def with_slice(call: Callable[[aiochronicle.Slice, Any, Path], object]) -> Any:
 SLICES = [
     *mistakes(
         "slice",
-        lambda world, given: Queue(world.path).slice(given),
+        with_queue(lambda queue, given: queue.slice(given)),
         (-1, VALUE, "start must be an int from 0 to"),
         (1.5, TYPE, "start must be a seq, an aware datetime or None"),
     ),
     *mistakes(
         "slice_time",
-        lambda world, given: Queue(world.path).slice_time(None, given),
+        with_queue(lambda queue, given: queue.slice_time(None, given)),
         (-1, VALUE, f"end_ns {MOMENT}"),
         (1.5, TYPE, f"end_ns {MOMENT}"),
     ),
