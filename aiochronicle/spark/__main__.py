@@ -172,7 +172,7 @@ def _reading(given: Arguments) -> dict[str, str]:
         "endingTimestamp": given.end,
         "archive": given.moved,
         "on_corrupt": "skip" if given.skip_corrupt else None,
-        "badRecordsPath": given.bad_records,
+        "badRecordsPath": None if given.dry_run else given.bad_records,
     }
     chosen = {name: value for name, value in options.items() if value is not None}
     try:
@@ -210,11 +210,19 @@ def _told(notes: Sequence[BadRecords]) -> Iterator[str]:
         else "no message was damaged"
     )
     for note in notes[:PLACES_SHOWN]:
-        seqs = f"{note.first_seq} to {note.end_seq - 1}"
-        seqs = seqs if note.end_seq - note.first_seq > 1 else str(note.first_seq)
-        yield f"  {note.source} {seqs}: {note.file} at offset {note.offset}: {note.reason}"
+        yield f"  {note.source} {_seqs(note)}: {note.file} at offset {note.offset}: {note.reason}"
     if len(notes) > PLACES_SHOWN:
         yield f"  and in {len(notes) - PLACES_SHOWN:,} more places: --bad-records DIR notes all"
+
+
+def _seqs(note: BadRecords) -> str:
+    match note.end_seq - note.first_seq:
+        case 0:
+            return "cannot be opened"
+        case 1:
+            return str(note.first_seq)
+        case _:
+            return f"{note.first_seq} to {note.end_seq - 1}"
 
 
 def _add_out(parser: argparse.ArgumentParser, what: str) -> None:

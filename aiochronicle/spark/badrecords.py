@@ -1,6 +1,7 @@
 """Notes about corrupt messages that tasks have stepped over: how many, which, where, and why.
 
     BAD_RECORDS_PATH/QUEUE-FIRST-END.json       of one task, a line of JSON for each stretch
+    BAD_RECORDS_PATH/QUEUE-unopened.json        of what no task was given, since it cannot be opened
 
 A task that is repeated replaces its notes, so what a query finds is there once; Spark reads the directory
 as JSON.
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from aiochronicle.errors import CorruptionError, ExportFailed
+from aiochronicle.errors import ChronicleError, ExportFailed
 
 __all__ = ["BadRecords", "bad_records", "keep"]
 
@@ -23,7 +24,8 @@ __all__ = ["BadRecords", "bad_records", "keep"]
 class BadRecords(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of a queue, from ``first_seq`` to before ``end_seq``, that could not be read.
 
-    ``file`` and ``offset`` say where the first of them is, as far as that can be told.
+    ``file`` and ``offset`` say where the first of them is, as far as that can be told. If the two seqs
+    are equal, nobody knows which: it is a queue, or a day of an archive, that cannot be opened.
     """
 
     source: str
@@ -35,7 +37,7 @@ class BadRecords(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def between(
-        cls, source: str, place: str, first: int, end: int, cause: CorruptionError | None
+        cls, source: str, place: str, first: int, end: int, cause: ChronicleError | None
     ) -> "BadRecords":
         """Return the note about messages that are missing for this cause, if it is known."""
         return cls(

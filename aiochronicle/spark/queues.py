@@ -3,7 +3,8 @@
 A queue is read from its own directory and from its archive, if it has one: a directory that
 retention filled with ``YYYY/MM/DD``, each day of which can be opened like a queue. Directories of that
 shape in which somebody has written are queues of their own. What begins where is always asked of the
-records; the control block may promise more than a power cut has left.
+records; the control block may promise more than a power cut has left. One that is damaged concerns those
+who ask for its queue (Source.check), and nobody else.
 """
 
 import contextlib
@@ -20,21 +21,22 @@ import msgspec
 
 from aiochronicle.errors import (
     ChronicleError,
+    CorruptionError,
     NotAQueue,
     PositionLost,
     QueueGone,
     QueueNotFound,
 )
-from aiochronicle.queue import inspect
+from aiochronicle.queue import QueueInfo, inspect
 from aiochronicle.reader import Reader, open_reader
 from aiochronicle.slices import Queue
 from aiochronicle.spark.options import ReadOptions
 
-__all__ = ["Source", "find_sources", "is_queue", "restarted"]
+__all__ = ["Source", "damage_of", "find_sources", "is_queue", "restarted"]
 
 DEPTH_MAX = 4  # bus/venue/instrument/stream
 DAY_DEPTH = 3  # YYYY/MM/DD
-CONTROL, READY = "control.meta", "READY"
+CONTROL, READY, LOCK = "control.meta", "READY", "writer.lock"
 TRIES = 10
 
 T = TypeVar("T")
@@ -43,13 +45,15 @@ T = TypeVar("T")
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """A queue by the name it has under the root; at least one of its two places is there.
 
-    ``schema`` is the file with its types, if that is in neither.
+    ``schema`` is the file with its types, if that is in neither. ``left_out`` are days of the archive
+    that on_corrupt=skip steps over, because nobody can open them.
     """
 
     name: str
     live: str | None
     archive: str | None
     schema: str | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -59,7 +63,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def parts(self) -> list[str]:
         """Return the directories that make up the queue, oldest first."""
         days = [] if self.archive is None else _days_of(Path(self.archive))
-        return [*map(str, days), *([] if self.live is None else [self.live])]
+        kept = [day for day in map(str, days) if day not in self.left_out]
+        return [*kept, *([] if self.live is None else [self.live])]
 
     def newest_part(self) -> str:
         """Return the directory with the newest messages; QueueNotFound if there is none any more."""
@@ -112,6 +117,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
                 found |= _patiently(partial(_seqs_at, part, wanted))
         return {ns: found[ns] if ns in found else self.latest() for ns in moments_ns}
 
+    def check(self) -> None:
+        """Raise CorruptionError or NotAQueue if a part has a damaged control block, or all were left out."""
+        for part in self.parts() or self.left_out:
+            if (damage := damage_of(part)) is not None:
+                raise damage if part == self.live else _damaged_day(damage)
+
     def check_seqs(self) -> None:
         """Raise ChronicleError if there are more messages than seqs, which costs an index per segment.
 
@@ -163,6 +174,27 @@ def restarted(path: str) -> ChronicleError:
         " Copy it into a new queue with open_reader, which reads on in the order of the file, and"
         " open_writer",
         path=path,
+    )
+
+
+def damage_of(path: str | Path) -> CorruptionError | NotAQueue | None:
+    """Return what is wrong with a control block; other troubles are left to those who read the queue."""
+    try:
+        inspect(path)
+    except (CorruptionError, NotAQueue) as error:
+        return error
+    except ChronicleError:
+        pass
+    return None
+
+
+def _damaged_day(damage: ChronicleError) -> CorruptionError:
+    return CorruptionError(
+        f"{damage.detail}: this day of the archive cannot be opened",
+        path=damage.path,
+        offset=damage.offset,
+        advice="Restore the file from a backup, or copy the one of another day of this archive to its"
+        " place. Other queues can be read by option subscribe, and other days by on_corrupt=skip.",
     )
 
 
@@ -239,11 +271,14 @@ def _sources_under(
             continue
         if ready_only and not (place / READY).is_file():
             continue
-        if not is_queue(place):
-            yield name, Source(name=name, live=None, archive=str(place))
-        else:
-            archive = None if archives is None else _archive_of(name, place, archives)
-            yield name, Source(name=name, live=str(place), archive=archive)
+        live = str(place) if is_queue(place) else None
+        archive = str(place) if live is None else None
+        if live is not None and archives is not None:
+            archive = _archive_of(name, place, archives)
+        left_out: tuple[str, ...] = ()
+        if options.skip_corrupt and archive is not None:
+            left_out = tuple(str(day) for day in _days_of(Path(archive)) if damage_of(day))
+        yield name, Source(name=name, live=live, archive=archive, left_out=left_out)
 
 
 def _archive_of(name: str, live: Path, archives: Path) -> str | None:
@@ -284,17 +319,27 @@ def _is_archive(days: Sequence[Path], *, of: Path | None = None) -> bool:
 
     Retention gives each day a control block with the id of the queue, which no writer ever opens.
     Queues that somebody makes by day have ids of their own and have been written to; those of other
-    programs, which have no ids, number their segments from the beginning.
+    programs, which have no ids, number their segments from the beginning. If a control block is
+    damaged, what else is there tells whether somebody wrote.
     """
-    blocks = [inspect(day) for day in days]
+    known = {day: block for day in days if (block := _control_block(day)) is not None}
+    blocks = list(known.values())
     ids = {block.queue_id for block in blocks}
-    if of is not None:
-        ids.add(inspect(of).queue_id)
+    if of is not None and (block := _control_block(of)) is not None:
+        ids.add(block.queue_id)
     return (
-        len(ids) == 1
+        len(ids) <= 1
         and all(block.writer_epoch == 0 for block in blocks)
+        and not any((day / LOCK).exists() for day in days if day not in known)
         and (0 not in ids or all(a.last_segment < b.first_segment for a, b in pairwise(blocks)))
     )
+
+
+def _control_block(path: Path) -> QueueInfo | None:
+    """Return what a control block says; None if it cannot be read, of which others tell."""
+    with contextlib.suppress(ChronicleError):
+        return inspect(path)
+    return None
 
 
 def _days_of(directory: Path) -> list[Path]:

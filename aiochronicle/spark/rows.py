@@ -12,7 +12,14 @@ from typing import Literal, Self
 import numpy as np
 
 from aiochronicle.columns import BATCH_ROWS
-from aiochronicle.errors import CorruptionError, PositionLost, QueueGone, QueueNotFound
+from aiochronicle.errors import (
+    ChronicleError,
+    CorruptionError,
+    NotAQueue,
+    PositionLost,
+    QueueGone,
+    QueueNotFound,
+)
 from aiochronicle.reader import open_reader
 from aiochronicle.slices import Queue
 from aiochronicle.spark.arrow import Batch
@@ -93,9 +100,10 @@ class _Gaps:
         cause = self._cause(first) if len(self._notes) < PLACES_MAX else None
         self._notes.append(BadRecords.between(source.name, source.place, first, end, cause))
 
-    def _cause(self, seq: int) -> CorruptionError | None:
+    def _cause(self, seq: int) -> ChronicleError | None:
         """Find out what is wrong with a message, by reading on from the one before it."""
-        for directory in self._part.source.parts():
+        source = self._part.source
+        for directory in (*source.parts(), *source.left_out):
             try:
                 with (
                     open_reader(directory, start="first", on_corrupt="skip") as tolerant,
@@ -108,7 +116,7 @@ class _Gaps:
                     else:
                         strict.seek(seq)
                     strict.poll()
-            except CorruptionError as error:
+            except (CorruptionError, NotAQueue) as error:
                 return error
             except (PositionLost, QueueGone, QueueNotFound):
                 continue

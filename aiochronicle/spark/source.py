@@ -15,6 +15,7 @@ from aiochronicle.errors import ChronicleError, InvalidArgument
 from aiochronicle.spark import offsets
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.columns import check_schema, frame_schema
+from aiochronicle.spark.damage import openable
 from aiochronicle.spark.filters import Narrowing, narrow
 from aiochronicle.spark.options import ReadOptions, WriteOptions, read_options, write_options
 from aiochronicle.spark.parts import RANGES, RangePartition, read_part
@@ -38,7 +39,7 @@ class Snapshot:
         self.sources: dict[str, Source] = {}
         self.start: dict[str, int] = {}
         self.end: dict[str, int] = {}
-        found = find_sources(options)
+        found = openable(find_sources(options), options, failed=failed)
         end_of, start_of = offsets.ends(found, options), offsets.starts(found, options, "earliest")
         for name, source in found.items():
             try:

@@ -32,6 +32,7 @@ from aiochronicle.reader import Reader, open_reader
 from aiochronicle.spark import offsets
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.columns import check_schema
+from aiochronicle.spark.damage import openable
 from aiochronicle.spark.filters import Narrowing
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.parts import RangePartition, as_row, read_part
@@ -171,11 +172,13 @@ class _Queues:
         self.replaced: set[str] = set()  # names that another queue has now
         self._looked_at = time.monotonic()
         try:
-            self.sources = find_sources(options)
+            found = find_sources(options)
         except QueueNotFound:
             if not options.follow:
                 raise
-            self.sources = find_sources(options, ready_only=True)  # they may yet come
+            found = find_sources(options, ready_only=True)  # they may yet come
+        self.sources = openable(found, options)
+        self._left_out = found.keys() - self.sources.keys()
         for source in self.sources.values():
             source.check_seqs()
 
@@ -189,11 +192,14 @@ class _Queues:
                 self._drop_tail(name)
         if not self._options.follow:
             return
-        new = find_sources(self._options, ready_only=True, known=self.sources)
+        known = self.sources.keys() | self._left_out
+        new = find_sources(self._options, ready_only=True, known=known)
         for name, source in new.items():
             with contextlib.suppress(QueueNotFound, QueueGone, NotAQueue):  # gone again
-                source.check_seqs()
-                self.sources[name] = source
+                self._left_out |= {name} - openable({name: source}, self._options).keys()
+                if name not in self._left_out:
+                    source.check_seqs()
+                    self.sources[name] = source
 
     def ends(self) -> Positions:
         """Return the seq behind the last message of each queue that is there."""
