@@ -21,9 +21,10 @@ from aiochronicle.errors import ChronicleError, InvalidArgument, QueueNotFound
 from aiochronicle.spark.badrecords import BadRecords, bad_records
 from aiochronicle.spark.explain import explain
 from aiochronicle.spark.jobs import asof, audit, bars, quality, replay
-from aiochronicle.spark.jobs.archive import READER, archive_each, archive_plan, failure
+from aiochronicle.spark.jobs.archive import READER, archive_each, archive_plan
 from aiochronicle.spark.jobs.asof import options_of_quotes
 from aiochronicle.spark.jobs.bars import nanoseconds
+from aiochronicle.spark.jobs.failures import failure
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import find_archive
 from aiochronicle.spark.options import read_options

@@ -4,11 +4,17 @@ import random
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from aiochronicle.errors import QueueNotFound, UnknownType
-from aiochronicle.spark.jobs import archive, archived
+import aiochronicle
+from aiochronicle.errors import CorruptionError, QueueNotFound, UnknownType
+from aiochronicle.spark import explain
+from aiochronicle.spark.jobs import archive, archived, replay
+from aiochronicle.spark.jobs.ledger import Ledger
+from aiochronicle.spark.jobs.readback import check_file, read_back
 
 from .market import record, trades_of
 
@@ -48,3 +54,52 @@ def test_what_an_archive_does_not_have_is_told(
     archive(spark, str(root), str(tmp_path / "archive"))
     with pytest.raises(UnknownType, match="no queue has a type 'fill'; there are Quote, Trade"):
         archived(spark, str(tmp_path / "archive"), type="fill")
+
+
+def flip(file: Path, at: int) -> None:
+    """Change one bit."""
+    content = bytearray(file.read_bytes())
+    content[at // 8] ^= 1 << at % 8
+    file.write_bytes(content)
+
+
+def test_a_bit_that_changed_since_a_file_was_verified_is_noticed(
+    spark: SparkSession, root: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    """Also where the file can still be read, as other rows than those that were written."""
+    with aiochronicle.open_writer(root / "a") as writer:
+        for _ in range(200):
+            writer.append(rng.randbytes(100))  # which cannot be compressed, so no decoder notices
+    out = tmp_path / "archive"
+    archive(spark, str(root), str(out))
+    ledger = Ledger.load(out, "a")
+    assert ledger is not None
+    file = out / ledger.files[0].path
+    rows = [batch.to_pydict() for batch in read_back(file)]
+    good = file.read_bytes()
+    payload = next(iter(rows[0]["payload"]))
+    flip(file, good.index(payload) * 8 + rng.randrange(800))
+    assert [batch.to_pydict() for batch in read_back(file)] != rows
+    for use in (
+        lambda: archived(spark, str(out)).limit(1).collect(),
+        lambda: replay(spark, str(out), str(tmp_path / "again")),
+    ):
+        with pytest.raises(PySparkException) as told:
+            use()
+        assert f"{file}: has changed since it was verified: " in explain(told.value)
+    assert not (tmp_path / "again" / "a").exists()
+    # An archive of before there were checksums has the digest of the messages.
+    older = msgspec.structs.replace(ledger.files[0], checksum=None)
+    with pytest.raises(CorruptionError, match=r"has changed since it was verified.*Restore"):
+        check_file(out, "a", older)
+    file.write_bytes(good)
+    check_file(out, "a", older)
+    for at in (rng.randrange(8 * len(good)) for _ in range(100)):
+        flip(file, at)
+        with pytest.raises(CorruptionError, match="has changed since it was verified"):
+            check_file(out, "a", ledger.files[0])
+        file.write_bytes(good)
+    assert archived(spark, str(out)).count() == 200
+    file.unlink()
+    with pytest.raises(CorruptionError, match=r"is gone\. Restore"):
+        check_file(out, "a", ledger.files[0])

@@ -7,19 +7,17 @@
 
 Each task reads a range of a queue, writes its rows with pyarrow, reads the file back and compares
 number, order and content with what came out of the queue (readback.py). When all tasks have done so,
-the ledgers are replaced, and the named reader ``archive`` of each queue is committed up to what is
-verified. Retention that waits for this reader deletes nothing before. What goes wrong with one queue is
-no reason to leave out others: they are archived, and then it is told.
+the ledgers are replaced, and retention is told up to where messages may be deleted (gate.py). What goes
+wrong with one queue is no reason to leave out others: they are archived, and then it is told.
 
 A later run goes on where the ledger ends, if the queue still has what was archived last. The last file
 of a day, if it is small, is written anew together with what follows it, so that frequent runs do not
 leave many small files.
 """
 
-import contextlib
 import pickle
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -30,31 +28,31 @@ from pyspark.sql import SparkSession
 
 from aiochronicle._directories import make_directory
 from aiochronicle.digest import StreamDigest
-from aiochronicle.errors import ChronicleError, CorruptionError, InvalidArgument, StorageError
+from aiochronicle.errors import ChronicleError, InvalidArgument
 from aiochronicle.export import Compression, write_parquet
 from aiochronicle.queue import inspect
-from aiochronicle.reader import open_reader
 from aiochronicle.registry import schema_file
 from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.continuity import check_continuity, fingerprint
+from aiochronicle.spark.jobs.failures import Failures, failure, noting
+from aiochronicle.spark.jobs.gate import tell_retention
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_schema, locked
-from aiochronicle.spark.jobs.readback import COLUMNS, RESTORE, Proof, prove, read_back, verify
+from aiochronicle.spark.jobs.readback import COLUMNS, Proof, prove, read_listed, verify
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.runs import checksum
 from aiochronicle.spark.tasks import over_parts
 
-__all__ = ["Archived", "Failures", "archive", "archive_each", "archive_plan", "failure"]
+__all__ = ["Archived", "archive", "archive_each", "archive_plan"]
 
 READER = "archive"
 SMALL_BYTES = 32 << 20  # a last file below this is compacted
 GROUP_ROWS = 1 << 18
 COMPRESSION: Compression = "zstd"
 DAY_NS = 86_400 * 10**9
-
-Failures = dict[str, ChronicleError]  # by the name of the queue
 
 # Of each part: the files that were written, or the error.
 _OUTCOMES = "source string, outcome binary"
@@ -92,7 +90,8 @@ def archive(
     Where to start (options) is for the first run; an archive that does not begin with the first
     message of its queue is not told to retention.
     What is wrong with a queue is raised after the others have been archived: ExportFailed if the disk is
-    full, CorruptionError if the queue is damaged or a file is not what was written to it, PositionLost if
+    full, CorruptionError if the queue is damaged or a file is not what was written to it, now or in an
+    earlier run (of those whose messages the queue still has, and keeps then), PositionLost if
     messages were removed before they were archived or if the queue has lost archived ones, NotAQueue if
     it is another one; and for several queues a ChronicleError that names them all.
 
@@ -132,14 +131,14 @@ def archive_each(
                     files[row.source] += outcome
             for name, source in sorted(given.sources.items()):
                 if name not in failed:
-                    with _noting(failed, name):
+                    with noting(failed, name):
                         done.append(_publish(target, given, source, ledgers[name], files[name]))
         finally:
             for name in given.sources:
                 _clean(target, name, Ledger.load(target, name))
-        for archived in done:
-            with _noting(failed, archived.source):
-                _commit(target, given.sources[archived.source], reader)
+        if reader is not None:
+            verified = {file.path for fresh in files.values() for file in fresh}
+            tell_retention(spark, target, given.sources, reader, verified, failed)
         return done, failed
 
 
@@ -154,7 +153,7 @@ def archive_plan(
     gaps = not found.options.fail_on_data_loss
     ledgers: dict[str, Ledger | None] = {}
     for name, source in found.sources.items():
-        with _noting(failed, name):
+        with noting(failed, name):
             ledger = Ledger.load(Path(out).absolute(), name)
             if ledger is not None:
                 check_continuity(source, ledger, out, gaps=gaps)
@@ -167,26 +166,6 @@ def archive_plan(
         for name, ledger in ledgers.items()
     }
     return msgspec.structs.replace(found, sources=sources, start=start), ledgers, failed
-
-
-def failure(failed: Failures) -> ChronicleError:
-    """Return one error for the queues that are not archived."""
-    if len(failed) == 1:
-        return next(iter(failed.values()))
-    each = " ".join(f"{name}: {error}" for name, error in sorted(failed.items()))
-    return ChronicleError(f"{len(failed)} queues failed. {each}")
-
-
-@contextlib.contextmanager
-def _noting(failed: Failures, name: str) -> Generator[None]:
-    """Keep what is wrong with one queue until the others are archived."""
-    try:
-        yield
-    except ChronicleError as error:
-        failed[name] = error
-    except OSError as error:
-        what = error.strerror or str(error)
-        failed[name] = StorageError(what, path=error.filename, errno=error.errno)
 
 
 def _work(given: Input, ledgers: Mapping[str, Ledger | None]) -> list[_Work]:
@@ -207,7 +186,7 @@ def _write_part(out: str, run: str, options: ReadOptions, work: _Work) -> Iterat
     source = work.part.source.name
     files: list[ArchivedFile] = []
     failed: Failures = {}
-    with _noting(failed, source):
+    with noting(failed, source):
         files = _write_files(Path(out), run, options, work)
     outcome = pickle.dumps(failed.get(source, files))
     yield pa.record_batch({"source": [source], "outcome": [outcome]})
@@ -233,11 +212,7 @@ def _behind(
         return
     day = f"date={np.datetime64(int(first.column('timestamp_ns')[0].as_py()) // DAY_NS, 'D')}"
     if before.path.startswith(day):
-        digest = StreamDigest([source])
-        for batch in read_back(target / before.path):
-            digest.add_batch(batch)
-            yield batch
-        _check_digest(target / before.path, before, digest)
+        yield from read_listed(target, source, before)
     yield first
     yield from batches
 
@@ -262,6 +237,7 @@ def _write_file(
     digest = StreamDigest([source])
     last_seq = first_seq - 1
     proofs: list[Proof] = []
+    bytes_checksum: int | None = None
 
     def rows() -> Iterator[Batch]:
         nonlocal last_seq
@@ -271,6 +247,11 @@ def _write_file(
             last_seq = batch.column("seq")[-1].as_py()
             yield batch
 
+    def verify_bytes(part: Path) -> None:
+        nonlocal bytes_checksum
+        bytes_checksum = checksum(part)  # first: so these are the bytes that are verified
+        verify(proofs, part)
+
     count = write_parquet(
         rows(),
         first.schema,
@@ -279,7 +260,7 @@ def _write_file(
         row_group_rows=1,  # so each batch is one, and can be compared with its proof
         compression=COMPRESSION,
         progress=None,
-        verify=partial(verify, proofs),
+        verify=verify_bytes,
     )
     return ArchivedFile(
         path=str(path),
@@ -288,22 +269,13 @@ def _write_file(
         rows=count,
         bytes=(target / path).stat().st_size,
         digest=digest.hexdigest(),
+        checksum=bytes_checksum,
     )
 
 
 def _chained(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
     yield first
     yield from rest
-
-
-def _check_digest(path: Path, listed: ArchivedFile, found: StreamDigest) -> None:
-    if found.messages != listed.rows or found.hexdigest() != listed.digest:
-        raise CorruptionError(
-            f"has {found.messages} rows with digest {found.hexdigest()}, where {listed.rows} with"
-            f" {listed.digest} were written",
-            path=str(path),
-            advice=RESTORE,
-        )
 
 
 def _publish(
@@ -358,13 +330,3 @@ def _clean(target: Path, source: str, ledger: Ledger | None) -> None:
 
 def _literal(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
-
-
-def _commit(target: Path, source: Source, reader: str | None) -> None:
-    """Tell retention how far the archive is, unless it lacks messages that are still in the queue."""
-    ledger = Ledger.load(target, source.name)
-    if reader is None or source.live is None or ledger is None or not ledger.whole:
-        return
-    with open_reader(source.live, reader, start="first") as position:
-        position.seek(ledger.next_seq)
-        position.commit()

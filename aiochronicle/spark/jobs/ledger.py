@@ -42,7 +42,10 @@ SCHEMA = ".schema.json"
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A Parquet file: messages of one queue and day, in order. ``path`` is relative to the archive."""
+    """A Parquet file: messages of one queue and day, in order. ``path`` is relative to the archive.
+
+    ``digest`` is that of the messages, ``checksum`` of the bytes; older ledgers have none.
+    """
 
     path: str
     first_seq: int
@@ -50,6 +53,7 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     bytes: int
     digest: str
+    checksum: int | None = None
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):

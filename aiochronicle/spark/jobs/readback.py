@@ -2,7 +2,8 @@
 
 What is proven of a row group is its number of rows and, column by column, the checksum that records
 in queues have. It costs a tenth of the digest that the ledger keeps, and as each column has its own,
-a row that is missing, changed or in another place shows in most of them.
+a row that is missing, changed or in another place shows in most of them. What was proven once holds for
+as long as the bytes of the file are the same; so before a file is used again, only these are looked at.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -14,11 +15,13 @@ import msgspec
 import numpy as np
 
 from aiochronicle._binding import ffi, lib
-from aiochronicle.digest import parts_of_binary
+from aiochronicle.digest import StreamDigest, parts_of_binary
 from aiochronicle.errors import CorruptionError
 from aiochronicle.spark.arrow import Batch, Column, pa
+from aiochronicle.spark.jobs.ledger import ArchivedFile
+from aiochronicle.spark.runs import checksum
 
-__all__ = ["COLUMNS", "RESTORE", "Proof", "prove", "read_back", "verify"]
+__all__ = ["COLUMNS", "Proof", "check_file", "prove", "read_back", "read_listed", "verify"]
 
 COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
 BATCH_ROWS = 1 << 16
@@ -39,6 +42,36 @@ class Proof(msgspec.Struct, frozen=True):
     first_seq: int
     rows: int
     checksums: dict[str, tuple[int, ...]]  # of each column
+
+
+def read_listed(
+    archive: Path, source: str, file: ArchivedFile, columns: Sequence[str] = COLUMNS
+) -> Iterator[Batch]:
+    """Yield the rows of a file that a ledger lists; CorruptionError before the first if it has changed."""
+    check_file(archive, source, file)
+    yield from read_back(archive / file.path, columns)
+
+
+def check_file(archive: Path, source: str, file: ArchivedFile) -> None:
+    """Raise CorruptionError if a file of the archive is not the one that was verified."""
+    path = archive / file.path
+    try:
+        if file.checksum is not None:
+            is_same = checksum(path) == file.checksum
+        else:
+            digest = StreamDigest([source])
+            for batch in read_back(path):
+                digest.add_batch(batch)
+            is_same = digest.hexdigest() == file.digest
+    except FileNotFoundError as error:
+        raise CorruptionError("is gone", path=str(path), advice=RESTORE) from error
+    if not is_same:
+        raise CorruptionError(
+            f"has changed since it was verified: {path.stat().st_size} bytes now, {file.bytes} then,"
+            f" with seqs {file.first_seq} to {file.end_seq - 1} of {source}",
+            path=str(path),
+            advice=RESTORE,
+        )
 
 
 def read_back(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[Batch]:

@@ -19,7 +19,7 @@ from aiochronicle.registry import Registry
 from aiochronicle.slices import Queue
 from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, find_archive, schema_copy
-from aiochronicle.spark.jobs.readback import read_back
+from aiochronicle.spark.jobs.readback import read_back, read_listed
 from aiochronicle.spark.journal import nameless
 from aiochronicle.spark.options import write_options
 from aiochronicle.spark.publish import complete_others
@@ -100,7 +100,7 @@ def _rows_of(spark: SparkSession, archive: str, found: list[Ledger]) -> DataFram
 
 def _read_file(archive: str, work: tuple[str, ArchivedFile]) -> Iterator[Batch]:
     source, file = work
-    for batch in read_back(Path(archive) / file.path):
+    for batch in read_listed(Path(archive), source, file):
         named = pa.repeat(pa.scalar(source, pa.utf8()), batch.num_rows)
         columns = ("seq", "timestamp_ns", "type_id", "payload", "cause")
         arrays = [named, *(batch.column(name) for name in columns)]
