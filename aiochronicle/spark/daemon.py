@@ -2,22 +2,24 @@
 
 Spark forks its workers from daemons, one for tasks and one for each step of planning a query over a
 Python source; each worker would spend most of a second importing pyarrow and this package.
-``session`` names this module as spark.python.daemon.module on a single machine; in a cluster the
-package may not be where Spark starts.
+``session`` names this module as spark.python.daemon.module on a single machine, for tasks, and the script
+of ``interpreter`` for planning; in a cluster the package may not be where Spark starts.
 """
 
 import ctypes
 import gc
 import importlib
 import sys
+from socket import socket
 
-from pyspark.daemon import manager
+from pyspark import daemon
 
 from aiochronicle.spark import source
 
-__all__ = ["manager", "source"]
+__all__ = ["source"]
 
-TASKS = "pyspark.worker"
+# Those that handle rows: tasks, and the commit of a sink.
+HANDLE_ROWS = ("pyspark.worker", "pyspark.sql.worker.commit_data_source_write")
 
 # Of glibc's mallopt: so much free memory it keeps, and blocks smaller than that come out of it.
 M_TRIM_THRESHOLD, KEPT_BYTES = -1, 64 << 20
@@ -36,11 +38,26 @@ def keep_memory() -> None:
         mallopt(M_MMAP_THRESHOLD, BLOCK_BYTES)
 
 
+_worker = daemon.worker
+
+
+def quiet_worker(sock: socket, authenticated: bool) -> int:
+    """Work for Spark; when that has ended, end without a traceback on the user's terminal.
+
+    A worker that waits for work takes the end of its socket for an error, and tries to tell Spark.
+    """
+    try:
+        return _worker(sock, authenticated)
+    except BrokenPipeError:
+        return 1
+
+
 if __name__ == "__main__":
-    if sys.argv[-1] == TASKS:
+    if sys.argv[-1] in HANDLE_ROWS:
         # pyarrow imports it, a third of a second, when it first sees an array of numpy.
         importlib.import_module("pandas")
         keep_memory()
     gc.collect()
     gc.freeze()  # a worker collects after every task, and would look at all that was imported
-    manager()
+    daemon.worker = quiet_worker
+    daemon.manager()

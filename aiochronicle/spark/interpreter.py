@@ -4,6 +4,8 @@ Spark puts its own Python sources in front of the path, as an archive. Python ke
 an archive, so each process that Spark starts compiles all of it again: most of a second for every
 stream, and for each step of planning in the first query. The same sources lie, compiled, where PySpark
 is installed. A script in place of the interpreter leaves the archive out, and they are found there.
+
+It also has those who plan queries start from our daemon; Spark's setting for that is for tasks only.
 """
 
 import contextlib
@@ -19,10 +21,11 @@ import pyspark
 
 from aiochronicle.spark.standins import stand_in
 
-__all__ = ["chosen_interpreter"]
+__all__ = ["DAEMON", "chosen_interpreter"]
 
 VARIABLE = "PYSPARK_PYTHON"
 OURS = "spark-python-"
+DAEMON = "aiochronicle.spark.daemon"
 
 # The archive may be there more than once, and other entries are none of our business.
 SCRIPT = """#!/bin/sh
@@ -33,6 +36,10 @@ while [ "$path" != "${{path#*":$archive:"}}" ]; do
 done
 path=${{path#:}}
 export PYTHONPATH="${{path%:}}"
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+    shift 2
+    set -- -m {daemon} "$@"
+fi
 exec {python} "$@"
 """
 
@@ -59,7 +66,8 @@ def _without_archive() -> Path | None:
     if str(home.parent) not in site.getsitepackages():
         return None
     archive = home / "python" / "lib" / "pyspark.zip"
-    script = SCRIPT.format(archive=shlex.quote(str(archive)), python=shlex.quote(sys.executable))
+    python = shlex.quote(sys.executable)
+    script = SCRIPT.format(archive=shlex.quote(str(archive)), daemon=DAEMON, python=python)
     # Others may run with another Python, and processes are started for as long as a session lives.
     name = f"{OURS}{zlib.crc32(script.encode()):08x}"
     # If that is read-only, full, or there is no home, things are slower, and no worse.

@@ -1,13 +1,18 @@
 """What the workers of a session are given before they start."""
 
+import gc
+import os
 import resource
+import subprocess
 import sys
 from collections.abc import Iterator
 
 import numpy as np
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from aiochronicle.spark.arrow import Batch, pa
+from aiochronicle.spark.interpreter import DAEMON
 
 ROUNDS = 50
 ARRAYS, ARRAY_BYTES = 8, 512 << 10
@@ -30,3 +35,47 @@ def test_tasks_keep_their_memory_and_have_what_they_need(spark: SparkSession) ->
     assert row.is_loaded
     pages = ROUNDS * ARRAYS * ARRAY_BYTES // resource.getpagesize()
     assert row.faults < pages // 10
+
+
+def test_planning_starts_with_what_it_needs_and_the_collector_is_spared_that(
+    spark: SparkSession,
+) -> None:
+    class Planned(DataSource):
+        """Tells in its schema where it was planned."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "planned"
+
+        def schema(self) -> str:
+            spec = sys.modules["__main__"].__spec__
+            assert spec is not None
+            spared = "spared" if gc.get_freeze_count() > len(gc.get_objects()) else "looked at"
+            return f"`{spec.name}, {spared}` long"
+
+    spark.dataSource.register(Planned)
+    assert spark.read.format("planned").load().columns == [f"{DAEMON}, spared"]
+
+
+def test_workers_are_not_spoken_to_by_tcp(spark: SparkSession) -> None:
+    def how(batches: Iterator[Batch]) -> Iterator[Batch]:
+        for _ in batches:
+            yield pa.record_batch({"local": [os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED")]})
+
+    assert spark.range(1).mapInArrow(how, "local string").collect() == [("True",)]
+
+
+def test_a_worker_whose_spark_is_gone_ends_in_silence() -> None:
+    code = (
+        "import socket; from aiochronicle.spark import daemon; ours, sparks = socket.socketpair();"
+        "sparks.close(); print(daemon.quiet_worker(ours, True))"
+    )
+    # As Spark starts it.
+    done = subprocess.run(
+        [sys.executable, "-c", code, "pyspark.sql.worker.create_data_source"],
+        env={**os.environ, "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
