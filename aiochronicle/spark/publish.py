@@ -17,7 +17,6 @@ from aiochronicle.errors import (
 )
 from aiochronicle.slices import Queue
 from aiochronicle.spark import journal, staging
-from aiochronicle.spark.ahead import ahead
 from aiochronicle.spark.append import append_rows
 from aiochronicle.spark.arrow import Batch, pc
 from aiochronicle.spark.journal import Journal, Pending, Target
@@ -242,7 +241,7 @@ def _append_pending(options: WriteOptions, own: Journal, writers: dict[str, Writ
         own.go_on(targets)
     for target in targets:
         writer = writers[target.queue]
-        for batch in _left(ahead(merge(pending.runs, target.queue)), target):
+        for batch in _left(merge(pending.runs, target.queue), target):
             append_rows(writer, batch)
         writer.flush_now()
     own.end(pending.batch_id)
