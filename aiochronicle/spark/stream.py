@@ -103,7 +103,9 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end >= start:
             return end
         if self._target is not None:
-            return start  # behind where an available-now query ends
+            end = self._queues.ends().get(name, start)
+            if end >= start:
+                return start  # an available-now query may begin behind where it is to end
         self._lost(f"the stream has read {name} up to {start}, but it ends at {end}")
         return self._queues.sources[name].earliest()
 

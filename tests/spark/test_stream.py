@@ -150,6 +150,31 @@ def test_available_now_ends_where_the_queues_ended(root: Path) -> None:
     reader.stop()
 
 
+def test_available_now_may_begin_behind_where_the_queues_ended(root: Path) -> None:
+    fill(root / "a", 10)
+    reader = follow(root)
+    reader.prepareForTriggerAvailableNow()
+    fill(root / "a", 5, first=10)
+    assert reader.initialOffset() == {"a": 15}
+    assert reader.latestOffset({"a": 15}, ALL) == {"a": 15}
+    assert reader.latestOffset({"a": 15}, ALL) == {"a": 15}
+    reader.stop()
+
+
+def test_available_now_tells_of_a_queue_that_has_become_shorter(root: Path) -> None:
+    fill(root / "a", 3)
+    reader, tolerant = follow(root), follow(root, failOnDataLoss="false")
+    for stream in (reader, tolerant):
+        stream.prepareForTriggerAvailableNow()
+    for limited in (ALL, ReadMaxRows(1)):
+        with pytest.raises(PositionLost, match="read a up to 7, but it ends at 3"):
+            reader.latestOffset({"a": 7}, limited)
+    assert tolerant.latestOffset({"a": 7}, ALL) == {"a": 0}
+    assert tolerant.latestOffset({"a": 0}, ALL) == {"a": 3}
+    for stream in (reader, tolerant):
+        stream.stop()
+
+
 def test_a_limit_is_shared_by_the_queues() -> None:
     assert limit({"a": 0, "b": 10}, {"a": 900, "b": 110}, 100) == {"a": 90, "b": 20}
     assert limit({"a": 0, "b": 0, "c": 0}, {"a": 1, "b": 1, "c": 1}, 2) == {"a": 1, "b": 1, "c": 0}
