@@ -16,7 +16,7 @@ from typing import Self, TypeAlias
 
 import msgspec
 import numpy as np
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegralType, StructType
 
 from aiochronicle._binding import ffi, lib
 from aiochronicle._directories import make_directory
@@ -45,6 +45,7 @@ BATCH_BYTES = 1 << 20  # the merge holds a batch of each run
 TIMESTAMP_NS_MAX = 2**63 - 2  # as for a writer's append
 
 ACCEPTED = ("source", "seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
+WHOLE = ("timestamp_ns", "seq", "type_id")  # a double would be near the time that was meant
 ORDER = ["timestamp_ns", "source", "seq"]  # within a queue
 
 CAUSE = pa.struct([("queue_id", pa.int64()), ("seq", pa.int64())])
@@ -96,6 +97,12 @@ def check_columns(schema: StructType, queue: str | None) -> None:
         raise InvalidArgument("there is no column payload to write")
     if "timestamp_ns" not in names and "timestamp" not in names:
         raise InvalidArgument("there is no column timestamp_ns (or timestamp) to write with")
+    for field in schema:
+        if field.name in WHOLE and not isinstance(field.dataType, IntegralType):
+            raise InvalidArgument(
+                f"column {field.name} is of type {field.dataType.simpleString()}, and has to be of whole"
+                " numbers: make it one where it comes from, or cast it to long"
+            )
     if queue is None and "source" not in names:
         raise InvalidArgument("into which queue? Give option queue, or a column source")
 

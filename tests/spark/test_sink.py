@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType, StructField, StructType
 
 import aiochronicle
 from aiochronicle.errors import (
@@ -331,6 +331,11 @@ TIME = StructField("timestamp_ns", LongType())
         ([SOURCE, PAYLOAD], "no column timestamp_ns"),
         ([TIME, PAYLOAD], "into which queue"),
         ([SOURCE, TIME, PAYLOAD, StructField("price", LongType())], "'price' is no part of a"),
+        (
+            [SOURCE, PAYLOAD, StructField("timestamp_ns", DoubleType())],
+            "timestamp_ns is of type double",
+        ),
+        ([SOURCE, TIME, PAYLOAD, StructField("seq", StringType())], "seq is of type string"),
     ],
 )
 def test_a_frame_must_look_like_messages(fields: list[StructField], message: str) -> None:
