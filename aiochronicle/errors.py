@@ -128,7 +128,7 @@ class ChronicleError(Exception):
         where = "" if path is None else path if not offset else f"{path} at offset {offset}"
         text = f"{where}: {detail}" if where else detail
         advice = self.advice if advice is None else advice
-        separator = "\n" if "\n" in detail else ". "
+        separator = "\n" if "\n" in detail else " " if detail.endswith("?") else ". "
         super().__init__(f"{text}{separator}{advice}" if advice else text)
         self.detail = detail
         self.path = path

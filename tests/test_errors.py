@@ -98,3 +98,8 @@ def test_an_error_crosses_a_process_pool(tmp_path: Path) -> None:
     assert error.path == os.fspath(tmp_path / "nothing-here")
     assert error.errno == 2
     assert str(error) == f"{error.path}: {error.detail}. {error.advice}"
+
+
+def test_advice_follows_a_sentence_or_a_question() -> None:
+    assert str(QueueNotFound("gone", advice="Look.")) == "gone. Look."
+    assert str(QueueNotFound("gone?", advice="Look.")) == "gone? Look."

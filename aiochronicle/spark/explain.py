@@ -1,16 +1,18 @@
 """What is behind an error of Spark's, which is many lines long and has the reason in the middle."""
 
 import re
+from collections.abc import Iterator
 
 __all__ = ["explain"]
 
 OURS = "aiochronicle.errors."
+TRACEBACK = "Traceback (most recent call last):\n"
 
 # Behind the indented lines of a traceback: what was raised, up to an empty line or the JVM's own.
-_RAISED = re.compile(
-    r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*(?:\n(?!\tat )[ \t]*\S.*)*)"
-)
+_RAISED = re.compile(r"(?:[ \t].*\n)+(\S.*(?:\n(?!\tat )[ \t]*\S.*)*)")
 _ANY_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)
+# Spark puts it behind every message, and behind it which query that was.
+_STATE = re.compile(r"\s+SQLSTATE: [0-9A-Z]{5}\b")
 
 
 def explain(error: BaseException) -> str:
@@ -19,11 +21,23 @@ def explain(error: BaseException) -> str:
     >>> explain(RuntimeError("Job aborted\\n  File ...\\nValueError: no such symbol\\n\\tat org.apache..."))
     'ValueError: no such symbol'
     """
-    text = str(error).strip()
-    raised: list[str] = _RAISED.findall(text)
+    texts = [str(each).strip() for each in _with_causes(error)]
+    raised = next(filter(None, map(_all_raised, texts)), [])
     of_ours = [reason for reason in raised if reason.startswith(OURS)]
-    found = of_ours or raised or _ANY_ERROR.findall(text)
-    if not found:
-        return text.splitlines()[0] if text else repr(error)
-    reason = " ".join(line.strip() for line in found[-1].splitlines())
+    first_line = texts[0].splitlines()[:1]
+    found = of_ours or raised or _ANY_ERROR.findall(texts[0]) or first_line or [repr(error)]
+    reason = " ".join(line.strip() for line in _STATE.split(found[-1])[0].splitlines())
     return reason.split(": ", 1)[-1] if of_ours else reason
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those of the JVM that have led to it, of which it may say nothing."""
+    while error is not None:
+        yield error
+        error = getattr(error, "_cause", None)
+
+
+def _all_raised(text: str) -> list[str]:
+    """Return what each traceback ends with; what was raised last may quote another one."""
+    matches = map(_RAISED.match, text.split(TRACEBACK)[1:])
+    return [match[1] for match in matches if match is not None]

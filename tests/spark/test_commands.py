@@ -11,7 +11,6 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 import aiochronicle
-from aiochronicle.spark import explain
 from aiochronicle.spark.__main__ import main
 
 from .market import record, trades_of
@@ -206,19 +205,3 @@ def test_full_disk_under_the_archive(root: Path, rng: random.Random, tmp_path: P
         message = reader.poll()
         assert message is not None
         assert message.seq == 0, "nothing was archived, so retention has to wait"
-
-
-def test_of_a_failed_task_the_reason_is_told() -> None:
-    def failed_by(raised: str) -> RuntimeError:
-        traceback = f'Traceback (most recent call last):\n  File "x", line 1\n    f()\n{raised}\n'
-        return RuntimeError(f"Job aborted: PythonException: {traceback}\n\tat org.apache")
-
-    full = failed_by("aiochronicle.errors.DiskFull: /x: full. Free some.")
-    assert explain(full) == "/x: full. Free some."
-    others = failed_by("aiochronicle.errors.SchemaMismatch: not the same:\n  a: int\n  b: str")
-    assert explain(others) == "not the same: a: int b: str"
-    arrow = failed_by("pyarrow.lib.ArrowInvalid: Could not convert 'a'\nwith type str")
-    assert explain(arrow) == "pyarrow.lib.ArrowInvalid: Could not convert 'a' with type str"
-    assert explain(RuntimeError("first\nValueError: wrong\nlast")) == "ValueError: wrong"
-    assert explain(RuntimeError("just this\nand that")) == "just this"
-    assert explain(RuntimeError()) == "RuntimeError()"
