@@ -6,9 +6,11 @@ Names are case-insensitive, as everywhere in Spark. One that is not known is an 
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -139,14 +141,23 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         path=options.path(),
         queue=options.text("queue"),
         hold_late=options.choice("late", ("fail", "hold")) == "hold",
-        segment_size=options.count("segmentSize"),
+        segment_size=options.segment_bytes("segmentSize"),
         writer_id=options.text("writerId"),
         batch_id=options.count("batchId", smallest=0),
         checkpoint=options.text("checkpointLocation"),
     )
     if chosen.writer_id is not None:
         check_name("option writerId", chosen.writer_id)
+    _check_root(chosen.path)
     return chosen
+
+
+def _check_root(path: str) -> None:
+    """Raise InvalidArgument if no directory can be there."""
+    root = Path(os.path.abspath(path))
+    there = next(place for place in (root, *root.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise InvalidArgument("is not a directory; queues are to be written in it", path=str(there))
 
 
 class _Options:
@@ -203,6 +214,14 @@ class _Options:
         if not text.isdecimal() or int(text) < smallest:
             raise InvalidArgument(f"{name} must be a number from {smallest} on, not {text!r}")
         return int(text)
+
+    def segment_bytes(self, name: str) -> int | None:
+        size = self.count(name)
+        if size is not None and not (4096 <= size <= 1 << 32 and size % 64 == 0):
+            raise InvalidArgument(
+                f"{name} must be a multiple of 64 from 4096 to {1 << 32}, in bytes, not {size}"
+            )
+        return size
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str | None:
         text = self.text(name)

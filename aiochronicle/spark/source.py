@@ -98,7 +98,10 @@ class ChronicleSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
         """Return what writes a stream."""
-        return StreamSink(_appending(self.options, overwrite), schema)
+        options = _appending(self.options, overwrite)
+        if options.batch_id is not None:
+            raise InvalidArgument("a stream counts its batches itself: leave out option batchId")
+        return StreamSink(options, schema)
 
 
 def _appending(options: Mapping[str, str], overwrite: bool) -> WriteOptions:

@@ -644,6 +644,24 @@ def test_writers_have_names_that_cannot_mean_anything_else(root: Path, name: str
     assert not list(root.iterdir())
 
 
+def test_a_root_that_is_a_file_is_told_before_anything_else(root: Path) -> None:
+    file = root / "notes.txt"
+    file.touch()
+    for path in (file, file / "below" / "it"):
+        with pytest.raises(InvalidArgument, match=r"notes\.txt: is not a directory; queues are"):
+            sink(path)
+    write_options({"path": str(root / "to" / "be" / "made")})
+
+
+def test_segments_have_a_size_that_the_engine_takes(root: Path) -> None:
+    for size in ("1", "4095", "5000", str((1 << 32) + 64)):
+        with pytest.raises(InvalidArgument, match="a multiple of 64 from 4096 to 4294967296"):
+            write_options({"path": str(root), "segmentSize": size})
+    for size in ("4096", str(1 << 32)):
+        options = write_options({"path": str(root), "segmentSize": size})
+        assert options.segment_size == int(size)
+
+
 def test_a_batch_needs_both_its_ids(root: Path) -> None:
     for given in ({"writerId": "nightly"}, {"batchId": "1"}):
         with pytest.raises(InvalidArgument, match="writerId and batchId"):
