@@ -1,11 +1,14 @@
 """Bringing the runs of many tasks into one order, holding no more than a batch or two of each."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from aiochronicle.spark.arrow import Batch, pa, pc
 from aiochronicle.spark.runs import BATCH_ROWS, CAUSE, ORDER, Run
 
 __all__ = ["merge"]
+
+COMPARED = ("source", "seq")  # only where rows of several runs are to be sorted
 
 
 class _Head:
@@ -15,9 +18,9 @@ class _Head:
         self._numbers = iter(
             [number for share in run.shares if share.queue == queue for number in share.batches]
         )
-        # Handing half a megabyte to other threads takes longer than unpacking it.
-        alone = pa.ipc.IpcReadOptions(use_threads=False)
-        self._file = pa.ipc.open_file(pa.memory_map(run.path), options=alone)
+        self._number = -1
+        self._written = _opened(run, lambda name: name not in COMPARED)
+        self._compared = _opened(run, lambda name: name in COMPARED)
         self._lacks_causes = caused and not run.caused
         self.batch: Batch = None
         self.first_ns = self.last_ns = 0  # kept, since each step asks all heads for them
@@ -43,6 +46,7 @@ class _Head:
 
     def _take(self, count: int) -> Iterator[Batch]:
         if count:
+            self._complete()
             taken, self.batch = self.batch.slice(0, count), self.batch.slice(count)
             if self.batch.num_rows == 0:
                 self._advance()
@@ -51,20 +55,38 @@ class _Head:
             yield taken
 
     def _advance(self) -> None:
-        number = next(self._numbers, None)
-        self.batch = None if number is None else self._file.get_batch(number)
-        if self.batch is None:
+        self._number = next(self._numbers, -1)
+        if self._number < 0:
+            self.batch = None
             return
+        self.batch = self._written.get_batch(self._number)
         times_ns = self.batch.column("timestamp_ns")
         self.first_ns, self.last_ns = times_ns[0].as_py(), times_ns[-1].as_py()
         if self._lacks_causes:
             self.batch = self.batch.append_column("cause", pa.nulls(self.batch.num_rows, CAUSE))
 
+    def _complete(self) -> None:
+        """Add what rows of the same time are ordered by."""
+        if COMPARED[0] not in self.batch.schema.names:
+            whole = self._compared.get_batch(self._number)
+            left = whole.slice(whole.num_rows - self.batch.num_rows)
+            for name in COMPARED:
+                self.batch = self.batch.append_column(name, left.column(name))
+
+
+def _opened(run: Run, chosen: Callable[[str], bool]) -> Any:
+    """Open a run to read some of its columns."""
+    file = pa.memory_map(run.path)
+    numbers = [at for at, name in enumerate(pa.ipc.open_file(file).schema.names) if chosen(name)]
+    # Handing half a megabyte to other threads takes longer than unpacking it.
+    some = pa.ipc.IpcReadOptions(included_fields=numbers, use_threads=False)
+    return pa.ipc.open_file(file, options=some)
+
 
 def merge(runs: Iterable[Run], queue: str) -> Iterator[Batch]:
     """Yield the rows of one queue from all runs, in order of time, source and seq.
 
-    They have the columns of a run but for cause, if none of the runs has any.
+    They have what is written of them, and cause only if one of the runs has any.
     """
     runs = list(runs)
     caused = any(run.caused for run in runs)
