@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from aiochronicle.errors import ChronicleError, InvalidArgument, QueueNotFound
+from aiochronicle.errors import ChronicleError, InvalidArgument, QueueNotFound, TimestampOrder
 from aiochronicle.spark.badrecords import BadRecords, bad_records
 from aiochronicle.spark.explain import explain
 from aiochronicle.spark.jobs import asof, audit, bars, quality, replay
@@ -27,6 +27,7 @@ from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.failures import failure
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import find_archive
+from aiochronicle.spark.jobs.replay import check_times
 from aiochronicle.spark.options import read_options
 from aiochronicle.spark.pack import pack
 from aiochronicle.spark.progress import Progress
@@ -92,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except (ChronicleError, PySparkException, OSError) as error:
         print(f"{given.job}: {explain(error)}", file=sys.stderr)
-        return NOT_UNDERSTOOD if isinstance(error, InvalidArgument) else FAILED
+        understood = not isinstance(error, InvalidArgument) or isinstance(error, TimestampOrder)
+        return FAILED if understood else NOT_UNDERSTOOD
     return 0
 
 
@@ -304,7 +306,7 @@ def _run_frame(
         written = 0 if given.out is None else frame.count()
         table = _table(frame, shown) if shown else ""
     if given.out is not None:
-        print(f"{given.job}: {written:,} rows in {given.out}")
+        print(f"{given.job}: {_of(written, 'row')} in {given.out}")
     if table:
         print(table)
 
@@ -325,7 +327,12 @@ def plots() -> ModuleType:
 def _describe(found: Input, what: str) -> None:
     """Say what a job would read and do."""
     print(*found.describe(), sep="\n")
-    print(f"{what}, in {len(found.parts())} tasks")
+    print(f"{what}, in {_of(len(found.parts()), 'task')}")
+
+
+def _of(count: int, what: str) -> str:
+    """Say how many there are of something."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _add_archive(jobs: Any) -> None:
@@ -375,7 +382,7 @@ def _archive(given: Arguments) -> None:
         )
     for queue in done:
         print(
-            f"{queue.source}: {queue.rows:,} messages verified in {queue.files} files of"
+            f"{queue.source}: {_of(queue.rows, 'message')} verified in {_of(queue.files, 'file')} of"
             f" {queue.bytes:,} bytes; archived up to seq {queue.next_seq}"
         )
     if failed:
@@ -455,7 +462,7 @@ def _audit(given: Arguments) -> None:
         return
     with _spark(given) as spark:
         done = audit(spark, given.root, out=given.out, options=_reading(given))
-    print(f"{done.messages:,} messages of {len(done.sources)} queues")
+    print(f"{_of(done.messages, 'message')} of {_of(len(done.sources), 'queue')}")
     print(done.digest)
     if given.expect is not None and given.expect != done.digest:
         raise ChronicleError(f"the digest is not {given.expect}")
@@ -534,17 +541,23 @@ def _replay(given: Arguments) -> None:
     files = Path(given.root)
     found = find_archive(files, queues)
     if not found and files.is_dir() and next(files.rglob("*.parquet"), None) is None:
-        raise QueueNotFound("there is neither an archive nor any Parquet file", path=given.root)
+        raise QueueNotFound(
+            "there is neither an archive nor any Parquet file",
+            path=given.root,
+            advice="Give the directory that archive has written to; queues themselves are not replayed.",
+        )
     if given.dry_run:
         for ledger in found:
-            print(f"{ledger.source}: {ledger.rows:,} messages in {len(ledger.files)} files")
+            messages, many = _of(ledger.rows, "message"), _of(len(ledger.files), "file")
+            print(f"{ledger.source}: {messages} in {many}")
+        check_times(given.root, found, given.out, given.queue)
         print(f"would write {'them' if found else 'Parquet files'} into queues in {given.out}")
         return
     with _spark(given) as spark:
         done = replay(spark, given.root, given.out, queues=queues, queue=given.queue)
     for queue in done:
         verified = " and verified" if found and given.queue is None else ""
-        print(f"{queue.source}: {queue.rows:,} messages written{verified}")
+        print(f"{queue.source}: {_of(queue.rows, 'message')} written{verified}")
 
 
 def _add_pack(jobs: Any) -> None:

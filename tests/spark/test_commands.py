@@ -79,7 +79,7 @@ def test_mistakes_are_told_before_spark_is_started(
         (["quality", str(root), "--late", "soon"], "a duration is like 250ms"),
         (["quality", str(root), "--number", "id"], "Name their type: --messages TYPE"),
         (["replay", str(tmp_path / "no"), "--out", "x"], "there is no such archive"),
-        (["replay", str(root), "--out", "x"], "neither an archive nor any Parquet file"),
+        (["replay", str(root), "--out", "x"], "neither an archive nor any Parquet file. Give the"),
     ):
         assert main(command) in (1, 2)
         error = capsys.readouterr().err
@@ -140,17 +140,21 @@ def test_commands_do_what_they_say(
     text, complaints = capsys.readouterr()
     assert re.search(r"\|source *\|symbol\|bar", text)
     assert (tmp_path / "bars.png").exists()
-    assert "binance: 400 messages verified in 1 files" in text
+    assert "binance: 400 messages verified in 1 file of" in text
     assert "archived up to seq 400" in text
-    assert "whole: 100 messages verified in 1 files" in text
-    assert "400 messages of 1 queues" in text
+    assert "whole: 100 messages verified in 1 file of" in text
+    assert "400 messages of 1 queue\n" in text
     assert "audit: the digest is not 0000" in complaints
-    assert "quality: 1 rows in" in text
+    assert "quality: 1 row in" in text
     assert re.search(r"archive: .*damaged/000000000.q at offset \d+: ", complaints)
     assert "Traceback" not in complaints
     assert "audit: damaged messages that were stepped over: 1" in complaints
     assert re.search(r"audit:   damaged \d+: .*000000000.q at offset \d+: ", complaints)
     assert "binance: 400 messages written and verified" in text
+    again = ["replay", str(tmp_path / "archive"), "--out", str(tmp_path / "again"), "--dry-run"]
+    assert main(again) == 1, "the queues are newer by now"
+    assert "binance: 400 messages in 1 file\n" in (told := capsys.readouterr()).out
+    assert "Timestamps of one queue never decrease: replay into a new directory." in told.err
     assert "bars: done, " in complaints
     assert "quote_bid" in text
     assert spark.range(3).count() == 3

@@ -4,11 +4,10 @@ import random
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import aiochronicle
-from aiochronicle.errors import InvalidArgument, QueueNotFound
+from aiochronicle.errors import InvalidArgument, QueueNotFound, TimestampOrder
 from aiochronicle.spark.jobs import archive, audit, replay
 
 from .filling import fill
@@ -36,8 +35,10 @@ def test_an_archive_comes_back_as_the_same_queues(
         assert [time_ns for time_ns, _ in found] == [time_ns for time_ns, _ in expected]
         assert [str(content) for _, content in found] == [str(content) for _, content in expected]
     # Once more would be older than what is there.
-    with pytest.raises(PySparkException, match="Timestamps of one queue never decrease"):
+    with pytest.raises(TimestampOrder, match="never decrease: replay into a new directory"):
         replay(spark, str(tmp_path / "archive"), str(again), queues=["kraken"])
+    with pytest.raises(TimestampOrder, match="again/kraken: the archive begins at"):
+        replay(spark, str(tmp_path / "archive"), str(again), queue="kraken")
 
 
 def test_what_others_have_left_half_written_is_no_part_of_it(

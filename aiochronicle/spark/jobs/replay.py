@@ -14,7 +14,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from aiochronicle.digest import StreamDigest
-from aiochronicle.errors import CorruptionError, InvalidArgument
+from aiochronicle.errors import CorruptionError, InvalidArgument, TimestampOrder
 from aiochronicle.registry import Registry
 from aiochronicle.slices import Queue
 from aiochronicle.spark.arrow import Batch, pa
@@ -28,7 +28,7 @@ from aiochronicle.spark.runs import ACCEPTED
 from aiochronicle.spark.tasks import over_parts
 from aiochronicle.writer import open_writer
 
-__all__ = ["Replayed", "replay"]
+__all__ = ["Replayed", "check_times", "replay"]
 
 _ROWS = (
     "source string, seq long, timestamp_ns long, type_id int, payload binary,"
@@ -72,6 +72,7 @@ def replay(
     found = find_archive(Path(files), queues)
     if found and queue is None:
         before = _ends(root, [ledger.source for ledger in found])
+        check_times(files, found, root)
         _write(_rows_of(spark, files, found), root)
         for ledger in found:
             _restore_schema(files, root, ledger.source)
@@ -86,11 +87,44 @@ def replay(
     else:
         raise InvalidArgument("there is no column source: which queue?", path=files)
     before = _ends(root, rows)
+    check_times(files, found, root, queue)
     _write(usable, root, queue)
     return [
         Replayed(source=source, rows=rows[source], first_seq=before[source])
         for source in sorted(rows)
     ]
+
+
+def check_times(archive: str, found: list[Ledger], root: str, queue: str | None = None) -> None:
+    """Raise TimestampOrder if a queue has newer messages than those an archive would put into it."""
+    first_ns: dict[str, int] = {}
+    for ledger in found:
+        for file in ledger.files[:1]:
+            into = ledger.source if queue is None else queue
+            begins_ns = _first_time(Path(archive) / file.path)
+            first_ns[into] = min(begins_ns, first_ns.get(into, begins_ns))
+    for into, begins_ns in first_ns.items():
+        path = Path(root) / into
+        if is_queue(path) and begins_ns < (last_ns := _last_time(path)):
+            raise TimestampOrder(
+                f"the archive begins at {begins_ns}, and the queue is at {last_ns} already",
+                path=str(path),
+                advice="Timestamps of one queue never decrease: replay into a new directory.",
+            )
+
+
+def _first_time(file: Path) -> int:
+    times = next(read_back(file, ["seq", "timestamp_ns"])).column("timestamp_ns")
+    return int(times[0].as_py())
+
+
+def _last_time(queue: Path) -> int:
+    """Return the time of the last message, or 0 if there is none."""
+    end = Source(name=queue.name, live=str(queue), archive=None).latest()
+    with Queue(str(queue), verify=False, on_corrupt="skip") as opened:
+        return max(
+            (message.timestamp_ns for message in opened.slice(max(0, end - 1), end)), default=0
+        )
 
 
 def _rows_of(spark: SparkSession, archive: str, found: list[Ledger]) -> DataFrame:
