@@ -174,10 +174,15 @@ class Delivery:
         self._readers = [Follower(root, number) for number in range(READERS)]
         self._writers = [Victim("writer", root, str(queue)) for queue in range(WRITERS)]
 
-    def run(self, messages: int, go_on: Callable[[int], bool] = lambda _: True) -> int:
-        """Return how many messages the readers took together, all of them judged."""
+    def run(
+        self, messages: int, go_on: Callable[[int], bool] = lambda _: True, *, kills: int = 0
+    ) -> int:
+        """Return how many messages the readers took together, all of them judged.
+
+        There are as many at least as said here, and as many kills, unless it may not go on.
+        """
         delivered = 0
-        while delivered < messages and go_on(delivered):
+        while (delivered < messages or self.kills < kills) and go_on(delivered):
             delivered += self._hear(self._dice.uniform(0, 0.4))
             victim = self._dice.choice([*self._readers, *self._writers])
             if self._dice.random() < 0.3:
