@@ -22,11 +22,13 @@ def explain(error: BaseException) -> str:
     'ValueError: no such symbol'
     """
     texts = [str(each).strip() for each in _with_causes(error)]
-    raised = next(filter(None, map(_all_raised, texts)), [])
+    nothing: list[str] = []
+    raised = next((found for text in texts if (found := _all_raised(text))), nothing)
     of_ours = [reason for reason in raised if reason.startswith(OURS)]
     first_line = texts[0].splitlines()[:1]
-    found = of_ours or raised or _ANY_ERROR.findall(texts[0]) or first_line or [repr(error)]
-    reason = " ".join(line.strip() for line in _STATE.split(found[-1])[0].splitlines())
+    others: list[str] = _ANY_ERROR.findall(texts[0])
+    reasons = of_ours or raised or others or first_line or [repr(error)]
+    reason = " ".join(line.strip() for line in _STATE.split(reasons[-1])[0].splitlines())
     return reason.split(": ", 1)[-1] if of_ours else reason
 
 
