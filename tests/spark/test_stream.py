@@ -175,6 +175,19 @@ def test_available_now_tells_of_a_queue_that_has_become_shorter(root: Path) -> N
         stream.stop()
 
 
+@pytest.mark.parametrize("trigger", ["available now", "processing time"])
+def test_a_start_beyond_the_end_is_told(root: Path, trigger: str) -> None:
+    fill(root / "a", 10)
+    reader = follow(root, startingOffsets='{"a": 15}')
+    if trigger == "available now":
+        reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ALL) == start  # which puts it into the checkpoint
+    with pytest.raises(PositionLost, match="it ends at 10"):
+        reader.latestOffset(start, ALL)
+    reader.stop()
+
+
 def test_a_limit_is_shared_by_the_queues() -> None:
     assert limit({"a": 0, "b": 10}, {"a": 900, "b": 110}, 100) == {"a": 90, "b": 20}
     assert limit({"a": 0, "b": 0, "c": 0}, {"a": 1, "b": 1, "c": 1}, 2) == {"a": 1, "b": 1, "c": 0}
