@@ -14,7 +14,7 @@ from socket import socket
 
 from pyspark import daemon
 
-from aiochronicle.spark import source
+from aiochronicle.spark import forkserver, source
 
 __all__ = ["source"]
 
@@ -59,5 +59,6 @@ if __name__ == "__main__":
         keep_memory()
     gc.collect()
     gc.freeze()  # a worker collects after every task, and would look at all that was imported
+    forkserver.start()
     daemon.worker = quiet_worker
     daemon.manager()

@@ -1,14 +1,18 @@
 """The Python that Spark starts on this machine.
 
-Spark puts its own Python sources in front of the path, as an archive. Python keeps no compiled code for
-an archive, so each process that Spark starts compiles all of it again: most of a second for every
-stream, and for each step of planning in the first query. The same sources lie, compiled, where PySpark
-is installed. A script in place of the interpreter leaves the archive out, and they are found there.
+Spark puts its own Python sources in front of the path, as archives, and one of its Java archives, in which
+there is no Python. Python keeps no compiled code for an archive, so each process that Spark starts compiles
+all of it again: most of a second for every stream, and for each step of planning in the first query. And
+each worker reads what is in them anew: a twentieth of a second for the thousands of files of the Java
+one. The same sources lie, compiled, where PySpark is installed. A script in place of the interpreter
+leaves the archives out, and they are found there.
 
-It also has those who plan queries start from our daemon; Spark's setting for that is for tasks only.
+It also has those who plan queries start from our daemon; Spark's setting for that is for tasks only. And
+it has streams forked, for which Spark has no daemon.
 """
 
 import contextlib
+import importlib.util
 import os
 import shlex
 import site
@@ -19,6 +23,7 @@ from pathlib import Path
 
 import pyspark
 
+from aiochronicle.spark import forkclient
 from aiochronicle.spark.standins import stand_in
 
 __all__ = ["DAEMON", "chosen_interpreter"]
@@ -27,19 +32,29 @@ VARIABLE = "PYSPARK_PYTHON"
 OURS = "spark-python-"
 DAEMON = "aiochronicle.spark.daemon"
 
-# The archive may be there more than once, and other entries are none of our business.
+# They may be there more than once, and other entries are none of our business.
 SCRIPT = """#!/bin/sh
-archive={archive}
-path=:$PYTHONPATH:
-while [ "$path" != "${{path#*":$archive:"}}" ]; do
-    path=${{path%%":$archive:"*}}:${{path#*":$archive:"}}
+home={home}
+kept=
+set -f
+IFS=:
+for entry in $PYTHONPATH; do
+    case $entry in
+    "$home"/*) ;;
+    *) kept=$kept:$entry ;;
+    esac
 done
-path=${{path#:}}
-export PYTHONPATH="${{path%:}}"
-if [ "$1 $2" = "-m pyspark.daemon" ]; then
+unset IFS
+export PYTHONPATH="${{kept#:}}"
+case "$1 $2" in
+"-m pyspark.daemon")
     shift 2
     set -- -m {daemon} "$@"
-fi
+    ;;
+"-m {stream}")
+    set -- -I -S {client}
+    ;;
+esac
 exec {python} "$@"
 """
 
@@ -53,21 +68,26 @@ def chosen_interpreter(*, is_local: bool) -> Generator[None]:
     named = os.environ.setdefault(VARIABLE, sys.executable)
     # Other machines have no such script.
     if is_local and named == sys.executable:
-        os.environ[VARIABLE] = str(_without_archive() or named)
+        os.environ[VARIABLE] = str(_without_archives() or named)
     try:
         yield
     finally:
         os.environ[VARIABLE] = named
 
 
-def _without_archive() -> Path | None:
+def _without_archives() -> Path | None:
     """Return the script; None if there can be none, or PySpark is not where any Python looks for it."""
     home = Path(pyspark.__file__).parent
-    if str(home.parent) not in site.getsitepackages():
+    if not all(map(_is_installed, ("pyspark", "py4j"))):
         return None
-    archive = home / "python" / "lib" / "pyspark.zip"
     python = shlex.quote(sys.executable)
-    script = SCRIPT.format(archive=shlex.quote(str(archive)), daemon=DAEMON, python=python)
+    script = SCRIPT.format(
+        home=shlex.quote(str(home)),
+        daemon=DAEMON,
+        stream=forkclient.MODULE,
+        client=shlex.quote(forkclient.__file__),
+        python=python,
+    )
     # Others may run with another Python, and processes are started for as long as a session lives.
     name = f"{OURS}{zlib.crc32(script.encode()):08x}"
     # If that is read-only, full, or there is no home, things are slower, and no worse.
@@ -76,3 +96,10 @@ def _without_archive() -> Path | None:
         if os.access(path, os.X_OK):  # which it is not on a disk without programs
             return path
     return None
+
+
+def _is_installed(package: str) -> bool:
+    found = importlib.util.find_spec(package)
+    return (
+        found is not None and str(Path(found.origin or "").parent.parent) in site.getsitepackages()
+    )

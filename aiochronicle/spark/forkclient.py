@@ -1,0 +1,62 @@
+"""Stands in for the Python half of a stream, which ``forkserver`` forks on its behalf.
+
+Spark starts this as if it were the half itself: it gives the fork its environment and its standard files,
+waits until that has ended, and ends likewise. If nobody forks, it becomes the half, as Spark meant it to.
+
+Started once per stream and waited for, so it imports next to nothing: ``socket`` alone would double
+its time, and wraps no more than what is used here.
+"""
+
+import os
+import sys
+from _socket import AF_UNIX, SCM_RIGHTS, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
+
+__all__ = ["MODULE", "STARTED", "address", "is_ours"]
+
+MODULE = "pyspark.sql.streaming.python_streaming_source_runner"
+ANSWER_S = 5.0  # Spark waits for ten
+STARTED = b"+"
+FAILED = 1
+
+
+def address(jvm_pid: int) -> bytes:
+    """Return where the server for the streams of a JVM listens: an address in no file system.
+
+    Processes that share a network need not share their pids.
+    """
+    pids = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+    return f"\0aiochronicle-streams-{os.getuid()}-{pids}-{jvm_pid}".encode()
+
+
+def is_ours(peer: socket) -> bool:
+    """Tell whether the other side is of the same user; anybody may listen anywhere, and connect."""
+    pid_uid_gid = peer.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)
+    return int.from_bytes(pid_uid_gid[4:8], sys.byteorder) == os.getuid()
+
+
+def _ask_for_fork() -> int | None:
+    """Return the exit status of a fork, when it has ended; None if there was none."""
+    try:
+        server = socket(AF_UNIX, SOCK_STREAM)
+        server.settimeout(ANSWER_S)
+        server.connect(address(os.getppid()))
+        if not is_ours(server):
+            return None
+        standard_files = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1, 2))
+        variables = b"\0".join(name + b"=" + value for name, value in os.environb.items())
+        size = len(variables).to_bytes(4, sys.byteorder)
+        server.sendmsg([size], [(SOL_SOCKET, SCM_RIGHTS, standard_files)])
+        server.sendall(variables)
+        if server.recv(1) != STARTED:
+            return None
+    except OSError:
+        return None
+    server.settimeout(None)
+    return (server.recv(1) or bytes([FAILED]))[0]
+
+
+if __name__ == "__main__":
+    status = _ask_for_fork()
+    if status is not None:
+        sys.exit(status)
+    os.execv(sys.executable, [sys.executable, "-m", MODULE])

@@ -1,0 +1,123 @@
+"""Forks the Python halves of streams from a process that has imported what they need.
+
+Spark starts an interpreter for every stream, which imports for a third of a second, and gives it up if
+that takes ten. On a single machine it starts ``forkclient`` instead, which asks here for a fork.
+
+Spark's first daemon starts the server; it ends with Spark's JVM, by whose pid it is found.
+"""
+
+import contextlib
+import gc
+import importlib
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import NoReturn
+
+from aiochronicle.spark.forkclient import FAILED, MODULE, STARTED, address, is_ours
+
+__all__ = ["start"]
+
+REQUEST_S = 5.0
+REQUEST_BYTES_MAX = 16 << 20  # more than any kernel starts a program with
+
+
+def start() -> None:
+    """Have the streams of the Spark that has started this process forked, if nobody does so yet."""
+    jvm_pid = os.getppid()
+    with contextlib.ExitStack() as opened:
+        try:
+            jvm = os.pidfd_open(jvm_pid)
+            opened.callback(os.close, jvm)
+            listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            listener.bind(address(jvm_pid))
+            if os.fork() > 0:
+                return
+        except OSError:  # another daemon was first; or streams start as they do elsewhere
+            return
+        _serve(listener, jvm)
+
+
+def _serve(listener: socket.socket, jvm: int) -> NoReturn:
+    os.setpgid(0, 0)  # a daemon ends its group
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard_file in (0, 1, 2):
+        os.dup2(nothing, standard_file)
+    importlib.import_module(MODULE)
+    del sys.modules[MODULE]  # a half runs it as its program
+    gc.collect()
+    gc.freeze()
+    listener.listen()
+    poller = select.poll()
+    poller.register(listener, select.POLLIN)
+    poller.register(jvm, select.POLLIN)
+    while jvm not in dict(poller.poll()):
+        client, _ = listener.accept()
+        with client, contextlib.suppress(OSError):  # the client finds that nobody answers
+            if os.fork() == 0:
+                listener.close()
+                os.close(jvm)
+                _be_a_half(client)
+    os._exit(0)
+
+
+def _be_a_half(client: socket.socket) -> NoReturn:
+    status = FAILED
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if _take_over(client):
+            status = _run()
+    except BaseException:  # noqa: BLE001 (whatever it is, this is no second server)
+        traceback.print_exc()
+    with contextlib.suppress(OSError):  # Spark has ended it
+        client.send(bytes([status]))
+    os._exit(status)
+
+
+def _take_over(client: socket.socket) -> bool:
+    """Receive what the client was started with, and tell it; False if this is no process for it."""
+    client.settimeout(REQUEST_S)
+    if not is_ours(client):
+        return False
+    size, standard_files, _, _ = socket.recv_fds(client, 4, 3)
+    variables_bytes = int.from_bytes(size, sys.byteorder)
+    if len(standard_files) != 3 or variables_bytes > REQUEST_BYTES_MAX:
+        return False
+    with client.makefile("rb") as stream:
+        variables = stream.read(variables_bytes).split(b"\0")
+    environment = dict(variable.split(b"=", 1) for variable in variables)
+    if _for_the_interpreter(environment) != _for_the_interpreter(os.environb):
+        return False
+    for standard_file, given in enumerate(standard_files):
+        os.dup2(given, standard_file)
+        os.close(given)
+    os.environb.clear()
+    os.environb.update(environment)
+    client.sendall(STARTED)
+    return True
+
+
+def _for_the_interpreter(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return the variables that it would not notice any more; Spark's own begin with PYTHON_."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(b"PYTHON") and not name.startswith(b"PYTHON_")
+    }
+
+
+def _run() -> int:
+    """Do what the interpreter would, and return its exit status."""
+    try:
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILED
+    except (BrokenPipeError, ConnectionResetError):  # Spark has stopped the stream
+        return FAILED
+    return 0
