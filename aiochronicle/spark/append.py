@@ -15,7 +15,7 @@ __all__ = ["RECORD_OVERHEAD_BYTES", "RECORD_UNIT_BYTES", "TOGETHER_BYTES_MAX", "
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Rows that are appended together are visible together; a reader need not wait for many.
-TOGETHER_ROWS_MAX = 1024
+TOGETHER_ROWS_MAX = 4096
 TOGETHER_BYTES_MAX = 1 << 20
 RECORD_UNIT_BYTES = 64  # of the header, and what records are padded to
 RECORD_OVERHEAD_BYTES = 256  # headers and padding, generously
@@ -34,7 +34,9 @@ def append_rows(writer: Writer, batch: Batch) -> None:
     slices, sizes = _slices(batch.column("payload"))
     times_ns = ffi.cast("uint64_t *", times.ctypes.data)
     handle = ffi.cast("ac_writer_t *", writer._address)
-    bytes_max = min(TOGETHER_BYTES_MAX, writer.statistics().segment_size // 2)
+    known = ffi.new("ac_writer_stats_t *")
+    lib.ac_writer_stats(handle, known)
+    bytes_max = min(TOGETHER_BYTES_MAX, known.segment_size // 2)
     error = new_error()
     for first, end in _stretches(types, caused, sizes, bytes_max):
         if caused[first]:

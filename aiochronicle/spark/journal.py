@@ -13,7 +13,7 @@ have written to the queues meanwhile, and it may die as well. What the next driv
 the same batch is thrown away.
 
 Runs are named by their paths below the root, which may be moved or mounted elsewhere before the next
-driver comes. (Version 2 had absolute ones, which are read as such.)
+driver comes. (Version 2 had absolute ones, which are read as such; the runs of 3 have no differences.)
 """
 
 import contextlib
@@ -35,8 +35,8 @@ __all__ = ["Journal", "Pending", "Target", "held", "is_nameless", "nameless", "o
 
 SINK = ".sink"
 OURS = "+"  # is in no name that users may give
-VERSION = 3
-READABLE = (2, VERSION)
+VERSION = 4
+READABLE = (2, 3, VERSION)
 FILE_BYTES_MAX = 256 << 20
 _GIVE_UP = (
     "delete it: nobody knows then what this writer has written, so see to it that nothing is written"

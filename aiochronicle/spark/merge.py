@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from aiochronicle.spark.arrow import Batch, pa, pc
+from aiochronicle.spark.deltas import as_numbers
 from aiochronicle.spark.runs import BATCH_ROWS, CAUSE, ORDER, Run
 
 __all__ = ["merge"]
@@ -21,6 +22,7 @@ class _Head:
         self._number = -1
         self._written = _opened(run, lambda name: name not in COMPARED)
         self._compared = _opened(run, lambda name: name in COMPARED)
+        self._deltas = run.deltas
         self._lacks_causes = caused and not run.caused
         self.batch: Batch = None
         self.first_ns = self.last_ns = 0  # kept, since each step asks all heads for them
@@ -59,7 +61,7 @@ class _Head:
         if self._number < 0:
             self.batch = None
             return
-        self.batch = self._written.get_batch(self._number)
+        self.batch = as_numbers(self._written.get_batch(self._number), self._deltas)
         times_ns = self.batch.column("timestamp_ns")
         self.first_ns, self.last_ns = times_ns[0].as_py(), times_ns[-1].as_py()
         if self._lacks_causes:
@@ -68,7 +70,7 @@ class _Head:
     def _complete(self) -> None:
         """Add what rows of the same time are ordered by."""
         if COMPARED[0] not in self.batch.schema.names:
-            whole = self._compared.get_batch(self._number)
+            whole = as_numbers(self._compared.get_batch(self._number), self._deltas)
             left = whole.slice(whole.num_rows - self.batch.num_rows)
             for name in COMPARED:
                 self.batch = self.batch.append_column(name, left.column(name))

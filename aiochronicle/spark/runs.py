@@ -23,6 +23,7 @@ from aiochronicle._directories import make_directory
 from aiochronicle.errors import DiskFull, InvalidArgument
 from aiochronicle.spark.append import RECORD_UNIT_BYTES
 from aiochronicle.spark.arrow import Batch, Column, Table, pa, pc
+from aiochronicle.spark.deltas import as_deltas
 
 __all__ = [
     "ACCEPTED",
@@ -47,6 +48,7 @@ TIMESTAMP_NS_MAX = 2**63 - 2  # as for a writer's append
 ACCEPTED = ("source", "seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
 WHOLE = ("timestamp_ns", "seq", "type_id")  # a double would be near the time that was meant
 ORDER = ["timestamp_ns", "source", "seq"]  # within a queue
+DELTAS = ("timestamp_ns", "seq")
 
 CAUSE = pa.struct([("queue_id", pa.int64()), ("seq", pa.int64())])
 _ROWS = pa.schema(
@@ -77,13 +79,14 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One file, and which of its batches are whose; it may have no column for causes.
 
-    Older journals have no ``checksum``.
+    Older journals have no ``checksum``, and their runs no ``deltas``.
     """
 
     path: str
     shares: list[Share]
     caused: bool = True
     checksum: int | None = None
+    deltas: tuple[str, ...] = ()  # columns in which there are differences
 
 
 def check_columns(schema: StructType, queue: str | None) -> None:
@@ -230,7 +233,7 @@ class _RunFile:
         sizes = pc.binary_length(rows.column("payload"))
         first = self._batches
         for batch in _batches(rows, sizes):
-            self._writer.write_batch(batch)
+            self._writer.write_batch(as_deltas(batch, DELTAS))
             self._batches += 1
         more = Share(
             queue=queue,
@@ -253,6 +256,7 @@ class _RunFile:
             shares=list(self._shares.values()),
             caused=self._caused,
             checksum=checksum(self._path),
+            deltas=DELTAS,
         )
 
     def __enter__(self) -> Self:

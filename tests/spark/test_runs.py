@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from aiochronicle.spark import runs
+from aiochronicle.spark.deltas import as_numbers
 from aiochronicle.spark.runs import Run, stage, stage_into
 from aiochronicle.spark.staging import Place
 
@@ -33,7 +34,8 @@ def stored(run: Run, queue: str) -> list[tuple[object, ...]]:
     """Return what of a run is for a queue, having looked whether it is as the run says."""
     (share,) = (share for share in run.shares if share.queue == queue)
     with pa.memory_map(run.path) as file:
-        batches = [pa.ipc.open_file(file).get_batch(number) for number in share.batches]
+        packed = [pa.ipc.open_file(file).get_batch(number) for number in share.batches]
+    batches = [as_numbers(batch, run.deltas) for batch in packed]
     found = [
         row for b in batches for row in zip(*(b[name].to_pylist() for name in COLUMNS), strict=True)
     ]

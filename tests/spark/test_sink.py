@@ -532,7 +532,26 @@ def test_a_batch_in_a_journal_with_absolute_paths_is_completed(
     file.write_bytes(msgspec.json.encode(content))
     write(root, [], 1)
     assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
-    assert msgspec.json.decode(file.read_bytes())["version"] == 3
+    assert msgspec.json.decode(file.read_bytes())["version"] == 4
+
+
+def test_a_batch_whose_runs_have_no_differences_is_completed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of version 3, and of 2, which has no checksums either."""
+    batches = [rows("a", list(range(first, 20_000, 2))) for first in (0, 1)]
+    with monkeypatch.context() as patch:
+        patch.setattr("aiochronicle.spark.runs.DELTAS", ())
+        runs = [run for batch in batches for run in staged(root, [batch])]
+    die_half_way(root, runs, "test", monkeypatch)
+    file = root / ".sink" / "test.json"
+    content = msgspec.json.decode(file.read_bytes())
+    content["version"] = 3
+    for run in content["pending"]["runs"]:
+        assert run.pop("deltas") == []
+    file.write_bytes(msgspec.json.encode(content))
+    write(root, [], 1)
+    assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
 
 
 @pytest.mark.parametrize("segments", [1, 3])
@@ -673,7 +692,7 @@ def test_a_batch_needs_both_its_ids(root: Path) -> None:
     [
         ("", CorruptionError, "not the journal of a sink"),
         ("nonsense", CorruptionError, "not the journal of a sink"),
-        ('{"version": 1, "pending": 7}', UnsupportedVersion, "a journal of version 1, not 3"),
+        ('{"version": 1, "pending": 7}', UnsupportedVersion, "a journal of version 1, not 4"),
         (None, CorruptionError, "not a regular file"),
     ],
 )
