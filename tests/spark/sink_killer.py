@@ -1,6 +1,6 @@
 """Publishes staged rows and dies at a given step: a write of the journal, an append, a flush …
 
-For each line of standard input a process that does so; its status is printed. Started by test_sink.py.
+For each line of standard input a process that does so; its status is printed. Started by test_publish.py.
 """
 
 import os

@@ -12,7 +12,7 @@ from aiochronicle.spark.jobs import archive, audit, replay
 
 from .filling import fill
 from .market import record
-from .test_sink import die_half_way, rows, staged
+from .staging_rows import die_half_way, rows, staged
 
 
 def test_an_archive_comes_back_as_the_same_queues(
