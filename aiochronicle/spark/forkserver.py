@@ -40,10 +40,13 @@ def start() -> None:
                 return
         except OSError:  # another daemon was first; or streams start as they do elsewhere
             return
-        _serve(listener, jvm)
+        try:
+            _serve(listener, jvm)
+        finally:
+            os._exit(FAILED)  # whatever it was, this is no second daemon
 
 
-def _serve(listener: socket.socket, jvm: int) -> NoReturn:
+def _serve(listener: socket.socket, jvm: int) -> None:
     os.setpgid(0, 0)  # a daemon ends its group
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -64,7 +67,6 @@ def _serve(listener: socket.socket, jvm: int) -> NoReturn:
                 listener.close()
                 os.close(jvm)
                 _be_a_half(client)
-    os._exit(0)
 
 
 def _be_a_half(client: socket.socket) -> NoReturn:
@@ -73,11 +75,15 @@ def _be_a_half(client: socket.socket) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if _take_over(client):
             status = _run()
-    except BaseException:  # noqa: BLE001 (whatever it is, this is no second server)
-        traceback.print_exc()
-    with contextlib.suppress(OSError):  # Spark has ended it
+            sys.stdout.flush()
+            sys.stderr.flush()
         client.send(bytes([status]))
-    os._exit(status)
+    except BrokenPipeError:  # Spark has ended the client
+        pass
+    except BaseException:  # noqa: BLE001 - as an interpreter would
+        traceback.print_exc()
+    finally:
+        os._exit(status)  # this is no second server
 
 
 def _take_over(client: socket.socket) -> bool:
@@ -117,7 +123,7 @@ def _run() -> int:
     try:
         runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else FAILED
+        return end.code & 0xFF if isinstance(end.code, int) else FAILED
     except (BrokenPipeError, ConnectionResetError):  # Spark has stopped the stream
         return FAILED
     return 0

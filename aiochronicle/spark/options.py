@@ -75,6 +75,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     permissive: bool = True
     verify: bool = True
     follow: bool = True
+    awaits_queues: bool = False  # follow, in so many words: there may be none yet
     skip_corrupt: bool = False
     bad_records_path: str | None = None
     archive: str | None = None
@@ -119,6 +120,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         permissive=options.choice("mode", ("PERMISSIVE", "FAILFAST")) != "FAILFAST",
         verify=options.flag("verify", True),
         follow=options.flag("follow", True),
+        awaits_queues=options.flag("follow", False),
         skip_corrupt=options.choice("on_corrupt", ("raise", "skip")) == "skip",
         bad_records_path=options.directory("badRecordsPath"),
         archive=options.directory("archive"),

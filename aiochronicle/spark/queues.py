@@ -32,7 +32,7 @@ from aiochronicle.reader import Reader, open_reader
 from aiochronicle.slices import Queue
 from aiochronicle.spark.options import ReadOptions
 
-__all__ = ["Source", "damage_of", "find_sources", "is_queue", "restarted"]
+__all__ = ["Source", "damage_of", "find_or_await", "find_sources", "is_queue", "restarted"]
 
 DEPTH_MAX = 4  # bus/venue/instrument/stream
 DAY_DEPTH = 3  # YYYY/MM/DD
@@ -253,6 +253,19 @@ def find_sources(
         what = "no queue" if wanted is None else f"no queue whose name matches {wanted!r}"
         raise QueueNotFound(f"there is {what} in or below it", path=str(root), advice="")
     return found
+
+
+def find_or_await(options: ReadOptions) -> dict[str, Source]:
+    """As find_sources; but to find none is no error for those who say that they follow what may come.
+
+    Of a type, somebody has to know the fields.
+    """
+    try:
+        return find_sources(options)
+    except QueueNotFound:
+        if options.awaits_queues and options.type is None and Path(options.path).is_dir():
+            return {}
+        raise
 
 
 def _sources_under(

@@ -19,7 +19,7 @@ from aiochronicle.spark.filters import Narrowing
 from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.parts import RANGES, read_part, read_rows
 from aiochronicle.spark.plan import Range, plan
-from aiochronicle.spark.queues import Source, find_sources
+from aiochronicle.spark.queues import Source, find_or_await
 from aiochronicle.spark.source import Snapshot
 from aiochronicle.spark.tasks import over_parts
 
@@ -71,7 +71,7 @@ def scan_stream(
     >>> scan_stream(spark, "bus/md", startingOffsets="earliest").writeStream  # doctest: +SKIP
     """
     chosen = _options(path, start, None, options)
-    schema = _schema(columns, chosen, find_sources(chosen))
+    schema = _schema(columns, chosen, find_or_await(chosen))
     texts = _texts(start, None, options)
     ranges = spark.readStream.format("chronicle").schema(RANGES).options(**texts).load(str(path))
     return ranges.mapInArrow(partial(read_rows, schema=schema, options=chosen), schema)

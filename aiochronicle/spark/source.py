@@ -20,7 +20,7 @@ from aiochronicle.spark.filters import Narrowing, narrow
 from aiochronicle.spark.options import ReadOptions, WriteOptions, read_options, write_options
 from aiochronicle.spark.parts import RANGES, RangePartition, read_part
 from aiochronicle.spark.plan import plan
-from aiochronicle.spark.queues import Source, find_sources
+from aiochronicle.spark.queues import Source, find_or_await, find_sources
 from aiochronicle.spark.sink import BatchSink, StreamSink
 from aiochronicle.spark.stream import RangeStreamReader, StreamReader
 
@@ -79,7 +79,7 @@ class ChronicleSource(DataSource):
         """Return the columns."""
         options = read_options(self.options)
         sources = {} if self.snapshot is None else self.snapshot.sources
-        return frame_schema(options, sources or find_sources(options))
+        return frame_schema(options, sources or find_or_await(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and reads a frame."""

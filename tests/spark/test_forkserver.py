@@ -89,6 +89,17 @@ def test_a_half_is_forked_and_ends_with_its_spark_in_silence(
     eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 
+def test_a_half_that_fails_ends_with_its_status(jvm: socket.socket, server: int) -> None:
+    with start_client(jvm) as client:
+        pid, half = reporting_pid(jvm)
+        assert parent_of(pid) == server
+        half.sendall(struct.pack(">i3s", 3, b"0.0"))  # Spark's Python, which is another
+        client.communicate(timeout=30)
+        assert b"PYTHON_VERSION_MISMATCH" in half.recv(100_000)
+        half.close()
+    assert client.returncode == 255
+
+
 def test_what_a_half_says_comes_out_where_it_was_started(jvm: socket.socket, server: int) -> None:
     with start_client(jvm, PYTHON_WORKER_FACTORY_SOCK_PATH="/nowhere") as client:
         _, said = client.communicate(timeout=30)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from waiting import eventually
@@ -416,3 +417,30 @@ def test_a_running_stream_sees_what_is_appended(
         finally:
             query.stop()
     assert query.exception() is None
+
+
+@pytest.mark.parametrize("door", ["format", "scan"])
+def test_a_stream_that_is_to_follow_waits_for_the_first_queue(
+    spark: SparkSession, root: Path, door: str
+) -> None:
+    source = spark.readStream.format("chronicle")
+    with pytest.raises(PySparkException, match="there is no queue in or below it"):
+        source.load(str(root))
+    with pytest.raises(PySparkException, match="there is no queue in or below it"):
+        source.options(follow=True, type="trade").load(str(root))
+    with pytest.raises(PySparkException, match="there is no such directory"):
+        spark.readStream.format("chronicle").option("follow", True).load(str(root / "typo"))
+    with pytest.raises(PySparkException, match="there is no queue in or below it"):
+        spark.read.format("chronicle").option("follow", True).load(str(root)).count()
+    stream = (
+        spark.readStream.format("chronicle").option("follow", True).load(str(root))
+        if door == "format"
+        else scan_stream(spark, str(root), follow=True)
+    )
+    query = stream.writeStream.format("memory").queryName(f"awaited_{door}").start()
+    try:
+        query.processAllAvailable()
+        fill(root / "a", 10, ready=True)
+        eventually(lambda: spark.table(f"awaited_{door}").count() == 10, 60)
+    finally:
+        query.stop()
