@@ -78,12 +78,22 @@ def _be_a_half(client: socket.socket) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
         client.send(bytes([status]))
-    except BrokenPipeError:  # Spark has ended the client
-        pass
     except BaseException:  # noqa: BLE001 - as an interpreter would
-        traceback.print_exc()
+        if not _is_gone(client):
+            traceback.print_exc()
     finally:
         os._exit(status)  # this is no second server
+
+
+def _is_gone(client: socket.socket) -> bool:
+    """Tell whether Spark has ended the client, and so the stream: nobody waits for what it says."""
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _take_over(client: socket.socket) -> bool:

@@ -75,7 +75,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     permissive: bool = True
     verify: bool = True
     follow: bool = True
-    awaits_queues: bool = False  # follow, in so many words: there may be none yet
+    awaits_queues: bool = False  # follow was given: there may be no queue yet
     skip_corrupt: bool = False
     bad_records_path: str | None = None
     archive: str | None = None

@@ -1,6 +1,9 @@
 """A Spark session that is set up for queues."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +16,9 @@ from aiochronicle.spark.source import ChronicleSource
 __all__ = ["register", "session"]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+SOCKETS = "spark.python.unix.domain.socket.dir"
+SOCKET_NAME_BYTES = len("/.00000000-0000-0000-0000-000000000000.sock")
+SOCKET_PATH_BYTES_MAX = 107
 
 _SETTINGS = {
     PUSHDOWN: "true",
@@ -76,6 +82,8 @@ def session(
         builder = builder.master(master)
     if is_local:
         settings |= _LOCAL_SETTINGS
+        if SparkSession.getActiveSession() is None and (place := _place_for_sockets()):
+            settings[SOCKETS] = place
         for name, value in _LOCAL_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
     for name, value in {**settings, **(config or {})}.items():
@@ -84,6 +92,24 @@ def session(
         spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def _place_for_sockets() -> str | None:
+    """Make a directory that goes with this process: Spark leaves a socket if nobody stops it.
+
+    None where the path of a socket in it would be too long for the kernel: Spark chooses a place then.
+    """
+    directory, owner = tempfile.mkdtemp(prefix="aiochronicle-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not with a fork
+            shutil.rmtree(directory, ignore_errors=True)
+
+    if len(os.fsencode(directory)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES_MAX:
+        remove()
+        return None
+    atexit.register(remove)
+    return directory
 
 
 def register(spark: SparkSession) -> None:

@@ -93,7 +93,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, name: str, start: int, ends: Mapping[str, int]) -> int | None:
         """Return how far a queue can be read; None if it is gone."""
         if name not in self._queues.sources:
-            self._lost(f"the stream has read {name} up to {start}, but there is none now")
+            self._lost(f"the stream has read {name} up to {start}, and that queue is gone")
             return None
         if name in self._queues.replaced:
             self._lost(f"the stream has read {name} up to {start}, but that is another queue now")
@@ -112,9 +112,10 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise PositionLost(
-                f"{what}; is this the checkpoint of other queues?",
+                what,
                 path=self._options.path,
-                advice="Go on with what is there by option failOnDataLoss=false, or take a new checkpoint.",
+                advice="Go on with what is there by option failOnDataLoss=false. If this is the checkpoint"
+                " of other queues, take a new one.",
             )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -6,8 +6,11 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
@@ -79,3 +82,23 @@ def test_a_worker_whose_spark_is_gone_ends_in_silence() -> None:
         check=True,
     )
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_session_that_nobody_stops_leaves_no_sockets(long: bool) -> None:
+    code = (
+        "import os; from aiochronicle.spark import session; spark = session(master='local[1]');"
+        "print(spark.range(10).rdd.map(lambda row: row.id).sum(), os.listdir(os.environ['TMPDIR']))"
+    )
+    with TemporaryDirectory() as name:
+        place = Path(name, "x" * 80 if long else "")  # too long for a socket in it
+        place.mkdir(exist_ok=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "TMPDIR": str(place)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.startswith("45 []" if long else "45 ['aiochronicle-")
+        assert list(place.iterdir()) == []

@@ -100,6 +100,28 @@ def test_a_half_that_fails_ends_with_its_status(jvm: socket.socket, server: int)
     assert client.returncode == 255
 
 
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("path", ["reached", "/nowhere"])
+def test_a_half_whose_client_was_ended_says_nothing(jvm: socket.socket, path: str) -> None:
+    path = jvm.getsockname() if path == "reached" else path
+    environment = {**os.environ, "PYTHON_WORKER_FACTORY_SOCK_PATH": path}
+    variables = "\0".join(f"{name}={value}" for name, value in environment.items()).encode()
+    said, errors = os.pipe()
+    with Path(os.devnull).open("r+b") as nothing, socket.socket(socket.AF_UNIX) as client:
+        client.connect(forkclient.address(os.getpid()))
+        files = [nothing.fileno(), nothing.fileno(), errors]
+        socket.send_fds(client, [len(variables).to_bytes(4, sys.byteorder)], files)
+        client.sendall(variables)
+        assert client.recv(1) == forkclient.STARTED
+    os.close(errors)
+    if path == jvm.getsockname():
+        _, half = reporting_pid(jvm)
+        half.sendall(struct.pack(">i3s", 3, b"0.0"))  # so that it fails
+        half.close()
+    with os.fdopen(said, "rb") as stream:
+        assert stream.read() == b""
+
+
 def test_what_a_half_says_comes_out_where_it_was_started(jvm: socket.socket, server: int) -> None:
     with start_client(jvm, PYTHON_WORKER_FACTORY_SOCK_PATH="/nowhere") as client:
         _, said = client.communicate(timeout=30)
