@@ -41,6 +41,24 @@ def test_an_archive_comes_back_as_the_same_queues(
         replay(spark, str(tmp_path / "archive"), str(again), queue="kraken")
 
 
+@pytest.mark.parametrize("queue", [None, "all"])
+def test_relative_paths_are_those_of_the_caller(
+    spark: SparkSession,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    queue: str | None,
+) -> None:
+    """Who may have gone elsewhere since the session was started."""
+    fill(root / "a", 100)
+    monkeypatch.chdir(tmp_path)
+    archive(spark, "bus", "archive")
+    (done,) = replay(spark, "archive", "again", queue=queue)
+    assert done.rows == 100
+    with aiochronicle.open_reader(tmp_path / "again" / (queue or "a")) as reader:
+        assert len(list(reader)) == 100
+
+
 def test_what_others_have_left_half_written_is_no_part_of_it(
     spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,8 @@ def replay(
 
     >>> replay(spark, "/data/archive", "bus/again")  # doctest: +SKIP
     """
+    # The JVM and its workers may have other working directories.
+    files, root = os.path.abspath(files), os.path.abspath(root)
     found = find_archive(Path(files), queues)
     if found and queue is None:
         before = _ends(root, [ledger.source for ledger in found])
@@ -77,8 +79,7 @@ def replay(
         for ledger in found:
             _restore_schema(files, root, ledger.source)
         return _verified(spark, files, root, found, before)
-    # The JVM may have another working directory.
-    frame = _rows_of(spark, files, found) if found else spark.read.parquet(os.path.abspath(files))
+    frame = _rows_of(spark, files, found) if found else spark.read.parquet(files)
     usable = frame.select(*(name for name in frame.columns if name in ACCEPTED))
     if queue is not None:
         rows = {queue: usable.count()}
