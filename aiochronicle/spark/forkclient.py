@@ -11,7 +11,7 @@ import os
 import sys
 from _socket import AF_UNIX, SCM_RIGHTS, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
 
-__all__ = ["MODULE", "STARTED", "address", "is_ours"]
+__all__ = ["FAILED", "MODULE", "STARTED", "address", "is_ours"]
 
 MODULE = "pyspark.sql.streaming.python_streaming_source_runner"
 ANSWER_S = 5.0  # Spark waits for ten
