@@ -1,7 +1,7 @@
 """Columns of numbers that grow, kept as what each is more than the one before it.
 
 Times and seqs hardly compress as they are; their differences, which are mostly small and often all the
-same, do so at once: it takes a third of the time to write a run, and half of the room.
+same, do so at once: a run takes a third less time to write, and little more than half of the room.
 """
 
 from typing import Any
