@@ -1,5 +1,6 @@
 """How the Python halves of streams are started."""
 
+import contextlib
 import json
 import os
 import signal
@@ -52,6 +53,7 @@ def server(jvm: socket.socket) -> Iterator[int]:
     assert pid is not None
     yield pid
     os.kill(pid, signal.SIGKILL)
+    eventually(lambda: server_pid(os.getpid()) is None)
 
 
 def start_client(jvm: socket.socket, **variables: str) -> "subprocess.Popen[str]":
@@ -64,6 +66,26 @@ def start_client(jvm: socket.socket, **variables: str) -> "subprocess.Popen[str]
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def ask(client: socket.socket, jvm: socket.socket, errors: int) -> None:
+    """Ask the server for a half, as a client does."""
+    environment = {**os.environ, "PYTHON_WORKER_FACTORY_SOCK_PATH": jvm.getsockname()}
+    variables = "\0".join(f"{name}={value}" for name, value in environment.items()).encode()
+    with Path(os.devnull).open("r+b") as nothing:
+        files = [nothing.fileno(), nothing.fileno(), errors]
+        socket.send_fds(client, [len(variables).to_bytes(4, sys.byteorder)], files)
+    client.sendall(variables)
+
+
+@contextlib.contextmanager
+def another_user() -> Iterator[None]:
+    """Connect and listen as somebody else meanwhile."""
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def reporting_pid(jvm: socket.socket) -> tuple[int, socket.socket]:
@@ -101,20 +123,16 @@ def test_a_half_that_fails_ends_with_its_status(jvm: socket.socket, server: int)
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("path", ["reached", "/nowhere"])
-def test_a_half_whose_client_was_ended_says_nothing(jvm: socket.socket, path: str) -> None:
-    path = jvm.getsockname() if path == "reached" else path
-    environment = {**os.environ, "PYTHON_WORKER_FACTORY_SOCK_PATH": path}
-    variables = "\0".join(f"{name}={value}" for name, value in environment.items()).encode()
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_half_whose_client_was_ended_says_nothing(jvm: socket.socket, begun: bool) -> None:
     said, errors = os.pipe()
-    with Path(os.devnull).open("r+b") as nothing, socket.socket(socket.AF_UNIX) as client:
+    with socket.socket(socket.AF_UNIX) as client:
         client.connect(forkclient.address(os.getpid()))
-        files = [nothing.fileno(), nothing.fileno(), errors]
-        socket.send_fds(client, [len(variables).to_bytes(4, sys.byteorder)], files)
-        client.sendall(variables)
-        assert client.recv(1) == forkclient.STARTED
+        ask(client, jvm, errors)
+        if begun:
+            assert client.recv(1) == forkclient.STARTED
     os.close(errors)
-    if path == jvm.getsockname():
+    if begun:
         _, half = reporting_pid(jvm)
         half.sendall(struct.pack(">i3s", 3, b"0.0"))  # so that it fails
         half.close()
@@ -175,12 +193,31 @@ def test_there_is_one_server_and_it_ends_with_the_jvm() -> None:
     eventually(lambda: server_pid(jvm.pid) is None)
 
 
-def test_others_are_neither_asked_nor_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert forkclient.is_ours(ours)
-        monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
-        assert not forkclient.is_ours(ours)
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+@pytest.mark.usefixtures("server")
+def test_others_are_not_served(jvm: socket.socket) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        with another_user():
+            client.connect(forkclient.address(os.getpid()))
+        with contextlib.suppress(BrokenPipeError):  # it need not have listened so long
+            ask(client, jvm, 2)
+        assert client.recv(1) == bytes([forkclient.FAILED])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_others_are_told_nothing(jvm: socket.socket) -> None:
+    with socket.socket(socket.AF_UNIX) as impostor:
+        impostor.bind(forkclient.address(os.getpid()))
+        with another_user():
+            impostor.listen()
+        with start_client(jvm) as client:
+            pid, half = reporting_pid(jvm)
+            half.close()
+            client.communicate(timeout=30)
+        assert pid == client.pid
+        asked, _ = impostor.accept()
+        with asked:
+            assert asked.recv(1) == b""
 
 
 def test_sparks_streams_are_forked(spark: SparkSession, tmp_path: Path) -> None:
