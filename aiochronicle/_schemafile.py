@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from aiochronicle._description import Field, Record, build, differences
+from aiochronicle._prepared import prepared
 from aiochronicle._smallfile import read_small_file
 from aiochronicle.codec import Codec, Format
 from aiochronicle.errors import InvalidArgument, SchemaError, SchemaMismatch, UnsupportedVersion
@@ -54,11 +55,13 @@ class StoredType(
         return build(self.record, self.format)
 
 
+@prepared
 class _Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: int
     types: tuple[StoredType, ...]
 
 
+@prepared
 class _AnyVersion(msgspec.Struct, frozen=True):
     version: int
 

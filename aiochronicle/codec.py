@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, g
 import msgspec
 
 from aiochronicle._arguments import expect, one_of
+from aiochronicle._prepared import prepared
 from aiochronicle.errors import ChronicleError, DecodeError, EncodeError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -128,10 +129,10 @@ class Codec(Generic[T]):
         self.decoder: Callable[[Buffer], T]
         if format == "msgpack":
             self.encoder = msgspec.msgpack.Encoder().encode
-            self.decoder = msgspec.msgpack.Decoder(type).decode
+            self.decoder = msgspec.msgpack.Decoder(prepared(type)).decode
         elif format == "json":
             self.encoder = msgspec.json.Encoder().encode
-            self.decoder = msgspec.json.Decoder(type).decode
+            self.decoder = msgspec.json.Decoder(prepared(type)).decode
         else:
             self._layout = _Layout(type)
             self.encoder = self._layout.encode

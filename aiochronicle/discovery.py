@@ -22,6 +22,7 @@ import msgspec
 
 from aiochronicle._arguments import pathname, positive, refuse_file, seconds
 from aiochronicle._background import in_background
+from aiochronicle._prepared import prepared
 from aiochronicle._smallfile import read_small_file
 from aiochronicle._watcher import Watcher
 
@@ -34,6 +35,7 @@ QUEUE_ID_OFFSET, QUEUE_ID_BYTES = 32, 8  # in control.meta; zero in other progra
 _log = logging.getLogger(__name__)
 
 
+@prepared
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """Content of a READY file; ``extra`` holds whatever else its writer put there."""
 

@@ -25,12 +25,14 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 
 from aiochronicle._names import is_name
+from aiochronicle._prepared import prepared
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import InvalidConfiguration
 
 __all__ = ["BusSettings", "TopicSettings", "load_settings"]
 
 
+@prepared
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the writer of a topic is opened: parameters of open_writer, by the same names.
 

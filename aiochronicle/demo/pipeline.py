@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from aiochronicle._prepared import prepared
 from aiochronicle.demo.text import Theme, table
 
 __all__ = ["main", "show"]
@@ -22,6 +23,7 @@ ROWS_SHOWN = 12
 TIMEOUT_S = 300.0
 
 
+@prepared
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
     """A bar as the child reports it."""
 
@@ -35,6 +37,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     trades: int
 
 
+@prepared
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the child has done, and the bars to show."""
 

@@ -11,12 +11,15 @@ import time
 
 import msgspec
 
+from aiochronicle._prepared import prepared
+
 __all__ = ["FeedReport", "FeedSpec", "ReaderReport", "ReaderSpec", "Report", "Reporter", "Stop"]
 
 REPORT_INTERVAL_S = 0.1
 GRACE_S = 20.0
 
 
+@prepared
 class FeedSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a feed is told."""
 
@@ -27,6 +30,7 @@ class FeedSpec(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
 
+@prepared
 class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader is told."""
 
@@ -36,6 +40,7 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     first_seq: int
 
 
+@prepared
 class FeedReport(msgspec.Struct, frozen=True, kw_only=True, tag="feed"):
     """State of a feed: the queue's next seq, and what this process did.
 
@@ -51,6 +56,7 @@ class FeedReport(msgspec.Struct, frozen=True, kw_only=True, tag="feed"):
     torn_records: int
 
 
+@prepared
 class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, tag="reader"):
     """State of a reader. ``latencies`` are the buckets counted since the report before."""
 

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import msgspec
 
+from aiochronicle._prepared import prepared
 from aiochronicle.errors import ChronicleError, ExportFailed
 
 __all__ = ["BadRecords", "bad_records", "keep"]
 
 
+@prepared
 class BadRecords(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of a queue, from ``first_seq`` to before ``end_seq``, that could not be read.
 

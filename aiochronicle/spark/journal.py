@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from aiochronicle._directories import make_directory, sync_directory
+from aiochronicle._prepared import prepared
 from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import CorruptionError, InvalidArgument, UnsupportedVersion
 from aiochronicle.spark.runs import Run
@@ -81,12 +82,14 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     hold_late: bool = False
 
 
+@prepared
 class _Version(msgspec.Struct, frozen=True, kw_only=True):
     """What journals of all versions have."""
 
     version: int
 
 
+@prepared
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     query: str | None = None

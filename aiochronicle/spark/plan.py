@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from aiochronicle._prepared import prepared
 from aiochronicle.spark.queues import Source
 
 __all__ = ["Range", "plan"]
@@ -28,6 +29,7 @@ FEW_PER_PROCESSOR = 4
 INDEX_HEAD = struct.Struct("<8s H H I Q Q I I Q Q")
 
 
+@prepared
 class Range(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of one queue from seq ``start`` to before ``end``."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from aiochronicle._directories import make_directory, sync_directory
+from aiochronicle._prepared import prepared
 from aiochronicle.errors import (
     ExportFailed,
     LockedError,
@@ -56,6 +57,7 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
     checksum: int | None = None
 
 
+@prepared
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """All files of one queue; what is before ``next_seq`` is archived and verified.
 
