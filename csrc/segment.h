@@ -49,10 +49,12 @@ int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t
 
 /* Brings [from, to) of a segment that is being written into memory, ready for stores without a fault.
  * Nothing may have been stored there yet: it is filled with the zeros it holds anyway, because on ext4
- * large writes make large folios, and those are mapped in much less time than single holes. Filled a whole
- * step at a time they are of the size of a huge page, and a reader maps each by one fault. But a sync writes
- * whole folios: for whoever syncs every few records they are made in pieces of `piece` bytes. */
-enum { AC_POPULATE_STEP = 2 << 20, AC_POPULATE_PIECE = 64 << 10 };
+ * large writes make large folios, and those are mapped in much less time than single holes. A step is half
+ * a huge page: hosts that lend memory to virtual machines take free huge pages back, and touching such a one
+ * again costs 10 us for each of its 512 pages; smaller folios come from what is left in pieces, and stays.
+ * That a reader maps a huge page by one fault saves it 1 % of its time. A sync writes whole folios: for
+ * whoever syncs every few records they are made in pieces of `piece` bytes. */
+enum { AC_POPULATE_STEP = 1 << 20, AC_POPULATE_PIECE = 64 << 10 };
 /* A sync of less is small next to the folio of a whole step. */
 enum { AC_FEW_BYTES = AC_POPULATE_STEP / 4 };
 static inline uint64_t ac_populate_step_end(uint64_t offset) {

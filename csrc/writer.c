@@ -231,7 +231,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     }
     writer->dir_fd = writer->index_fd = -1;
     writer->sealing_tail = &writer->sealing;
-    writer->ahead = 2 * AC_POPULATE_STEP;
+    writer->ahead = 4 * AC_POPULATE_STEP;
     writer->piece = AC_POPULATE_PIECE;
     writer->pages.run = ac_writer_housekeep_pages;
     writer->pages.forked = on_fork;
