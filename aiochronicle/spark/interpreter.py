@@ -32,6 +32,10 @@ VARIABLE = "PYSPARK_PYTHON"
 OURS = "spark-python-"
 DAEMON = "aiochronicle.spark.daemon"
 
+# So long Arrow keeps memory that is free; it would give it back after a second. For as long a worker waits for
+# work, and between the batches of a stream the pages stay in place.
+KEPT_MS = 60_000
+
 # They may be there more than once, and other entries are none of our business.
 SCRIPT = """#!/bin/sh
 home={home}
@@ -46,6 +50,7 @@ for entry in $PYTHONPATH; do
 done
 unset IFS
 export PYTHONPATH="${{kept#:}}"
+export MIMALLOC_PURGE_DELAY="${{MIMALLOC_PURGE_DELAY-{kept_ms}}}"
 case "$1 $2" in
 "-m pyspark.daemon")
     shift 2
@@ -87,6 +92,7 @@ def _without_archives() -> Path | None:
         stream=forkclient.MODULE,
         client=shlex.quote(forkclient.__file__),
         python=python,
+        kept_ms=KEPT_MS,
     )
     # Others may run with another Python, and processes are started for as long as a session lives.
     name = f"{OURS}{zlib.crc32(script.encode()):08x}"

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aiochronicle.spark.arrow import Batch, pa
-from aiochronicle.spark.interpreter import VARIABLE, chosen_interpreter
+from aiochronicle.spark.interpreter import KEPT_MS, VARIABLE, chosen_interpreter
 
 INSTALLED = Path(pyspark.__file__).parent
 ARCHIVE = INSTALLED / "python" / "lib" / "pyspark.zip"
@@ -52,6 +52,15 @@ def test_the_rest_of_the_path_stays_as_it_is(given: str) -> None:
     expected = ":".join(entry for entry in given.split(":") if entry != "{a}")
     with chosen_interpreter(is_local=True):
         assert asked(code, given.format(a=ARCHIVE)) == [expected]
+
+
+def test_arrow_keeps_its_memory_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import os; print(os.environ['MIMALLOC_PURGE_DELAY'])"
+    monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
+    with chosen_interpreter(is_local=True):
+        assert asked(code, "") == [str(KEPT_MS)]
+        monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "-1")
+        assert asked(code, "") == ["-1"]
 
 
 def test_other_machines_get_the_name_of_the_interpreter() -> None:
