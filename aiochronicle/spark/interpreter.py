@@ -32,8 +32,8 @@ VARIABLE = "PYSPARK_PYTHON"
 OURS = "spark-python-"
 DAEMON = "aiochronicle.spark.daemon"
 
-# So long Arrow keeps memory that is free; it would give it back after a second. For as long a worker waits for
-# work, and between the batches of a stream the pages stay in place.
+# So long Arrow keeps memory that is free, instead of a second: as long as a worker waits for work, so that
+# the pages stay in place between the batches of a stream.
 KEPT_MS = 60_000
 
 # They may be there more than once, and other entries are none of our business.
