@@ -462,6 +462,21 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
 }
 
 
+_CONTROL_ADVICE = (
+    "Nothing was changed, and the messages are in the segments. Restore control.meta from a backup; if"
+    " there is none, that of a new queue with the same segment_size lets them be read."
+)
+
+
+def _advice(kind: type[ChronicleError], path: str) -> str | None:
+    """Return what to do about a damaged control block, which no reader can step over; else None."""
+    if os.path.basename(path) != "control.meta":  # noqa: PTH119
+        return None
+    if kind is CorruptionError:
+        return _CONTROL_ADVICE
+    return f"{kind.advice} If it is one: {_CONTROL_ADVICE}" if kind is NotAQueue else None
+
+
 def from_engine(
     code: int,
     errno: int,
@@ -479,7 +494,10 @@ def from_engine(
             f"{detail}: segment {wanted[0]}, offset {wanted[1]};"
             f" nearest is segment {nearest[0]}, offset {nearest[1]}"
         )
-    error = kind(detail, path=os.fspath(path) or None, offset=offset, errno=errno or None)
+    advice = _advice(kind, path)
+    error = kind(
+        detail, path=os.fspath(path) or None, offset=offset, errno=errno or None, advice=advice
+    )
     if isinstance(error, PositionLost):
         error.wanted = wanted
         error.nearest = nearest

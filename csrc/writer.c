@@ -66,9 +66,11 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
         /* Looked at again in any case: another process may have made all of it just now. */
         if (rc == AC_OK)
             rc = ac_control_open(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, err);
-        if (rc == AC_E_NOT_FOUND)
-            return ac_fail(err, AC_E_CORRUPT, 0, writer->dir.path, 0,
-                           "has segments but no control.meta; restore it from a backup");
+        if (rc == AC_E_NOT_FOUND) {
+            char path[1200];
+            snprintf(path, sizeof path, "%s/control.meta", writer->dir.path);
+            return ac_fail(err, AC_E_CORRUPT, 0, path, 0, "is missing, though there are segments");
+        }
     }
     if (rc != AC_OK) return rc;
     writer->control = ac_control_of(writer->control_map);

@@ -461,11 +461,34 @@ def test_no_control_meta(filled: Path) -> None:
     with pytest.raises(errors.QueueNotFound) as found:
         open_reader(filled)
     says_where(found.value, filled)
-    with pytest.raises(errors.CorruptionError, match=r"control\.meta") as caught:
+    with pytest.raises(errors.CorruptionError, match=r"though there are segments") as caught:
         open_writer(filled)
-    says_where(caught.value, filled)
+    says_where(caught.value, filled / "control.meta")
     (filled / "control.meta").write_bytes(whole)
     assert payloads(filled) == EVERYTHING
+
+
+@pytest.mark.parametrize("removed", [0, 2], ids=["from the start", "without the first segments"])
+def test_the_advice_about_a_lost_control_meta_helps(filled: Path, removed: int) -> None:
+    for segment in sorted(filled.glob("*.q"))[:removed]:
+        segment.unlink()
+        segment.with_suffix(".idx").unlink()
+    left = payloads(filled, start="first")
+    patch(filled / "control.meta", 8, b"\0\0\0\0")
+    with pytest.raises(errors.CorruptionError, match="that of a new queue with the same segment_size"):
+        open_reader(filled)
+    patch(filled / "control.meta", 0, b"?")
+    with pytest.raises(errors.NotAQueue, match="that of a new queue with the same segment_size"):
+        open_reader(filled)
+
+    segment_size = min(segment.stat().st_size for segment in filled.glob("*.q"))
+    open_writer(filled.parent / "new", segment_size=segment_size).close()
+    shutil.copy(filled.parent / "new" / "control.meta", filled)
+    assert payloads(filled, start="first") == left
+    assert aiochronicle.verify(filled).corrupt == 0
+    with open_writer(filled) as writer:
+        assert writer.append(b"100") == COUNT
+    assert payloads(filled, start="first") == [*left, b"100"]
 
 
 # reader positions
