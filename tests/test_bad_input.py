@@ -475,7 +475,9 @@ def test_the_advice_about_a_lost_control_meta_helps(filled: Path, removed: int) 
         segment.with_suffix(".idx").unlink()
     left = payloads(filled, start="first")
     patch(filled / "control.meta", 8, b"\0\0\0\0")
-    with pytest.raises(errors.CorruptionError, match="that of a new queue with the same segment_size"):
+    with pytest.raises(
+        errors.CorruptionError, match="that of a new queue with the same segment_size"
+    ):
         open_reader(filled)
     patch(filled / "control.meta", 0, b"?")
     with pytest.raises(errors.NotAQueue, match="that of a new queue with the same segment_size"):
