@@ -383,8 +383,8 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 
     best = take_turns({"archive": archived, "spark": by_spark}, sizes.rounds)
 
-    # The bar is for the sink: a frame in memory. With the reading of a queue, which is what those see who copy
-    # queues, both take some 200 ns per row more, and the ratio is smaller the faster Python is at making rows;
+    # The bar is for the sink: a frame in memory. With the reading of a queue, which is what those see who
+    # copy queues, both take some 200 ns per row more, and the ratio is smaller the faster Python makes rows;
     # that has a bar of its own. The JVM goes on compiling until the fifth round or so.
     in_memory = load(spark, few).cache()
     in_memory.count()
