@@ -462,7 +462,7 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
 }
 
 
-_CONTROL_ADVICE = (
+CONTROL_ADVICE = (
     "Nothing was changed, and the messages are in the segments. Restore control.meta from a backup; if"
     " there is none, that of a new queue with the same segment_size lets them be read."
 )
@@ -473,8 +473,8 @@ def _advice(kind: type[ChronicleError], path: str) -> str | None:
     if os.path.basename(path) != "control.meta":  # noqa: PTH119
         return None
     if kind is CorruptionError:
-        return _CONTROL_ADVICE
-    return f"{kind.advice} If it is one: {_CONTROL_ADVICE}" if kind is NotAQueue else None
+        return CONTROL_ADVICE
+    return f"{kind.advice} If it is one: {CONTROL_ADVICE}" if kind is NotAQueue else None
 
 
 def from_engine(

@@ -35,6 +35,8 @@ def start() -> None:
             jvm = os.pidfd_open(jvm_pid)
             opened.callback(os.close, jvm)
             listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            if _is_closed(0):  # that was not the JVM, which has ended meanwhile
+                return
             listener.bind(address(jvm_pid))
             if os.fork() > 0:
                 return
@@ -44,6 +46,13 @@ def start() -> None:
             _serve(listener, jvm)
         finally:
             os._exit(FAILED)  # whatever it was, this is no second daemon
+
+
+def _is_closed(pipe: int) -> bool:
+    """Tell whether nobody is left who could write to this pipe."""
+    poller = select.poll()
+    poller.register(pipe, select.POLLHUP)
+    return bool(poller.poll(0))
 
 
 def _serve(listener: socket.socket, jvm: int) -> None:

@@ -10,6 +10,7 @@ who ask for its queue (Source.check), and nobody else.
 import contextlib
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -20,6 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from aiochronicle.errors import (
+    CONTROL_ADVICE,
     ChronicleError,
     CorruptionError,
     NotAQueue,
@@ -37,7 +39,9 @@ __all__ = ["Source", "damage_of", "find_or_await", "find_sources", "is_queue", "
 DEPTH_MAX = 4  # bus/venue/instrument/stream
 DAY_DEPTH = 3  # YYYY/MM/DD
 CONTROL, READY, LOCK = "control.meta", "READY", "writer.lock"
+SEGMENT = re.compile(r"\d{9}\.q")
 TRIES = 10
+HEADLESS_S = 1.0  # so long it may take somebody to remove the rest of a queue
 
 T = TypeVar("T")
 
@@ -183,9 +187,22 @@ def damage_of(path: str | Path) -> CorruptionError | NotAQueue | None:
         inspect(path)
     except (CorruptionError, NotAQueue) as error:
         return error
+    except QueueNotFound:
+        return _lost_control(Path(path))
     except ChronicleError:
         pass
     return None
+
+
+def _lost_control(path: Path) -> CorruptionError | None:
+    """Return what to raise for segments without a control block, unless somebody is removing them."""
+    for _ in range(TRIES):
+        if not _is_headless(path):
+            return None
+        time.sleep(HEADLESS_S / TRIES)
+    return CorruptionError(
+        "is missing, though there are segments", path=str(path / CONTROL), advice=CONTROL_ADVICE
+    )
 
 
 def _damaged_day(damage: ChronicleError) -> CorruptionError:
@@ -226,6 +243,20 @@ def end_of(reader: Reader, known: int = 0) -> int:
 def is_queue(path: Path) -> bool:
     """Tell whether there is a queue in this very directory."""
     return (path / CONTROL).is_file()
+
+
+def _is_headless(path: Path) -> bool:
+    """Tell whether there are segments here, but no control block: a queue that nobody can open."""
+    if is_queue(path):
+        return False
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+        return any(SEGMENT.fullmatch(entry.name) for entry in entries)
+    return False
+
+
+def _was_queue(path: Path) -> bool:
+    """Tell whether there is a queue here, be it one that has lost its control block."""
+    return is_queue(path) or _is_headless(path)
 
 
 def find_sources(
@@ -282,9 +313,9 @@ def _sources_under(
         name = place.name if place == root else place.relative_to(root).as_posix()
         if name in known or not options.wants(name):
             continue
-        if ready_only and not (place / READY).is_file():
+        if ready_only and not (is_queue(place) and (place / READY).is_file()):
             continue
-        live = str(place) if is_queue(place) else None
+        live = str(place) if _was_queue(place) else None
         archive = str(place) if live is None else None
         if live is not None and archives is not None:
             archive = _archive_of(name, place, archives)
@@ -311,7 +342,7 @@ def _archive_of(name: str, live: Path, archives: Path) -> str | None:
 
 def _walk(directory: Path, levels: int) -> Iterator[Path]:
     """Yield the directories that are queues or archives, not looking into them."""
-    if is_queue(directory):
+    if _was_queue(directory):
         yield directory
         return
     days = _days_of(directory)
@@ -360,7 +391,7 @@ def _days_of(directory: Path) -> list[Path]:
     days: list[Path] = []
     for year in _numbered(directory, r"\d{4}"):
         for month in _numbered(year, r"\d\d"):
-            days += [day for day in _numbered(month, r"\d\d") if is_queue(day)]
+            days += [day for day in _numbered(month, r"\d\d") if _was_queue(day)]
     return days
 
 

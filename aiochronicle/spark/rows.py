@@ -26,7 +26,7 @@ from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.badrecords import BadRecords, keep
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
-from aiochronicle.spark.queues import restarted
+from aiochronicle.spark.queues import damage_of, restarted
 
 __all__ = ["read_range"]
 
@@ -118,7 +118,10 @@ class _Gaps:
                     strict.poll()
             except (CorruptionError, NotAQueue) as error:
                 return error
-            except (PositionLost, QueueGone, QueueNotFound):
+            except QueueNotFound:
+                if (damage := damage_of(directory)) is not None:
+                    return damage
+            except (PositionLost, QueueGone):
                 continue
         return None
 

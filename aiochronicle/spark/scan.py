@@ -13,6 +13,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from aiochronicle._arguments import expect
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.columns import frame_schema, known_columns
 from aiochronicle.spark.filters import Narrowing
@@ -135,5 +136,6 @@ def _bound(side: str, bound: Bound) -> dict[str, str]:
         case datetime():
             return {f"{side}Timestamp": bound.isoformat()}
         case _:
-            offsets: dict[str, Any] = dict(bound)
+            what = "a datetime or a dict of seqs by queue"
+            offsets: dict[str, Any] = dict(expect(side.removesuffix("ing"), what, Mapping, bound))
             return {f"{side}Offsets": msgspec.json.encode(offsets).decode()}

@@ -39,7 +39,11 @@ def zeroed(control: Path) -> None:
     control.write_bytes(bytes(control.stat().st_size))
 
 
-@pytest.fixture(params=[emptied, zeroed])
+def missing(control: Path) -> None:
+    control.unlink()
+
+
+@pytest.fixture(params=[emptied, zeroed, missing])
 def damage(request: pytest.FixtureRequest) -> Damage:
     chosen: Damage = request.param
     return chosen

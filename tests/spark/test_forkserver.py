@@ -56,6 +56,12 @@ def server(jvm: socket.socket) -> Iterator[int]:
     eventually(lambda: server_pid(os.getpid()) is None)
 
 
+def test_there_is_no_server_for_a_jvm_that_has_ended_meanwhile() -> None:
+    """Its end of the pipe is closed then, and the parent is somebody who may live for ever."""
+    subprocess.run([sys.executable, "-c", SERVER], check=True, input=b"")
+    assert server_pid(os.getpid()) is None
+
+
 def start_client(jvm: socket.socket, **variables: str) -> "subprocess.Popen[str]":
     """Start the half of a stream, as the script in place of the interpreter does."""
     path = jvm.getsockname()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from aiochronicle.errors import InvalidArgument, QueueNotFound
+from aiochronicle.errors import InvalidArgument, QueueNotFound, WrongType
 from aiochronicle.spark import count, scan
 
 from .filling import FIRST_NS, STEP_NS, fill
@@ -40,3 +40,11 @@ def test_count_says_what_it_cannot_count(root: Path) -> None:
     fill(root / "a", 1)
     with pytest.raises(InvalidArgument, match=r"does not know types: use scan"):
         count(str(root), type="Trade")
+
+
+def test_bounds_are_a_time_or_seqs(root: Path) -> None:
+    fill(root / "a", 10)
+    with pytest.raises(
+        WrongType, match="start must be a datetime or a dict of seqs by queue, not 7"
+    ):
+        count(str(root), start=7)  # type: ignore[arg-type]

@@ -308,14 +308,19 @@ def _merged_day(rows: list[dict[str, Any]]) -> dict[str, Any]:
     def known(name: str) -> list[int]:
         return [row[name] for row in rows if row[name] is not None]
 
+    longest_ns = max(known("delay_max_ns"), default=None)
     return {
         **{name: sum(row[name] for row in rows) for name in ("messages", "out_of_order", "late")},
         "first_ns": min(known("first_ns"), default=None),
         "last_ns": max(known("last_ns"), default=None),
         "silence_ns": max(row["silence_ns"] for row in rows),
         "delay_min_ns": min(known("delay_min_ns"), default=None),
-        "delay_max_ns": max(known("delay_max_ns"), default=None),
-        **{name: delays.percentile(percent) for name, percent in PERCENTILES.items()},
+        "delay_max_ns": longest_ns,
+        # Of a histogram, they are where buckets end.
+        **{
+            name: None if (ns := delays.percentile(percent)) is None else min(ns, longest_ns or ns)
+            for name, percent in PERCENTILES.items()
+        },
     }
 
 
