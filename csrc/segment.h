@@ -51,7 +51,7 @@ int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t
  * Nothing may have been stored there yet: it is filled with the zeros it holds anyway, because on ext4
  * large writes make large folios, and those are mapped in much less time than single holes. A step is half
  * a huge page: hosts that lend memory to virtual machines take free huge pages back, and touching such a one
- * again costs 10 us for each of its 512 pages; smaller folios come from what is left in pieces, and stays.
+ * again costs 10 us for each of its 512 pages; smaller folios come from the pieces in between, which stay.
  * That a reader maps a huge page by one fault saves it 1 % of its time. A sync writes whole folios: for
  * whoever syncs every few records they are made in pieces of `piece` bytes. */
 enum { AC_POPULATE_STEP = 1 << 20, AC_POPULATE_PIECE = 64 << 10 };

@@ -14,6 +14,7 @@ from aiochronicle.errors import InvalidArgument
 from aiochronicle.histogram import Histogram
 from aiochronicle.spark.jobs import quality
 from aiochronicle.spark.jobs.plots import plot_quality
+from aiochronicle.spark.jobs.quality import _sweep
 
 MIDNIGHT_NS = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp()) * 10**9
 LATE_NS = 50_000_000
@@ -152,3 +153,21 @@ def test_seqs_that_messages_of_other_types_have_are_not_missing(
     ]
     assert [(row.messages, row.missing, row.duplicates) for row in rows] == [(10, 0, 0)] * 4
     assert rows[2].silence_ns == 22 * day_ns // 20
+
+
+def test_numbers_that_come_again_are_of_the_day_on_which_they_do() -> None:
+    def day(number: int, *runs: tuple[int, int]) -> dict[str, object]:
+        starts, ends = zip(*runs, strict=True)
+        keys = [""] * len(runs)
+        return {
+            "day": number,
+            "duplicates": 0,
+            "run_keys": keys,
+            "run_starts": starts,
+            "run_ends": ends,
+        }
+
+    repeated = day(18, (0, 650), (4900, 5100))
+    _, missing, duplicates = _sweep([repeated, day(14, (0, 5000)), day(15, (5000, 9000))])
+    assert +duplicates == {18: 850}
+    assert +missing == {}

@@ -336,11 +336,13 @@ def _sweep(rows: list[dict[str, Any]]) -> tuple[Counter[int], Counter[int], Coun
             runs.setdefault(key, []).append((start, end, row["day"]))
     for of_key in runs.values():
         of_key.sort()
-        covered_to = of_key[0][0]
+        covered_to, covered_on = of_key[0][0], of_key[0][2]
         for start, end, day in of_key:
             if start > covered_to:
                 gaps[day] += 1
                 missing[day] += start - covered_to
-            duplicates[day] += max(0, min(end, covered_to) - start)
-            covered_to = max(covered_to, end)
+            # Runs are in the order of their numbers, and what came again is of the later day.
+            duplicates[max(day, covered_on)] += max(0, min(end, covered_to) - start)
+            if end > covered_to:
+                covered_to, covered_on = end, day
     return gaps, missing, duplicates
