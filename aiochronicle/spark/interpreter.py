@@ -33,8 +33,11 @@ OURS = "spark-python-"
 DAEMON = "aiochronicle.spark.daemon"
 
 # So long Arrow keeps memory that is free, instead of a second: as long as a worker waits for work, so that
-# the pages stay in place between the batches of a stream.
+# the pages stay in place between the batches of a stream. And so much of it the C library keeps, where numpy
+# has its arrays: it would give them back after each batch, and a third of a task's time go into new pages.
 KEPT_MS = 60_000
+KEPT_BYTES = 64 << 20
+ARRAY_MAX_BYTES = 32 << 20  # the C library takes no more than this
 
 # They may be there more than once, and other entries are none of our business.
 SCRIPT = """#!/bin/sh
@@ -51,6 +54,8 @@ done
 unset IFS
 export PYTHONPATH="${{kept#:}}"
 export MIMALLOC_PURGE_DELAY="${{MIMALLOC_PURGE_DELAY-{kept_ms}}}"
+export MALLOC_TRIM_THRESHOLD_="${{MALLOC_TRIM_THRESHOLD_-{kept_bytes}}}"
+export MALLOC_MMAP_THRESHOLD_="${{MALLOC_MMAP_THRESHOLD_-{array_max_bytes}}}"
 case "$1 $2" in
 "-m pyspark.daemon")
     shift 2
@@ -93,6 +98,8 @@ def _without_archives() -> Path | None:
         client=shlex.quote(forkclient.__file__),
         python=python,
         kept_ms=KEPT_MS,
+        kept_bytes=KEPT_BYTES,
+        array_max_bytes=ARRAY_MAX_BYTES,
     )
     # Others may run with another Python, and processes are started for as long as a session lives.
     name = f"{OURS}{zlib.crc32(script.encode()):08x}"

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
@@ -22,6 +23,8 @@ from aiochronicle.spark.jobs import bars
 from aiochronicle.spark.jobs.bars import exact_sums
 
 from .market import Recorded, Trade, record, trades_of
+
+bars_module = sys.modules[bars.__module__]  # the package has the function under this name
 
 COLUMNS = ("source", "bar", "start_ns", "open", "high", "low", "close", "volume", "vwap", "trades")
 
@@ -70,6 +73,7 @@ def messages(root: Path, rng: random.Random) -> list[Recorded]:
 
 
 CUT = {"minPartitions": "5"}  # so that bars span tasks
+HANDED_OVER = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def test_bars_by_time(spark: SparkSession, root: Path, messages: list[Recorded]) -> None:
@@ -77,6 +81,34 @@ def test_bars_by_time(spark: SparkSession, root: Path, messages: list[Recorded])
     expected = expected_bars(messages, lambda m, _: m.timestamp_ns // 10**9, 10**9)
     assert rows(frame) == expected
     assert frame.columns[:4] == ["source", "symbol", "bar", "start_ns"]
+
+
+def test_bars_of_more_trades_than_one_task_merges(
+    spark: SparkSession, root: Path, messages: list[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def has_several(frame: Any) -> bool:
+        return "rangepartitioning" in frame._jdf.queryExecution().toString()
+
+    assert not has_several(bars(spark, str(root), every="1s", options=CUT))
+    monkeypatch.setattr(bars_module, "MERGE_ROWS", 500)
+    frame = bars(spark, str(root), every="1s", options=CUT)
+    assert has_several(frame)
+    assert rows(frame) == expected_bars(messages, lambda m, _: m.timestamp_ns // 10**9, 10**9)
+
+
+def test_bars_go_on_from_batch_to_batch(
+    spark: SparkSession, root: Path, messages: list[Recorded]
+) -> None:
+    """A bar is made of partial ones that Spark hands over in batches, however small those are."""
+    before = spark.conf.get(HANDED_OVER) or ""
+    expected = expected_bars(messages, lambda m, _: m.timestamp_ns // (60 * 10**9), 60 * 10**9)
+    try:
+        for count in (1, 2, 5):
+            spark.conf.set(HANDED_OVER, count)
+            frame = bars(spark, str(root), every="1m", options={"minPartitions": "12"})
+            assert rows(frame) == expected
+    finally:
+        spark.conf.set(HANDED_OVER, before)
 
 
 def test_bars_by_ticks(spark: SparkSession, root: Path, messages: list[Recorded]) -> None:

@@ -11,7 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aiochronicle.spark.arrow import Batch, pa
-from aiochronicle.spark.interpreter import KEPT_MS, VARIABLE, chosen_interpreter
+from aiochronicle.spark.interpreter import (
+    ARRAY_MAX_BYTES,
+    KEPT_BYTES,
+    KEPT_MS,
+    VARIABLE,
+    chosen_interpreter,
+)
 
 INSTALLED = Path(pyspark.__file__).parent
 ARCHIVE = INSTALLED / "python" / "lib" / "pyspark.zip"
@@ -54,13 +60,42 @@ def test_the_rest_of_the_path_stays_as_it_is(given: str) -> None:
         assert asked(code, given.format(a=ARCHIVE)) == [expected]
 
 
-def test_arrow_keeps_its_memory_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import os; print(os.environ['MIMALLOC_PURGE_DELAY'])"
-    monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
+@pytest.mark.parametrize(
+    ("variable", "ours"),
+    [
+        ("MIMALLOC_PURGE_DELAY", KEPT_MS),
+        ("MALLOC_TRIM_THRESHOLD_", KEPT_BYTES),
+        ("MALLOC_MMAP_THRESHOLD_", ARRAY_MAX_BYTES),
+    ],
+)
+def test_memory_is_kept_unless_told_otherwise(
+    variable: str, ours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"import os; print(os.environ['{variable}'])"
+    monkeypatch.delenv(variable, raising=False)
     with chosen_interpreter(is_local=True):
-        assert asked(code, "") == [str(KEPT_MS)]
-        monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "-1")
-        assert asked(code, "") == ["-1"]
+        assert asked(code, "") == [str(ours)]
+        monkeypatch.setenv(variable, "65536")
+        assert asked(code, "") == ["65536"]
+
+
+def test_arrays_get_the_pages_of_those_before_them() -> None:
+    code = """
+import resource
+import numpy as np
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def use(count):
+    for _ in range(count):
+        arrays = [np.ones(1 << 18) for _ in range(12)]
+use(2)
+before = faults()
+use(10)
+print(faults() - before)
+"""
+    with chosen_interpreter(is_local=True):
+        (count,) = asked(code, "")
+    assert int(count) < 6144  # which is how many pages the arrays of one round have
 
 
 def test_other_machines_get_the_name_of_the_interpreter() -> None:

@@ -1,9 +1,9 @@
 """Bars: open, high, low, close, volume and VWAP of trades, by time, by ticks or by volume.
 
-Each task makes the partial bars of its range with numpy, straight from the payloads; Spark merges
-the few that span ranges. The result does not depend on how the queues were cut: open and close are
-decided by seq, and sums of floating-point numbers are carried with what their rounding would lose,
-so that the end result is what ``math.fsum`` over all trades would be.
+Each task makes the partial bars of its range with numpy, straight from the payloads; Spark sorts them,
+and those of one bar are merged. The result does not depend on how the queues were cut: open and close
+are decided by seq, and sums of floating-point numbers are carried with what their rounding would
+lose, so that the end result is what ``math.fsum`` over all trades would be.
 
 Bars by ticks or volume need to know what was traded before a range begins: a first pass counts
 that, range by range.
@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.arrow import Batch, Column, pa
@@ -34,7 +33,9 @@ __all__ = ["bars", "exact_sums", "nanoseconds"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-CHUNK_ROWS = 1 << 16  # bars are made of about so many trades at a time
+CHUNK_ROWS = 1 << 18  # bars are made of about so many trades at a time
+BATCH_ROWS = 1 << 16  # and read so many at a time
+MERGE_ROWS = 1 << 23  # one task merges the bars of so many trades, which are fewer by far
 ALL = ""  # the key of bars that are not by a field
 
 _UNITS_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
@@ -51,6 +52,8 @@ _BARS = (
     " first_ns long, last_ns long"
 )
 _COUNTS = "part long, key string, amount long"
+
+_KEYS = ("source", "key", "bar")
 
 
 class _Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,53 +133,79 @@ def bars(
     before = {} if rule.every_ns is not None else _before(spark, parts, rule, given.options)
     jobs = [(part, before.get(number, {})) for number, part in enumerate(parts)]
     partials = over_parts(spark, jobs, partial(_partial_bars, rule, given.options), _PARTIALS)
-    merged = _merge(partials).mapInArrow(partial(_finish, rule), _BARS)
-    ordered = merged.orderBy("source", "key", "bar")
+    # One task, where it is enough, spares Spark another exchange, and making the rows twice to sort them.
+    tasks = 1 + sum(part.end - part.start for part in parts) // MERGE_ROWS
+    sorted_partials = partials.repartition(tasks, *_KEYS).sortWithinPartitions(*_KEYS, "first_seq")
+    ordered = sorted_partials.mapInArrow(partial(_merge, rule), _BARS).orderBy(*_KEYS)
     return ordered.drop("key") if by is None else ordered.withColumnRenamed("key", by)
 
 
-def _merge(partials: DataFrame) -> DataFrame:
-    return partials.groupBy("source", "key", "bar").agg(
-        sql.min("first_ns").alias("first_ns"),
-        sql.max("last_ns").alias("last_ns"),
-        sql.min_by("open", "first_seq").alias("open"),
-        sql.max("high").alias("high"),
-        sql.min("low").alias("low"),
-        sql.max_by("close", "last_seq").alias("close"),
-        sql.sum("trades").alias("trades"),
-        sql.flatten(sql.collect_list("volume")).alias("volume"),
-        sql.flatten(sql.collect_list("notional")).alias("notional"),
+def _merge(rule: _Rule, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Make bars of partial ones, which come sorted; the last may go on in the batch that follows."""
+    rest: Batch | None = None
+    for batch in batches:
+        if rest is not None:
+            (batch,) = pa.Table.from_batches([rest, batch]).combine_chunks().to_batches()
+        starts = _starts(*(_codes(batch.column(name)) for name in _KEYS))
+        last = int(starts[-1])
+        if last:
+            yield _merged(rule, batch.slice(0, last), starts[:-1])
+        rest = batch.slice(last)
+    if rest is not None:
+        yield _merged(rule, rest, np.zeros(1, np.int64))
+
+
+def _codes(column: Column) -> Array:
+    """Return numbers that are the same where the values are."""
+    codes = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
+    return codes.to_numpy()  # type: ignore[no-any-return]
+
+
+def _starts(*columns: Array) -> Array:
+    """Return where stretches begin in which no column changes."""
+    changes = np.zeros(len(columns[0]), np.bool_)
+    changes[0] = True
+    for column in columns:
+        changes[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(changes)
+
+
+def _merged(rule: _Rule, partials: Batch, starts: Array) -> Batch:
+    """Make one row of the partial bars from each start to the next; the sums are rounded here, once."""
+    ends = np.append(starts[1:], partials.num_rows)
+    first, last = partials.take(pa.array(starts)), partials.take(pa.array(ends - 1))
+    if rule.every_ns is None:
+        start_ns = first.column("first_ns")
+    else:
+        start_ns = pa.array(first.column("bar").to_numpy() * rule.every_ns)
+    start_us = pa.array(start_ns.to_numpy() // 1000).cast(pa.timestamp("us", "UTC"))
+    volume = _rounded(partials.column("volume"), starts, ends)
+    notional = _rounded(partials.column("notional"), starts, ends)
+    vwap = [a / b if b else None for a, b in zip(notional, volume, strict=True)]
+    return pa.record_batch(
+        {
+            **{name: first.column(name) for name in _KEYS},
+            "start_ns": start_ns,
+            "start": start_us,
+            "open": first.column("open"),
+            "high": pa.array(np.maximum.reduceat(partials.column("high").to_numpy(), starts)),
+            "low": pa.array(np.minimum.reduceat(partials.column("low").to_numpy(), starts)),
+            "close": last.column("close"),
+            "volume": pa.array(volume, pa.float64()),
+            "vwap": pa.array(vwap, pa.float64()),
+            "trades": pa.array(np.add.reduceat(partials.column("trades").to_numpy(), starts)),
+            "first_ns": first.column("first_ns"),
+            "last_ns": last.column("last_ns"),
+        }
     )
 
 
-def _finish(rule: _Rule, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Round the sums, once, and say when the bar starts."""
-    for batch in batches:
-        volume = _rounded(batch.column("volume"))
-        notional = _rounded(batch.column("notional"))
-        if rule.every_ns is None:
-            start_ns = batch.column("first_ns")
-        else:
-            start_ns = pa.array(batch.column("bar").to_numpy() * rule.every_ns)
-        start_us = pa.array(start_ns.to_numpy() // 1000).cast(pa.timestamp("us", "UTC"))
-        yield pa.record_batch(
-            {
-                **{name: batch.column(name) for name in ("source", "key", "bar")},
-                "start_ns": start_ns,
-                "start": start_us,
-                **{name: batch.column(name) for name in ("open", "high", "low", "close")},
-                "volume": pa.array(volume, pa.float64()),
-                "vwap": pa.array(
-                    [a / b if b else None for a, b in zip(notional, volume, strict=True)],
-                    pa.float64(),
-                ),
-                **{name: batch.column(name) for name in ("trades", "first_ns", "last_ns")},
-            }
-        )
-
-
-def _rounded(column: Column) -> list[float]:
-    return [math.fsum(parts) for parts in column.to_pylist()]
+def _rounded(column: Column, starts: Array, ends: Array) -> list[float]:
+    """Return the sum of all numbers in the lists from each start to its end."""
+    offsets = column.offsets.to_numpy()
+    numbers = column.values.to_pylist()
+    cuts = zip(offsets[starts].tolist(), offsets[ends].tolist(), strict=True)
+    return [math.fsum(numbers[first:end]) for first, end in cuts]
 
 
 class _Chunk(msgspec.Struct, frozen=True):
@@ -270,7 +299,7 @@ def _joined(pieces: tuple[Array, ...]) -> Array:
 def _chunks(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Chunk]:
     """Yield the trades of a range, many at a time."""
     trades = _Trades(part, rule)
-    for batch in read_range(part, _Trades.COLUMNS, options, batch_rows=CHUNK_ROWS):
+    for batch in read_range(part, _Trades.COLUMNS, options, batch_rows=BATCH_ROWS):
         if trades.add(batch) and (chunk := trades.take()) is not None:
             yield chunk
     if (chunk := trades.take()) is not None:
@@ -333,10 +362,7 @@ def _partial_bars(
             bar = chunk.timestamp_ns[order] // rule.every_ns
         else:
             bar = _numbered(chunk, rule, order, keys, running)
-        starts = np.flatnonzero(
-            np.concatenate(([True], (np.diff(keys) != 0) | (np.diff(bar) != 0)))
-        )
-        yield _reduced(chunk, part.source.name, order, keys, bar, starts)
+        yield _reduced(chunk, part.source.name, order, keys, bar)
 
 
 def _narrow(keys: Array, count: int) -> Array:
@@ -360,10 +386,9 @@ def _numbered(
     return bar
 
 
-def _reduced(
-    chunk: _Chunk, source: str, order: Array, keys: Array, bar: Array, starts: Array
-) -> Batch:
+def _reduced(chunk: _Chunk, source: str, order: Array, keys: Array, bar: Array) -> Batch:
     """Make one row of each stretch."""
+    starts = _starts(keys, bar)
     lengths = np.diff(starts, append=len(order))
     first, last = order[starts], order[starts + lengths - 1]
     price, size = chunk.price[order], chunk.size[order]
