@@ -92,10 +92,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (ChronicleError, PySparkException, OSError) as error:
-        print(f"{given.job}: {explain(error)}", file=sys.stderr)
+        print(f"{given.job}: {_advised(given, explain(error))}", file=sys.stderr)
         understood = not isinstance(error, InvalidArgument) or isinstance(error, TimestampOrder)
         return FAILED if understood else NOT_UNDERSTOOD
     return 0
+
+
+def _advised(given: Arguments, text: str) -> str:
+    """Return an error's text with the argument of this job instead of the option it stands for."""
+    if not hasattr(given, "skip_corrupt"):
+        return text
+    return re.sub(r'on_corrupt="?skip"?', "--skip-corrupt", text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -601,7 +608,10 @@ def _add_bars(jobs: Any) -> None:
     parser.add_argument("--size", default="size", metavar="FIELD", help="its size (default: size)")
     by = parser.add_mutually_exclusive_group()
     by.add_argument(
-        "--by", default="symbol", metavar="FIELD", help="a series per value (default: symbol)"
+        "--by",
+        default="symbol",
+        metavar="FIELD",
+        help="a series per queue and value (default: symbol)",
     )
     by.add_argument(
         "--per-queue", dest="by", action="store_const", const=None, help="one series per queue"

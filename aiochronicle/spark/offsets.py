@@ -6,7 +6,7 @@ In a checkpoint they are the JSON of ``{"queue": seq}``.
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from aiochronicle.errors import InvalidArgument
+from aiochronicle.errors import InvalidArgument, PositionLost
 from aiochronicle.spark.options import Offsets, ReadOptions
 from aiochronicle.spark.queues import Source
 
@@ -18,9 +18,23 @@ Resolve = Callable[[Source], int]
 
 
 def starts(sources: Mapping[str, Source], options: ReadOptions, default: Offsets) -> Resolve:
-    """Return what finds out where the reading of a queue begins."""
+    """Return what finds out where the reading of a queue begins; PositionLost if it ends before."""
     wanted = default if options.starting_offsets is None else options.starting_offsets
-    return _resolve("startingOffsets", sources, wanted, options.starting_timestamp_ns)
+    asked = _resolve("startingOffsets", sources, wanted, options.starting_timestamp_ns)
+    if isinstance(wanted, dict) and options.fail_on_data_loss:
+        return partial(_within, asked)
+    return asked
+
+
+def _within(asked: Resolve, source: Source) -> int:
+    seq = asked(source)
+    if seq > (end := source.latest()):
+        raise PositionLost(
+            f"startingOffsets of {source.name} is {seq}, but it ends at {end}",
+            path=source.place,
+            advice="Give a seq up to its end, -1 for that, or option failOnDataLoss=false.",
+        )
+    return seq
 
 
 def ends(sources: Mapping[str, Source], options: ReadOptions) -> Resolve:

@@ -169,7 +169,8 @@ class _Options:
         self._values = {name.lower(): value for name, value in given.items()}
         known = {**(READING if use == "reading" else WRITING), "path": "path"}
         of_the_other = WRITING if use == "reading" else READING
-        for name, value in self._values.items():
+        for given_name, value in given.items():
+            name = given_name.lower()
             if name in of_the_other:
                 raise InvalidArgument(
                     f"option {of_the_other[name]} is not for {use}: {_list_of(known)}"
@@ -177,7 +178,7 @@ class _Options:
             if name not in known:
                 nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 hint = f"did you mean {known[nearest[0]]}?" if nearest else _list_of(known)
-                raise InvalidArgument(f"there is no option {name!r}: {hint}")
+                raise InvalidArgument(f"there is no option {given_name!r}: {hint}")
             if not value.strip():
                 raise InvalidArgument(f"option {known[name]} is empty: leave it out or fill it in")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from aiochronicle.errors import InvalidArgument, QueueNotFound, WrongType
+from aiochronicle.errors import InvalidArgument, PositionLost, QueueNotFound, WrongType
 from aiochronicle.spark import count, scan
 
 from .filling import FIRST_NS, STEP_NS, fill
@@ -28,7 +28,10 @@ def test_count_takes_bounds_and_queues(root: Path) -> None:
     path = str(root)
     assert count(path) == 150
     assert count(path, subscribe="b") == 50
-    assert count(path, start={"a": 90, "b": 60}, end={"a": 95, "b": 70}) == 5
+    assert count(path, start={"a": 90, "b": 50}, end={"a": 95, "b": 70}) == 5
+    assert count(path, start={"a": 90, "b": 60}, failOnDataLoss=False) == 10
+    with pytest.raises(PositionLost, match="startingOffsets of b is 60, but it ends at 50"):
+        count(path, start={"a": 90, "b": 60})
     assert count(path, startingTimestamp=FIRST_NS + 98 * STEP_NS) == 2
     fill(root / "a", 10, first=100)
     assert count(path) == 160

@@ -161,6 +161,8 @@ def test_offsets_and_times_bound_what_is_read(spark: SparkSession, root: Path) -
     later = time_of(99) + timedelta(hours=1)
     assert seqs(load(spark, root, startingTimestamp=later.isoformat())) == []
     assert seqs(load(spark, root, endingOffsets='{"a": 5000, "b": 0}')) == list(range(100))
+    beyond = load(spark, root, startingOffsets='{"a": 5000, "b": 49}', failOnDataLoss="false")
+    assert seqs(beyond) == [49]
 
 
 def test_queues_are_chosen_by_name_and_by_pattern(spark: SparkSession, root: Path) -> None:
@@ -173,13 +175,14 @@ def test_queues_are_chosen_by_name_and_by_pattern(spark: SparkSession, root: Pat
 
 
 WRONG = [
-    ({"startingOfsets": "earliest"}, "did you mean startingOffsets"),
+    ({"startingOfsets": "earliest"}, "'startingOfsets': did you mean startingOffsets"),
     ({"startingOffsets": "first"}, "must be earliest, latest or JSON"),
     ({"startingOffsets": '{"b": 1}'}, "startingOffsets names b, but the queues are a"),
     ({"startingOffsets": '{"a": -3}'}, "must be a seq, -1 or -2, not -3"),
     ({"startingTimestamp": "1700000000000"}, "numbers are nanoseconds"),
     ({"startingTimestamp": "2026-01-01"}, "has no time zone: 2026-01-01T00:00:00Z is in UTC"),
     ({"startingTimestamp": "9" * 23}, "is too far ahead"),
+    ({"startingOffsets": '{"a": 2}'}, "startingOffsets of a is 2, but it ends at 1"),
     ({"startingOffsets": "{}"}, "says nothing about a"),
     ({"subscribe": ""}, "option subscribe is empty"),
     ({"queue": "a"}, "option queue is not for reading"),
