@@ -67,7 +67,7 @@ def read_range(
 
 
 class _Gaps:
-    """Decides about messages of a range that are not there, and remembers the corrupt ones."""
+    """Decides about messages of a range that are not there, and remembers those it steps over."""
 
     def __init__(self, part: Range, options: ReadOptions) -> None:
         self._part = part
@@ -100,7 +100,7 @@ class _Gaps:
         cause = self._cause(first) if len(self._notes) < PLACES_MAX else None
         self._notes.append(BadRecords.between(source.name, source.place, first, end, cause))
 
-    def _cause(self, seq: int) -> ChronicleError | None:
+    def _cause(self, seq: int) -> ChronicleError:
         """Find out what is wrong with a message, by reading on from the one before it."""
         source = self._part.source
         for directory in (*source.parts(), *source.left_out):
@@ -123,7 +123,7 @@ class _Gaps:
                     return damage
             except (PositionLost, QueueGone):
                 continue
-        return None
+        return PositionLost("missing: removed, or lost in a power cut", path=source.place)
 
     def __enter__(self) -> Self:
         return self
@@ -132,7 +132,8 @@ class _Gaps:
         if self._notes:
             part = self._part
             _log.warning(
-                "%s: stepped over %d corrupt of messages %d to %d of %s, the first at offset %d of %s",
+                "%s: stepped over %d damaged or missing of messages %d to %d of %s, the first at offset %d"
+                " of %s",
                 part.source.place,
                 sum(note.end_seq - note.first_seq for note in self._notes),
                 part.start,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import aiochronicle
 from aiochronicle.errors import CorruptionError, ExportFailed
 from aiochronicle.spark import bad_records
 from aiochronicle.spark.options import ReadOptions, read_options
@@ -46,7 +47,7 @@ def test_corrupt_messages_are_an_error_or_stepped_over_and_counted(
             batches = list(read_range(parts[0], columns, tolerant))
         seqs = [seq for batch in batches for seq in batch.column("seq").to_pylist()]
         assert seqs == [*range(100), *range(102, 700), *range(701, 1000)]
-    assert "stepped over 3 corrupt of messages 0 to 999 of a" in caplog.text
+    assert "stepped over 3 damaged or missing of messages 0 to 999 of a" in caplog.text
     segment = str(root / "a" / "000000000.q")
     notes = bad_records(tmp_path / "bad")
     assert [(note.source, note.first_seq, note.end_seq) for note in notes] == [
@@ -55,6 +56,20 @@ def test_corrupt_messages_are_an_error_or_stepped_over_and_counted(
     ]
     assert [(note.file, note.offset) for note in notes] == [(segment, offset), (segment, behind)]
     assert notes[0].reason == "payload checksum fails"
+
+
+def test_messages_of_a_missing_segment_are_noted_as_such(root: Path, tmp_path: Path) -> None:
+    with aiochronicle.open_writer(root / "a", segment_size=1 << 16) as writer:
+        for number in range(2000):
+            writer.append(b"x" * 100, timestamp_ns=FIRST_NS + number)
+    (root / "a" / "000000001.q").unlink()
+    options = options_for(root, on_corrupt="skip", badRecordsPath=str(tmp_path / "bad"))
+    parts = plan(Snapshot(options).sources, {"a": 0}, {"a": 2000})
+    rows = sum(batch.num_rows for part in parts for batch in read_range(part, ["seq"], options))
+    (note,) = bad_records(tmp_path / "bad")
+    assert rows == 2000 - (note.end_seq - note.first_seq) < 2000
+    assert (note.file, note.offset) == (str(root / "a"), 0)
+    assert note.reason == "missing: removed, or lost in a power cut"
 
 
 def test_notes_about_corrupt_messages_that_cannot_be_taken_are_told(

@@ -141,7 +141,10 @@ def test_a_damaged_day_in_the_middle_is_stepped_over_and_its_messages_are_counte
             "b": [*range(ROWS)],
         }
     assert f"left out of a: {day}/control.meta: " in caplog.text
-    assert f"stepped over {len(lost)} corrupt of messages 0 to {ROWS - 1} of a" in caplog.text
+    assert (
+        f"stepped over {len(lost)} damaged or missing of messages 0 to {ROWS - 1} of a"
+        in caplog.text
+    )
     notes = bad_records(bad)
     assert [(note.source, note.first_seq, note.end_seq) for note in notes] == [
         ("a", 0, 0),
