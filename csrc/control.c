@@ -34,9 +34,19 @@ static int check(const ac_control_t *control, const char *path, ac_error_t *err)
     return AC_OK;
 }
 
+/* How long a file that is not usable may yet become so: a second from when it was last touched. */
+static uint64_t patience_ns(const struct stat *info) {
+    uint64_t most = 1000000000u, now = ac_os_now_ns();
+    uint64_t touched =
+        (uint64_t)info->st_ctim.tv_sec * 1000000000u + (uint64_t)info->st_ctim.tv_nsec;
+    uint64_t age = now > touched ? now - touched : 0;
+    return age < most ? most - age : 0;
+}
+
 /* Another process may be between creating the file and making it usable; that takes microseconds. */
-static int wait_until_usable(const ac_control_t *control, const char *path, ac_error_t *err) {
-    uint64_t deadline = ac_os_monotonic_ns() + 1000000000u;
+static int wait_until_usable(const ac_control_t *control, uint64_t wait_ns, const char *path,
+                             ac_error_t *err) {
+    uint64_t deadline = ac_os_monotonic_ns() + wait_ns;
     while (ac_load_acquire_u32(&control->init_state) != AC_CONTROL_READY) {
         if (ac_os_monotonic_ns() > deadline)
             return ac_fail(err, AC_E_CORRUPT, 0, path, 8, "the control block was never completed");
@@ -75,7 +85,7 @@ int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int pat
         ac_map_release(map);
         return incomplete(path, err);
     }
-    int rc = wait_until_usable(ac_control_of(map), path, err);
+    int rc = wait_until_usable(ac_control_of(map), patience_ns(&info), path, err);
     if (rc == AC_OK || ac_load_relaxed_u32(&ac_control_of(map)->magic) != AC_CONTROL_MAGIC)
         rc = check(ac_control_of(map), path, err);
     if (rc != AC_OK) {

@@ -41,7 +41,7 @@ DAY_DEPTH = 3  # YYYY/MM/DD
 CONTROL, READY, LOCK = "control.meta", "READY", "writer.lock"
 SEGMENT = re.compile(r"\d{9}\.q")
 TRIES = 10
-HEADLESS_S = 1.0  # so long it may take somebody to remove the rest of a queue
+HEADLESS_S = 1.0  # nobody who is about to remove the rest of a queue pauses for so long
 
 T = TypeVar("T")
 
@@ -196,13 +196,17 @@ def damage_of(path: str | Path) -> CorruptionError | NotAQueue | None:
 
 def _lost_control(path: Path) -> CorruptionError | None:
     """Return what to raise for segments without a control block, unless somebody is removing them."""
-    for _ in range(TRIES):
-        if not _is_headless(path):
-            return None
-        time.sleep(HEADLESS_S / TRIES)
-    return CorruptionError(
-        "is missing, though there are segments", path=str(path / CONTROL), advice=CONTROL_ADVICE
-    )
+    with contextlib.suppress(FileNotFoundError):
+        while _is_headless(path):
+            untouched_s = time.time() - path.stat().st_mtime
+            if not 0 <= untouched_s < HEADLESS_S:
+                return CorruptionError(
+                    "is missing, though there are segments",
+                    path=str(path / CONTROL),
+                    advice=CONTROL_ADVICE,
+                )
+            time.sleep(HEADLESS_S / TRIES)
+    return None
 
 
 def _damaged_day(damage: ChronicleError) -> CorruptionError:

@@ -2,8 +2,10 @@
 
 import logging
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,6 +20,7 @@ from aiochronicle.spark.columns import frame_schema
 from aiochronicle.spark.jobs import archive
 from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.plan import plan
+from aiochronicle.spark.queues import damage_of
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.source import Snapshot
 from aiochronicle.spark.stream import StreamReader
@@ -41,6 +44,25 @@ def zeroed(control: Path) -> None:
 
 def missing(control: Path) -> None:
     control.unlink()
+
+
+def test_a_queue_that_is_being_removed_is_not_damaged(root: Path) -> None:
+    """However long it takes, if only something is removed every now and then."""
+    with aiochronicle.open_writer(root / "a", segment_size=1 << 12) as writer:
+        for _ in range(40):
+            writer.append(bytes(1000))
+    (root / "a" / "control.meta").unlink()
+
+    def remove() -> None:
+        for file in sorted((root / "a").glob("*.q")):
+            file.unlink()
+            time.sleep(0.1)
+
+    remover = Thread(target=remove)
+    remover.start()
+    assert damage_of(root / "a") is None
+    assert not list((root / "a").glob("*.q"))
+    remover.join()
 
 
 @pytest.fixture(params=[emptied, zeroed, missing])
