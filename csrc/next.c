@@ -297,6 +297,11 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
         }
         int found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
                                       reader->check, out, &why);
+        /* Other programs' headers have no check of their own, and one of ours in which there are zeros looks
+         * like theirs: the payload's has to do. */
+        if (found == AC_RECORD_GOOD && !(out->flags & AC_FLAG_OURS))
+            found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                                      AC_CHECK_PAYLOAD, out, &why);
         if (found == AC_RECORD_NONE) {
             rc = at_gap(reader, err);
             if (rc == 0) return 0;

@@ -217,6 +217,28 @@ def test_rows_before_a_corrupt_record_come_first(queue_path: Path) -> None:
             reader.to_arrow()
 
 
+@pytest.mark.parametrize("verify", [True, False])
+def test_zeros_in_a_header_are_no_message_though_no_payload_is_read(
+    queue_path: Path, verify: bool
+) -> None:
+    """Without the flag for it, there is no check of the header: other programs' records have none."""
+    with open_writer(queue_path) as writer:
+        writer.append_many([b"%3d" % number for number in range(100)])
+    offset = 64 + 128 * 40
+    with (queue_path / "000000000.q").open("r+b") as segment:
+        segment.seek(offset + 8)
+        segment.write(bytes(56))
+    with aiochronicle.Queue(queue_path, verify=verify) as whole:
+        batches = whole.slice().batches(columns=["seq"])
+        assert next(batches).num_rows == 40
+        with pytest.raises(errors.CorruptionError, match="payload checksum fails") as caught:
+            next(batches)
+        assert caught.value.offset == offset
+    with aiochronicle.Queue(queue_path, verify=verify, on_corrupt="skip") as whole:
+        expected = [seq for seq in range(100) if seq != 40]
+        assert whole.slice().to_arrow(["seq"]).column("seq").to_pylist() == expected
+
+
 @pytest.mark.parametrize("columns", [None, ["seq"]])
 @pytest.mark.parametrize("verify", [True, False])
 def test_file_cut_under_the_reader(

@@ -99,10 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _advised(given: Arguments, text: str) -> str:
-    """Return an error's text with the argument of this job instead of the option it stands for."""
+    """Return an error's text with the arguments of this job instead of the options they stand for."""
     if not hasattr(given, "skip_corrupt"):
         return text
-    return re.sub(r'on_corrupt="?skip"?', "--skip-corrupt", text)
+    text = re.sub(r'on_corrupt="?skip"?', "--skip-corrupt", text)
+    return re.sub(r"\boption (\w+)", lambda found: ARGUMENTS.get(found[1], found[0]), text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -220,7 +221,7 @@ def _told(notes: Sequence[BadRecords]) -> Iterator[str]:
         else "no message was damaged"
     )
     for note in notes[:PLACES_SHOWN]:
-        yield f"  {note.source} {_seqs(note)}: {note.file} at offset {note.offset}: {note.reason}"
+        yield f"  {note.source} {_seqs(note)}: {note.place}: {note.reason}"
     if len(notes) > PLACES_SHOWN:
         yield f"  and in {len(notes) - PLACES_SHOWN:,} more places: --bad-records DIR notes all"
 

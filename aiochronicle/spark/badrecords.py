@@ -37,6 +37,11 @@ class BadRecords(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     reason: str
 
+    @property
+    def place(self) -> str:
+        """Where the first of them is."""
+        return self.file if self.offset == 0 else f"{self.file} at offset {self.offset}"
+
     @classmethod
     def between(
         cls, source: str, place: str, first: int, end: int, cause: ChronicleError | None

@@ -196,10 +196,14 @@ def damage_of(path: str | Path) -> CorruptionError | NotAQueue | None:
 
 def _lost_control(path: Path) -> CorruptionError | None:
     """Return what to raise for segments without a control block, unless somebody is removing them."""
+    touched_ns, patient_until = -1, 0.0
     with contextlib.suppress(FileNotFoundError):
         while _is_headless(path):
-            untouched_s = time.time() - path.stat().st_mtime
-            if not 0 <= untouched_s < HEADLESS_S:
+            if (now_touched_ns := path.stat().st_mtime_ns) != touched_ns:
+                touched_ns = now_touched_ns
+                untouched_s = max(time.time() - touched_ns / 1e9, 0.0)
+                patient_until = time.monotonic() + HEADLESS_S - untouched_s
+            if time.monotonic() >= patient_until:
                 return CorruptionError(
                     "is missing, though there are segments",
                     path=str(path / CONTROL),

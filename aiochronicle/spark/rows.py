@@ -123,7 +123,7 @@ class _Gaps:
                     return damage
             except (PositionLost, QueueGone):
                 continue
-        return PositionLost("missing: removed, or lost in a power cut", path=source.place)
+        return PositionLost("missing: removed, cut off, or lost in a power cut", path=source.place)
 
     def __enter__(self) -> Self:
         return self
@@ -132,15 +132,13 @@ class _Gaps:
         if self._notes:
             part = self._part
             _log.warning(
-                "%s: stepped over %d damaged or missing of messages %d to %d of %s, the first at offset %d"
-                " of %s",
+                "%s: stepped over %d damaged or missing of messages %d to %d of %s, the first in %s",
                 part.source.place,
                 sum(note.end_seq - note.first_seq for note in self._notes),
                 part.start,
                 part.end - 1,
                 part.source.name,
-                self._notes[0].offset,
-                self._notes[0].file,
+                self._notes[0].place,
             )
             if self._options.bad_records_path is not None:
                 keep(self._options.bad_records_path, f"{part.start}-{part.end}", self._notes)

@@ -69,7 +69,7 @@ def test_messages_of_a_missing_segment_are_noted_as_such(root: Path, tmp_path: P
     (note,) = bad_records(tmp_path / "bad")
     assert rows == 2000 - (note.end_seq - note.first_seq) < 2000
     assert (note.file, note.offset) == (str(root / "a"), 0)
-    assert note.reason == "missing: removed, or lost in a power cut"
+    assert note.reason == "missing: removed, cut off, or lost in a power cut"
 
 
 def test_notes_about_corrupt_messages_that_cannot_be_taken_are_told(

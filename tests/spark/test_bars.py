@@ -20,7 +20,7 @@ import aiochronicle
 from aiochronicle.codec import Codec, Format
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.jobs import bars
-from aiochronicle.spark.jobs.bars import exact_sums
+from aiochronicle.spark.jobs.bars import CHUNK_ROWS, exact_sums
 
 from .market import Recorded, Trade, record, trades_of
 
@@ -73,6 +73,7 @@ def messages(root: Path, rng: random.Random) -> list[Recorded]:
 
 
 CUT = {"minPartitions": "5"}  # so that bars span tasks
+LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
 HANDED_OVER = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
@@ -212,3 +213,27 @@ def test_sums_in_parts_are_those_of_all(rng: random.Random) -> None:
             assert math.fsum(itertools.chain(*sums)) == math.fsum(values)
     with pytest.raises(InvalidArgument, match="not a finite number"):
         exact_sums(np.array([1.0, math.nan]), np.array([0]))
+
+
+@pytest.mark.parametrize("stretch", [1000, CHUNK_ROWS])
+def test_sums_of_a_whole_chunk_are_exact_however_far_apart_its_values_are(
+    rng: random.Random, stretch: int
+) -> None:
+    for exponent in (18, 25, 100):
+        values = [rng.random() * rng.choice((1, 10**exponent)) for _ in range(CHUNK_ROWS + 1000)]
+        starts = np.arange(0, len(values), stretch)
+        sums = exact_sums(np.array(values), starts).to_pylist()
+        expected = [math.fsum(values[start : start + stretch]) for start in starts]
+        assert [math.fsum(parts) for parts in sums] == expected
+
+
+def test_bars_with_large_variable_types(
+    spark: SparkSession, root: Path, messages: list[Recorded]
+) -> None:
+    """A setting of Spark's, by which texts come with offsets of 64 bits."""
+    spark.conf.set(LARGE_TYPES, True)
+    try:
+        frame = bars(spark, str(root), every="1s", options=CUT)
+        assert rows(frame) == expected_bars(messages, lambda m, _: m.timestamp_ns // 10**9, 10**9)
+    finally:
+        spark.conf.unset(LARGE_TYPES)

@@ -36,6 +36,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 CHUNK_ROWS = 1 << 18  # bars are made of about so many trades at a time
 BATCH_ROWS = 1 << 16  # and read so many at a time
 MERGE_ROWS = 1 << 23  # one task merges the bars of so many trades, which are fewer by far
+EXPONENT_MIN = -1022  # of the smallest number by which another can be divided
 ALL = ""  # the key of bars that are not by a field
 
 _UNITS_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
@@ -157,7 +158,7 @@ def _merge(rule: _Rule, batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _codes(column: Column) -> Array:
     """Return numbers that are the same where the values are."""
-    codes = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
+    codes = column if pa.types.is_integer(column.type) else column.dictionary_encode().indices
     return codes.to_numpy()  # type: ignore[no-any-return]
 
 
@@ -413,25 +414,31 @@ def _reduced(chunk: _Chunk, source: str, order: Array, keys: Array, bar: Array) 
 
 
 def exact_sums(values: Array, starts: Array) -> Column:
-    """Return each stretch's sum as numbers that together lose nothing that matters.
+    """Return each stretch's sum as numbers that together lose nothing.
 
-    Sums of whole numbers below 2**53 are exact as they are. Otherwise there are three: the first are
-    sums of whole multiples of a power of two, so large that no sum of a chunk needs more than 53 bits;
-    the second are those of what is left, in finer units. Both are exact. What is left then is 0
-    unless a value is 2**18 times smaller than the largest.
+    Sums of whole numbers below 2**53 are exact as they are. Otherwise values are rounded to whole multiples
+    of a power of two, so large that no sum of a stretch needs more than 53 bits, and what is left is
+    rounded in finer units, until nothing is left; below 1e-307 that would need units that are no numbers.
     """
     largest = float(max(values.max(), -values.min()))
     if not math.isfinite(largest):
         raise InvalidArgument("a price or size is not a finite number")
     if largest * len(values) < 2.0**53 and (np.rint(values) == values).all():
         return _lists([np.add.reduceat(values, starts)])
-    bits = len(values).bit_length()
-    unit = 2.0 ** max(math.frexp(largest)[1] + bits - 52, -970)  # whose finer units are numbers too
-    coarse = _multiples(values, unit)
-    left = values - coarse
-    fine = _multiples(left, unit / 2.0 ** (51 - bits))
-    left -= fine
-    return _lists([np.add.reduceat(part, starts) for part in (coarse, fine, left)])
+    bits = int(np.diff(starts, append=len(values)).max()).bit_length()
+    exponent = math.frexp(largest)[1] + bits - 52
+    sums: list[Array] = []
+    left = values
+    while left.any():
+        exponent = max(exponent, EXPONENT_MIN)
+        part = _multiples(left, 2.0**exponent)
+        left = left - part
+        sums.append(np.add.reduceat(part, starts))
+        if exponent == EXPONENT_MIN:
+            sums.append(np.add.reduceat(left, starts))
+            break
+        exponent -= 51 - bits
+    return _lists(sums)
 
 
 def _multiples(values: Array, unit: float) -> Array:
