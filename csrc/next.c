@@ -298,8 +298,9 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
         int found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
                                       reader->check, out, &why);
         /* Other programs' headers have no check of their own, and one of ours in which there are zeros looks
-         * like theirs: the payload's has to do. */
-        if (found == AC_RECORD_GOOD && !(out->flags & AC_FLAG_OURS))
+         * like theirs: in a queue of ours the payload's has to do. Theirs have no id. */
+        if (found == AC_RECORD_GOOD && !(out->flags & AC_FLAG_OURS) &&
+            ac_load_relaxed_u64(&reader->control->queue_id) != 0)
             found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
                                       AC_CHECK_PAYLOAD, out, &why);
         if (found == AC_RECORD_NONE) {
