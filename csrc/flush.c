@@ -74,7 +74,10 @@ static int sync_range(ac_writer_t *writer, const ac_map_t *map, uint64_t from, u
 static int sync_sealing(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
     if (sealing->seal_synced) return AC_OK;
     ac_os_unpopulate(sealing->map->base, 0, sealing->map->size);
-    int rc = sync_range(writer, sealing->map, sealing->synced, sealing->end, err);
+    /* And the zeros of aborted reservations: what they have replaced, which may be on disk, would be taken
+     * for damage behind the last record. */
+    uint64_t end = sealing->soiled > sealing->end ? sealing->soiled : sealing->end;
+    int rc = sync_range(writer, sealing->map, sealing->synced, end, err);
     ac_segment_seal(sealing->map, sealing->sealed_end); /* the appender may be about to */
     if (rc == AC_OK) rc = sync_range(writer, sealing->map, 0, AC_SEGMENT_DATA, err);
     if (rc != AC_OK) return rc;

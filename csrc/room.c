@@ -182,6 +182,7 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     ac_map_t *old = writer->map;
     sealing->map = old;
     sealing->end = writer->offset;
+    sealing->soiled = writer->soiled;
     sealing->sealed_end = behind_last_record(writer);
     sealing->synced = writer->synced;
     sealing->next_seq = writer->seq;

@@ -29,6 +29,7 @@ typedef struct ac_sealing {
     ac_map_t *map;
     uint64_t end;        /* where the writer left it */
     uint64_t sealed_end; /* behind its last record; after a repair that is not the same */
+    uint64_t soiled;     /* up to here aborted reservations wrote into it */
     uint64_t synced;     /* everything before is on disk */
     uint64_t next_seq;   /* of the record after its last */
     int seal_synced;

@@ -50,6 +50,28 @@ def test_power_loss_of_segments_that_a_reader_had_read_is_told_to_it() -> None:
             check_image(scratch / "image", scenario.now, reader_first=False)
 
 
+def test_power_loss_does_not_bring_back_an_aborted_reservation_behind_a_sealed_segment() -> None:
+    print(f"AIOCHRONICLE_SEED={SEED}")
+    rng = random.Random(SEED)
+
+    def steps(scenario: Scenario) -> None:
+        scenario.open(segment_size=16384, roll=Roll(messages=2))
+        scenario.append(3456)  # up to 3584
+        scenario.reserve(832, abandon=True)  # into the next page
+        scenario.append(448)  # up to that page
+        scenario.append(10)  # in another segment
+        scenario.flush()
+
+    with memory_directory() as scratch:
+        queue = scratch / "queue"
+        queue.mkdir(mode=0o700)
+        scenario = Scenario(queue).run(steps)
+        crash = Crash(scenario.recording, scenario.recording.time)
+        for _ in range(300):
+            lay_out(crash.random_image(rng), scratch / "image")
+            check_image(scratch / "image", scenario.now, reader_first=False)
+
+
 def fill(orders: Path, fills: Path) -> list[bytes]:
     """Run an exactly-once chain over what is there; return the orders that it filled."""
     with open_reader(orders) as reader, open_writer(fills, segment_size=4096) as writer:
