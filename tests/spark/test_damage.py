@@ -279,6 +279,9 @@ def test_jobs_and_frames_over_a_root_with_a_damaged_day(
     with pytest.raises(ChronicleError, match=f"{day}/control.meta"):
         archive(spark, str(archives), str(out), reader=None)
     assert {path.name for path in out.glob("date=*/*")} == {"source=b"}
+    assert main(["audit", str(archives)]) == 1
+    advice = "Other queues can be read by --queues, and other days by --skip-corrupt."
+    assert advice in capfd.readouterr().err
     command = ["audit", str(archives), "--skip-corrupt"]
     assert main([*command, "--bad-records", str(tmp_path / "bad"), "--dry-run"]) == 0
     assert not (tmp_path / "bad").exists()

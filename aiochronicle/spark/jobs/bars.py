@@ -158,8 +158,9 @@ def _merge(rule: _Rule, batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _codes(column: Column) -> Array:
     """Return numbers that are the same where the values are."""
-    codes = column if pa.types.is_integer(column.type) else column.dictionary_encode().indices
-    return codes.to_numpy()  # type: ignore[no-any-return]
+    same = column if pa.types.is_integer(column.type) else column.dictionary_encode().indices
+    codes: Array = same.to_numpy()
+    return codes
 
 
 def _starts(*columns: Array) -> Array:
