@@ -71,8 +71,10 @@ static uint64_t periodic(ac_writer_t *writer, uint64_t now_ns) {
 uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns) {
     ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, pages));
     (void)now_ns;
-    ac_writer_populate_ahead(writer);
-    prepare(writer);
+    /* A busy writer needs pages until its segment is full, and that is too late for the next one. */
+    do
+        prepare(writer);
+    while (ac_writer_populate_ahead(writer) == 1);
     return UINT64_MAX;
 }
 

@@ -48,6 +48,13 @@ static int poison(ac_writer_t *writer, int negative_errno, const char *what, ac_
     return rc;
 }
 
+/* Takes whole pages that nobody stores into any more out of the page table, all at once. Writing them back would
+ * take the right to store from one after the other, each time interrupting the processor that the appender runs
+ * on: thousands of appends would take microseconds. */
+static void let_go(const ac_map_t *map, uint64_t from, uint64_t to) {
+    ac_os_unpopulate(map->base, (from + 4095) & ~4095ull, to & ~4095ull);
+}
+
 static int sync_map(const ac_map_t *map, uint64_t from, uint64_t to) {
     return ac_map_is_cut(map) ? -EIO : ac_os_map_sync(map->base, map->fd, from, to - from);
 }
@@ -68,12 +75,10 @@ static int sync_range(ac_writer_t *writer, const ac_map_t *map, uint64_t from, u
 /* The records, and then the seal: without it readers would never go on to the next segment, and recovery
  * starts in the one that index.meta names.
  *
- * Nobody stores into it any more, so its pages leave the page table first, all at once. Writing them back
- * would take the right to store from one after the other, each time interrupting the processor that the
- * appender runs on: thousands of appends would take microseconds. */
+ * Nobody stores into it any more, so its pages leave the page table first. */
 static int sync_sealing(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
     if (sealing->seal_synced) return AC_OK;
-    ac_os_unpopulate(sealing->map->base, 0, sealing->map->size);
+    let_go(sealing->map, 0, sealing->map->size);
     /* And the zeros of aborted reservations: what they have replaced, which may be on disk, would be taken
      * for damage behind the last record. */
     uint64_t end = sealing->soiled > sealing->end ? sealing->soiled : sealing->end;
@@ -105,6 +110,9 @@ typedef struct flushing {
     uint64_t seq; /* everything before it is durable then */
 } flushing_t;
 
+/* So much that interrupting the appender for each page would cost more than one system call. */
+enum { MANY_BYTES = 1 << 20 };
+
 /* Syncs what is being sealed; the active segment is left to the caller. The sealing list only grows at its
  * tail meanwhile; what is added to it belongs behind the active segment of this moment, and so to the next
  * flush. */
@@ -122,7 +130,10 @@ static int sync_until_active(flushing_t *flushing, ac_error_t *err) {
     for (; sealing && sealing->map != flushing->map && rc == AC_OK;
          sealing = after(writer, sealing))
         rc = sync_sealing(writer, sealing, err);
-    if (rc != AC_OK) ac_map_release(flushing->map);
+    if (rc != AC_OK)
+        ac_map_release(flushing->map);
+    else if (flushing->to - flushing->from >= MANY_BYTES)
+        let_go(flushing->map, flushing->from, flushing->to);
     return rc;
 }
 

@@ -71,34 +71,44 @@ static uint64_t piece_to_fill(ac_writer_t *writer) {
     return writer->piece;
 }
 
-/* Populates the active segment on to `need` (relative to the start, or ahead of the writer when 0). Under
- * populate_mutex, because it fills with zeros: whoever comes second must see what is done already. */
+/* Populates the active segment on to `need` (relative to the start, or ahead of the writer when 0). One at a
+ * time, because it fills with zeros: whoever comes second must see what is done already. But who waits for pages
+ * goes on as soon as they are there, however much more the other has to do. */
 static int populate(ac_writer_t *writer, uint64_t need) {
-    pthread_mutex_lock(&writer->populate_mutex);
     pthread_mutex_lock(&writer->mutex);
-    ac_map_t *map = writer->map;
-    uint64_t from = writer->populated, piece = piece_to_fill(writer);
-    uint64_t target =
-        need ? ac_populate_step_end(need) : ac_load_relaxed_u64(&writer->offset) + writer->ahead;
+    ac_map_t *map;
+    uint64_t from, target;
+    for (;;) {
+        map = writer->map;
+        from = writer->populated;
+        target = need ? need : ac_load_relaxed_u64(&writer->offset) + writer->ahead;
+        if (from >= least(target, map->size)) {
+            pthread_mutex_unlock(&writer->mutex);
+            return 0;
+        }
+        if (!writer->populating) break;
+        pthread_cond_wait(&writer->stepped, &writer->mutex);
+    }
+    uint64_t piece = piece_to_fill(writer);
+    uint64_t to = least(ac_populate_step_end(need ? need : from), map->size);
+    writer->populating = 1;
     ac_map_retain(map);
     pthread_mutex_unlock(&writer->mutex);
-    int done = from >= (need ? need : least(target, map->size));
-    uint64_t to = least(need ? target : ac_populate_step_end(from), map->size);
-    int rc = done ? 0 : ac_segment_populate(map, from, to, piece);
+    int rc = ac_segment_populate(map, from, to, piece);
     pthread_mutex_lock(&writer->mutex);
+    writer->populating = 0;
     if (rc < 0)
         writer->populate_errors++;
-    else if (!done && writer->map == map)
+    else if (writer->map == map)
         writer->populated = to;
+    pthread_cond_broadcast(&writer->stepped);
     pthread_mutex_unlock(&writer->mutex);
     ac_map_release(map);
-    pthread_mutex_unlock(&writer->populate_mutex);
-    return rc < 0 ? rc : !done;
+    return rc < 0 ? rc : 1;
 }
 
-void ac_writer_populate_ahead(ac_writer_t *writer) {
-    while (populate(writer, 0) == 1)
-        continue;
+int ac_writer_populate_ahead(ac_writer_t *writer) {
+    return populate(writer, 0);
 }
 
 /* Pages for `size` more bytes. Failing to populate is an error of the disk, reported before a store

@@ -243,10 +243,10 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     writer->disk.lane = AC_LANE_DISK;
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);
-    pthread_mutex_init(&writer->populate_mutex, NULL);
     pthread_mutex_init(&writer->retain_mutex, NULL);
     pthread_mutex_init(&writer->signs.mutex, NULL);
     pthread_cond_init(&writer->prepared, NULL);
+    pthread_cond_init(&writer->stepped, NULL);
     return writer;
 }
 

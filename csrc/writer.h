@@ -83,14 +83,15 @@ struct ac_writer {
 
     /* Under mutex. */
     pthread_mutex_t mutex;
-    pthread_cond_t prepared;
-    ac_map_t *map;      /* active segment */
-    uint64_t populated; /* its pages are in place up to here */
-    uint64_t ahead;     /* how far ahead of the writer the housekeeper populates … */
-    uint64_t piece;     /* … and in pieces of which size: see ac_segment_populate */
-    ac_map_t *next;     /* segment prepared for the next roll */
+    pthread_cond_t prepared; /* the next segment is there, or could not be made */
+    pthread_cond_t stepped;  /* pages were put in place, or could not be */
+    ac_map_t *map;           /* active segment */
+    uint64_t populated;      /* its pages are in place up to here */
+    uint64_t ahead;          /* how far ahead of the writer the housekeeper populates … */
+    uint64_t piece;          /* … and in pieces of which size: see ac_segment_populate */
+    ac_map_t *next;          /* segment prepared for the next roll */
     uint64_t next_populated;
-    int want_next, preparing;
+    int want_next, preparing, populating;
     ac_sealing_t *sealing, **sealing_tail;
     uint64_t synced; /* of the active segment */
     uint64_t durable_seq;
@@ -100,8 +101,6 @@ struct ac_writer {
     uint64_t retention_errors, segments_deleted, segments_archived;
     int last_errno;
     char last_error[256];
-
-    pthread_mutex_t populate_mutex;
 
     /* Held across a whole sync: callers that queue up behind it find their work done. */
     pthread_mutex_t sync_mutex;
@@ -197,7 +196,7 @@ int ac_writer_make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_n
 void ac_writer_set_limits(ac_writer_t *writer);
 void ac_writer_roll_after(ac_writer_t *writer, uint64_t first_timestamp_ns);
 int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err);
-void ac_writer_populate_ahead(ac_writer_t *writer);
+int ac_writer_populate_ahead(ac_writer_t *writer); /* one step; 1 = there may be more */
 void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);
 
 /* flush.c */

@@ -393,6 +393,25 @@ TEST(a_segment_left_behind_is_synced_outside_the_page_table) {
     }
 }
 
+TEST(much_that_is_flushed_is_synced_outside_the_page_table_too) {
+    ac_writer_config_t config = small_queue(16 << 20);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 20000);
+    CHECK(mapped_kib("/000000000.q") > 4000);
+    mapped_while_synced_kib = -1;
+    ac_os_set_hook(look_at_the_page_table, NULL);
+    CHECK_EQUAL(ac_writer_flush(writer, &err), 20000);
+    ac_os_set_hook(NULL, NULL);
+    ac_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.rolls, 0);
+    /* The pages ahead stay, and that of the last record. */
+    CHECK(mapped_while_synced_kib >= 4);
+    CHECK(mapped_while_synced_kib <= 4 + (long)(writer->populated - writer->offset) / 1024 + 4);
+    append_numbered(writer, 100);
+    close_writer(writer);
+    CHECK_EQUAL(count_numbered(check_path("queue")), 20100);
+}
+
 static int note_longest_write(void *context, int call, const char *path, int fd, uint64_t offset,
                               uint64_t length) {
     uint64_t *longest = context;
@@ -426,6 +445,125 @@ TEST(pages_are_filled_in_small_pieces_for_whoever_flushes_little) {
     CHECK_EQUAL(longest_fill(check_path("much"), AC_FLUSH_ASYNC, 20), AC_POPULATE_STEP);
     CHECK_EQUAL(longest_fill(check_path("little"), AC_FLUSH_ASYNC, 1), AC_POPULATE_PIECE);
     CHECK_EQUAL(longest_fill(check_path("sync"), AC_FLUSH_SYNC, 1000), AC_POPULATE_PIECE);
+}
+
+static void append_large(ac_writer_t *writer) {
+    static uint8_t payload[60000];
+    CHECK(ac_writer_append(writer, payload, sizeof payload, 0, AC_NOW, &err) >= 0);
+}
+
+/* Up to the middle of a segment of 16 MiB, where the next one is wanted, with few pages left. */
+static ac_writer_t *open_half_full(void) {
+    ac_writer_config_t config = small_queue(16 << 20);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    while (!writer->want_next)
+        append_large(writer);
+    CHECK(writer->populated < 12 << 20);
+    return writer;
+}
+
+static int filled_before_the_next;
+
+static int note_order(void *context, int call, const char *path, int fd, uint64_t offset,
+                      uint64_t length) {
+    int *next_is_there = context;
+    (void)path;
+    (void)fd;
+    (void)offset;
+    (void)length;
+    *next_is_there |= call == AC_CALL_ALLOCATE;
+    filled_before_the_next += call == AC_CALL_POPULATE && !*next_is_there;
+    return 0;
+}
+
+TEST(the_housekeeper_makes_the_next_segment_before_it_fills_the_rest_of_this_one) {
+    ac_writer_t *writer = open_half_full();
+    int next_is_there = 0;
+    writer->ahead = 16 << 20;
+    ac_os_set_hook(note_order, &next_is_there);
+    CHECK_EQUAL(ac_writer_housekeep_pages(&writer->pages, 0), UINT64_MAX);
+    ac_os_set_hook(NULL, NULL);
+    CHECK(next_is_there);
+    CHECK_EQUAL(filled_before_the_next, 0);
+    CHECK_EQUAL(writer->populated, 16 << 20);
+    close_writer(writer);
+}
+
+static struct {
+    uint32_t filling, appended, given_up;
+} beside;
+
+static __thread int is_housekeeper;
+
+/* The housekeeper is held where it fills the pages from the twelfth mebibyte on, until the appender is done. */
+static int hold_while_filling(void *context, int call, const char *path, int fd, uint64_t offset,
+                              uint64_t length) {
+    (void)context;
+    (void)path;
+    (void)fd;
+    (void)length;
+    if (call != AC_CALL_WRITE || offset != 12 << 20 || !is_housekeeper) return 0;
+    ac_store_release_u32(&beside.filling, 1);
+    for (int waits = 0; !ac_load_acquire_u32(&beside.appended); waits++) {
+        if (waits == 5000) ac_store_release_u32(&beside.given_up, 1);
+        if (waits >= 5000) break;
+        ac_os_sleep_ns(1000000);
+    }
+    return 0;
+}
+
+static void *keep_house(void *context) {
+    ac_writer_t *writer = context;
+    is_housekeeper = 1;
+    ac_writer_housekeep_pages(&writer->pages, 0);
+    return NULL;
+}
+
+TEST(an_appender_whose_pages_are_there_does_not_wait_for_more_of_them) {
+    ac_writer_t *writer = open_half_full();
+    pthread_t thread;
+    memset(&beside, 0, sizeof beside);
+    writer->ahead = 16 << 20;
+    ac_os_set_hook(hold_while_filling, NULL);
+    CHECK_EQUAL(pthread_create(&thread, NULL, keep_house, writer), 0);
+    while (!ac_load_acquire_u32(&beside.filling))
+        ac_os_sleep_ns(100000);
+    while (writer->offset < 11 << 20) /* more than once asking for room */
+        append_large(writer);
+    ac_store_release_u32(&beside.appended, 1);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    ac_os_set_hook(NULL, NULL);
+    CHECK(!beside.given_up);
+    /* Nor is anything filled again: what was written meanwhile is all there. */
+    CHECK_EQUAL(writer->populated, 16 << 20);
+    while (writer->offset < 15 << 20)
+        append_large(writer);
+    uint64_t records;
+    ac_writer_stats(writer, &stats);
+    close_writer(writer);
+    CHECK_EQUAL(ac_queue_verify(check_path("queue"), &records, &err), 0);
+    CHECK_EQUAL(records, stats.next_seq);
+}
+
+/* Who needs pages that the housekeeper is just filling gets them from it, and goes on. */
+TEST(an_appender_waits_for_the_step_it_needs) {
+    ac_writer_t *writer = open_half_full();
+    pthread_t thread;
+    memset(&beside, 0, sizeof beside);
+    beside.appended = 1; /* it is not held */
+    writer->ahead = 16 << 20;
+    ac_os_set_hook(hold_while_filling, NULL);
+    CHECK_EQUAL(pthread_create(&thread, NULL, keep_house, writer), 0);
+    for (int i = 0; i < 800; i++) /* 45 MiB: over two rolls */
+        append_large(writer);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    ac_os_set_hook(NULL, NULL);
+    uint64_t records;
+    ac_writer_stats(writer, &stats);
+    CHECK(stats.rolls >= 2);
+    close_writer(writer);
+    CHECK_EQUAL(ac_queue_verify(check_path("queue"), &records, &err), 0);
+    CHECK_EQUAL(records, stats.next_seq);
 }
 
 TEST(in_sync_mode_nothing_returns_before_it_is_durable) {
