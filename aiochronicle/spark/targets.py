@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from aiochronicle._directories import make_directory
+from aiochronicle.config import Batch
 from aiochronicle.errors import DiskFull, InvalidArgument, MessageTooLarge, TimestampOrder
 from aiochronicle.spark.append import RECORD_OVERHEAD_BYTES, TOGETHER_BYTES_MAX
 from aiochronicle.spark.options import WriteOptions
@@ -23,6 +24,9 @@ __all__ = ["open_all", "open_to_begin"]
 
 SEGMENT_BYTES = 128 << 20
 SEGMENT_BYTES_MAX = 1 << 32
+
+# A batch is flushed in the end, and the disk is to have written most of it by then.
+FLUSH = Batch(bytes=256 << 20, seconds=0.02)
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,4 +188,5 @@ def _opened(paths: dict[str, Path], sizes: dict[str, int]) -> Generator[dict[str
 
 def _open(path: Path, segment_bytes: int) -> Writer:
     make_directory(path.parent)
-    return open_writer(path, segment_size=segment_bytes, ready=not is_queue(path))
+    ready = not is_queue(path)
+    return open_writer(path, segment_size=segment_bytes, flush=FLUSH, ready=ready)
