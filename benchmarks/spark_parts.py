@@ -383,9 +383,9 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 
     best = take_turns({"archive": archived, "spark": by_spark}, sizes.rounds)
 
-    # On a frame in memory, and on one that is read from a queue. The bar is that of the sink, so the time that
-    # reading takes without one is left out; all three are in the table, for those who copy queues. The JVM
-    # goes on compiling until the fifth round or so.
+    # On a frame in memory, and on one that is read from a queue. The bar is that of the sink, so the time
+    # that reading takes without one is left out; all three are in the table, for those who copy queues. The
+    # JVM goes on compiling until the fifth round or so.
     in_memory = load(spark, few).cache()
     in_memory.count()
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from aiochronicle.spark.collector import collector_settings
 from aiochronicle.spark.interpreter import DAEMON, chosen_interpreter
 from aiochronicle.spark.java import ensure_java
 from aiochronicle.spark.source import ChronicleSource
@@ -82,7 +81,7 @@ def session(
     if master is not None:
         builder = builder.master(master)
     if is_local:
-        settings |= _LOCAL_SETTINGS | collector_settings(config or {})
+        settings |= _LOCAL_SETTINGS
         if SparkSession.getActiveSession() is None and (place := _place_for_sockets()):
             settings[SOCKETS] = place
         for name, value in _LOCAL_ENVIRONMENT.items():
