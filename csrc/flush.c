@@ -48,13 +48,6 @@ static int poison(ac_writer_t *writer, int negative_errno, const char *what, ac_
     return rc;
 }
 
-/* Takes whole pages that nobody stores into any more out of the page table, all at once. Writing them back would
- * take the right to store from one after the other, each time interrupting the processor that the appender runs
- * on: thousands of appends would take microseconds. */
-static void let_go(const ac_map_t *map, uint64_t from, uint64_t to) {
-    ac_os_unpopulate(map->base, (from + 4095) & ~4095ull, to & ~4095ull);
-}
-
 static int sync_map(const ac_map_t *map, uint64_t from, uint64_t to) {
     return ac_map_is_cut(map) ? -EIO : ac_os_map_sync(map->base, map->fd, from, to - from);
 }
@@ -75,10 +68,12 @@ static int sync_range(ac_writer_t *writer, const ac_map_t *map, uint64_t from, u
 /* The records, and then the seal: without it readers would never go on to the next segment, and recovery
  * starts in the one that index.meta names.
  *
- * Nobody stores into it any more, so its pages leave the page table first. */
+ * Nobody stores into it any more, so its pages leave the page table first, all at once. Writing them back
+ * would take the right to store from one after the other, each time interrupting the processor that the
+ * appender runs on: thousands of appends would take microseconds. */
 static int sync_sealing(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
     if (sealing->seal_synced) return AC_OK;
-    let_go(sealing->map, 0, sealing->map->size);
+    ac_os_unpopulate(sealing->map->base, 0, sealing->map->size);
     /* And the zeros of aborted reservations: what they have replaced, which may be on disk, would be taken
      * for damage behind the last record. */
     uint64_t end = sealing->soiled > sealing->end ? sealing->soiled : sealing->end;
@@ -110,8 +105,15 @@ typedef struct flushing {
     uint64_t seq; /* everything before it is durable then */
 } flushing_t;
 
-/* So much that interrupting the appender for each page would cost more than one system call. */
+/* The same for whole pages of the active segment, if they are so many that it pays. Where it is to stay in
+ * memory, it does: readers may not have been there yet. */
 enum { MANY_BYTES = 1 << 20 };
+
+static void let_go(const flushing_t *flushing) {
+    if (flushing->writer->config.memlock || flushing->to - flushing->from < MANY_BYTES) return;
+    ac_os_unpopulate(flushing->map->base, (flushing->from + 4095) & ~4095ull,
+                     flushing->to & ~4095ull);
+}
 
 /* Syncs what is being sealed; the active segment is left to the caller. The sealing list only grows at its
  * tail meanwhile; what is added to it belongs behind the active segment of this moment, and so to the next
@@ -132,8 +134,8 @@ static int sync_until_active(flushing_t *flushing, ac_error_t *err) {
         rc = sync_sealing(writer, sealing, err);
     if (rc != AC_OK)
         ac_map_release(flushing->map);
-    else if (flushing->to - flushing->from >= MANY_BYTES)
-        let_go(flushing->map, flushing->from, flushing->to);
+    else
+        let_go(flushing);
     return rc;
 }
 

@@ -213,6 +213,8 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
      * durable, and recovery starts there, so the way to it has to be open. */
     ac_segment_seal(old, sealing->sealed_end);
     ac_writer_enter(writer, writer->map, AC_SEGMENT_DATA); /* map and offset change together */
+    /* It is that of the old segment. If there will be no room in the new one, nobody sets another. */
+    ac_store_relaxed_u64(&writer->limit, 0);
     pthread_mutex_unlock(&writer->mutex);
     ac_count_u64(&writer->rolls, 1);
     if (writer->config.inline_housekeeping == 1) return ac_writer_seal_pending(writer, err);
