@@ -93,7 +93,9 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, name: str, start: int, ends: Mapping[str, int]) -> int | None:
         """Return how far a queue can be read; None if it is gone."""
         if name not in self._queues.sources:
-            self._lost(f"the stream has read {name} up to {start}, and that queue is gone")
+            self._lost(
+                f"the stream has read {name} up to {start}, and that queue is gone, or not chosen"
+            )
             return None
         if name in self._queues.replaced:
             self._lost(f"the stream has read {name} up to {start}, but that is another queue now")

@@ -14,6 +14,7 @@ from aiochronicle.digest import StreamDigest
 from aiochronicle.errors import (
     ChronicleError,
     CorruptionError,
+    InvalidArgument,
     LockedError,
     NotAQueue,
     PositionLost,
@@ -104,6 +105,16 @@ def test_archive_is_complete_incremental_and_compact(
     assert committed_seq(root / "binance") is None
     append(root / "binance", rng, 1, MIDNIGHT_NS + 8 * 10**9)
     assert committed_seq(root / "binance") == 350
+
+
+def test_archive_is_not_made_among_the_queues(spark: SparkSession, root: Path) -> None:
+    append(root / "q", random.Random(1), 10)
+    before = sorted(root.rglob("*"))
+    with pytest.raises(InvalidArgument, match="is what is to be archived"):
+        archive(spark, str(root), f"{root}/q/..")
+    with pytest.raises(InvalidArgument, match="is what is to be archived"):
+        archive_plan(str(root), str(root))
+    assert sorted(root.rglob("*")) == before
 
 
 def test_archive_cleans_up_after_a_run_that_died(

@@ -113,6 +113,7 @@ def archive_each(
 ) -> tuple[list[Archived], Failures]:
     """As archive, but return what went wrong, too."""
     target = Path(out).absolute()
+    _check_target(root, out)  # nothing is made there if it cannot be meant
     with locked(target):
         given, ledgers, failed = archive_plan(root, out, options)
         for name in given.sources:
@@ -142,12 +143,18 @@ def archive_each(
         return done, failed
 
 
+def _check_target(root: str, out: str) -> None:
+    if Path(out).exists() and not Path(out).is_dir():
+        raise InvalidArgument("the archive is to be a directory, and this is none", path=out)
+    if Path(out).resolve() == Path(root).resolve():
+        raise InvalidArgument("is what is to be archived: give another directory", path=out)
+
+
 def archive_plan(
     root: str, out: str, options: Mapping[str, str] | None = None
 ) -> tuple[Input, dict[str, Ledger | None], Failures]:
     """Return what a run would read, the ledgers it would continue, and why not those of other queues."""
-    if Path(out).exists() and not Path(out).is_dir():
-        raise InvalidArgument("the archive is to be a directory, and this is none", path=out)
+    _check_target(root, out)
     failed: Failures = {}
     found = find_input(root, options, failed=failed)
     gaps = not found.options.fail_on_data_loss
