@@ -58,7 +58,7 @@ static struct {
     const char *path;
     ac_writer_t *writer;
     uint64_t seed;
-    uint32_t stop;
+    uint32_t stop, following;
     uint64_t appended;
     uint64_t read_by[3];
     uint64_t seeks, flushes, statistics;
@@ -131,6 +131,7 @@ static void *follow(void *argument) {
     uint64_t segment, offset, next_seq = 0;
     snprintf(name, sizeof name, "reader%d", number);
     ac_reader_t *reader = open_reader(run.path, name, AC_START_COMMITTED);
+    ac_fetch_add_seq_cst_u32(&run.following, 1);
     while (!stopping()) {
         CHECK_OK(ac_reader_wait(reader, 20000000, number == 1 ? 5000 : 0, &err), err);
         int rc;
@@ -228,9 +229,11 @@ static void run_threads(const ac_writer_config_t *config, double seconds) {
     run.path = path;
     run.seed = check_seed();
     run.writer = open_writer(path, config);
-    pthread_create(&threads[count++], NULL, append, NULL);
     for (int i = 0; i < 3; i++)
         pthread_create(&threads[count++], NULL, follow, (void *)(intptr_t)i);
+    while (ac_load_seq_cst_u32(&run.following) < 3) /* what nobody follows may be deleted at once */
+        ac_os_sleep_ns(100000);
+    pthread_create(&threads[count++], NULL, append, NULL);
     pthread_create(&threads[count++], NULL, seek, NULL);
     pthread_create(&threads[count++], NULL, flush, NULL);
     pthread_create(&threads[count++], NULL, observe, NULL);

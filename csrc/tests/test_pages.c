@@ -1,0 +1,302 @@
+/* Pages: made ready ahead of the appender by the housekeeper, and given back before they are synced. */
+#include "writer.h"
+
+#include "queue.h"
+
+#include <pthread.h>
+
+enum { SEGMENT = 16 << 10 };
+
+static ac_error_t err;
+static ac_writer_stats_t stats;
+
+/* KiB of a segment that are in our page table. */
+static long mapped_kib(const char *name) {
+    char line[1024];
+    long found = 0, kib;
+    unsigned long from, to;
+    int in_file = 0;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx", &from, &to) == 2) in_file = strstr(line, name) != NULL;
+        if (in_file && sscanf(line, "Rss: %ld kB", &kib) == 1) found += kib;
+    }
+    fclose(maps);
+    return found;
+}
+
+static long mapped_while_synced_kib = -1;
+
+static int look_at_the_page_table(void *context, int call, const char *path, int fd,
+                                  uint64_t offset, uint64_t length) {
+    (void)context;
+    (void)path;
+    (void)fd;
+    (void)offset;
+    if (call == AC_CALL_SYNC_MAP && length > AC_SEGMENT_DATA && mapped_while_synced_kib < 0)
+        mapped_while_synced_kib = mapped_kib("/000000000.q");
+    return 0;
+}
+
+/* Taking the right to store from its pages one by one would interrupt the appender for each. */
+TEST(a_segment_left_behind_is_synced_outside_the_page_table) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    for (config.memlock = 0; config.memlock < 2; config.memlock++) {
+        ac_writer_t *writer = open_writer(check_path(config.memlock ? "locked" : "queue"), &config);
+        append_numbered(writer, 10);
+        CHECK(mapped_kib("/000000000.q") >= 4);
+        mapped_while_synced_kib = -1;
+        ac_os_set_hook(look_at_the_page_table, NULL);
+        append_numbered(writer, 100);
+        ac_os_set_hook(NULL, NULL);
+        ac_writer_stats(writer, &stats);
+        CHECK(stats.rolls >= 1);
+        CHECK_EQUAL(mapped_while_synced_kib, 0);
+        close_writer(writer);
+    }
+}
+
+TEST(much_that_is_flushed_is_synced_outside_the_page_table_too) {
+    ac_writer_config_t config = small_queue(6 << 20); /* as much as may be locked */
+    for (config.memlock = 0; config.memlock < 2; config.memlock++) {
+        ac_writer_t *writer = open_writer(check_path(config.memlock ? "locked" : "queue"), &config);
+        append_numbered(writer, 20000);
+        long before_kib = mapped_kib("/000000000.q");
+        CHECK(before_kib > 4000);
+        mapped_while_synced_kib = -1;
+        ac_os_set_hook(look_at_the_page_table, NULL);
+        CHECK_EQUAL(ac_writer_flush(writer, &err), 20000);
+        ac_os_set_hook(NULL, NULL);
+        ac_writer_stats(writer, &stats);
+        CHECK_EQUAL(stats.rolls, 0);
+        /* The pages ahead stay, and those of the header and of the last record; locked, all do. */
+        long ahead_kib = (long)(writer->populated - writer->offset) / 1024;
+        CHECK(mapped_while_synced_kib >= (config.memlock ? before_kib : ahead_kib));
+        CHECK(config.memlock || mapped_while_synced_kib <= ahead_kib + 16);
+        append_numbered(writer, 100);
+        close_writer(writer);
+        CHECK_EQUAL(count_numbered(check_path(config.memlock ? "locked" : "queue")), 20100);
+    }
+}
+
+static int note_longest_write(void *context, int call, const char *path, int fd, uint64_t offset,
+                              uint64_t length) {
+    uint64_t *longest = context;
+    (void)path;
+    (void)fd;
+    (void)offset;
+    if (call == AC_CALL_WRITE && length > *longest) *longest = length;
+    return 0;
+}
+
+/* Appends over several steps, with a flush behind each `every` records; the longest write that filled pages. */
+static uint64_t longest_fill(const char *path, int flush_mode, int every) {
+    static uint8_t payload[60000];
+    ac_writer_config_t config = small_queue(16 << 20);
+    config.flush_mode = flush_mode;
+    uint64_t longest = 0;
+    ac_os_set_hook(note_longest_write, &longest);
+    ac_writer_t *writer = open_writer(path, &config);
+    for (int i = 1; i <= 100; i++) {
+        CHECK(ac_writer_append(writer, payload, sizeof payload, 0, AC_NOW, &err) >= 0);
+        if (i % every == 0) CHECK(ac_writer_flush(writer, &err) >= 0);
+    }
+    ac_os_set_hook(NULL, NULL);
+    close_writer(writer);
+    return longest;
+}
+
+/* A sync writes all of each folio that it meets, and these are as large as the writes that filled them. */
+TEST(pages_are_filled_in_small_pieces_for_whoever_flushes_little) {
+    CHECK_EQUAL(longest_fill(check_path("never"), AC_FLUSH_ASYNC, 1000), AC_POPULATE_STEP);
+    CHECK_EQUAL(longest_fill(check_path("much"), AC_FLUSH_ASYNC, 20), AC_POPULATE_STEP);
+    CHECK_EQUAL(longest_fill(check_path("little"), AC_FLUSH_ASYNC, 1), AC_POPULATE_PIECE);
+    CHECK_EQUAL(longest_fill(check_path("sync"), AC_FLUSH_SYNC, 1000), AC_POPULATE_PIECE);
+}
+
+static void append_large(ac_writer_t *writer) {
+    static uint8_t payload[60000];
+    CHECK(ac_writer_append(writer, payload, sizeof payload, 0, AC_NOW, &err) >= 0);
+}
+
+/* Up to the middle of a segment of 16 MiB, where the next one is wanted, with few pages left. */
+static ac_writer_t *open_half_full(void) {
+    ac_writer_config_t config = small_queue(16 << 20);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    while (!writer->want_next)
+        append_large(writer);
+    CHECK(writer->populated < 12 << 20);
+    return writer;
+}
+
+static struct {
+    ac_writer_t *writer;
+    int filled, next_is_there, filled_before_it;
+} order;
+
+/* The next segment becomes wanted while the first step is being filled. */
+static int note_order(void *context, int call, const char *path, int fd, uint64_t offset,
+                      uint64_t length) {
+    (void)context;
+    (void)path;
+    (void)fd;
+    (void)offset;
+    (void)length;
+    if (call == AC_CALL_POPULATE && order.filled++ == 0) order.writer->want_next = 1;
+    if (call == AC_CALL_ALLOCATE && order.next_is_there++ == 0)
+        order.filled_before_it = order.filled;
+    return 0;
+}
+
+TEST(the_housekeeper_makes_the_next_segment_before_it_fills_the_rest_of_this_one) {
+    ac_writer_t *writer = open_half_full();
+    order.writer = writer;
+    writer->want_next = 0;
+    writer->ahead = 16 << 20;
+    ac_os_set_hook(note_order, NULL);
+    CHECK_EQUAL(ac_writer_housekeep_pages(&writer->pages, 0), UINT64_MAX);
+    ac_os_set_hook(NULL, NULL);
+    CHECK_EQUAL(order.next_is_there, 1);
+    CHECK_EQUAL(order.filled_before_it, 1);
+    CHECK(order.filled > 4);
+    CHECK_EQUAL(writer->populated, 16 << 20);
+    close_writer(writer);
+}
+
+static struct {
+    uint32_t filling, released, given_up;
+} beside;
+
+static __thread int is_housekeeper;
+
+/* The housekeeper is held where it fills the pages from the twelfth mebibyte on. */
+static int hold_while_filling(void *context, int call, const char *path, int fd, uint64_t offset,
+                              uint64_t length) {
+    (void)context;
+    (void)path;
+    (void)fd;
+    (void)length;
+    if (call != AC_CALL_WRITE || offset != 12 << 20 || !is_housekeeper) return 0;
+    ac_store_release_u32(&beside.filling, 1);
+    for (int waits = 0; !ac_load_acquire_u32(&beside.released); waits++) {
+        if (waits == 5000) ac_store_release_u32(&beside.given_up, 1);
+        if (waits >= 5000) break;
+        ac_os_sleep_ns(1000000);
+    }
+    return 0;
+}
+
+static void *keep_house(void *context) {
+    ac_writer_t *writer = context;
+    is_housekeeper = 1;
+    ac_writer_housekeep_pages(&writer->pages, 0);
+    return NULL;
+}
+
+/* Returns when the housekeeper is held. */
+static pthread_t start_filling(ac_writer_t *writer) {
+    pthread_t thread;
+    memset(&beside, 0, sizeof beside);
+    writer->ahead = 16 << 20;
+    ac_os_set_hook(hold_while_filling, NULL);
+    CHECK_EQUAL(pthread_create(&thread, NULL, keep_house, writer), 0);
+    for (int waits = 0; !ac_load_acquire_u32(&beside.filling); waits++) {
+        CHECK(waits < 50000);
+        ac_os_sleep_ns(100000);
+    }
+    return thread;
+}
+
+static void release(pthread_t thread) {
+    ac_store_release_u32(&beside.released, 1);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    ac_os_set_hook(NULL, NULL);
+    CHECK(!beside.given_up);
+}
+
+static void close_and_verify(ac_writer_t *writer) {
+    uint64_t records;
+    ac_writer_stats(writer, &stats);
+    close_writer(writer);
+    CHECK_EQUAL(ac_queue_verify(check_path("queue"), &records, &err), 0);
+    CHECK_EQUAL(records, stats.next_seq);
+}
+
+TEST(an_appender_whose_pages_are_there_does_not_wait_for_more_of_them) {
+    ac_writer_t *writer = open_half_full();
+    pthread_t thread = start_filling(writer);
+    while (writer->offset < 11 << 20) /* more than once asking for room */
+        append_large(writer);
+    release(thread);
+    CHECK_EQUAL(writer->populated, 16 << 20);
+    while (writer->offset < 15 << 20)
+        append_large(writer);
+    close_and_verify(writer);
+}
+
+static void *append_into_the_fourteenth(void *context) {
+    ac_writer_t *writer = context;
+    while (writer->offset < 13 << 20)
+        append_large(writer);
+    return NULL;
+}
+
+/* Filled twice, they would lose what the appender has written meanwhile. */
+TEST(an_appender_gets_the_pages_that_are_just_being_filled) {
+    ac_writer_t *writer = open_half_full();
+    pthread_t thread = start_filling(writer), appender;
+    CHECK_EQUAL(pthread_create(&appender, NULL, append_into_the_fourteenth, writer), 0);
+    ac_os_sleep_ns(50000000); /* as far as it comes */
+    CHECK(ac_load_relaxed_u64(&writer->offset) <= 12 << 20);
+    release(thread);
+    CHECK_EQUAL(pthread_join(appender, NULL), 0);
+    close_and_verify(writer);
+}
+
+TEST(pages_of_a_segment_that_was_left_meanwhile_are_not_those_of_the_next) {
+    ac_writer_t *writer = open_half_full();
+    pthread_t thread = start_filling(writer);
+    writer->seq_limit = writer->seq;
+    append_large(writer);
+    ac_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.rolls, 1);
+    pthread_mutex_lock(&writer->mutex);
+    writer->ahead = 0;
+    pthread_mutex_unlock(&writer->mutex);
+    release(thread);
+    CHECK_EQUAL(writer->populated, AC_POPULATE_STEP);
+    for (int i = 0; i < 200; i++)
+        append_large(writer);
+    close_and_verify(writer);
+}
+
+static int refuse_to_fill(void *context, int call, const char *path, int fd, uint64_t offset,
+                          uint64_t length) {
+    (void)context;
+    (void)path;
+    (void)fd;
+    (void)offset;
+    return call == AC_CALL_WRITE && length >= 4096 ? ENOSPC : 0;
+}
+
+/* They would be written into pages that are filled with zeros once there is room again. */
+TEST(without_pages_nothing_is_appended_behind_a_roll) {
+    static uint8_t payload[60000];
+    ac_writer_config_t config = small_queue(4 << 20);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    while (writer->offset + 62000 < config.segment_size)
+        append_large(writer);
+    uint64_t next_seq = writer->seq;
+    ac_os_set_hook(refuse_to_fill, NULL);
+    for (int i = 0; i < 20; i++)
+        CHECK_FAILS(ac_writer_append(writer, payload, sizeof payload, 0, AC_NOW, &err), err,
+                    AC_E_NO_SPACE);
+    ac_os_set_hook(NULL, NULL);
+    ac_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.rolls, 1);
+    CHECK_EQUAL(stats.next_seq, next_seq);
+    for (int i = 0; i < 100; i++)
+        append_large(writer);
+    close_and_verify(writer);
+}
