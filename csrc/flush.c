@@ -105,8 +105,8 @@ typedef struct flushing {
     uint64_t seq; /* everything before it is durable then */
 } flushing_t;
 
-/* The same for whole pages of the active segment, if they are so many that it pays. Where it is to stay in
- * memory, it does: readers may not have been there yet. */
+/* Whole pages of the active segment leave the page table before they are synced, too (see sync_sealing), if they
+ * are so many that it pays. Where it is to stay in memory, it does: readers may not have been there yet. */
 enum { MANY_BYTES = 1 << 20 };
 
 static void let_go(const flushing_t *flushing) {
