@@ -114,11 +114,20 @@ def answer(
         yield from getattr(spark_parts, part)(spark, directory, sizes)
 
 
-def take_turns(contestants: Mapping[str, Callable[[], int]], rounds: int) -> Best:
-    """Let the contestants take turns, in real time; the best of several rounds is a warm one."""
+def take_turns(
+    contestants: Mapping[str, Callable[[], int]],
+    rounds: int,
+    *,
+    between: Callable[[], None] = lambda: None,
+) -> Best:
+    """Let the contestants take turns, in real time; the best of several rounds is a warm one.
+
+    What one has left for the next, ``between`` clears away, on nobody's time.
+    """
     best = dict.fromkeys(contestants, float("inf"))
     for _ in range(rounds):
         for name, contestant in contestants.items():
+            between()
             started_ns = time.perf_counter_ns()
             operations = contestant()
             best[name] = min(best[name], (time.perf_counter_ns() - started_ns) / operations)

@@ -371,25 +371,26 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
     raw, few = directory / "raw", directory / "few"
     out = directory / "out"
 
-    def archived() -> int:
+    def clear() -> None:
         shutil.rmtree(out, ignore_errors=True)
+
+    def archived() -> int:
         archive(spark, str(raw), str(out), reader=None)
         return sizes.rows
 
     def by_spark() -> int:
-        shutil.rmtree(out, ignore_errors=True)
         load(spark, raw).write.option("compression", COMPRESSION).parquet(str(out))
         return sizes.rows
 
-    best = take_turns({"archive": archived, "spark": by_spark}, sizes.rounds)
+    best = take_turns({"archive": archived, "spark": by_spark}, sizes.rounds, between=clear)
 
-    # On a frame in memory, and with the reading of a queue, which takes both some 200 ns per row more and is
-    # what those see who copy queues. The JVM goes on compiling until the fifth round or so.
+    # On a frame in memory, and with the reading of a queue, which takes both some 150 ns per row more and is
+    # what those see who copy queues. The JVM goes on compiling until the fifth round or so, and in every
+    # other one the host may have taken back the memory that the last output had.
     in_memory = load(spark, few).cache()
     in_memory.count()
 
     def written(frame: DataFrame, source: str) -> int:
-        shutil.rmtree(out, ignore_errors=True)
         frame.write.format(source).mode("append").save(str(out))
         return sizes.slow_rows
 
@@ -400,10 +401,11 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
             "sink, in memory": lambda: written(in_memory, "chronicle"),
             "rows, in memory": lambda: written(in_memory, "rows"),
         },
-        2 * sizes.rounds,
+        3 * sizes.rounds,
+        between=clear,
     )
     in_memory.unpersist()
-    shutil.rmtree(out, ignore_errors=True)
+    clear()
     what, say = "sink : row by row", {"question": QUESTION}
     return [
         best.at_least(
@@ -419,8 +421,10 @@ def writing(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
 def streaming(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
     raw, checkpoint = directory / "raw", directory / "checkpoint"
 
-    def drained(frame: DataFrame) -> int:
+    def forget() -> None:
         shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def drained(frame: DataFrame) -> int:
         query = (
             frame.writeStream.format("noop")
             .option("checkpointLocation", str(checkpoint))
@@ -441,7 +445,9 @@ def streaming(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result
         drain(scan(spark, str(raw)))
         return sizes.rows
 
-    best = take_turns({"stream": stream, "scanned": scanned, "batch": batch}, 2 * sizes.rounds)
+    best = take_turns(
+        {"stream": stream, "scanned": scanned, "batch": batch}, 2 * sizes.rounds, between=forget
+    )
     return [
         best.at_least(0.5, "stream : scan", question=QUESTION, pair=("stream", "batch")),
         best.at_least(0.5, "stream, by scan : scan", question=QUESTION, pair=("scanned", "batch")),
