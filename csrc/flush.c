@@ -327,49 +327,53 @@ size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *resu
     return failed;
 }
 
-/* The index is a hint: failing to write it is counted, not fatal. */
-static void save_index(ac_writer_t *writer, const ac_map_t *map) {
-    ac_index_t index = {0};
-    ac_error_t err;
-    int rc = ac_index_extend(&index, map);
-    if (rc < 0)
-        rc = ac_fail_os(&err, rc, writer->dir.path, "index");
-    else
-        rc = ac_index_save(&index, &writer->dir, writer->dir_fd, writer->segment_size, &err);
-    ac_index_free(&index);
-    if (rc != AC_OK) ac_writer_note_error(writer, &writer->seal_errors, &err);
-}
-
-static int seal_first(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
-    int rc = sync_sealing(writer, sealing, err);
-    if (rc != AC_OK) return rc;
-    int written = ac_writer_write_durable(writer, sealing->map->segment, sealing->end);
-    if (written < 0) return poison(writer, written, "cannot write index.meta", err);
-    save_index(writer, sealing->map);
-    return AC_OK;
-}
-
-int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err) {
-    int rc = 0;
+static int sync_and_note(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
     pthread_mutex_lock(&writer->sync_mutex);
-    pthread_mutex_lock(&writer->mutex);
-    ac_sealing_t *sealing = writer->sealing;
-    pthread_mutex_unlock(&writer->mutex);
-    if (sealing && !ac_load_acquire_u32(&writer->poisoned)) {
-        rc = seal_first(writer, sealing, err);
-        if (rc == AC_OK) {
-            pthread_mutex_lock(&writer->mutex);
-            writer->sealing = sealing->next;
-            if (!sealing->next) writer->sealing_tail = &writer->sealing;
-            writer->seals++;
-            pthread_mutex_unlock(&writer->mutex);
-            ac_map_release(sealing->map);
-            free(sealing);
-            rc = 1;
-        }
+    int rc = sync_sealing(writer, sealing, err);
+    if (rc == AC_OK) {
+        int written = ac_writer_write_durable(writer, sealing->map->segment, sealing->end);
+        if (written < 0) rc = poison(writer, written, "cannot write index.meta", err);
     }
     pthread_mutex_unlock(&writer->sync_mutex);
     return rc;
+}
+
+/* With sync_mutex, since a flush may be going along the list. */
+static void forget_first(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->sync_mutex);
+    pthread_mutex_lock(&writer->mutex);
+    ac_sealing_t *sealing = writer->sealing;
+    writer->sealing = sealing->next;
+    if (!sealing->next) writer->sealing_tail = &writer->sealing;
+    writer->seals++;
+    pthread_mutex_unlock(&writer->mutex);
+    pthread_mutex_unlock(&writer->sync_mutex);
+    ac_map_release(sealing->map);
+    free(sealing);
+}
+
+/* One thread at a time: the housekeeper, or whoever has taken the writer from it. The index takes a walk over
+ * the segment, during which nobody who flushes is kept waiting. It comes first, while the pages are still in
+ * the page table, and is published last: recovery takes a segment that has one for finished. It is a hint, so
+ * failing to make it is counted, not fatal. */
+int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err) {
+    pthread_mutex_lock(&writer->mutex);
+    ac_sealing_t *sealing = writer->sealing;
+    pthread_mutex_unlock(&writer->mutex);
+    if (!sealing || ac_load_acquire_u32(&writer->poisoned)) return 0;
+    ac_index_t index = {0};
+    ac_error_t why;
+    int walked = ac_index_extend(&index, sealing->map);
+    int rc = sync_and_note(writer, sealing, err);
+    if (rc == AC_OK) {
+        int saved = walked < 0 ? ac_fail_os(&why, walked, writer->dir.path, "index")
+                               : ac_index_save(&index, &writer->dir, writer->dir_fd,
+                                               writer->segment_size, &why);
+        if (saved != AC_OK) ac_writer_note_error(writer, &writer->seal_errors, &why);
+        forget_first(writer);
+    }
+    ac_index_free(&index);
+    return rc == AC_OK ? 1 : rc;
 }
 
 int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err) {

@@ -50,6 +50,8 @@ static void compare(ac_index_t *index, const ac_message_t *message) {
     index->mixed |= message->length != index->length || message->type_id != index->type_id;
 }
 
+enum { PREFETCHED = 8 };
+
 int ac_index_extend(ac_index_t *index, const ac_map_t *map) {
     ac_message_t message;
     const char *why;
@@ -65,7 +67,12 @@ int ac_index_extend(ac_index_t *index, const ac_map_t *map) {
             widen(index, &message);
             index->records++;
         }
-        index->end += ac_record_size(message.length);
+        uint64_t size = ac_record_size(message.length);
+        index->end += size;
+        /* Where the records after the next are if they are as long: the walk waits for headers to come out of
+         * memory, half of its time without this. */
+        uint64_t later = index->end + PREFETCHED * size;
+        if (later < map->size) __builtin_prefetch(map->base + later);
     }
     index->broken = found == AC_RECORD_BAD || index->end < ac_segment_end(map);
     return 0;

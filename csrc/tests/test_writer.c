@@ -307,6 +307,50 @@ TEST(a_flush_moves_index_meta_to_the_end_and_sealing_does_not_take_it_back) {
 
 static struct {
     ac_writer_t *writer;
+    int indexes, synced, flushed;
+} sealed;
+
+/* While the index of a segment is being written, somebody flushes; the seal has been synced by then. */
+static int flush_meanwhile(void *context, int call, const char *path, int fd, uint64_t offset,
+                           uint64_t length) {
+    (void)context;
+    (void)fd;
+    (void)offset;
+    sealed.synced += call == AC_CALL_SYNC_MAP && length == AC_SEGMENT_DATA;
+    if (call != AC_CALL_OPEN || !path || !strstr(path, ".idx")) return 0;
+    sealed.indexes++;
+    if (sealed.indexes > 1) return 0; /* one will do, and its own calls come here, too */
+    CHECK_EQUAL(sealed.synced, 1);
+    CHECK_EQUAL(pthread_mutex_trylock(&sealed.writer->sync_mutex), 0);
+    pthread_mutex_unlock(&sealed.writer->sync_mutex);
+    sealed.flushed = (int)ac_writer_flush(sealed.writer, &err);
+    return 0;
+}
+
+TEST(a_flush_does_not_wait_for_the_index_of_a_segment_that_is_sealed) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.inline_housekeeping = 2;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    memset(&sealed, 0, sizeof sealed);
+    sealed.writer = writer;
+    append_numbered(writer, 250);
+    ac_os_set_hook(flush_meanwhile, NULL);
+    CHECK_EQUAL(ac_writer_seal_next(writer, &err), 1);
+    CHECK_EQUAL(sealed.flushed, 250);
+    CHECK(writer->sealing != NULL); /* the flush has synced it, but it has no index yet */
+    CHECK_OK(ac_writer_seal_pending(writer, &err), err);
+    ac_os_set_hook(NULL, NULL);
+    ac_writer_stats(writer, &stats);
+    CHECK(stats.seals >= 2);
+    CHECK_EQUAL(stats.seals, stats.rolls);
+    CHECK_EQUAL(stats.seal_errors, 0);
+    CHECK(writer->sealing == NULL);
+    close_writer(writer);
+    CHECK_EQUAL(count_numbered(check_path("queue")), 250);
+}
+
+static struct {
+    ac_writer_t *writer;
     int rolled;
     uint64_t synced_to[64];
 } during;
