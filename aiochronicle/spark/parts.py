@@ -20,7 +20,9 @@ from aiochronicle.spark.rows import read_range
 
 __all__ = ["RANGES", "RangePartition", "as_row", "read_part", "read_rows"]
 
-# For Spark a batch has a price of its own. Payloads should still be in the cache when it gets them.
+# For Spark a batch has a price of its own. Payloads should still be in the cache when it gets them: twice
+# as many rows with them take `scan` longer, half as many the copy of a queue.
+WIDE_BATCH_ROWS = 2 * BATCH_ROWS
 NARROW_BATCH_ROWS = 8 * BATCH_ROWS
 
 # The columns of a frame of ranges.
@@ -45,7 +47,7 @@ def read_part(
     columns = shape.columns
     if narrowing.types is not None and "type_id" not in columns:
         columns = [*columns, "type_id"]
-    batch_rows = BATCH_ROWS if "payload" in columns else NARROW_BATCH_ROWS
+    batch_rows = WIDE_BATCH_ROWS if "payload" in columns else NARROW_BATCH_ROWS
     for batch in read_range(part, columns, options, batch_rows=batch_rows):
         fitting = shape.fit(narrowing.sift(batch))
         if fitting.num_rows:
