@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import io
 import math
@@ -106,12 +107,25 @@ def _advised(given: Arguments, text: str) -> str:
     return re.sub(r"\boption (\w+)", lambda found: ARGUMENTS.get(found[1], found[0]), text)
 
 
+class _JobParser(argparse.ArgumentParser):
+    """Tells of a misspelt argument first; argparse would only say what is missing without it."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known = self._option_string_actions
+        for name in (text.partition("=")[0] for text in args or ()):
+            if name.startswith("--") and not any(option.startswith(name) for option in known):
+                nearest = difflib.get_close_matches(name, known, n=1)
+                hint = f": did you mean {nearest[0]}?" if nearest else ""
+                self.error(f"there is no argument {name}{hint}")
+        return super().parse_known_args(args, namespace)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m aiochronicle.spark",
         description="Jobs over recorded queues, on Spark: this machine's processors, or a cluster.",
     )
-    jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB")
+    jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB", parser_class=_JobParser)
     _add_archive(jobs)
     _add_bars(jobs)
     _add_asof(jobs)

@@ -6,7 +6,6 @@ Python source; each worker would spend most of a second importing pyarrow and th
 of ``interpreter`` for planning; in a cluster the package may not be where Spark starts.
 """
 
-import ctypes
 import gc
 import importlib
 import sys
@@ -20,23 +19,6 @@ __all__ = ["source"]
 
 # Those that handle rows: tasks, and the commit of a sink.
 HANDLE_ROWS = ("pyspark.worker", "pyspark.sql.worker.commit_data_source_write")
-
-# Of glibc's mallopt: so much free memory it keeps, and blocks smaller than that come out of it.
-M_TRIM_THRESHOLD, KEPT_BYTES = -1, 64 << 20
-M_MMAP_THRESHOLD, BLOCK_BYTES = -3, 32 << 20
-
-
-def keep_memory() -> None:
-    """Have arrays made out of memory that others have left.
-
-    Otherwise many an array of half a megabyte is taken from the kernel and given back, page by page,
-    batch after batch: bars had eleven page faults per thousand trades, and have one.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
-    if mallopt is not None:
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-        mallopt(M_MMAP_THRESHOLD, BLOCK_BYTES)
-
 
 _worker = daemon.worker
 
@@ -56,7 +38,6 @@ if __name__ == "__main__":
     if sys.argv[-1] in HANDLE_ROWS:
         # pyarrow imports it, a third of a second, when it first sees an array of numpy.
         importlib.import_module("pandas")
-        keep_memory()
     gc.collect()
     gc.freeze()  # a worker collects after every task, and would look at all that was imported
     forkserver.start()

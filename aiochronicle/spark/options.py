@@ -55,6 +55,12 @@ WRITING = {
     "checkpointlocation": "checkpointLocation",
 }
 
+# What `scan` and the commands call otherwise.
+ELSEWHERE = {
+    "start": "startingTimestamp or startingOffsets",
+    "end": "endingTimestamp or endingOffsets",
+}
+
 Offsets = Literal["earliest", "latest"] | dict[str, int]
 
 
@@ -176,9 +182,7 @@ class _Options:
                     f"option {of_the_other[name]} is not for {use}: {_list_of(known)}"
                 )
             if name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"did you mean {known[nearest[0]]}?" if nearest else _list_of(known)
-                raise InvalidArgument(f"there is no option {given_name!r}: {hint}")
+                raise InvalidArgument(f"there is no option {given_name!r}: {_hint(name, known)}")
             if not value.strip():
                 raise InvalidArgument(f"option {known[name]} is empty: leave it out or fill it in")
 
@@ -288,6 +292,14 @@ class _Options:
                 f"{name} {text!r} has no time zone: {moment.isoformat()}Z is in UTC"
             )
         return unix_ns(moment)
+
+
+def _hint(name: str, known: Mapping[str, str]) -> str:
+    """Say what may have been meant by an option that does not exist."""
+    if name in ELSEWHERE and READING.keys() <= known.keys():
+        return f"did you mean {ELSEWHERE[name]}?"
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {known[nearest[0]]}?" if nearest else _list_of(known)
 
 
 def _list_of(known: Mapping[str, str]) -> str:

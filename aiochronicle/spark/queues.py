@@ -39,6 +39,7 @@ __all__ = ["Source", "damage_of", "find_or_await", "find_sources", "is_queue", "
 DEPTH_MAX = 4  # bus/venue/instrument/stream
 DAY_DEPTH = 3  # YYYY/MM/DD
 CONTROL, READY, LOCK = "control.meta", "READY", "writer.lock"
+LEDGERS = "_chronicle"  # in an archive of Parquet files
 SEGMENT = re.compile(r"\d{9}\.q")
 TRIES = 10
 HEADLESS_S = 1.0  # nobody who is about to remove the rest of a queue pauses for so long
@@ -290,7 +291,11 @@ def find_sources(
     if not found and not ready_only:
         wanted = options.subscribe_pattern
         what = "no queue" if wanted is None else f"no queue whose name matches {wanted!r}"
-        raise QueueNotFound(f"there is {what} in or below it", path=str(root), advice="")
+        is_archive = (root / LEDGERS).is_dir()
+        advice = "It was made by archive: aiochronicle.spark.jobs.archived reads it."
+        raise QueueNotFound(
+            f"there is {what} in or below it", path=str(root), advice=advice if is_archive else ""
+        )
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Self, TypeAlias
 
 import msgspec
 import numpy as np
-from pyspark.sql.types import IntegralType, StructType
+from pyspark.sql.types import IntegralType, StructType, TimestampNTZType, TimestampType
 
 from aiochronicle._binding import ffi, lib
 from aiochronicle._directories import make_directory
@@ -105,6 +105,13 @@ def check_columns(schema: StructType, queue: str | None) -> None:
             raise InvalidArgument(
                 f"column {field.name} is of type {field.dataType.simpleString()}, and has to be of whole"
                 " numbers: make it one where it comes from, or cast it to long"
+            )
+        if field.name == "timestamp" and not isinstance(
+            field.dataType, TimestampType | TimestampNTZType
+        ):
+            raise InvalidArgument(
+                f"column timestamp is of type {field.dataType.simpleString()}: make it a timestamp, by"
+                " to_timestamp say, or give timestamp_ns"
             )
     if queue is None and "source" not in names:
         raise InvalidArgument("into which queue? Give option queue, or a column source")
@@ -303,6 +310,14 @@ def _record_bytes(sizes: Column) -> int:
     return int(units.sum()) * RECORD_UNIT_BYTES
 
 
+def _first_without(rows: Table, name: str) -> str:
+    """Say which is the first row that lacks something, by what else it has."""
+    at = pc.index(pc.is_null(rows.column(name)), True).as_py()
+    known = ("timestamp_ns", "source", "seq", "type_id")
+    row = {other: rows.column(other)[at].as_py() for other in known if other != name}
+    return ", ".join(f"{other} {value}" for other, value in row.items() if value is not None)
+
+
 def _as_rows(given: Table, queue: str | None) -> Table:
     """Bring rows of a frame into the columns of a run."""
     names = set(given.schema.names)
@@ -331,7 +346,7 @@ def _as_rows(given: Table, queue: str | None) -> Table:
     needed = ["timestamp_ns", "type_id", "payload"] + (["source"] if queue is None else [])
     for name in needed:
         if rows.column(name).null_count:
-            raise InvalidArgument(f"a row has no {name}")
+            raise InvalidArgument(f"a row has no {name}: {_first_without(rows, name)}")
     times_ns = pc.min_max(rows.column("timestamp_ns"))
     if times_ns["min"].as_py() < 0:
         raise InvalidArgument("a row has a timestamp before 1970")

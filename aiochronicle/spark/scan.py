@@ -134,6 +134,11 @@ def _bound(side: str, bound: Bound) -> dict[str, str]:
         case None:
             return {}
         case datetime():
+            if bound.tzinfo is None:
+                name = side.removesuffix("ing")
+                raise InvalidArgument(
+                    f"{name} has no time zone: with tzinfo=UTC, {bound!s} is the time in UTC"
+                )
             return {f"{side}Timestamp": bound.isoformat()}
         case _:
             what = "a datetime or a dict of seqs by queue"

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import aiochronicle
 from aiochronicle.errors import CorruptionError, QueueNotFound, UnknownType
-from aiochronicle.spark import explain
+from aiochronicle.spark import explain, scan
 from aiochronicle.spark.jobs import archive, archived, replay
 from aiochronicle.spark.jobs.ledger import Ledger
 from aiochronicle.spark.jobs.readback import check_file, read_back
@@ -52,6 +52,8 @@ def test_what_an_archive_does_not_have_is_told(
         archived(spark, str(tmp_path))
     record(root / "a", rng, 10)
     archive(spark, str(root), str(tmp_path / "archive"))
+    with pytest.raises(QueueNotFound, match="no queue in or below it.*jobs.archived reads it"):
+        scan(spark, str(tmp_path / "archive"))
     with pytest.raises(UnknownType, match="no queue has a type 'fill'; there are Quote, Trade"):
         archived(spark, str(tmp_path / "archive"), type="fill")
 

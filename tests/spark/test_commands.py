@@ -96,6 +96,16 @@ def test_mistakes_are_told_before_spark_is_started(
         with pytest.raises(SystemExit) as ended:
             main(wrong)
         assert ended.value.code == 2
+    capsys.readouterr()
+    for wrong, complaint in (
+        (["bars", str(root), "--evry", "1s"], "there is no argument --evry: did you mean --every?"),
+        ([*bars, "--overwite=1"], "there is no argument --overwite: did you mean --overwrite?"),
+        (["pack", "--xyz"], "there is no argument --xyz"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(wrong)
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.endswith(f" error: {complaint}\n")
 
 
 def test_without_java_it_is_said_what_to_do(

@@ -3,11 +3,19 @@
 import struct
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from pyspark.sql import Row
 
-from aiochronicle.spark.jobs.plots import DOTS_PER_INCH, WIDTH_MAX_IN, plot_bars, plot_quality
+from aiochronicle.spark.jobs.plots import (
+    DOTS_PER_INCH,
+    WIDTH_MAX_IN,
+    draw_delays,
+    plot_bars,
+    plot_quality,
+)
 
 
 def size_of(picture: Path) -> tuple[int, int]:
@@ -72,3 +80,17 @@ def test_quality_of_few_and_many_days_can_be_drawn(
 ) -> None:
     plot_quality([day_of(number, delay_ns) for number in range(days)], tmp_path / "quality.png")
     assert size_of(tmp_path / "quality.png")[0] <= WIDTH_MAX_IN * DOTS_PER_INCH
+
+
+@pytest.mark.parametrize("delay_ns", [1, 150_000, 999_999, 1_000_000, 12_000_000_000])
+def test_delays_that_are_near_each_other_have_times_at_their_axis(delay_ns: int) -> None:
+    axes: Any = Figure().subplots()
+    draw_delays(axes, [0, 1], [day_of(0, delay_ns), day_of(1, delay_ns * 5 // 4)])
+    axes.figure.draw_without_rendering()
+    low, high = axes.get_ylim()
+    ticks = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    texts = [label.get_text() for value, label in ticks if low <= value <= high]
+    assert len(texts) >= 2
+    assert all(text.endswith("s") for text in texts)
+    assert not any(label.get_text() for label in axes.get_yticklabels(minor=True))
+    assert low < delay_ns / 1e9 < high

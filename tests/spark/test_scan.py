@@ -51,3 +51,8 @@ def test_bounds_are_a_time_or_seqs(root: Path) -> None:
         WrongType, match="start must be a datetime or a dict of seqs by queue, not 7"
     ):
         count(str(root), start=7)  # type: ignore[arg-type]
+    naive = datetime(2026, 11, 17, 9, 30)
+    with pytest.raises(
+        InvalidArgument, match="end has no time zone: with tzinfo=UTC, 2026-11-17 09:30:00 is"
+    ):
+        count(str(root), end=naive)

@@ -199,6 +199,10 @@ def test_what_cannot_be_written_is_told_before_anything_is(root: Path) -> None:
     for column, nothing in (("payload", pa.binary()), ("type_id", pa.int32())):
         with pytest.raises(InvalidArgument, match=f"a row has no {column}"):
             staged(root, [rows("a", [0], **{column: pa.nulls(1, nothing)})])
+    some = rows("a", [3, 4], payload=pa.array([b"", None], pa.binary()))
+    which = f"timestamp_ns {FIRST_NS + 4 * STEP_NS}, source a, seq 4, type_id 0"
+    with pytest.raises(InvalidArgument, match=f"a row has no payload: {which}$"):
+        staged(root, [rows("a", [0, 1, 2]), some])
     with pytest.raises(InvalidArgument, match="before 1970"):
         staged(root, [rows("a", [0], timestamp_ns=pa.array([-1], pa.int64()))])
     with pytest.raises(InvalidArgument, match="the end of time"):
@@ -237,6 +241,10 @@ def test_new_queues_have_segments_for_the_largest_payload(root: Path) -> None:
             "timestamp_ns is of type double",
         ),
         ([SOURCE, TIME, PAYLOAD, StructField("seq", StringType())], "seq is of type string"),
+        (
+            [SOURCE, PAYLOAD, StructField("timestamp", StringType())],
+            "timestamp is of type string: make it a timestamp",
+        ),
     ],
 )
 def test_a_frame_must_look_like_messages(fields: list[StructField], message: str) -> None:

@@ -26,6 +26,7 @@ from aiochronicle.errors import (
     QueueNotFound,
     UnsupportedVersion,
 )
+from aiochronicle.spark.queues import LEDGERS
 
 __all__ = [
     "ArchivedFile",
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 VERSION = 1
-DIRECTORY = "_chronicle"
 SCHEMA = ".schema.json"
 
 
@@ -89,7 +89,7 @@ def find_archive(archive: Path, queues: Collection[str] | None = None) -> list[L
     """Return the ledgers of an archive, or of some of its queues; none if it is not an archive."""
     if not archive.exists():
         raise QueueNotFound("there is no such archive", path=str(archive), advice="")
-    files = sorted((archive / DIRECTORY).glob("*.json"))
+    files = sorted((archive / LEDGERS).glob("*.json"))
     read = [_read(file) for file in files if not file.name.endswith(SCHEMA)]
     known = {ledger.source: ledger for ledger in read}
     if missing := sorted(set(queues or ()) - set(known)):
@@ -123,7 +123,7 @@ def escape(source: str) -> str:
 
 def schema_copy(archive: Path, source: str) -> Path:
     """Return where the schema of a queue is kept."""
-    return archive / DIRECTORY / f"{escape(source)}{SCHEMA}"
+    return archive / LEDGERS / f"{escape(source)}{SCHEMA}"
 
 
 def keep_schema(archive: Path, source: str, schema: Path) -> None:
@@ -135,7 +135,7 @@ def keep_schema(archive: Path, source: str, schema: Path) -> None:
 @contextmanager
 def locked(archive: Path) -> Generator[None]:
     """Make sure that one job at a time writes to the archive; LockedError otherwise."""
-    directory = archive / DIRECTORY
+    directory = archive / LEDGERS
     try:
         make_directory(directory)
         lock = (directory / "lock").open("w", encoding="utf-8")
@@ -150,7 +150,7 @@ def locked(archive: Path) -> Generator[None]:
 
 
 def _file(archive: Path, source: str) -> Path:
-    return archive / DIRECTORY / f"{escape(source)}.json"
+    return archive / LEDGERS / f"{escape(source)}.json"
 
 
 def _failed(path: Path, error: OSError) -> ExportFailed:

@@ -1,5 +1,6 @@
 """Bars and quality as pictures (PNG)."""
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, StrMethodFormatter
+from matplotlib.ticker import EngFormatter, NullFormatter, StrMethodFormatter
 
 from aiochronicle.spark.jobs.quality import PERCENTILES
 
@@ -133,7 +134,7 @@ def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
     trouble.set_yscale("symlog", linthresh=1)
     trouble.set_ylim(0, max(10, *(2 * row[kind] for row in rows for kind in TROUBLE)))
     trouble.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    _draw_delays(delays, places, rows)
+    draw_delays(delays, places, rows)
     titles = ("messages", "messages with trouble", "delay from the venue's time to the queue's")
     for axes, title in zip((volume, trouble, delays), titles, strict=True):
         axes.set_title(title, loc="left", fontsize="medium")
@@ -155,7 +156,8 @@ def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
     figure.savefig(path, dpi=DOTS_PER_INCH)
 
 
-def _draw_delays(axes: Any, places: Sequence[int], rows: Sequence[Any]) -> None:
+def draw_delays(axes: Any, places: Sequence[int], rows: Sequence[Any]) -> None:
+    """Draw the percentiles of each row's delays."""
     if all(row.delay_max_ns is None for row in rows):
         text = "unknown: name the field with the venue's time (--time)"
         axes.text(0.5, 0.5, text, ha="center", color="#777777", transform=axes.transAxes)
@@ -163,7 +165,13 @@ def _draw_delays(axes: Any, places: Sequence[int], rows: Sequence[Any]) -> None:
         return
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(EngFormatter("s"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    drawn: list[float] = []
     for (name, colour), marker in zip(DELAYS.items(), "o^sx", strict=True):
         label = name.removeprefix("delay_").removesuffix("_ns").replace("p999", "p99.9")
         values = [None if row[name] is None else max(row[name], 1) / 1e9 for row in rows]
         axes.plot(places, values, marker, color=colour, label=label)
+        drawn += [value for value in values if value is not None]
+    # Whole powers of ten are what has a number at the axis; delays are often all between two of them.
+    lowest, highest = math.log10(min(drawn)), math.log10(max(drawn))
+    axes.set_ylim(10 ** math.floor(lowest - 0.1), 10 ** math.ceil(highest + 0.1))
