@@ -1,4 +1,4 @@
-"""What the workers of a session are given before they start."""
+"""What a session gives its Java and its workers before they start."""
 
 import gc
 import os
@@ -102,3 +102,15 @@ def test_a_session_that_nobody_stops_leaves_no_sockets(long: bool) -> None:
         )
         assert done.stdout.startswith("45 []" if long else "45 ['aiochronicle-")
         assert list(place.iterdir()) == []
+
+
+def test_a_session_has_our_options_for_java_and_then_those_of_its_user() -> None:
+    code = (
+        "from aiochronicle.spark import session;"
+        "spark = session(config={'spark.driver.extraJavaOptions': '-XX:InlineSmallCode=3000'});"
+        "beans = spark._jvm.java.lang.management.ManagementFactory;"
+        "options = beans.getRuntimeMXBean().getInputArguments();"
+        "print(*(text for text in options if 'InlineSmallCode' in text)); spark.stop()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "-XX:InlineSmallCode=5000 -XX:InlineSmallCode=3000\n"
