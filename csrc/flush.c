@@ -53,16 +53,19 @@ static int sync_map(const ac_map_t *map, uint64_t from, uint64_t to) {
 }
 
 /* Every sync of a segment ends here, with what the system said about it. */
-static int after_sync(ac_writer_t *writer, int rc, ac_error_t *err) {
+static int after_sync(ac_writer_t *writer, const ac_map_t *map, int rc, ac_error_t *err) {
     pthread_mutex_lock(&writer->mutex);
     writer->syncs++;
     pthread_mutex_unlock(&writer->mutex);
-    return rc < 0 ? poison(writer, rc, "cannot sync a segment", err) : AC_OK;
+    if (rc >= 0) return AC_OK;
+    const char *what =
+        ac_map_is_cut(map) ? "a segment was cut, or its disk failed" : "cannot sync a segment";
+    return poison(writer, rc, what, err);
 }
 
 static int sync_range(ac_writer_t *writer, const ac_map_t *map, uint64_t from, uint64_t to,
                       ac_error_t *err) {
-    return from < to ? after_sync(writer, sync_map(map, from, to), err) : AC_OK;
+    return from < to ? after_sync(writer, map, sync_map(map, from, to), err) : AC_OK;
 }
 
 /* The records, and then the seal: without it readers would never go on to the next segment, and recovery
@@ -203,7 +206,7 @@ static void note_durable(const flushing_t *flushing) {
 /* `synced` is what syncing the range gave. */
 static int end_flush(flushing_t *flushing, int synced, ac_error_t *err) {
     ac_writer_t *writer = flushing->writer;
-    int rc = flushing->from < flushing->to ? after_sync(writer, synced, err) : AC_OK;
+    int rc = flushing->from < flushing->to ? after_sync(writer, flushing->map, synced, err) : AC_OK;
     if (rc == AC_OK) {
         int written = ac_writer_write_durable(writer, flushing->map->segment, flushing->to);
         if (written < 0) rc = poison(writer, written, "cannot write index.meta", err);
@@ -327,12 +330,18 @@ size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *resu
     return failed;
 }
 
+/* 1 = it is on disk, 0 = a sync has failed before. After a failure another sync of the same pages succeeds,
+ * whether they are on disk or not, so this is looked at where nobody else can be syncing. */
 static int sync_and_note(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
+    int rc = 0;
     pthread_mutex_lock(&writer->sync_mutex);
-    int rc = sync_sealing(writer, sealing, err);
-    if (rc == AC_OK) {
-        int written = ac_writer_write_durable(writer, sealing->map->segment, sealing->end);
+    if (!ac_load_acquire_u32(&writer->poisoned)) {
+        rc = sync_sealing(writer, sealing, err);
+        int written = 0;
+        if (rc == AC_OK)
+            written = ac_writer_write_durable(writer, sealing->map->segment, sealing->end);
         if (written < 0) rc = poison(writer, written, "cannot write index.meta", err);
+        if (rc == AC_OK) rc = 1;
     }
     pthread_mutex_unlock(&writer->sync_mutex);
     return rc;
@@ -360,12 +369,12 @@ int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err) {
     pthread_mutex_lock(&writer->mutex);
     ac_sealing_t *sealing = writer->sealing;
     pthread_mutex_unlock(&writer->mutex);
-    if (!sealing || ac_load_acquire_u32(&writer->poisoned)) return 0;
+    if (!sealing || ac_load_acquire_u32(&writer->poisoned)) return 0; /* no need for a walk */
     ac_index_t index = {0};
     ac_error_t why;
     int walked = ac_index_extend(&index, sealing->map);
     int rc = sync_and_note(writer, sealing, err);
-    if (rc == AC_OK) {
+    if (rc == 1) {
         int saved = walked < 0 ? ac_fail_os(&why, walked, writer->dir.path, "index")
                                : ac_index_save(&index, &writer->dir, writer->dir_fd,
                                                writer->segment_size, &why);
@@ -373,7 +382,7 @@ int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err) {
         forget_first(writer);
     }
     ac_index_free(&index);
-    return rc == AC_OK ? 1 : rc;
+    return rc;
 }
 
 int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err) {

@@ -239,6 +239,7 @@ static int set_segment_aside(const walk_t *walk, uint32_t id, ac_error_t *err) {
     ac_os_unlink(walk->dir_fd, index);
     if (empty) { /* prepared in advance and never used */
         rc = ac_os_unlink(walk->dir_fd, name);
+        if (rc == 0) rc = ac_os_sync_dir(walk->dir_fd);
         return rc < 0 ? ac_fail_os_in(err, rc, walk->dir->path, name, "cannot remove") : AC_OK;
     }
     int dir_fd = open_recovered(walk, err);
@@ -502,7 +503,9 @@ static int find_end(walk_t *walk, const uint32_t *ids, size_t count, int verify,
         rc = survey_older(walk, ids, start, err);
         if (rc != AC_OK) return rc;
     }
-    for (size_t i = (size_t)used; i < count; i++) {
+    /* The last one first, and each on disk before the next: whatever interrupts it, there is no gap in front
+     * of a segment. Readers who come before the next writer would take that for the work of retention. */
+    for (size_t i = count; i-- > (size_t)used;) {
         rc = set_segment_aside(walk, ids[i], err);
         if (rc != AC_OK) return rc;
     }

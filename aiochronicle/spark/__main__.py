@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import importlib
 import io
+import itertools
 import math
 import re
 import sys
@@ -112,7 +113,8 @@ class _JobParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         known = self._option_string_actions
-        for name in (text.partition("=")[0] for text in args or ()):
+        given = itertools.takewhile(lambda text: text != "--", args or ())
+        for name in (text.partition("=")[0] for text in given):
             if name.startswith("--") and not any(option.startswith(name) for option in known):
                 nearest = difflib.get_close_matches(name, known, n=1)
                 hint = f": did you mean {nearest[0]}?" if nearest else ""

@@ -58,7 +58,7 @@ WRITING = {
 # What `scan` and the commands call otherwise.
 ELSEWHERE = {
     "start": "startingTimestamp or startingOffsets",
-    "end": "endingTimestamp or endingOffsets",
+    "end": "endingTimestamp or endingOffsets (a stream has no end)",
 }
 
 Offsets = Literal["earliest", "latest"] | dict[str, int]

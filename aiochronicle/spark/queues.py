@@ -281,21 +281,20 @@ def find_sources(
         what = "there is no such directory" if not root.exists() else "is not a directory"
         raise QueueNotFound(f"{what}; queues are looked for in it", path=str(root), advice="")
     found = dict(_sources_under(root, options, ready_only, known))
+    advice = ""
+    if (root / LEDGERS).is_dir():
+        advice = "It was made by archive: aiochronicle.spark.jobs.archived reads it."
     missing = sorted(set(options.subscribe or ()) - set(found))
     if missing and not ready_only:
         everything = msgspec.structs.replace(options, subscribe=None)
         there = ", ".join(sorted(dict(_sources_under(root, everything, False)))) or "none at all"
         raise QueueNotFound(
-            f"no queue {', '.join(missing)}; there are {there}", path=str(root), advice=""
+            f"no queue {', '.join(missing)}; there are {there}", path=str(root), advice=advice
         )
     if not found and not ready_only:
         wanted = options.subscribe_pattern
         what = "no queue" if wanted is None else f"no queue whose name matches {wanted!r}"
-        is_archive = (root / LEDGERS).is_dir()
-        advice = "It was made by archive: aiochronicle.spark.jobs.archived reads it."
-        raise QueueNotFound(
-            f"there is {what} in or below it", path=str(root), advice=advice if is_archive else ""
-        )
+        raise QueueNotFound(f"there is {what} in or below it", path=str(root), advice=advice)
     return found
 
 

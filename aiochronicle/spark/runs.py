@@ -10,13 +10,13 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Self, TypeAlias
 
 import msgspec
 import numpy as np
-from pyspark.sql.types import IntegralType, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import DateType, IntegralType, StructType, TimestampNTZType, TimestampType
 
 from aiochronicle._binding import ffi, lib
 from aiochronicle._directories import make_directory
@@ -47,6 +47,7 @@ TIMESTAMP_NS_MAX = 2**63 - 2  # as for a writer's append
 
 ACCEPTED = ("source", "seq", "timestamp_ns", "timestamp", "type_id", "payload", "cause")
 WHOLE = ("timestamp_ns", "seq", "type_id")  # a double would be near the time that was meant
+MOMENTS = (TimestampType, TimestampNTZType, DateType)  # in a text there may be anything
 ORDER = ["timestamp_ns", "source", "seq"]  # within a queue
 DELTAS = ("timestamp_ns", "seq")
 
@@ -106,13 +107,11 @@ def check_columns(schema: StructType, queue: str | None) -> None:
                 f"column {field.name} is of type {field.dataType.simpleString()}, and has to be of whole"
                 " numbers: make it one where it comes from, or cast it to long"
             )
-        if field.name == "timestamp" and not isinstance(
-            field.dataType, TimestampType | TimestampNTZType
-        ):
-            raise InvalidArgument(
-                f"column timestamp is of type {field.dataType.simpleString()}: make it a timestamp, by"
-                " to_timestamp say, or give timestamp_ns"
-            )
+    if "timestamp_ns" not in names and not isinstance(schema["timestamp"].dataType, MOMENTS):
+        raise InvalidArgument(
+            f"column timestamp is of type {schema['timestamp'].dataType.simpleString()}: make it a"
+            " timestamp, by to_timestamp say, or give timestamp_ns"
+        )
     if queue is None and "source" not in names:
         raise InvalidArgument("into which queue? Give option queue, or a column source")
 
@@ -310,12 +309,16 @@ def _record_bytes(sizes: Column) -> int:
     return int(units.sum()) * RECORD_UNIT_BYTES
 
 
-def _first_without(rows: Table, name: str) -> str:
-    """Say which is the first row that lacks something, by what else it has."""
+def _first_without(rows: Table, name: str, given: Collection[str]) -> str:
+    """Say which is the first row that lacks something, by what else it was given."""
     at = pc.index(pc.is_null(rows.column(name)), True).as_py()
-    known = ("timestamp_ns", "source", "seq", "type_id")
-    row = {other: rows.column(other)[at].as_py() for other in known if other != name}
-    return ", ".join(f"{other} {value}" for other, value in row.items() if value is not None)
+    known = {"timestamp_ns": rows.column("timestamp_ns")[at].as_py()}
+    for other in ("source", "seq", "type_id"):
+        if other in given:
+            known[other] = rows.column(other)[at].as_py()
+    known.pop(name, None)
+    said = [f"{other} {value}" for other, value in known.items() if value is not None]
+    return ", ".join(said) or "it has nothing else"
 
 
 def _as_rows(given: Table, queue: str | None) -> Table:
@@ -346,7 +349,7 @@ def _as_rows(given: Table, queue: str | None) -> Table:
     needed = ["timestamp_ns", "type_id", "payload"] + (["source"] if queue is None else [])
     for name in needed:
         if rows.column(name).null_count:
-            raise InvalidArgument(f"a row has no {name}: {_first_without(rows, name)}")
+            raise InvalidArgument(f"a row has no {name}: {_first_without(rows, name, names)}")
     times_ns = pc.min_max(rows.column("timestamp_ns"))
     if times_ns["min"].as_py() < 0:
         raise InvalidArgument("a row has a timestamp before 1970")

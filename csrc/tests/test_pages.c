@@ -80,6 +80,33 @@ TEST(much_that_is_flushed_is_synced_outside_the_page_table_too) {
     }
 }
 
+static void *seal_one(void *context) {
+    ac_error_t why;
+    CHECK_EQUAL(ac_writer_seal_next(context, &why), 1);
+    return NULL;
+}
+
+/* Whose pages come back into the page table was walked over, for the index. */
+TEST(the_walk_for_an_index_keeps_nobody_from_flushing) {
+    pthread_t thread;
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.inline_housekeeping = 2;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 100);
+    CHECK(writer->sealing);
+    ac_os_unpopulate(writer->sealing->map->base, 0, SEGMENT);
+    CHECK_EQUAL(mapped_kib("/000000000.q"), 0);
+    pthread_mutex_lock(&writer->sync_mutex);
+    CHECK_EQUAL(pthread_create(&thread, NULL, seal_one, writer), 0);
+    for (int waits = 0; mapped_kib("/000000000.q") == 0; waits++) {
+        CHECK(waits < 5000);
+        ac_os_sleep_ns(1000000);
+    }
+    pthread_mutex_unlock(&writer->sync_mutex);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    close_writer(writer);
+}
+
 static int note_longest_write(void *context, int call, const char *path, int fd, uint64_t offset,
                               uint64_t length) {
     uint64_t *longest = context;

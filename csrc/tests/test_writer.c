@@ -349,6 +349,52 @@ TEST(a_flush_does_not_wait_for_the_index_of_a_segment_that_is_sealed) {
     CHECK_EQUAL(count_numbered(check_path("queue")), 250);
 }
 
+static uint32_t failing;
+
+/* The first sync of a segment fails, after the housekeeper had time to come to the same one. */
+static int fail_late(void *context, int call, const char *path, int fd, uint64_t offset,
+                     uint64_t length) {
+    (void)context;
+    (void)path;
+    (void)fd;
+    (void)offset;
+    if (call != AC_CALL_SYNC_MAP || length == AC_CONTROL_SIZE) return 0;
+    if (ac_exchange_seq_cst_u32(&failing, 1)) return 0;
+    ac_os_sleep_ns(300000000);
+    return EIO;
+}
+
+static void *flush_in_vain(void *context) {
+    ac_error_t why;
+    CHECK_FAILS(ac_writer_flush(context, &why), why, AC_E_SYSTEM);
+    return NULL;
+}
+
+/* The kernel tells of a failure once: the next sync of the same pages succeeds, and proves nothing. */
+TEST(what_another_thread_could_not_sync_is_not_sealed) {
+    pthread_t flusher;
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.inline_housekeeping = 2;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 250);
+    failing = 0;
+    ac_os_set_hook(fail_late, NULL);
+    CHECK_EQUAL(pthread_create(&flusher, NULL, flush_in_vain, writer), 0);
+    while (!ac_load_acquire_u32(&failing))
+        ac_os_sleep_ns(1000000);
+    CHECK_EQUAL(ac_writer_seal_next(writer, &err), 0);
+    CHECK_EQUAL(pthread_join(flusher, NULL), 0);
+    ac_os_set_hook(NULL, NULL);
+    ac_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.durable_seq, 0);
+    CHECK_EQUAL(stats.seals, 0);
+    CHECK_EQUAL(durable().segment, 0);
+    CHECK_EQUAL(durable().offset, AC_SEGMENT_DATA);
+    CHECK(access(check_path("queue/000000000.idx"), F_OK) != 0);
+    CHECK_FAILS(ac_writer_close(writer, &err), err, AC_E_POISONED);
+    ac_writer_free(writer);
+}
+
 static struct {
     ac_writer_t *writer;
     int rolled;
@@ -694,6 +740,19 @@ TEST(schema_replaces_the_one_before_and_is_bounded) {
     CHECK_FAILS(ac_writer_publish_schema(writer, text, &err), err, AC_E_ARGUMENT);
     free(text);
     close_writer(writer);
+}
+
+TEST(a_segment_cut_before_it_was_sealed_is_told) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.inline_housekeeping = 2;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 250);
+    CHECK_EQUAL(truncate(check_path("queue/000000000.q"), SEGMENT / 2), 0);
+    CHECK_FAILS(ac_writer_seal_next(writer, &err), err, AC_E_SYSTEM);
+    CHECK(strstr(err.detail, "a segment was cut, or its disk failed"));
+    CHECK_FAILS(ac_writer_flush(writer, &err), err, AC_E_POISONED);
+    CHECK_FAILS(ac_writer_close(writer, &err), err, AC_E_POISONED);
+    ac_writer_free(writer);
 }
 
 TEST(a_segment_cut_by_another_program_is_an_error_not_a_signal) {

@@ -52,8 +52,10 @@ def test_what_an_archive_does_not_have_is_told(
         archived(spark, str(tmp_path))
     record(root / "a", rng, 10)
     archive(spark, str(root), str(tmp_path / "archive"))
-    with pytest.raises(QueueNotFound, match="no queue in or below it.*jobs.archived reads it"):
+    with pytest.raises(QueueNotFound, match=r"no queue in or below it.*jobs\.archived reads it"):
         scan(spark, str(tmp_path / "archive"))
+    with pytest.raises(QueueNotFound, match=r"there are none at all.*jobs\.archived reads it"):
+        scan(spark, str(tmp_path / "archive"), subscribe="a")
     with pytest.raises(UnknownType, match="no queue has a type 'fill'; there are Quote, Trade"):
         archived(spark, str(tmp_path / "archive"), type="fill")
 

@@ -106,6 +106,8 @@ def test_mistakes_are_told_before_spark_is_started(
             main(wrong)
         assert ended.value.code == 2
         assert capsys.readouterr().err.endswith(f" error: {complaint}\n")
+    assert main(["bars", "--every", "1s", "--dry-run", "--", "--there"]) == 1
+    assert "--there: there is no such directory" in capsys.readouterr().err
 
 
 def test_without_java_it_is_said_what_to_do(

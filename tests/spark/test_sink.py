@@ -19,7 +19,7 @@ from aiochronicle.errors import (
 )
 from aiochronicle.spark.merge import merge
 from aiochronicle.spark.options import write_options
-from aiochronicle.spark.runs import BATCH_BYTES, CAUSE, check_columns
+from aiochronicle.spark.runs import BATCH_BYTES, CAUSE, check_columns, stage
 from aiochronicle.spark.sink import StreamSink
 
 from .filling import FIRST_NS, STEP_NS, fill
@@ -200,9 +200,12 @@ def test_what_cannot_be_written_is_told_before_anything_is(root: Path) -> None:
         with pytest.raises(InvalidArgument, match=f"a row has no {column}"):
             staged(root, [rows("a", [0], **{column: pa.nulls(1, nothing)})])
     some = rows("a", [3, 4], payload=pa.array([b"", None], pa.binary()))
-    which = f"timestamp_ns {FIRST_NS + 4 * STEP_NS}, source a, seq 4, type_id 0"
+    which = f"timestamp_ns {FIRST_NS + 4 * STEP_NS}, source a, seq 4"
     with pytest.raises(InvalidArgument, match=f"a row has no payload: {which}$"):
         staged(root, [rows("a", [0, 1, 2]), some])
+    bare = pa.record_batch({"timestamp_ns": [7], "payload": pa.nulls(1, pa.binary())})
+    with pytest.raises(InvalidArgument, match=r"a row has no payload: timestamp_ns 7$"):
+        stage([bare], str(root / "staged"), "one")
     with pytest.raises(InvalidArgument, match="before 1970"):
         staged(root, [rows("a", [0], timestamp_ns=pa.array([-1], pa.int64()))])
     with pytest.raises(InvalidArgument, match="the end of time"):
@@ -250,6 +253,10 @@ def test_new_queues_have_segments_for_the_largest_payload(root: Path) -> None:
 def test_a_frame_must_look_like_messages(fields: list[StructField], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         check_columns(StructType(fields), None)
+
+
+def test_a_text_beside_the_time_in_nanoseconds_does_not_matter() -> None:
+    check_columns(StructType([SOURCE, TIME, PAYLOAD, StructField("timestamp", StringType())]), None)
 
 
 def test_a_stream_must_be_known_by_its_checkpoint(root: Path) -> None:

@@ -177,7 +177,7 @@ def test_queues_are_chosen_by_name_and_by_pattern(spark: SparkSession, root: Pat
 WRONG = [
     ({"startingOfsets": "earliest"}, "'startingOfsets': did you mean startingOffsets"),
     ({"start": "2026-01-01"}, "'start': did you mean startingTimestamp or startingOffsets?"),
-    ({"end": "2026-01-01"}, "'end': did you mean endingTimestamp or endingOffsets?"),
+    ({"end": "2026-01-01"}, "'end': did you mean endingTimestamp or endingOffsets (a stream"),
     ({"startingOffsets": "first"}, "must be earliest, latest or JSON"),
     ({"startingOffsets": '{"b": 1}'}, "startingOffsets names b, but the queues are a"),
     ({"startingOffsets": '{"a": -3}'}, "must be a seq, -1 or -2, not -3"),
