@@ -111,7 +111,8 @@ def _advised(given: Arguments, text: str) -> str:
 class _JobParser(argparse.ArgumentParser):
     """Tells of a misspelt argument first; argparse would only say what is missing without it."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, *others: Any, **named: Any) -> Any:
+        """Look at the names first."""
         known = self._option_string_actions
         given = itertools.takewhile(lambda text: text != "--", args or ())
         for name in (text.partition("=")[0] for text in given):
@@ -119,7 +120,7 @@ class _JobParser(argparse.ArgumentParser):
                 nearest = difflib.get_close_matches(name, known, n=1)
                 hint = f": did you mean {nearest[0]}?" if nearest else ""
                 self.error(f"there is no argument {name}{hint}")
-        return super().parse_known_args(args, namespace)
+        return super().parse_known_args(args, *others, **named)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -522,8 +523,14 @@ def _quality(given: Arguments) -> None:
         raise InvalidArgument(
             "of which messages are these fields? Name their type: --messages TYPE"
         )
-    fields = [name for name in (given.number, given.time, given.by) if name is not None]
-    found = find_input(given.root, _reading(given), type_name=given.messages, fields=fields)
+    whole = [name for name in (given.number, given.time) if name is not None]
+    found = find_input(
+        given.root,
+        _reading(given),
+        type_name=given.messages,
+        fields=[] if given.by is None else [given.by],
+        whole=whole,
+    )
     if given.dry_run:
         _describe(found, "would look at them twice")
         return

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -19,7 +19,16 @@ from aiochronicle._names import check_name
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.reader import unix_ns
 
-__all__ = ["Offsets", "ReadOptions", "WriteOptions", "read_options", "write_options"]
+__all__ = [
+    "LEDGERS",
+    "Given",
+    "Offsets",
+    "ReadOptions",
+    "WriteOptions",
+    "as_text",
+    "read_options",
+    "write_options",
+]
 
 # Nanoseconds since 1970 have 19 digits, milliseconds 13: a number this small is in the wrong unit.
 SMALLEST_LIKELY_NS = 10**15
@@ -54,6 +63,11 @@ WRITING = {
     "batchid": "batchId",
     "checkpointlocation": "checkpointLocation",
 }
+
+LEDGERS = "_chronicle"  # a directory in archives of Parquet files, as the job makes them
+
+# What options may be given as; Spark itself makes texts of them.
+Given: TypeAlias = str | int | bool | datetime | Mapping[str, int]
 
 # What `scan` and the commands call otherwise.
 ELSEWHERE = {
@@ -108,7 +122,20 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str | None = None
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def as_text(value: Given) -> str:
+    """Return the value of an option as Spark would hand it on."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case datetime():
+            return value.isoformat()
+        case Mapping():
+            return json.dumps(dict(value))
+        case _:
+            return str(value)
+
+
+def read_options(given: Mapping[str, Given]) -> ReadOptions:
     """Check the options of a reader or of a stream."""
     options = _Options(given, "reading")
     chosen = ReadOptions(
@@ -137,12 +164,23 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     options.at_most_one("startingOffsets", "startingTimestamp")
     options.at_most_one("endingOffsets", "endingTimestamp")
     options.at_most_one("subscribe", "subscribePattern")
+    start_ns, end_ns = chosen.starting_timestamp_ns, chosen.ending_timestamp_ns
+    if start_ns is not None and end_ns is not None and start_ns > end_ns:
+        raise InvalidArgument(
+            f"endingTimestamp is before startingTimestamp, by {(start_ns - end_ns) / 1e9:,.3f} s"
+        )
+    if chosen.archive is not None and (Path(chosen.archive) / LEDGERS).is_dir():
+        raise InvalidArgument(
+            "holds Parquet files that the job archive made, which jobs.archived reads; option archive is"
+            " for where retention moves segments to",
+            path=chosen.archive,
+        )
     if chosen.bad_records_path is not None and not chosen.skip_corrupt:
         raise InvalidArgument("badRecordsPath notes what on_corrupt=skip steps over: give both")
     return chosen
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
+def write_options(given: Mapping[str, Given]) -> WriteOptions:
     """Check the options of a sink."""
     options = _Options(given, "writing")
     chosen = WriteOptions(
@@ -166,16 +204,21 @@ def _check_root(path: str) -> None:
     there = next(place for place in (root, *root.parents) if os.path.lexists(place))
     if not there.is_dir():
         raise InvalidArgument("is not a directory; queues are to be written in it", path=str(there))
+    if (root / LEDGERS).is_dir():
+        raise InvalidArgument(
+            "is an archive of Parquet files; write queues into another directory", path=str(root)
+        )
 
 
 class _Options:
     """Options by lower-case name, and how each kind of value is read."""
 
-    def __init__(self, given: Mapping[str, str], use: Literal["reading", "writing"]) -> None:
-        self._values = {name.lower(): value for name, value in given.items()}
+    def __init__(self, given: Mapping[str, Given], use: Literal["reading", "writing"]) -> None:
+        texts = {name: as_text(value) for name, value in given.items()}
+        self._values = {name.lower(): text for name, text in texts.items()}
         known = {**(READING if use == "reading" else WRITING), "path": "path"}
         of_the_other = WRITING if use == "reading" else READING
-        for given_name, value in given.items():
+        for given_name, value in texts.items():
             name = given_name.lower()
             if name in of_the_other:
                 raise InvalidArgument(
@@ -223,10 +266,13 @@ class _Options:
         return int(text)
 
     def segment_bytes(self, name: str) -> int | None:
-        size = self.count(name)
-        if size is not None and not (4096 <= size <= 1 << 32 and size % 64 == 0):
+        text = self.text(name)
+        if text is None:
+            return None
+        size = int(text) if text.isdecimal() else 0
+        if not (4096 <= size <= 1 << 32 and size % 64 == 0):
             raise InvalidArgument(
-                f"{name} must be a multiple of 64 from 4096 to {1 << 32}, in bytes, not {size}"
+                f"{name} must be a multiple of 64 from 4096 to {1 << 32}, in bytes, not {text}"
             )
         return size
 

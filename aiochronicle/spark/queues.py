@@ -32,14 +32,13 @@ from aiochronicle.errors import (
 from aiochronicle.queue import QueueInfo, inspect
 from aiochronicle.reader import Reader, open_reader
 from aiochronicle.slices import Queue
-from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.options import LEDGERS, ReadOptions
 
 __all__ = ["Source", "damage_of", "find_or_await", "find_sources", "is_queue", "restarted"]
 
 DEPTH_MAX = 4  # bus/venue/instrument/stream
 DAY_DEPTH = 3  # YYYY/MM/DD
 CONTROL, READY, LOCK = "control.meta", "READY", "writer.lock"
-LEDGERS = "_chronicle"  # in an archive of Parquet files
 SEGMENT = re.compile(r"\d{9}\.q")
 TRIES = 10
 HEADLESS_S = 1.0  # nobody who is about to remove the rest of a queue pauses for so long

@@ -17,7 +17,7 @@ from aiochronicle._arguments import expect
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.columns import frame_schema, known_columns
 from aiochronicle.spark.filters import Narrowing
-from aiochronicle.spark.options import ReadOptions, read_options
+from aiochronicle.spark.options import Given, ReadOptions, as_text, read_options
 from aiochronicle.spark.parts import RANGES, read_part, read_rows
 from aiochronicle.spark.plan import Range, plan
 from aiochronicle.spark.queues import Source, find_or_await
@@ -36,7 +36,7 @@ def scan(
     columns: Sequence[str] | None = None,
     start: Bound = None,
     end: Bound = None,
-    **options: str | int | bool,
+    **options: Given,
 ) -> DataFrame:
     """Return the messages of the queues in or below ``path``, as ``format("chronicle")`` does.
 
@@ -60,7 +60,7 @@ def scan_stream(
     *,
     columns: Sequence[str] | None = None,
     start: Bound = None,
-    **options: str | int | bool,
+    **options: Given,
 ) -> DataFrame:
     """Return the messages of the queues as a stream, as ``readStream.format("chronicle")`` does.
 
@@ -78,7 +78,7 @@ def scan_stream(
     return ranges.mapInArrow(partial(read_rows, schema=schema, options=chosen), schema)
 
 
-def count(path: str, *, start: Bound = None, end: Bound = None, **options: str | int | bool) -> int:
+def count(path: str, *, start: Bound = None, end: Bound = None, **options: Given) -> int:
     """Return how many messages ``scan`` with these arguments has, in no time and without Spark.
 
     Seqs have no gaps, so it is where each queue ends less where it begins, both found through the seek
@@ -113,20 +113,14 @@ def _schema(
     return StructType([known[name] for name in columns])
 
 
-def _options(
-    path: str, start: Bound, end: Bound, options: Mapping[str, str | int | bool]
-) -> ReadOptions:
+def _options(path: str, start: Bound, end: Bound, options: Mapping[str, Given]) -> ReadOptions:
     return read_options({"path": str(path), **_texts(start, end, options)})
 
 
-def _texts(start: Bound, end: Bound, options: Mapping[str, str | int | bool]) -> dict[str, str]:
+def _texts(start: Bound, end: Bound, options: Mapping[str, Given]) -> dict[str, str]:
     """Return arguments as options of the format."""
-    given = {name: _text(value) for name, value in options.items()}
+    given = {name: as_text(value) for name, value in options.items()}
     return given | _bound("starting", start) | _bound("ending", end)
-
-
-def _text(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _bound(side: str, bound: Bound) -> dict[str, str]:

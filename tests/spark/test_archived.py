@@ -10,11 +10,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import aiochronicle
-from aiochronicle.errors import CorruptionError, QueueNotFound, UnknownType
+from aiochronicle.errors import CorruptionError, InvalidArgument, QueueNotFound, UnknownType
 from aiochronicle.spark import explain, scan
 from aiochronicle.spark.jobs import archive, archived, replay
 from aiochronicle.spark.jobs.ledger import Ledger
 from aiochronicle.spark.jobs.readback import check_file, read_back
+from aiochronicle.spark.options import write_options
 
 from .market import record, trades_of
 
@@ -56,6 +57,12 @@ def test_what_an_archive_does_not_have_is_told(
         scan(spark, str(tmp_path / "archive"))
     with pytest.raises(QueueNotFound, match=r"there are none at all.*jobs\.archived reads it"):
         scan(spark, str(tmp_path / "archive"), subscribe="a")
+    with pytest.raises(InvalidArgument, match="is for where retention moves segments to"):
+        scan(spark, str(root), archive=str(tmp_path / "archive"))
+    with pytest.raises(InvalidArgument, match="is an archive of Parquet files; write queues into"):
+        write_options({"path": str(tmp_path / "archive")})
+    with pytest.raises(QueueNotFound, match=r'Queues are read by format\("chronicle"\)'):
+        archived(spark, str(root))
     with pytest.raises(UnknownType, match="no queue has a type 'fill'; there are Quote, Trade"):
         archived(spark, str(tmp_path / "archive"), type="fill")
 

@@ -170,6 +170,7 @@ def test_bars_need_a_rule_a_type_and_its_fields(
         ({}, "one of every, ticks and volume"),
         ({"every": "1s", "ticks": 5}, "one of every, ticks and volume"),
         ({"every": "fast"}, "a duration is like 250ms"),
+        ({"every": 60}, "a duration must be a text like 1s, not 60"),
         ({"ticks": 0}, "ticks must be positive"),
         ({"volume": 0.25, "lot": 0.1}, "not a number of lots"),
         ({"every": "1s", "trades": "Trades"}, "there are Quote, Trade"),

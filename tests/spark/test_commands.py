@@ -78,6 +78,10 @@ def test_mistakes_are_told_before_spark_is_started(
         (["bars", str(root), "--every", "1x"], "a duration is like 250ms"),
         (["quality", str(root), "--late", "soon"], "a duration is like 250ms"),
         (["quality", str(root), "--number", "id"], "Name their type: --messages TYPE"),
+        (
+            ["quality", str(root), "--messages", "trade", "--time", "price"],
+            "price of trade is of type double, and has to be of whole numbers",
+        ),
         (["replay", str(tmp_path / "no"), "--out", "x"], "there is no such archive"),
         (["replay", str(root), "--out", "x"], "neither an archive nor any Parquet file. Give the"),
     ):

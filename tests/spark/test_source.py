@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import col
 
 import aiochronicle
-from aiochronicle.spark.options import read_options
+from aiochronicle.spark.options import Given, read_options
 from aiochronicle.spark.source import Snapshot
 
 from .filling import FIRST_NS, STEP_NS, fill
@@ -174,7 +174,7 @@ def test_queues_are_chosen_by_name_and_by_pattern(spark: SparkSession, root: Pat
     assert {row.source for row in by_pattern.collect()} == {"a1", "a2"}
 
 
-WRONG = [
+WRONG: list[tuple[dict[str, Given], str]] = [
     ({"startingOfsets": "earliest"}, "'startingOfsets': did you mean startingOffsets"),
     ({"start": "2026-01-01"}, "'start': did you mean startingTimestamp or startingOffsets?"),
     ({"end": "2026-01-01"}, "'end': did you mean endingTimestamp or endingOffsets (a stream"),
@@ -198,15 +198,47 @@ WRONG = [
     ({"on_corrupt": "explode"}, "must be one of raise, skip"),
     ({"badRecordsPath": "/x"}, "badRecordsPath notes what on_corrupt=skip steps over"),
     ({"archive": "/nowhere"}, "the archive is not a directory"),
+    (
+        {
+            "startingTimestamp": datetime(2026, 1, 2, tzinfo=UTC),
+            "endingTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "endingTimestamp is before startingTimestamp, by 86,400.000 s",
+    ),
+    ({"minPartitions": 0}, "must be a number from 1 on"),
 ]
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(options) for options, _ in WRONG])
-def test_wrong_options_say_what_is_wrong(root: Path, options: dict[str, str], message: str) -> None:
+def test_wrong_options_say_what_is_wrong(
+    root: Path, options: dict[str, Given], message: str
+) -> None:
     fill(root / "a", 1)
     with pytest.raises(aiochronicle.ChronicleError) as raised:
         Snapshot(read_options({"path": str(root), **options}))
     assert message in str(raised.value)
+
+
+def test_options_may_be_given_as_what_they_mean() -> None:
+    as_texts = read_options(
+        {
+            "path": "bus",
+            "startingTimestamp": "1700000000000000000",
+            "endingOffsets": '{"a": 5}',
+            "verify": "false",
+            "minPartitions": "4",
+        }
+    )
+    moment = datetime.fromtimestamp(1_700_000_000, UTC)
+    for start in (moment, 1_700_000_000_000_000_000):
+        given: dict[str, Given] = {
+            "path": "bus",
+            "startingTimestamp": start,
+            "endingOffsets": {"a": 5},
+            "verify": False,
+            "minPartitions": 4,
+        }
+        assert read_options(given) == as_texts
 
 
 def test_spark_reports_what_is_wrong(spark: SparkSession, root: Path) -> None:

@@ -39,7 +39,7 @@ from aiochronicle.spark.jobs.gate import tell_retention
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_schema, locked
 from aiochronicle.spark.jobs.readback import COLUMNS, Proof, prove, read_listed, verify
-from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.options import Given, ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
@@ -81,7 +81,7 @@ def archive(
     out: str,
     *,
     reader: str | None = READER,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, Given] | None = None,
 ) -> list[Archived]:
     """Archive what is new in all queues under a root, and return what that was.
 
@@ -109,7 +109,7 @@ def archive_each(
     out: str,
     *,
     reader: str | None = READER,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, Given] | None = None,
 ) -> tuple[list[Archived], Failures]:
     """As archive, but return what went wrong, too."""
     target = Path(out).absolute()
@@ -151,7 +151,7 @@ def _check_target(root: str, out: str) -> None:
 
 
 def archive_plan(
-    root: str, out: str, options: Mapping[str, str] | None = None
+    root: str, out: str, options: Mapping[str, Given] | None = None
 ) -> tuple[Input, dict[str, Ledger | None], Failures]:
     """Return what a run would read, the ledgers it would continue, and why not those of other queues."""
     _check_target(root, out)

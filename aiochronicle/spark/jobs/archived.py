@@ -45,8 +45,9 @@ def archived(
     found = find_archive(target, queues)
     if not found:
         raise QueueNotFound(
-            "no job has archived anything there; other Parquet files are for spark.read.parquet",
+            "no job has archived anything there",
             path=archive,
+            advice='Queues are read by format("chronicle"), other Parquet files by spark.read.parquet.',
         )
     typed = {} if type is None else {"type": type, "mode": mode}
     options = read_options({"path": str(target), **typed})

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from aiochronicle.spark.columns import frame_schema
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import find_input
-from aiochronicle.spark.options import SMALLEST_LIKELY_NS, read_options
+from aiochronicle.spark.options import SMALLEST_LIKELY_NS, Given, read_options
 from aiochronicle.spark.scan import read_parts
 
 __all__ = ["asof", "options_of_quotes"]
@@ -33,7 +33,7 @@ def asof(
     quotes: str = "quote",
     by: str = "symbol",
     look_back: str | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, Given] | None = None,
 ) -> DataFrame:
     """Return the trades under a root, in no order, each with the quote in force, of whatever queue.
 
@@ -74,8 +74,8 @@ def asof(
 
 
 def options_of_quotes(
-    options: Mapping[str, str] | None, *, elsewhere: bool, look_back: str | None = None
-) -> dict[str, str]:
+    options: Mapping[str, Given] | None, *, elsewhere: bool, look_back: str | None = None
+) -> dict[str, Given]:
     """Return with which options to read the quotes for trades that are read with these."""
     options = options or {}
     dropped = OF_TRADES | OF_THEIR_QUEUES if elsewhere else OF_TRADES
@@ -92,7 +92,7 @@ def _typed(
     root: str,
     type_name: str,
     by: str,
-    options: Mapping[str, str] | None,
+    options: Mapping[str, Given] | None,
 ) -> tuple[DataFrame, list[str]]:
     """Return the messages of a type, and its columns other than the one that both sides have."""
     given = {**(options or {}), "type": type_name, "mode": "FAILFAST"}

@@ -21,7 +21,7 @@ from aiochronicle.export import write_parquet
 from aiochronicle.reader import open_reader
 from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import Input, find_input
-from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.options import Given, ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
@@ -60,7 +60,7 @@ def audit(
     root: str,
     *,
     out: str | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, Given] | None = None,
 ) -> Audit:
     """Return the digest of all queues under a root as one ordered stream.
 

@@ -20,10 +20,11 @@ import msgspec
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
+from aiochronicle._arguments import expect
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import find_input
-from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.options import Given, ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
@@ -76,6 +77,7 @@ def nanoseconds(text: str) -> int:
     >>> nanoseconds("1.5s")
     1500000000
     """
+    expect("a duration", "a text like 1s", str, text)
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)", text.strip())
     value = round(float(found[1]) * _UNITS_NS[found[2]]) if found else 0
     if value < 1:
@@ -95,7 +97,7 @@ def bars(
     size: str = "size",
     by: str | None = "symbol",
     lot: float | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, Given] | None = None,
 ) -> DataFrame:
     """Return the bars of the trades in all queues under a root, one series per queue and ``by``.
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from pyspark.sql.types import IntegralType
 
 from aiochronicle.errors import ChronicleError, InvalidArgument
-from aiochronicle.spark.options import ReadOptions, read_options
+from aiochronicle.spark.options import Given, ReadOptions, read_options
 from aiochronicle.spark.plan import Range, plan
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.source import Snapshot
@@ -43,22 +44,23 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_input(
     root: str,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, Given] | None = None,
     *,
     type_name: str | None = None,
     fields: Iterable[str] = (),
+    whole: Iterable[str] = (),
     failed: dict[str, ChronicleError] | None = None,
 ) -> Input:
     """Find the queues under a root, as the options of ``format("chronicle")`` say.
 
-    With ``type_name``, those that have it, with these fields. One that cannot be looked at is an error;
-    or it is left out, with the reason in ``failed``.
+    With ``type_name``, those that have it, with these ``fields``, and those of ``whole`` numbers. One that
+    cannot be looked at is an error; or it is left out, with the reason in ``failed``.
     """
     chosen = read_options({"path": root, **(options or {})})
     snapshot = Snapshot(chosen, failed=failed)
     sources = snapshot.sources
     if type_name is not None:
-        sources = _with_type(sources, type_name, fields)
+        sources = _with_type(sources, type_name, fields, whole)
     return Input(
         options=chosen,
         sources=sources,
@@ -68,13 +70,18 @@ def find_input(
 
 
 def _with_type(
-    sources: Mapping[str, Source], type_name: str, fields: Iterable[str]
+    sources: Mapping[str, Source], type_name: str, fields: Iterable[str], whole: Iterable[str]
 ) -> dict[str, Source]:
     known = typed_fields(sources, type_name, ())
-    for field in fields:
+    for field in [*fields, *whole]:
         if field not in known:
             raise InvalidArgument(
                 f"{type_name} has no field {field!r}: choose from {', '.join(known)}"
+            )
+    for field in whole:
+        if not isinstance(kind := known[field].dataType, IntegralType):
+            raise InvalidArgument(
+                f"{field} of {type_name} is of type {kind.simpleString()}, and has to be of whole numbers"
             )
     return {
         name: source for name, source in sources.items() if find_type(source, type_name) is not None

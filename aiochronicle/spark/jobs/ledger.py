@@ -26,7 +26,7 @@ from aiochronicle.errors import (
     QueueNotFound,
     UnsupportedVersion,
 )
-from aiochronicle.spark.queues import LEDGERS
+from aiochronicle.spark.options import LEDGERS
 
 __all__ = [
     "ArchivedFile",

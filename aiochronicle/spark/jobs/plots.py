@@ -23,6 +23,7 @@ WIDTH_MAX_IN = 40.0
 DOTS_PER_INCH = 110
 
 UP, DOWN, LINE, VOLUME = "#228833", "#cc3311", "#4477aa", "#bbbbbb"
+NOTE = "#777777"
 TROUBLE = {
     "missing": "#ee6677",
     "duplicates": "#ccbb44",
@@ -54,6 +55,8 @@ def plot_bars(rows: Sequence[Any], path: str | Path, *, by: str | None = "symbol
         _draw_series(axes, name, series[name])
     for axes in grid[len(drawn) :]:
         axes.set_visible(False)
+    if not drawn:
+        figure.text(0.5, 0.5, "no trades, no bars", ha="center", color=NOTE)
     if drawn:
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower right", ncols=3, frameon=False)
@@ -160,7 +163,7 @@ def draw_delays(axes: Any, places: Sequence[int], rows: Sequence[Any]) -> None:
     """Draw the percentiles of each row's delays."""
     if all(row.delay_max_ns is None for row in rows):
         text = "unknown: name the field with the venue's time (--time)"
-        axes.text(0.5, 0.5, text, ha="center", color="#777777", transform=axes.transAxes)
+        axes.text(0.5, 0.5, text, ha="center", color=NOTE, transform=axes.transAxes)
         axes.set_yticks([])
         return
     axes.set_yscale("log")

@@ -25,7 +25,7 @@ from aiochronicle.histogram import Histogram, buckets_of
 from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import find_input
-from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.options import Given, ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
@@ -76,7 +76,7 @@ def quality(
     time: str | None = None,
     by: str | None = None,
     late: str = "1s",
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, Given] | None = None,
 ) -> DataFrame:
     """Return one row per queue and day (UTC) with what is remarkable about its messages.
 
@@ -95,7 +95,8 @@ def quality(
     rule = _Rule(type_name=messages, number=number, time=time, by=by, late_ns=nanoseconds(late))
     if rule.fields and messages is None:
         raise InvalidArgument(f"{rule.fields[0]!r} is a field of which type? Give messages")
-    found = find_input(root, options, type_name=messages, fields=rule.fields)
+    whole = [name for name in (number, time) if name is not None]
+    found = find_input(root, options, type_name=messages, fields=rule.fields, whole=whole)
     parts = found.parts()
     newest = _newest_before(spark, parts, rule, found.options)
     work = list(zip(parts, newest, strict=True))
