@@ -629,6 +629,20 @@ AC_API const char *ac_checksum_implementation(void);
 AC_API const char *ac_code_name(int code);
 AC_API uint64_t ac_clock_ns(void);
 
+/* The engine's log: failures of background workers, repairs, clock jumps. Bounded; the binding takes the entries
+ * in order and gives them to its own logging. */
+enum { AC_LOG_INFO = 20, AC_LOG_WARNING = 30, AC_LOG_ERROR = 40 };
+
+typedef struct ac_log_entry {
+    int level;
+    uint64_t dropped_before; /* entries for which there was no room before this one */
+    char path[1024];
+    char text[512];
+} ac_log_entry_t;
+
+AC_API int ac_log_next(ac_log_entry_t *out); /* [any thread] 1 = one was taken, 0 = there is none */
+AC_API int ac_log_wait(uint64_t timeout_ns); /* [any thread] 1 = there is one, 0 = timed out */
+
 /* Fault injection and observation of system calls, for tests: `hook` runs before each system call of
  * the engine with the call's number, its path or NULL, and the file range; it returns 0 to let it
  * happen or an errno to fail it with; for read and write also -n, to let at most n bytes through.

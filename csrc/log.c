@@ -1,0 +1,89 @@
+#include "log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { ENTRIES = 256 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
+static ac_log_entry_t entries[ENTRIES];
+static size_t first, count;
+static uint64_t dropped;
+static int fork_handlers;
+
+static void before_fork(void) {
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork_parent(void) {
+    pthread_mutex_unlock(&lock);
+}
+
+/* What the parent has not logged yet stays the parent's. */
+static void after_fork_child(void) {
+    first = count = 0;
+    dropped = 0;
+    pthread_mutex_init(&lock, NULL);
+    pthread_cond_init(&arrived, NULL);
+}
+
+static void add(int level, const char *path, const char *format, va_list arguments) {
+    pthread_mutex_lock(&lock);
+    if (!fork_handlers)
+        fork_handlers = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
+    if (count == ENTRIES) {
+        dropped++;
+    } else {
+        ac_log_entry_t *entry = &entries[(first + count++) % ENTRIES];
+        entry->level = level;
+        entry->dropped_before = dropped;
+        dropped = 0;
+        snprintf(entry->path, sizeof entry->path, "%s", path ? path : "");
+        vsnprintf(entry->text, sizeof entry->text, format, arguments);
+        pthread_cond_broadcast(&arrived);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void ac_log(int level, const char *path, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    add(level, path, format, arguments);
+    va_end(arguments);
+}
+
+void ac_log_error(int level, const ac_error_t *err, const char *what) {
+    ac_log(level, err->path, "%s: %s", what, err->detail);
+}
+
+int ac_log_next(ac_log_entry_t *out) {
+    pthread_mutex_lock(&lock);
+    int found = count > 0;
+    if (found) {
+        *out = entries[first];
+        first = (first + 1) % ENTRIES;
+        count--;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+int ac_log_wait(uint64_t timeout_ns) {
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    uint64_t nanoseconds = (uint64_t)deadline.tv_nsec + timeout_ns % 1000000000u;
+    deadline.tv_sec += (time_t)(timeout_ns / 1000000000u + nanoseconds / 1000000000u);
+    deadline.tv_nsec = (long)(nanoseconds % 1000000000u);
+    pthread_mutex_lock(&lock);
+    int rc = 0;
+    while (count == 0 && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&arrived, &lock, &deadline);
+    int found = count > 0;
+    pthread_mutex_unlock(&lock);
+    return found;
+}

@@ -1,0 +1,18 @@
+/* The engine's log: what an operator should know and no caller is waiting for.
+ *
+ * The failure of a background worker, a repair, a clock that jumped. Entries wait in a bounded ring until the
+ * binding takes them (ac_log_next) and hands them to its own logging. When the ring is full the newest entry
+ * is dropped and counted: the first failure explains more than the last. */
+#ifndef AC_LOG_H
+#define AC_LOG_H
+
+#include "aiochronicle.h"
+
+/* [any thread] One line that names the file. `path` may be NULL. Never fails, never blocks on I/O. */
+void ac_log(int level, const char *path, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* [any thread] The same from an error record. */
+void ac_log_error(int level, const ac_error_t *err, const char *what);
+
+#endif
