@@ -5,6 +5,7 @@ ChronicleError
 ├── NotAQueue                something else is there
 ├── UnsupportedVersion       written by a newer or unknown version
 ├── CorruptionError          bytes on disk violate the format
+│   └── SalvageRequired      … so that opening would set durable messages aside
 ├── PositionError
 │   ├── PositionLost         the reader's position is no longer in the queue
 │   └── PositionCorrupt      both slots of a position file are broken
@@ -84,6 +85,7 @@ __all__ = [
     "RequestFailed",
     "RequestTimeout",
     "ReservationOpen",
+    "SalvageRequired",
     "SchemaError",
     "SchemaMismatch",
     "SchemaNotFound",
@@ -168,6 +170,18 @@ class CorruptionError(ChronicleError):
 
     advice = (
         'Nothing was changed. Read on with on_corrupt="skip", or restore the file from a backup.'
+    )
+
+
+class SalvageRequired(CorruptionError):
+    """Opening for writing would set aside messages that may have been durable.
+
+    A segment is missing in the middle, or at the end. Nothing was changed.
+    """
+
+    advice = (
+        'Restore the missing segments, or open the queue with recover="salvage": what cannot be kept'
+        " is moved to the queue's directory recovered/."
     )
 
 
@@ -459,6 +473,7 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
     -22: AccessDenied,
     -25: NotDurable,
     -26: TooManyReaders,
+    -27: SalvageRequired,
 }
 
 

@@ -67,6 +67,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: int
     durable_segment: int
     durable_offset: int
+    is_copy: bool
 
 
 class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +178,9 @@ def open_writer(
     mode: int = 0o600,
     memlock: bool = False,
     verify: bool = False,
+    recover: Literal["auto", "salvage"] = "auto",
     _inline_housekeeping: int = 0,
+    _write_back_s: float = 15.0,
 ) -> "Writer":
     """Open a queue for appending, creating it if there is none, and repairing it if need be.
 
@@ -187,7 +190,8 @@ def open_writer(
     ``segment_size`` applies to a new queue, an existing one keeps its own. ``flush`` is what is
     durable when: "async" (a killed process loses nothing, the kernel writes back), "sync" (each
     append is on disk before it returns), or Batch(bytes, seconds). ``verify`` checks every record
-    while opening instead of only the tail. ``clock`` gives Unix nanoseconds for messages without a
+    while opening instead of only the tail. ``recover="salvage"`` is the consent to set aside what
+    may have been durable when segments are missing; without it that is SalvageRequired. ``clock`` gives Unix nanoseconds for messages without a
     timestamp.
     ``codec`` is what ``send`` takes: a msgspec.Struct type, a Codec, or a Registry or list of them;
     which type has which type_id is kept in the queue's schema.json. SchemaMismatch if that says
@@ -217,7 +221,9 @@ def open_writer(
     config.mode = permissions(mode)
     config.memlock = int(memlock)
     config.verify = int(verify)
+    config.salvage = one_of("recover", {"auto": 0, "salvage": 1}, recover)
     config.inline_housekeeping = _inline_housekeeping
+    config.write_back_ns = round(_write_back_s * 1e9)
     given: object = clock
     if not callable(given):
         raise wrong_type("clock", "a function that returns Unix nanoseconds", given)
@@ -473,7 +479,8 @@ class Writer(_hot.Writer, Closing):
         report = ffi.new("ac_recovery_t *")
         lib.ac_writer_recovery(self._handle, report)
         values = {name: getattr(report, name) for name in Recovery.__struct_fields__}
-        return Recovery(**{**values, "clean": bool(report.clean)})
+        flags = {"clean": bool(report.clean), "is_copy": bool(report.is_copy)}
+        return Recovery(**{**values, **flags})
 
     async def aclose(self) -> None:
         """Close the writer without blocking the loop. Cancelled, it is closed all the same."""

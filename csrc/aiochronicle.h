@@ -60,7 +60,8 @@ enum {
     AC_E_SLOW = -23,             /* internal: the fast path cannot do it, call the full one */
     AC_E_INTERRUPTED = -24,      /* internal: the binding wants a wait to end; nothing was done */
     AC_E_NOT_DURABLE = -25,      /* appended as `seq`, and seen by readers, but the sync failed */
-    AC_E_TOO_MANY_READERS = -26  /* the queue has as many reader names as it may have */
+    AC_E_TOO_MANY_READERS = -26, /* the queue has as many reader names as it may have */
+    AC_E_SALVAGE = -27 /* opening would set aside what may have been durable: see `salvage` */
 };
 
 enum {
@@ -129,6 +130,8 @@ typedef struct ac_writer_config {
     unsigned mode;        /* of files; directories get x where this has r */
     int memlock;          /* lock the active segment into memory */
     int verify;           /* check every record of the queue while opening */
+    int salvage; /* consent to set aside what was durable, or lies after a missing segment */
+    uint64_t write_back_ns; /* async mode: what is older is synced in the background */
     int inline_housekeeping; /* for tests that must be deterministic: 1 = no background thread, 2 = nor
                                 does a roll do its work, as if that thread had not come to it yet */
 } ac_writer_config_t;
@@ -145,6 +148,7 @@ typedef struct ac_recovery {
     uint64_t end_offset;
     uint64_t durable_segment; /* what index.meta said was durable */
     uint64_t durable_offset;
+    int is_copy; /* the queue was copied or restored to here, and has an identity of its own now */
 } ac_recovery_t;
 
 typedef struct ac_writer_stats {

@@ -86,6 +86,10 @@ int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int pat
         return incomplete(path, err);
     }
     int rc = wait_until_usable(ac_control_of(map), patience_ns(&info), path, err);
+    if (ac_map_is_cut(map)) {
+        ac_map_release(map);
+        return ac_fail_os(err, -EIO, path, "cannot be read");
+    }
     if (rc == AC_OK || ac_load_relaxed_u32(&ac_control_of(map)->magic) != AC_CONTROL_MAGIC)
         rc = check(ac_control_of(map), path, err);
     if (rc != AC_OK) {
@@ -124,6 +128,7 @@ int ac_control_copy(const ac_control_t *original, const ac_directory_t *dir, int
     ac_map_t *there;
     ac_control_t control = fresh(ac_load_relaxed_u64(&original->segment_size));
     control.queue_id = ac_load_relaxed_u64(&original->queue_id);
+    memcpy(control.ancestors, original->ancestors, sizeof control.ancestors);
     control.current_segment = segment;
     control.next_seq = next_seq;
     control.last_timestamp_ns = last_timestamp_ns;
@@ -138,6 +143,61 @@ int ac_control_copy(const ac_control_t *original, const ac_directory_t *dir, int
         return rc;
     }
     return ac_file_publish(dir, dir_fd, "control.meta", &control, sizeof control, err);
+}
+
+int ac_control_home(const ac_directory_t *dir, int dir_fd, uint64_t *home, ac_error_t *err) {
+    uint64_t born[2][2];
+    int rc = ac_os_birth(dir_fd, "", born[0]);
+    if (rc == 0) rc = ac_os_birth(dir_fd, "control.meta", born[1]);
+    if (rc < 0) return ac_fail_os_in(err, rc, dir->path, "control.meta", "cannot examine");
+    *home = (uint64_t)ac_crc32(born, sizeof born) << 32 | ac_crc32(born[1], sizeof born[1]) | 1u;
+    return AC_OK;
+}
+
+int ac_control_is_copy(const ac_control_t *control, uint64_t home) {
+    uint64_t known = ac_load_relaxed_u64(&control->home);
+    return known != 0 && known != home && ac_load_relaxed_u64(&control->queue_id) != 0;
+}
+
+int ac_control_adopt(ac_control_t *control, uint64_t home, uint64_t first_segment) {
+    uint64_t id = 0;
+    while (id == 0) {
+        int rc = ac_os_random(&id, sizeof id);
+        if (rc < 0) return rc;
+    }
+    ac_ancestor_t *newest = control->ancestors;
+    memmove(newest + 1, newest, (AC_ANCESTORS - 1) * sizeof *newest);
+    *newest = (ac_ancestor_t){ac_load_relaxed_u64(&control->queue_id), first_segment};
+    ac_store_release_u64(&control->queue_id, id);
+    ac_store_release_u64(&control->home, home);
+    return 0;
+}
+
+uint64_t ac_control_id_of(const ac_control_t *control, uint64_t segment) {
+    uint64_t id = ac_load_acquire_u64(&control->queue_id);
+    for (int i = 0; i < AC_ANCESTORS; i++) {
+        uint64_t ancestor = ac_load_relaxed_u64(&control->ancestors[i].queue_id);
+        uint64_t until = ac_load_relaxed_u64(&control->ancestors[i].until_segment);
+        if (ancestor == 0 || segment >= until) break;
+        id = ancestor;
+    }
+    return id;
+}
+
+/* Seconds tell writers of different days apart. A copy may be opened within the second in which the original
+ * was opened again and again: it leaps over as many openings as nobody makes in that time. */
+enum { EPOCHS_OF_A_COPY = 1 << 12 };
+
+uint64_t ac_control_next_epoch(const ac_control_t *control, int is_copy) {
+    uint64_t next = ac_load_relaxed_u64(&control->writer_epoch) + 1;
+    uint64_t now_s = ac_os_now_ns() / 1000000000u;
+    if (now_s > next && now_s < UINT32_MAX / 2 + UINT32_MAX / 4) next = now_s;
+    if (is_copy) {
+        uint32_t random = 0;
+        ac_os_random(&random, sizeof random); /* two copies of one original differ as well */
+        next += EPOCHS_OF_A_COPY + random % EPOCHS_OF_A_COPY;
+    }
+    return next;
 }
 
 void ac_control_set_position(ac_control_t *control, uint32_t segment, uint64_t offset) {

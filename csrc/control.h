@@ -31,6 +31,14 @@ typedef struct ac_clean {
     uint64_t last_record;
 } __attribute__((packed, aligned(4))) ac_clean_t;
 
+/* An identity that the queue had before it was copied: that of the segments before `until_segment`. */
+typedef struct ac_ancestor {
+    uint64_t queue_id; /* 0 = there is none */
+    uint64_t until_segment;
+} ac_ancestor_t;
+
+enum { AC_ANCESTORS = 4 };
+
 typedef struct ac_control {
     /* 0: cold */
     uint32_t magic;
@@ -49,7 +57,10 @@ typedef struct ac_control {
     /* 128: changes at a roll */
     uint32_t segment_gen;
     uint32_t current_segment;
-    uint8_t spare1[120];
+    uint64_t home;           /* * which directory and file this is: see ac_control_home */
+    uint64_t recovered_boot; /* * the boot in which a writer last found or repaired the end */
+    ac_ancestor_t ancestors[AC_ANCESTORS]; /* * the newest first */
+    uint8_t spare1[40];
     /* 256: changes at every append */
     uint64_t write_offset;
     uint64_t writer_heartbeat_ns;
@@ -92,6 +103,24 @@ int ac_control_copy(const ac_control_t *original, const ac_directory_t *dir, int
                     ac_error_t *err);
 
 int ac_segment_size_valid(uint64_t size);
+
+/* Which directory and which control.meta these are, as one number: inodes and times of birth. They stay with
+ * whatever is moved; a copy, or what was restored from a backup, has others. */
+int ac_control_home(const ac_directory_t *dir, int dir_fd, uint64_t *home, ac_error_t *err);
+
+/* 1 = the queue was copied to here, and no writer has been here since. 0 also if that cannot be told. */
+int ac_control_is_copy(const ac_control_t *control, uint64_t home);
+
+/* Gives a copy an identity of its own; segments before `first_segment` keep the one they had, by which other
+ * queues may have named their messages as causes. The oldest of several ancestors is forgotten. */
+int ac_control_adopt(ac_control_t *control, uint64_t home, uint64_t first_segment);
+
+/* The identity that the messages of a segment have. */
+uint64_t ac_control_id_of(const ac_control_t *control, uint64_t segment);
+
+/* The epoch of a writer that opens the queue now: later than its predecessor's, and than that of any writer of
+ * the original since a copy was made of it. */
+uint64_t ac_control_next_epoch(const ac_control_t *control, int is_copy);
 
 /* What a reader that is closed, or still waits for its queue, has for a control block: all zeros, which no
  * writer ever touched. So looking at it is harmless at any time. */

@@ -88,8 +88,8 @@ int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int fl
     const char *wrong = NULL;
     if (!S_ISREG(info->st_mode))
         wrong = "is not a regular file";
-    else if (info->st_nlink > 1)
-        wrong = "has more than one link";
+    else if (info->st_nlink > 1 && info->st_uid != dir->owner)
+        wrong = "has more than one link, and belongs to another user than its directory";
     else if (info->st_uid != dir->owner && info->st_uid != me && info->st_uid != 0)
         wrong = "belongs to another user than its directory";
     if (!wrong) return fd;

@@ -24,7 +24,8 @@ int ac_directory_init(ac_directory_t *dir, const char *path, unsigned mode, int 
 /* An fd of the directory, or an AC_E_* code: AC_E_GONE if it is not the one remembered. */
 int ac_directory_open(const ac_directory_t *dir, ac_error_t *err);
 
-/* Opens a regular file, with one link and an owner that may be trusted. AC_E_NOT_FOUND if missing. */
+/* Opens a regular file whose owner may be trusted. A second name of it is harmless if it belongs to the owner of
+ * the directory; otherwise somebody may have linked another user's file into it. AC_E_NOT_FOUND if missing. */
 int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int flags,
                  struct stat *info, ac_error_t *err);
 

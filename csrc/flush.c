@@ -24,9 +24,18 @@ int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offs
     uint64_t position[2] = {segment, offset};
     const uint64_t *written = writer->durable_position;
     if (segment < written[0] || (segment == written[0] && offset <= written[1])) return 0;
-    /* Not synced: losing it costs the next opening a longer walk, nothing else. */
     int rc = ac_os_write_at(writer->index_fd, position, sizeof position, 0);
     if (rc == 0) memcpy(writer->durable_position, position, sizeof position);
+    if (rc == 0) writer->mark_unsynced = 1;
+    return rc;
+}
+
+/* The durable position is what keeps recovery from cutting off what is damaged later, so it has to be durable
+ * itself. With sync_mutex held. */
+static int sync_mark(ac_writer_t *writer) {
+    if (!writer->mark_unsynced) return 0;
+    int rc = ac_os_sync(writer->index_fd);
+    if (rc == 0) writer->mark_unsynced = 0;
     return rc;
 }
 
@@ -114,8 +123,9 @@ enum { MANY_BYTES = 1 << 20 };
 
 static void let_go(const flushing_t *flushing) {
     if (flushing->writer->config.memlock || flushing->to - flushing->from < MANY_BYTES) return;
-    ac_os_unpopulate(flushing->map->base, (flushing->from + 4095) & ~4095ull,
-                     flushing->to & ~4095ull);
+    uint64_t inside = ac_os_page_size() - 1;
+    ac_os_unpopulate(flushing->map->base, (flushing->from + inside) & ~inside,
+                     flushing->to & ~inside);
 }
 
 /* Syncs what is being sealed; the active segment is left to the caller. The sealing list only grows at its
@@ -181,6 +191,11 @@ static int begin_flush(ac_writer_t *writer, flushing_t *flushing, int in_group, 
         if (rc == AC_OK && durable < target) {
             rc = in_group && has_unsynced_seals(writer) ? LATER : sync_until_active(flushing, err);
             if (rc == AC_OK) return TO_SYNC;
+        } else if (rc == AC_OK &&
+                   writer->mark_unsynced) { /* by an append that did not wait for it */
+            int synced = in_group ? 0 : sync_mark(writer);
+            if (synced < 0) rc = poison(writer, synced, "cannot sync index.meta", err);
+            if (in_group) rc = LATER;
         }
     }
     pthread_mutex_unlock(&writer->sync_mutex);
@@ -203,14 +218,19 @@ static void note_durable(const flushing_t *flushing) {
     pthread_mutex_unlock(&writer->mutex);
 }
 
-/* `synced` is what syncing the range gave. */
-static int end_flush(flushing_t *flushing, int synced, ac_error_t *err) {
+/* `synced` is what syncing the range gave. index.meta is to be synced next, and then end_flush to be called. */
+static int write_mark(flushing_t *flushing, int synced, ac_error_t *err) {
     ac_writer_t *writer = flushing->writer;
     int rc = flushing->from < flushing->to ? after_sync(writer, flushing->map, synced, err) : AC_OK;
-    if (rc == AC_OK) {
-        int written = ac_writer_write_durable(writer, flushing->map->segment, flushing->to);
-        if (written < 0) rc = poison(writer, written, "cannot write index.meta", err);
-    }
+    if (rc != AC_OK) return rc;
+    int written = ac_writer_write_durable(writer, flushing->map->segment, flushing->to);
+    return written < 0 ? poison(writer, written, "cannot write index.meta", err) : AC_OK;
+}
+
+/* `rc` is what write_mark gave, `synced` what syncing index.meta gave. */
+static int end_flush(flushing_t *flushing, int rc, int synced, ac_error_t *err) {
+    ac_writer_t *writer = flushing->writer;
+    if (rc == AC_OK && synced < 0) rc = poison(writer, synced, "cannot sync index.meta", err);
     if (rc == AC_OK) note_durable(flushing);
     ac_map_release(flushing->map);
     pthread_mutex_unlock(&writer->sync_mutex);
@@ -224,22 +244,33 @@ static int64_t durable_seq(ac_writer_t *writer) {
     return (int64_t)durable;
 }
 
-int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err) {
+static int64_t flush_one(ac_writer_t *writer, int with_mark, ac_error_t *err) {
     flushing_t flushing;
     int rc = begin_flush(writer, &flushing, 0, err);
     if (rc == TO_SYNC) {
         int synced =
             flushing.from < flushing.to ? sync_map(flushing.map, flushing.from, flushing.to) : 0;
-        rc = end_flush(&flushing, synced, err);
+        rc = write_mark(&flushing, synced, err);
+        int marked = rc == AC_OK && with_mark ? sync_mark(writer) : 0;
+        rc = end_flush(&flushing, rc, marked, err);
     }
     return rc != AC_OK ? rc : durable_seq(writer);
+}
+
+int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err) {
+    return flush_one(writer, 1, err);
+}
+
+int64_t ac_writer_sync_data(ac_writer_t *writer, ac_error_t *err) {
+    return flush_one(writer, 0, err);
 }
 
 /* One of a group: which of the caller's it is, and how far it is. */
 typedef struct member {
     ac_writer_t *writer;
     size_t number;
-    int begun; /* what begin_flush gave */
+    int begun;  /* what begin_flush gave … */
+    int marked; /* … and write_mark */
     flushing_t flushing;
 } member_t;
 
@@ -278,20 +309,43 @@ static void begin_member(group_t *group, size_t i) {
                              .length = flushing->to - flushing->from};
 }
 
+static void mark_member(void *context, size_t i) {
+    const group_t *group = context;
+    member_t *member = &group->members[i];
+    if (member->begun == TO_SYNC)
+        member->marked =
+            write_mark(&member->flushing, group->ranges[i].result, &group->errors[member->number]);
+}
+
 static void end_member(void *context, size_t i) {
     const group_t *group = context;
     member_t *member = &group->members[i];
-    int rc = member->begun;
-    if (rc == TO_SYNC)
-        rc = end_flush(&member->flushing, group->ranges[i].result, &group->errors[member->number]);
+    ac_error_t *err = &group->errors[member->number];
+    int rc = member->begun, synced = group->ranges[i].result;
+    if (rc == TO_SYNC) {
+        if (member->marked == AC_OK && synced == 0) member->writer->mark_unsynced = 0;
+        rc = end_flush(&member->flushing, member->marked, synced, err);
+    }
     group->results[member->number] = rc == AC_OK ? durable_seq(member->writer) : rc;
+}
+
+/* The durable positions of all of them, likewise together. */
+static void sync_marks(group_t *group, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const member_t *member = &group->members[i];
+        group->ranges[i] = (ac_sync_t){.fd = -1};
+        if (member->begun == TO_SYNC && member->marked == AC_OK && member->writer->mark_unsynced)
+            group->ranges[i] = (ac_sync_t){.fd = member->writer->index_fd, .length = 1};
+    }
+    ac_sync_ranges(group->ranges, count, end_member, group);
 }
 
 static void flush_group(group_t *group, size_t count) {
     qsort(group->members, count, sizeof *group->members, by_address);
     for (size_t i = 0; i < count; i++)
         begin_member(group, i);
-    ac_sync_ranges(group->ranges, count, end_member, group);
+    ac_sync_ranges(group->ranges, count, mark_member, group);
+    sync_marks(group, count);
     for (size_t i = 0; i < count; i++) {
         const member_t *member = &group->members[i];
         if (member->begun == LATER)
@@ -340,11 +394,34 @@ static int sync_and_note(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t 
         int written = 0;
         if (rc == AC_OK)
             written = ac_writer_write_durable(writer, sealing->map->segment, sealing->end);
+        if (rc == AC_OK && written == 0) written = sync_mark(writer);
         if (written < 0) rc = poison(writer, written, "cannot write index.meta", err);
         if (rc == AC_OK) rc = 1;
     }
     pthread_mutex_unlock(&writer->sync_mutex);
     return rc;
+}
+
+/* In async mode nobody asks for a sync, and yet the kernel has long written what is old: only a sync lets us
+ * know, and count it as durable. A segment that was rolled is synced anyway. A failure poisons the writer, which
+ * reports it. */
+void ac_writer_write_back(ac_writer_t *writer, uint64_t now_ns) {
+    ac_error_t err;
+    int unsynced = writer->config.flush_mode == AC_FLUSH_ASYNC && ac_writer_unsynced(writer) > 0;
+    if (!unsynced)
+        writer->unsynced_since_ns = 0;
+    else if (writer->unsynced_since_ns == 0)
+        writer->unsynced_since_ns = now_ns;
+    if (unsynced && now_ns - writer->unsynced_since_ns >= writer->config.write_back_ns) {
+        writer->unsynced_since_ns = 0;
+        ac_writer_flush(writer, &err);
+    }
+    pthread_mutex_lock(&writer->sync_mutex);
+    if (!ac_load_acquire_u32(&writer->poisoned)) {
+        int rc = sync_mark(writer);
+        if (rc < 0) poison(writer, rc, "cannot sync index.meta", &err);
+    }
+    pthread_mutex_unlock(&writer->sync_mutex);
 }
 
 /* With sync_mutex, since a flush may be going along the list. */

@@ -37,6 +37,7 @@ static ac_map_t *active(ac_writer_t *writer) {
 
 static const char directory_gone[] = "the queue's directory was removed or moved away";
 static const char segment_gone[] = "the active segment was removed";
+static const char segment_cut[] = "the active segment was cut";
 
 /* Whether its path leads to another directory, or to none. What cannot be looked at may well be there. */
 static int lacks_directory(const ac_writer_t *writer) {
@@ -48,11 +49,34 @@ static int lacks_directory(const ac_writer_t *writer) {
 
 int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err) {
     struct stat info;
-    if (ac_os_stat(active(writer)->fd, &info) == 0 && info.st_nlink == 0)
+    const ac_map_t *map = active(writer);
+    int rc = ac_os_stat(map->fd, &info);
+    if (rc == 0 && info.st_nlink == 0)
         give_up(writer, segment_gone);
+    else if (rc == 0 &&
+             (uint64_t)info.st_size < map->size) /* perhaps inside a page: no fault tells */
+        give_up(writer, segment_cut);
     else if (lacks_directory(writer))
         give_up(writer, directory_gone);
     return ac_writer_check_gone(writer, err);
+}
+
+int ac_writer_fail_cut(ac_writer_t *writer, ac_error_t *err) {
+    char path[1200];
+    struct stat info;
+    const ac_map_t *map = writer->map;
+    uint64_t at = ac_load_relaxed_u64(&map->cut_at);
+    snprintf(path, sizeof path, "%s/%09u.q", writer->dir.path, map->segment);
+    if (ac_os_stat(map->fd, &info) == 0 && (uint64_t)info.st_size < map->size)
+        return ac_fail(err, AC_E_GONE, 0, path, at, "the active segment was cut to %llu bytes",
+                       (unsigned long long)info.st_size);
+    return ac_fail(err, AC_E_SYSTEM, EIO, path, at,
+                   "a page of the active segment cannot be written: the disk is full or fails");
+}
+
+int ac_writer_was_cut(const ac_writer_t *writer) {
+    return __atomic_load_n(&writer->gone, __ATOMIC_ACQUIRE) == segment_cut ||
+           ac_map_is_cut(writer->map);
 }
 
 static int lacks(const ac_writer_t *writer, const char *name) {
@@ -60,13 +84,20 @@ static int lacks(const ac_writer_t *writer, const char *name) {
     return ac_os_stat_at(writer->dir_fd, name, &info) == -ENOENT;
 }
 
+static int is_shorter(const ac_writer_t *writer, const char *name, uint64_t size) {
+    struct stat info;
+    return ac_os_stat_at(writer->dir_fd, name, &info) == 0 && (uint64_t)info.st_size < size;
+}
+
 /* What is missing, or NULL. */
 static const char *missing(const ac_writer_t *writer, uint32_t segment) {
     char name[AC_NAME_MAX];
     if (lacks_directory(writer)) return directory_gone;
     if (lacks(writer, "control.meta")) return "control.meta was removed";
+    if (is_shorter(writer, "control.meta", AC_CONTROL_SIZE)) return "control.meta was cut";
     ac_segment_name(name, segment, ".q");
-    return lacks(writer, name) ? segment_gone : NULL;
+    if (lacks(writer, name)) return segment_gone;
+    return is_shorter(writer, name, writer->segment_size) ? segment_cut : NULL;
 }
 
 void ac_writer_look_around(ac_writer_t *writer) {

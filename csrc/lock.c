@@ -63,16 +63,30 @@ static int say_who(int fd, const char *path, const ac_control_t *control, ac_err
                    holder.pid, holder.start, holder.epoch);
 }
 
-static int write_holder(int fd, ac_control_t *control) {
+/* Over what is there, so that nobody finds the file empty. */
+static int write_text(int fd, uint64_t epoch) {
     char text[128];
     int pid = (int)getpid();
+    int length = snprintf(text, sizeof text, "%d %llu %llu\n", pid,
+                          (unsigned long long)ac_os_process_start(pid), (unsigned long long)epoch);
+    int rc = ac_os_write_at(fd, text, (size_t)length, 0);
+    return rc < 0 ? rc : ac_os_truncate(fd, (uint64_t)length);
+}
+
+static int write_holder(int fd, ac_control_t *control) {
     ac_store_relaxed_u64(&control->writer_boot, ac_os_boot_id());
     ac_store_relaxed_u64(&control->writer_namespace, ac_os_pid_namespace());
-    int length = snprintf(text, sizeof text, "%d %llu %llu\n", pid,
-                          (unsigned long long)ac_os_process_start(pid),
-                          (unsigned long long)ac_load_relaxed_u64(&control->writer_epoch) + 1);
-    int rc = ac_os_truncate(fd, 0);
-    return rc < 0 ? rc : ac_os_write_at(fd, text, (size_t)length, 0);
+    return write_text(fd, ac_load_relaxed_u64(&control->writer_epoch) + 1);
+}
+
+int ac_writer_lock_note_epoch(const ac_directory_t *dir, int dir_fd, uint64_t epoch,
+                              ac_error_t *err) {
+    struct stat info;
+    int fd = ac_file_open(dir, dir_fd, "writer.lock", O_RDWR, &info, err);
+    if (fd < 0) return fd;
+    int rc = write_text(fd, epoch);
+    ac_os_close(fd);
+    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "writer.lock", "cannot write") : AC_OK;
 }
 
 /* A holder that is named in the file but dead can only be outlived by a child caught between fork and

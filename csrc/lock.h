@@ -22,6 +22,10 @@ void ac_lock_release(ac_lock_t *lock);
 int ac_writer_lock(ac_lock_t *lock, const ac_directory_t *dir, int dir_fd, ac_control_t *control,
                    ac_error_t *err);
 
+/* Writes the epoch that the holder of the lock has in the end; until then it is a guess. */
+int ac_writer_lock_note_epoch(const ac_directory_t *dir, int dir_fd, uint64_t epoch,
+                              ac_error_t *err);
+
 /* Does the writer that is named in writer.lock live and have the queue open, as far as can be told? */
 int ac_writer_lives(const ac_directory_t *dir, const ac_control_t *control);
 

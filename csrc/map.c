@@ -19,7 +19,7 @@ ac_map_t *ac_map_new(int fd, uint64_t size, int writable, int *error) {
     map->writable = (uint32_t)writable;
     map->refs = 1;
     map->fd = -1;
-    map->sigbus_slot = ac_sigbus_register(map->base, size, &map->cut);
+    map->sigbus_slot = ac_sigbus_register(map->base, size, &map->cut, &map->cut_at);
     if (map->sigbus_slot < 0) {
         *error = map->sigbus_slot;
         ac_os_unmap(map->base, size);

@@ -11,7 +11,9 @@ typedef struct ac_map {
     uint32_t segment; /* id, for segments */
     uint32_t writable;
     uint32_t refs;
-    uint32_t cut; /* set by the SIGBUS handler: the file is shorter than the mapping */
+    uint32_t
+        cut; /* set by the SIGBUS handler: a page could not be read or written, or is not there */
+    uint64_t cut_at; /* offset of the first such page */
     int sigbus_slot;
     int fd; /* kept by whoever writes, to fill pages ahead; -1 otherwise */
 } ac_map_t;

@@ -34,6 +34,7 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
         reader->segments_entered++;
     }
     reader->offset = offset < map->size ? offset : map->size;
+    reader->whole_end = 0;
     reader->ahead = 0;
     reader->window_end = 0;
     reader->continued = 0;
@@ -151,8 +152,35 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
 /* A verifying reader touches every byte before it hands it out, so a page that cannot be had is noticed
  * through the SIGBUS handler, and plain faults, which map sixteen pages at a time, cost a third of populating
  * them. Without verification the pages are asked for here, where a failure is an errno. */
+int ac_reader_is_unrepaired(ac_reader_t *reader) {
+    if (AC_LIKELY(reader->unrepaired_epoch == 0)) return 0;
+    if (ac_load_acquire_u64(&reader->control->writer_epoch) != reader->unrepaired_epoch) {
+        reader->unrepaired_epoch = 0;
+        return 0;
+    }
+    return reader->segment > reader->durable.segment ||
+           (reader->segment == reader->durable.segment && reader->offset >= reader->durable.offset);
+}
+
+int ac_reader_is_whole_batch(ac_reader_t *reader, uint64_t offset, const ac_message_t *first) {
+    offset += ac_record_size(first->length);
+    for (uint32_t left = first->batch_left; left > 0; left--) {
+        ac_message_t message;
+        const char *why;
+        if (ac_record_inspect(reader->base, reader->size, offset, reader->segment, AC_CHECK_PAYLOAD,
+                              &message, &why) != AC_RECORD_GOOD ||
+            message.batch_left != left - 1 || !(message.flags & AC_FLAG_OURS))
+            return 0;
+        offset += ac_record_size(message.length);
+    }
+    reader->whole_end = offset;
+    return 1;
+}
+
 static int widen_window(ac_reader_t *reader, ac_error_t *err) {
     uint64_t end = ac_reader_limit(reader);
+    if (ac_reader_is_unrepaired(reader))
+        return AC_OK; /* no fast path: batches have to be looked at */
     if (reader->check == AC_CHECK_PAYLOAD) {
         reader->window_end = end;
         return AC_OK;
@@ -309,6 +337,10 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
         } else if (found == AC_RECORD_GOOD && out->type_id == AC_TYPE_PADDING) {
             reader->offset += ac_record_size(out->length);
             rc = 1;
+        } else if (found == AC_RECORD_GOOD && out->batch_left > 0 &&
+                   ac_reader_is_unrepaired(reader) && reader->offset >= reader->whole_end &&
+                   !ac_reader_is_whole_batch(reader, reader->offset, out)) {
+            return 0; /* the queue ends before it, as the next writer will see */
         } else {
             if (found == AC_RECORD_GOOD) {
                 rc = judge_order(reader, out, err);

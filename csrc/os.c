@@ -189,6 +189,17 @@ int ac_os_stat_path(const char *path, struct stat *out) {
     return rc;
 }
 
+int ac_os_birth(int dir, const char *name, uint64_t out[2]) {
+    struct statx info = {0};
+    int rc;
+    CALL(rc, AC_CALL_STAT, name, dir, 0, 0,
+         statx(dir, name, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_BTIME, &info));
+    int has_birth = (info.stx_mask & STATX_BTIME) != 0;
+    out[0] = info.stx_ino;
+    out[1] = has_birth ? (uint64_t)info.stx_btime.tv_sec * 1000000000u + info.stx_btime.tv_nsec : 0;
+    return rc;
+}
+
 int ac_os_mkdir(const char *path, unsigned mode) {
     return ac_os_mkdir_at(AT_FDCWD, path, mode);
 }
@@ -278,6 +289,13 @@ int ac_os_zero_range(int fd, uint64_t offset, uint64_t length) {
     return 0;
 }
 
+int ac_os_punch(int fd, uint64_t offset, uint64_t length) {
+    int rc;
+    CALL(rc, AC_CALL_ZERO, NULL, fd, offset, length,
+         fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length));
+    return rc == -EOPNOTSUPP || rc == -ENOSYS ? 0 : rc;
+}
+
 int ac_os_copy(int from_fd, int to_fd, uint64_t length) {
     char buffer[65536];
     uint64_t done = 0;
@@ -310,6 +328,22 @@ int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset) {
     return (int)done;
 }
 
+int ac_os_next_data(int fd, uint64_t from, uint64_t to, uint64_t *start, uint64_t *end) {
+    int rc;
+    CALL(rc, AC_CALL_READ, NULL, fd, from, 0, 0);
+    if (rc < 0) return rc;
+    *start = from;
+    *end = to;
+    off_t data = lseek(fd, (off_t)from, SEEK_DATA);
+    if (data < 0 && errno == ENXIO) return 0;
+    if (data < 0) return errno == EINVAL ? 1 : -errno; /* a file system that cannot tell */
+    if ((uint64_t)data >= to) return 0;
+    off_t hole = lseek(fd, data, SEEK_HOLE);
+    *start = (uint64_t)data;
+    if (hole >= 0 && (uint64_t)hole < to) *end = (uint64_t)hole;
+    return 1;
+}
+
 int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset) {
     size_t done = 0;
     while (done < length) {
@@ -338,6 +372,16 @@ int ac_os_sync_dir(int dir) {
     return rc;
 }
 
+uint64_t ac_os_page_size(void) {
+    static uint64_t size;
+    uint64_t known = __atomic_load_n(&size, __ATOMIC_RELAXED);
+    if (known == 0) {
+        known = (uint64_t)sysconf(_SC_PAGESIZE);
+        __atomic_store_n(&size, known, __ATOMIC_RELAXED);
+    }
+    return known;
+}
+
 void *ac_os_map(int fd, uint64_t length, int writable, int *error) {
     int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
     *error = fault(AC_CALL_MAP, NULL, fd, 0, length);
@@ -353,7 +397,7 @@ void ac_os_unmap(void *base, uint64_t length) {
 }
 
 int ac_os_map_sync(void *base, int fd, uint64_t offset, uint64_t length) {
-    uint64_t page = 4096;
+    uint64_t page = ac_os_page_size();
     uint64_t from = offset & ~(page - 1);
     int rc;
     CALL(rc, AC_CALL_SYNC_MAP, NULL, fd, from, length + (offset - from),
@@ -375,7 +419,7 @@ int ac_os_map_dontfork(void *base, uint64_t length) {
 }
 
 int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable) {
-    uint64_t page = 4096;
+    uint64_t page = ac_os_page_size();
     uint64_t from = offset & ~(page - 1);
     int advice = writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
     int rc;

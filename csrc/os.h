@@ -54,6 +54,8 @@ void ac_os_close(int fd);
 int ac_os_stat(int fd, struct stat *out);
 int ac_os_stat_at(int dir, const char *name, struct stat *out);
 int ac_os_stat_path(const char *path, struct stat *out); /* follows links */
+/* Inode and time of birth (0 where the file system keeps none); an empty name: of the directory itself. */
+int ac_os_birth(int dir, const char *name, uint64_t out[2]);
 int ac_os_mkdir(const char *path, unsigned mode);
 int ac_os_mkdir_at(int dir, const char *name, unsigned mode);
 int ac_os_chmod(int fd, unsigned mode);
@@ -65,8 +67,12 @@ int ac_os_unlink(int dir, const char *name);
 int ac_os_truncate(int fd, uint64_t size);
 int ac_os_allocate(int fd, uint64_t size); /* backed by blocks, reads as zero */
 int ac_os_zero_range(int fd, uint64_t offset, uint64_t length);
+int ac_os_punch(int fd, uint64_t offset,
+                uint64_t length); /* gives blocks back, where that is possible */
 int ac_os_copy(int from_fd, int to_fd, uint64_t length);
 int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset); /* whole or short at EOF */
+/* The next part of [from, to) that is not a hole: 1 and its bounds, or 0. Holes read as zeros. */
+int ac_os_next_data(int fd, uint64_t from, uint64_t to, uint64_t *start, uint64_t *end);
 int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset); /* whole or error */
 int ac_os_sync(int fd);
 int ac_os_sync_dir(int dir);
@@ -83,6 +89,7 @@ int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable);
  * page-aligned; the page that `to` lies in goes too. */
 void ac_os_unpopulate(void *base, uint64_t from, uint64_t to);
 int ac_os_memlock(void *base, uint64_t length);
+uint64_t ac_os_page_size(void);
 
 int ac_os_flock(int fd); /* exclusive, -EWOULDBLOCK if held */
 /* A lock that can be asked about without being taken: flock has no such question. Held by the open file,

@@ -37,7 +37,7 @@ void ac_reader_announce(ac_reader_t *reader) {
 /* A fault maps sixteen pages at once, and a thousand idle sources would hold 64 MiB of them. What a sleeper
  * looks at are two: the segment's header and where it stands. */
 void ac_reader_keep_two_pages(ac_reader_t *reader) {
-    uint64_t page = 4096, here = reader->offset & ~(page - 1);
+    uint64_t page = ac_os_page_size(), here = reader->offset & ~(page - 1);
     if (!reader->map) return;
     ac_os_unpopulate(reader->map->base, page, here);
     ac_os_unpopulate(reader->map->base, here + page, reader->map->size & ~(page - 1));

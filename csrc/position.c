@@ -253,3 +253,55 @@ int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t 
     ac_os_close(readers_fd);
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot list readers") : AC_OK;
 }
+
+typedef struct pull {
+    const ac_directory_t *dir;
+    int readers_fd;
+    uint64_t segment, offset;
+} pull_t;
+
+static int is_beyond(const pull_t *pull, const ac_slot_t *slot) {
+    return slot->segment > pull->segment ||
+           (slot->segment == pull->segment && slot->offset > pull->offset);
+}
+
+/* Into the older slot, as every store. */
+static int pull_file(int fd, const pull_t *pull) {
+    uint8_t bytes[AC_POSITION_SIZE];
+    ac_slot_t slot;
+    int got = ac_os_read_at(fd, bytes, sizeof bytes, 0);
+    if (got < 0) return got;
+    int winner = got == AC_POSITION_SIZE ? ac_position_decode(bytes, &slot) : -1;
+    if (winner < 0 || !is_beyond(pull, &slot)) return 0;
+    slot.segment = pull->segment;
+    slot.offset = pull->offset;
+    slot.generation++;
+    slot.checksum = ac_crc32(&slot, SLOT_CHECKED);
+    int rc = ac_os_write_at(fd, &slot, sizeof slot, (uint64_t)(winner ^ 1) * sizeof slot);
+    return rc < 0 ? rc : ac_os_sync(fd);
+}
+
+static int pull_reader(void *context, const char *file) {
+    const pull_t *pull = context;
+    struct stat info;
+    ac_error_t err;
+    if (!is_position(file)) return 0;
+    int fd = ac_file_open(pull->dir, pull->readers_fd, file, O_RDWR, &info, &err);
+    if (fd == AC_E_NOT_FOUND || fd == AC_E_NOT_A_QUEUE) return 0;
+    if (fd < 0) return -err.sys_errno;
+    int rc = ac_os_claimed(fd);
+    if (rc == 0) rc = pull_file(fd, pull);
+    ac_os_close(fd);
+    return rc < 0 ? rc : 0;
+}
+
+int ac_position_pull_back(const ac_directory_t *dir, int dir_fd, uint64_t segment, uint64_t offset,
+                          ac_error_t *err) {
+    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 0, err);
+    if (readers_fd < 0) return readers_fd == AC_E_NOT_FOUND ? AC_OK : readers_fd;
+    pull_t pull = {dir, readers_fd, segment, offset};
+    int rc = ac_os_list(readers_fd, pull_reader, &pull);
+    ac_os_close(readers_fd);
+    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot put positions back")
+                  : AC_OK;
+}

@@ -51,7 +51,8 @@ static int view_open(view_t *view, const char *path, ac_error_t *err) {
         rc = view->dir_fd < 0 ? view->dir_fd : AC_OK;
     }
     if (rc == AC_OK) rc = ac_control_open(&view->dir, view->dir_fd, 0, 1, &view->control, err);
-    if (rc == AC_OK) ac_durable_read(&view->dir, view->dir_fd, &view->durable);
+    if (rc == AC_OK)
+        ac_durable_believe(&view->dir, view->dir_fd, ac_control_of(view->control), &view->durable);
     if (rc == AC_OK) rc = ac_segment_list(&view->dir, view->dir_fd, &view->ids, &view->count, err);
     if (rc == AC_OK) {
         view->segment_size = ac_load_relaxed_u64(&ac_control_of(view->control)->segment_size);

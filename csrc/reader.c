@@ -251,11 +251,22 @@ static int go_to_start(ac_reader_t *reader, const ac_reader_config_t *config, ac
     }
 }
 
+/* The epoch of a writer that has not closed the queue and does not live: its end may be what a power cut left,
+ * until the next writer has repaired it. 0 = there is no such writer. */
+static uint64_t find_unrepaired(const ac_reader_t *reader) {
+    uint64_t epoch = ac_load_acquire_u64(&reader->control->writer_epoch);
+    if (ac_control_is_clean(reader->control) || ac_writer_lives(&reader->dir, reader->control))
+        return 0;
+    return epoch;
+}
+
 static int open_control(ac_reader_t *reader, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
     int rc = ac_control_open(&reader->dir, dir_fd, 2, !reader->pending, &reader->control_map, err);
-    ac_durable_read(&reader->dir, dir_fd, &reader->durable);
+    if (rc == AC_OK)
+        ac_durable_believe(&reader->dir, dir_fd, ac_control_of(reader->control_map),
+                           &reader->durable);
     ac_os_close(dir_fd);
     reader->half_made = rc == AC_E_NOT_FOUND && err && err->sys_errno == EAGAIN;
     if (rc == AC_E_NOT_FOUND)
@@ -266,6 +277,7 @@ static int open_control(ac_reader_t *reader, ac_error_t *err) {
     reader->segment_size = ac_load_relaxed_u64(&reader->control->segment_size);
     if (!ac_segment_size_valid(reader->segment_size))
         return ac_fail(err, AC_E_CORRUPT, 0, reader->dir.path, 24, "segment size is impossible");
+    reader->unrepaired_epoch = find_unrepaired(reader);
     return AC_OK;
 }
 

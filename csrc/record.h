@@ -35,7 +35,9 @@
 #define AC_RECORD_VERSION 1u
 #define AC_TYPE_PADDING 0xFFFFu
 
-enum { AC_FLAG_OURS = 1, AC_FLAG_CAUSE = 2 };
+/* SYNCED: everything before this record was on disk when it was appended. Whatever is wrong before it is damage,
+ * not the trace of a power cut; sync mode sets it, so the proof costs no sync of its own. */
+enum { AC_FLAG_OURS = 1, AC_FLAG_CAUSE = 2, AC_FLAG_SYNCED = 4 };
 
 typedef struct ac_record {
     uint32_t commit_len;
@@ -73,6 +75,7 @@ typedef struct ac_stamp {
     uint32_t batch_left;
     uint32_t epoch;
     uint16_t type_id;
+    uint16_t flags; /* AC_FLAG_SYNCED or 0 */
 } ac_stamp_t;
 
 /* Writes the header but for its commit word, which the caller stores with release as length + 1. `at` is
@@ -82,7 +85,7 @@ static inline void ac_record_write_header(uint8_t *at, uint32_t length, uint32_t
                                           const ac_stamp_t *stamp, uint32_t seed) {
     uint64_t words[8];
     ac_cause_t cause = {0};
-    unsigned flags = AC_FLAG_OURS;
+    unsigned flags = AC_FLAG_OURS | stamp->flags;
     if (stamp->cause) {
         cause = *stamp->cause;
         flags |= AC_FLAG_CAUSE;

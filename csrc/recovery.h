@@ -1,16 +1,19 @@
 /* Where the queue ends, found at opening for writing, and the repair of what lies behind.
  *
- *  1. A clean marker of the current epoch that fits index.meta, the last record and an empty word behind
+ *  1. A clean marker of the current epoch that fits index.meta, the last record and an empty word after
  *     it is believed; nothing is walked.
- *  2. Otherwise records are walked from the segment that was last known durable. Behind the durable
- *     position the first record that is uncommitted, invalid, out of sequence, from a later epoch than
+ *  2. Otherwise records are walked from the segment that was last known durable (recovery_walk.c). After the
+ *     durable position the first record that is uncommitted, invalid, out of sequence, from a later epoch than
  *     the queue's or part of an unfinished batch ends the queue. Before it such a record is corruption:
- *     counted, stepped over, left where it is.
- *  3. Behind the end everything is zeroed and synced before the writer may append; segments behind it and
- *     invalid bytes are kept in recovered/ first. If a reader had committed beyond the end, the queue
- *     goes on in the segment after its position's, which so stays recognisably lost; segments between are
- *     made empty and sealed.
+ *     counted, stepped over, left where it is. The walk only reads. A page that cannot be read ends recovery
+ *     with an error, and nothing was changed.
+ *  3. Then the repair (recovery.c). What is not known to be durable is written again and synced: after a
+ *     failed sync the page cache is not what is on disk. After the end everything is zeroed and synced before the
+ *     writer may append; segments after it and all bytes that are not zero are kept in recovered/ first. If a
+ *     reader had committed beyond the end, the queue goes on in the segment after its position's, which so
+ *     stays recognisably lost; segments between are made empty and sealed.
  *
+ * To set aside what was durable, or segments with records after a missing one, takes the caller's consent.
  * Running it again after a crash in the middle gives the same result. */
 #ifndef AC_RECOVERY_H
 #define AC_RECOVERY_H
@@ -26,6 +29,7 @@ typedef struct ac_end {
     uint64_t last_timestamp_ns;
     uint64_t last_record;
     int sealed;       /* appending goes on in the next segment */
+    int torn;         /* something was cut off or set aside */
     uint32_t next_id; /* lowest id that is free */
 } ac_end_t;
 
@@ -35,12 +39,26 @@ typedef struct ac_durable {
     uint64_t offset;
 } ac_durable_t;
 
-int ac_durable_read(const ac_directory_t *dir, int dir_fd, ac_durable_t *out);
+typedef struct ac_recovery_options {
+    int verify;  /* walk the whole queue */
+    int salvage; /* consent: see above */
+    int is_copy; /* its files were copied from elsewhere, perhaps while they changed */
+} ac_recovery_options_t;
+
+/* Zeros if there is none. An error only if it is there and cannot be read. */
+int ac_durable_read(const ac_directory_t *dir, int dir_fd, ac_durable_t *out, ac_error_t *err);
+
+/* For those who do not write: zeros if it cannot be had, and in a copy, whose segments it may be ahead of. */
+void ac_durable_believe(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
+                        ac_durable_t *out);
 
 int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uint64_t segment_size,
-               int verify, ac_end_t *end, ac_recovery_t *report, ac_error_t *err);
+               const ac_recovery_options_t *options, ac_end_t *end, ac_recovery_t *report,
+               ac_error_t *err);
 
 int ac_clean_valid(const ac_clean_t *clean);
 void ac_clean_store(ac_control_t *control, const ac_clean_t *clean);
+/* The last writer closed the queue, and nobody has opened it for writing since. */
+int ac_control_is_clean(const ac_control_t *control);
 
 #endif

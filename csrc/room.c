@@ -298,8 +298,7 @@ static int may_append(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
         return ac_fail(
             err, AC_E_TIMESTAMP, 0, path, 0, "%llu is before the last record or heartbeat, %llu",
             (unsigned long long)timestamp_ns, (unsigned long long)writer->last_timestamp_ns);
-    if (ac_map_is_cut(writer->map))
-        return ac_fail(err, AC_E_GONE, 0, path, 0, "the active segment was cut by another program");
+    if (ac_map_is_cut(writer->map)) return ac_writer_fail_cut(writer, err);
     if (ac_map_is_cut(writer->control_map))
         return ac_fail(err, AC_E_GONE, 0, path, 0, "control.meta was cut by another program");
     return AC_OK;
@@ -313,7 +312,7 @@ int ac_writer_make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_n
     if (rc == AC_OK && must_roll(writer, size, timestamp_ns)) rc = roll(writer, err);
     if (rc == AC_OK && writer->config.flush_mode == AC_FLUSH_BATCH &&
         ac_writer_unsynced(writer) + size > writer->config.batch_bytes) {
-        int64_t flushed = ac_writer_flush(writer, err);
+        int64_t flushed = ac_writer_sync_data(writer, err);
         if (flushed < 0) rc = (int)flushed;
     }
     if (rc == AC_OK) rc = populate_now(writer, size, err);

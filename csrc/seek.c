@@ -309,10 +309,14 @@ static int enter_last(ac_reader_t *reader, ac_error_t *err) {
     for (;;) {
         ac_message_t message;
         const char *why;
-        uint64_t offset = proven_record(reader), next_seq = 0;
+        int unrepaired = reader->unrepaired_epoch != 0;
+        uint64_t offset = unrepaired ? AC_SEGMENT_DATA : proven_record(reader), next_seq = 0;
         int ours = 0;
         while (ac_record_inspect(reader->base, reader->size, offset, reader->segment,
                                  AC_CHECK_HEADER, &message, &why) == AC_RECORD_GOOD) {
+            if (unrepaired && message.batch_left > 0 && offset >= reader->whole_end &&
+                !ac_reader_is_whole_batch(reader, offset, &message))
+                break; /* the queue ends before it */
             offset += ac_record_size(message.length);
             ours = message.type_id != AC_TYPE_PADDING && (message.flags & AC_FLAG_OURS);
             next_seq = ours ? message.seq + 1 : 0;

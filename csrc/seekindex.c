@@ -75,7 +75,7 @@ int ac_index_extend(ac_index_t *index, const ac_map_t *map) {
         if (later < map->size) __builtin_prefetch(map->base + later);
     }
     index->broken = found == AC_RECORD_BAD || index->end < ac_segment_end(map);
-    return 0;
+    return ac_map_is_cut(map) ? -EIO : 0; /* a page that cannot be read is not the end */
 }
 
 int ac_index_save(const ac_index_t *index, const ac_directory_t *dir, int dir_fd,
@@ -229,6 +229,7 @@ int ac_index_obtain(ac_index_t *index, const ac_directory_t *dir, int dir_fd, co
     rc = ac_index_extend(index, map);
     if (rc == 0) return AC_OK;
     ac_index_free(index);
+    if (ac_map_is_cut(map)) return ac_segment_check_readable(dir, map, err);
     return ac_fail_os(err, rc, dir->path, "index");
 }
 

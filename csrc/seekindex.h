@@ -59,7 +59,7 @@ typedef struct ac_index {
 void ac_index_free(ac_index_t *index);
 
 /* Walks on from index->end (a fresh one: {0}) over the records that are there. Stops at the first that
- * is not committed or not valid. -ENOMEM or 0. */
+ * is not committed or not valid. 0, -ENOMEM, or -EIO if a page could not be read. */
 int ac_index_extend(ac_index_t *index, const ac_map_t *map);
 
 /* Publishes it as %09d.idx. */
@@ -71,7 +71,7 @@ int ac_index_load(ac_index_t *index, const ac_directory_t *dir, int dir_fd, uint
                   uint64_t segment_size, ac_error_t *err);
 
 /* The index of a mapped segment as its records bear it out: the file's if first and last of it are as it
- * says, else built anew (*built = 1). AC_OK or out of memory. */
+ * says, else built anew (*built = 1). Out of memory and pages that cannot be read are errors. */
 int ac_index_obtain(ac_index_t *index, const ac_directory_t *dir, int dir_fd, const ac_map_t *map,
                     uint64_t segment_size, int *built, ac_error_t *err);
 

@@ -99,10 +99,20 @@ static int check_header(const ac_map_t *map, uint32_t id, const char *path, ac_e
     return AC_OK;
 }
 
+int ac_segment_check_readable(const ac_directory_t *dir, const ac_map_t *map, ac_error_t *err) {
+    char path[1200];
+    if (!ac_map_is_cut(map)) return AC_OK;
+    snprintf(path, sizeof path, "%s/%09u.q", dir->path, map->segment);
+    return ac_fail(
+        err, AC_E_SYSTEM, EIO, path, ac_load_relaxed_u64(&map->cut_at),
+        "a page cannot be read: the disk fails, or the file was cut; nothing was changed");
+}
+
 int ac_segment_populate(ac_map_t *map, uint64_t from, uint64_t to, uint64_t piece) {
     static uint8_t
         zeros[AC_POPULATE_STEP]; /* not const: that would be stored in the program file */
-    uint64_t at = (from + 4095) & ~4095ull;
+    uint64_t inside = ac_os_page_size() - 1;
+    uint64_t at = (from + inside) & ~inside;
     int rc = 0;
     while (at < to && rc == 0) {
         uint64_t piece_end = (at / piece + 1) * piece;
@@ -136,6 +146,7 @@ int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t
     if (!map) return ac_fail_os(err, error, path, "cannot map");
     map->segment = id;
     int rc = check_header(map, id, path, err);
+    if (ac_map_is_cut(map)) rc = ac_segment_check_readable(dir, map, err);
     if (rc != AC_OK) {
         ac_map_release(map);
         return rc;

@@ -47,6 +47,10 @@ int ac_segment_create_empty(const ac_directory_t *dir, int dir_fd, uint32_t id, 
 int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size, int writable,
                     ac_map_t **out, ac_error_t *err);
 
+/* AC_E_SYSTEM with EIO and the offset if a page of the mapping could not be read; what was seen there is
+ * nothing that anybody may act on. */
+int ac_segment_check_readable(const ac_directory_t *dir, const ac_map_t *map, ac_error_t *err);
+
 /* Brings [from, to) of a segment that is being written into memory, ready for stores without a fault.
  * Nothing may have been stored there yet: it is filled with the zeros it holds anyway, because on ext4
  * large writes make large folios, and those are mapped in much less time than single holes. A step is half

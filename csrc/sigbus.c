@@ -1,6 +1,7 @@
 #include "sigbus.h"
 
 #include "atomics.h"
+#include "os.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -10,13 +11,14 @@
 #include <unistd.h>
 
 /* Slots live in chunks that are never freed: the handler walks them without a lock. A slot is valid
- * while its length is not 0; base and cut are stored before length, with release. */
-enum { CHUNK_SLOTS = 1024, CHUNKS_MAX = 64, PAGE = 4096 };
+ * while its length is not 0; base, cut and cut_at are stored before length, with release. */
+enum { CHUNK_SLOTS = 1024, CHUNKS_MAX = 64 };
 
 typedef struct slot {
     uint64_t base;
     uint64_t length;
     uint32_t *cut;
+    uint64_t *cut_at;
     int next_free;
 } slot_t;
 
@@ -26,6 +28,7 @@ static int free_head = -1;
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction previous;
 static int installed;
+static uint64_t page_size;
 static int raised_here;
 
 static slot_t *slot_at(int index) {
@@ -39,11 +42,12 @@ static int mend(uint64_t address) {
         uint64_t length = ac_load_acquire_u64(&slot->length);
         uint64_t base = ac_load_relaxed_u64(&slot->base);
         if (length == 0 || address < base || address - base >= length) continue;
-        void *page = (void *)(uintptr_t)(address & ~(uint64_t)(PAGE - 1));
+        uint64_t page = address & ~(page_size - 1);
+        if (!ac_load_relaxed_u32(slot->cut)) ac_store_relaxed_u64(slot->cut_at, page - base);
         __atomic_store_n(slot->cut, 1, __ATOMIC_SEQ_CST);
         __atomic_store_n(&raised_here, 0, __ATOMIC_RELAXED);
-        return mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-                    0) != MAP_FAILED;
+        return mmap((void *)(uintptr_t)page, page_size, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
     }
     return 0;
 }
@@ -93,6 +97,7 @@ static int install(void) {
 
     struct sigaction action = {.sa_sigaction = on_sigbus,
                                .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
+    page_size = ac_os_page_size();
     sigemptyset(&action.sa_mask);
     if (sigaction(SIGBUS, &action, &previous) != 0) return -errno;
     installed = 1;
@@ -116,7 +121,7 @@ static int take_slot(void) {
     return index;
 }
 
-int ac_sigbus_register(void *base, uint64_t length, uint32_t *cut) {
+int ac_sigbus_register(void *base, uint64_t length, uint32_t *cut, uint64_t *cut_at) {
     pthread_mutex_lock(&slots_lock);
     int index = installed ? 0 : install();
     if (index == 0) index = take_slot();
@@ -124,6 +129,7 @@ int ac_sigbus_register(void *base, uint64_t length, uint32_t *cut) {
         slot_t *slot = slot_at(index);
         ac_store_relaxed_u64(&slot->base, (uint64_t)(uintptr_t)base);
         __atomic_store_n(&slot->cut, cut, __ATOMIC_RELAXED);
+        __atomic_store_n(&slot->cut_at, cut_at, __ATOMIC_RELAXED);
         ac_store_release_u64(&slot->length, length);
     }
     pthread_mutex_unlock(&slots_lock);

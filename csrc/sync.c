@@ -12,7 +12,9 @@ enum { RING_WORKERS = 32, THREADS = 16, SUBMITTED_TOGETHER = 8 };
 enum { PENDING = 1 }; /* as a result: there is none yet */
 
 static void sync_directly(ac_sync_t *range) {
-    range->result = ac_os_map_sync(range->base, range->fd, range->offset, range->length);
+    range->result = range->base
+                        ? ac_os_map_sync(range->base, range->fd, range->offset, range->length)
+                        : ac_os_sync(range->fd);
 }
 
 /* A request that never ran says nothing about the data. Any other failure stands: asking again would turn

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 typedef struct ac_sync {
-    void *base; /* of the mapping */
+    void *base; /* of the mapping; NULL = a file that is not mapped */
     int fd;     /* that was mapped */
     uint64_t offset;
     uint64_t length; /* 0 = nothing to do; `result` stays as it is */

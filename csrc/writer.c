@@ -24,6 +24,7 @@ void ac_writer_defaults(ac_writer_config_t *config) {
     config->retain_for_readers = 1;
     config->retention_check_ns = 1000000000u;
     config->mode = 0600;
+    config->write_back_ns = 15ull * 1000000000u;
 }
 
 static int check_config(const char *path, const ac_writer_config_t *config, ac_error_t *err) {
@@ -151,6 +152,7 @@ static int enter_end(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
                               "cannot lock the segment into memory (raise RLIMIT_MEMLOCK)");
     }
     int rc = ac_writer_write_durable(writer, writer->map->segment, offset);
+    if (rc == 0) rc = ac_os_sync(writer->index_fd);
     return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "index.meta", "cannot write") : AC_OK;
 }
 
@@ -161,6 +163,7 @@ static void announce(ac_writer_t *writer, uint64_t epoch) {
     ac_store_relaxed_u64(&control->last_timestamp_ns, writer->last_timestamp_ns);
     ac_store_relaxed_u64(&control->last_record, writer->last_record);
     ac_store_relaxed_u64(&control->writer_heartbeat_ns, ac_os_now_ns());
+    ac_store_relaxed_u64(&control->recovered_boot, ac_os_boot_id());
     const ac_writer_config_t *config = &writer->config;
     int watched = config->retention || config->capacity_bytes;
     ac_store_relaxed_u64(&control->reader_ttl_ns, watched ? config->reader_ttl_ns : 0);
@@ -171,21 +174,82 @@ static void announce(ac_writer_t *writer, uint64_t epoch) {
     ac_os_futex_wake(&control->notify_seq, INT_MAX);
 }
 
+/* A directory that shares its files with another one (cp -al) is no queue of its own: what is appended here would
+ * appear there, half of it. The original, which other directories share files with, is. */
+static int check_links(const ac_writer_t *writer, ac_error_t *err) {
+    struct stat info;
+    int rc = ac_os_stat_at(writer->dir_fd, "control.meta", &info);
+    if (rc < 0 || info.st_nlink < 2) return AC_OK;
+    return ac_fail(
+        err, AC_E_NOT_A_QUEUE, 0, writer->dir.path, 0,
+        "shares its files with another directory by hard links; make a real copy (cp -a)");
+}
+
+/* Whether the queue goes on in a segment of its own. Positions that were kept elsewhere must not come to lie
+ * inside of what is written next, so it does after anything was cut off, and after what may have been a power
+ * cut. Nor may a segment hold messages of two identities. */
+static int begins_anew(const ac_writer_t *writer, const ac_end_t *end, int is_copy) {
+    uint64_t boot = ac_load_relaxed_u64(&writer->control->recovered_boot);
+    int is_empty = end->offset == AC_SEGMENT_DATA;
+    if (!end->map || end->sealed || (is_empty && boot == 0)) return 0;
+    if (is_copy) return !is_empty;
+    return !writer->recovery.clean && (end->torn || boot != ac_os_boot_id());
+}
+
+/* Seals the segment with the end; readers that wait there go on. One without records gives its blocks back. */
+static int leave_segment(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
+    char name[AC_NAME_MAX];
+    ac_map_t *map = end->map;
+    ac_segment_name(name, map->segment, ".q");
+    ac_segment_seal(map, end->offset);
+    int rc = ac_os_map_sync(map->base, map->fd, 0, AC_SEGMENT_DATA);
+    uint64_t page = ac_os_page_size();
+    if (rc == 0 && end->offset == AC_SEGMENT_DATA && map->size > page)
+        rc = ac_os_punch(map->fd, page, map->size - page);
+    return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, name, "cannot seal") : AC_OK;
+}
+
+/* The end of the queue, in the segment where it goes on, and an identity of its own for a copy. */
+static int find_place(ac_writer_t *writer, ac_end_t *end, int is_copy, ac_error_t *err) {
+    ac_control_t *control = writer->control;
+    ac_recovery_options_t options = {
+        .verify = writer->config.verify, .salvage = writer->config.salvage, .is_copy = is_copy};
+    int rc = ac_recover(&writer->dir, writer->dir_fd, control, writer->segment_size, &options, end,
+                        &writer->recovery, err);
+    if (rc == AC_OK && begins_anew(writer, end, is_copy)) {
+        rc = leave_segment(writer, end, err);
+        end->sealed = 1;
+    }
+    if (rc != AC_OK) return rc;
+    writer->recovery.is_copy = is_copy;
+    uint64_t first = end->map && !end->sealed ? end->map->segment : end->next_id;
+    if (!is_copy) {
+        ac_store_relaxed_u64(&control->home, writer->home);
+        return AC_OK;
+    }
+    rc = ac_control_adopt(control, writer->home, first);
+    return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot get random bytes") : AC_OK;
+}
+
 /* Everything that needs the lock. */
 static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     struct stat info;
-    ac_end_t end;
+    ac_end_t end = {0};
     int rc = ac_writer_lock(&writer->lock, &writer->dir, writer->dir_fd, writer->control, err);
+    if (rc == AC_OK) rc = ac_control_home(&writer->dir, writer->dir_fd, &writer->home, err);
+    if (rc != AC_OK) return rc;
+    int is_copy = ac_control_is_copy(writer->control, writer->home);
+    if (is_copy) rc = check_links(writer, err);
     if (rc != AC_OK) return rc;
     ac_os_list(writer->dir_fd, remove_leftover, writer);
-    rc = ac_recover(&writer->dir, writer->dir_fd, writer->control, writer->segment_size,
-                    writer->config.verify, &end, &writer->recovery, err);
-    if (rc != AC_OK) return rc;
-    writer->index_fd =
-        ac_file_open(&writer->dir, writer->dir_fd, "index.meta", O_RDWR | O_CREAT, &info, err);
-    uint64_t epoch = ac_load_relaxed_u64(&writer->control->writer_epoch) + 1;
+    rc = find_place(writer, &end, is_copy, err);
+    if (rc == AC_OK)
+        rc = writer->index_fd =
+            ac_file_open(&writer->dir, writer->dir_fd, "index.meta", O_RDWR | O_CREAT, &info, err);
+    uint64_t epoch = ac_control_next_epoch(writer->control, is_copy);
     writer->epoch = (uint32_t)epoch;
-    rc = writer->index_fd < 0 ? writer->index_fd : enter_end(writer, &end, err);
+    if (rc >= 0) rc = ac_writer_lock_note_epoch(&writer->dir, writer->dir_fd, epoch, err);
+    if (rc == AC_OK) rc = enter_end(writer, &end, err);
     ac_map_release(end.map);
     if (rc != AC_OK) return rc;
     announce(writer, epoch);
@@ -331,7 +395,7 @@ static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     if (mode == AC_FLUSH_BATCH && ac_writer_unsynced(writer) <= writer->config.batch_bytes)
         return seq;
     ac_error_t why;
-    int64_t durable = ac_writer_flush(writer, &why);
+    int64_t durable = ac_writer_sync_data(writer, &why);
     if (durable >= 0) return seq;
     if (durable != AC_E_GONE) return not_durable(writer, seq, &why, err);
     if (err) *err = why;
@@ -346,6 +410,15 @@ int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size
     return seq;
 }
 
+/* In sync mode, which knows no fast path, each record is the proof for those before it. */
+static uint16_t synced_flag(ac_writer_t *writer) {
+    if (writer->config.flush_mode != AC_FLUSH_SYNC) return 0;
+    pthread_mutex_lock(&writer->mutex);
+    int all = writer->durable_seq == writer->seq;
+    pthread_mutex_unlock(&writer->mutex);
+    return all ? AC_FLAG_SYNCED : 0;
+}
+
 int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t length,
                                unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause,
                                ac_error_t *err) {
@@ -357,8 +430,9 @@ int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t 
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     rc = ac_writer_make_room(writer, ac_record_size(length), timestamp_ns, err);
     if (rc != AC_OK) return rc;
-    seq = ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns, cause);
-    return settle(writer, seq, err);
+    seq = ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns, cause,
+                        synced_flag(writer));
+    return seq == AC_E_SLOW ? ac_writer_fail_cut(writer, err) : settle(writer, seq, err);
 }
 
 /* Total size of a batch, and whether its timestamps are in order. */
@@ -399,7 +473,8 @@ int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items
         rc = ac_writer_make_room(writer, size, now, err);
         if (rc != AC_OK) return rc;
     }
-    uint64_t first_seq = writer->seq, offset = writer->offset;
+    uint64_t first_seq = writer->seq, offset = writer->offset, last_record = writer->last_record;
+    uint16_t first_flags = synced_flag(writer);
     for (size_t i = 0; i < count; i++) {
         uint8_t *at = writer->base + offset;
         uint32_t length = (uint32_t)items[i].length;
@@ -408,15 +483,18 @@ int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items
                             .cause = cause,
                             .batch_left = (uint32_t)(count - 1 - i),
                             .epoch = writer->epoch,
-                            .type_id = (uint16_t)type_id};
+                            .type_id = (uint16_t)type_id,
+                            .flags = i == 0 ? first_flags : 0};
         uint32_t checksum = ac_crc32_copy(at + AC_HEADER_SIZE, items[i].data, length);
         ac_record_write_header(at, length, checksum, &stamp, writer->seed);
         /* The first record's commit word comes last and lets readers at all of them. */
         if (i > 0) ac_store_relaxed_u32(ac_record_commit_word(at), length + 1);
-        writer->last_record = offset;
+        last_record = offset;
         offset += ac_record_size(length);
         total_payload += length;
     }
+    if (ac_writer_is_cut(writer)) return ac_writer_fail_cut(writer, err);
+    writer->last_record = last_record;
     ac_store_release_u32(ac_record_commit_word(writer->base + writer->offset),
                          (uint32_t)items[0].length + 1);
     ac_store_relaxed_u64(&writer->last_timestamp_ns, newest);
@@ -487,8 +565,13 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
                         .timestamp_ns = timestamp_ns,
                         .cause = cause,
                         .epoch = writer->epoch,
-                        .type_id = (uint16_t)type_id};
+                        .type_id = (uint16_t)type_id,
+                        .flags = synced_flag(writer)};
     ac_record_write_header(at, length, ac_crc32(at + AC_HEADER_SIZE, length), &stamp, writer->seed);
+    if (ac_writer_is_cut(writer)) {
+        writer->reserved = 0;
+        return ac_writer_fail_cut(writer, err);
+    }
     ac_store_release_u32(ac_record_commit_word(at), length + 1);
     if (writer->offset == AC_SEGMENT_DATA) ac_writer_roll_after(writer, timestamp_ns);
     writer->reserved = 0;
@@ -672,7 +755,7 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     discard_next(writer);
     if (rc == AC_OK) rc = leave_clean(writer, err);
     /* Whoever had it removed need not hear of it; whoever goes on appending is told before. */
-    if (rc == AC_E_GONE) rc = AC_OK;
+    if (rc == AC_E_GONE && !ac_writer_was_cut(writer)) rc = AC_OK;
     if (writer->attended) ac_doorman_leave(&writer->callers);
     writer->attended = 0;
     pthread_mutex_lock(&writer->sync_mutex);

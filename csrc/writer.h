@@ -78,6 +78,7 @@ struct ac_writer {
     uint32_t state;
     ac_callers_t callers;
     int attended;
+    uint64_t home;   /* which directory and control block: see ac_control_home */
     ac_task_t pages; /* housekeeping: memory lane … */
     ac_task_t disk;  /* … and disk lane */
 
@@ -105,11 +106,14 @@ struct ac_writer {
     /* Held across a whole sync: callers that queue up behind it find their work done. */
     pthread_mutex_t sync_mutex;
     uint64_t durable_position[2]; /* what index.meta says: segment, offset */
+    int mark_unsynced;            /* index.meta was written and not synced since */
 
     ac_signs_t signs;
 
     pthread_mutex_t retain_mutex;
     uint64_t retention_due_ns, heartbeat_due_ns;
+    uint64_t
+        unsynced_since_ns; /* disk lane: since when something has not been synced; 0 = all is */
 };
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
@@ -146,19 +150,30 @@ static inline uint64_t ac_writer_now(ac_writer_t *writer, uint64_t clock_ns) {
     return writer->last_timestamp_ns;
 }
 
-/* Writes and commits one record; there is room, and the timestamp is in order. */
+/* Whether a page of the active segment is not in the file: cut off, or without a place on the disk. Stores into
+ * it went to memory that nobody else will see (sigbus.c). To be asked after the last of them, before the record
+ * is committed; the fence pairs with `mend` there, which runs in this thread. */
+static inline int ac_writer_is_cut(const ac_writer_t *writer) {
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    return ac_map_is_cut(writer->map);
+}
+
+/* Writes and commits one record; there is room, and the timestamp is in order. AC_E_SLOW: its segment was cut,
+ * and nothing was committed. */
 static inline int64_t ac_writer_put(ac_writer_t *writer, const void *payload, uint32_t length,
                                     uint16_t type_id, uint64_t timestamp_ns,
-                                    const ac_cause_t *cause) {
+                                    const ac_cause_t *cause, uint16_t flags) {
     uint8_t *at = writer->base + writer->offset;
     uint64_t seq = writer->seq;
     ac_stamp_t stamp = {.seq = seq,
                         .timestamp_ns = timestamp_ns,
                         .cause = cause,
                         .epoch = writer->epoch,
-                        .type_id = type_id};
+                        .type_id = type_id,
+                        .flags = flags};
     uint32_t checksum = ac_crc32_copy(at + AC_HEADER_SIZE, payload, length);
     ac_record_write_header(at, length, checksum, &stamp, writer->seed);
+    if (AC_UNLIKELY(ac_writer_is_cut(writer))) return AC_E_SLOW;
     ac_store_release_u32(ac_record_commit_word(at), length + 1);
     uint64_t size = ac_record_size(length);
     writer->last_record = writer->offset;
@@ -188,7 +203,8 @@ static inline int64_t ac_writer_try_append(ac_writer_t *writer, const void *payl
                     writer->seq >= writer->seq_limit || timestamp_ns < writer->last_timestamp_ns ||
                     timestamp_ns >= writer->timestamp_limit))
         return AC_E_SLOW;
-    return ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns, cause);
+    return ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns, cause,
+                         0);
 }
 
 /* room.c: makes room for `size` bytes of records, rolling, populating and waiting as needed. */
@@ -203,9 +219,16 @@ void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);
 int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err); /* 1 = it did, 0 = there is none */
 int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err);
 uint64_t ac_writer_unsynced(ac_writer_t *writer);
+/* As ac_writer_flush, but index.meta is synced later: for the appender, which nobody has promised more. */
+int64_t ac_writer_sync_data(ac_writer_t *writer, ac_error_t *err);
 int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offset);
+/* Syncs what has waited for long, in async mode, and index.meta. */
+void ac_writer_write_back(ac_writer_t *writer, uint64_t now_ns);
 
-/* gone.c: AC_E_GONE once the queue was found to be removed or moved away. */
+/* gone.c: says why nothing can be stored in the active segment any more; see ac_writer_is_cut. */
+int ac_writer_fail_cut(ac_writer_t *writer, ac_error_t *err);
+int ac_writer_was_cut(const ac_writer_t *writer);
+/* AC_E_GONE once the queue was found to be removed or moved away. */
 int ac_writer_check_gone(const ac_writer_t *writer, ac_error_t *err);
 /* The same after a look at the active segment and the directory, two system calls; with sync_mutex held. */
 int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err);

@@ -19,6 +19,7 @@ import msgspec
 import pytest
 from asynchronous.both_loops import on_both_loops
 from faults.system_calls import injected
+from power_cut import copy_as_original
 
 import aiochronicle
 from aiochronicle import Codec, Registry, Request, Requester, Responder, Retention
@@ -330,7 +331,7 @@ async def test_a_request_with_the_seq_of_one_that_a_power_cut_took_is_answered(
         path.parent.mkdir()
     with aiochronicle.open_writer(asked, segment_size=1 << 16) as writer:
         writer.append(b"10")
-        shutil.copytree(asked, tmp_path / "left")
+        copy_as_original(asked, tmp_path / "left")
         writer.append(b"11")
     with aiochronicle.open_reader(asked) as reader:
         _, lost = reader
@@ -340,7 +341,8 @@ async def test_a_request_with_the_seq_of_one_that_a_power_cut_took_is_answered(
     (tmp_path / "left").rename(asked)
     async with serving(tmp_path) as service, requester(tmp_path) as desk:
         reply = await desk.request(b"50", timeout=20)
-        assert (reply.payload, reply.cause_epoch) == (b"100", 2)
+        assert reply.payload == b"100"
+        assert reply.cause_epoch > lost.epoch
         assert reply.cause == (lost.queue_id, lost.seq)
         assert service.statistics().repeated == 0
 

@@ -89,6 +89,8 @@ typedef struct {
 } ReaderObject;
 
 uint64_t reader_queue_id(ReaderObject *self); /* of a reader whose queue is there */
+/* The identity of messages in a segment: the queue's, or what that was before it was copied. */
+uint64_t reader_id_of(ReaderObject *self, uint32_t segment);
 
 /* What the Python side makes a Lag and a Position of. */
 static inline PyObject *lag_tuple(const ac_lag_t *lag) {

@@ -12,7 +12,7 @@ SegmentObject *segment_new(ac_map_t *map, ReaderObject *reader) {
     ac_map_retain(map);
     self->map = map;
     self->source = Py_NewRef(reader->source);
-    self->queue_id = reader_queue_id(reader);
+    self->queue_id = reader_id_of(reader, map->segment);
     self->decoders = Py_NewRef(reader->decoders);
     memset(self->known, 0, sizeof self->known);
     return self;

@@ -86,6 +86,11 @@ uint64_t reader_queue_id(ReaderObject *self) {
     return id;
 }
 
+uint64_t reader_id_of(ReaderObject *self, uint32_t segment) {
+    uint64_t id = ac_control_id_of(self->reader->control, segment);
+    return id ? id : reader_queue_id(self);
+}
+
 static int enter_segment(ReaderObject *self) {
     SegmentObject *segment = segment_new(self->reader->map, self);
     if (!segment) return -1;
@@ -276,6 +281,12 @@ static int commit_behind(ReaderObject *self, const MessageObject *message, ac_er
     return ac_reader_commit(self->reader, segment, offset, 0, err);
 }
 
+/* Given by this reader, or by another one of the same queue. */
+static int is_of_reader(ReaderObject *self, const SegmentObject *segment) {
+    return segment->decoders == self->decoders ||
+           segment->queue_id == reader_id_of(self, segment->map->segment);
+}
+
 static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssize_t count,
                                PyObject *names) {
     const MessageObject *message = NULL;
@@ -288,14 +299,16 @@ static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssi
             return NULL;
         }
         message = (const MessageObject *)args[0];
-        if (message->segment->queue_id != ac_load_relaxed_u64(&self->queue_id)) {
-            refuse_value("message", "one of this reader's queue", args[0]);
-            return NULL;
-        }
     }
+    int is_ours = 1;
     GATE_BEGIN(self);
-    rc = commit_behind(self, message, &err);
+    if (message) is_ours = is_of_reader(self, message->segment);
+    rc = is_ours ? commit_behind(self, message, &err) : AC_OK;
     GATE_END();
+    if (!is_ours) {
+        refuse_value("message", "one of this reader's queue", args[0]);
+        return NULL;
+    }
     if (rc != AC_OK) return raise_engine_error(&err);
     Py_RETURN_NONE;
 }

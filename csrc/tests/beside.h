@@ -290,7 +290,7 @@ static inline int beside_judge_constants(beside_case_t *judged) {
     BESIDE_RULE(beside_word(judged->now, CONTROL_SEGMENT_SIZE) == judged->segment_size,
                 "control.meta has another segment size");
     BESIDE_RULE(beside_word(judged->now, CONTROL_QUEUE_ID) != 0, "the queue has no id");
-    BESIDE_RULE(beside_is_zero(at + 12, 4) && beside_is_zero(at + 136, 120) &&
+    BESIDE_RULE(beside_is_zero(at + 12, 4) && beside_is_zero(at + 152, 104) &&
                     beside_is_zero(at + 324, 60) && beside_is_zero(at + 400, 112),
                 "spare bytes of control.meta are used");
     BESIDE_RULE(beside_word(judged->now, CONTROL_SIGNALLING_EPOCH) <=

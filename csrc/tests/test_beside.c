@@ -211,13 +211,13 @@ TEST(the_judge_should_see_every_lie_of_control_meta) {
     set_scene();
     poke_control(0, 1, "begins with");
     poke_control(12, 1, "spare bytes");
-    poke_control(136, 1, "spare bytes");
+    poke_control(152, 1, "spare bytes");
     poke_control(324, 1, "spare bytes");
     poke_control(504, 1, "spare bytes");
     poke_control(CONTROL_SEGMENT_SIZE, 64, "segment size");
     poke_control(CONTROL_QUEUE_ID, 1, "another id");
     poke_control(CONTROL_EPOCH, -1, "went back");
-    poke_control(CONTROL_SIGNALLING_EPOCH, 2, "of the future");
+    poke_control(CONTROL_SIGNALLING_EPOCH, 1ll << 40, "of the future");
     poke_control(CONTROL_NEXT_SEQ, 1, "next seq 81");
     poke_control(CONTROL_NEXT_SEQ, -1, "went back");
     poke_control(CONTROL_OFFSET, 64, "seq -1");

@@ -27,11 +27,22 @@ static void start_again(void) {
     nftw(check_path("live"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+static int salvage;
+
+/* Opening without consent, which is refused and changes nothing that counts. */
+static void check_refused(void) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer;
+    ac_error_t err;
+    CHECK_FAILS(ac_writer_open(check_path("queue"), &config, &writer, &err), err, AC_E_SALVAGE);
+}
+
 /* Opens, keeps the report, and returns the next seq. */
 static uint64_t recover_with(int verify) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_stats_t stats;
     config.verify = verify;
+    config.salvage = salvage;
     alarm(60);
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     alarm(0);
@@ -167,6 +178,8 @@ TEST_IN_MEMORY(an_index_meta_that_points_beyond_everything_is_survived) {
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
         for (int verify = 0; verify < 2; verify++) {
             set_durable(positions[i][0], positions[i][1]);
+            salvage = positions[i][0] > 100;
+            if (salvage) check_refused();
             uint64_t next_seq = recover_with(verify);
             CHECK_EQUAL(next_seq, 9 + 2 * i + (size_t)verify);
             check_whole(next_seq);

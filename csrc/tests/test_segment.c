@@ -124,8 +124,19 @@ TEST(links_pipes_and_directories_are_not_segments) {
     CHECK(ac_segment_open(&dir, fd, 2, SIZE, 0, &map, &err) < 0);
     CHECK_OK(ac_segment_create(&dir, fd, 3, SIZE, &map, &err), err);
     ac_map_release(map);
-    CHECK_EQUAL(link(check_path("queue/000000003.q"), check_path("queue/000000004.q")), 0);
-    CHECK_FAILS(ac_segment_open(&dir, fd, 3, SIZE, 0, &map, &err), err, AC_E_NOT_A_QUEUE);
+    ac_os_close(fd);
+}
+
+TEST(a_second_name_is_harmless_unless_it_may_be_another_user_s_file) {
+    ac_map_t *map;
+    int fd = open_directory();
+    CHECK_OK(ac_segment_create(&dir, fd, 0, SIZE, &map, &err), err);
+    ac_map_release(map);
+    CHECK_EQUAL(link(check_path("queue/000000000.q"), check_path("snapshot.q")), 0);
+    CHECK_OK(ac_segment_open(&dir, fd, 0, SIZE, 0, &map, &err), err);
+    ac_map_release(map);
+    dir.owner = 1001; /* whose directory has a file of ours in it */
+    CHECK_FAILS(ac_segment_open(&dir, fd, 0, SIZE, 0, &map, &err), err, AC_E_NOT_A_QUEUE);
     ac_os_close(fd);
 }
 

@@ -154,7 +154,7 @@ static inline int walk_records(walk_t *walk, const uint8_t *bytes, uint64_t size
         if (commit_word == 0) break;
         uint64_t length = commit_word - 1, taken = (WALK_HEADER + length + 63) & ~(uint64_t)63;
         if (taken > size - offset || walk_number(at + 4, 4) != 1 || walk_number(at + 56, 4) != 0 ||
-            walk_number(at + 26, 2) != 1 || !walk_header_check(at, segment))
+            (walk_number(at + 26, 2) | 4) != 5 || !walk_header_check(at, segment))
             return walk_fails(walk, "segment %" PRIu64 " offset %" PRIu64 ": bad header", segment,
                               offset);
         if (walk_number(at + 24, 2) != WALK_PADDING && walk_record(walk, at, salt, length) < 0)
@@ -196,6 +196,16 @@ static inline uint64_t walk_digest(uint64_t sum, const uint8_t *bytes, uint64_t 
     return sum;
 }
 
+/* Bytes of the record that was being written may be there, whole segments not. */
+static inline int walk_has_set_aside(const char *path) {
+    char pattern[1100];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/recovered/*.q", path);
+    if (glob(pattern, 0, NULL, &found) != 0) return 0;
+    globfree(&found);
+    return 1;
+}
+
 static inline int walk_list(walk_t *walk, const char *path, uint64_t *first, uint64_t *last) {
     DIR *directory = opendir(path);
     if (!directory) return walk_fails(walk, "no directory");
@@ -204,12 +214,12 @@ static inline int walk_list(walk_t *walk, const char *path, uint64_t *first, uin
     for (struct dirent *entry; (entry = readdir(directory));) {
         char *suffix;
         uint64_t segment = strtoull(entry->d_name, &suffix, 10);
-        if (strcmp(entry->d_name, "recovered") == 0) walk_fails(walk, "something was set aside");
         if (strcmp(suffix, ".q") != 0 || suffix == entry->d_name) continue;
         if (segment < *first) *first = segment;
         if (segment > *last) *last = segment;
     }
     closedir(directory);
+    if (walk_has_set_aside(path)) walk_fails(walk, "something was set aside");
     if (*first == UINT64_MAX && !walk->broken[0]) walk_fails(walk, "no segment");
     return walk->broken[0] ? -1 : 0;
 }

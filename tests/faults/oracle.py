@@ -81,6 +81,6 @@ def check_queue(
             record.seq,
         )
     _check_tail(path, dump)
-    aside = (path / "recovered").exists()
+    aside = list(path.glob("recovered/*.q"))  # bytes of an unfinished record may be there
     require(torn or not aside, "something was set aside, though nothing was torn")
     return first, first + len(seqs), dump

@@ -5,6 +5,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from reference import format as fmt
+
 import aiochronicle
 from aiochronicle import Position, open_reader, open_writer
 from aiochronicle.errors import CorruptionError, PositionLost
@@ -30,6 +32,8 @@ def lay_out(image: Image, path: Path) -> None:
         else:
             fd = os.open(target, os.O_WRONLY | os.O_CREAT, 0o600)
             os.write(fd, content)
+            if name == "control.meta":  # it is the disk that lost power, not a copy of its files
+                os.pwrite(fd, bytes(8), fmt.CONTROL_HOME_OFFSET)
             os.close(fd)
 
 

@@ -135,7 +135,8 @@ class QueueMachine(RuleBasedStateMachine):
         self._open(roll, flush, inline)
         assert self.writer is not None
         recovery = self.writer.recovery
-        assert recovery.torn_records == recovery.corrupt_records == recovery.bytes_set_aside == 0
+        assert recovery.torn_records == recovery.corrupt_records == 0
+        assert recovery.segments_set_aside == 0
 
     @precondition(lambda self: self.writer is not None)
     @rule()

@@ -1,0 +1,51 @@
+/* What the walk of a recovery has found, for the repair to act on. */
+#ifndef AC_RECOVERY_PLAN_H
+#define AC_RECOVERY_PLAN_H
+
+#include "recovery.h"
+#include "seekindex.h"
+
+/* A segment that the queue goes on behind: to be on disk, and then sealed there. */
+typedef struct ac_finish {
+    uint32_t segment;
+    uint64_t sealed_end;  /* 0 = nobody knows its end */
+    uint64_t durable_end; /* everything before it is known to be on disk */
+} ac_finish_t;
+
+typedef struct ac_plan {
+    const ac_directory_t *dir;
+    int dir_fd;
+    uint64_t segment_size;
+    const ac_recovery_options_t *options;
+    uint32_t *ids; /* all segments, ascending */
+    size_t count;
+    size_t used;    /* how many of them the queue has; the others are set aside */
+    uint32_t epoch; /* highest epoch a record may have */
+    ac_durable_t durable;
+    int is_torn_copy; /* made while the files changed: index.meta counts what was not copied */
+
+    uint32_t end_segment; /* where the queue ends … */
+    uint64_t end_offset;
+    uint64_t records_end; /* … and after its last record in there */
+    uint64_t end_durable; /* what of that segment is known to be on disk */
+    uint64_t tail_end;    /* the last byte of the segment that is not zero is before it */
+    uint64_t next_seq;
+    uint64_t last_timestamp_ns;
+    uint64_t last_record;
+    int torn; /* what ended the queue was a committed but invalid record, or half a batch */
+
+    ac_finish_t *finish;
+    size_t finish_count;
+    ac_index_t *indexes; /* built on the way, to be saved */
+    size_t index_count;
+    uint64_t
+        lost_segment; /* the last one that a reader has committed in beyond the end; 0 = none */
+    int lost;
+    ac_recovery_t *report;
+} ac_plan_t;
+
+/* recovery_walk.c: fills in what is not zero yet from `used` on. Reads only. */
+int ac_plan_make(ac_plan_t *plan, ac_error_t *err);
+void ac_plan_free(ac_plan_t *plan);
+
+#endif
