@@ -1,7 +1,7 @@
 """The active segment is cut, or its room is gone, under a live writer.
 
-A flush looks, and never claims what the file does not have. An append notices at the latest when it gets to a page
-that is not there; it is neither a signal nor a success.
+A flush looks, and never claims what the file does not have. An append notices at the latest when it
+gets to a page that is not there; it is neither a signal nor a success.
 """
 
 import os
