@@ -1,6 +1,5 @@
 """The ways in which people copy, back up and restore a directory."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -53,4 +52,4 @@ def copy_in_name_order(
                 copy.write_bytes(path.read_bytes())
             except FileNotFoundError:  # removed meanwhile
                 continue
-            os.chmod(copy, 0o600)
+            copy.chmod(0o600)

@@ -208,4 +208,4 @@ def test_restored_clones_in_one_fan_in_are_committed_each_for_itself(
     for chosen in paths:
         assert commit_one(paths, chosen, 4) == [chosen.name]
         with open_reader(chosen, f"for-{chosen.name}") as reader:
-            assert [message.seq for message in reader][0] == 5
+            assert next(message.seq for message in reader) == 5
