@@ -16,6 +16,7 @@ __all__ = [
     "make_killed",
     "offset_of",
     "read",
+    "recover",
     "segment",
 ]
 
@@ -63,6 +64,16 @@ def read(queue: Path, name: str | None = None, **options: Any) -> list[int]:
         found = actor.do("found")
     assert isinstance(found, list)
     return found
+
+
+def recover(queue: Path) -> int:
+    """Open the queue for writing and close it; return its next seq."""
+    with Actor() as actor:
+        actor.do("writer = open_writer(path)", path=str(queue))
+        next_seq = actor.do("writer.next_seq")
+        actor.do("writer.close()")
+    assert isinstance(next_seq, int)
+    return next_seq
 
 
 def offset_of(queue: Path, seq: int) -> tuple[int, int]:

@@ -38,6 +38,7 @@ __all__ = ["PAGE", "Disk", "content", "missing", "tmpfs"]
 PAGE = 4096
 _SIZE_BYTES = 96 << 20
 _TIMEOUT_S = 60
+_END_TIMEOUT_S = 2
 _TESTS = Path(__file__).parents[1]
 
 
@@ -143,6 +144,7 @@ class Disk:
             disk._answer("mounted")
             stack.callback(_unmount, directory / "disk")
             stack.enter_context(_mounted(directory / "disk", disk.path))
+            disk._read_single_pages()
             disk._follow(disk._plan)
             yield disk
             disk._follow(disk._plan)
@@ -162,6 +164,13 @@ class Disk:
         """Have everything read from the disk again. Nobody may have a file open."""
         _run("umount", self.path)
         _run("mount", "-o", "loop,noatime", self._disk, self.path)
+        self._read_single_pages()
+
+    def _read_single_pages(self) -> None:
+        """Have no page depend on its neighbours: reading ahead makes larger units of them."""
+        device = self.path.stat().st_dev
+        queue = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/queue")
+        (queue / "read_ahead_kb").write_text("0")
 
     def blocks(self, file: Path, start: int = 0, length: int | None = None) -> list[int]:
         """Tell where on the disk the pages of a file are that hold these bytes.
@@ -217,13 +226,13 @@ class Disk:
 
 
 def _end(daemon: subprocess.Popen[bytes]) -> None:
-    """Wait for the disk's server, which ends when nothing is mounted any more."""
+    """Wait for the disk's server, which ends when nothing uses the disk any more, or stop it."""
     assert daemon.stdin is not None
     assert daemon.stdout is not None
     daemon.stdin.close()
     daemon.stdout.close()
     try:
-        daemon.wait(_TIMEOUT_S)
+        daemon.wait(_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         daemon.kill()
         daemon.wait()
