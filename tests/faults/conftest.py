@@ -1,0 +1,25 @@
+"""Fixtures of the tests that need a disk or a program of their own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from .actor import Actor
+from .devices import Disk, missing
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    """An empty ext4 file system whose blocks can be made to fail."""
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with Disk.make() as made:
+        yield made
+
+
+@pytest.fixture
+def actor() -> Iterator[Actor]:
+    """A program that does what it is told."""
+    with Actor() as started:
+        yield started

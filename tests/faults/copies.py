@@ -1,0 +1,55 @@
+"""The ways in which people copy, back up and restore a directory."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["WAYS", "copy_in_name_order", "hard_links"]
+
+
+def _copytree(source: Path, target: Path) -> None:
+    # Sockets of readers that are there just now are no part of a backup.
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.efd"))
+
+
+def _cp(source: Path, target: Path) -> None:
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True)
+
+
+def _tar(source: Path, target: Path) -> None:
+    target.mkdir(mode=0o700)
+    archive = target.with_name(f"{target.name}.tar")
+    subprocess.run(["tar", "-C", str(source), "-cf", str(archive), "."], check=True)
+    subprocess.run(["tar", "-C", str(target), "-xf", str(archive)], check=True)
+    archive.unlink()
+
+
+WAYS: dict[str, Callable[[Path, Path], None]] = {"copytree": _copytree, "cp -a": _cp, "tar": _tar}
+
+
+def hard_links(source: Path, target: Path) -> None:
+    """Make a snapshot that takes no room: each file gets a second name."""
+    subprocess.run(["cp", "-al", str(source), str(target)], check=True)
+
+
+def copy_in_name_order(
+    source: Path, target: Path, between: Callable[[str], None] | None = None
+) -> None:
+    """Copy a directory that is in use, file by file, as rsync does it.
+
+    ``between`` is called before each file with its name, and may have the queue go on.
+    """
+    target.mkdir(mode=0o700)
+    for path in sorted(source.iterdir(), key=lambda path: path.name):
+        if between is not None:
+            between(path.name)
+        copy = target / path.name
+        if path.is_dir():
+            copy_in_name_order(path, copy)
+        elif path.is_file() and not path.name.endswith(".tmp"):
+            try:
+                copy.write_bytes(path.read_bytes())
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            copy.chmod(0o600)

@@ -1,0 +1,89 @@
+"""What was said to be on disk is never cut off, whatever happens to a page before it.
+
+A power cut leaves the image of the disk at that moment, and one bit of an old message has changed:
+that is damage, not the end of the queue, and everything behind it stays.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from .actor import Actor
+from .device_queues import SALT, fill, flip_a_bit, kept_aside, read
+from .devices import Disk
+
+COUNT = 2_000
+DAMAGED = 500
+
+
+def assert_damage_costs_one_message(queue: Path, count: int) -> None:
+    """Recover the queue of an image; at least the first ``count`` messages are on disk."""
+    flip_a_bit(queue, DAMAGED)
+    with Actor() as actor:
+        actor.do("writer = open_writer(path)", path=str(queue))
+        next_seq = actor.do("writer.next_seq")
+        assert next_seq >= count
+        assert actor.do("writer.recovery.corrupt_records") >= 1
+        assert actor.do("writer.statistics().durable_seq") == next_seq
+        actor.do("writer.close()")
+    found = read(queue, on_corrupt="skip")
+    assert found == [seq for seq in range(next_seq) if seq != DAMAGED]
+
+
+@pytest.mark.parametrize("segment_size", [4 << 20, 128 << 10])
+def test_durable_messages_of_a_sync_writer_survive_damage_before_them(
+    disk: Disk, actor: Actor, segment_size: int
+) -> None:
+    actor.do(
+        "writer = open_writer(path, segment_size=segment_size, flush='sync')",
+        path=str(disk.path / "queue"),
+        segment_size=segment_size,
+    )
+    fill(actor, 0, COUNT)
+    with disk.power_cut() as image:
+        assert_damage_costs_one_message(image / "queue", COUNT)
+
+
+def test_durable_messages_of_two_flushes_survive_damage_before_them(
+    disk: Disk, actor: Actor
+) -> None:
+    actor.do("writer = open_writer(path, segment_size=4 << 20)", path=str(disk.path / "queue"))
+    for first in (0, COUNT // 2):
+        fill(actor, first, COUNT // 2)
+        assert actor.do("writer.flush_now()") == first + COUNT // 2
+        with disk.power_cut() as image:
+            assert_damage_costs_one_message(image / "queue", first + COUNT // 2)
+
+
+def test_durable_messages_of_a_batch_writer_survive_damage_before_them(
+    disk: Disk, actor: Actor
+) -> None:
+    actor.do(
+        "writer = open_writer(path, segment_size=4 << 20, flush=Batch(16 << 10, 0.01))",
+        path=str(disk.path / "queue"),
+    )
+    fill(actor, 0, COUNT)
+    wait = "while writer.statistics().durable_seq < writer.next_seq: time.sleep(0.001)"
+    actor.do(wait)
+    with disk.power_cut() as image:
+        assert_damage_costs_one_message(image / "queue", COUNT)
+
+
+def test_durable_messages_are_told_from_those_that_were_not_flushed(
+    disk: Disk, actor: Actor
+) -> None:
+    """The other half of the rule: behind the last flush the first invalid record is the end."""
+    actor.do("writer = open_writer(path, segment_size=4 << 20)", path=str(disk.path / "queue"))
+    fill(actor, 0, DAMAGED // 2)
+    flushed = actor.do("writer.flush_now()")
+    fill(actor, DAMAGED // 2, DAMAGED)
+    actor.kill()
+    disk.drop_caches()  # as if the kernel had written back everything
+    queue = disk.path / "queue"
+    flip_a_bit(queue, DAMAGED)
+    with Actor() as second:
+        second.do("writer = open_writer(path)", path=str(queue), salt=SALT)
+        assert flushed <= second.do("writer.next_seq") <= DAMAGED + 1  # its header is sound
+        second.do("writer.close()")
+    assert kept_aside(queue)
+    assert read(queue) == list(range(DAMAGED))
