@@ -114,8 +114,7 @@ static int fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
         uint64_t rows = columns->rows, payload_bytes = columns->payload_bytes;
         before_t before = {reader->offset,   reader->expected_seq,  reader->last_timestamp_ns,
                            reader->messages, reader->payload_bytes, reader->continued};
-        int by_one = ac_reader_is_behind_end(reader) || ac_reader_is_unrepaired(reader);
-        reader->window_end = by_one ? 0 : ac_reader_limit(reader);
+        reader->window_end = ac_reader_is_behind_end(reader) ? 0 : ac_reader_sound_limit(reader);
         int outcome = fill_run(reader, columns);
         if (reader->map && ac_map_is_cut(reader->map)) {
             drop_rows(columns, rows, payload_bytes);

@@ -149,17 +149,16 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
 
 /* ---- the slow path of next ---- */
 
-/* A verifying reader touches every byte before it hands it out, so a page that cannot be had is noticed
- * through the SIGBUS handler, and plain faults, which map sixteen pages at a time, cost a third of populating
- * them. Without verification the pages are asked for here, where a failure is an errno. */
-int ac_reader_is_unrepaired(ac_reader_t *reader) {
-    if (AC_LIKELY(reader->unrepaired_epoch == 0)) return 0;
+uint64_t ac_reader_sound_limit(ac_reader_t *reader) {
+    uint64_t limit = ac_reader_limit(reader);
+    if (AC_LIKELY(reader->unrepaired_epoch == 0)) return limit;
     if (ac_load_acquire_u64(&reader->control->writer_epoch) != reader->unrepaired_epoch) {
         reader->unrepaired_epoch = 0;
-        return 0;
+        return limit;
     }
-    return reader->segment > reader->durable.segment ||
-           (reader->segment == reader->durable.segment && reader->offset >= reader->durable.offset);
+    if (reader->segment != reader->durable.segment)
+        return reader->segment < reader->durable.segment ? limit : 0;
+    return reader->durable.offset < limit ? reader->durable.offset : limit;
 }
 
 int ac_reader_is_whole_batch(ac_reader_t *reader, uint64_t offset, const ac_message_t *first) {
@@ -177,10 +176,12 @@ int ac_reader_is_whole_batch(ac_reader_t *reader, uint64_t offset, const ac_mess
     return 1;
 }
 
+/* A verifying reader touches every byte before it hands it out, so a page that cannot be had is noticed
+ * through the SIGBUS handler, and plain faults, which map sixteen pages at a time, cost a third of populating
+ * them. Without verification the pages are asked for here, where a failure is an errno. */
 static int widen_window(ac_reader_t *reader, ac_error_t *err) {
-    uint64_t end = ac_reader_limit(reader);
-    if (ac_reader_is_unrepaired(reader))
-        return AC_OK; /* no fast path: batches have to be looked at */
+    uint64_t end = ac_reader_sound_limit(reader);
+    if (end <= reader->offset) return AC_OK; /* no fast path: batches have to be looked at */
     if (reader->check == AC_CHECK_PAYLOAD) {
         reader->window_end = end;
         return AC_OK;
@@ -338,7 +339,8 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
             reader->offset += ac_record_size(out->length);
             rc = 1;
         } else if (found == AC_RECORD_GOOD && out->batch_left > 0 &&
-                   ac_reader_is_unrepaired(reader) && reader->offset >= reader->whole_end &&
+                   reader->offset >= ac_reader_sound_limit(reader) &&
+                   reader->offset >= reader->whole_end &&
                    !ac_reader_is_whole_batch(reader, reader->offset, out)) {
             return 0; /* the queue ends before it, as the next writer will see */
         } else {

@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -342,6 +344,35 @@ int ac_os_next_data(int fd, uint64_t from, uint64_t to, uint64_t *start, uint64_
     *start = (uint64_t)data;
     if (hole >= 0 && (uint64_t)hole < to) *end = (uint64_t)hole;
     return 1;
+}
+
+/* Blocks that were allocated ahead count as zeros until the file system notes that they were written. ext4 does
+ * that when a page is written for the first time; if that write fails, the page is written to its blocks the next
+ * time, but nobody notes it, and after a restart they are zeros. */
+int ac_os_has_unwritten(int fd, uint64_t from, uint64_t to) {
+    enum { EXTENTS = 32 };
+    union {
+        struct fiemap map;
+        uint8_t room[sizeof(struct fiemap) + EXTENTS * sizeof(struct fiemap_extent)];
+    } query;
+    while (from < to) {
+        int rc;
+        memset(&query, 0, sizeof query);
+        query.map.fm_start = from;
+        query.map.fm_length = to - from;
+        query.map.fm_extent_count = EXTENTS;
+        CALL(rc, AC_CALL_STAT, NULL, fd, from, to - from, ioctl(fd, FS_IOC_FIEMAP, &query.map));
+        if (rc == -EOPNOTSUPP || rc == -ENOTTY) return 0;
+        if (rc < 0) return rc;
+        if (query.map.fm_mapped_extents == 0) return 1;
+        for (uint32_t i = 0; i < query.map.fm_mapped_extents; i++) {
+            const struct fiemap_extent *extent = &query.map.fm_extents[i];
+            uint32_t bad = FIEMAP_EXTENT_UNWRITTEN | FIEMAP_EXTENT_DELALLOC;
+            if (extent->fe_logical > from || extent->fe_flags & bad) return 1;
+            from = extent->fe_logical + extent->fe_length;
+        }
+    }
+    return 0;
 }
 
 int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset) {

@@ -73,6 +73,8 @@ int ac_os_copy(int from_fd, int to_fd, uint64_t length);
 int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset); /* whole or short at EOF */
 /* The next part of [from, to) that is not a hole: 1 and its bounds, or 0. Holes read as zeros. */
 int ac_os_next_data(int fd, uint64_t from, uint64_t to, uint64_t *start, uint64_t *end);
+/* 1 = part of [from, to) has no written blocks, as far as the file system tells; see ac_os.c. */
+int ac_os_has_unwritten(int fd, uint64_t from, uint64_t to);
 int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset); /* whole or error */
 int ac_os_sync(int fd);
 int ac_os_sync_dir(int dir);

@@ -42,7 +42,7 @@ struct ac_reader {
     uint64_t end_segment, end_offset;  /* nothing is read from here on; UINT64_MAX: no end */
     char name[AC_READER_NAME_MAX + 1]; /* empty: anonymous */
     ac_durable_t durable;      /* when it was opened: every record before it must be there */
-    uint64_t unrepaired_epoch; /* see ac_reader_is_unrepaired; 0 = the end is sound */
+    uint64_t unrepaired_epoch; /* see ac_reader_sound_limit; 0 = the end is sound */
     uint64_t whole_end; /* in the unrepaired part: every batch before this offset is complete */
     int named, skip_corrupt;
     uint32_t state;
@@ -98,9 +98,9 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset);
  * `id` itself in an empty queue. */
 int ac_reader_first_segment_after(ac_reader_t *reader, uint64_t id, uint32_t *found,
                                   ac_error_t *err);
-/* Whether what is at the position may be what a power cut left: after the durable position, of a writer that is
- * gone, and no other has come since. */
-int ac_reader_is_unrepaired(ac_reader_t *reader);
+/* How far reading goes in the segment at hand before what a power cut may have left: that lies after the durable
+ * position of a writer that is gone, and no other has come since. */
+uint64_t ac_reader_sound_limit(ac_reader_t *reader);
 /* A batch is whole or absent. A live writer sees to that, and so does recovery; before it, pages that came back
  * without others may leave part of a batch. Whether all that follow the message at `offset` are there. */
 int ac_reader_is_whole_batch(ac_reader_t *reader, uint64_t offset, const ac_message_t *first);

@@ -83,6 +83,46 @@ static void make_dirty(ac_map_t *map, uint64_t from, uint64_t to) {
     }
 }
 
+/* The blocks that hold it may not count as written (see ac_os_has_unwritten), and nothing that is done to this file
+ * changes that: its records go into a new one, which takes its name. Readers that have the old one mapped find it
+ * sealed, and go on behind it. */
+static int write_anew(const ac_plan_t *plan, ac_map_t **map, uint64_t end, uint64_t sealed_end,
+                      ac_error_t *err) {
+    char name[AC_NAME_MAX], temporary[AC_NAME_MAX];
+    ac_segment_name(name, (*map)->segment, ".q");
+    ac_segment_name(temporary, (*map)->segment, ".q.tmp");
+    int fd = ac_os_open_at(plan->dir_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, plan->dir->mode);
+    int rc = fd < 0 ? fd : ac_os_chmod(fd, plan->dir->mode);
+    if (rc == 0) rc = ac_os_allocate(fd, plan->segment_size);
+    if (rc == 0) rc = ac_os_write_at(fd, (*map)->base, end, 0);
+    if (rc == 0) rc = ac_os_sync(fd);
+    if (rc == 0) rc = ac_os_rename(plan->dir_fd, temporary, name);
+    if (rc == 0) rc = ac_os_sync_dir(plan->dir_fd);
+    ac_os_close(fd);
+    if (rc < 0) {
+        ac_os_unlink(plan->dir_fd, temporary);
+        return ac_fail_os_in(err, rc, plan->dir->path, name, "cannot write again");
+    }
+    ac_segment_seal(*map, sealed_end);
+    uint32_t segment = (*map)->segment;
+    ac_map_release(*map);
+    *map = NULL;
+    return open_writable(plan, segment, map, err);
+}
+
+/* Brings [from, end) of a segment to disk, whatever became of it before. 1 = into another file. */
+static int make_durable(const ac_plan_t *plan, ac_map_t **map, uint64_t from, uint64_t end,
+                        uint64_t sealed_end, ac_error_t *err) {
+    make_dirty(*map, from, end);
+    int rc = sync_map(plan, *map, err);
+    if (rc != AC_OK || from >= end) return rc;
+    int unwritten = ac_os_has_unwritten((*map)->fd, from, end);
+    if (unwritten == 0) return AC_OK;
+    if (unwritten < 0) return ac_fail_os(err, unwritten, plan->dir->path, "cannot ask for blocks");
+    rc = write_anew(plan, map, end, sealed_end, err);
+    return rc == AC_OK ? 1 : rc;
+}
+
 /* A segment behind which the queue goes on: on disk, and then sealed there. */
 static int seal(const ac_plan_t *plan, ac_map_t *map, uint64_t end, ac_error_t *err) {
     int rc = sync_map(plan, map, err);
@@ -96,8 +136,9 @@ static int finish(const ac_plan_t *plan, const ac_finish_t *task, ac_error_t *er
     int rc = open_writable(plan, task->segment, &map, err);
     if (rc != AC_OK) return rc;
     if (task->durable_end < map->size || !ac_segment_sealed(map)) {
-        make_dirty(map, task->durable_end, task->sealed_end ? task->sealed_end : map->size);
-        rc = seal(plan, map, task->sealed_end, err);
+        uint64_t end = task->sealed_end ? task->sealed_end : map->size;
+        rc = make_durable(plan, &map, task->durable_end, end, task->sealed_end, err);
+        if (rc >= 0) rc = seal(plan, map, task->sealed_end, err);
     }
     ac_map_release(map);
     return rc;
@@ -217,12 +258,15 @@ static int clear_tail(const ac_plan_t *plan, ac_map_t *map, ac_error_t *err) {
     return rc < 0 ? ac_fail_os_in(err, rc, plan->dir->path, name, "cannot clear the tail") : AC_OK;
 }
 
-static int repair_end(const ac_plan_t *plan, ac_map_t *map, ac_error_t *err) {
-    int rc = clear_tail(plan, map, err);
-    if (rc != AC_OK) return rc;
-    make_dirty(map, plan->end_durable, plan->end_offset);
-    if (ac_segment_sealed(map)) ac_segment_seal(map, plan->records_end);
-    return sync_map(plan, map, err);
+static int repair_end(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
+    int rc = clear_tail(plan, end->map, err);
+    if (rc == AC_OK)
+        rc = make_durable(plan, &end->map, plan->end_durable, plan->end_offset, plan->records_end,
+                          err);
+    if (rc < 0) return rc;
+    end->torn = rc; /* in the old file readers are past the end */
+    if (ac_segment_sealed(end->map)) ac_segment_seal(end->map, plan->records_end);
+    return sync_map(plan, end->map, err);
 }
 
 /* ---- readers ---- */
@@ -261,7 +305,7 @@ static int repair(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
     end->next_seq = plan->next_seq;
     end->last_timestamp_ns = plan->last_timestamp_ns;
     end->last_record = plan->last_record;
-    rc = repair_end(plan, end->map, err);
+    rc = repair_end(plan, end, err);
     return rc == AC_OK ? settle_positions(plan, end, err) : rc;
 }
 
@@ -346,7 +390,7 @@ int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uin
         if (end->next_id == 0) end->next_id = end->map->segment + 1;
         report->end_segment = end->map->segment;
         report->end_offset = end->offset;
-        end->torn = plan.torn || report->segments_set_aside > 0;
+        end->torn |= plan.torn || report->segments_set_aside > 0;
     } else if (rc != AC_OK) {
         ac_map_release(end->map);
         end->map = NULL;

@@ -410,36 +410,46 @@ static uint64_t end_of_last(const ac_map_t *map, uint64_t tail_end) {
     return AC_SEGMENT_DATA;
 }
 
-/* A copy of files that were being written: index.meta, copied after the segments, says that more was durable
- * than they hold. In a copy of files at rest the records reach as far as it says, damaged or not. */
-static int find_torn_copy(ac_plan_t *plan, ac_error_t *err) {
+/* 1 = all records of the segment that index.meta counts are there, as far as their headers tell. */
+static int reaches_mark(const ac_plan_t *plan, ac_error_t *err) {
     ac_map_t *map;
     uint64_t tail_end;
-    if (!plan->options->is_copy) return AC_OK;
-    plan->is_torn_copy = !has_segment(plan, plan->durable.segment);
-    if (plan->is_torn_copy || plan->durable.offset <= AC_SEGMENT_DATA) return AC_OK;
+    if (!has_segment(plan, plan->durable.segment)) return 0;
+    if (plan->durable.offset <= AC_SEGMENT_DATA) return 1;
     int rc = open_readable(plan, (uint32_t)plan->durable.segment, &map, err);
     if (rc != AC_OK) return rc;
     rc = find_tail_end(plan, map, AC_SEGMENT_DATA, &tail_end, err);
-    if (rc == AC_OK) plan->is_torn_copy = end_of_last(map, tail_end) < plan->durable.offset;
+    int reaches = rc == AC_OK && end_of_last(map, tail_end) >= plan->durable.offset;
     if (rc == AC_OK) rc = ac_segment_check_readable(plan->dir, map, err);
     ac_map_release(map);
-    return rc;
+    return rc == AC_OK ? reaches : rc;
 }
 
-/* Where to begin. What lies before the durable segment is finished; but a copy may have been made of a segment
- * before it was full, and of index.meta later: the first that is not sealed. */
-static int find_start(const ac_plan_t *plan, size_t *start, ac_error_t *err) {
+static int is_sealed(const ac_plan_t *plan, uint32_t id, ac_error_t *err) {
+    ac_map_t *map;
+    int rc = open_readable(plan, id, &map, err);
+    if (rc != AC_OK) return rc;
+    int sealed = ac_segment_sealed(map);
+    ac_map_release(map);
+    return sealed;
+}
+
+/* Where to begin: what lies before the durable segment is finished. But a copy may have been made of files that
+ * were being written, of index.meta after the segments. Then one of them was not sealed yet when it was copied,
+ * and the queue goes no further than its records; or index.meta says that more was durable than there is. In a
+ * copy of files at rest the records reach as far as it says, damaged or not. */
+static int find_start(ac_plan_t *plan, size_t *start, ac_error_t *err) {
+    int reaches = plan->options->is_copy ? reaches_mark(plan, err) : 1;
+    if (reaches < 0) return reaches;
+    plan->is_torn_copy = !reaches;
     *start = 0;
     while (!plan->options->verify && *start + 1 < plan->count &&
            plan->ids[*start] < plan->durable.segment) {
-        if (plan->is_torn_copy) {
-            ac_map_t *map;
-            int rc = open_readable(plan, plan->ids[*start], &map, err);
-            if (rc != AC_OK) return rc;
-            int sealed = ac_segment_sealed(map);
-            ac_map_release(map);
-            if (!sealed) break;
+        int sealed = plan->options->is_copy ? is_sealed(plan, plan->ids[*start], err) : 1;
+        if (sealed < 0) return sealed;
+        if (!sealed) {
+            plan->is_torn_copy = 1;
+            break;
         }
         ++*start;
     }
@@ -591,8 +601,7 @@ int ac_plan_make(ac_plan_t *plan, ac_error_t *err) {
     size_t start = 0;
     plan->finish = ac_os_alloc(plan->count * sizeof *plan->finish);
     if (!plan->finish) return ac_fail_os(err, -ENOMEM, plan->dir->path, "cannot recover");
-    int rc = find_torn_copy(plan, err);
-    if (rc == AC_OK) rc = find_start(plan, &start, err);
+    int rc = find_start(plan, &start, err);
     if (rc == AC_OK) rc = find_unsealed(&walk, start, err);
     if (rc == AC_OK) rc = walk_all(&walk, start, err);
     if (rc == AC_OK) drop_partial_batch(&walk);

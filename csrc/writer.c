@@ -235,12 +235,13 @@ static int find_place(ac_writer_t *writer, ac_end_t *end, int is_copy, ac_error_
 static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     struct stat info;
     ac_end_t end = {0};
-    int rc = ac_writer_lock(&writer->lock, &writer->dir, writer->dir_fd, writer->control, err);
-    if (rc == AC_OK) rc = ac_control_home(&writer->dir, writer->dir_fd, &writer->home, err);
+    int rc = ac_control_home(&writer->dir, writer->dir_fd, &writer->home, err);
+    if (rc == AC_OK && ac_control_is_copy(writer->control, writer->home))
+        rc = check_links(writer, err);
+    if (rc == AC_OK)
+        rc = ac_writer_lock(&writer->lock, &writer->dir, writer->dir_fd, writer->control, err);
     if (rc != AC_OK) return rc;
     int is_copy = ac_control_is_copy(writer->control, writer->home);
-    if (is_copy) rc = check_links(writer, err);
-    if (rc != AC_OK) return rc;
     ac_os_list(writer->dir_fd, remove_leftover, writer);
     rc = find_place(writer, &end, is_copy, err);
     if (rc == AC_OK)
