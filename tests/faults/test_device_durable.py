@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .actor import Actor
-from .device_queues import fill, flip_a_bit, kept_aside, read
+from .device_queues import fill, flip_a_bit, kept_aside, offset_of, read
 from .devices import Disk
 
 COUNT = 2_000
@@ -17,13 +17,18 @@ DAMAGED = 500
 
 
 def assert_damage_costs_one_message(queue: Path, count: int) -> None:
-    """Recover the queue of an image; at least the first ``count`` messages are on disk."""
+    """Recover the queue of an image; at least the first ``count`` messages are on disk.
+
+    Recovery has to look at the segment in which the queue ends only.
+    """
     flip_a_bit(queue, DAMAGED)
     with Actor() as actor:
         actor.do("writer = open_writer(path)", path=str(queue))
         next_seq = actor.do("writer.next_seq")
         assert next_seq >= count
-        assert actor.do("writer.recovery.corrupt_records") >= 1
+        if offset_of(queue, 0)[0] == actor.do("writer.position.segment"):
+            assert actor.do("writer.recovery.corrupt_records") >= 1
+        assert actor.do("aiochronicle.verify(path).corrupt") == 1
         assert actor.do("writer.flush_now()") == next_seq
         actor.do("writer.close()")
     found = read(queue, on_corrupt="skip")
