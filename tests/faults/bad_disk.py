@@ -9,14 +9,15 @@ Each line on standard input is an order, and is answered by a line on standard o
 - a Plan: from now on reads and writes that touch one of its ranges fail with its errno;
 - a Snapshot: a copy of the disk at one moment, which is what a power cut leaves of it.
 
-At the end of standard input the program unmounts what the last plan names, so that a test run that
-was killed leaves nothing behind.
+At the end of standard input the program unmounts and removes what is in the directory of BACKING, so
+that a test run that was killed leaves nothing behind.
 """
 
 import ctypes
 import errno
 import os
 import select
+import shlex
 import struct
 import subprocess
 import sys
@@ -35,7 +36,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     unwritable: tuple[tuple[int, int], ...] = ()
     read_errno: int = errno.EIO
     write_errno: int = errno.EIO
-    unmount_at_end: tuple[str, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag=True):
@@ -95,7 +95,7 @@ class Server:
             ready = select.select(sources, [], [])[0]
             if 0 in ready and not self._follow():
                 sources.remove(0)
-                self._unmount()
+                self._clean_up()
             if self._fuse in ready and not self._serve_one():
                 return
 
@@ -111,10 +111,14 @@ class Server:
         print("holds", flush=True)
         return True
 
-    def _unmount(self) -> None:
-        # Not waited for: unmounting writes to this disk.
-        command = "; ".join(f"umount -l '{path}'" for path in self._plan.unmount_at_end)
-        subprocess.Popen(["sh", "-c", f"sleep 1; {command}"], stderr=subprocess.DEVNULL)
+    def _clean_up(self) -> None:
+        # Not waited for: unmounting writes to this disk. Never recursive: something may be mounted.
+        steps = (
+            "sleep 0.2; umount -l mnt* disk; rm -f disk backing image*; rmdir mnt*; cd /; rmdir {}"
+        )
+        directory = os.path.dirname(self._path)  # noqa: PTH120
+        command = steps.format(shlex.quote(directory))
+        subprocess.Popen(["sh", "-c", command], cwd=directory, stderr=subprocess.DEVNULL)
 
     def _serve_one(self) -> bool:
         try:

@@ -119,7 +119,6 @@ class Disk:
         self._disk = directory / "disk"
         self._daemon = daemon
         self._images = 0
-        self._plan = Plan(unmount_at_end=(str(self.path), str(self._disk)))
 
     @staticmethod
     @contextmanager
@@ -145,9 +144,7 @@ class Disk:
             stack.callback(_unmount, directory / "disk")
             stack.enter_context(_mounted(directory / "disk", disk.path))
             disk._read_single_pages()
-            disk._follow(disk._plan)
             yield disk
-            disk._follow(disk._plan)
 
     def _answer(self, expected: str) -> None:
         assert self._daemon.stdout is not None
@@ -192,21 +189,21 @@ class Disk:
         try:
             yield
         finally:
-            self._follow(self._plan)
+            self._follow(Plan())
 
     @contextmanager
     def unreadable(self, file: Path, start: int = 0, length: int = 1) -> Iterator[None]:
         """Have reads of the pages that hold these bytes of the file fail with EIO."""
         ranges = tuple((block, block + PAGE) for block in self.blocks(file, start, length))
         assert ranges, f"{file} has nothing on the disk at {start}"
-        with self._failing(msgspec.structs.replace(self._plan, unreadable=ranges)):
+        with self._failing(Plan(unreadable=ranges)):
             yield
 
     @contextmanager
     def unwritable(self, *files: Path) -> Iterator[None]:
         """Have all that is written to these files fail, when it gets to the disk."""
         ranges = tuple((block, block + PAGE) for file in files for block in self.blocks(file))
-        with self._failing(msgspec.structs.replace(self._plan, unwritable=ranges)):
+        with self._failing(Plan(unwritable=ranges)):
             yield
 
     @contextmanager
