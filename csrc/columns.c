@@ -70,11 +70,8 @@ static void drop_rows(ac_columns_t *columns, uint64_t rows, uint64_t payload_byt
     columns->payload_bytes = payload_bytes;
 }
 
-static int fail_cut(const ac_reader_t *reader, const ac_columns_t *columns, ac_error_t *err) {
-    if (columns->rows > 0) return AC_FILL_TROUBLE;
-    return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
-                   "segment %u was cut while it was being read, or its disk failed",
-                   reader->segment);
+static int fail_cut(ac_reader_t *reader, const ac_columns_t *columns, ac_error_t *err) {
+    return columns->rows > 0 ? AC_FILL_TROUBLE : ac_reader_fail_cut(reader, err);
 }
 
 /* One record by the long way. AC_FILL_ROWS: it is in a row, go on. */

@@ -12,8 +12,6 @@
 
 enum { WINDOW = 256 << 10 };
 
-static const char CUT[] = "the file was cut while it was being read, or its disk failed";
-
 static int fail_at(ac_reader_t *reader, int code, uint64_t offset, const char *why,
                    ac_error_t *err) {
     char path[1200];
@@ -147,6 +145,38 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
                                    "the segment to be read next was removed", err);
 }
 
+/* What the handler put under the page that could not be read stays in this mapping; in a new one the page is read
+ * again. */
+static void map_again(ac_reader_t *reader) {
+    ac_map_t *map;
+    ac_mark_t mark = ac_reader_mark(reader);
+    if (open_segment(reader, reader->segment, &map, NULL) != AC_OK) return;
+    ac_reader_place(reader, map, reader->offset);
+    reader->segments_entered--;
+    reader->expected_seq = mark.expected_seq;
+    reader->last_timestamp_ns = mark.last_timestamp_ns;
+    reader->continued = mark.continued;
+}
+
+int ac_reader_fail_cut(ac_reader_t *reader, ac_error_t *err) {
+    char name[AC_NAME_MAX], path[1200];
+    struct stat info;
+    uint64_t at =
+        ac_map_is_cut(reader->map) ? ac_load_relaxed_u64(&reader->map->cut_at) : reader->offset;
+    ac_segment_name(name, reader->segment, ".q");
+    snprintf(path, sizeof path, "%s/%s", reader->dir.path, name);
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int is_whole =
+        ac_os_stat_at(dir_fd, name, &info) == 0 && (uint64_t)info.st_size >= reader->size;
+    ac_os_close(dir_fd);
+    if (!is_whole)
+        return ac_fail(err, AC_E_GONE, 0, path, at, "the file was cut while it was being read");
+    map_again(reader);
+    return ac_fail(err, AC_E_SYSTEM, EIO, path, at,
+                   "a page cannot be read from disk; reading again may help");
+}
+
 /* ---- the slow path of next ---- */
 
 uint64_t ac_reader_sound_limit(ac_reader_t *reader) {
@@ -188,11 +218,7 @@ static int widen_window(ac_reader_t *reader, ac_error_t *err) {
     }
     if (reader->offset + WINDOW < end) end = reader->offset + WINDOW;
     int rc = ac_os_populate(reader->map->base, reader->offset, end - reader->offset, 0);
-    if (rc < 0)
-        return fail_at(reader, AC_E_GONE, reader->offset,
-                       rc == -EFAULT ? "the file was cut while it was being read"
-                                     : "its pages cannot be read from disk",
-                       err);
+    if (rc < 0) return ac_reader_fail_cut(reader, err);
     reader->window_end = end;
     return AC_OK;
 }
@@ -267,8 +293,7 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
         ac_os_close(fd);
         reader->gone = 0; /* somebody moved it away and back */
     }
-    if (reader->map && ac_map_is_cut(reader->map))
-        return fail_at(reader, AC_E_GONE, reader->offset, CUT, err);
+    if (reader->map && ac_map_is_cut(reader->map)) return ac_reader_fail_cut(reader, err);
     if (ac_map_is_cut(reader->control_map))
         return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
                        "control.meta was cut by another program");
@@ -351,7 +376,7 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
                     return 1;
                 }
             } else if (ac_map_is_cut(reader->map)) {
-                return fail_at(reader, AC_E_GONE, reader->offset, CUT, err);
+                return ac_reader_fail_cut(reader, err);
             } else {
                 rc = fail_at(reader, AC_E_CORRUPT, reader->offset, why, err);
             }

@@ -104,6 +104,9 @@ uint64_t ac_reader_sound_limit(ac_reader_t *reader);
 /* A batch is whole or absent. A live writer sees to that, and so does recovery; before it, pages that came back
  * without others may leave part of a batch. Whether all that follow the message at `offset` are there. */
 int ac_reader_is_whole_batch(ac_reader_t *reader, uint64_t offset, const ac_message_t *first);
+/* Says why a page of the segment at hand could not be had: AC_E_GONE if the file was cut, else AC_E_SYSTEM with
+ * EIO; the next call tries to read it again. */
+int ac_reader_fail_cut(ac_reader_t *reader, ac_error_t *err);
 /* Says that `segment` is gone, and which position is the nearest that is left. */
 int ac_reader_position_lost(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                             uint64_t near_segment, uint64_t near_offset, const char *why,
