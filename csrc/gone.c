@@ -69,10 +69,20 @@ static const char *missing(const ac_writer_t *writer, uint32_t segment) {
     return lacks(writer, name) ? segment_gone : NULL;
 }
 
+static uint32_t active_segment(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    uint32_t segment = writer->map->segment;
+    pthread_mutex_unlock(&writer->mutex);
+    return segment;
+}
+
+/* Without sync_mutex, which may be held for as long as the disk takes to sync a segment. If the segment that is
+ * missing is still the active one afterwards, it was active when it was looked for, and retention had not
+ * removed it. */
 void ac_writer_look_around(ac_writer_t *writer) {
-    pthread_mutex_lock(&writer->sync_mutex);
-    const char *gone = missing(writer, active(writer)->segment);
-    pthread_mutex_unlock(&writer->sync_mutex);
+    uint32_t segment = active_segment(writer);
+    const char *gone = missing(writer, segment);
+    if (gone == segment_gone && active_segment(writer) != segment) gone = NULL;
     if (!gone) return;
     give_up(writer, gone);
     /* Readers that sleep have to look for themselves now. */

@@ -65,7 +65,7 @@ int ac_os_unlink(int dir, const char *name);
 int ac_os_truncate(int fd, uint64_t size);
 int ac_os_allocate(int fd, uint64_t size); /* backed by blocks, reads as zero */
 int ac_os_zero_range(int fd, uint64_t offset, uint64_t length);
-int ac_os_copy(int from_fd, int to_fd, uint64_t length);
+int ac_os_copy(int from_fd, int to_fd, uint64_t offset, uint64_t length);
 int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset); /* whole or short at EOF */
 int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset); /* whole or error */
 int ac_os_sync(int fd);

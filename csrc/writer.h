@@ -62,7 +62,8 @@ struct ac_writer {
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
     uint64_t refused_bytes;
     int (*interrupted)(void); /* asked while waiting for capacity; NULL = nobody is */
-    uint32_t closing;         /* any thread may store 1: no more waiting for capacity */
+    /* Any thread may store 1: no more waiting for capacity, and no further segment to the archive. */
+    uint32_t closing;
 
     /* Fixed after open. */
     ac_directory_t dir;
@@ -78,8 +79,7 @@ struct ac_writer {
     uint32_t state;
     ac_callers_t callers;
     int attended;
-    ac_task_t pages; /* housekeeping: memory lane … */
-    ac_task_t disk;  /* … and disk lane */
+    ac_task_t pages, flush, disk, archiving; /* housekeeping, one per lane */
 
     /* Under mutex. */
     pthread_mutex_t mutex;
@@ -109,7 +109,7 @@ struct ac_writer {
     ac_signs_t signs;
 
     pthread_mutex_t retain_mutex;
-    uint64_t retention_due_ns, heartbeat_due_ns;
+    uint64_t heartbeat_due_ns;
 };
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
@@ -214,7 +214,9 @@ void ac_writer_look_around(ac_writer_t *writer);
 
 /* background.c: the writer's turns in the housekeeper. */
 uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns);
+uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns);
+uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns);
 void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count);
 void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error_t *err);
 
