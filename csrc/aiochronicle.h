@@ -176,8 +176,8 @@ typedef struct ac_writer_stats {
     uint64_t queue_id;
     uint64_t segment_size;
     uint64_t readers_connected;
-    int last_error_errno; /* of the newest background error */
-    char last_error[256];
+    int last_error_errno;  /* of the newest background error … */
+    char last_error[1288]; /* … and its path and text */
 } ac_writer_stats_t;
 
 typedef struct ac_reader_config {

@@ -10,14 +10,6 @@
 
 #define HEARTBEAT_NS 1000000000u
 
-void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error_t *err) {
-    pthread_mutex_lock(&writer->mutex);
-    ++*counter;
-    writer->last_errno = err->sys_errno;
-    memcpy(writer->last_error, err->detail, sizeof writer->last_error);
-    pthread_mutex_unlock(&writer->mutex);
-}
-
 int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
     uint64_t deleted = 0, archived = 0, segment = 0, offset = 0, sealing = 0;
     int dir_fd = ac_writer_visit(writer, &segment, &offset, &sealing, err);
@@ -41,8 +33,7 @@ static void prepare(ac_writer_t *writer) {
     pthread_mutex_lock(&writer->mutex);
     int wanted = writer->want_next && !writer->next;
     pthread_mutex_unlock(&writer->mutex);
-    if (wanted && ac_writer_prepare_next(writer, &err) != AC_OK)
-        ac_writer_note_error(writer, &writer->prealloc_errors, &err);
+    if (wanted) ac_writer_prepare_next(writer, &err);
 }
 
 /* All writers of a process have such turns at the same moments: an idle one wakes up once for all of them. */
@@ -112,7 +103,9 @@ uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns) {
     ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, archiving));
     ac_error_t err;
     int rc = ac_writer_retain(writer, &err);
-    if (rc != AC_OK && rc != AC_E_CLOSED)
+    if (rc == AC_OK)
+        ac_writer_note_success(writer, &writer->retention_errors);
+    else if (rc != AC_E_CLOSED)
         ac_writer_note_error(writer, &writer->retention_errors, &err);
     return next_moment(now_ns, writer->config.retention_check_ns);
 }

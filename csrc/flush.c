@@ -40,11 +40,10 @@ static int poison(ac_writer_t *writer, int negative_errno, const char *what, ac_
     char text[128];
     snprintf(text, sizeof text, "%s; close the writer and open it again to see how much is on disk",
              what);
-    int rc = ac_fail_os(err, negative_errno, writer->dir.path, text);
-    pthread_mutex_lock(&writer->mutex);
-    writer->sync_errors++;
-    writer->last_errno = -negative_errno;
-    pthread_mutex_unlock(&writer->mutex);
+    ac_error_t failed;
+    int rc = ac_fail_os(&failed, negative_errno, writer->dir.path, text);
+    ac_writer_note_error(writer, &writer->sync_errors, &failed);
+    if (err) *err = failed;
     return rc;
 }
 
@@ -378,7 +377,10 @@ int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err) {
         int saved = walked < 0 ? ac_fail_os(&why, walked, writer->dir.path, "index")
                                : ac_index_save(&index, &writer->dir, writer->dir_fd,
                                                writer->segment_size, &why);
-        if (saved != AC_OK) ac_writer_note_error(writer, &writer->seal_errors, &why);
+        if (saved != AC_OK)
+            ac_writer_note_error(writer, &writer->seal_errors, &why);
+        else
+            ac_writer_note_success(writer, &writer->seal_errors);
         forget_first(writer);
     }
     ac_index_free(&index);

@@ -3,11 +3,11 @@
  * the housekeeper does, once a second; and each flush looks at the two that matter most, since it could promise
  * nothing otherwise. */
 #include "error.h"
+#include "log.h"
 #include "segment.h"
 #include "writer.h"
 
 #include <errno.h>
-#include <stdio.h>
 
 int ac_writer_check_gone(const ac_writer_t *writer, ac_error_t *err) {
     const char *gone = __atomic_load_n(&writer->gone, __ATOMIC_ACQUIRE);
@@ -18,9 +18,10 @@ int ac_writer_check_gone(const ac_writer_t *writer, ac_error_t *err) {
 
 static void give_up(ac_writer_t *writer, const char *why) {
     pthread_mutex_lock(&writer->mutex);
-    writer->last_errno = ENOENT;
-    snprintf(writer->last_error, sizeof writer->last_error, "%s", why);
+    int known = writer->gone != NULL;
+    ac_writer_keep_error(writer, ENOENT, writer->dir.path, why);
     pthread_mutex_unlock(&writer->mutex);
+    if (!known) ac_log(AC_LOG_ERROR, writer->dir.path, "%s; the writer stops", why);
     /* In this order, and looked at in the other one by ac_writer_set_limits: whichever comes second
      * takes the appender's fast path away. */
     __atomic_store_n(&writer->gone, why, __ATOMIC_SEQ_CST);

@@ -233,6 +233,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     }
     writer->dir_fd = writer->index_fd = -1;
     writer->sealing_tail = &writer->sealing;
+    ac_writer_init_failures(writer);
     writer->ahead = 4 * AC_POPULATE_STEP;
     writer->piece = AC_POPULATE_PIECE;
     writer->pages.run = ac_writer_housekeep_pages;
@@ -614,12 +615,12 @@ void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     memset(out, 0, sizeof *out);
     pthread_mutex_lock(&writer->mutex);
     out->syncs = writer->syncs;
-    out->sync_errors = writer->sync_errors;
+    out->sync_errors = writer->sync_errors.count;
     out->seals = writer->seals;
-    out->seal_errors = writer->seal_errors;
-    out->prealloc_errors = writer->prealloc_errors;
-    out->populate_errors = writer->populate_errors;
-    out->retention_errors = writer->retention_errors;
+    out->seal_errors = writer->seal_errors.count;
+    out->prealloc_errors = writer->prealloc_errors.count;
+    out->populate_errors = writer->populate_errors.count;
+    out->retention_errors = writer->retention_errors.count;
     out->segments_deleted = writer->segments_deleted;
     out->segments_archived = writer->segments_archived;
     out->durable_seq = writer->durable_seq;

@@ -36,6 +36,16 @@ typedef struct ac_sealing {
     struct ac_sealing *next;
 } ac_sealing_t;
 
+/* One kind of background work: how often it failed, and what the log says about that. Under mutex. */
+typedef struct ac_failures {
+    const char *what; /* it is, in words */
+    int level;        /* of its failures in the log */
+    uint64_t count;
+    uint64_t since_success;
+    uint64_t logged_ns; /* when the last one was logged … */
+    uint32_t logged;    /* … and a checksum of its text */
+} ac_failures_t;
+
 struct ac_writer {
     /* Written by the appender; what statistics and flushes look at is stored atomically. */
     uint8_t *base;
@@ -97,10 +107,11 @@ struct ac_writer {
     uint64_t durable_seq;
     uint32_t poisoned; /* errno of the failed sync */
     const char *gone;  /* what is missing of the queue; NULL = nothing */
-    uint64_t syncs, sync_errors, seals, seal_errors, prealloc_errors, populate_errors;
-    uint64_t retention_errors, segments_deleted, segments_archived;
+    uint64_t syncs, seals, segments_deleted, segments_archived;
+    ac_failures_t sync_errors, seal_errors, prealloc_errors, populate_errors, memlock_errors,
+        retention_errors;
     int last_errno;
-    char last_error[256];
+    char last_error[1288]; /* path and text */
 
     /* Held across a whole sync: callers that queue up behind it find their work done. */
     pthread_mutex_t sync_mutex;
@@ -218,6 +229,14 @@ uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns);
 void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count);
-void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error_t *err);
+
+/* failures.c: a failure that no caller is told of, or that concerns more than the caller. Counted, kept as the
+ * last error, and logged: when it is new or another one, and then once a minute. */
+void ac_writer_init_failures(ac_writer_t *writer);
+void ac_writer_note_error(ac_writer_t *writer, ac_failures_t *failures, const ac_error_t *err);
+/* It works. Logged if it did not before. */
+void ac_writer_note_success(ac_writer_t *writer, ac_failures_t *failures);
+/* With the mutex held: the last error, which nobody counts. */
+void ac_writer_keep_error(ac_writer_t *writer, int sys_errno, const char *path, const char *text);
 
 #endif
