@@ -18,14 +18,13 @@ int ac_writer_check_gone(const ac_writer_t *writer, ac_error_t *err) {
 
 static void give_up(ac_writer_t *writer, const char *why) {
     pthread_mutex_lock(&writer->mutex);
-    int known = writer->gone != NULL;
     ac_writer_keep_error(writer, ENOENT, writer->dir.path, why);
     pthread_mutex_unlock(&writer->mutex);
-    if (!known) ac_log(AC_LOG_ERROR, writer->dir.path, "%s; the writer stops", why);
     /* In this order, and looked at in the other one by ac_writer_set_limits: whichever comes second
      * takes the appender's fast path away. */
-    __atomic_store_n(&writer->gone, why, __ATOMIC_SEQ_CST);
+    const char *before = __atomic_exchange_n(&writer->gone, why, __ATOMIC_SEQ_CST);
     ac_exchange_seq_cst_u64(&writer->limit, 0);
+    if (!before) ac_log(AC_LOG_ERROR, writer->dir.path, "%s; the writer stops", why);
 }
 
 /* Under sync_mutex, so what is active now cannot be sealed meanwhile, and retention cannot remove it. */
