@@ -416,6 +416,7 @@ static void after_fork_child(void) {
     announced = expecting = NULL;
     attending = NULL;
     started = exhausted = complained = 0;
+    complained_ns = 0;
     pthread_mutex_init(&lock, NULL);
 }
 

@@ -173,3 +173,50 @@ TEST_IN_MEMORY(a_position_that_cannot_be_read_is_named) {
     ac_reader_free(reader);
     close_writer(writer);
 }
+
+static void wait_for_entry(void) {
+    CHECK_EQUAL(ac_log_wait(20000000000u), 1);
+    CHECK_EQUAL(ac_log_next(&entry), 1);
+}
+
+TEST_IN_MEMORY(readers_that_cannot_be_connected_are_logged_once_and_when_they_can) {
+    ac_injection_t no_descriptors = {
+        .call = AC_CALL_SOCKET, .answer = EMFILE, .first = 1, .times = UINT64_MAX};
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.inline_housekeeping = 0;
+    close_writer(open_small());
+    ac_reader_t *reader = open_reader(check_path("queue"), "reader", AC_START_FIRST);
+    CHECK_OK(ac_reader_bell(reader, &err), err);
+    ac_os_set_hook(ac_os_inject, &no_descriptors);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    while (__atomic_load_n(&no_descriptors.seen, __ATOMIC_RELAXED) < 5)
+        ac_os_sleep_ns(1000000);
+    wait_for_entry();
+    CHECK_EQUAL(entry.level, AC_LOG_WARNING);
+    CHECK(strcmp(entry.path, check_path("queue")) == 0);
+    CHECK(strstr(entry.text, strerror(EMFILE)) != NULL);
+    CHECK_EQUAL(ac_log_next(&entry), 0);
+    ac_os_set_hook(NULL, NULL);
+    wait_for_entry();
+    CHECK_EQUAL(entry.level, AC_LOG_INFO);
+    CHECK(strstr(entry.text, "again") != NULL);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
+TEST(a_reader_whose_position_was_cut_is_logged_once) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.retention = 1;
+    config.reader_ttl_ns = 40000000;
+    close_writer(open_small());
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_reader_t *reader = open_reader(check_path("queue"), "reader", AC_START_FIRST);
+    CHECK_EQUAL(truncate(check_path("queue/readers/reader.meta"), 0), 0);
+    wait_for_entry();
+    CHECK_EQUAL(entry.level, AC_LOG_ERROR);
+    CHECK(strstr(entry.text, "position file of reader reader was cut") != NULL);
+    ac_os_sleep_ns(100000000);
+    CHECK_EQUAL(ac_log_next(&entry), 0);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
