@@ -55,8 +55,9 @@ static ac_writer_t *of_flush(ac_task_t *task) {
     return (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, flush));
 }
 
-/* One after the other, the syncs of a hundred writers would take longer than the seconds they have. A failure
- * poisons its writer: the next append reports it. */
+/* One after the other, the syncs of a hundred writers would take longer than the seconds they have. Who is being
+ * sealed, or flushed by somebody else, has its batch flushed where segments are sealed: the others do not wait
+ * for that. A failure poisons its writer: the next append reports it. */
 void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count) {
     size_t flushed = 0;
     ac_writer_t **writers = ac_os_alloc(count * sizeof *writers);
@@ -70,7 +71,12 @@ void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count) {
         else
             ac_writer_flush(writer, &err);
     }
-    if (flushed > 0) ac_writers_flush(writers, flushed, results, errors);
+    if (flushed > 0) ac_writers_try_flush(writers, flushed, results, errors);
+    for (size_t i = 0; i < flushed; i++)
+        if (results[i] == AC_E_SLOW) {
+            ac_exchange_seq_cst_u32(&writers[i]->batch_due, 1);
+            ac_housekeeper_nudge(&writers[i]->disk);
+        }
     free(writers);
     free(results);
     free(errors);
@@ -96,7 +102,9 @@ uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns) {
     ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, disk));
     ac_error_t err;
-    return ac_writer_seal_next(writer, &err) == 1 ? now_ns : UINT64_MAX;
+    int sealed = ac_writer_seal_next(writer, &err);
+    if (ac_exchange_seq_cst_u32(&writer->batch_due, 0)) ac_writer_flush(writer, &err);
+    return sealed == 1 ? now_ns : UINT64_MAX;
 }
 
 uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns) {

@@ -253,6 +253,7 @@ typedef struct group {
     ac_sync_t *ranges;
     int64_t *results;
     ac_error_t *errors;
+    int patient; /* who is LATER is waited for */
 } group_t;
 
 /* Whoever is listed twice comes twice in a row, by address. */
@@ -295,7 +296,8 @@ static void flush_group(group_t *group, size_t count) {
         const member_t *member = &group->members[i];
         if (member->begun == LATER)
             group->results[member->number] =
-                ac_writer_flush(member->writer, &group->errors[member->number]);
+                group->patient ? ac_writer_flush(member->writer, &group->errors[member->number])
+                               : AC_E_SLOW;
     }
 }
 
@@ -305,8 +307,8 @@ enum { TOGETHER = 32 }; /* ThreadSanitizer can follow 64 locks of a thread */
 enum { TOGETHER = 256 };
 #endif
 
-size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
-                        ac_error_t *errors) {
+static void flush_all(ac_writer_t *const *writers, size_t count, int64_t *results,
+                      ac_error_t *errors, int patient) {
     size_t room = count < TOGETHER ? count : TOGETHER;
     member_t *members = ac_os_alloc(room * sizeof *members);
     ac_sync_t *ranges = ac_os_alloc(room * sizeof *ranges);
@@ -319,10 +321,20 @@ size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *resu
         }
         for (size_t i = 0; i < some; i++)
             members[i] = (member_t){.writer = writers[from + i], .number = i};
-        flush_group(&(group_t){members, ranges, results + from, errors + from}, some);
+        flush_group(&(group_t){members, ranges, results + from, errors + from, patient}, some);
     }
     free(members);
     free(ranges);
+}
+
+void ac_writers_try_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
+                          ac_error_t *errors) {
+    flush_all(writers, count, results, errors, 0);
+}
+
+size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
+                        ac_error_t *errors) {
+    flush_all(writers, count, results, errors, 1);
     size_t failed = 0;
     for (size_t i = 0; i < count; i++)
         failed += results[i] < 0;

@@ -121,6 +121,7 @@ struct ac_writer {
 
     pthread_mutex_t retain_mutex;
     uint64_t heartbeat_due_ns;
+    uint32_t batch_due; /* atomic: left by the flush lane to the disk lane */
 };
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
@@ -214,6 +215,10 @@ void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);
 int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err); /* 1 = it did, 0 = there is none */
 int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err);
 uint64_t ac_writer_unsynced(ac_writer_t *writer);
+/* As ac_writers_flush; but for whom something else than its active segment would have to be waited for, the result
+ * is AC_E_SLOW, and nothing was done. */
+void ac_writers_try_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
+                          ac_error_t *errors);
 int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offset);
 
 /* gone.c: AC_E_GONE once the queue was found to be removed or moved away. */

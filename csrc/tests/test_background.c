@@ -93,14 +93,18 @@ static ac_writer_t *open_archiving(uint64_t segment_size) {
     return open_writer(check_path("archived"), &config);
 }
 
-static ac_writer_t *open_batching(void) {
+static ac_writer_t *open_batches_of(const char *name, uint64_t segment_size, uint64_t batch_ns) {
     ac_writer_config_t config;
     ac_writer_defaults(&config);
-    config.segment_size = SEGMENT;
+    config.segment_size = segment_size;
     config.flush_mode = AC_FLUSH_BATCH;
     config.batch_bytes = 1 << 30;
-    config.batch_ns = 20 * MS;
-    return open_writer(check_path("batching"), &config);
+    config.batch_ns = batch_ns;
+    return open_writer(check_path(name), &config);
+}
+
+static ac_writer_t *open_batching(void) {
+    return open_batches_of("batching", SEGMENT, 20 * MS);
 }
 
 /* Appends one message and waits until it is durable. How long it took. */
@@ -191,6 +195,27 @@ TEST_IN_MEMORY(batches_are_on_time_while_another_writer_seals) {
     CHECK(batch_ns < LATEST_NS);
     CHECK(beat_ns < 1500 * MS);
     CHECK(own_ns < 1500 * MS);
+    close_writer(rolling);
+    close_writer(batching);
+}
+
+/* Its batch needs the full segment to be synced, too: that is not waited for where batches of others are due. */
+TEST_IN_MEMORY(batches_are_on_time_while_another_writer_of_batches_seals) {
+    slow_t slow = {.call = AC_CALL_SYNC_MAP, .sleep_ns = 1500 * MS, .length_min = LARGE / 2};
+    static uint8_t payload[LARGE / 8];
+    uint64_t batch_ns, beat_ns;
+    ac_writer_t *batching = open_batching();
+    ac_writer_t *rolling = open_batches_of("rolling", LARGE, 400 * MS);
+    time_of_batch(rolling); /* and so the next one is not due while it rolls */
+    ac_os_set_hook(slow_hook, &slow);
+    for (int i = 0; i < 9; i++)
+        CHECK_OK(ac_writer_append(rolling, payload, sizeof payload, 0, AC_NOW, &err), err);
+    wait_for_call(&slow);
+    watch(batching, 1400 * MS, &batch_ns, &beat_ns);
+    CHECK_EQUAL(slow_calls(&slow), 1);
+    ac_os_set_hook(NULL, NULL);
+    CHECK(batch_ns < LATEST_NS);
+    CHECK(time_of_batch(rolling) < 5000 * MS);
     close_writer(rolling);
     close_writer(batching);
 }
