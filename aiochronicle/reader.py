@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from aiochronicle import _hot
+from aiochronicle import _engine_log, _hot
 from aiochronicle._arguments import (
     expect,
     integer,
@@ -216,6 +216,7 @@ def open_reader(
     decoders = Decoders(directory, None if codec is None else registry_of(codec))
     handle = ffi.new("ac_reader_t **")
     error = new_error()
+    _engine_log.start()
     check(lib.ac_reader_open(encoded_path, config, handle, error), error)
     stats = ffi.new("ac_reader_stats_t *")
     lib.ac_reader_stats(handle[0], stats)

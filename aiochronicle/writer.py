@@ -7,6 +7,7 @@ queue rather than once per message is here.
 
 import asyncio
 import json
+import logging
 import os
 import time
 import warnings
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from aiochronicle import _hot
+from aiochronicle import _engine_log, _hot
 from aiochronicle._arguments import (
     expect,
     integer,
@@ -39,6 +40,8 @@ from aiochronicle.errors import ChronicleError, EncodeError, InvalidArgument, No
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 
 __all__ = ["Position", "Recovery", "Writer", "WriterStatistics", "open_writer"]
+
+_log = logging.getLogger(__name__)
 
 READY_VERSION = 1
 CONTROL = "control.meta"  # every queue has one, and nothing else does
@@ -163,6 +166,31 @@ def _refuse_root_of_queues(directory: Path) -> None:
         raise NotAQueue(detail, path=str(directory))
 
 
+def _log_recovery(path: str, recovery: Recovery) -> None:
+    """Say in one line what an unclean opening found: an operator sees no report."""
+    if recovery.clean:
+        return
+    lost = (
+        recovery.torn_records,
+        recovery.corrupt_records,
+        recovery.bytes_set_aside,
+        recovery.segments_set_aside,
+    )
+    _log.log(
+        logging.WARNING if any(lost) else logging.INFO,
+        "%s: was not closed properly; checked %d records after segment %d, offset %d: %d were torn"
+        " and cut, %d corrupt, %d bytes and %d segments set aside in recovered/;"
+        " goes on in segment %d, offset %d",
+        path,
+        recovery.records_scanned,
+        recovery.durable_segment,
+        recovery.durable_offset,
+        *lost,
+        recovery.end_segment,
+        recovery.end_offset,
+    )
+
+
 def open_writer(
     path: str | os.PathLike[str],
     *,
@@ -236,11 +264,16 @@ def open_writer(
     _refuse_root_of_queues(Path(os.fsdecode(encoded_path)))
     handle = ffi.new("ac_writer_t **")
     error = new_error()
-    check(lib.ac_writer_open(encoded_path, config, handle, error), error)
+    _engine_log.start()
+    try:
+        check(lib.ac_writer_open(encoded_path, config, handle, error), error)
+    finally:
+        _engine_log.hand_over()
     # The engine reads the same clock itself, without a call into Python.
     own_clock = None if clock is time.time_ns else clock
     address = int(ffi.cast("uintptr_t", handle[0]))
     writer = Writer(address, own_clock, capacity_bytes=config.capacity_bytes)
+    _log_recovery(writer.path, writer.recovery)
     if registry is not None:
         try:
             writer.register(registry)
@@ -481,6 +514,13 @@ class Writer(_hot.Writer, Closing):
         values = {name: getattr(report, name) for name in Recovery.__struct_fields__}
         flags = {"clean": bool(report.clean), "is_copy": bool(report.is_copy)}
         return Recovery(**{**values, **flags})
+
+    def close(self) -> None:
+        """Sync everything, mark the queue as cleanly closed, release the lock."""
+        try:
+            super().close()
+        finally:
+            _engine_log.hand_over()
 
     async def aclose(self) -> None:
         """Close the writer without blocking the loop. Cancelled, it is closed all the same."""

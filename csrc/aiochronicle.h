@@ -180,8 +180,8 @@ typedef struct ac_writer_stats {
     uint64_t queue_id;
     uint64_t segment_size;
     uint64_t readers_connected;
-    int last_error_errno; /* of the newest background error */
-    char last_error[256];
+    int last_error_errno;  /* of the newest background error … */
+    char last_error[1288]; /* … and its path and text */
 } ac_writer_stats_t;
 
 typedef struct ac_reader_config {
@@ -315,15 +315,17 @@ AC_API int ac_writer_publish_schema(ac_writer_t *writer, const char *json, ac_er
 AC_API int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *live_readers,
                                 ac_error_t *err);
 
-/* Runs retention once, now. [any thread] */
+/* Runs retention once, now. AC_E_CLOSED if the writer is closed meanwhile: what was not removed by then stays.
+ * [any thread] */
 AC_API int ac_writer_retain(ac_writer_t *writer, ac_error_t *err);
 
 AC_API void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out); /* [any thread] */
 AC_API void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out);  /* [any thread] */
 AC_API const char *ac_writer_path(ac_writer_t *writer);
 
-/* Syncs, marks the queue as cleanly closed and releases the lock. The handle stays allocated until
- * ac_writer_free so that late callers get AC_E_CLOSED. */
+/* Syncs, marks the queue as cleanly closed and releases the lock. Stops retention that is under way; a copy to
+ * the archive within a piece of it. The handle stays allocated until ac_writer_free so that late callers get
+ * AC_E_CLOSED. */
 AC_API int ac_writer_close(ac_writer_t *writer, ac_error_t *err);
 AC_API void ac_writer_free(ac_writer_t *writer);
 

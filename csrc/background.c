@@ -1,5 +1,5 @@
-/* The writer's turns in the housekeeper: pages and the next segment, which an appender may be about to
- * need, in one lane; what only costs time later in the other. */
+/* The writer's turns in the housekeeper, one task per lane: pages and the next segment; batches, heartbeats and
+ * looks at the queue's files; sealing; retention. See housekeeper.h for why these are kept apart. */
 #include "error.h"
 #include "retention.h"
 #include "writer.h"
@@ -10,14 +10,6 @@
 
 #define HEARTBEAT_NS 1000000000u
 
-void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error_t *err) {
-    pthread_mutex_lock(&writer->mutex);
-    ++*counter;
-    writer->last_errno = err->sys_errno;
-    memcpy(writer->last_error, err->detail, sizeof writer->last_error);
-    pthread_mutex_unlock(&writer->mutex);
-}
-
 int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
     uint64_t deleted = 0, archived = 0, segment = 0, offset = 0, sealing = 0;
     int dir_fd = ac_writer_visit(writer, &segment, &offset, &sealing, err);
@@ -25,7 +17,7 @@ int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
     pthread_mutex_lock(&writer->retain_mutex);
     /* Segments whose sealing is not finished are not touched. */
     int rc = ac_retain(&writer->dir, dir_fd, &writer->config, &writer->signs, writer->segment_size,
-                       segment, offset, sealing, &deleted, &archived, err);
+                       segment, offset, sealing, &writer->closing, &deleted, &archived, err);
     /* Counted before the next one finds nothing left to do. */
     pthread_mutex_lock(&writer->mutex);
     writer->segments_deleted += deleted;
@@ -41,32 +33,12 @@ static void prepare(ac_writer_t *writer) {
     pthread_mutex_lock(&writer->mutex);
     int wanted = writer->want_next && !writer->next;
     pthread_mutex_unlock(&writer->mutex);
-    if (wanted && ac_writer_prepare_next(writer, &err) != AC_OK)
-        ac_writer_note_error(writer, &writer->prealloc_errors, &err);
+    if (wanted) ac_writer_prepare_next(writer, &err);
 }
 
-/* Everything that has its own clock; returns when the next of it is due. */
-static uint64_t periodic(ac_writer_t *writer, uint64_t now_ns) {
-    const ac_writer_config_t *config = &writer->config;
-    ac_error_t err;
-    uint64_t due = UINT64_MAX;
-    if (config->flush_mode == AC_FLUSH_BATCH) due = now_ns + config->batch_ns;
-    if (config->retention) {
-        if (now_ns >= writer->retention_due_ns) {
-            if (ac_writer_retain(writer, &err) != AC_OK)
-                ac_writer_note_error(writer, &writer->retention_errors, &err);
-            writer->retention_due_ns = now_ns + config->retention_check_ns;
-        }
-        if (writer->retention_due_ns < due) due = writer->retention_due_ns;
-    }
-    if (now_ns >= writer->heartbeat_due_ns) {
-        ac_store_relaxed_u64(&writer->control->writer_heartbeat_ns, ac_os_now_ns());
-        ac_writer_look_around(writer);
-        ac_writer_write_back(writer, now_ns);
-        writer->heartbeat_due_ns = now_ns + HEARTBEAT_NS;
-    }
-    if (writer->heartbeat_due_ns < due) due = writer->heartbeat_due_ns;
-    return due;
+/* All writers of a process have such turns at the same moments: an idle one wakes up once for all of them. */
+static uint64_t next_moment(uint64_t now_ns, uint64_t interval_ns) {
+    return interval_ns ? (now_ns / interval_ns + 1) * interval_ns : now_ns;
 }
 
 uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns) {
@@ -79,37 +51,74 @@ uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns) {
     return UINT64_MAX;
 }
 
-static ac_writer_t *of_disk(ac_task_t *task) {
-    return (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, disk));
+static ac_writer_t *of_flush(ac_task_t *task) {
+    return (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, flush));
 }
 
-/* One after the other, the syncs of a hundred writers would take longer than the seconds they have. A failure
- * poisons its writer: the next append reports it. */
+/* One after the other, the syncs of a hundred writers would take longer than the seconds they have. Who is being
+ * sealed, or flushed by somebody else, has its batch flushed where segments are sealed: the others do not wait
+ * for that. A failure poisons its writer: the next append reports it. */
 void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count) {
     size_t flushed = 0;
     ac_writer_t **writers = ac_os_alloc(count * sizeof *writers);
     int64_t *results = ac_os_alloc(count * sizeof *results);
     ac_error_t *errors = ac_os_alloc(count * sizeof *errors);
     for (size_t i = 0; i < count; i++) {
-        ac_writer_t *writer = of_disk(tasks[i]);
+        ac_writer_t *writer = of_flush(tasks[i]);
         ac_error_t err;
         if (writers && results && errors)
             writers[flushed++] = writer;
         else
             ac_writer_flush(writer, &err);
     }
-    if (flushed > 0) ac_writers_flush(writers, flushed, results, errors);
+    if (flushed > 0) ac_writers_try_flush(writers, flushed, results, errors);
+    for (size_t i = 0; i < flushed; i++)
+        if (results[i] == AC_E_SLOW) {
+            ac_exchange_seq_cst_u32(&writers[i]->batch_due, 1);
+            ac_housekeeper_nudge(&writers[i]->disk);
+        }
     free(writers);
     free(results);
     free(errors);
 }
 
+/* The batch itself has been flushed, together with those of others. */
+uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
+    ac_writer_t *writer = of_flush(task);
+    const ac_writer_config_t *config = &writer->config;
+    if (now_ns >= writer->heartbeat_due_ns) {
+        ac_store_relaxed_u64(&writer->control->writer_heartbeat_ns, ac_os_now_ns());
+        ac_writer_look_around(writer);
+        writer->heartbeat_due_ns = next_moment(now_ns, HEARTBEAT_NS);
+        if (ac_writer_needs_write_back(writer, now_ns)) {
+            ac_exchange_seq_cst_u32(&writer->write_back_due, 1);
+            ac_housekeeper_nudge(&writer->disk);
+        }
+    }
+    uint64_t due = writer->heartbeat_due_ns;
+    if (config->flush_mode == AC_FLUSH_BATCH && now_ns + config->batch_ns < due)
+        due = now_ns + config->batch_ns;
+    return due;
+}
+
+/* One at a time: a writer that is far ahead of its disk must not keep the segments of others from being sealed.
+ * A failure poisons the writer, which reports it. */
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns) {
-    ac_writer_t *writer = of_disk(task);
+    ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, disk));
     ac_error_t err;
-    /* One at a time: a writer that is far ahead of its disk must not keep everything else from being done. A
-     * failure poisons the writer, which reports it. */
     int sealed = ac_writer_seal_next(writer, &err);
-    uint64_t due = periodic(writer, now_ns);
-    return sealed == 1 ? now_ns : due;
+    if (ac_exchange_seq_cst_u32(&writer->batch_due, 0)) ac_writer_flush(writer, &err);
+    if (ac_exchange_seq_cst_u32(&writer->write_back_due, 0)) ac_writer_write_back(writer);
+    return sealed == 1 ? now_ns : UINT64_MAX;
+}
+
+uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns) {
+    ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, archiving));
+    ac_error_t err;
+    int rc = ac_writer_retain(writer, &err);
+    if (rc == AC_OK)
+        ac_writer_note_success(writer, &writer->retention_errors);
+    else if (rc != AC_E_CLOSED)
+        ac_writer_note_error(writer, &writer->retention_errors, &err);
+    return next_moment(now_ns, writer->config.retention_check_ns);
 }

@@ -2,6 +2,7 @@
 
 #include "atomics.h"
 #include "error.h"
+#include "log.h"
 #include "os.h"
 
 #include <errno.h>
@@ -14,6 +15,7 @@
 
 enum { EVENTS = 64 };
 enum { RETRY_NS = 10000000 };
+#define COMPLAIN_AGAIN_NS 60000000000u
 
 enum door_kind { DOOR_BELL, DOOR_INOTIFY, DOOR_LISTENER, DOOR_INCOMING, DOOR_OUTGOING };
 
@@ -56,6 +58,8 @@ static ac_caller_t *expecting; /* readers whose queue is not there yet */
 static ac_callers_t *attending;
 static int
     exhausted; /* out of fds or memory: something was left undone and has to be tried again */
+static int complained;         /* … and the log says so … */
+static uint64_t complained_ns; /* … since then */
 
 /* O_NONBLOCK belongs to the open file that both sides share, and writing to an eventfd has no flag of its own
  * for it: whoever holds one can let the other side block on it. So it passes only between processes of one
@@ -64,10 +68,23 @@ static int trusted(uid_t user) {
     return user == geteuid();
 }
 
-/* Notes whether a call failed for want of something that may be had again later. */
-static int note(int rc) {
-    if (rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM || rc == -ENOBUFS || rc == -EAGAIN)
-        exhausted = 1;
+/* Once, not at every try; and if it comes and goes, once a minute. */
+static void complain(const char *path, int rc) {
+    uint64_t now_ns = ac_os_monotonic_ns();
+    if (complained || (complained_ns && now_ns - complained_ns < COMPLAIN_AGAIN_NS)) return;
+    complained = 1;
+    complained_ns = now_ns;
+    ac_log(AC_LOG_WARNING, path,
+           "cannot connect readers and writers, so some readers poll: %s; raise the limit",
+           strerror(-rc));
+}
+
+/* Notes whether a call failed for want of something that may be had again later. A full backlog, EAGAIN, is
+ * empty again in a moment. */
+static int note(const char *path, int rc) {
+    int scarce = rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM || rc == -ENOBUFS;
+    if (scarce) complain(path, rc);
+    if (scarce || rc == -EAGAIN) exhausted = 1;
     return rc;
 }
 
@@ -124,7 +141,7 @@ static void accept_some(ac_listener_t *listener) {
         uid_t user;
         int fd = ac_os_socket_accept(listener->door.fd);
         if (fd == -EAGAIN) return;
-        if (note(fd) < 0) return;
+        if (note(NULL, fd) < 0) return;
         if (ac_os_socket_peer(fd, &user) < 0) {
             ac_os_close(fd);
             continue;
@@ -218,12 +235,12 @@ static void call_reader(ac_callers_t *callers, int readers_fd, const char *file,
         close_predecessor(callers, hello.name);
     else if (find_connection(callers, hello.name))
         return;
-    int fd = note(ac_os_socket_connect(readers_fd, file));
+    int fd = note(callers->path, ac_os_socket_connect(readers_fd, file));
     if (fd == -ECONNREFUSED && file[0] == AC_ANONYMOUS_PREFIX) ac_os_unlink(readers_fd, file);
     if (fd < 0) return;
     ac_connection_t *connection = connection_new(DOOR_OUTGOING, fd);
     if (!connection) {
-        note(-ENOMEM);
+        note(callers->path, -ENOMEM);
         return;
     }
     connection->callers = callers;
@@ -274,13 +291,13 @@ static int call_found(void *context, const char *name) {
 }
 
 static void call_everybody(ac_callers_t *callers) {
-    scan_t scan = {callers, note(open_readers(callers->path))};
+    scan_t scan = {callers, note(callers->path, open_readers(callers->path))};
     if (scan.readers_fd >= 0) ac_os_list(scan.readers_fd, call_found, &scan);
     ac_os_close(scan.readers_fd);
 }
 
 static void on_reader_file(ac_callers_t *callers, const char *name) {
-    int readers_fd = note(open_readers(callers->path));
+    int readers_fd = note(callers->path, open_readers(callers->path));
     if (readers_fd >= 0) call_reader(callers, readers_fd, name, 1);
     ac_os_close(readers_fd);
 }
@@ -348,6 +365,10 @@ static void retry_later(void) {
     for (ac_callers_t *callers = attending; callers; callers = callers->next)
         call_everybody(callers);
     if (exhausted) ac_os_eventfd_signal(bell.fd);
+    if (!exhausted && complained) {
+        complained = 0;
+        ac_log(AC_LOG_INFO, NULL, "readers and writers can be connected again");
+    }
 }
 
 static void *attend_doors(void *unused) {
@@ -394,7 +415,8 @@ static void after_fork_child(void) {
     graveyard = NULL;
     announced = expecting = NULL;
     attending = NULL;
-    started = exhausted = 0;
+    started = exhausted = complained = 0;
+    complained_ns = 0;
     pthread_mutex_init(&lock, NULL);
 }
 
@@ -657,8 +679,12 @@ int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error
     }
     pthread_mutex_unlock(&lock);
     ac_os_close(readers_fd);
-    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot watch for readers")
-                  : AC_OK;
+    if (rc >= 0) return AC_OK;
+    ac_log(AC_LOG_WARNING, dir->path,
+           "cannot watch for readers, so they poll: %s (see fs.inotify.max_user_instances and "
+           "max_user_watches, and the limit of open files)",
+           strerror(-rc));
+    return ac_fail_os_in(err, rc, dir->path, "readers", "cannot watch for readers");
 }
 
 void ac_doorman_leave(ac_callers_t *callers) {

@@ -26,22 +26,23 @@ int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offs
     if (segment < written[0] || (segment == written[0] && offset <= written[1])) return 0;
     int rc = ac_os_write_at(writer->index_fd, position, sizeof position, 0);
     if (rc == 0) memcpy(writer->durable_position, position, sizeof position);
-    if (rc == 0) writer->mark_unsynced = 1;
+    if (rc == 0) ac_store_relaxed_u32(&writer->mark_unsynced, 1);
     return rc;
 }
 
 /* The durable position is what keeps recovery from cutting off what is damaged later, so it has to be durable
  * itself. With sync_mutex held. */
 static int sync_mark(ac_writer_t *writer) {
-    if (!writer->mark_unsynced) return 0;
+    if (!ac_load_relaxed_u32(&writer->mark_unsynced)) return 0;
     int rc = ac_os_sync(writer->index_fd);
-    if (rc == 0) writer->mark_unsynced = 0;
+    if (rc == 0) ac_store_relaxed_u32(&writer->mark_unsynced, 0);
     return rc;
 }
 
 /* After a failed sync the kernel has dropped the error and perhaps the pages: nothing can be promised
  * any more, so the writer stops for good. */
-static int poison(ac_writer_t *writer, int negative_errno, const char *what, ac_error_t *err) {
+static int poison(ac_writer_t *writer, const char *file, int negative_errno, const char *what,
+                  ac_error_t *err) {
     /* In this order, and looked at in the other one by ac_writer_set_limits: whichever comes second
      * takes the appender's fast path away. */
     ac_exchange_seq_cst_u32(&writer->poisoned, (uint32_t)-negative_errno);
@@ -49,11 +50,10 @@ static int poison(ac_writer_t *writer, int negative_errno, const char *what, ac_
     char text[128];
     snprintf(text, sizeof text, "%s; close the writer and open it again to see how much is on disk",
              what);
-    int rc = ac_fail_os(err, negative_errno, writer->dir.path, text);
-    pthread_mutex_lock(&writer->mutex);
-    writer->sync_errors++;
-    writer->last_errno = -negative_errno;
-    pthread_mutex_unlock(&writer->mutex);
+    ac_error_t failed;
+    int rc = ac_fail_os_in(&failed, negative_errno, writer->dir.path, file, text);
+    ac_writer_note_error(writer, &writer->sync_errors, &failed);
+    if (err) *err = failed;
     return rc;
 }
 
@@ -67,9 +67,10 @@ static int after_sync(ac_writer_t *writer, const ac_map_t *map, int rc, ac_error
     writer->syncs++;
     pthread_mutex_unlock(&writer->mutex);
     if (rc >= 0) return AC_OK;
-    const char *what =
-        ac_map_is_cut(map) ? "a segment was cut, or its disk failed" : "cannot sync a segment";
-    return poison(writer, rc, what, err);
+    char name[AC_NAME_MAX];
+    ac_segment_name(name, map->segment, ".q");
+    const char *what = ac_map_is_cut(map) ? "was cut, or its disk failed" : "cannot sync";
+    return poison(writer, name, rc, what, err);
 }
 
 static int sync_range(ac_writer_t *writer, const ac_map_t *map, uint64_t from, uint64_t to,
@@ -192,9 +193,10 @@ static int begin_flush(ac_writer_t *writer, flushing_t *flushing, int in_group, 
             rc = in_group && has_unsynced_seals(writer) ? LATER : sync_until_active(flushing, err);
             if (rc == AC_OK) return TO_SYNC;
         } else if (rc == AC_OK &&
-                   writer->mark_unsynced) { /* by an append that did not wait for it */
+                   ac_load_relaxed_u32(
+                       &writer->mark_unsynced)) { /* by an append that did not wait for it */
             int synced = in_group ? 0 : sync_mark(writer);
-            if (synced < 0) rc = poison(writer, synced, "cannot sync index.meta", err);
+            if (synced < 0) rc = poison(writer, "index.meta", synced, "cannot sync", err);
             if (in_group) rc = LATER;
         }
     }
@@ -224,13 +226,13 @@ static int write_mark(flushing_t *flushing, int synced, ac_error_t *err) {
     int rc = flushing->from < flushing->to ? after_sync(writer, flushing->map, synced, err) : AC_OK;
     if (rc != AC_OK) return rc;
     int written = ac_writer_write_durable(writer, flushing->map->segment, flushing->to);
-    return written < 0 ? poison(writer, written, "cannot write index.meta", err) : AC_OK;
+    return written < 0 ? poison(writer, "index.meta", written, "cannot write", err) : AC_OK;
 }
 
 /* `rc` is what write_mark gave, `synced` what syncing index.meta gave. */
 static int end_flush(flushing_t *flushing, int rc, int synced, ac_error_t *err) {
     ac_writer_t *writer = flushing->writer;
-    if (rc == AC_OK && synced < 0) rc = poison(writer, synced, "cannot sync index.meta", err);
+    if (rc == AC_OK && synced < 0) rc = poison(writer, "index.meta", synced, "cannot sync", err);
     if (rc == AC_OK) note_durable(flushing);
     ac_map_release(flushing->map);
     pthread_mutex_unlock(&writer->sync_mutex);
@@ -285,6 +287,7 @@ typedef struct group {
     ac_sync_t *ranges;
     int64_t *results;
     ac_error_t *errors;
+    int patient; /* who is LATER is waited for */
 } group_t;
 
 /* Whoever is listed twice comes twice in a row, by address. */
@@ -323,7 +326,8 @@ static void end_member(void *context, size_t i) {
     ac_error_t *err = &group->errors[member->number];
     int rc = member->begun, synced = group->ranges[i].result;
     if (rc == TO_SYNC) {
-        if (member->marked == AC_OK && synced == 0) member->writer->mark_unsynced = 0;
+        if (member->marked == AC_OK && synced == 0)
+            ac_store_relaxed_u32(&member->writer->mark_unsynced, 0);
         rc = end_flush(&member->flushing, member->marked, synced, err);
     }
     group->results[member->number] = rc == AC_OK ? durable_seq(member->writer) : rc;
@@ -334,7 +338,8 @@ static void sync_marks(group_t *group, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const member_t *member = &group->members[i];
         group->ranges[i] = (ac_sync_t){.fd = -1};
-        if (member->begun == TO_SYNC && member->marked == AC_OK && member->writer->mark_unsynced)
+        if (member->begun == TO_SYNC && member->marked == AC_OK &&
+            ac_load_relaxed_u32(&member->writer->mark_unsynced))
             group->ranges[i] = (ac_sync_t){.fd = member->writer->index_fd, .length = 1};
     }
     ac_sync_ranges(group->ranges, count, end_member, group);
@@ -350,7 +355,8 @@ static void flush_group(group_t *group, size_t count) {
         const member_t *member = &group->members[i];
         if (member->begun == LATER)
             group->results[member->number] =
-                ac_writer_flush(member->writer, &group->errors[member->number]);
+                group->patient ? ac_writer_flush(member->writer, &group->errors[member->number])
+                               : AC_E_SLOW;
     }
 }
 
@@ -360,8 +366,8 @@ enum { TOGETHER = 32 }; /* ThreadSanitizer can follow 64 locks of a thread */
 enum { TOGETHER = 256 };
 #endif
 
-size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
-                        ac_error_t *errors) {
+static void flush_all(ac_writer_t *const *writers, size_t count, int64_t *results,
+                      ac_error_t *errors, int patient) {
     size_t room = count < TOGETHER ? count : TOGETHER;
     member_t *members = ac_os_alloc(room * sizeof *members);
     ac_sync_t *ranges = ac_os_alloc(room * sizeof *ranges);
@@ -374,10 +380,20 @@ size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *resu
         }
         for (size_t i = 0; i < some; i++)
             members[i] = (member_t){.writer = writers[from + i], .number = i};
-        flush_group(&(group_t){members, ranges, results + from, errors + from}, some);
+        flush_group(&(group_t){members, ranges, results + from, errors + from, patient}, some);
     }
     free(members);
     free(ranges);
+}
+
+void ac_writers_try_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
+                          ac_error_t *errors) {
+    flush_all(writers, count, results, errors, 0);
+}
+
+size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
+                        ac_error_t *errors) {
+    flush_all(writers, count, results, errors, 1);
     size_t failed = 0;
     for (size_t i = 0; i < count; i++)
         failed += results[i] < 0;
@@ -395,7 +411,7 @@ static int sync_and_note(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t 
         if (rc == AC_OK)
             written = ac_writer_write_durable(writer, sealing->map->segment, sealing->end);
         if (rc == AC_OK && written == 0) written = sync_mark(writer);
-        if (written < 0) rc = poison(writer, written, "cannot write index.meta", err);
+        if (written < 0) rc = poison(writer, "index.meta", written, "cannot write", err);
         if (rc == AC_OK) rc = 1;
     }
     pthread_mutex_unlock(&writer->sync_mutex);
@@ -403,23 +419,27 @@ static int sync_and_note(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t 
 }
 
 /* In async mode nobody asks for a sync, and yet the kernel has long written what is old: only a sync lets us
- * know, and count it as durable. A segment that was rolled is synced anyway. A failure poisons the writer, which
- * reports it. */
-void ac_writer_write_back(ac_writer_t *writer, uint64_t now_ns) {
-    ac_error_t err;
+ * know, and count it as durable. A segment that was rolled is synced anyway. */
+int ac_writer_needs_write_back(ac_writer_t *writer, uint64_t now_ns) {
     int unsynced = writer->config.flush_mode == AC_FLUSH_ASYNC && ac_writer_unsynced(writer) > 0;
     if (!unsynced)
         writer->unsynced_since_ns = 0;
     else if (writer->unsynced_since_ns == 0)
         writer->unsynced_since_ns = now_ns;
-    if (unsynced && now_ns - writer->unsynced_since_ns >= writer->config.write_back_ns) {
-        writer->unsynced_since_ns = 0;
-        ac_writer_flush(writer, &err);
-    }
+    if (!unsynced || now_ns - writer->unsynced_since_ns < writer->config.write_back_ns)
+        return (int)ac_load_relaxed_u32(&writer->mark_unsynced);
+    writer->unsynced_since_ns = 0;
+    return 1;
+}
+
+/* A failure poisons the writer, which reports it. */
+void ac_writer_write_back(ac_writer_t *writer) {
+    ac_error_t err;
+    if (writer->config.flush_mode == AC_FLUSH_ASYNC) ac_writer_flush(writer, &err);
     pthread_mutex_lock(&writer->sync_mutex);
     if (!ac_load_acquire_u32(&writer->poisoned)) {
         int rc = sync_mark(writer);
-        if (rc < 0) poison(writer, rc, "cannot sync index.meta", &err);
+        if (rc < 0) poison(writer, "index.meta", rc, "cannot sync", &err);
     }
     pthread_mutex_unlock(&writer->sync_mutex);
 }
@@ -455,7 +475,10 @@ int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err) {
         int saved = walked < 0 ? ac_fail_os(&why, walked, writer->dir.path, "index")
                                : ac_index_save(&index, &writer->dir, writer->dir_fd,
                                                writer->segment_size, &why);
-        if (saved != AC_OK) ac_writer_note_error(writer, &writer->seal_errors, &why);
+        if (saved != AC_OK)
+            ac_writer_note_error(writer, &writer->seal_errors, &why);
+        else
+            ac_writer_note_success(writer, &writer->seal_errors);
         forget_first(writer);
     }
     ac_index_free(&index);

@@ -3,6 +3,7 @@
  * the housekeeper does, once a second; and each flush looks at the two that matter most, since it could promise
  * nothing otherwise. */
 #include "error.h"
+#include "log.h"
 #include "segment.h"
 #include "writer.h"
 
@@ -18,13 +19,13 @@ int ac_writer_check_gone(const ac_writer_t *writer, ac_error_t *err) {
 
 static void give_up(ac_writer_t *writer, const char *why) {
     pthread_mutex_lock(&writer->mutex);
-    writer->last_errno = ENOENT;
-    snprintf(writer->last_error, sizeof writer->last_error, "%s", why);
+    ac_writer_keep_error(writer, ENOENT, writer->dir.path, why);
     pthread_mutex_unlock(&writer->mutex);
     /* In this order, and looked at in the other one by ac_writer_set_limits: whichever comes second
      * takes the appender's fast path away. */
-    __atomic_store_n(&writer->gone, why, __ATOMIC_SEQ_CST);
+    const char *before = __atomic_exchange_n(&writer->gone, why, __ATOMIC_SEQ_CST);
     ac_exchange_seq_cst_u64(&writer->limit, 0);
+    if (!before) ac_log(AC_LOG_ERROR, writer->dir.path, "%s; the writer stops", why);
 }
 
 /* Under sync_mutex, so what is active now cannot be sealed meanwhile, and retention cannot remove it. */
@@ -100,10 +101,20 @@ static const char *missing(const ac_writer_t *writer, uint32_t segment) {
     return is_shorter(writer, name, writer->segment_size) ? segment_cut : NULL;
 }
 
+static uint32_t active_segment(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    uint32_t segment = writer->map->segment;
+    pthread_mutex_unlock(&writer->mutex);
+    return segment;
+}
+
+/* Without sync_mutex, which may be held for as long as the disk takes to sync a segment. If the segment that is
+ * missing is still the active one afterwards, it was active when it was looked for, and retention had not
+ * removed it. */
 void ac_writer_look_around(ac_writer_t *writer) {
-    pthread_mutex_lock(&writer->sync_mutex);
-    const char *gone = missing(writer, active(writer)->segment);
-    pthread_mutex_unlock(&writer->sync_mutex);
+    uint32_t segment = active_segment(writer);
+    const char *gone = missing(writer, segment);
+    if (gone == segment_gone && active_segment(writer) != segment) gone = NULL;
     if (!gone) return;
     give_up(writer, gone);
     /* Readers that sleep have to look for themselves now. */

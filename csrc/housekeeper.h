@@ -1,7 +1,15 @@
-/* The background threads of the process, without the interpreter's lock. There are two, however many
- * queues are open: one for what an appender may be about to need (pages, the next segment), and one for
- * what waits for the disk (syncs, sealing, retention). With one thread a sync of a full segment held up
- * the pages of every writer, and appends became ten times slower.
+/* The background threads of the process, without the interpreter's lock. There is one per lane, however many
+ * queues are open, and it starts with the first task of its lane. Work shares a lane only with work of the same
+ * urgency: within a lane tasks have their turns one after the other.
+ *
+ *   memory    what an appender may be about to need: pages, the next segment; readers' heartbeats
+ *   flush     what has a deadline: batch flushes, writers' heartbeats and looks at their files
+ *   disk      finishing full segments: a sync of up to a whole segment, and its seek index
+ *   archive   retention, which may copy segments to another disk for minutes
+ *
+ * With one thread for memory and disk, a sync of a full segment held up the pages of every writer, and appends
+ * became ten times slower. With one for flush, disk and archive, a batch of 50 ms took a second while another
+ * writer was archiving.
  *
  * Every open handle is registered here, also those with nothing to do in the background, because this
  * list is how a forked child learns which handles are not its own. */
@@ -11,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum ac_lane { AC_LANE_MEMORY, AC_LANE_DISK, AC_LANES };
+enum ac_lane { AC_LANE_MEMORY, AC_LANE_FLUSH, AC_LANE_DISK, AC_LANE_ARCHIVE, AC_LANES };
 
 typedef struct ac_task {
     /* Does what is due and returns the monotonic time of the next turn (UINT64_MAX = when nudged). */

@@ -14,7 +14,6 @@ static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
 static ac_log_entry_t entries[ENTRIES];
 static size_t first, count;
 static uint64_t dropped;
-static int fork_handlers;
 
 static void before_fork(void) {
     pthread_mutex_lock(&lock);
@@ -32,10 +31,15 @@ static void after_fork_child(void) {
     pthread_cond_init(&arrived, NULL);
 }
 
+/* Before any other module of the engine registers its own: handlers run in the reverse order before a fork, so
+ * the lock here is taken last, as it is by a thread that logs with a lock of its own in its hands. And before
+ * anybody waits: a child would inherit that in `arrived`. */
+__attribute__((constructor)) static void register_fork_handlers(void) {
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
 static void add(int level, const char *path, const char *format, va_list arguments) {
     pthread_mutex_lock(&lock);
-    if (!fork_handlers)
-        fork_handlers = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
     if (count == ENTRIES) {
         dropped++;
     } else {

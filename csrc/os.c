@@ -298,16 +298,16 @@ int ac_os_punch(int fd, uint64_t offset, uint64_t length) {
     return rc == -EOPNOTSUPP || rc == -ENOSYS ? 0 : rc;
 }
 
-int ac_os_copy(int from_fd, int to_fd, uint64_t length) {
+int ac_os_copy(int from_fd, int to_fd, uint64_t offset, uint64_t length) {
     char buffer[65536];
     uint64_t done = 0;
-    int injected_errno = fault(AC_CALL_COPY, NULL, from_fd, 0, length);
+    int injected_errno = fault(AC_CALL_COPY, NULL, from_fd, offset, length);
     if (injected_errno) return -injected_errno;
     while (done < length) {
         size_t step = length - done < sizeof buffer ? (size_t)(length - done) : sizeof buffer;
-        int got = ac_os_read_at(from_fd, buffer, step, done);
+        int got = ac_os_read_at(from_fd, buffer, step, offset + done);
         if (got <= 0) return got < 0 ? got : -EIO;
-        int rc = ac_os_write_at(to_fd, buffer, (size_t)got, done);
+        int rc = ac_os_write_at(to_fd, buffer, (size_t)got, offset + done);
         if (rc < 0) return rc;
         done += (uint64_t)got;
     }

@@ -67,9 +67,9 @@ int ac_os_unlink(int dir, const char *name);
 int ac_os_truncate(int fd, uint64_t size);
 int ac_os_allocate(int fd, uint64_t size); /* backed by blocks, reads as zero */
 int ac_os_zero_range(int fd, uint64_t offset, uint64_t length);
-int ac_os_punch(int fd, uint64_t offset,
-                uint64_t length); /* gives blocks back, where that is possible */
-int ac_os_copy(int from_fd, int to_fd, uint64_t length);
+/* Gives blocks back, where that is possible. */
+int ac_os_punch(int fd, uint64_t offset, uint64_t length);
+int ac_os_copy(int from_fd, int to_fd, uint64_t offset, uint64_t length);
 int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset); /* whole or short at EOF */
 /* The next part of [from, to) that is not a hole: 1 and its bounds, or 0. Holes read as zeros. */
 int ac_os_next_data(int fd, uint64_t from, uint64_t to, uint64_t *start, uint64_t *end);

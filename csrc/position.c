@@ -214,7 +214,15 @@ typedef struct each {
     int readers_fd;
     ac_position_visit_t visit;
     void *context;
+    ac_error_t failed; /* about the file that could not be looked at */
 } each_t;
+
+static int cannot_read(each_t *each, const char *file, int rc) {
+    char name[AC_READER_NAME_MAX + 16];
+    snprintf(name, sizeof name, "readers/%.*s", AC_READER_NAME_MAX + 5, file);
+    ac_fail_os_in(&each->failed, rc, each->dir->path, name, "cannot read the reader's position");
+    return rc;
+}
 
 static int visit_file(void *context, const char *file) {
     each_t *each = context;
@@ -227,7 +235,8 @@ static int visit_file(void *context, const char *file) {
     ac_error_t err;
     int fd = ac_file_open(each->dir, each->readers_fd, file, O_RDONLY, &info, &err);
     if (fd == AC_E_NOT_FOUND || fd == AC_E_NOT_A_QUEUE) return 0; /* gone, or not a position */
-    if (fd < 0) return -err.sys_errno; /* a reader that cannot be seen must not be forgotten */
+    if (fd < 0) /* a reader that cannot be seen must not be forgotten */
+        return cannot_read(each, file, -err.sys_errno);
     int got, found = -1, held = ac_os_claimed(fd);
     for (int tries = 0; tries < DECODE_TRIES && found < 0; tries++) {
         got = ac_os_read_at(fd, bytes, sizeof bytes, 0);
@@ -236,7 +245,8 @@ static int visit_file(void *context, const char *file) {
     }
     ac_os_close(fd);
     if (found >= 0 && held >= 0) each->visit(each->context, name, &slot, held);
-    return got < 0 ? got : held < 0 ? held : 0;
+    int rc = got < 0 ? got : held < 0 ? held : 0;
+    return rc < 0 ? cannot_read(each, file, rc) : 0;
 }
 
 int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
@@ -248,9 +258,13 @@ int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t 
         if (err) *err = ignored;
         return readers_fd;
     }
-    each_t each = {dir, readers_fd, visit, context};
+    each_t each = {dir, readers_fd, visit, context, {0}};
     int rc = ac_os_list(readers_fd, visit_file, &each);
     ac_os_close(readers_fd);
+    if (rc < 0 && each.failed.code != AC_OK) {
+        if (err) *err = each.failed;
+        return each.failed.code;
+    }
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot list readers") : AC_OK;
 }
 

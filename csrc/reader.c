@@ -3,6 +3,7 @@
 
 #include "error.h"
 #include "lock.h"
+#include "log.h"
 #include "os.h"
 
 #include <errno.h>
@@ -185,6 +186,13 @@ static uint64_t heartbeat(ac_task_t *task, uint64_t now_ns) {
     ac_reader_t *reader = (ac_reader_t *)(void *)((char *)task - offsetof(ac_reader_t, task));
     uint64_t interval_ns = heartbeat_interval_ns(reader->control);
     ac_position_heartbeat(&reader->position, ac_os_now_ns());
+    if (ac_map_is_cut(reader->position.map) && !reader->heartbeat_failed) {
+        reader->heartbeat_failed = 1;
+        ac_log(
+            AC_LOG_ERROR, reader->dir.path,
+            "the position file of reader %s was cut: the writer takes it for dead; open it again",
+            reader->name);
+    }
     return (now_ns / interval_ns + 1) * interval_ns;
 }
 

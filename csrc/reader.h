@@ -53,8 +53,9 @@ struct ac_reader {
     ac_reader_config_t wanted; /* … and this is how to open it when it comes */
     ac_position_t position;
     ac_task_t task;
-    ac_caller_t caller; /* how a writer reaches us; valid while `announced` */
-    int shares_bell;    /* with the other sources of a fan-in */
+    int heartbeat_failed; /* and the log says so */
+    ac_caller_t caller;   /* how a writer reaches us; valid while `announced` */
+    int shares_bell;      /* with the other sources of a fan-in */
     ac_bell_t *bell;
     int announced, tried_to_announce;
     ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */

@@ -128,8 +128,13 @@ static int open_archive_day(const char *root, uint64_t timestamp_ns, unsigned mo
     return fd;
 }
 
+/* Set by a writer that is closed meanwhile, and must not have to wait. */
+static int is_stopped(const uint32_t *closing) {
+    return ac_load_relaxed_u32(closing) != 0;
+}
+
 /* 1 = the archive has this very file: a move that came to its end, but for the removal of the original. */
-static int is_copied(int from, int to_dir, const char *name) {
+static int is_copied(int from, int to_dir, const char *name, const uint32_t *closing) {
     uint8_t original[16384], copy[16384];
     int to = ac_os_open_at(to_dir, name, O_RDONLY, 0);
     if (to < 0) return to == -ENOENT ? 0 : to;
@@ -139,20 +144,36 @@ static int is_copied(int from, int to_dir, const char *name) {
         expected = ac_os_read_at(from, original, sizeof original, offset);
         rc = expected < 0 ? expected : ac_os_read_at(to, copy, sizeof copy, offset);
         if (rc >= 0 && (rc != expected || memcmp(original, copy, (size_t)rc) != 0)) rc = -EEXIST;
+        if (rc >= 0 && is_stopped(closing)) rc = -ECANCELED;
         offset += sizeof original;
     } while (rc == (int)sizeof original);
     ac_os_close(to);
     return rc < 0 ? rc : 1;
 }
 
-static int copy_file(int from, int to_dir, const char *name, unsigned mode) {
+enum { COPY_PIECE = 1 << 20 };
+
+/* Each piece is on its way to the disk before the next one is read, so that little is left for the sync, which
+ * cannot be stopped. */
+static int copy_bytes(int from, int to, uint64_t size, const uint32_t *closing) {
+    int rc = 0;
+    for (uint64_t at = 0; at < size && rc == 0; at += COPY_PIECE) {
+        uint64_t length = size - at < COPY_PIECE ? size - at : COPY_PIECE;
+        rc = is_stopped(closing) ? -ECANCELED : ac_os_copy(from, to, at, length);
+        if (rc == 0) rc = ac_os_start_writing(to, at, length);
+    }
+    return rc == 0 && is_stopped(closing) ? -ECANCELED : rc;
+}
+
+static int copy_file(int from, int to_dir, const char *name, unsigned mode,
+                     const uint32_t *closing) {
     char temporary[AC_NAME_MAX + 8];
     struct stat info;
     snprintf(temporary, sizeof temporary, "%s.tmp", name);
     int to = ac_os_open_at(to_dir, temporary, O_RDWR | O_CREAT | O_TRUNC, mode);
     int rc = to < 0 ? to : ac_os_chmod(to, mode);
     if (rc >= 0) rc = ac_os_stat(from, &info);
-    if (rc >= 0) rc = ac_os_copy(from, to, (uint64_t)info.st_size);
+    if (rc >= 0) rc = copy_bytes(from, to, (uint64_t)info.st_size, closing);
     if (rc == 0) rc = ac_os_sync(to);
     ac_os_close(to);
     if (rc == 0) rc = ac_os_move_new(to_dir, temporary, to_dir, name);
@@ -162,21 +183,23 @@ static int copy_file(int from, int to_dir, const char *name, unsigned mode) {
 
 /* Renames where possible; across file systems copies, syncs, and only then removes. What is in the
  * archive already is never replaced. */
-static int move_file(int from_dir, const char *name, int to_dir, unsigned mode) {
+static int move_file(int from_dir, const char *name, int to_dir, unsigned mode,
+                     const uint32_t *closing) {
     int rc = ac_os_move_new(from_dir, name, to_dir, name);
     if (rc != -EXDEV) return rc;
     int from = ac_os_open_at(from_dir, name, O_RDONLY, 0);
     if (from < 0) return from;
-    rc = is_copied(from, to_dir, name);
-    if (rc == 0) rc = copy_file(from, to_dir, name, mode);
+    rc = is_copied(from, to_dir, name, closing);
+    if (rc == 0) rc = copy_file(from, to_dir, name, mode, closing);
     ac_os_close(from);
     if (rc >= 0) rc = ac_os_sync_dir(to_dir);
     return rc < 0 ? rc : ac_os_unlink(from_dir, name);
 }
 
 /* One that is there describes the same segment: it came before a crash, and was made again after it. */
-static int move_index(int from_dir, const char *name, int to_dir, unsigned mode) {
-    int rc = move_file(from_dir, name, to_dir, mode);
+static int move_index(int from_dir, const char *name, int to_dir, unsigned mode,
+                      const uint32_t *closing) {
+    int rc = move_file(from_dir, name, to_dir, mode, closing);
     if (rc == -EEXIST) rc = ac_os_unlink(from_dir, name);
     return rc == -ENOENT ? 0 : rc;
 }
@@ -210,8 +233,14 @@ static int describe_day(const ac_directory_t *dir, int dir_fd, const char *archi
     return rc;
 }
 
+static int stopped(const ac_directory_t *dir, ac_error_t *err) {
+    return ac_fail(err, AC_E_CLOSED, 0, dir->path, 0,
+                   "the writer was closed before retention was done; the next one goes on with it");
+}
+
 static int archive_segment(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-                           uint32_t id, const ac_index_t *records, ac_error_t *err) {
+                           uint32_t id, const ac_index_t *records, const uint32_t *closing,
+                           ac_error_t *err) {
     char segment[AC_NAME_MAX], index[AC_NAME_MAX];
     uint64_t next_seq, newest_ns;
     ac_segment_name(segment, id, ".q");
@@ -226,11 +255,12 @@ static int archive_segment(const ac_directory_t *dir, int dir_fd, const ac_write
         return rc;
     }
     /* The index first: nobody comes back for that of a segment that is gone. */
-    rc = move_index(dir_fd, index, day, dir->mode);
-    if (rc == 0) rc = move_file(dir_fd, segment, day, dir->mode);
+    rc = move_index(dir_fd, index, day, dir->mode, closing);
+    if (rc == 0) rc = move_file(dir_fd, segment, day, dir->mode, closing);
     if (rc == 0) rc = ac_os_sync_dir(day);
     if (rc == 0) rc = ac_os_sync_dir(dir_fd);
     ac_os_close(day);
+    if (rc == -ECANCELED) return stopped(dir, err);
     if (rc == -EEXIST)
         return ac_fail(err, AC_E_SYSTEM, EEXIST, config->archive, 0,
                        "has a %s of that day already; give each queue an archive of its own",
@@ -262,9 +292,13 @@ static int announce_removal(const ac_directory_t *dir, int dir_fd, uint64_t id, 
 }
 
 static int remove_segment(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-                          const ac_index_t *index, uint32_t id, ac_error_t *err) {
-    return config->archive ? archive_segment(dir, dir_fd, config, id, index, err)
-                           : delete_segment(dir, dir_fd, id, err);
+                          const ac_index_t *index, uint32_t id, const uint32_t *closing,
+                          ac_error_t *err) {
+    int rc = config->archive ? archive_segment(dir, dir_fd, config, id, index, closing, err)
+                             : delete_segment(dir, dir_fd, id, err);
+    /* A new name would not begin in a segment that is said to go, although it is still there. */
+    if (rc != AC_OK) announce_removal(dir, dir_fd, id, NULL);
+    return rc;
 }
 
 /* Whether somebody has not committed past this segment who is waited for. */
@@ -286,7 +320,8 @@ static uint64_t total_room(const ac_directory_t *dir, int dir_fd, uint64_t segme
 
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
               ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
-              uint64_t stop, uint64_t *deleted, uint64_t *archived, ac_error_t *err) {
+              uint64_t stop, const uint32_t *closing, uint64_t *deleted, uint64_t *archived,
+              ac_error_t *err) {
     ac_slowest_t slowest;
     uint32_t *ids = NULL;
     size_t count = 0;
@@ -300,6 +335,10 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
     for (size_t i = 0; i < count && rc == AC_OK; i++) {
         ac_index_t index;
         if (ids[i] >= stop || ids[i] >= head_segment || is_needed(config, &slowest, ids[i])) break;
+        if (is_stopped(closing)) {
+            rc = stopped(dir, err);
+            break;
+        }
         if (config->retain_bytes && i == 0)
             total = total_room(dir, dir_fd, segment_size, config->retain_bytes, ids, count);
         int too_many = config->retain_bytes && total > config->retain_bytes;
@@ -319,7 +358,8 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
             if (rc == AC_OK && !goes) rc = announce_removal(dir, dir_fd, ids[i], err);
         }
         uint64_t room = goes ? ac_segment_room(dir, dir_fd, ids[i], segment_size) : 0;
-        if (goes && rc == AC_OK) rc = remove_segment(dir, dir_fd, config, &index, ids[i], err);
+        if (goes && rc == AC_OK)
+            rc = remove_segment(dir, dir_fd, config, &index, ids[i], closing, err);
         ac_index_free(&index);
         if (!goes) break;
         if (rc == AC_OK) ++*(config->archive ? archived : deleted);

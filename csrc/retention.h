@@ -19,9 +19,11 @@ int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_con
                       uint64_t head_offset, ac_slowest_t *out, ac_error_t *err);
 
 /* Deletes or archives what the configuration allows among the segments before `stop`.
- * A segment that a live reader, or the one of config.wait_for, still needs stays, whatever age or size say. */
+ * A segment that a live reader, or the one of config.wait_for, still needs stays, whatever age or size say.
+ * Once `*closing` is set it stops, within a piece of a copy, with AC_E_CLOSED; what it has not moved stays. */
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
               ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
-              uint64_t stop, uint64_t *deleted, uint64_t *archived, ac_error_t *err);
+              uint64_t stop, const uint32_t *closing, uint64_t *deleted, uint64_t *archived,
+              ac_error_t *err);
 
 #endif

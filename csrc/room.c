@@ -71,6 +71,23 @@ static uint64_t piece_to_fill(ac_writer_t *writer) {
     return writer->piece;
 }
 
+/* What `rc` says about a segment. */
+static void note_segment(ac_writer_t *writer, ac_failures_t *failures, uint32_t segment, int rc,
+                         const char *what) {
+    char name[AC_NAME_MAX];
+    ac_error_t err;
+    if (rc >= 0) {
+        ac_writer_note_success(writer, failures);
+        return;
+    }
+    ac_segment_name(name, segment, ".q");
+    ac_fail_os_in(&err, rc == -EFAULT ? -EIO : rc, writer->dir.path, name, what);
+    ac_writer_note_error(writer, failures, &err);
+}
+
+static const char no_pages[] = "cannot bring pages into memory";
+static const char not_locked[] = "cannot lock it into memory (raise RLIMIT_MEMLOCK)";
+
 /* Populates the active segment on to `need` (relative to the start, or ahead of the writer when 0). One at a
  * time, because it fills with zeros: whoever comes second must see what is done already. But who waits for pages
  * goes on as soon as they are there, however much more the other has to do. */
@@ -97,12 +114,12 @@ static int populate(ac_writer_t *writer, uint64_t need) {
     int rc = ac_segment_populate(map, from, to, piece);
     pthread_mutex_lock(&writer->mutex);
     writer->populating = 0;
-    if (rc < 0)
-        writer->populate_errors++;
-    else if (writer->map == map)
-        writer->populated = to;
+    if (rc >= 0 && writer->map == map) writer->populated = to;
+    int failed_before = writer->populate_errors.since_success > 0;
     pthread_cond_broadcast(&writer->stepped);
     pthread_mutex_unlock(&writer->mutex);
+    if (rc < 0 || failed_before)
+        note_segment(writer, &writer->populate_errors, map->segment, rc, no_pages);
     ac_map_release(map);
     return rc < 0 ? rc : 1;
 }
@@ -117,12 +134,34 @@ static int populate_now(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
     int rc = populate(writer, writer->offset + size);
     if (rc >= 0) return AC_OK;
     return ac_fail_os_in(err, rc == -EFAULT ? -EIO : rc, writer->dir.path, "(active segment)",
-                         "cannot bring pages into memory");
+                         no_pages);
+}
+
+/* With pages for its first records. That these could not be had is no reason not to use it: an appender that
+ * needs them tries again, and reports it. */
+static int create_next(ac_writer_t *writer, uint32_t id, uint64_t piece, ac_map_t **next,
+                       uint64_t *populated, ac_error_t *err) {
+    ac_error_t why;
+    *populated = AC_SEGMENT_DATA;
+    int rc = ac_segment_create(&writer->dir, writer->dir_fd, id, writer->segment_size, next, &why);
+    if (rc != AC_OK) {
+        ac_writer_note_error(writer, &writer->prealloc_errors, &why);
+        if (err) *err = why;
+        return rc;
+    }
+    ac_writer_note_success(writer, &writer->prealloc_errors);
+    uint64_t to = least(AC_POPULATE_STEP, writer->segment_size);
+    int pages = ac_segment_populate(*next, AC_SEGMENT_DATA, to, piece);
+    if (pages >= 0) *populated = to;
+    note_segment(writer, &writer->populate_errors, id, pages, no_pages);
+    int locked = writer->config.memlock ? ac_os_memlock((*next)->base, (*next)->size) : 0;
+    note_segment(writer, &writer->memlock_errors, id, locked, not_locked);
+    return AC_OK;
 }
 
 int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
     ac_map_t *next = NULL;
-    uint64_t populated = AC_SEGMENT_DATA;
+    uint64_t populated;
     pthread_mutex_lock(&writer->mutex);
     /* The appender and the housekeeper may both find it missing, and only one may create the file. */
     while (writer->preparing)
@@ -133,13 +172,7 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
     writer->preparing = needed;
     pthread_mutex_unlock(&writer->mutex);
     if (!needed) return AC_OK;
-    int rc = ac_segment_create(&writer->dir, writer->dir_fd, id, writer->segment_size, &next, err);
-    if (rc == AC_OK) {
-        populated = least(AC_POPULATE_STEP, writer->segment_size);
-        if (ac_segment_populate(next, AC_SEGMENT_DATA, populated, piece) < 0)
-            populated = AC_SEGMENT_DATA;
-        if (writer->config.memlock) ac_os_memlock(next->base, next->size);
-    }
+    int rc = create_next(writer, id, piece, &next, &populated, err);
     pthread_mutex_lock(&writer->mutex);
     writer->next = next;
     writer->next_populated = populated;

@@ -298,14 +298,19 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     }
     writer->dir_fd = writer->index_fd = -1;
     writer->sealing_tail = &writer->sealing;
+    ac_writer_init_failures(writer);
     writer->ahead = 4 * AC_POPULATE_STEP;
     writer->piece = AC_POPULATE_PIECE;
     writer->pages.run = ac_writer_housekeep_pages;
     writer->pages.forked = on_fork;
     writer->pages.lane = AC_LANE_MEMORY;
+    writer->flush.run = ac_writer_housekeep_flush;
+    if (config->flush_mode == AC_FLUSH_BATCH) writer->flush.together = ac_writer_flush_batches;
+    writer->flush.lane = AC_LANE_FLUSH;
     writer->disk.run = ac_writer_housekeep_disk;
-    if (config->flush_mode == AC_FLUSH_BATCH) writer->disk.together = ac_writer_flush_batches;
     writer->disk.lane = AC_LANE_DISK;
+    writer->archiving.run = ac_writer_housekeep_archive;
+    writer->archiving.lane = AC_LANE_ARCHIVE;
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);
     pthread_mutex_init(&writer->retain_mutex, NULL);
@@ -315,14 +320,42 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     return writer;
 }
 
+enum { TASKS = 4 };
+
+/* Returns how many: the last one only with retention. */
+static int tasks_of(ac_writer_t *writer, ac_task_t *tasks[TASKS]) {
+    tasks[0] = &writer->pages;
+    tasks[1] = &writer->flush;
+    tasks[2] = &writer->disk;
+    tasks[3] = &writer->archiving;
+    return writer->config.retention ? TASKS : TASKS - 1;
+}
+
 static int start_housekeeping(ac_writer_t *writer, ac_error_t *err) {
-    int rc = ac_housekeeper_add(&writer->pages);
-    if (rc == 0) {
-        rc = ac_housekeeper_add(&writer->disk);
-        if (rc < 0) ac_housekeeper_remove(&writer->pages);
-    }
+    ac_task_t *tasks[TASKS];
+    int count = tasks_of(writer, tasks), added = 0, rc = 0;
+    while (added < count && (rc = ac_housekeeper_add(tasks[added])) == 0)
+        added++;
+    while (rc < 0 && added > 0)
+        ac_housekeeper_remove(tasks[--added]);
     return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot start the housekeeping threads")
                   : AC_OK;
+}
+
+static void begin_housekeeping(ac_writer_t *writer) {
+    ac_task_t *tasks[TASKS];
+    int count = tasks_of(writer, tasks);
+    for (int i = 0; i < count; i++)
+        ac_housekeeper_nudge(tasks[i]);
+}
+
+/* Waits for what is running: at most a sync of one segment. Retention stops where it is. */
+static void end_housekeeping(ac_writer_t *writer) {
+    ac_task_t *tasks[TASKS];
+    int count = tasks_of(writer, tasks);
+    ac_store_relaxed_u32(&writer->closing, 1);
+    for (int i = 0; i < count; i++)
+        ac_housekeeper_remove(tasks[i]);
 }
 
 int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer_t **out,
@@ -342,10 +375,7 @@ int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer
         return rc;
     }
     ac_writer_set_limits(writer);
-    if (!config->inline_housekeeping) {
-        ac_housekeeper_nudge(&writer->pages);
-        ac_housekeeper_nudge(&writer->disk);
-    }
+    if (!config->inline_housekeeping) begin_housekeeping(writer);
     *out = writer;
     return AC_OK;
 }
@@ -669,12 +699,12 @@ void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     memset(out, 0, sizeof *out);
     pthread_mutex_lock(&writer->mutex);
     out->syncs = writer->syncs;
-    out->sync_errors = writer->sync_errors;
+    out->sync_errors = writer->sync_errors.count;
     out->seals = writer->seals;
-    out->seal_errors = writer->seal_errors;
-    out->prealloc_errors = writer->prealloc_errors;
-    out->populate_errors = writer->populate_errors;
-    out->retention_errors = writer->retention_errors;
+    out->seal_errors = writer->seal_errors.count;
+    out->prealloc_errors = writer->prealloc_errors.count;
+    out->populate_errors = writer->populate_errors.count;
+    out->retention_errors = writer->retention_errors.count;
     out->segments_deleted = writer->segments_deleted;
     out->segments_archived = writer->segments_archived;
     out->durable_seq = writer->durable_seq;
@@ -749,8 +779,7 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&writer->state);
     if (state != AC_STATE_OPEN) return AC_OK;
     if (writer->reserved) ac_writer_abandon(writer);
-    ac_housekeeper_remove(&writer->pages);
-    ac_housekeeper_remove(&writer->disk);
+    end_housekeeping(writer);
     int64_t flushed = ac_writer_flush(writer, err);
     int rc = flushed < 0 ? (int)flushed : ac_writer_seal_pending(writer, err);
     discard_next(writer);

@@ -36,6 +36,16 @@ typedef struct ac_sealing {
     struct ac_sealing *next;
 } ac_sealing_t;
 
+/* One kind of background work: how often it failed, and what the log says about that. Under mutex. */
+typedef struct ac_failures {
+    const char *what; /* it is, in words */
+    int level;        /* of its failures in the log */
+    uint64_t count;
+    uint64_t since_success;
+    uint64_t logged_ns; /* when the last one was logged … */
+    uint32_t logged;    /* … and a checksum of its text */
+} ac_failures_t;
+
 struct ac_writer {
     /* Written by the appender; what statistics and flushes look at is stored atomically. */
     uint8_t *base;
@@ -62,7 +72,8 @@ struct ac_writer {
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
     uint64_t refused_bytes;
     int (*interrupted)(void); /* asked while waiting for capacity; NULL = nobody is */
-    uint32_t closing;         /* any thread may store 1: no more waiting for capacity */
+    /* Any thread may store 1: no more waiting for capacity, and no further segment to the archive. */
+    uint32_t closing;
 
     /* Fixed after open. */
     ac_directory_t dir;
@@ -78,9 +89,8 @@ struct ac_writer {
     uint32_t state;
     ac_callers_t callers;
     int attended;
-    uint64_t home;   /* which directory and control block: see ac_control_home */
-    ac_task_t pages; /* housekeeping: memory lane … */
-    ac_task_t disk;  /* … and disk lane */
+    uint64_t home; /* which directory and control block: see ac_control_home */
+    ac_task_t pages, flush, disk, archiving; /* housekeeping, one per lane */
 
     /* Under mutex. */
     pthread_mutex_t mutex;
@@ -98,22 +108,24 @@ struct ac_writer {
     uint64_t durable_seq;
     uint32_t poisoned; /* errno of the failed sync */
     const char *gone;  /* what is missing of the queue; NULL = nothing */
-    uint64_t syncs, sync_errors, seals, seal_errors, prealloc_errors, populate_errors;
-    uint64_t retention_errors, segments_deleted, segments_archived;
+    uint64_t syncs, seals, segments_deleted, segments_archived;
+    ac_failures_t sync_errors, seal_errors, prealloc_errors, populate_errors, memlock_errors,
+        retention_errors;
     int last_errno;
-    char last_error[256];
+    char last_error[1288]; /* path and text */
 
     /* Held across a whole sync: callers that queue up behind it find their work done. */
     pthread_mutex_t sync_mutex;
     uint64_t durable_position[2]; /* what index.meta says: segment, offset */
-    int mark_unsynced;            /* index.meta was written and not synced since */
+    uint32_t mark_unsynced;       /* atomic: index.meta was written and not synced since */
 
     ac_signs_t signs;
 
     pthread_mutex_t retain_mutex;
-    uint64_t retention_due_ns, heartbeat_due_ns;
-    uint64_t
-        unsynced_since_ns; /* disk lane: since when something has not been synced; 0 = all is */
+    uint64_t heartbeat_due_ns;
+    uint32_t batch_due;         /* atomic: left by the flush lane to the disk lane */
+    uint64_t unsynced_since_ns; /* since when something has not been synced; 0 = all is */
+    uint32_t write_back_due;    /* atomic: likewise, for the disk lane */
 };
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
@@ -221,9 +233,14 @@ int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err);
 uint64_t ac_writer_unsynced(ac_writer_t *writer);
 /* As ac_writer_flush, but index.meta is synced later: for the appender, which nobody has promised more. */
 int64_t ac_writer_sync_data(ac_writer_t *writer, ac_error_t *err);
+/* As ac_writers_flush; but for whom something else than its active segment would have to be waited for, the result
+ * is AC_E_SLOW, and nothing was done. */
+void ac_writers_try_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
+                          ac_error_t *errors);
 int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offset);
-/* Syncs what has waited for long, in async mode, and index.meta. */
-void ac_writer_write_back(ac_writer_t *writer, uint64_t now_ns);
+/* Whether something has waited for its sync for long: in async mode, or index.meta. Then write_back does it. */
+int ac_writer_needs_write_back(ac_writer_t *writer, uint64_t now_ns);
+void ac_writer_write_back(ac_writer_t *writer);
 
 /* gone.c: says why nothing can be stored in the active segment any more; see ac_writer_is_cut. */
 int ac_writer_fail_cut(ac_writer_t *writer, ac_error_t *err);
@@ -237,8 +254,18 @@ void ac_writer_look_around(ac_writer_t *writer);
 
 /* background.c: the writer's turns in the housekeeper. */
 uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns);
+uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns);
+uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns);
 void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count);
-void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error_t *err);
+
+/* failures.c: a failure that no caller is told of, or that concerns more than the caller. Counted, kept as the
+ * last error, and logged: when it is new or another one, and then once a minute. */
+void ac_writer_init_failures(ac_writer_t *writer);
+void ac_writer_note_error(ac_writer_t *writer, ac_failures_t *failures, const ac_error_t *err);
+/* It works. Logged if it did not before. */
+void ac_writer_note_success(ac_writer_t *writer, ac_failures_t *failures);
+/* With the mutex held: the last error, which nobody counts. */
+void ac_writer_keep_error(ac_writer_t *writer, int sys_errno, const char *path, const char *text);
 
 #endif

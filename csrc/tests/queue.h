@@ -115,7 +115,7 @@ __attribute__((unused)) static void copy_file(const char *from, const char *to) 
     struct stat info;
     int in = open(from, O_RDONLY), out = open(to, O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(in >= 0 && out >= 0 && fstat(in, &info) == 0);
-    CHECK_EQUAL(ac_os_copy(in, out, (uint64_t)info.st_size), 0);
+    CHECK_EQUAL(ac_os_copy(in, out, 0, (uint64_t)info.st_size), 0);
     close(in);
     close(out);
 }

@@ -316,7 +316,7 @@ TEST(a_segment_cut_before_it_was_sealed_is_told) {
     append_numbered(writer, 250);
     CHECK_EQUAL(truncate(check_path("queue/000000000.q"), SEGMENT / 2), 0);
     CHECK_FAILS(ac_writer_seal_next(writer, &err), err, AC_E_SYSTEM);
-    CHECK(strstr(err.detail, "a segment was cut, or its disk failed"));
+    CHECK(strstr(err.detail, "was cut, or its disk failed"));
     CHECK_FAILS(ac_writer_flush(writer, &err), err, AC_E_POISONED);
     CHECK_FAILS(ac_writer_close(writer, &err), err, AC_E_POISONED);
     ac_writer_free(writer);

@@ -117,7 +117,7 @@ TEST(a_nudge_during_a_turn_gives_another_one) {
 TEST(a_removed_task_is_not_running_and_never_will) {
     for (int i = 0; i < 200; i++) {
         counted_t counted = {.pause_ns = (uint64_t)(i % 5) * 20000};
-        add(&counted, i % 2 ? AC_LANE_DISK : AC_LANE_MEMORY);
+        add(&counted, (enum ac_lane)(i % AC_LANES));
         ac_housekeeper_nudge(&counted.task);
         ac_housekeeper_remove(&counted.task);
         uint64_t turns = ac_load_seq_cst_u64(&counted.turns);
@@ -127,10 +127,10 @@ TEST(a_removed_task_is_not_running_and_never_will) {
     }
 }
 
-TEST(a_slow_task_in_one_lane_does_not_hold_up_the_other) {
+static void check_not_held_up(enum ac_lane slow_lane, enum ac_lane quick_lane) {
     counted_t slow = {.pause_ns = 300000000}, quick = {0};
-    add(&slow, AC_LANE_DISK);
-    add(&quick, AC_LANE_MEMORY);
+    add(&slow, slow_lane);
+    add(&quick, quick_lane);
     ac_housekeeper_nudge(&slow.task);
     for (uint64_t i = 1; i <= 10; i++) {
         ac_housekeeper_nudge(&quick.task);
@@ -139,6 +139,11 @@ TEST(a_slow_task_in_one_lane_does_not_hold_up_the_other) {
     CHECK_EQUAL(ac_load_seq_cst_u64(&slow.turns), 0);
     ac_housekeeper_remove(&slow.task);
     ac_housekeeper_remove(&quick.task);
+}
+
+TEST(a_slow_task_in_one_lane_does_not_hold_up_the_others) {
+    for (int slow = 0; slow < AC_LANES; slow++)
+        check_not_held_up((enum ac_lane)slow, (enum ac_lane)((slow + 1) % AC_LANES));
 }
 
 TEST(a_forked_child_is_told_and_starts_without_tasks) {

@@ -115,7 +115,7 @@ TEST(reading_and_writing_are_whole) {
     CHECK_EQUAL(ac_os_read_at(-1, text, 10, 0), -EBADF);
     CHECK_EQUAL(ac_os_write_at(-1, text, 10, 0), -EBADF);
     CHECK_EQUAL(ac_os_truncate(fd, 3), 0);
-    CHECK_EQUAL(ac_os_copy(fd, fd, 10), -EIO); /* shorter than it should be */
+    CHECK_EQUAL(ac_os_copy(fd, fd, 0, 10), -EIO); /* shorter than it should be */
     close(fd);
 }
 

@@ -1,0 +1,55 @@
+/* What the background work of a writer could not do: in its statistics, and in the log. */
+#include "log.h"
+#include "writer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LOG_AGAIN_NS 60000000000u
+
+void ac_writer_init_failures(ac_writer_t *writer) {
+    writer->sync_errors = (ac_failures_t){.what = "syncing", .level = AC_LOG_ERROR};
+    writer->seal_errors = (ac_failures_t){.what = "indexing a full segment"};
+    writer->prealloc_errors = (ac_failures_t){.what = "creating the next segment"};
+    writer->populate_errors = (ac_failures_t){.what = "bringing pages into memory"};
+    writer->memlock_errors = (ac_failures_t){.what = "locking a segment into memory"};
+    writer->retention_errors = (ac_failures_t){.what = "retention"};
+}
+
+void ac_writer_keep_error(ac_writer_t *writer, int sys_errno, const char *path, const char *text) {
+    writer->last_errno = sys_errno;
+    snprintf(writer->last_error, sizeof writer->last_error, "%s: %s", path, text);
+}
+
+/* What is in the way may stay there for days, and be met once a second. */
+static int is_to_log(ac_failures_t *failures, uint32_t checksum) {
+    uint64_t now_ns = ac_os_monotonic_ns();
+    int again = failures->since_success > 0 && failures->logged == checksum;
+    if (again && now_ns - failures->logged_ns < LOG_AGAIN_NS) return 0;
+    failures->logged = checksum;
+    failures->logged_ns = now_ns;
+    return 1;
+}
+
+void ac_writer_note_error(ac_writer_t *writer, ac_failures_t *failures, const ac_error_t *err) {
+    pthread_mutex_lock(&writer->mutex);
+    ac_writer_keep_error(writer, err->sys_errno, err->path, err->detail);
+    uint32_t checksum = ac_crc32(writer->last_error, strlen(writer->last_error));
+    int log = is_to_log(failures, checksum);
+    failures->count++;
+    failures->since_success++;
+    pthread_mutex_unlock(&writer->mutex);
+    if (log)
+        ac_log(failures->level ? failures->level : AC_LOG_WARNING, err->path, "%s failed: %s",
+               failures->what, err->detail);
+}
+
+void ac_writer_note_success(ac_writer_t *writer, ac_failures_t *failures) {
+    pthread_mutex_lock(&writer->mutex);
+    uint64_t failed = failures->since_success;
+    failures->since_success = 0;
+    pthread_mutex_unlock(&writer->mutex);
+    if (failed > 0)
+        ac_log(AC_LOG_INFO, writer->dir.path, "%s works again (failed %llu times)", failures->what,
+               (unsigned long long)failed);
+}
