@@ -93,7 +93,10 @@ typedef struct ac_error {
     uint64_t wanted_offset;
     uint64_t first_segment; /* … and the nearest position that still exists */
     uint64_t first_offset;
-    uint64_t seq; /* AC_E_NOT_DURABLE */
+    uint64_t seq;   /* AC_E_NOT_DURABLE */
+    int holder_pid; /* AC_E_LOCKED: the process that holds the queue, 0 = not known … */
+    uint64_t holder_since_ns;
+    char holder_command[128]; /* … and its command line */
     char path[1024];
     char detail[256];
 } ac_error_t;

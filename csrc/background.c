@@ -39,7 +39,7 @@ int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
 static void prepare(ac_writer_t *writer) {
     ac_error_t err;
     pthread_mutex_lock(&writer->mutex);
-    int wanted = writer->want_next && !writer->next;
+    int wanted = writer->want_next && !writer->next && ac_writer_check_gone(writer, NULL) == AC_OK;
     pthread_mutex_unlock(&writer->mutex);
     if (wanted && ac_writer_prepare_next(writer, &err) != AC_OK)
         ac_writer_note_error(writer, &writer->prealloc_errors, &err);

@@ -1,4 +1,4 @@
-/* A queue that is removed or moved away under its writer. A mapping outlives the name of its file, so appends
+/* A queue that is removed, moved away or taken by another writer under its writer. A mapping outlives the name of its file, so appends
  * would go on into something that no reader will ever find. Nothing on the way of a message looks for that:
  * the housekeeper does, once a second; and each flush looks at the two that matter most, since it could promise
  * nothing otherwise. */
@@ -46,12 +46,22 @@ static int lacks_directory(const ac_writer_t *writer) {
     return info.st_dev != writer->dir.device || info.st_ino != writer->dir.inode;
 }
 
+/* Why the queue is not this writer's any more, or NULL; see lock.h. With sync_mutex held. */
+static const char *lost_lock(ac_writer_t *writer) {
+    return ac_writer_keep_lock(&writer->lock, &writer->dir, writer->dir_fd, writer->control,
+                               writer->epoch);
+}
+
 int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err) {
     struct stat info;
+    const char *lost;
+    if (ac_writer_check_gone(writer, err) != AC_OK) return AC_E_GONE;
     if (ac_os_stat(active(writer)->fd, &info) == 0 && info.st_nlink == 0)
         give_up(writer, segment_gone);
     else if (lacks_directory(writer))
         give_up(writer, directory_gone);
+    else if ((lost = lost_lock(writer)))
+        give_up(writer, lost);
     return ac_writer_check_gone(writer, err);
 }
 
@@ -61,18 +71,21 @@ static int lacks(const ac_writer_t *writer, const char *name) {
 }
 
 /* What is missing, or NULL. */
-static const char *missing(const ac_writer_t *writer, uint32_t segment) {
+static const char *missing(ac_writer_t *writer, uint32_t segment) {
     char name[AC_NAME_MAX];
     if (lacks_directory(writer)) return directory_gone;
-    if (lacks(writer, "control.meta")) return "control.meta was removed";
     ac_segment_name(name, segment, ".q");
-    return lacks(writer, name) ? segment_gone : NULL;
+    return lacks(writer, name) ? segment_gone : lost_lock(writer);
 }
 
 void ac_writer_look_around(ac_writer_t *writer) {
-    pthread_mutex_lock(&writer->sync_mutex);
-    const char *gone = missing(writer, active(writer)->segment);
-    pthread_mutex_unlock(&writer->sync_mutex);
+    /* What is lost stays lost: another writer's lock must not be taken when that one has ended. */
+    const char *gone = __atomic_load_n(&writer->gone, __ATOMIC_ACQUIRE);
+    if (!gone) {
+        pthread_mutex_lock(&writer->sync_mutex);
+        gone = missing(writer, active(writer)->segment);
+        pthread_mutex_unlock(&writer->sync_mutex);
+    }
     if (!gone) return;
     give_up(writer, gone);
     /* Readers that sleep have to look for themselves now. */

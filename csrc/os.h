@@ -156,6 +156,11 @@ uint64_t ac_os_monotonic_ns(void);
 
 /* Identity of a process for lock files: start time in clock ticks, 0 if there is no such process. */
 uint64_t ac_os_process_start(int pid);
+int ac_os_process_ends(int pid); /* was killed, or is a zombie: nothing of it runs any more */
+/* Its command line, with blanks between the words; empty if it cannot be had. */
+void ac_os_process_command(int pid, char *out, size_t size);
+/* Who holds flock's lock on the file; 0 = nobody, or nobody with a pid in our namespace. */
+int ac_os_flock_holder(const struct stat *file);
 uint64_t ac_os_boot_id(void);
 uint64_t ac_os_pid_namespace(void);
 int ac_os_random(void *buffer, size_t length);

@@ -47,8 +47,8 @@ static void on_fork(ac_task_t *task) {
     ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, pages));
     ac_store_relaxed_u32(&writer->state, AC_STATE_FORKED);
     ac_store_relaxed_u64(&writer->limit, 0);
-    writer->lock.mapping = NULL; /* not inherited */
-    writer->attended = 0;        /* nor are the connections */
+    ac_writer_lock_forked(&writer->lock);
+    writer->attended = 0; /* the connections are not inherited either */
     /* Perhaps held by a thread that does not exist here. */
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);
@@ -58,14 +58,17 @@ static void on_fork(ac_task_t *task) {
 static int open_control(ac_writer_t *writer, ac_error_t *err) {
     uint32_t first, last;
     size_t segments = 0;
-    int rc = ac_control_open(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, err);
+    struct stat info;
+    int rc =
+        ac_control_open_file(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, &info, err);
     if (rc == AC_E_NOT_FOUND) {
         rc = ac_segment_bounds(&writer->dir, writer->dir_fd, &first, &last, &segments, err);
         if (rc == AC_OK && segments == 0)
             rc = ac_control_create(&writer->dir, writer->dir_fd, writer->config.segment_size, err);
         /* Looked at again in any case: another process may have made all of it just now. */
         if (rc == AC_OK)
-            rc = ac_control_open(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, err);
+            rc = ac_control_open_file(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map,
+                                      &info, err);
         if (rc == AC_E_NOT_FOUND) {
             char path[1200];
             snprintf(path, sizeof path, "%s/control.meta", writer->dir.path);
@@ -73,6 +76,7 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
         }
     }
     if (rc != AC_OK) return rc;
+    writer->lock.control_inode = info.st_ino;
     writer->control = ac_control_of(writer->control_map);
     writer->segment_size = ac_load_relaxed_u64(&writer->control->segment_size);
     /* Again, because other processes can write to it: what is used is what was checked. */
@@ -216,7 +220,7 @@ static void release_everything(ac_writer_t *writer) {
     ac_os_close(writer->index_fd);
     ac_os_close(writer->dir_fd);
     writer->index_fd = writer->dir_fd = -1;
-    ac_lock_release(&writer->lock);
+    ac_writer_unlock(&writer->lock);
 }
 
 static ac_writer_t *allocate(const ac_writer_config_t *config) {
@@ -631,7 +635,8 @@ const char *ac_writer_path(ac_writer_t *writer) {
 /* A prepared segment that was never entered. */
 static void discard_next(ac_writer_t *writer) {
     char name[AC_NAME_MAX];
-    if (!writer->next) return;
+    /* If the queue was lost to another writer, the name may be that one's by now. */
+    if (!writer->next || ac_writer_check_gone(writer, NULL) != AC_OK) return;
     ac_segment_name(name, writer->next->segment, ".q");
     ac_os_unlink(writer->dir_fd, name);
 }

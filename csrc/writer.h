@@ -69,7 +69,7 @@ struct ac_writer {
     int dir_fd;
     int index_fd;
     ac_map_t *control_map;
-    ac_lock_t lock;
+    ac_ownership_t lock;
     ac_writer_config_t config;
     char archive[1024];
     char wait_for[AC_READER_NAME_MAX + 1];
