@@ -55,6 +55,7 @@ struct ac_reader {
     int shares_bell;    /* with the other sources of a fan-in */
     ac_bell_t *bell;
     int announced, tried_to_announce;
+    uint64_t tried_epoch;  /* the writer to whom that was tried last */
     ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */
     size_t catalogue_count, catalogue_room;
     uint64_t skipped_records, skipped_bytes, seq_restarts, timestamp_returns, segments_entered;
@@ -152,7 +153,8 @@ int ac_reader_lag_bytes(const ac_way_t *way, ac_lag_t *out, ac_error_t *err); /*
 /* Rings this bell from now on; NULL: one of its own again, when wanted. */
 void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
 
-/* park.c: lets writers find the reader. Without permission to, it polls; that is not an error. */
+/* park.c: lets the writer find the reader, if it is one that signals. Without permission to, it polls; that is
+ * not an error. */
 void ac_reader_announce(ac_reader_t *reader);
 
 /* Takes all but those that a waiting reader looks at out of the page table. */

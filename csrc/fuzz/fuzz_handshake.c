@@ -18,7 +18,7 @@ enum { PEERS = 4, STEPS_MAX = 32, PACKET_MAX = 160, FDS_MAX = 20, BARRIERS = 10 
 /* The victim's queue is the one that the input deals with. The probe has another one, and a good writer. */
 static ac_directory_t directory, probe_directory;
 static ac_caller_t victim = {.name = "victim"}, probe = {.name = "probe"};
-static int readers_fd = -1, probe_fd = -1;
+static int wake_fd = -1, probe_fd = -1;
 
 static int connect_to(int dir_fd, const char *name) {
     int fd = ac_os_socket_connect(dir_fd, name);
@@ -41,11 +41,13 @@ static int announce(ac_caller_t *caller, ac_directory_t *queue, const char *name
     int error;
     ac_error_t err;
     fuzz_make_directory(name);
+    snprintf(path, sizeof path, "%s/" AC_WAKE_DIRECTORY, name);
+    fuzz_make_directory(path);
     snprintf(path, sizeof path, "%s/%s", fuzz_queue, name);
     FUZZ_CHECK(ac_directory_init(queue, path, 0600, 0, &err) == AC_OK);
     FUZZ_CHECK((caller->bell = ac_bell_new(&error)));
     FUZZ_CHECK(ac_doorman_announce(caller, queue, &err) == AC_OK);
-    snprintf(path, sizeof path, "%s/%s/readers", fuzz_queue, name);
+    snprintf(path, sizeof path, "%s/%s/" AC_WAKE_DIRECTORY, fuzz_queue, name);
     int fd = ac_os_open_dir(path);
     FUZZ_CHECK(fd >= 0);
     return fd;
@@ -53,7 +55,7 @@ static int announce(ac_caller_t *caller, ac_directory_t *queue, const char *name
 
 static void set_up(void) {
     fuzz_clear();
-    readers_fd = announce(&victim, &directory, "queue");
+    wake_fd = announce(&victim, &directory, "queue");
     int dir_fd = announce(&probe, &probe_directory, "probe");
     ac_hello_t hello = hello_to(&probe_directory, "probe");
     probe_fd = connect_to(dir_fd, "probe.efd");
@@ -147,7 +149,7 @@ typedef struct stage {
 static void meet_writer(stage_t *stage) {
     ac_error_t err;
     memset(&stage->callers, 0, sizeof stage->callers);
-    FUZZ_CHECK((stage->listener = ac_os_socket_listen(readers_fd, "enemy.efd")) >= 0);
+    FUZZ_CHECK((stage->listener = ac_os_socket_listen(wake_fd, "enemy.efd")) >= 0);
     FUZZ_CHECK(ac_doorman_attend(&stage->callers, &directory, &err) == AC_OK);
     FUZZ_CHECK((stage->peers[0] = ac_os_socket_accept(stage->listener)) >= 0);
 }
@@ -158,7 +160,7 @@ static void step(stage_t *stage, fuzz_bytes_t *bytes) {
     int *peer = &stage->peers[action / 8 % PEERS];
     switch (action % 8) {
     case 0: /* connect */
-        if (*peer < 0) *peer = connect_to(readers_fd, "victim.efd");
+        if (*peer < 0) *peer = connect_to(wake_fd, "victim.efd");
         break;
     case 1: /* hang up */
         if (*peer >= 0) close(*peer);
@@ -200,7 +202,7 @@ static void step(stage_t *stage, fuzz_bytes_t *bytes) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stage_t stage = {.peers = {-1, -1, -1, -1}, .listener = -1};
     fuzz_bytes_t bytes = {data, size};
-    if (readers_fd < 0) set_up();
+    if (wake_fd < 0) set_up();
     let_doorman_work();
     int fds = count_fds();
     if (fuzz_take(&bytes, 1) & 1) meet_writer(&stage);
@@ -214,7 +216,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         ac_callers_wake(&stage.callers, UINT64_MAX);
         ac_doorman_leave(&stage.callers);
         ac_os_close(stage.listener);
-        ac_os_unlink(readers_fd, "enemy.efd");
+        ac_os_unlink(wake_fd, "enemy.efd");
     }
     let_doorman_work();
     FUZZ_CHECK(victim.bit == AC_NO_BIT);
