@@ -107,6 +107,10 @@ int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offs
     if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
     if (rc != AC_OK) return rc;
     rc = ac_reader_enter(reader, (uint32_t)segment, offset, &local);
+    if (rc == AC_E_NOT_FOUND && local.sys_errno == EAGAIN && offset == AC_SEGMENT_DATA) {
+        ac_reader_await(reader, (uint32_t)segment);
+        return AC_OK;
+    }
     if (rc == AC_E_NOT_FOUND) return lost_segment(reader, segment, offset, err);
     if (rc != AC_OK) {
         if (err) *err = local;

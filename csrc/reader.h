@@ -86,8 +86,13 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
 int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
 
-/* next.c */
+/* next.c. Whether the segment, the newest there is, is yet to get its header from another program that published
+ * it first; then it counts as not there. Not if control block or index.meta say that records are in it. */
+int ac_segment_awaited(const ac_directory_t *dir, int dir_fd, uint32_t newest,
+                       const ac_control_t *control, const ac_durable_t *durable);
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
+/* To the start of a segment that cannot be entered yet. */
+void ac_reader_await(ac_reader_t *reader, uint32_t segment);
 /* Into the segment after this one, which is sealed or full. Behind one that is not sealed, the next is
  * entered only if something is in it: see is_spare. */
 enum { AC_NEXT_MISSING = 0, AC_NEXT_ENTERED = 1, AC_NEXT_SPARE = 2 };
