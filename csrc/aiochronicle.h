@@ -132,6 +132,7 @@ typedef struct ac_writer_config {
     unsigned mode;        /* of files; directories get x where this has r */
     int memlock;          /* lock the active segment into memory */
     int verify;           /* check every record of the queue while opening */
+    uint64_t takeover_ns; /* how long to wait for the lock of a writer that is dead or was killed */
     int inline_housekeeping; /* for tests that must be deterministic: 1 = no background thread, 2 = nor
                                 does a roll do its work, as if that thread had not come to it yet */
 } ac_writer_config_t;

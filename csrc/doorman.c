@@ -47,6 +47,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int started, fork_handlers;
 static int epoll = -1;
 static door_t bell = {DOOR_BELL, -1, NULL}, inotify = {DOOR_INOTIFY, -1, NULL};
+static int last_out = -1; /* holds inotify.fd once more: see let_locks_go_first */
 static ac_listener_t *listeners;
 static ac_connection_t *connections;
 static uint64_t accepted; /* how many connections */
@@ -428,7 +429,8 @@ static void after_fork_child(void) {
     ac_os_close(epoll);
     ac_os_close(bell.fd);
     ac_os_close(inotify.fd);
-    epoll = bell.fd = inotify.fd = -1;
+    ac_os_close(last_out);
+    epoll = bell.fd = inotify.fd = last_out = -1;
     listeners = NULL;
     connections = NULL;
     graveyard = NULL;
@@ -657,6 +659,21 @@ void ac_doorman_stop_expecting(ac_caller_t *caller) {
 
 /* ---- attending ---- */
 
+/* A process that is killed closes its files before those that only its mappings hold, among them the writer's
+ * locks; and closing an inotify instance that has watches takes the kernel 10 ms and more, in which the
+ * successor waits. So inotify.fd is also in the queue of a socket: when that is closed, all other files are
+ * on their way already. Without it, the successor waits. */
+static void let_locks_go_first(void) {
+    int ends[2];
+    uint8_t byte = 0;
+    if (last_out >= 0 || ac_os_socket_pair(ends) < 0) return;
+    if (ac_os_send(ends[0], &byte, sizeof byte, inotify.fd) >= 0)
+        last_out = ends[1];
+    else
+        ac_os_close(ends[1]);
+    ac_os_close(ends[0]);
+}
+
 int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error_t *err) {
     int dir_fd = ac_directory_open(dir, err);
     if (dir_fd < 0) return dir_fd;
@@ -675,6 +692,7 @@ int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error
     if (rc >= 0) {
         callers->next = attending;
         attending = callers;
+        let_locks_go_first();
         /* The watch is there: whoever is missed by this scan is reported by it. */
         call_everybody(callers);
         if (exhausted) ac_os_eventfd_signal(bell.fd);

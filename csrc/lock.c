@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOCK_MAPPING = 4096, TAKEOVER_MS = 500, REPLACED_TRIES = 10, BUSY_TRIES = 10 };
+enum { LOCK_MAPPING = 4096, REPLACED_TRIES = 10, BUSY_TRIES = 10, RETRY_NS = 1000000 };
 
 int ac_lock_take(ac_lock_t *lock, int fd) {
     int error;
@@ -192,9 +192,10 @@ static int holder_ends(const ac_directory_t *dir, int dir_fd) {
 static int take_over(ac_ownership_t *owned, const ac_directory_t *dir, int dir_fd,
                      ac_error_t *err) {
     int fd = take_both(owned, dir, dir_fd, err);
-    for (int tries = 0; fd == AC_E_LOCKED && tries < TAKEOVER_MS; tries++) {
-        if (!holder_ends(dir, dir_fd)) break;
-        ac_os_sleep_ns(1000000);
+    uint64_t started = ac_os_monotonic_ns();
+    while (fd == AC_E_LOCKED && ac_os_monotonic_ns() - started < owned->takeover_ns &&
+           holder_ends(dir, dir_fd)) {
+        ac_os_sleep_ns(RETRY_NS);
         fd = take_both(owned, dir, dir_fd, err);
     }
     return fd;
@@ -236,7 +237,7 @@ static const char *lock_again(ac_ownership_t *owned, const ac_directory_t *dir, 
     ino_t inode;
     int fd = AC_E_LOCKED;
     for (int tries = 0; fd == AC_E_LOCKED && tries < BUSY_TRIES; tries++) {
-        if (tries > 0) ac_os_sleep_ns(1000000);
+        if (tries > 0) ac_os_sleep_ns(RETRY_NS);
         fd = lock_named(&lock, dir, dir_fd, "writer.lock", 1, &inode, &err);
     }
     if (fd == AC_E_LOCKED) return taken_over;

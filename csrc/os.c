@@ -693,6 +693,13 @@ int ac_os_socket_connect(int dir, const char *name) {
     return rc;
 }
 
+int ac_os_socket_pair(int ends[2]) {
+    int rc;
+    CALL(rc, AC_CALL_SOCKET, NULL, -1, 0, 0,
+         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
+    return rc;
+}
+
 int ac_os_socket_accept(int fd) {
     int accepted;
     CALL_VALUE(accepted, AC_CALL_SOCKET, NULL, fd, 0, 0,

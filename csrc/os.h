@@ -105,6 +105,7 @@ int ac_os_thread(void *(*run)(void *), void *argument);
 /* Unix sockets by directory fd and name, which have no length limit. Sequenced packets, non-blocking. */
 int ac_os_socket_listen(int dir, const char *name);
 int ac_os_socket_connect(int dir, const char *name);
+int ac_os_socket_pair(int ends[2]);
 int ac_os_socket_accept(int fd);
 int ac_os_socket_peer(int fd, uid_t *user);
 int ac_os_link(int from_dir, const char *from, int to_dir, const char *to);

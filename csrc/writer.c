@@ -24,6 +24,7 @@ void ac_writer_defaults(ac_writer_config_t *config) {
     config->retain_for_readers = 1;
     config->retention_check_ns = 1000000000u;
     config->mode = 0600;
+    config->takeover_ns = 500000000u;
 }
 
 static int check_config(const char *path, const ac_writer_config_t *config, ac_error_t *err) {
@@ -77,6 +78,7 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
     }
     if (rc != AC_OK) return rc;
     writer->lock.control_inode = info.st_ino;
+    writer->lock.takeover_ns = writer->config.takeover_ns;
     writer->control = ac_control_of(writer->control_map);
     writer->segment_size = ac_load_relaxed_u64(&writer->control->segment_size);
     /* Again, because other processes can write to it: what is used is what was checked. */

@@ -4,6 +4,11 @@ import fcntl
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +19,7 @@ from waiting import eventually
 
 import aiochronicle
 from aiochronicle import open_reader
-from aiochronicle.errors import LockedError, QueueGone
+from aiochronicle.errors import InvalidArgument, LockedError, QueueGone
 
 SIZE = 1 << 20
 WITHIN_S = 20.0
@@ -182,3 +187,79 @@ def test_the_holder_is_named_with_its_command_and_date(queue_path: Path) -> None
         assert error.since is not None
         assert re.search(rf"pid {holder.pid} \(.*asynchronous\.peer.*\) since \d{{4}}-", str(error))
         assert error.since.strftime("%Y-%m-%d %H:%M:%S") in str(error)
+
+
+def test_a_successor_of_a_killed_writer_need_not_try_twice(queue_path: Path) -> None:
+    """A killed process holds its locks until its last thread is out of the kernel."""
+    for number in range(10):
+        with Peer("writer", queue_path) as first:
+            assert first.ask("append x") == str(2 * number)
+            os.kill(first.pid, signal.SIGKILL)
+            with open_writer(queue_path) as successor:
+                assert successor.append(b"y") == 2 * number + 1
+
+
+def test_the_locks_of_a_killed_writer_go_before_its_watches(queue_path: Path) -> None:
+    """Closing inotify takes the kernel 10 ms and more: a successor does not wait for that."""
+    early = 0
+    for _ in range(9):
+        with Peer("writer", queue_path) as writer:
+            fd = os.open(queue_path / "writer.lock", os.O_RDWR)
+            os.kill(writer.pid, signal.SIGKILL)
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.0001)
+            ended = os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            early += ended is None
+            os.close(fd)
+    assert early >= 5
+
+
+def test_lock_timeout_bounds_the_wait(queue_path: Path) -> None:
+    with Peer("writer", queue_path) as holder:
+        for timeout_s in (0, 0.3):
+            started = time.monotonic()
+            with pytest.raises(LockedError, match=rf"pid {holder.pid}\b"):
+                aiochronicle.open_writer(queue_path, lock_timeout=timeout_s)
+            assert timeout_s <= time.monotonic() - started < timeout_s + 2
+        ending = threading.Timer(0.3, holder.finish)
+        ending.start()
+        with aiochronicle.open_writer(queue_path, lock_timeout=30) as writer:
+            writer.append(b"mine")
+        ending.join()
+    for wrong in (-1, float("nan")):
+        with pytest.raises(InvalidArgument, match="lock_timeout"):
+            aiochronicle.open_writer(queue_path, lock_timeout=wrong)
+
+
+def test_waiting_for_the_lock_can_be_interrupted(queue_path: Path) -> None:
+    program = (
+        "import sys, aiochronicle\n"
+        "print('waits', flush=True)\n"
+        "try:\n"
+        "    aiochronicle.open_writer(sys.argv[1], lock_timeout=300)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+    )
+    command = [sys.executable, "-c", program, str(queue_path)]
+    with (
+        open_writer(queue_path),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting,
+    ):
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "waits\n"
+        time.sleep(0.3)
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.stdout.readline() == "interrupted\n"
+        assert waiting.wait(10) == 0
+
+
+def test_a_topic_may_wait_for_its_lock(tmp_path: Path) -> None:
+    with aiochronicle.Bus(tmp_path) as bus, Peer("writer", bus.path("topic")):
+        started = time.monotonic()
+        with pytest.raises(LockedError):
+            bus.writer("topic", lock_timeout=0.2)
+        assert time.monotonic() - started >= 0.2
