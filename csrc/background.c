@@ -4,6 +4,7 @@
 #include "retention.h"
 #include "writer.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,9 @@ static uint64_t periodic(ac_writer_t *writer, uint64_t now_ns) {
     }
     if (now_ns >= writer->heartbeat_due_ns) {
         ac_store_relaxed_u64(&writer->control->writer_heartbeat_ns, ac_os_now_ns());
+        /* Whoever sleeps on it and was taken for dead: see wake_other_programs. */
+        if (ac_load_relaxed_u32(&writer->control->waiters_pending))
+            ac_os_futex_wake(&writer->control->notify_seq, INT_MAX);
         ac_writer_look_around(writer);
         writer->heartbeat_due_ns = now_ns + HEARTBEAT_NS;
     }

@@ -61,6 +61,8 @@ struct ac_writer {
     uint64_t capacity_end; /* offset up to which the capacity is known to allow records */
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
     uint64_t refused_bytes;
+    uint32_t waiters, dead_waiters; /* of other programs: see wake_other_programs */
+    uint64_t unheard_since_ns, unheard;
     int (*interrupted)(void); /* asked while waiting for capacity; NULL = nobody is */
     uint32_t closing;         /* any thread may store 1: no more waiting for capacity */
 
