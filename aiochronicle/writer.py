@@ -265,7 +265,9 @@ def open_writer(
     if lock_timeout is None:
         handle = _open(encoded_path, config)
     else:
-        handle = _open_within(encoded_path, config, seconds("lock_timeout", lock_timeout, zero=True))
+        handle = _open_within(
+            encoded_path, config, seconds("lock_timeout", lock_timeout, zero=True)
+        )
     # The engine reads the same clock itself, without a call into Python.
     own_clock = None if clock is time.time_ns else clock
     address = int(ffi.cast("uintptr_t", handle))

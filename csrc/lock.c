@@ -127,11 +127,14 @@ static int write_holder(int fd, uint64_t epoch) {
     return rc < 0 ? rc : ac_os_write_at(fd, text, (size_t)length, 0);
 }
 
-/* Whether the name stands for the file with this inode. What cannot be looked at may well be there. */
-static int is_named(int dir_fd, const char *name, ino_t inode) {
+enum fate { THERE, REMOVED, REPLACED };
+
+/* What became of a name that stood for the file with this inode. What cannot be looked at may well be there. */
+static enum fate fate_of(int dir_fd, const char *name, ino_t inode) {
     struct stat info;
     int rc = ac_os_stat_at(dir_fd, name, &info);
-    return rc < 0 ? rc != -ENOENT : info.st_ino == inode;
+    if (rc == -ENOENT) return REMOVED;
+    return rc == 0 && info.st_ino != inode ? REPLACED : THERE;
 }
 
 /* Opens and locks a file of the queue, and makes sure that its name still stands for what was locked. The fd;
@@ -258,10 +261,11 @@ static const char *lock_again(ac_ownership_t *owned, const ac_directory_t *dir, 
 
 const char *ac_writer_keep_lock(ac_ownership_t *owned, const ac_directory_t *dir, int dir_fd,
                                 const ac_control_t *control, uint32_t epoch) {
-    if (!is_named(dir_fd, "control.meta", owned->control_inode))
-        return "control.meta was removed or replaced";
+    enum fate control_fate = fate_of(dir_fd, "control.meta", owned->control_inode);
+    if (control_fate == REMOVED) return "control.meta was removed";
+    if (control_fate == REPLACED) return "control.meta was replaced";
     const char *lost = NULL;
-    if (!is_named(dir_fd, "writer.lock", owned->file_inode))
+    if (fate_of(dir_fd, "writer.lock", owned->file_inode) != THERE)
         lost = lock_again(owned, dir, dir_fd, epoch);
     /* One that came and went meanwhile left its epoch. */
     if (!lost && (uint32_t)ac_load_relaxed_u64(&control->writer_epoch) != epoch) lost = taken_over;

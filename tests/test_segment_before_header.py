@@ -20,17 +20,24 @@ TESTS = Path(__file__).parent
 class HastyWriter(fmt.ForeignWriter):
     """Publishes first and writes the header afterwards, with a stop after each step."""
 
-    def __init__(self, path: Path, stop: Callable[[], object], **options: int) -> None:
+    creating = False
+
+    def __init__(self, path: Path, stop: Callable[[], object], first_segment: int = 0) -> None:
         self.stop = stop
-        super().__init__(path, SIZE, **options)
+        super().__init__(path, SIZE, first_segment=first_segment)
 
     def _create(self, segment_size: int, first_segment: int) -> None:
-        publish, self._publish_segment = self._publish_segment, lambda _: None  # type: ignore[method-assign]
-        enter, self._enter = self._enter, lambda *_: None  # type: ignore[method-assign]
-        super()._create(segment_size, first_segment)  # the control block is there before any segment
-        self._publish_segment, self._enter = publish, enter  # type: ignore[method-assign]
-        publish(first_segment)
-        enter(first_segment, fmt.DATA_OFFSET)
+        self.creating = True
+        super()._create(
+            segment_size, first_segment
+        )  # the control block is there before any segment
+        self.creating = False
+        self._publish_segment(first_segment)
+        self._enter(first_segment, fmt.DATA_OFFSET)
+
+    def _enter(self, segment_id: int, offset: int) -> None:
+        if not self.creating:
+            super()._enter(segment_id, offset)
 
     def sync(self) -> None:
         """Nothing is durable in a queue that has no segment."""
@@ -38,6 +45,8 @@ class HastyWriter(fmt.ForeignWriter):
             super().sync()
 
     def _publish_segment(self, segment_id: int) -> None:
+        if self.creating:
+            return
         header = fmt.encode_segment_header(segment_id)
         with (self.path / fmt.segment_name(segment_id)).open("xb", buffering=0) as file:
             self.stop()

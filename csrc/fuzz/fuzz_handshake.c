@@ -37,12 +37,12 @@ static ac_hello_t hello_to(const ac_directory_t *to, const char *name) {
 
 /* Returns the directory in which the reader was announced. */
 static int announce(ac_caller_t *caller, ac_directory_t *queue, const char *name) {
-    char path[400];
+    char path[400], wake[40];
     int error;
     ac_error_t err;
     fuzz_make_directory(name);
-    snprintf(path, sizeof path, "%s/" AC_WAKE_DIRECTORY, name);
-    fuzz_make_directory(path);
+    snprintf(wake, sizeof wake, "%.20s/" AC_WAKE_DIRECTORY, name);
+    fuzz_make_directory(wake);
     snprintf(path, sizeof path, "%s/%s", fuzz_queue, name);
     FUZZ_CHECK(ac_directory_init(queue, path, 0600, 0, &err) == AC_OK);
     FUZZ_CHECK((caller->bell = ac_bell_new(&error)));
