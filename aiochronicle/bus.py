@@ -61,6 +61,7 @@ class WriterOptions(TypedDict, total=False):
     mode: int
     memlock: bool
     verify: bool
+    lock_timeout: float | None
 
 
 class ReaderOptions(TypedDict, total=False):

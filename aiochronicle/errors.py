@@ -51,6 +51,7 @@ Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text s
 
 import os
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, ClassVar
 
 __all__ = [
@@ -257,9 +258,17 @@ class SchemaMismatch(SchemaError):
 
 
 class LockedError(ChronicleError):
-    """Another live writer holds the queue."""
+    """Another live writer holds the queue.
+
+    ``pid`` and ``command`` are of the process that holds it, ``since`` is when it was opened; None
+    if that is not known, as for a process in another container.
+    """
 
     advice = "A queue has one writer at a time: close that one, or write to a queue of your own."
+
+    pid: int | None = None
+    command: str | None = None
+    since: datetime | None = None
 
 
 class ReaderBusy(ChronicleError):

@@ -50,6 +50,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     mode: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o600
     memlock: bool = False
     verify: bool = False
+    lock_timeout: Annotated[float, msgspec.Meta(ge=0, lt=1e10)] | None = None
 
 
 _BYTES = "a positive number of bytes"
@@ -83,10 +84,11 @@ ALLOWED = {
     "mode": "permissions from 0 to 0o777",
     "memlock": _FLAG,
     "verify": _FLAG,
+    "lock_timeout": "a number of seconds, 0 or more, or false",
 }
 _TABLES = ("defaults", "topics")
 _WILDCARDS = frozenset("*?[")
-_MAY_BE_FALSE = ("roll", "retention", "capacity", "heartbeat")
+_MAY_BE_FALSE = ("roll", "retention", "capacity", "heartbeat", "lock_timeout")
 
 Table = dict[str, Any]
 

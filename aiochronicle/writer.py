@@ -36,7 +36,13 @@ from aiochronicle._heartbeat import keep_beating
 from aiochronicle._names import check_name
 from aiochronicle.causes import Cause, Causes
 from aiochronicle.config import Batch, Capacity, Retention, Roll
-from aiochronicle.errors import ChronicleError, EncodeError, InvalidArgument, NotAQueue
+from aiochronicle.errors import (
+    ChronicleError,
+    EncodeError,
+    InvalidArgument,
+    LockedError,
+    NotAQueue,
+)
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 
 __all__ = ["Position", "Recovery", "Writer", "WriterStatistics", "open_writer"]
@@ -45,6 +51,8 @@ _log = logging.getLogger(__name__)
 
 READY_VERSION = 1
 CONTROL = "control.meta"  # every queue has one, and nothing else does
+
+_QUICK_S = 1.0  # a killed holder is gone by then; one that lives is looked at less often
 
 _FLUSH_MODES = {"async": lib.AC_FLUSH_ASYNC, "sync": lib.AC_FLUSH_SYNC}
 _POLICIES = {"fail": lib.AC_CAPACITY_FAIL, "block": lib.AC_CAPACITY_BLOCK}
@@ -191,6 +199,28 @@ def _log_recovery(path: str, recovery: Recovery) -> None:
     )
 
 
+def _open(path: bytes, config: Any) -> Any:
+    handle = ffi.new("ac_writer_t **")
+    error = new_error()
+    check(lib.ac_writer_open(path, config, handle, error), error)
+    return handle[0]
+
+
+def _open_within(path: bytes, config: Any, timeout_s: float) -> Any:
+    """Wait for the lock here and not in the engine, so that signals are handled meanwhile."""
+    config.takeover_ns = 0
+    started = time.monotonic()
+    while True:
+        try:
+            return _open(path, config)
+        except LockedError:
+            waited_s = time.monotonic() - started
+            if waited_s >= timeout_s:
+                raise
+            pause_s = 0.001 if waited_s < _QUICK_S else 0.02
+            time.sleep(min(pause_s, timeout_s - waited_s))
+
+
 def open_writer(
     path: str | os.PathLike[str],
     *,
@@ -207,13 +237,17 @@ def open_writer(
     memlock: bool = False,
     verify: bool = False,
     recover: Literal["auto", "salvage"] = "auto",
+    lock_timeout: float | None = None,
     _inline_housekeeping: int = 0,
     _write_back_s: float = 15.0,
 ) -> "Writer":
     """Open a queue for appending, creating it if there is none, and repairing it if need be.
 
     NotAQueue if there are queues in subdirectories of the path, but none in itself.
-    A queue has one writer at a time; a second one gets LockedError, which names the holder.
+    A queue has one writer at a time; a second one gets LockedError, which names the holder. With
+    ``lock_timeout`` it waits up to that many seconds for the holder to end, in which the calling
+    thread is blocked: in an asyncio program, ``await asyncio.to_thread(open_writer, ...)``. 0 does
+    not wait at all; None waits half a second at most, and only for a holder that was killed.
 
     ``segment_size`` applies to a new queue, an existing one keeps its own. ``flush`` is what is
     durable when: "async" (a killed process loses nothing, the kernel writes back), "sync" (each
@@ -262,16 +296,18 @@ def open_writer(
     registry = None if codec is None else registry_of(codec)
     encoded_path = encode_path(path)
     _refuse_root_of_queues(Path(os.fsdecode(encoded_path)))
-    handle = ffi.new("ac_writer_t **")
-    error = new_error()
     _engine_log.start()
     try:
-        check(lib.ac_writer_open(encoded_path, config, handle, error), error)
+        if lock_timeout is None:
+            handle = _open(encoded_path, config)
+        else:
+            timeout_s = seconds("lock_timeout", lock_timeout, zero=True)
+            handle = _open_within(encoded_path, config, timeout_s)
     finally:
         _engine_log.hand_over()
     # The engine reads the same clock itself, without a call into Python.
     own_clock = None if clock is time.time_ns else clock
-    address = int(ffi.cast("uintptr_t", handle[0]))
+    address = int(ffi.cast("uintptr_t", handle))
     writer = Writer(address, own_clock, capacity_bytes=config.capacity_bytes)
     _log_recovery(writer.path, writer.recovery)
     if registry is not None:

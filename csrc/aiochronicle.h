@@ -94,7 +94,10 @@ typedef struct ac_error {
     uint64_t wanted_offset;
     uint64_t first_segment; /* … and the nearest position that still exists */
     uint64_t first_offset;
-    uint64_t seq; /* AC_E_NOT_DURABLE */
+    uint64_t seq;   /* AC_E_NOT_DURABLE */
+    int holder_pid; /* AC_E_LOCKED: the process that holds the queue, 0 = not known … */
+    uint64_t holder_since_ns;
+    char holder_command[128]; /* … and its command line */
     char path[1024];
     char detail[256];
 } ac_error_t;
@@ -132,6 +135,7 @@ typedef struct ac_writer_config {
     int verify;           /* check every record of the queue while opening */
     int salvage; /* consent to set aside what was durable, or lies after a missing segment */
     uint64_t write_back_ns; /* async mode: what is older is synced in the background */
+    uint64_t takeover_ns; /* how long to wait for the lock of a writer that is dead or was killed */
     int inline_housekeeping; /* for tests that must be deterministic: 1 = no background thread, 2 = nor
                                 does a roll do its work, as if that thread had not come to it yet */
 } ac_writer_config_t;

@@ -4,6 +4,7 @@
 #include "retention.h"
 #include "writer.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
 static void prepare(ac_writer_t *writer) {
     ac_error_t err;
     pthread_mutex_lock(&writer->mutex);
-    int wanted = writer->want_next && !writer->next;
+    int wanted = writer->want_next && !writer->next && ac_writer_check_gone(writer, NULL) == AC_OK;
     pthread_mutex_unlock(&writer->mutex);
     if (wanted) ac_writer_prepare_next(writer, &err);
 }
@@ -88,6 +89,9 @@ uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
     const ac_writer_config_t *config = &writer->config;
     if (now_ns >= writer->heartbeat_due_ns) {
         ac_store_relaxed_u64(&writer->control->writer_heartbeat_ns, ac_os_now_ns());
+        /* Whoever sleeps on it and was taken for dead: see wake_other_programs. */
+        if (ac_load_relaxed_u32(&writer->control->waiters_pending))
+            ac_os_futex_wake(&writer->control->notify_seq, INT_MAX);
         ac_writer_look_around(writer);
         writer->heartbeat_due_ns = next_moment(now_ns, HEARTBEAT_NS);
         if (ac_writer_needs_write_back(writer, now_ns)) {

@@ -62,20 +62,25 @@ static int incomplete(const char *path, ac_error_t *err) {
 int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int patient,
                     ac_map_t **out, ac_error_t *err) {
     struct stat info;
+    return ac_control_open_file(dir, dir_fd, writable, patient, out, &info, err);
+}
+
+int ac_control_open_file(const ac_directory_t *dir, int dir_fd, int writable, int patient,
+                         ac_map_t **out, struct stat *info, ac_error_t *err) {
     char path[1200];
     int error;
     snprintf(path, sizeof path, "%s/control.meta", dir->path);
-    int fd = ac_file_open(dir, dir_fd, "control.meta", writable ? O_RDWR : O_RDONLY, &info, err);
+    int fd = ac_file_open(dir, dir_fd, "control.meta", writable ? O_RDWR : O_RDONLY, info, err);
     if (fd == AC_E_ACCESS && writable == 2) {
         writable = 0;
-        fd = ac_file_open(dir, dir_fd, "control.meta", O_RDONLY, &info, err);
+        fd = ac_file_open(dir, dir_fd, "control.meta", O_RDONLY, info, err);
     }
     if (fd < 0) return fd;
-    if (info.st_size < (off_t)AC_CONTROL_SIZE) {
+    if (info->st_size < (off_t)AC_CONTROL_SIZE) {
         ac_os_close(fd);
         if (!patient) return incomplete(path, err);
-        return ac_fail(err, AC_E_CORRUPT, 0, path, (uint64_t)info.st_size,
-                       "%lld bytes long, a control block has %u", (long long)info.st_size,
+        return ac_fail(err, AC_E_CORRUPT, 0, path, (uint64_t)info->st_size,
+                       "%lld bytes long, a control block has %u", (long long)info->st_size,
                        AC_CONTROL_SIZE);
     }
     ac_map_t *map = ac_map_new(fd, AC_CONTROL_SIZE, writable != 0, &error);
@@ -85,7 +90,7 @@ int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int pat
         ac_map_release(map);
         return incomplete(path, err);
     }
-    int rc = wait_until_usable(ac_control_of(map), patience_ns(&info), path, err);
+    int rc = wait_until_usable(ac_control_of(map), patience_ns(info), path, err);
     if (ac_map_is_cut(map)) {
         ac_map_release(map);
         return ac_fail_os(err, -EIO, path, "cannot be read");

@@ -91,6 +91,9 @@ _Static_assert(offsetof(ac_control_t, notify_seq) == 384, "control");
  * one that is not complete gives AC_E_NOT_FOUND with EAGAIN. */
 int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int patient,
                     ac_map_t **out, ac_error_t *err);
+/* The same, and which file it is. */
+int ac_control_open_file(const ac_directory_t *dir, int dir_fd, int writable, int patient,
+                         ac_map_t **out, struct stat *info, ac_error_t *err);
 
 /* Publishes a fresh one. AC_OK also if another process was first. */
 int ac_control_create(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,

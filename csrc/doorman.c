@@ -49,6 +49,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int started, fork_handlers;
 static int epoll = -1;
 static door_t bell = {DOOR_BELL, -1, NULL}, inotify = {DOOR_INOTIFY, -1, NULL};
+static int last_out = -1; /* holds inotify.fd once more: see let_locks_go_first */
 static ac_listener_t *listeners;
 static ac_connection_t *connections;
 static uint64_t accepted; /* how many connections */
@@ -219,9 +220,9 @@ static void close_predecessor(const ac_callers_t *callers, const char *name) {
     if (connection) connection_close(connection);
 }
 
-/* NAME.efd appeared in readers/. A leftover of a dead reader refuses the connection; one that nobody can
+/* NAME.efd appeared in wake/. A leftover of a dead reader refuses the connection; one that nobody can
  * ever use again, because its name was for that reader only, goes. */
-static void call_reader(ac_callers_t *callers, int readers_fd, const char *file, int anew) {
+static void call_reader(ac_callers_t *callers, int wake_fd, const char *file, int anew) {
     size_t length = strlen(file);
     uid_t user;
     ac_hello_t hello = {.magic = AC_HELLO_MAGIC,
@@ -235,8 +236,8 @@ static void call_reader(ac_callers_t *callers, int readers_fd, const char *file,
         close_predecessor(callers, hello.name);
     else if (find_connection(callers, hello.name))
         return;
-    int fd = note(callers->path, ac_os_socket_connect(readers_fd, file));
-    if (fd == -ECONNREFUSED && file[0] == AC_ANONYMOUS_PREFIX) ac_os_unlink(readers_fd, file);
+    int fd = note(callers->path, ac_os_socket_connect(wake_fd, file));
+    if (fd == -ECONNREFUSED && file[0] == AC_ANONYMOUS_PREFIX) ac_os_unlink(wake_fd, file);
     if (fd < 0) return;
     ac_connection_t *connection = connection_new(DOOR_OUTGOING, fd);
     if (!connection) {
@@ -271,35 +272,74 @@ static void on_outgoing(ac_connection_t *connection) {
     if (ac_os_send(connection->door.fd, &bit, sizeof bit, -1) < 0) connection_close(connection);
 }
 
-static int open_readers(const char *path) {
+static int open_wake(const char *path) {
     int dir_fd = ac_os_open_dir(path);
     if (dir_fd < 0) return dir_fd;
-    int readers_fd = ac_os_open_dir_at(dir_fd, "readers");
+    int wake_fd = ac_os_open_dir_at(dir_fd, AC_WAKE_DIRECTORY);
     ac_os_close(dir_fd);
-    return readers_fd;
+    return wake_fd;
 }
 
 typedef struct scan {
     ac_callers_t *callers;
-    int readers_fd;
+    int wake_fd;
 } scan_t;
 
 static int call_found(void *context, const char *name) {
     scan_t *scan = context;
-    call_reader(scan->callers, scan->readers_fd, name, 0);
+    call_reader(scan->callers, scan->wake_fd, name, 0);
     return 0;
 }
 
 static void call_everybody(ac_callers_t *callers) {
-    scan_t scan = {callers, note(callers->path, open_readers(callers->path))};
-    if (scan.readers_fd >= 0) ac_os_list(scan.readers_fd, call_found, &scan);
-    ac_os_close(scan.readers_fd);
+    scan_t scan = {callers, note(callers->path, open_wake(callers->path))};
+    if (scan.wake_fd >= 0) ac_os_list(scan.wake_fd, call_found, &scan);
+    ac_os_close(scan.wake_fd);
 }
 
 static void on_reader_file(ac_callers_t *callers, const char *name) {
-    int readers_fd = note(callers->path, open_readers(callers->path));
-    if (readers_fd >= 0) call_reader(callers, readers_fd, name, 1);
-    ac_os_close(readers_fd);
+    int wake_fd = note(callers->path, open_wake(callers->path));
+    if (wake_fd >= 0) call_reader(callers, wake_fd, name, 1);
+    ac_os_close(wake_fd);
+}
+
+/* ---- watching who takes the lock ---- */
+
+/* A writer that does not signal is noticed when it writes its name into the lock file; that the queue is
+ * removed, when the file loses its name. */
+static int watch_lock_file(int dir_fd) {
+    int fd = ac_os_open_at(dir_fd, "writer.lock", O_RDONLY, 0);
+    if (fd < 0) return -1;
+    int watch = ac_os_inotify_add(inotify.fd, fd, IN_MODIFY | IN_ATTRIB | IN_MASK_ADD);
+    ac_os_close(fd);
+    return watch;
+}
+
+/* One inode has one watch, whoever asked for it; it goes with the last of them. */
+static void unwatch(int watch) {
+    if (watch < 0) return;
+    for (ac_caller_t *caller = announced; caller; caller = caller->next)
+        if (caller->watch == watch) return;
+    for (ac_caller_t *caller = expecting; caller; caller = caller->next)
+        if (caller->watch == watch) return;
+    for (ac_callers_t *callers = attending; callers; callers = callers->next)
+        if (callers->watch == watch) return;
+    ac_os_inotify_remove(inotify.fd, watch);
+}
+
+/* By name: the file that was watched may have been removed, and another made in its place. Without a watch
+ * nobody may sleep who has no writer: ac_reader_park. */
+static void watch_writers(ac_caller_t *caller) {
+    struct stat info;
+    int old = caller->watch, watch = -1;
+    int dir_fd = ac_os_open_dir(caller->path);
+    if (dir_fd >= 0 && ac_os_stat(dir_fd, &info) == 0 && info.st_dev == caller->device &&
+        info.st_ino == caller->inode)
+        watch = watch_lock_file(dir_fd);
+    ac_os_close(dir_fd);
+    caller->watch = watch;
+    ac_store_release_u32(&caller->watching, watch >= 0);
+    if (old != watch) unwatch(old);
 }
 
 /* A reader appeared in a queue we write to, somebody took the lock of a queue we read, or something
@@ -311,6 +351,7 @@ static void on_change(void *unused, int watch, const char *name) {
         for (ac_connection_t *connection = connections; connection; connection = connection->next)
             if (connection->caller == caller) connection->outdated = 1;
         ac_store_relaxed_u32(&caller->suspect, 1);
+        watch_writers(caller);
         ac_os_eventfd_signal(caller->bell->fd);
     }
     for (ac_caller_t *caller = expecting; caller; caller = caller->next) {
@@ -409,7 +450,8 @@ static void after_fork_child(void) {
     ac_os_close(epoll);
     ac_os_close(bell.fd);
     ac_os_close(inotify.fd);
-    epoll = bell.fd = inotify.fd = -1;
+    ac_os_close(last_out);
+    epoll = bell.fd = inotify.fd = last_out = -1;
     listeners = NULL;
     connections = NULL;
     graveyard = NULL;
@@ -449,15 +491,15 @@ static void file_name(char out[AC_READER_NAME_MAX + 8], const ac_caller_t *calle
 }
 
 /* Another reader of ours on the same file system: its socket can serve this one too. */
-static int link_existing(const ac_caller_t *caller, int readers_fd, const char *file,
+static int link_existing(const ac_caller_t *caller, int wake_fd, const char *file,
                          ac_listener_t **out) {
     for (ac_caller_t *other = announced; other; other = other->next) {
         char other_file[AC_READER_NAME_MAX + 8];
         if (other->listener->device != caller->device) continue;
-        int other_fd = open_readers(other->path);
+        int other_fd = open_wake(other->path);
         if (other_fd < 0) continue;
         file_name(other_file, other);
-        int rc = ac_os_link(other_fd, other_file, readers_fd, file);
+        int rc = ac_os_link(other_fd, other_file, wake_fd, file);
         ac_os_close(other_fd);
         if (rc < 0) continue;
         *out = other->listener;
@@ -467,14 +509,14 @@ static int link_existing(const ac_caller_t *caller, int readers_fd, const char *
 }
 
 /* Binds under a temporary name: whoever sees the final one can connect. */
-static int listen_anew(const ac_caller_t *caller, int readers_fd, const char *file,
+static int listen_anew(const ac_caller_t *caller, int wake_fd, const char *file,
                        ac_listener_t **out) {
     char temporary[AC_READER_NAME_MAX + 32];
     ac_listener_t *listener = ac_os_alloc(sizeof *listener);
     if (!listener) return -ENOMEM;
     snprintf(temporary, sizeof temporary, "%s.%d.tmp", file, (int)getpid());
-    ac_os_unlink(readers_fd, temporary);
-    int fd = ac_os_socket_listen(readers_fd, temporary);
+    ac_os_unlink(wake_fd, temporary);
+    int fd = ac_os_socket_listen(wake_fd, temporary);
     if (fd < 0) {
         free(listener);
         return fd;
@@ -482,9 +524,9 @@ static int listen_anew(const ac_caller_t *caller, int readers_fd, const char *fi
     listener->door = (door_t){DOOR_LISTENER, fd, NULL};
     listener->device = caller->device;
     int rc = ac_os_epoll_add(epoll, fd, listener);
-    if (rc == 0) rc = ac_os_rename(readers_fd, temporary, file);
+    if (rc == 0) rc = ac_os_rename(wake_fd, temporary, file);
     if (rc < 0) {
-        ac_os_unlink(readers_fd, temporary);
+        ac_os_unlink(wake_fd, temporary);
         ac_os_close(fd);
         free(listener);
         return rc;
@@ -493,28 +535,6 @@ static int listen_anew(const ac_caller_t *caller, int readers_fd, const char *fi
     listeners = listener;
     *out = listener;
     return 0;
-}
-
-/* A writer that does not signal is noticed when it writes its name into the lock file; that the queue is
- * removed, when the file loses its name. */
-static int watch_lock_file(int dir_fd) {
-    int fd = ac_os_open_at(dir_fd, "writer.lock", O_RDONLY, 0);
-    if (fd < 0) return -1;
-    int watch = ac_os_inotify_add(inotify.fd, fd, IN_MODIFY | IN_ATTRIB | IN_MASK_ADD);
-    ac_os_close(fd);
-    return watch;
-}
-
-/* One inode has one watch, whoever asked for it; it goes with the last of them. */
-static void unwatch(int watch) {
-    if (watch < 0) return;
-    for (ac_caller_t *caller = announced; caller; caller = caller->next)
-        if (caller->watch == watch) return;
-    for (ac_caller_t *caller = expecting; caller; caller = caller->next)
-        if (caller->watch == watch) return;
-    for (ac_callers_t *callers = attending; callers; callers = callers->next)
-        if (callers->watch == watch) return;
-    ac_os_inotify_remove(inotify.fd, watch);
 }
 
 static int list_remove(ac_caller_t **list, const ac_caller_t *caller) {
@@ -530,10 +550,10 @@ int ac_doorman_announce(ac_caller_t *caller, const ac_directory_t *dir, ac_error
     char file[AC_READER_NAME_MAX + 8];
     int dir_fd = ac_directory_open(dir, err);
     if (dir_fd < 0) return dir_fd;
-    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 1, err);
-    if (readers_fd < 0) {
+    int wake_fd = ac_directory_sub(dir, dir_fd, AC_WAKE_DIRECTORY, 0, err);
+    if (wake_fd < 0) {
         ac_os_close(dir_fd);
-        return readers_fd;
+        return wake_fd;
     }
     snprintf(caller->path, sizeof caller->path, "%s", dir->path);
     caller->device = dir->device;
@@ -543,22 +563,29 @@ int ac_doorman_announce(ac_caller_t *caller, const ac_directory_t *dir, ac_error
     pthread_mutex_lock(&lock);
     int rc = start_locked();
     if (rc == 0) {
-        ac_os_unlink(readers_fd,
-                     file); /* a dead reader's; the name is ours, the position is locked */
-        rc = link_existing(caller, readers_fd, file, &caller->listener);
-        if (rc < 0) rc = listen_anew(caller, readers_fd, file, &caller->listener);
+        ac_os_unlink(wake_fd, file); /* a dead reader's; the name is ours, the position is locked */
+        rc = link_existing(caller, wake_fd, file, &caller->listener);
+        if (rc < 0) rc = listen_anew(caller, wake_fd, file, &caller->listener);
     }
     if (rc == 0) {
         caller->listener->users++;
-        caller->watch = watch_lock_file(dir_fd);
+        caller->watch = -1;
         caller->next = announced;
         announced = caller;
+        watch_writers(caller);
     }
     pthread_mutex_unlock(&lock);
-    ac_os_close(readers_fd);
+    ac_os_close(wake_fd);
     ac_os_close(dir_fd);
-    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot announce the reader")
-                  : AC_OK;
+    return rc < 0
+               ? ac_fail_os_in(err, rc, dir->path, AC_WAKE_DIRECTORY, "cannot announce the reader")
+               : AC_OK;
+}
+
+void ac_doorman_watch(ac_caller_t *caller) {
+    pthread_mutex_lock(&lock);
+    watch_writers(caller);
+    pthread_mutex_unlock(&lock);
 }
 
 static void listener_release(ac_listener_t *listener) {
@@ -583,10 +610,10 @@ void ac_doorman_retract(ac_caller_t *caller) {
             connection_close(connection);
         }
         caller->connection = NULL; /* it may be announced again, with another bell */
-        int readers_fd = open_readers(caller->path);
+        int wake_fd = open_wake(caller->path);
         file_name(file, caller);
-        if (readers_fd >= 0) ac_os_unlink(readers_fd, file);
-        ac_os_close(readers_fd);
+        if (wake_fd >= 0) ac_os_unlink(wake_fd, file);
+        ac_os_close(wake_fd);
         listener_release(caller->listener);
         unwatch(caller->watch);
     }
@@ -654,12 +681,27 @@ void ac_doorman_stop_expecting(ac_caller_t *caller) {
 
 /* ---- attending ---- */
 
+/* A process that is killed closes its files before those that only its mappings hold, among them the writer's
+ * locks; and closing an inotify instance that has watches takes the kernel 10 ms and more, in which the
+ * successor waits. So inotify.fd is also in the queue of a socket: when that is closed, all other files are
+ * on their way already. Without it, the successor waits. */
+static void let_locks_go_first(void) {
+    int ends[2];
+    uint8_t byte = 0;
+    if (last_out >= 0 || ac_os_socket_pair(ends) < 0) return;
+    if (ac_os_send(ends[0], &byte, sizeof byte, inotify.fd) >= 0)
+        last_out = ends[1];
+    else
+        ac_os_close(ends[1]);
+    ac_os_close(ends[0]);
+}
+
 int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error_t *err) {
     int dir_fd = ac_directory_open(dir, err);
     if (dir_fd < 0) return dir_fd;
-    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 1, err);
+    int wake_fd = ac_directory_sub(dir, dir_fd, AC_WAKE_DIRECTORY, 1, err);
     ac_os_close(dir_fd);
-    if (readers_fd < 0) return readers_fd;
+    if (wake_fd < 0) return wake_fd;
     snprintf(callers->path, sizeof callers->path, "%s", dir->path);
     callers->device = dir->device;
     callers->inode = dir->inode;
@@ -668,23 +710,24 @@ int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error
     int rc = start_locked();
     if (rc == 0)
         rc = callers->watch =
-            ac_os_inotify_add(inotify.fd, readers_fd, IN_CREATE | IN_MOVED_TO | IN_MASK_ADD);
+            ac_os_inotify_add(inotify.fd, wake_fd, IN_CREATE | IN_MOVED_TO | IN_MASK_ADD);
     if (rc >= 0) {
         callers->next = attending;
         attending = callers;
+        let_locks_go_first();
         /* The watch is there: whoever is missed by this scan is reported by it. */
         call_everybody(callers);
         if (exhausted) ac_os_eventfd_signal(bell.fd);
         rc = 0;
     }
     pthread_mutex_unlock(&lock);
-    ac_os_close(readers_fd);
+    ac_os_close(wake_fd);
     if (rc >= 0) return AC_OK;
     ac_log(AC_LOG_WARNING, dir->path,
            "cannot watch for readers, so they poll: %s (see fs.inotify.max_user_instances and "
            "max_user_watches, and the limit of open files)",
            strerror(-rc));
-    return ac_fail_os_in(err, rc, dir->path, "readers", "cannot watch for readers");
+    return ac_fail_os_in(err, rc, dir->path, AC_WAKE_DIRECTORY, "cannot watch for readers");
 }
 
 void ac_doorman_leave(ac_callers_t *callers) {

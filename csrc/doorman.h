@@ -1,8 +1,8 @@
 /* Who may wake whom: how a reader's eventfd gets into the hands of the writer.
  *
  * A number cannot carry an fd into another process, so it travels over a unix socket. A reader's process
- * listens on one socket (per file system), linked as readers/NAME.efd into every queue it follows. The
- * writer's process watches readers/ and connects to what it finds there:
+ * listens on one socket (per file system), linked as wake/NAME.efd into every queue it follows. The
+ * writer's process watches wake/ and connects to what it finds there:
  *
  *   writer -> reader   hello: which queue, which reader
  *   reader -> writer   its eventfd
@@ -11,6 +11,9 @@
  * and then both keep the connection: its end is how each learns at once that the other died. Parking,
  * raising the bit and signalling do not pass through here (park.c, writer.c); they go on while this
  * thread sleeps.
+ *
+ * wake/ is made by the writer, never by a reader: where a writer of another program is at home, nothing of
+ * ours appears. It is not readers/, because others take that directory for a list of who needs the data.
  *
  * One thread per process, started with the first handle that needs it. It never waits for a peer, and no peer
  * keeps it from the others: each gets one packet's worth of its time per turn. */
@@ -24,6 +27,7 @@
 #include <pthread.h>
 
 #define AC_NO_BIT UINT32_MAX
+#define AC_WAKE_DIRECTORY "wake"
 
 /* How the names of readers without one begin; no reader can be given such a name. */
 #define AC_ANONYMOUS_PREFIX '_'
@@ -54,7 +58,8 @@ typedef struct ac_caller {
     int expects;
     uint32_t
         bit; /* atomic: position in control.parked, or AC_NO_BIT while no writer is connected */
-    uint32_t suspect; /* atomic: somebody took the writer lock and has not connected (yet) */
+    uint32_t watching; /* atomic: it will be noticed when somebody takes the writer lock */
+    uint32_t suspect;  /* atomic: somebody took the writer lock and has not connected (yet) */
     struct ac_listener *listener;
     struct ac_connection *connection;
     struct ac_caller *next;
@@ -77,8 +82,11 @@ typedef struct ac_callers {
     struct ac_callers *next;
 } ac_callers_t;
 
-/* Announces the reader in its queue. The caller's name, bell and directory fields are set. */
+/* Announces the reader in its queue, in which a writer must have made wake/. The caller's name, bell and
+ * directory fields are set. */
 int ac_doorman_announce(ac_caller_t *caller, const ac_directory_t *dir, ac_error_t *err);
+/* Tries to get the watch that was not to be had, or was lost: see `watching`. */
+void ac_doorman_watch(ac_caller_t *caller);
 void ac_doorman_retract(ac_caller_t *caller);
 
 /* Rings the bell when the way to a queue that is not there yet gets longer, or its control block appears.

@@ -199,8 +199,13 @@ static uint64_t promise_of(ac_source_t *source) {
     if (ac_reader_ended(reader)) return UINT64_MAX;
     ac_clean_t clean;
     uint64_t epoch = ac_load_acquire_u64(&reader->control->writer_epoch);
-    memcpy(&clean, &reader->control->clean, sizeof clean);
-    source->closed_epoch = ac_clean_valid(&clean) && clean.epoch == epoch ? epoch : 0;
+    /* Pairs with the store of the epoch in ac_clean_store: who sees it sees every record that was committed
+     * before the writer closed, in the look that follows. */
+    const void *mark = (const uint8_t *)reader->control + offsetof(ac_control_t, clean);
+    uint64_t marked = ac_load_acquire_u64(mark);
+    memcpy(&clean, mark, sizeof clean);
+    source->closed_epoch =
+        ac_clean_valid(&clean) && marked == epoch && clean.epoch == epoch ? epoch : 0;
     if (source->closed_epoch) return UINT64_MAX;
     uint64_t watermark = ac_load_acquire_u64(&reader->control->watermark_ns);
     return watermark > last_of(source) ? watermark : last_of(source);

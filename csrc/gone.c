@@ -1,4 +1,4 @@
-/* A queue that is removed or moved away under its writer. A mapping outlives the name of its file, so appends
+/* A queue that is removed, moved away or taken by another writer under its writer. A mapping outlives the name of its file, so appends
  * would go on into something that no reader will ever find. Nothing on the way of a message looks for that:
  * the housekeeper does, once a second; and each flush looks at the two that matter most, since it could promise
  * nothing otherwise. */
@@ -48,8 +48,19 @@ static int lacks_directory(const ac_writer_t *writer) {
     return info.st_dev != writer->dir.device || info.st_ino != writer->dir.inode;
 }
 
+/* Why the queue is not this writer's any more, or NULL; see lock.h. A flush and the housekeeper may both ask. */
+static const char *lost_lock(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->lock_mutex);
+    const char *lost = ac_writer_keep_lock(&writer->lock, &writer->dir, writer->dir_fd,
+                                           writer->control, writer->epoch);
+    pthread_mutex_unlock(&writer->lock_mutex);
+    return lost;
+}
+
 int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err) {
     struct stat info;
+    const char *lost;
+    if (ac_writer_check_gone(writer, err) != AC_OK) return AC_E_GONE;
     const ac_map_t *map = active(writer);
     int rc = ac_os_stat(map->fd, &info);
     if (rc == 0 && info.st_nlink == 0)
@@ -59,6 +70,8 @@ int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err) {
         give_up(writer, segment_cut);
     else if (lacks_directory(writer))
         give_up(writer, directory_gone);
+    else if ((lost = lost_lock(writer)))
+        give_up(writer, lost);
     return ac_writer_check_gone(writer, err);
 }
 
@@ -91,14 +104,13 @@ static int is_shorter(const ac_writer_t *writer, const char *name, uint64_t size
 }
 
 /* What is missing, or NULL. */
-static const char *missing(const ac_writer_t *writer, uint32_t segment) {
+static const char *missing(ac_writer_t *writer, uint32_t segment) {
     char name[AC_NAME_MAX];
     if (lacks_directory(writer)) return directory_gone;
-    if (lacks(writer, "control.meta")) return "control.meta was removed";
     if (is_shorter(writer, "control.meta", AC_CONTROL_SIZE)) return "control.meta was cut";
     ac_segment_name(name, segment, ".q");
     if (lacks(writer, name)) return segment_gone;
-    return is_shorter(writer, name, writer->segment_size) ? segment_cut : NULL;
+    return is_shorter(writer, name, writer->segment_size) ? segment_cut : lost_lock(writer);
 }
 
 static uint32_t active_segment(ac_writer_t *writer) {
@@ -112,9 +124,13 @@ static uint32_t active_segment(ac_writer_t *writer) {
  * missing is still the active one afterwards, it was active when it was looked for, and retention had not
  * removed it. */
 void ac_writer_look_around(ac_writer_t *writer) {
-    uint32_t segment = active_segment(writer);
-    const char *gone = missing(writer, segment);
-    if (gone == segment_gone && active_segment(writer) != segment) gone = NULL;
+    /* What is lost stays lost: another writer's lock must not be taken when that one has ended. */
+    const char *gone = __atomic_load_n(&writer->gone, __ATOMIC_ACQUIRE);
+    if (!gone) {
+        uint32_t segment = active_segment(writer);
+        gone = missing(writer, segment);
+        if (gone == segment_gone && active_segment(writer) != segment) gone = NULL;
+    }
     if (!gone) return;
     give_up(writer, gone);
     /* Readers that sleep have to look for themselves now. */

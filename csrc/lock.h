@@ -18,9 +18,28 @@ typedef struct ac_lock {
 int ac_lock_take(ac_lock_t *lock, int fd);
 void ac_lock_release(ac_lock_t *lock);
 
-/* writer.lock: takes it and writes who we are, or says who has it. */
-int ac_writer_lock(ac_lock_t *lock, const ac_directory_t *dir, int dir_fd, ac_control_t *control,
-                   ac_error_t *err);
+/* A queue is owned through two files. writer.lock is the one that other programs know, and people take it for
+ * a leftover and delete it: then whoever comes next locks a new file while the owner goes on. control.meta is
+ * the second: nobody deletes it and expects the queue to live. A writer of ours holds both, control.meta
+ * first, so one that is refused there never touches writer.lock. Readers map control.meta and lock nothing. */
+typedef struct ac_ownership {
+    ac_lock_t control, file;
+    ino_t control_inode; /* of the mapped control block; set before locking, 0 = not known */
+    ino_t file_inode;
+    uint64_t takeover_ns; /* how long to wait for a holder that ends; set before locking */
+} ac_ownership_t;
+
+/* Takes both and writes who we are into writer.lock; or says who has the queue. */
+int ac_writer_lock(ac_ownership_t *owned, const ac_directory_t *dir, int dir_fd,
+                   ac_control_t *control, ac_error_t *err);
+void ac_writer_unlock(ac_ownership_t *owned);
+/* In a forked child, which inherited neither. */
+void ac_writer_lock_forked(ac_ownership_t *owned);
+
+/* Looks whether the two names still lead to what is held, and makes writer.lock again if that one was lost.
+ * NULL, or why the queue is not ours any more. What cannot be looked at now is looked at next time. */
+const char *ac_writer_keep_lock(ac_ownership_t *owned, const ac_directory_t *dir, int dir_fd,
+                                const ac_control_t *control, uint32_t epoch);
 
 /* Writes the epoch that the holder of the lock has in the end; until then it is a guess. */
 int ac_writer_lock_note_epoch(const ac_directory_t *dir, int dir_fd, uint64_t epoch,

@@ -40,10 +40,39 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
     reader->last_timestamp_ns = 0;
 }
 
+static int is_beyond_start(uint64_t segment, uint64_t offset, uint32_t of) {
+    return segment > of || (segment == of && offset > AC_SEGMENT_DATA);
+}
+
+int ac_segment_awaited(const ac_directory_t *dir, int dir_fd, uint32_t newest,
+                       const ac_control_t *control, const ac_durable_t *durable) {
+    uint32_t segment;
+    uint64_t offset;
+    if (is_beyond_start(durable->segment, durable->offset, newest)) return 0;
+    if (ac_control_position(control, &segment, &offset) && is_beyond_start(segment, offset, newest))
+        return 0;
+    return ac_segment_lacks_header(dir, dir_fd, newest);
+}
+
+static int is_awaited(const ac_reader_t *reader, int dir_fd, uint32_t segment) {
+    uint32_t first, last;
+    size_t count = 0;
+    return ac_segment_bounds(&reader->dir, dir_fd, &first, &last, &count, NULL) == AC_OK &&
+           count > 0 && last == segment &&
+           ac_segment_awaited(&reader->dir, dir_fd, segment, reader->control, &reader->durable);
+}
+
 static int open_segment(ac_reader_t *reader, uint32_t segment, ac_map_t **map, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
     int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, map, err);
+    if (rc == AC_E_CORRUPT || rc == AC_E_VERSION) {
+        if (is_awaited(reader, dir_fd, segment))
+            rc = ac_fail(err, AC_E_NOT_FOUND, EAGAIN, reader->dir.path, 0,
+                         "segment %u has no header yet", segment);
+        else /* unless it got its header between the two looks, this says the same again */
+            rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, map, err);
+    }
     ac_os_close(dir_fd);
     return rc;
 }
@@ -57,6 +86,17 @@ int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_e
     int rc = open_segment(reader, segment, &map, err);
     if (rc == AC_OK) ac_reader_place(reader, map, offset);
     return rc;
+}
+
+void ac_reader_await(ac_reader_t *reader, uint32_t segment) {
+    ac_map_release(reader->map);
+    reader->map = NULL;
+    reader->base = NULL;
+    reader->size = reader->window_end = reader->ahead = 0;
+    reader->segment = segment;
+    reader->offset = AC_SEGMENT_DATA;
+    reader->continued = 0;
+    reader->expected_seq = reader->last_timestamp_ns = 0;
 }
 
 int ac_reader_position_lost(ac_reader_t *reader, uint64_t segment, uint64_t offset,

@@ -24,6 +24,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <time.h>
@@ -767,6 +768,13 @@ int ac_os_socket_connect(int dir, const char *name) {
     return rc;
 }
 
+int ac_os_socket_pair(int ends[2]) {
+    int rc;
+    CALL(rc, AC_CALL_SOCKET, NULL, -1, 0, 0,
+         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
+    return rc;
+}
+
 int ac_os_socket_accept(int fd) {
     int accepted;
     CALL_VALUE(accepted, AC_CALL_SOCKET, NULL, fd, 0, 0,
@@ -970,6 +978,58 @@ uint64_t ac_os_process_start(int pid) {
     for (int skip = 0; field && skip < 20; skip++)
         field = strchr(field + 1, ' ');
     return field ? strtoull(field + 1, NULL, 10) : 0;
+}
+
+/* Bit 8 of a signal mask is SIGKILL. A killed process has it pending from the moment of the kill until each of
+ * its threads has seen it; then its first thread is a zombie as long as anything is left of it. */
+int ac_os_process_ends(int pid) {
+    static const char *const masks[] = {"\nSigPnd:", "\nShdPnd:"};
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    if (read_text(path, text, sizeof text) <= 0) return 1;
+    const char *state = strstr(text, "\nState:\t");
+    if (state && (state[8] == 'Z' || state[8] == 'X')) return 1;
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+        const char *mask = strstr(text, masks[i]);
+        if (mask && strtoull(mask + 8, NULL, 16) & (1u << (SIGKILL - 1))) return 1;
+    }
+    return 0;
+}
+
+void ac_os_process_command(int pid, char *out, size_t size) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    int got = read_text(path, out, size);
+    if (got < 0) got = 0;
+    while (got > 0 && out[got - 1] == 0)
+        got--;
+    for (int i = 0; i < got; i++)
+        if ((unsigned char)out[i] < ' ' || out[i] == 127) out[i] = ' ';
+    out[got] = 0;
+}
+
+/* "12: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF" */
+static int flock_pid(const char *line, const struct stat *file) {
+    int pid;
+    unsigned major_number, minor_number;
+    unsigned long long inode;
+    if (sscanf(line, "%*u: FLOCK %*s WRITE %d %x:%x:%llu", &pid, &major_number, &minor_number,
+               &inode) != 4)
+        return 0;
+    return inode == file->st_ino && major_number == major(file->st_dev) &&
+                   minor_number == minor(file->st_dev) && pid > 0
+               ? pid
+               : 0;
+}
+
+int ac_os_flock_holder(const struct stat *file) {
+    char line[256];
+    int pid = 0;
+    FILE *locks = fopen("/proc/locks", "re");
+    while (locks && pid == 0 && fgets(line, sizeof line, locks))
+        pid = flock_pid(line, file);
+    if (locks) fclose(locks);
+    return pid;
 }
 
 /* FNV-1a: only to compare identities for equality. */

@@ -114,6 +114,7 @@ int ac_os_thread(void *(*run)(void *), void *argument);
 /* Unix sockets by directory fd and name, which have no length limit. Sequenced packets, non-blocking. */
 int ac_os_socket_listen(int dir, const char *name);
 int ac_os_socket_connect(int dir, const char *name);
+int ac_os_socket_pair(int ends[2]);
 int ac_os_socket_accept(int fd);
 int ac_os_socket_peer(int fd, uid_t *user);
 int ac_os_link(int from_dir, const char *from, int to_dir, const char *to);
@@ -165,6 +166,11 @@ uint64_t ac_os_monotonic_ns(void);
 
 /* Identity of a process for lock files: start time in clock ticks, 0 if there is no such process. */
 uint64_t ac_os_process_start(int pid);
+int ac_os_process_ends(int pid); /* was killed, or is a zombie: nothing of it runs any more */
+/* Its command line, with blanks between the words; empty if it cannot be had. */
+void ac_os_process_command(int pid, char *out, size_t size);
+/* Who holds flock's lock on the file; 0 = nobody, or nobody with a pid in our namespace. */
+int ac_os_flock_holder(const struct stat *file);
 uint64_t ac_os_boot_id(void);
 uint64_t ac_os_pid_namespace(void);
 int ac_os_random(void *buffer, size_t length);

@@ -25,13 +25,26 @@ static void name_caller(ac_reader_t *reader) {
              (int)getpid(), (unsigned long long)unique);
 }
 
+/* The epoch of a writer of ours, which signals; 0 = the last one to open the queue was another program's. */
+static uint64_t signalling_epoch(const ac_control_t *control) {
+    uint64_t epoch = ac_load_acquire_u64(&control->writer_epoch);
+    return ac_load_acquire_u64(&control->signalling_epoch) == epoch ? epoch : 0;
+}
+
+/* A writer that has the queue open now will connect; until it has, it could die without a sign. The same goes
+ * for one that took the lock before it was watched. */
+static void suspect_writer(ac_reader_t *reader) {
+    if (ac_writer_lives(&reader->dir, reader->control) && !ac_reader_attended(reader))
+        ac_store_relaxed_u32(&reader->caller.suspect, 1);
+}
+
 void ac_reader_announce(ac_reader_t *reader) {
+    uint64_t epoch = signalling_epoch(reader->control);
+    if (epoch == 0 || epoch == reader->tried_epoch) return;
+    reader->tried_epoch = epoch;
     if (reader->control_map->writable)
         reader->announced = ac_doorman_announce(&reader->caller, &reader->dir, NULL) == AC_OK;
-    /* A writer that has the queue open now will connect; until it has, it could die without a sign. */
-    if (reader->announced && ac_writer_lives(&reader->dir, reader->control) &&
-        !ac_reader_attended(reader))
-        ac_store_relaxed_u32(&reader->caller.suspect, 1);
+    if (reader->announced) suspect_writer(reader);
 }
 
 /* A fault maps sixteen pages at once, and a thousand idle sources would hold 64 MiB of them. What a sleeper
@@ -62,6 +75,7 @@ void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell) {
     if (reader->announced) ac_doorman_retract(&reader->caller);
     ac_doorman_stop_expecting(&reader->caller);
     reader->announced = reader->tried_to_announce = 0;
+    reader->tried_epoch = 0;
     ac_bell_release(reader->bell);
     reader->bell = bell;
     reader->shares_bell = bell != NULL;
@@ -78,8 +92,8 @@ int ac_reader_attended(ac_reader_t *reader) {
     return reader->announced && ac_load_acquire_u32(&reader->caller.bit) != AC_NO_BIT;
 }
 
-/* With no writer connected, nobody may ever ring for a queue that was removed, or another made in its place.
- * Looked at no more often than DIRECTORY_NS, because whoever polls comes by all the time. */
+/* With no writer connected, nobody may ever ring for a queue that was removed, or another made in its place; and
+ * a watch that could not be had may be had now. Looked at no more often than DIRECTORY_NS, because whoever polls comes by all the time. */
 static int is_gone(ac_reader_t *reader) {
     uint64_t now = ac_os_monotonic_ns();
     if (reader->gone || (reader->looked_ns && now - reader->looked_ns < DIRECTORY_NS))
@@ -87,6 +101,10 @@ static int is_gone(ac_reader_t *reader) {
     reader->looked_ns = now;
     int fd = ac_directory_open(&reader->dir, NULL);
     if (fd >= 0) ac_os_close(fd);
+    if (fd >= 0 && reader->announced && !ac_load_acquire_u32(&reader->caller.watching)) {
+        ac_doorman_watch(&reader->caller);
+        suspect_writer(reader);
+    }
     reader->gone = fd == AC_E_GONE;
     if (reader->gone) reader->window_end = 0; /* off the fast path, to where it is reported */
     return reader->gone;
@@ -106,6 +124,7 @@ int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
         if (reader->pending) return watched && !reader->half_made ? AC_PARKED : AC_POLL;
     }
     ac_control_t *control = reader->control;
+    if (!reader->announced) ac_reader_announce(reader);
     uint32_t bit = reader->announced ? ac_load_acquire_u32(&reader->caller.bit) : AC_NO_BIT;
     if (bit != AC_NO_BIT) __atomic_fetch_or(&control->parked, 1ull << bit, __ATOMIC_SEQ_CST);
     rc = ac_reader_ready(reader, err);
@@ -113,9 +132,10 @@ int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
     if (bit == AC_NO_BIT && is_gone(reader)) return AC_READY;
     reader->parks++;
     if (bit != AC_NO_BIT) return AC_PARKED;
-    uint64_t epoch = ac_load_acquire_u64(&control->writer_epoch);
-    int signalled = ac_load_acquire_u64(&control->signalling_epoch) == epoch || epoch == 0;
-    if (!reader->announced || !signalled) return AC_POLL;
+    /* No watch, no park: whoever takes the lock next may be somebody who does not signal. */
+    if (!reader->announced || signalling_epoch(control) == 0 ||
+        !ac_load_acquire_u32(&reader->caller.watching))
+        return AC_POLL;
     return ac_load_relaxed_u32(&reader->caller.suspect) ? AC_POLL : AC_PARKED;
 }
 

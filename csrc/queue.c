@@ -59,6 +59,10 @@ static int view_open(view_t *view, const char *path, ac_error_t *err) {
         if (!ac_segment_size_valid(view->segment_size))
             rc = ac_fail(err, AC_E_CORRUPT, 0, path, 24, "segment size is impossible");
     }
+    if (rc == AC_OK && view->count > 0 &&
+        ac_segment_awaited(&view->dir, view->dir_fd, view->ids[view->count - 1],
+                           ac_control_of(view->control), &view->durable))
+        view->count--;
     if (rc != AC_OK) view_close(view);
     return rc;
 }

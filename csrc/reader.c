@@ -108,6 +108,10 @@ int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offs
     if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
     if (rc != AC_OK) return rc;
     rc = ac_reader_enter(reader, (uint32_t)segment, offset, &local);
+    if (rc == AC_E_NOT_FOUND && local.sys_errno == EAGAIN && offset == AC_SEGMENT_DATA) {
+        ac_reader_await(reader, (uint32_t)segment);
+        return AC_OK;
+    }
     if (rc == AC_E_NOT_FOUND) return lost_segment(reader, segment, offset, err);
     if (rc != AC_OK) {
         if (err) *err = local;
@@ -261,31 +265,33 @@ static int go_to_start(ac_reader_t *reader, const ac_reader_config_t *config, ac
 
 /* The epoch of a writer that has not closed the queue and does not live: its end may be what a power cut left,
  * until the next writer has repaired it. 0 = there is no such writer. */
-static uint64_t find_unrepaired(const ac_reader_t *reader) {
-    uint64_t epoch = ac_load_acquire_u64(&reader->control->writer_epoch);
-    if (ac_control_is_clean(reader->control) || ac_writer_lives(&reader->dir, reader->control))
-        return 0;
-    return epoch;
+static uint64_t find_unrepaired(const ac_reader_t *reader, int dir_fd) {
+    uint64_t home, epoch = ac_load_acquire_u64(&reader->control->writer_epoch);
+    if (ac_control_is_clean(reader->control)) return 0;
+    int is_copy = ac_control_home(&reader->dir, dir_fd, &home, NULL) == AC_OK &&
+                  ac_control_is_copy(reader->control, home);
+    /* The lock file of a copy names the writer of the original. */
+    return !is_copy && ac_writer_lives(&reader->dir, reader->control) ? 0 : epoch;
 }
 
 static int open_control(ac_reader_t *reader, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
     int rc = ac_control_open(&reader->dir, dir_fd, 2, !reader->pending, &reader->control_map, err);
-    if (rc == AC_OK)
-        ac_durable_believe(&reader->dir, dir_fd, ac_control_of(reader->control_map),
-                           &reader->durable);
+    if (rc == AC_OK) {
+        reader->control = ac_control_of(reader->control_map);
+        ac_durable_believe(&reader->dir, dir_fd, reader->control, &reader->durable);
+        reader->unrepaired_epoch = find_unrepaired(reader, dir_fd);
+    }
     ac_os_close(dir_fd);
     reader->half_made = rc == AC_E_NOT_FOUND && err && err->sys_errno == EAGAIN;
     if (rc == AC_E_NOT_FOUND)
         return ac_fail(err, AC_E_NOT_FOUND, ENOENT, reader->dir.path, 0,
                        "the directory has no control.meta, so it is not a queue (yet)");
     if (rc != AC_OK) return rc;
-    reader->control = ac_control_of(reader->control_map);
     reader->segment_size = ac_load_relaxed_u64(&reader->control->segment_size);
     if (!ac_segment_size_valid(reader->segment_size))
         return ac_fail(err, AC_E_CORRUPT, 0, reader->dir.path, 24, "segment size is impossible");
-    reader->unrepaired_epoch = find_unrepaired(reader);
     return AC_OK;
 }
 

@@ -58,6 +58,7 @@ struct ac_reader {
     int shares_bell;      /* with the other sources of a fan-in */
     ac_bell_t *bell;
     int announced, tried_to_announce;
+    uint64_t tried_epoch;  /* the writer to whom that was tried last */
     ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */
     size_t catalogue_count, catalogue_room;
     uint64_t skipped_records, skipped_bytes, seq_restarts, timestamp_returns, segments_entered;
@@ -88,8 +89,13 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
 int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
 
-/* next.c */
+/* next.c. Whether the segment, the newest there is, is yet to get its header from another program that published
+ * it first; then it counts as not there. Not if control block or index.meta say that records are in it. */
+int ac_segment_awaited(const ac_directory_t *dir, int dir_fd, uint32_t newest,
+                       const ac_control_t *control, const ac_durable_t *durable);
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
+/* To the start of a segment that cannot be entered yet. */
+void ac_reader_await(ac_reader_t *reader, uint32_t segment);
 /* Into the segment after this one, which is sealed or full. Behind one that is not sealed, the next is
  * entered only if something is in it: see is_spare. */
 enum { AC_NEXT_MISSING = 0, AC_NEXT_ENTERED = 1, AC_NEXT_SPARE = 2 };
@@ -164,7 +170,8 @@ int ac_reader_lag_bytes(const ac_way_t *way, ac_lag_t *out, ac_error_t *err); /*
 /* Rings this bell from now on; NULL: one of its own again, when wanted. */
 void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
 
-/* park.c: lets writers find the reader. Without permission to, it polls; that is not an error. */
+/* park.c: lets the writer find the reader, if it is one that signals. Without permission to, it polls; that is
+ * not an error. */
 void ac_reader_announce(ac_reader_t *reader);
 
 /* Takes all but those that a waiting reader looks at out of the page table. */

@@ -51,7 +51,11 @@ int ac_clean_valid(const ac_clean_t *clean) {
 void ac_clean_store(ac_control_t *control, const ac_clean_t *clean) {
     ac_clean_t copy = *clean;
     copy.checksum = clean_checksum(clean);
-    memcpy(&control->clean, &copy, sizeof copy);
+    /* The epoch last, with release: pairs with promise_of, to which a closed writer has nothing more to say. */
+    uint8_t *mark = (uint8_t *)control + offsetof(ac_control_t, clean);
+    memcpy(mark + sizeof copy.epoch, (uint8_t *)&copy + sizeof copy.epoch,
+           sizeof copy - sizeof copy.epoch);
+    ac_store_release_u64((void *)mark, copy.epoch);
 }
 
 int ac_control_is_clean(const ac_control_t *control) {

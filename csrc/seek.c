@@ -66,13 +66,27 @@ static int by_segment(const void *a, const void *b) {
     return left < right ? -1 : left > right;
 }
 
+/* The segments that can be read: without the newest, if it has no header yet. A reader that finds no other one
+ * waits for that. */
+static int list_readable(ac_reader_t *reader, int dir_fd, uint32_t **ids, size_t *count,
+                         ac_error_t *err) {
+    int rc = ac_segment_list(&reader->dir, dir_fd, ids, count, err);
+    if (rc != AC_OK || *count == 0) return rc;
+    uint32_t newest = (*ids)[*count - 1];
+    if (!ac_segment_awaited(&reader->dir, dir_fd, newest, reader->control, &reader->durable))
+        return AC_OK;
+    --*count;
+    if (*count == 0) ac_reader_await(reader, newest);
+    return AC_OK;
+}
+
 /* Brings the catalogue in line with the directory. */
 static int catalogue_refresh(ac_reader_t *reader, ac_error_t *err) {
     uint32_t *ids = NULL;
     size_t count = 0;
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
-    int rc = ac_segment_list(&reader->dir, dir_fd, &ids, &count, err);
+    int rc = list_readable(reader, dir_fd, &ids, &count, err);
     for (size_t i = reader->catalogue_count; rc == AC_OK && i-- > 0;)
         if (!bsearch(&reader->catalogue[i].segment, ids, count, sizeof *ids, by_id))
             catalogue_drop(reader, i);
@@ -237,7 +251,7 @@ int ac_reader_seek_time(ac_reader_t *reader, uint64_t timestamp_ns, ac_error_t *
 static int list(ac_reader_t *reader, uint32_t **ids, size_t *count, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
-    int rc = ac_segment_list(&reader->dir, dir_fd, ids, count, err);
+    int rc = list_readable(reader, dir_fd, ids, count, err);
     ac_os_close(dir_fd);
     return rc;
 }
@@ -298,7 +312,10 @@ static int enter_last(ac_reader_t *reader, ac_error_t *err) {
     uint64_t head_offset;
     size_t count = 0;
     int rc = list(reader, &ids, &count, err);
-    if (rc != AC_OK || count == 0) return rc;
+    if (rc != AC_OK || count == 0) {
+        free(ids);
+        return rc;
+    }
     ac_control_position(reader->control, &head, &head_offset);
     uint32_t start = ids[0], last = ids[count - 1];
     for (size_t i = 0; i < count && ids[i] <= head && head <= last; i++)

@@ -155,6 +155,20 @@ int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t
     return AC_OK;
 }
 
+int ac_segment_lacks_header(const ac_directory_t *dir, int dir_fd, uint32_t id) {
+    char name[AC_NAME_MAX];
+    struct stat info;
+    ac_segment_header_t header;
+    ac_segment_name(name, id, ".q");
+    int fd = ac_file_open(dir, dir_fd, name, O_RDONLY, &info, NULL);
+    if (fd < 0) return 0;
+    int got = ac_os_read_at(fd, &header, sizeof header, 0);
+    ac_os_close(fd);
+    if (got < 0) return 0;
+    return got < (int)sizeof header || header.magic == 0 || header.version == 0 ||
+           (header.segment_id == 0 && id != 0);
+}
+
 /* Without mapping it: somebody may be asking about thousands. */
 static uint64_t records_end(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size) {
     char name[AC_NAME_MAX];

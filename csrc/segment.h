@@ -50,6 +50,10 @@ int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t
 /* AC_E_SYSTEM with EIO and the offset if a page of the mapping could not be read; what was seen there is
  * nothing that anybody may act on. */
 int ac_segment_check_readable(const ac_directory_t *dir, const ac_map_t *map, ac_error_t *err);
+/* Whether the file has no header, or only a part of one: 1 or 0, which it also is if nobody can tell. In the
+ * newest segment that is no damage, as long as nobody said that there are records in it: other programs
+ * publish the file first. See ac_segment_awaited. */
+int ac_segment_lacks_header(const ac_directory_t *dir, int dir_fd, uint32_t id);
 
 /* Brings [from, to) of a segment that is being written into memory, ready for stores without a fault.
  * Nothing may have been stored there yet: it is filled with the zeros it holds anyway, because on ext4

@@ -25,6 +25,7 @@ void ac_writer_defaults(ac_writer_config_t *config) {
     config->retention_check_ns = 1000000000u;
     config->mode = 0600;
     config->write_back_ns = 15ull * 1000000000u;
+    config->takeover_ns = 500000000u;
 }
 
 static int check_config(const char *path, const ac_writer_config_t *config, ac_error_t *err) {
@@ -48,8 +49,8 @@ static void on_fork(ac_task_t *task) {
     ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, pages));
     ac_store_relaxed_u32(&writer->state, AC_STATE_FORKED);
     ac_store_relaxed_u64(&writer->limit, 0);
-    writer->lock.mapping = NULL; /* not inherited */
-    writer->attended = 0;        /* nor are the connections */
+    ac_writer_lock_forked(&writer->lock);
+    writer->attended = 0; /* the connections are not inherited either */
     /* Perhaps held by a thread that does not exist here. */
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);
@@ -59,14 +60,17 @@ static void on_fork(ac_task_t *task) {
 static int open_control(ac_writer_t *writer, ac_error_t *err) {
     uint32_t first, last;
     size_t segments = 0;
-    int rc = ac_control_open(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, err);
+    struct stat info;
+    int rc =
+        ac_control_open_file(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, &info, err);
     if (rc == AC_E_NOT_FOUND) {
         rc = ac_segment_bounds(&writer->dir, writer->dir_fd, &first, &last, &segments, err);
         if (rc == AC_OK && segments == 0)
             rc = ac_control_create(&writer->dir, writer->dir_fd, writer->config.segment_size, err);
         /* Looked at again in any case: another process may have made all of it just now. */
         if (rc == AC_OK)
-            rc = ac_control_open(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map, err);
+            rc = ac_control_open_file(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map,
+                                      &info, err);
         if (rc == AC_E_NOT_FOUND) {
             char path[1200];
             snprintf(path, sizeof path, "%s/control.meta", writer->dir.path);
@@ -74,6 +78,8 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
         }
     }
     if (rc != AC_OK) return rc;
+    writer->lock.control_inode = info.st_ino;
+    writer->lock.takeover_ns = writer->config.takeover_ns;
     writer->control = ac_control_of(writer->control_map);
     writer->segment_size = ac_load_relaxed_u64(&writer->control->segment_size);
     /* Again, because other processes can write to it: what is used is what was checked. */
@@ -281,7 +287,7 @@ static void release_everything(ac_writer_t *writer) {
     ac_os_close(writer->index_fd);
     ac_os_close(writer->dir_fd);
     writer->index_fd = writer->dir_fd = -1;
-    ac_lock_release(&writer->lock);
+    ac_writer_unlock(&writer->lock);
 }
 
 static ac_writer_t *allocate(const ac_writer_config_t *config) {
@@ -314,6 +320,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);
     pthread_mutex_init(&writer->retain_mutex, NULL);
+    pthread_mutex_init(&writer->lock_mutex, NULL);
     pthread_mutex_init(&writer->signs.mutex, NULL);
     pthread_cond_init(&writer->prepared, NULL);
     pthread_cond_init(&writer->stepped, NULL);
@@ -380,6 +387,34 @@ int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer
     return AC_OK;
 }
 
+/* waiters_pending counts the sleepers of other programs: each adds one before it sleeps on notify_seq and takes
+ * it away afterwards. One that is killed asleep leaves its one behind, and every append would pay for a system
+ * call that wakes nobody. The count cannot be put right: a waiter that was woken and has not run yet still
+ * stands in it, and taking away what was cleared would wrap it, after which it reads 0 while that one sleeps.
+ * So the word stays as it is. A count that has not changed for a second, in which nobody was woken, is taken
+ * for dead ones: from then on only one append in SAMPLE makes the call, and the housekeeper, once a second,
+ * for the last of them. Any other count is heard at once. The one who may wait for those is a waiter who was
+ * stopped for that second between waking and counting itself out, and came back unseen to the same count. */
+enum { WAITER_DIES_NS = 1000000000, SAMPLE = 64 };
+
+static void judge_waiters(ac_writer_t *writer, uint32_t waiters, int woken) {
+    uint64_t now = ac_os_monotonic_ns();
+    if (woken != 0 || waiters != writer->waiters) {
+        writer->waiters = waiters;
+        writer->unheard_since_ns = now;
+        writer->dead_waiters = 0;
+    } else if (now - writer->unheard_since_ns >= WAITER_DIES_NS) {
+        writer->dead_waiters = waiters;
+    }
+}
+
+static void wake_other_programs(ac_writer_t *writer, uint32_t waiters) {
+    if (waiters == writer->dead_waiters && ++writer->unheard % SAMPLE != 0) return;
+    int woken = ac_os_futex_wake(&writer->control->notify_seq, INT_MAX);
+    ac_count_u64(&writer->wakeups, 1);
+    judge_waiters(writer, waiters, woken);
+}
+
 /* At most one signal per sleeper and sleep: taking the bits is what entitles us to signal. */
 void ac_writer_wake(ac_writer_t *writer) {
     ac_control_t *control = writer->control;
@@ -388,10 +423,8 @@ void ac_writer_wake(ac_writer_t *writer) {
         if (bits && writer->attended)
             ac_count_u64(&writer->wakeups, ac_callers_wake(&writer->callers, bits));
     }
-    if (ac_load_relaxed_u32(&control->waiters_pending)) { /* other programs, on the futex */
-        ac_os_futex_wake(&control->notify_seq, INT_MAX);
-        ac_count_u64(&writer->wakeups, 1);
-    }
+    uint32_t waiters = ac_load_relaxed_u32(&control->waiters_pending);
+    if (waiters) wake_other_programs(writer, waiters);
 }
 
 int64_t ac_writer_append(ac_writer_t *writer, const void *payload, size_t length, unsigned type_id,
@@ -745,7 +778,8 @@ const char *ac_writer_path(ac_writer_t *writer) {
 /* A prepared segment that was never entered. */
 static void discard_next(ac_writer_t *writer) {
     char name[AC_NAME_MAX];
-    if (!writer->next) return;
+    /* If the queue was lost to another writer, the name may be that one's by now. */
+    if (!writer->next || ac_writer_check_gone(writer, NULL) != AC_OK) return;
     ac_segment_name(name, writer->next->segment, ".q");
     ac_os_unlink(writer->dir_fd, name);
 }

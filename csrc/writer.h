@@ -71,6 +71,8 @@ struct ac_writer {
     uint64_t capacity_end; /* offset up to which the capacity is known to allow records */
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
     uint64_t refused_bytes;
+    uint32_t waiters, dead_waiters; /* of other programs: see wake_other_programs */
+    uint64_t unheard_since_ns, unheard;
     int (*interrupted)(void); /* asked while waiting for capacity; NULL = nobody is */
     /* Any thread may store 1: no more waiting for capacity, and no further segment to the archive. */
     uint32_t closing;
@@ -80,7 +82,7 @@ struct ac_writer {
     int dir_fd;
     int index_fd;
     ac_map_t *control_map;
-    ac_lock_t lock;
+    ac_ownership_t lock;
     ac_writer_config_t config;
     char archive[1024];
     char wait_for[AC_READER_NAME_MAX + 1];
@@ -121,6 +123,7 @@ struct ac_writer {
 
     ac_signs_t signs;
 
+    pthread_mutex_t lock_mutex; /* held while the locks are looked after */
     pthread_mutex_t retain_mutex;
     uint64_t heartbeat_due_ns;
     uint32_t batch_due;         /* atomic: left by the flush lane to the disk lane */

@@ -140,6 +140,7 @@ REFUSED = {
     "mode": ["-1", "0o1000", '"rw"'],
     "memlock": ["0"],
     "verify": ['"no"'],
+    "lock_timeout": ["-1", '"1s"', "true"],
 }
 COMPANIONS = {"flush.bytes": "seconds = 1", "flush.seconds": "bytes = 1"}
 

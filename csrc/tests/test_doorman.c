@@ -60,11 +60,11 @@ TEST(a_reader_polls_until_the_live_writer_has_connected) {
 
 static uint32_t finished;
 
-/* Keeps the doorman reading events of readers/, so that the one of a new reader is met before the end of
+/* Keeps the doorman reading events of wake/, so that the one of a new reader is met before the end of
  * the connection to the old one. */
 static void *stir(void *path) {
     char name[1400];
-    snprintf(name, sizeof name, "%s/readers/not-a-reader", (const char *)path);
+    snprintf(name, sizeof name, "%s/wake/not-a-reader", (const char *)path);
     while (!ac_load_relaxed_u32(&finished)) {
         close(open(name, O_RDWR | O_CREAT, 0600));
         unlink(name);
@@ -121,11 +121,11 @@ TEST(a_queue_whose_writer_was_closed_is_not_polled) {
     ac_reader_free(reader);
 }
 
-/* What a reader's place in readers/ offers to a writer, and whether the writer takes it for a reader. */
+/* What a reader's place in wake/ offers to a writer, and whether the writer takes it for a reader. */
 static uint64_t sleepers_after_offering(ac_writer_t *writer, const char *queue, int offered) {
     char path[1200];
     ac_writer_stats_t stats;
-    snprintf(path, sizeof path, "%s/readers", queue);
+    snprintf(path, sizeof path, "%s/wake", queue);
     int dir_fd = ac_os_open_dir(path);
     int listener = ac_os_socket_listen(dir_fd, "offer.tmp");
     CHECK(listener >= 0);
@@ -166,5 +166,49 @@ TEST(only_an_eventfd_is_taken_for_one) {
     ac_os_close(bell);
     close(pipe_ends[0]);
     close(pipe_ends[1]);
+    close_writer(writer);
+}
+
+/* Whoever takes the lock next may be somebody who does not signal. */
+TEST(a_reader_that_cannot_watch_the_lock_polls) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    failing_t failing = {.call = AC_CALL_WATCH, .error = ENOSPC};
+    config.inline_housekeeping = 0;
+    close_writer(open_writer(check_path("queue"), &config));
+    ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_COMMITTED);
+    ac_os_set_hook(fail_hook, &failing);
+    CHECK_EQUAL(ac_reader_park(reader, &err), AC_POLL);
+    ac_os_set_hook(NULL, NULL);
+    CHECK(failing.failed);
+    uint64_t deadline = ac_os_monotonic_ns() + 5000000000u;
+    while (ac_reader_park(reader, &err) != AC_PARKED) /* as soon as it can, it parks again */
+        CHECK(ac_os_monotonic_ns() < deadline);
+    ac_reader_free(reader);
+}
+
+TEST(a_reader_without_a_lock_file_to_watch_polls) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    config.inline_housekeeping = 0;
+    close_writer(open_writer(check_path("queue"), &config));
+    ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_COMMITTED);
+    CHECK_EQUAL(ac_reader_park(reader, &err), AC_PARKED);
+    remove_in(check_path("queue"), "writer.lock");
+    while (ac_reader_park(reader, &err) == AC_PARKED)
+        ac_os_eventfd_wait(reader->bell->fd, UINT64_MAX);
+    CHECK_EQUAL(ac_reader_park(reader, &err), AC_POLL);
+    ac_reader_free(reader);
+}
+
+TEST(a_writer_that_cannot_watch_does_not_say_that_it_signals) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    failing_t failing = {.call = AC_CALL_WATCH, .error = ENOSPC};
+    config.inline_housekeeping = 0;
+    ac_os_set_hook(fail_hook, &failing);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_COMMITTED);
+    CHECK_EQUAL(reader->control->signalling_epoch, 0);
+    CHECK_EQUAL(ac_reader_park(reader, &err), AC_POLL);
+    ac_os_set_hook(NULL, NULL);
+    ac_reader_free(reader);
     close_writer(writer);
 }

@@ -184,11 +184,12 @@ TEST_IN_MEMORY(readers_that_cannot_be_connected_are_logged_once_and_when_they_ca
         .call = AC_CALL_SOCKET, .answer = EMFILE, .first = 1, .times = UINT64_MAX};
     ac_writer_config_t config = small_queue(SEGMENT);
     config.inline_housekeeping = 0;
-    close_writer(open_small());
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
     ac_reader_t *reader = open_reader(check_path("queue"), "reader", AC_START_FIRST);
     CHECK_OK(ac_reader_bell(reader, &err), err);
+    close_writer(writer);
     ac_os_set_hook(ac_os_inject, &no_descriptors);
-    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    writer = open_writer(check_path("queue"), &config);
     while (__atomic_load_n(&no_descriptors.seen, __ATOMIC_RELAXED) < 5)
         ac_os_sleep_ns(1000000);
     wait_for_entry();

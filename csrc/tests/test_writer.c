@@ -520,3 +520,64 @@ TEST_IN_MEMORY(any_system_call_may_fail_without_losing_what_was_acknowledged) {
         }
     }
 }
+
+static uint64_t wakeups_of(ac_writer_t *writer, int appends) {
+    ac_writer_stats_t before, after;
+    ac_writer_stats(writer, &before);
+    for (int i = 0; i < appends; i++)
+        CHECK_OK(ac_writer_append(writer, "x", 1, 0, AC_NOW, &err), err);
+    ac_writer_stats(writer, &after);
+    return after.wakeups - before.wakeups;
+}
+
+/* A program that sleeps as others do; the count is its own affair. */
+static void *sleep_on_futex(void *context) {
+    ac_control_t *control = context;
+    uint32_t seq = ac_load_acquire_u32(&control->notify_seq);
+    while (ac_load_acquire_u32(&control->notify_seq) == seq)
+        ac_os_futex_wait(&control->notify_seq, seq, 20000000000u);
+    return NULL;
+}
+
+TEST(a_waiter_that_was_killed_does_not_cost_a_call_per_append) {
+    ac_writer_config_t config = small_queue(1 << 24);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    CHECK_EQUAL(wakeups_of(writer, 100), 0);
+    ac_fetch_add_seq_cst_u32(&writer->control->waiters_pending, 1);
+    CHECK_EQUAL(wakeups_of(writer, 100), 100); /* it may be about to sleep */
+    uint64_t deadline = ac_os_monotonic_ns() + 20000000000u;
+    while (writer->dead_waiters == 0) {
+        wakeups_of(writer, 1);
+        ac_os_sleep_ns(1000000);
+        CHECK(ac_os_monotonic_ns() < deadline);
+    }
+    CHECK_EQUAL(wakeups_of(writer, 6400), 100);
+
+    /* Another one counts, and is woken by the very next append. */
+    pthread_t sleeper;
+    ac_fetch_add_seq_cst_u32(&writer->control->waiters_pending, 1);
+    CHECK_EQUAL(pthread_create(&sleeper, NULL, sleep_on_futex, writer->control), 0);
+    ac_os_sleep_ns(50000000); /* it sleeps by now, most likely */
+    CHECK_EQUAL(wakeups_of(writer, 1), 1);
+    pthread_join(sleeper, NULL);
+    close_writer(writer);
+}
+
+TEST(a_waiter_that_is_taken_for_dead_is_woken_a_little_later) {
+    ac_writer_config_t config = small_queue(1 << 24);
+    pthread_t sleeper;
+    config.inline_housekeeping = 0;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_fetch_add_seq_cst_u32(&writer->control->waiters_pending, 1);
+    while (writer->dead_waiters == 0) {
+        wakeups_of(writer, 1);
+        ac_os_sleep_ns(1000000);
+    }
+    CHECK_EQUAL(pthread_create(&sleeper, NULL, sleep_on_futex, writer->control), 0);
+    ac_os_sleep_ns(50000000); /* it sleeps by now, most likely */
+    uint64_t started = ac_os_monotonic_ns();
+    wakeups_of(writer, 1); /* and no more: the housekeeper comes by within a second */
+    pthread_join(sleeper, NULL);
+    CHECK(ac_os_monotonic_ns() - started < 10000000000u);
+    close_writer(writer);
+}

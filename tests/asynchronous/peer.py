@@ -54,7 +54,10 @@ def reader(path: str, name: str, loop_name: str, wait_for_queue: str = "") -> No
 
     async def main() -> None:
         async with aiochronicle.open_reader(
-            path, name, commit="auto", wait_for_queue=bool(wait_for_queue)
+            path,
+            name or None,
+            commit="auto" if name else "manual",
+            wait_for_queue=bool(wait_for_queue),
         ) as queue:
             say("open")
             async for message in queue:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,10 +29,15 @@ async def eventually(condition: Callable[[], bool], within_s: float = NOTICED_AT
 class Peer:
     """A process that runs a role of peer.py. Killed, if need be, when the block is left."""
 
-    def __init__(self, role: str, *arguments: object) -> None:
+    def __init__(self, role: str, *arguments: object, within: Sequence[str] = ()) -> None:
+        """Start it; ``within`` is a command that runs it in other surroundings."""
         paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "asynchronous.peer", role, *map(str, arguments)],
+            [
+                *within,
+                *[sys.executable, "-W", "error", "-m", "asynchronous.peer", role],
+                *map(str, arguments),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

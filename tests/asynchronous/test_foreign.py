@@ -95,13 +95,13 @@ def test_a_thread_reads_from_a_foreign_writer(queue_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-@pytest.mark.parametrize("rights", [0o755, 0o700], ids=["no_write_in_readers", "no_readers"])
+@pytest.mark.parametrize("rights", [0o755, 0o700], ids=["no_write_in_wake", "no_wake"])
 async def test_a_reader_with_read_rights_only_polls(tmp_path: Path, rights: int) -> None:
     for directory in (tmp_path, *tmp_path.parents[:2]):
         directory.chmod(0o755)
     path = tmp_path / "queue"
     with aiochronicle.open_writer(path, segment_size=1 << 20, mode=0o644) as writer:
-        (path / "readers").chmod(rights)
+        (path / "wake").chmod(rights)
         with Peer("other_user", path, NOBODY, "") as reader:
             for number in range(5):
                 writer.append(b"%d" % number)

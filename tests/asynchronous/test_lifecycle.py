@@ -226,8 +226,8 @@ async def test_a_thousand_times_opened_and_closed_leaves_nothing(queue_path: Pat
             await once(writer, number)
         await eventually(lambda: writer.statistics().readers_connected == 0, 5)
         await eventually(lambda: (descriptors(), threads(), threading.active_count()) == before, 5)
-        assert not list((queue_path / "readers").glob("*.efd"))
-        assert not list((queue_path / "readers").glob("*.tmp"))
+        assert not list((queue_path / "wake").glob("*.efd"))
+        assert not list((queue_path / "wake").glob("*.tmp"))
 
 
 @on_both_loops

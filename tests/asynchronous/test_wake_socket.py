@@ -33,7 +33,7 @@ def connected(path: Path, name: str) -> Iterator[socket.socket]:
     """Play a writer: connect to a reader."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(5)
-        directory = os.open(path / "readers", os.O_RDONLY)
+        directory = os.open(path / "wake", os.O_RDONLY)
         try:
             connection.connect(f"/proc/self/fd/{directory}/{name}.efd")
         finally:
@@ -46,15 +46,15 @@ def listening(path: Path, name: str) -> Iterator[socket.socket]:
     """Play a reader: wait for the writer's call."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.settimeout(5)
-        directory = os.open(path / "readers", os.O_RDONLY)
+        directory = os.open(path / "wake", os.O_RDONLY)
         try:
             listener.bind(f"/proc/self/fd/{directory}/{name}.new")
             listener.listen()
-            (path / "readers" / f"{name}.new").rename(path / "readers" / f"{name}.efd")
+            (path / "wake" / f"{name}.new").rename(path / "wake" / f"{name}.efd")
             yield listener
         finally:
             os.close(directory)
-            (path / "readers" / f"{name}.efd").unlink()
+            (path / "wake" / f"{name}.efd").unlink()
 
 
 def send_fds(connection: socket.socket, fds: list[int]) -> None:
@@ -213,19 +213,19 @@ async def test_a_full_eventfd_does_not_stall_the_writer(queue: Path) -> None:
 
 @on_both_loops
 async def test_leftovers_of_dead_readers_are_harmless(queue: Path) -> None:
-    readers = queue / "readers"
-    readers.mkdir(exist_ok=True)
+    wake = queue / "wake"
+    wake.mkdir(exist_ok=True)
     with listening(queue, "dead"):
-        os.link(readers / "dead.efd", readers / "stale.efd")
-        os.link(readers / "dead.efd", readers / "_4711-0123456789abcdef.efd")
-    (readers / "file.efd").write_text("not a socket")
-    (readers / "directory.efd").mkdir()
-    (readers / "link.efd").symlink_to("/dev/null")
-    (readers / ("n" * 100 + ".efd")).write_text("too long")
+        os.link(wake / "dead.efd", wake / "stale.efd")
+        os.link(wake / "dead.efd", wake / "_4711-0123456789abcdef.efd")
+    (wake / "file.efd").write_text("not a socket")
+    (wake / "directory.efd").mkdir()
+    (wake / "link.efd").symlink_to("/dev/null")
+    (wake / ("n" * 100 + ".efd")).write_text("too long")
     with aiochronicle.open_writer(queue) as writer:
         assert writer.statistics().readers_connected == 0
         # One that had a name may come back; one that had none cannot.
-        assert not (readers / "_4711-0123456789abcdef.efd").exists()
+        assert not (wake / "_4711-0123456789abcdef.efd").exists()
         for name in ("stale", "file"):
             with aiochronicle.open_reader(queue, name, start="last") as reader:
                 waiting = asyncio.ensure_future(reader.next())
@@ -246,12 +246,12 @@ async def test_another_user_gets_no_eventfd(tmp_path: Path, owner: int) -> None:
     with aiochronicle.open_reader(path, "guarded") as reader:
         waiting = asyncio.ensure_future(reader.next())
         await asyncio.sleep(0)
-        (path / "readers" / "guarded.efd").chmod(0o777)
+        (path / "wake" / "guarded.efd").chmod(0o777)
         program = (
             "import os, socket, sys\n"
             "os.setgid(65534); os.setuid(65534)\n"
             "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
-            f"os.chdir({str(path / 'readers')!r}); s.connect('guarded.efd')\n"
+            f"os.chdir({str(path / 'wake')!r}); s.connect('guarded.efd')\n"
             f"s.send(bytes.fromhex({hello(path, b'guarded').hex()!r}))\n"
             "print(s.recvmsg(16, 64)[:2])\n"
         )
@@ -277,7 +277,7 @@ async def test_a_writer_takes_nothing_from_another_user(tmp_path: Path, owner: i
     program = (
         "import os, socket, sys\n"
         "os.setgid(65534); os.setuid(65534)\n"
-        f"os.chdir({str(path / 'readers')!r})\n"
+        f"os.chdir({str(path / 'wake')!r})\n"
         "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
         "s.bind('x.new'); s.listen(); os.rename('x.new', 'x.efd')\n"
         "c, _ = s.accept()\n"
@@ -286,7 +286,7 @@ async def test_a_writer_takes_nothing_from_another_user(tmp_path: Path, owner: i
     aiochronicle.open_writer(path, segment_size=1 << 20, mode=0o666).close()
     give_to(owner, path)
     with aiochronicle.open_writer(path) as writer:
-        (path / "readers").chmod(0o777)
+        (path / "wake").chmod(0o777)
         done = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-c", program],

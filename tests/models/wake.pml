@@ -62,13 +62,13 @@ byte parked;   /* control.parked */
 /* The readers, each of its present life. */
 byte read[READERS]; /* position */
 bool alive[READERS] = true;
-bool listening[READERS]; /* its socket is in readers/ */
+bool listening[READERS]; /* its socket is in wake/ */
 byte life[READERS];
 bool bell[READERS];    /* the eventfd is readable */
 byte own_bit[READERS] = NO_BIT; /* ac_caller.bit */
 byte current[READERS] = NONE; /* ac_caller.connection */
 byte asked[READERS];   /* how often it raised its bit, less the signals it got for that */
-bool announced[READERS]; /* an event of the writer's watch of readers/ is waiting */
+bool announced[READERS]; /* an event of the writer's watch of wake/ is waiting */
 #ifdef NET
 bool suspect[READERS];      /* ac_caller.suspect */
 bool lock_changed[READERS]; /* an event of the reader's watch of writer.lock is waiting */
@@ -80,7 +80,7 @@ byte raising[READERS]; /* in the reader's store buffer */
 /* The writer, of its present life. */
 bool writer_alive = true;
 byte writer_life;
-bool watching;      /* its watch of readers/ is in place */
+bool watching;      /* its watch of wake/ is in place */
 byte published;     /* records committed so far, by all writers */
 byte sleeper[BITS] = NONE; /* ac_callers.sleepers: the connection that has this bit */
 bool attending;     /* its doorman looks after it */
