@@ -255,11 +255,14 @@ static const char *lock_again(ac_ownership_t *owned, const ac_directory_t *dir, 
         fd = lock_named(&lock, dir, dir_fd, "writer.lock", 1, &inode, &err);
     }
     if (fd == AC_E_LOCKED) return taken_over;
-    if (fd == AC_E_NOT_A_QUEUE) return "writer.lock was replaced by something else than a file";
     if (fd < 0) {
-        ac_log_error(AC_LOG_WARNING, &err, "writer.lock was removed and cannot be made again yet");
+        if (!owned->warned)
+            ac_log_error(AC_LOG_WARNING, &err,
+                         "writer.lock was removed and cannot be made again yet");
+        owned->warned = 1;
         return NULL;
     }
+    owned->warned = 0;
     ac_lock_release(&owned->file);
     owned->file = lock;
     owned->file_inode = inode;

@@ -26,6 +26,7 @@ typedef struct ac_ownership {
     ac_lock_t control, file;
     ino_t control_inode; /* of the mapped control block; set before locking, 0 = not known */
     ino_t file_inode;
+    int warned;           /* that writer.lock cannot be made again */
     uint64_t takeover_ns; /* how long to wait for a holder that ends; set before locking */
 } ac_ownership_t;
 

@@ -121,3 +121,43 @@ TEST(the_housekeeper_looks_while_appends_and_rolls_go_on) {
     }
     check_told(writer, "directory");
 }
+
+TEST(a_removed_lock_file_is_made_again_and_told) {
+    ac_log_entry_t entry;
+    struct stat info;
+    ac_writer_t *writer = open_small(1);
+    remove_in(check_path("queue"), "writer.lock");
+    failing_t failing = {.call = AC_CALL_OPEN, .error = EMFILE};
+    ac_os_set_hook(fail_hook, &failing);
+    ac_writer_look_around(
+        writer); /* not now, then: but the queue is ours as long as control.meta is */
+    ac_writer_look_around(writer);
+    ac_os_set_hook(NULL, NULL);
+    append_numbered(writer, 1);
+    CHECK_EQUAL(ac_log_next(&entry), 1);
+    CHECK(entry.level == AC_LOG_WARNING && strstr(entry.text, "cannot be made again"));
+    CHECK_EQUAL(ac_log_next(&entry), 0);
+    ac_writer_look_around(writer);
+    CHECK_EQUAL(stat(check_path("queue/writer.lock"), &info), 0);
+    CHECK_EQUAL(ac_log_next(&entry), 1);
+    CHECK(entry.level == AC_LOG_WARNING && strstr(entry.text, "it was made again"));
+    CHECK_OK(ac_writer_flush(writer, &err), err);
+    CHECK_EQUAL(ac_log_next(&entry), 0);
+    close_writer(writer);
+    CHECK_EQUAL(count_numbered(check_path("queue")), 4);
+}
+
+/* It keeps out other programs too; and if one came and went, its epoch shows. */
+TEST(something_else_in_place_of_the_lock_file_is_told) {
+    ac_log_entry_t entry;
+    ac_writer_t *writer = open_small(1);
+    remove_in(check_path("queue"), "writer.lock");
+    CHECK_EQUAL(mkdir(check_path("queue/writer.lock"), 0700), 0);
+    ac_writer_look_around(writer);
+    append_numbered(writer, 1);
+    CHECK_EQUAL(ac_log_next(&entry), 1);
+    CHECK(strstr(entry.path, "writer.lock"));
+    ac_store_relaxed_u64(&writer->control->writer_epoch, writer->epoch + 1);
+    ac_writer_look_around(writer);
+    check_told(writer, "another program");
+}
