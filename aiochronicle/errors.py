@@ -28,6 +28,7 @@ ChronicleError
 │   ├── QueueFull            the slowest live reader is a full capacity behind
 │   └── CapacityTimeout      no reader made room in time               (also TimeoutError)
 ├── ReservationOpen          a reservation is open on this writer
+├── ReentrantCall            a signal handler appends to a writer that is waiting   (also RuntimeError)
 ├── WriterPoisoned           an earlier sync failed
 ├── JavaNotFound             Spark has no Java to run on
 ├── RequestError
@@ -80,6 +81,7 @@ __all__ = [
     "QueueGone",
     "QueueNotFound",
     "ReaderBusy",
+    "ReentrantCall",
     "RequestError",
     "RequestFailed",
     "RequestTimeout",
@@ -310,6 +312,15 @@ class ReservationOpen(ChronicleError):
     """A reservation is open on this writer."""
 
 
+class ReentrantCall(ChronicleError, RuntimeError):
+    """A signal handler appends to the writer whose waiting call it interrupted."""
+
+    advice = (
+        "Nothing was appended. In a handler, close the writer, or note what to append and do it"
+        " after the call that was interrupted."
+    )
+
+
 class WriterPoisoned(ChronicleError):
     """An earlier sync failed, so nobody knows what is on disk."""
 
@@ -459,6 +470,7 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
     -22: AccessDenied,
     -25: NotDurable,
     -26: TooManyReaders,
+    -27: ReentrantCall,
 }
 
 

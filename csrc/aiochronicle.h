@@ -60,7 +60,8 @@ enum {
     AC_E_SLOW = -23,             /* internal: the fast path cannot do it, call the full one */
     AC_E_INTERRUPTED = -24,      /* internal: the binding wants a wait to end; nothing was done */
     AC_E_NOT_DURABLE = -25,      /* appended as `seq`, and seen by readers, but the sync failed */
-    AC_E_TOO_MANY_READERS = -26  /* the queue has as many reader names as it may have */
+    AC_E_TOO_MANY_READERS = -26, /* the queue has as many reader names as it may have */
+    AC_E_REENTRANT = -27         /* the binding refuses a call from within another one */
 };
 
 enum {

@@ -264,6 +264,9 @@ static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err
         ac_os_sleep_ns(pause);
         if (writer->interrupted && writer->interrupted())
             return ac_fail(err, AC_E_INTERRUPTED, 0, writer->dir.path, 0, "interrupted");
+        /* It may have closed the writer, or forked. */
+        if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN)
+            return ac_writer_usable(writer, err);
         if (pause < 2000000) pause *= 2;
     }
 }

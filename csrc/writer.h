@@ -61,7 +61,8 @@ struct ac_writer {
     uint64_t capacity_end; /* offset up to which the capacity is known to allow records */
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
     uint64_t refused_bytes;
-    int (*interrupted)(void); /* asked while waiting for capacity; NULL = nobody is */
+    int (*interrupted)(void); /* asked while waiting for capacity, and may close the writer; NULL =
+                                 nobody is */
     uint32_t closing;         /* any thread may store 1: no more waiting for capacity */
 
     /* Fixed after open. */
