@@ -2,7 +2,8 @@
  *
  * A heap holds the sources that have a next message, keyed by it; the others are idle and looked at again:
  * all of them when there is nothing else to give or the bell rang, one per message otherwise, so that the
- * cost of a message does not grow with the number of idle sources.
+ * cost of a message does not grow with the number of idle sources. Strict order looks at the epoch of every
+ * closed queue for every message, because a closed queue has promised nothing: see is_reopened.
  *
  * A source that fails is set aside: the call that met the error reports it, once, and the others go on.
  *
@@ -32,7 +33,14 @@ typedef struct ac_source {
     uint64_t silent_since_ns; /* others wait for it, and it has not said anything */
     uint64_t promise_ns;      /* what it had said by then */
     uint64_t closed_epoch;    /* the writer that closed it; 0 = it is not closed */
+    ac_map_t *control_map;    /* held, so that it can be looked at whatever its reader does */
 } ac_source_t;
+
+/* A closed queue that strict order relies on: nothing comes from it while this is its writer's epoch. */
+typedef struct ac_closed {
+    const uint64_t *writer_epoch;
+    uint64_t epoch;
+} ac_closed_t;
 
 typedef struct ac_heap_entry {
     uint64_t timestamp_ns;
@@ -51,8 +59,10 @@ struct ac_fanin {
     uint32_t idle_count, idle_next, looks;
     int refill; /* the top of the heap was delivered and needs its next message */
     int look_everywhere;
-    uint32_t failed_slot;      /* of the error that a call returns */
-    ac_heap_entry_t safe;      /* strict: no idle source can still deliver anything before it */
+    uint32_t failed_slot; /* of the error that a call returns */
+    ac_heap_entry_t safe; /* strict: no idle source can still deliver anything before it … */
+    ac_closed_t *closed;  /* … as long as none of these is opened again */
+    uint32_t closed_count;
     uint64_t blocked_since_ns; /* monotonic; 0 = strict order is not waiting */
     uint32_t blocked_id;
     uint64_t last_timestamp_ns; /* key of the newest delivered message */

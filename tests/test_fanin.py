@@ -67,9 +67,8 @@ class Machine:
             self.heartbeat: 20,
             self.attach: 6,
             self.detach: 3,
-            self.end: 1,
-            # Many closed queues are not all looked at for every message.
-            self.reopen: 4 if len(self.writers) <= 8 else 0,
+            self.end: 1 if len(self.writers) <= 8 else 8,
+            self.reopen: 4,
             self.commit: 3,
         }
         (action,) = self.chance.choices([*actions], [*actions.values()])
