@@ -20,7 +20,8 @@ typedef struct {
     ac_map_t *map;
     PyObject *source; /* name of the queue */
     uint64_t queue_id;
-    PyObject *decoders; /* of the reader: what find_decoder looks in */
+    uint64_t device, inode; /* of its directory: a copy of a queue has its id */
+    PyObject *decoders;     /* of the reader: what find_decoder looks in */
     struct {
         PyObject *decoder; /* what it said last, or NULL */
         uint16_t type_id;
@@ -89,6 +90,8 @@ typedef struct {
 } ReaderObject;
 
 uint64_t reader_queue_id(ReaderObject *self); /* of a reader whose queue is there */
+/* Whether it reads the queue that a message lies in, of whichever reader that is. */
+int reader_is_of(ReaderObject *self, const SegmentObject *segment);
 
 /* What the Python side makes a Lag and a Position of. */
 static inline PyObject *lag_tuple(const ac_lag_t *lag) {

@@ -1,5 +1,6 @@
 #include "hot.h"
 
+#include "reader.h"
 #include "record.h"
 
 #include <structmember.h>
@@ -13,6 +14,8 @@ SegmentObject *segment_new(ac_map_t *map, ReaderObject *reader) {
     self->map = map;
     self->source = Py_NewRef(reader->source);
     self->queue_id = reader_queue_id(reader);
+    self->device = (uint64_t)reader->reader->dir.device;
+    self->inode = (uint64_t)reader->reader->dir.inode;
     self->decoders = Py_NewRef(reader->decoders);
     memset(self->known, 0, sizeof self->known);
     return self;

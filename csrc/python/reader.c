@@ -86,6 +86,23 @@ uint64_t reader_queue_id(ReaderObject *self) {
     return id;
 }
 
+/* Queues of other programs have no id: of those, only what this very reader gave is known to be its, since a
+ * directory that is removed may give its number to the next. */
+int reader_is_of(ReaderObject *self, const SegmentObject *segment) {
+    const ac_directory_t *dir = &self->reader->dir;
+    return segment->decoders == self->decoders ||
+           (segment->queue_id != 0 && segment->queue_id == reader_queue_id(self) &&
+            segment->device == (uint64_t)dir->device && segment->inode == (uint64_t)dir->inode);
+}
+
+static PyObject *reader_is_of_message(ReaderObject *self, PyObject *message) {
+    if (!Py_IS_TYPE(message, &Message_Type)) {
+        refuse_type("message", "a Message", message);
+        return NULL;
+    }
+    return PyBool_FromLong(reader_is_of(self, ((MessageObject *)message)->segment));
+}
+
 static int enter_segment(ReaderObject *self) {
     SegmentObject *segment = segment_new(self->reader->map, self);
     if (!segment) return -1;
@@ -470,6 +487,8 @@ static PyMethodDef reader_methods[] = {
      "is where a reader of this name resumes."},
     {"_took", (PyCFunction)reader_took, METH_O, "_took(messages): so many were handed out."},
     {"_lag", (PyCFunction)reader_lag, METH_NOARGS, "_lag() -> (messages, bytes, age_ns)"},
+    {"_is_of", (PyCFunction)reader_is_of_message, METH_O,
+     "_is_of(message) -> bool: whether it lies in the queue that this reader reads"},
     {"_stats", (PyCFunction)reader_stats, METH_NOARGS, "_stats() -> an ac_reader_stats_t"},
     {"_position", (PyCFunction)reader_position, METH_NOARGS, "_position() -> (segment, offset)"},
     {"_committed", (PyCFunction)reader_committed, METH_NOARGS, "_committed() -> (segment, offset)"},
