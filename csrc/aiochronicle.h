@@ -379,7 +379,7 @@ AC_API int ac_reader_seek_seq(ac_reader_t *reader, uint64_t seq, ac_error_t *err
 AC_API int ac_reader_seek_time(ac_reader_t *reader, uint64_t timestamp_ns, ac_error_t *err);
 AC_API int ac_reader_seek_first(ac_reader_t *reader, ac_error_t *err);
 AC_API int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err);
-/* To a position that ac_reader_position gave. */
+/* To a position that ac_reader_position gave. On error the reader stays where it is. */
 AC_API int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                                    ac_error_t *err);
 
@@ -391,7 +391,7 @@ AC_API int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offs
 AC_API int ac_reader_ended(const ac_reader_t *reader);
 
 /* Stores the position as committed. Survives the death of the process; a power cut may bring back an
- * older one unless `sync`. */
+ * older one unless `sync`. AC_E_ARGUMENT if the position lies behind the end of the queue. */
 AC_API int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
                             ac_error_t *err);
 AC_API int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset,
