@@ -57,6 +57,7 @@ class WriterOptions(TypedDict, total=False):
     retention: Retention | None
     capacity: int | Capacity | None
     heartbeat: float | None
+    max_ahead_s: float | None
     ready: bool
     mode: int
     memlock: bool

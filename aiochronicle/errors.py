@@ -23,7 +23,7 @@ ChronicleError
 │   ├── InvalidConfiguration a configuration file says something impossible
 │   ├── InvalidName          not a legal name of a reader or topic
 │   ├── MessageTooLarge      does not fit into one segment
-│   └── TimestampOrder       older than the last message's
+│   └── TimestampOrder       older than the last message's, or too far ahead
 ├── CapacityError
 │   ├── QueueFull            the slowest live reader is a full capacity behind
 │   └── CapacityTimeout      no reader made room in time               (also TimeoutError)
@@ -51,6 +51,7 @@ Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text s
 
 import os
 from collections.abc import Sequence
+from errno import ERANGE
 from typing import Any, ClassVar
 
 __all__ = [
@@ -289,7 +290,7 @@ class MessageTooLarge(InvalidArgument):
 
 
 class TimestampOrder(InvalidArgument):
-    """The timestamp is older than the last message's."""
+    """The timestamp is older than the last message's, or ahead by more than ``max_ahead_s``."""
 
     advice = "Timestamps of one queue never decrease; write late data to a queue of its own."
 
@@ -480,8 +481,19 @@ CONTROL_ADVICE = (
 )
 
 
-def _advice(kind: type[ChronicleError], path: str) -> str | None:
-    """Return what to do about a damaged control block, which no reader can step over; else None."""
+AHEAD_ADVICE = (
+    "Nothing was written. Check that it is in nanoseconds since 1970, and the clock that it is from; or raise"
+    " max_ahead_s."
+)
+
+
+def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
+    """Return what to do where the advice of the kind does not serve; else None.
+
+    No reader can step over a damaged control block.
+    """
+    if kind is TimestampOrder and errno == ERANGE:
+        return AHEAD_ADVICE
     if os.path.basename(path) != "control.meta":  # noqa: PTH119
         return None
     if kind is CorruptionError:
@@ -506,7 +518,7 @@ def from_engine(
             f"{detail}: segment {wanted[0]}, offset {wanted[1]};"
             f" nearest is segment {nearest[0]}, offset {nearest[1]}"
         )
-    advice = _advice(kind, path)
+    advice = _advice(kind, path, errno)
     error = kind(
         detail, path=os.fspath(path) or None, offset=offset, errno=errno or None, advice=advice
     )

@@ -172,6 +172,7 @@ def open_writer(
     capacity: int | Capacity | None = None,
     clock: Callable[[], int] = time.time_ns,
     heartbeat: float | None = None,
+    max_ahead_s: float | None = None,
     codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
     ready: bool = False,
     mode: int = 0o600,
@@ -195,6 +196,8 @@ def open_writer(
     With ``heartbeat`` the writer promises every so many seconds that nothing older will come, so
     that strict fan-ins need not wait for it while it is idle; messages are then stamped by the
     engine's clock.
+    With ``max_ahead_s``, a timestamp of the caller's (or of a ``clock``) that is more seconds than
+    that ahead of the system's clock is refused with TimestampOrder: it would hold all that follow.
 
     >>> with open_writer(tmp_path / "ticks") as writer:
     ...     writer.append(b"hello")
@@ -214,6 +217,7 @@ def open_writer(
         texts += _set_retention(config, retention)
     if capacity is not None:
         _set_capacity(config, capacity)
+    config.max_ahead_ns = _nanoseconds(max_ahead_s, "max_ahead_s")
     config.mode = permissions(mode)
     config.memlock = int(memlock)
     config.verify = int(verify)

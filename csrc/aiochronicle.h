@@ -46,7 +46,8 @@ enum {
     AC_E_CLOSED = -9,            /* the handle is closed */
     AC_E_FORKED = -10,           /* the handle belongs to the parent process */
     AC_E_TOO_LARGE = -11,        /* the record or batch does not fit into one segment */
-    AC_E_TIMESTAMP = -12,        /* the caller's timestamp is older than the last record's */
+    AC_E_TIMESTAMP = -12,        /* the caller's timestamp is older than the last record's, or (with
+                                    ERANGE) ahead of the clock by more than max_ahead_ns */
     AC_E_POSITION_LOST = -13,    /* the reader's position is no longer in the queue */
     AC_E_POSITION_CORRUPT = -14, /* both slots of a position file are broken */
     AC_E_NAME = -15,             /* not a legal reader name */
@@ -126,6 +127,8 @@ typedef struct ac_writer_config {
     int retain_for_readers;      /* delete what every live reader has committed past */
     uint64_t retention_check_ns; /* how often the housekeeper looks */
     const char *archive;         /* NULL = delete; else move to ARCHIVE/YYYY/MM/DD/ */
+    uint64_t
+        max_ahead_ns;     /* 0 = no limit: how far a caller's timestamp may be ahead of the clock */
     const char *wait_for; /* NULL, or a reader: what it has not committed past stays, live or not */
     unsigned mode;        /* of files; directories get x where this has r */
     int memlock;          /* lock the active segment into memory */
@@ -298,7 +301,8 @@ AC_API int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err);
 AC_API size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
                                ac_error_t *errors);
 
-/* Promises that no record older than this will be appended (AC_NOW = the clock). */
+/* Promises that no record older than this will be appended (AC_NOW = the clock). The next writer keeps the
+ * promise, unless it is more than an hour ahead of its clock: then it takes it back, which is logged. */
 AC_API int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err);
 
 /* Publishes READY with the given JSON text, atomically. */

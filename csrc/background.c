@@ -62,6 +62,7 @@ static uint64_t periodic(ac_writer_t *writer, uint64_t now_ns) {
     if (now_ns >= writer->heartbeat_due_ns) {
         ac_store_relaxed_u64(&writer->control->writer_heartbeat_ns, ac_os_now_ns());
         ac_writer_look_around(writer);
+        ac_writer_log_clock(writer, now_ns);
         writer->heartbeat_due_ns = now_ns + HEARTBEAT_NS;
     }
     if (writer->heartbeat_due_ns < due) due = writer->heartbeat_due_ns;

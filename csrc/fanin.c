@@ -187,26 +187,30 @@ static void set_aside(ac_fanin_t *fanin, uint32_t slot) {
 /* ---- strict order ---- */
 
 /* Everything older than this from the idle source is known to be here. */
-static uint64_t promise_of(ac_source_t *source) {
+static uint64_t promise_of(ac_source_t *source, uint64_t now_ns) {
     const ac_reader_t *reader = source->reader;
-    source->closed_epoch = 0;
+    source->relied_epoch = 0;
     if (!reader->control_map) return 0;
     if (ac_reader_ended(reader)) return UINT64_MAX;
     ac_clean_t clean;
     uint64_t epoch = ac_load_acquire_u64(&reader->control->writer_epoch);
     memcpy(&clean, &reader->control->clean, sizeof clean);
-    if (ac_clean_valid(&clean) && clean.epoch == epoch) source->closed_epoch = epoch;
-    if (source->closed_epoch) return UINT64_MAX;
+    if (ac_clean_valid(&clean) && clean.epoch == epoch) {
+        source->relied_epoch = epoch;
+        return UINT64_MAX;
+    }
     uint64_t watermark = ac_load_acquire_u64(&reader->control->watermark_ns);
+    if (watermark > now_ns && watermark - now_ns > AC_PROMISE_MAX_NS) source->relied_epoch = epoch;
     return watermark > last_of(source) ? watermark : last_of(source);
 }
 
 /* Looks at every idle source, and at what it promised before that, because what a promise speaks of was
  * written before it was given. */
 static int hear_everybody(ac_fanin_t *fanin, ac_error_t *err) {
+    uint64_t now_ns = ac_os_now_ns();
     for (uint32_t i = fanin->idle_count; i-- > 0;) {
         ac_source_t *source = &fanin->sources[fanin->idle[i]];
-        uint64_t promise = promise_of(source);
+        uint64_t promise = promise_of(source, now_ns);
         if (promise != source->promise_ns) source->silent_since_ns = 0;
         source->promise_ns = promise;
         int rc = look_at(fanin, i, err);
@@ -221,8 +225,8 @@ static int hear_everybody(ac_fanin_t *fanin, ac_error_t *err) {
  * load per queue, without a branch: the processor does many at a time. */
 static int is_reopened(const ac_fanin_t *fanin) {
     uint64_t changed = 0;
-    for (uint32_t i = 0; i < fanin->closed_count; i++)
-        changed |= ac_load_acquire_u64(fanin->closed[i].writer_epoch) ^ fanin->closed[i].epoch;
+    for (uint32_t i = 0; i < fanin->relied_count; i++)
+        changed |= ac_load_acquire_u64(fanin->relied[i].writer_epoch) ^ fanin->relied[i].epoch;
     return changed != 0;
 }
 
@@ -231,14 +235,14 @@ static int is_reopened(const ac_fanin_t *fanin) {
 static void find_safe(ac_fanin_t *fanin) {
     ac_heap_entry_t least = {UINT64_MAX, UINT32_MAX, 0};
     uint64_t now = 0;
-    fanin->closed_count = 0;
+    fanin->relied_count = 0;
     for (uint32_t i = 0; i < fanin->idle_count; i++) {
         uint32_t slot = fanin->idle[i];
         ac_source_t *source = &fanin->sources[slot];
         ac_heap_entry_t promise = {source->promise_ns, source->id, slot};
-        if (source->closed_epoch)
-            fanin->closed[fanin->closed_count++] = (ac_closed_t){
-                &ac_control_of(source->control_map)->writer_epoch, source->closed_epoch};
+        if (source->relied_epoch)
+            fanin->relied[fanin->relied_count++] = (ac_relied_t){
+                &ac_control_of(source->control_map)->writer_epoch, source->relied_epoch};
         if (ac_fanin_before(&promise, &fanin->heap[0])) {
             if (now == 0) now = ac_os_monotonic_ns();
             if (source->silent_since_ns == 0) source->silent_since_ns = now;
@@ -413,9 +417,9 @@ static int grow(ac_fanin_t *fanin) {
     if (heap) fanin->heap = heap;
     uint32_t *idle = realloc(fanin->idle, room * sizeof *idle);
     if (idle) fanin->idle = idle;
-    ac_closed_t *closed = realloc(fanin->closed, room * sizeof *closed);
-    if (closed) fanin->closed = closed;
-    if (!sources || !heap || !idle || !closed) return -ENOMEM;
+    ac_relied_t *relied = realloc(fanin->relied, room * sizeof *relied);
+    if (relied) fanin->relied = relied;
+    if (!sources || !heap || !idle || !relied) return -ENOMEM;
     fanin->room = room;
     return 0;
 }
@@ -524,7 +528,7 @@ void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
     source->reader = NULL;
     source->has_head = 0;
     fanin->safe = (ac_heap_entry_t){0};
-    fanin->closed_count = 0;
+    fanin->relied_count = 0;
     fanin->blocked_since_ns = 0;
     ac_os_eventfd_signal(fanin->bell->fd); /* strict order may have been waiting for it */
 }
@@ -682,6 +686,6 @@ void ac_fanin_free(ac_fanin_t *fanin) {
     free(fanin->sources);
     free(fanin->heap);
     free(fanin->idle);
-    free(fanin->closed);
+    free(fanin->relied);
     free(fanin);
 }

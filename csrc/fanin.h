@@ -32,15 +32,16 @@ typedef struct ac_source {
     uint64_t held_since_ns;   /* its message is the next one, and has to wait */
     uint64_t silent_since_ns; /* others wait for it, and it has not said anything */
     uint64_t promise_ns;      /* what it had said by then */
-    uint64_t closed_epoch;    /* the writer that closed it; 0 = it is not closed */
+    uint64_t relied_epoch;    /* the promise holds while this is its writer; 0 = whoever is */
     ac_map_t *control_map;    /* held, so that it can be looked at whatever its reader does */
 } ac_source_t;
 
-/* A closed queue that strict order relies on: nothing comes from it while this is its writer's epoch. */
-typedef struct ac_closed {
+/* A source whose promise the next writer does not keep, because the queue is closed or the promise is not
+ * believable: it holds while this is the epoch. */
+typedef struct ac_relied {
     const uint64_t *writer_epoch;
     uint64_t epoch;
-} ac_closed_t;
+} ac_relied_t;
 
 typedef struct ac_heap_entry {
     uint64_t timestamp_ns;
@@ -61,8 +62,8 @@ struct ac_fanin {
     int look_everywhere;
     uint32_t failed_slot; /* of the error that a call returns */
     ac_heap_entry_t safe; /* strict: no idle source can still deliver anything before it … */
-    ac_closed_t *closed;  /* … as long as none of these is opened again */
-    uint32_t closed_count;
+    ac_relied_t *relied;  /* … as long as none of these is opened again */
+    uint32_t relied_count;
     uint64_t blocked_since_ns; /* monotonic; 0 = strict order is not waiting */
     uint32_t blocked_id;
     uint64_t last_timestamp_ns; /* key of the newest delivered message */

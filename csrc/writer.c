@@ -113,20 +113,10 @@ static void resume_roll_limits(ac_writer_t *writer) {
     ac_writer_roll_after(writer, first.timestamp_ns);
 }
 
-/* A heartbeat is a promise to readers, which a successor keeps. One from the far future is not believed: it
- * would hold the clock there for good. */
-static uint64_t promised_ns(const ac_writer_t *writer, uint64_t last_timestamp_ns) {
-    const uint64_t hour_ns = 3600ull * 1000000000u;
-    uint64_t watermark_ns = ac_load_relaxed_u64(&writer->control->watermark_ns);
-    if (watermark_ns <= last_timestamp_ns || watermark_ns > ac_os_now_ns() + hour_ns)
-        return last_timestamp_ns;
-    return watermark_ns;
-}
-
 static int enter_end(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
     uint64_t offset = end->offset;
     writer->seq = writer->first_seq = end->next_seq;
-    writer->last_timestamp_ns = promised_ns(writer, end->last_timestamp_ns);
+    writer->last_timestamp_ns = ac_writer_first_timestamp(writer, end->last_timestamp_ns);
     writer->durable_seq = end->next_seq;
     if (end->map && !end->sealed) {
         writer->map = end->map;
@@ -353,6 +343,8 @@ int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t 
     if (AC_LIKELY(seq != AC_E_SLOW)) return seq;
     int rc = check_type(writer, type_id, err);
     if (rc == AC_OK) rc = check_length(writer, length, err);
+    if (rc == AC_OK && timestamp_ns != AC_NOW)
+        rc = ac_writer_check_ahead(writer, timestamp_ns, err);
     if (rc != AC_OK) return rc;
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     rc = ac_writer_make_room(writer, ac_record_size(length), timestamp_ns, err);
@@ -396,7 +388,8 @@ int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items
     if (writer->offset + size > ac_load_relaxed_u64(&writer->limit) ||
         writer->seq + count > writer->seq_limit || now < writer->last_timestamp_ns ||
         newest >= writer->timestamp_limit) {
-        rc = ac_writer_make_room(writer, size, now, err);
+        if (timestamps_ns) rc = ac_writer_check_ahead(writer, newest, err);
+        if (rc == AC_OK) rc = ac_writer_make_room(writer, size, now, err);
         if (rc != AC_OK) return rc;
     }
     uint64_t first_seq = writer->seq, offset = writer->offset;
@@ -471,6 +464,8 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
     if (!writer->reserved)
         return ac_fail(err, AC_E_RESERVED, 0, writer->dir.path, 0, "no reservation is open");
     int rc = check_type(writer, type_id, err);
+    if (rc == AC_OK && timestamp_ns != AC_NOW)
+        rc = ac_writer_check_ahead(writer, timestamp_ns, err);
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     if (rc == AC_OK && timestamp_ns < writer->last_timestamp_ns)
         rc = ac_fail(err, AC_E_TIMESTAMP, 0, writer->dir.path, 0,
@@ -503,6 +498,8 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
 
 int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err) {
     int rc = ac_writer_usable(writer, err);
+    if (rc == AC_OK && timestamp_ns != AC_NOW)
+        rc = ac_writer_check_ahead(writer, timestamp_ns, err);
     if (rc != AC_OK) return rc;
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     if (timestamp_ns < writer->last_timestamp_ns)
@@ -641,7 +638,7 @@ static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
                         .segment = writer->map->segment,
                         .offset = writer->offset,
                         .next_seq = writer->seq,
-                        .last_timestamp_ns = writer->last_timestamp_ns,
+                        .last_timestamp_ns = ac_writer_last_record_ns(writer),
                         .last_record = writer->last_record};
     /* What a flush for the sake of the last seq does not reach: padding behind it, without which there would
      * be a gap; and zeros that replaced the bytes of an aborted reservation, which may be on disk: whoever
