@@ -107,7 +107,7 @@ typedef struct ac_slice {
 } ac_slice_t;
 
 typedef struct ac_writer_config {
-    uint64_t segment_size; /* of a new queue; an existing one keeps its own. Multiple of 64 */
+    uint64_t segment_size; /* of a new queue; one that has segments keeps its own. Multiple of 64 */
     uint64_t roll_bytes;   /* 0 = only when the segment is full */
     uint64_t roll_ns;      /* 0 = never by time; measured on record timestamps */
     uint64_t roll_messages;

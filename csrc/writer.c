@@ -62,6 +62,9 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
     if (rc == AC_E_NOT_FOUND) {
         rc = ac_segment_bounds(&writer->dir, writer->dir_fd, &first, &last, &segments, err);
         if (rc == AC_OK && segments == 0)
+            rc = ac_segment_check_room(&writer->dir, writer->dir_fd, writer->config.segment_size,
+                                       err);
+        if (rc == AC_OK && segments == 0)
             rc = ac_control_create(&writer->dir, writer->dir_fd, writer->config.segment_size, err);
         /* Looked at again in any case: another process may have made all of it just now. */
         if (rc == AC_OK)
@@ -161,6 +164,19 @@ static void announce(ac_writer_t *writer, uint64_t epoch) {
     ac_os_futex_wake(&control->notify_seq, INT_MAX);
 }
 
+/* A queue that nobody has ever had open, since its first segment could not be made, is as good as new. Readers
+ * may be waiting at it: see ac_reader_open_segment. */
+static int take_segment_size(ac_writer_t *writer, const ac_end_t *end, ac_error_t *err) {
+    uint64_t size = writer->config.segment_size;
+    if (end->map || ac_load_relaxed_u64(&writer->control->writer_epoch) != 0 ||
+        size == writer->segment_size)
+        return AC_OK;
+    writer->segment_size = size;
+    ac_store_release_u64(&writer->control->segment_size, size);
+    int rc = ac_os_map_sync(writer->control_map->base, -1, 0, AC_CONTROL_SIZE);
+    return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "control.meta", "cannot sync") : AC_OK;
+}
+
 /* Everything that needs the lock. */
 static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     struct stat info;
@@ -170,6 +186,7 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     ac_os_list(writer->dir_fd, remove_leftover, writer);
     rc = ac_recover(&writer->dir, writer->dir_fd, writer->control, writer->segment_size,
                     writer->config.verify, &end, &writer->recovery, err);
+    if (rc == AC_OK) rc = take_segment_size(writer, &end, err);
     if (rc != AC_OK) return rc;
     writer->index_fd =
         ac_file_open(&writer->dir, writer->dir_fd, "index.meta", O_RDWR | O_CREAT, &info, err);
@@ -256,6 +273,8 @@ int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer
     if (rc != AC_OK) return rc;
     ac_writer_t *writer = allocate(config);
     if (!writer) return ac_fail_os(err, -ENOMEM, path, "cannot open");
+    struct stat info;
+    int made = ac_os_stat_path(path, &info) == -ENOENT;
     rc = ac_directory_init(&writer->dir, path, config->mode, 1, err);
     if (rc == AC_OK) rc = writer->dir_fd = ac_directory_open(&writer->dir, err);
     if (rc >= 0) rc = open_control(writer, err);
@@ -264,6 +283,7 @@ int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer
     if (rc != AC_OK) {
         release_everything(writer);
         free(writer);
+        if (made) ac_os_rmdir(path); /* unless there is something in it */
         return rc;
     }
     ac_writer_set_limits(writer);
