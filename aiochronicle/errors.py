@@ -54,6 +54,8 @@ from collections.abc import Sequence
 from errno import ERANGE
 from typing import Any, ClassVar
 
+from aiochronicle.position import Position
+
 __all__ = [
     "AccessDenied",
     "CapacityError",
@@ -181,7 +183,7 @@ class PositionError(ChronicleError):
 class PositionLost(PositionError):
     """The reader's position is no longer in the queue; nothing was skipped in silence.
 
-    ``wanted`` is the (segment, offset) the reader stood at, ``nearest`` the closest that exists.
+    ``wanted`` is the Position the reader stood at, ``nearest`` the closest that exists.
     """
 
     advice = (
@@ -189,8 +191,8 @@ class PositionLost(PositionError):
         "or seek the open reader."
     )
 
-    wanted: tuple[int, int] = (0, 0)
-    nearest: tuple[int, int] = (0, 0)
+    wanted = Position(0, 0)
+    nearest = Position(0, 0)
 
 
 class PositionCorrupt(PositionError):
@@ -523,8 +525,8 @@ def from_engine(
         detail, path=os.fspath(path) or None, offset=offset, errno=errno or None, advice=advice
     )
     if isinstance(error, PositionLost):
-        error.wanted = wanted
-        error.nearest = nearest
+        error.wanted = Position(*wanted)
+        error.nearest = Position(*nearest)
     if isinstance(error, NotDurable):
         error.seq = seq
     return error

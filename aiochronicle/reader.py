@@ -38,8 +38,8 @@ from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, ca
 from aiochronicle.config import SpinThenPark
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
 from aiochronicle.errors import InvalidArgument, InvalidName
+from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
-from aiochronicle.writer import Position
 
 if TYPE_CHECKING:
     import pyarrow
@@ -417,7 +417,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         if oldest is None:
             self.commit()
         else:
-            self.commit_position(Position(*oldest.position))
+            self.commit_position(oldest.position)
 
     def seek(self, seq: int) -> None:
         """Go to the first message whose seq is at least ``seq``; beyond the end: to the end.
@@ -453,7 +453,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
     @property
     def position(self) -> Position:
         """Where the next message is read."""
-        return Position(*self._position())
+        return self._position()
 
     def commit_position(self, position: Position) -> None:
         """Let a reader of this name resume at a place that ``position`` or a message gave."""
@@ -462,7 +462,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
     @property
     def committed(self) -> Position:
         """Where a reader of this name would resume."""
-        return Position(*self._committed())
+        return self._committed()
 
     @property
     def lag(self) -> Lag:

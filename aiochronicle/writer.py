@@ -36,22 +36,16 @@ from aiochronicle._names import check_name
 from aiochronicle.causes import Cause, Causes
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import ChronicleError, EncodeError, InvalidArgument, NotAQueue
+from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 
-__all__ = ["Position", "Recovery", "Writer", "WriterStatistics", "open_writer"]
+__all__ = ["Recovery", "Writer", "WriterStatistics", "open_writer"]
 
 READY_VERSION = 1
 CONTROL = "control.meta"  # every queue has one, and nothing else does
 
 _FLUSH_MODES = {"async": lib.AC_FLUSH_ASYNC, "sync": lib.AC_FLUSH_SYNC}
 _POLICIES = {"fail": lib.AC_CAPACITY_FAIL, "block": lib.AC_CAPACITY_BLOCK}
-
-
-class Position(msgspec.Struct, frozen=True):
-    """A place in a queue: where the next record goes, or is read."""
-
-    segment: int
-    offset: int
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):

@@ -394,7 +394,7 @@ static PyObject *reader_position(ReaderObject *self, PyObject *unused) {
     GATE_BEGIN(self);
     ac_reader_position(self->reader, &segment, &offset);
     GATE_END();
-    return place_tuple(segment, offset);
+    return position_new(segment, offset);
 }
 
 static PyObject *reader_committed(ReaderObject *self, PyObject *unused) {
@@ -405,7 +405,7 @@ static PyObject *reader_committed(ReaderObject *self, PyObject *unused) {
     GATE_BEGIN(self);
     rc = ac_reader_committed(self->reader, &segment, &offset, &err);
     GATE_END();
-    return rc < 0 ? raise_engine_error(&err) : place_tuple(segment, offset);
+    return rc < 0 ? raise_engine_error(&err) : position_new(segment, offset);
 }
 
 static PyObject *reader_commit_at(ReaderObject *self, PyObject *args) {
@@ -490,8 +490,8 @@ static PyMethodDef reader_methods[] = {
     {"_is_of", (PyCFunction)reader_is_of_message, METH_O,
      "_is_of(message) -> bool: whether it lies in the queue that this reader reads"},
     {"_stats", (PyCFunction)reader_stats, METH_NOARGS, "_stats() -> an ac_reader_stats_t"},
-    {"_position", (PyCFunction)reader_position, METH_NOARGS, "_position() -> (segment, offset)"},
-    {"_committed", (PyCFunction)reader_committed, METH_NOARGS, "_committed() -> (segment, offset)"},
+    {"_position", (PyCFunction)reader_position, METH_NOARGS, "_position() -> Position"},
+    {"_committed", (PyCFunction)reader_committed, METH_NOARGS, "_committed() -> Position"},
     {"_commit_at", (PyCFunction)reader_commit_at, METH_VARARGS, "_commit_at(segment, offset)"},
     {"_wait", (PyCFunction)reader_wait, METH_VARARGS, "_wait(timeout_ns, spin_ns) -> bool"},
     {"close", (PyCFunction)reader_close, METH_NOARGS,
