@@ -37,9 +37,10 @@ from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
-from aiochronicle.errors import InvalidArgument, InvalidName
+from aiochronicle.errors import InvalidArgument, InvalidName, QueueNotFound
 from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
+from aiochronicle.writer import refuse_root_of_queues
 
 if TYPE_CHECKING:
     import pyarrow
@@ -168,6 +169,7 @@ def open_reader(
 ) -> "Reader[T]":
     """Open a queue for reading.
 
+    QueueNotFound if there is none; NotAQueue if there are some in subdirectories of the path.
     A reader with a ``name`` keeps a committed position and resumes there; one live reader per name.
     Without a name it needs read permission only, keeps nothing, and starts at the first message.
 
@@ -216,7 +218,13 @@ def open_reader(
     decoders = Decoders(directory, None if codec is None else registry_of(codec))
     handle = ffi.new("ac_reader_t **")
     error = new_error()
-    check(lib.ac_reader_open(encoded_path, config, handle, error), error)
+    if wait_for_queue:  # no writer would make it there
+        refuse_root_of_queues(Path(directory))
+    try:
+        check(lib.ac_reader_open(encoded_path, config, handle, error), error)
+    except QueueNotFound:
+        refuse_root_of_queues(Path(directory))
+        raise
     stats = ffi.new("ac_reader_stats_t *")
     lib.ac_reader_stats(handle[0], stats)
     address = int(ffi.cast("uintptr_t", handle[0]))

@@ -145,8 +145,8 @@ def _set_capacity(config: Any, capacity: int | Capacity) -> None:
     config.capacity_timeout_ns = _nanoseconds(capacity.timeout_s, "Capacity.timeout_s")
 
 
-def _refuse_root_of_queues(directory: Path) -> None:
-    """See to it that a path that is one level too short does not make a queue around others."""
+def refuse_root_of_queues(directory: Path) -> None:
+    """See to it that a path that is one level too short is told, and makes no queue around others."""
     try:
         below = [] if (directory / CONTROL).exists() else sorted(directory.glob(f"*/{CONTROL}"))
     except OSError:
@@ -225,7 +225,7 @@ def open_writer(
             raise InvalidArgument("heartbeat goes by the engine's clock; call Writer.heartbeat")
     registry = None if codec is None else registry_of(codec)
     encoded_path = encode_path(path)
-    _refuse_root_of_queues(Path(os.fsdecode(encoded_path)))
+    refuse_root_of_queues(Path(os.fsdecode(encoded_path)))
     handle = ffi.new("ac_writer_t **")
     error = new_error()
     check(lib.ac_writer_open(encoded_path, config, handle, error), error)
