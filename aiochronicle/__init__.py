@@ -19,6 +19,7 @@ from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discove
 from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.position import Position
 from aiochronicle.queue import QueueInfo, ReaderInfo, VerifyReport, inspect, list_readers, verify
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
 from aiochronicle.registry import RegisteredType, Registry
@@ -34,7 +35,7 @@ from aiochronicle.router import Router
 from aiochronicle.settings import TopicSettings
 from aiochronicle.slices import Queue, Slice
 from aiochronicle.virtual_time import VirtualTimeLoop, run_virtual
-from aiochronicle.writer import Position, Recovery, Writer, WriterStatistics, open_writer
+from aiochronicle.writer import Recovery, Writer, WriterStatistics, open_writer
 
 __all__ = [
     "Attached",

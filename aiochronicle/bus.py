@@ -57,6 +57,7 @@ class WriterOptions(TypedDict, total=False):
     retention: Retention | None
     capacity: int | Capacity | None
     heartbeat: float | None
+    max_ahead_s: float | None
     ready: bool
     mode: int
     memlock: bool
@@ -142,8 +143,9 @@ class Bus(Closing):
         _buses.add(self)
 
     def _renew_locks(self) -> None:
-        self._lock = threading.Lock()
-        self._opening: dict[str, threading.Lock] = {}
+        # A signal handler may come while this very thread has them.
+        self._lock = threading.RLock()
+        self._opening: dict[str, threading.RLock] = {}
 
     @property
     def root(self) -> str:
@@ -397,7 +399,7 @@ class Bus(Closing):
     ) -> Writer:
         path = self.path(topic)
         with self._lock:
-            opening = self._opening.setdefault(topic, threading.Lock())
+            opening = self._opening.setdefault(topic, threading.RLock())
         with opening:
             self._check_open()
             writer = self._writers.get(topic)

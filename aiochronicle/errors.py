@@ -24,11 +24,12 @@ ChronicleError
 │   ├── InvalidConfiguration a configuration file says something impossible
 │   ├── InvalidName          not a legal name of a reader or topic
 │   ├── MessageTooLarge      does not fit into one segment
-│   └── TimestampOrder       older than the last message's
+│   └── TimestampOrder       older than the last message's, or too far ahead
 ├── CapacityError
 │   ├── QueueFull            the slowest live reader is a full capacity behind
 │   └── CapacityTimeout      no reader made room in time               (also TimeoutError)
 ├── ReservationOpen          a reservation is open on this writer
+├── ReentrantCall            a signal handler appends to a writer that is waiting   (also RuntimeError)
 ├── WriterPoisoned           an earlier sync failed
 ├── JavaNotFound             Spark has no Java to run on
 ├── RequestError
@@ -52,7 +53,10 @@ Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text s
 import os
 from collections.abc import Sequence
 from datetime import datetime
+from errno import ERANGE
 from typing import Any, ClassVar
+
+from aiochronicle.position import Position
 
 __all__ = [
     "AccessDenied",
@@ -82,6 +86,7 @@ __all__ = [
     "QueueGone",
     "QueueNotFound",
     "ReaderBusy",
+    "ReentrantCall",
     "RequestError",
     "RequestFailed",
     "RequestTimeout",
@@ -193,7 +198,7 @@ class PositionError(ChronicleError):
 class PositionLost(PositionError):
     """The reader's position is no longer in the queue; nothing was skipped in silence.
 
-    ``wanted`` is the (segment, offset) the reader stood at, ``nearest`` the closest that exists.
+    ``wanted`` is the Position the reader stood at, ``nearest`` the closest that exists.
     """
 
     advice = (
@@ -201,8 +206,8 @@ class PositionLost(PositionError):
         "or seek the open reader."
     )
 
-    wanted: tuple[int, int] = (0, 0)
-    nearest: tuple[int, int] = (0, 0)
+    wanted = Position(0, 0)
+    nearest = Position(0, 0)
 
 
 class PositionCorrupt(PositionError):
@@ -310,7 +315,7 @@ class MessageTooLarge(InvalidArgument):
 
 
 class TimestampOrder(InvalidArgument):
-    """The timestamp is older than the last message's."""
+    """The timestamp is older than the last message's, or ahead by more than ``max_ahead_s``."""
 
     advice = "Timestamps of one queue never decrease; write late data to a queue of its own."
 
@@ -331,6 +336,15 @@ class CapacityTimeout(CapacityError, TimeoutError):
 
 class ReservationOpen(ChronicleError):
     """A reservation is open on this writer."""
+
+
+class ReentrantCall(ChronicleError, RuntimeError):
+    """A signal handler appends to the writer whose waiting call it interrupted."""
+
+    advice = (
+        "Nothing was appended. In a handler, close the writer, or note what to append and do it"
+        " after the call that was interrupted."
+    )
 
 
 class WriterPoisoned(ChronicleError):
@@ -483,6 +497,7 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
     -25: NotDurable,
     -26: TooManyReaders,
     -27: SalvageRequired,
+    -28: ReentrantCall,
 }
 
 
@@ -492,8 +507,19 @@ CONTROL_ADVICE = (
 )
 
 
-def _advice(kind: type[ChronicleError], path: str) -> str | None:
-    """Return what to do about a damaged control block, which no reader can step over; else None."""
+AHEAD_ADVICE = (
+    "Nothing was written. Check that it is in nanoseconds since 1970, and the clock that it is from; or raise"
+    " max_ahead_s."
+)
+
+
+def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
+    """Return what to do where the advice of the kind does not serve; else None.
+
+    No reader can step over a damaged control block.
+    """
+    if kind is TimestampOrder and errno == ERANGE:
+        return AHEAD_ADVICE
     if os.path.basename(path) != "control.meta":  # noqa: PTH119
         return None
     if kind is CorruptionError:
@@ -518,13 +544,13 @@ def from_engine(
             f"{detail}: segment {wanted[0]}, offset {wanted[1]};"
             f" nearest is segment {nearest[0]}, offset {nearest[1]}"
         )
-    advice = _advice(kind, path)
+    advice = _advice(kind, path, errno)
     error = kind(
         detail, path=os.fspath(path) or None, offset=offset, errno=errno or None, advice=advice
     )
     if isinstance(error, PositionLost):
-        error.wanted = wanted
-        error.nearest = nearest
+        error.wanted = Position(*wanted)
+        error.nearest = Position(*nearest)
     if isinstance(error, NotDurable):
         error.seq = seq
     return error

@@ -18,8 +18,8 @@ from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import T
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
+from aiochronicle.position import Position
 from aiochronicle.reader import Lag, Reader, open_reader, turns
-from aiochronicle.writer import Position
 
 __all__ = ["FanIn", "FanInStatistics", "SourceStatistics"]
 

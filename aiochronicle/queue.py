@@ -7,8 +7,8 @@ import msgspec
 
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle.errors import PositionLost
+from aiochronicle.position import Position
 from aiochronicle.reader import Lag, open_reader
-from aiochronicle.writer import Position
 
 __all__ = ["QueueInfo", "ReaderInfo", "VerifyReport", "inspect", "list_readers", "verify"]
 

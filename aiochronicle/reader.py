@@ -37,9 +37,10 @@ from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
-from aiochronicle.errors import InvalidArgument, InvalidName
+from aiochronicle.errors import InvalidArgument, InvalidName, QueueNotFound
+from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
-from aiochronicle.writer import Position
+from aiochronicle.writer import refuse_root_of_queues
 
 if TYPE_CHECKING:
     import pyarrow
@@ -168,6 +169,7 @@ def open_reader(
 ) -> "Reader[T]":
     """Open a queue for reading.
 
+    QueueNotFound if there is none; NotAQueue if there are some in subdirectories of the path.
     A reader with a ``name`` keeps a committed position and resumes there; one live reader per name.
     Without a name it needs read permission only, keeps nothing, and starts at the first message.
 
@@ -217,7 +219,13 @@ def open_reader(
     handle = ffi.new("ac_reader_t **")
     error = new_error()
     _engine_log.start()
-    check(lib.ac_reader_open(encoded_path, config, handle, error), error)
+    if wait_for_queue:  # no writer would make it there
+        refuse_root_of_queues(Path(directory))
+    try:
+        check(lib.ac_reader_open(encoded_path, config, handle, error), error)
+    except QueueNotFound:
+        refuse_root_of_queues(Path(directory))
+        raise
     stats = ffi.new("ac_reader_stats_t *")
     lib.ac_reader_stats(handle[0], stats)
     address = int(ffi.cast("uintptr_t", handle[0]))
@@ -418,7 +426,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         if oldest is None:
             self.commit()
         else:
-            self.commit_position(Position(*oldest.position))
+            self.commit_position(oldest.position)
 
     def seek(self, seq: int) -> None:
         """Go to the first message whose seq is at least ``seq``; beyond the end: to the end.
@@ -454,7 +462,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
     @property
     def position(self) -> Position:
         """Where the next message is read."""
-        return Position(*self._position())
+        return self._position()
 
     def commit_position(self, position: Position) -> None:
         """Let a reader of this name resume at a place that ``position`` or a message gave."""
@@ -463,7 +471,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
     @property
     def committed(self) -> Position:
         """Where a reader of this name would resume."""
-        return Position(*self._committed())
+        return self._committed()
 
     @property
     def lag(self) -> Lag:

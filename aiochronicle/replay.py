@@ -42,11 +42,12 @@ from aiochronicle.errors import (
     SchemaNotFound,
 )
 from aiochronicle.fanin import FanIn
+from aiochronicle.position import Position
 from aiochronicle.reader import Lag, Reader, open_reader, unix_ns
 from aiochronicle.registry import Registry, TypeOrCodec
 from aiochronicle.slices import Recording
 from aiochronicle.virtual_time import VirtualTimeLoop
-from aiochronicle.writer import Position, Writer, open_writer
+from aiochronicle.writer import Writer, open_writer
 
 __all__ = ["Replay", "ReplayStatistics", "replay"]
 

@@ -37,10 +37,11 @@ from aiochronicle.errors import (
     RequestTimeout,
     SourceGone,
 )
+from aiochronicle.position import Position
 from aiochronicle.reader import Reader, open_reader
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.router import Router
-from aiochronicle.writer import Position, Writer, open_writer
+from aiochronicle.writer import Writer, open_writer
 
 __all__ = ["Request", "Requester", "RequesterStatistics", "Responder", "ResponderStatistics"]
 
@@ -244,7 +245,7 @@ class _Client:
     def answered_up_to(self) -> Message | Position | None:
         """Return the last request if all have their answer, else where the first is that has not."""
         waiting = list(self.outstanding.values())  # answers may come from other threads
-        return Position(*waiting[0].position) if waiting else self.newest
+        return waiting[0].position if waiting else self.newest
 
     def commit(self, end: Message | Position | None) -> None:
         """Commit up to what ``answered_up_to`` returned; nothing if the queue has gone meanwhile."""

@@ -50,7 +50,6 @@ class _Source:
     def __init__(self, source: int, reader: Reader) -> None:
         self.id = source
         self.reader = reader
-        self.queue_id = reader.statistics().queue_id
         self.reply: asyncio.Future[Writer] | None = None
 
     def dead_reply(self) -> Writer | None:
@@ -337,8 +336,7 @@ class Router(FanIn[T]):
                 raise SourceGone(f"source {source} is not attached")
             return path
         for path, one in self._attached.items():
-            # Queues of other programs have no identity; those are told apart by name.
-            if one.queue_id == source.queue_id and one.reader.source == source.source:
+            if one.reader._is_of(source):
                 return path
         raise SourceGone(f"the queue of {source!r} is not attached")
 

@@ -46,6 +46,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     retention: Retention | None = None
     capacity: Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)] | Capacity | None = None
     heartbeat: Annotated[float, msgspec.Meta(gt=0, lt=1e10)] | None = None
+    max_ahead_s: Annotated[float, msgspec.Meta(gt=0, lt=1e10)] | None = None
     ready: bool = False
     mode: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o600
     memlock: bool = False
@@ -80,6 +81,7 @@ ALLOWED = {
     "capacity.policy": '"fail" or "block"',
     "capacity.timeout_s": _SECONDS,
     "heartbeat": "a positive number of seconds, or false",
+    "max_ahead_s": "a positive number of seconds, or false",
     "ready": _FLAG,
     "mode": "permissions from 0 to 0o777",
     "memlock": _FLAG,
@@ -88,7 +90,7 @@ ALLOWED = {
 }
 _TABLES = ("defaults", "topics")
 _WILDCARDS = frozenset("*?[")
-_MAY_BE_FALSE = ("roll", "retention", "capacity", "heartbeat", "lock_timeout")
+_MAY_BE_FALSE = ("roll", "retention", "capacity", "heartbeat", "lock_timeout", "max_ahead_s")
 
 Table = dict[str, Any]
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from aiochronicle._arguments import integer, pathname, positive, wrong_type
@@ -23,8 +23,8 @@ from aiochronicle.arrays import arrays
 from aiochronicle.columns import BATCH_ROWS, ColumnReader, arrow, arrow_schema, capsule, handle_of
 from aiochronicle.errors import ClosedError, InvalidArgument
 from aiochronicle.export import Compression, ExportProgress, write_parquet
+from aiochronicle.position import Position
 from aiochronicle.reader import Reader, open_reader, unix_ns
-from aiochronicle.writer import Position
 
 if TYPE_CHECKING:
     import numpy
@@ -127,7 +127,7 @@ class Recording:
         on_corrupt: Literal["raise", "skip"] = "raise",
     ) -> None:
         self._open = partial(open_reader, start="first", verify=verify, on_corrupt=on_corrupt)
-        self._asking = Lock()
+        self._asking = RLock()
         self.scout = self._open(path)
         self.path = self.scout.path
         self._segment_size = self.scout.statistics().segment_size
@@ -148,10 +148,10 @@ class Recording:
 
     def part(self, first: Position, end: Position, until_ns: int | None) -> Any:
         """Return the range between two positions, up to and including a time."""
-        begin, stop = (first.segment, first.offset), (end.segment, end.offset)
+        begin, stop = first, end
         if until_ns is not None:
             found = self.find(_NO_BOUND, (lib.AC_BOUND_TIME, min(until_ns + 1, _TIME_MAX_NS)))
-            stop = min(stop, (found.end_segment, found.end_offset))
+            stop = min(stop, Position(found.end_segment, found.end_offset))
         return ffi.new("ac_range_t *", (*begin, *max(begin, stop)))
 
     def length(self, part: Any) -> int:

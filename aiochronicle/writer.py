@@ -43,9 +43,10 @@ from aiochronicle.errors import (
     LockedError,
     NotAQueue,
 )
+from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 
-__all__ = ["Position", "Recovery", "Writer", "WriterStatistics", "open_writer"]
+__all__ = ["Recovery", "Writer", "WriterStatistics", "open_writer"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +57,6 @@ _QUICK_S = 1.0  # a killed holder is gone by then; one that lives is looked at l
 
 _FLUSH_MODES = {"async": lib.AC_FLUSH_ASYNC, "sync": lib.AC_FLUSH_SYNC}
 _POLICIES = {"fail": lib.AC_CAPACITY_FAIL, "block": lib.AC_CAPACITY_BLOCK}
-
-
-class Position(msgspec.Struct, frozen=True):
-    """A place in a queue: where the next record goes, or is read."""
-
-    segment: int
-    offset: int
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,8 +157,8 @@ def _set_capacity(config: Any, capacity: int | Capacity) -> None:
     config.capacity_timeout_ns = _nanoseconds(capacity.timeout_s, "Capacity.timeout_s")
 
 
-def _refuse_root_of_queues(directory: Path) -> None:
-    """See to it that a path that is one level too short does not make a queue around others."""
+def refuse_root_of_queues(directory: Path) -> None:
+    """See to it that a path that is one level too short is told, and makes no queue around others."""
     try:
         below = [] if (directory / CONTROL).exists() else sorted(directory.glob(f"*/{CONTROL}"))
     except OSError:
@@ -231,6 +225,7 @@ def open_writer(
     capacity: int | Capacity | None = None,
     clock: Callable[[], int] = time.time_ns,
     heartbeat: float | None = None,
+    max_ahead_s: float | None = None,
     codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
     ready: bool = False,
     mode: int = 0o600,
@@ -261,6 +256,8 @@ def open_writer(
     With ``heartbeat`` the writer promises every so many seconds that nothing older will come, so
     that strict fan-ins need not wait for it while it is idle; messages are then stamped by the
     engine's clock.
+    With ``max_ahead_s``, a timestamp of the caller's (or of a ``clock``) that is more seconds than
+    that ahead of the system's clock is refused with TimestampOrder: it would hold all that follow.
 
     >>> with open_writer(tmp_path / "ticks") as writer:
     ...     writer.append(b"hello")
@@ -280,6 +277,7 @@ def open_writer(
         texts += _set_retention(config, retention)
     if capacity is not None:
         _set_capacity(config, capacity)
+    config.max_ahead_ns = _nanoseconds(max_ahead_s, "max_ahead_s")
     config.mode = permissions(mode)
     config.memlock = int(memlock)
     config.verify = int(verify)
@@ -295,7 +293,7 @@ def open_writer(
             raise InvalidArgument("heartbeat goes by the engine's clock; call Writer.heartbeat")
     registry = None if codec is None else registry_of(codec)
     encoded_path = encode_path(path)
-    _refuse_root_of_queues(Path(os.fsdecode(encoded_path)))
+    refuse_root_of_queues(Path(os.fsdecode(encoded_path)))
     _engine_log.start()
     try:
         if lock_timeout is None:

@@ -46,7 +46,8 @@ enum {
     AC_E_CLOSED = -9,            /* the handle is closed */
     AC_E_FORKED = -10,           /* the handle belongs to the parent process */
     AC_E_TOO_LARGE = -11,        /* the record or batch does not fit into one segment */
-    AC_E_TIMESTAMP = -12,        /* the caller's timestamp is older than the last record's */
+    AC_E_TIMESTAMP = -12,        /* the caller's timestamp is older than the last record's, or (with
+                                    ERANGE) ahead of the clock by more than max_ahead_ns */
     AC_E_POSITION_LOST = -13,    /* the reader's position is no longer in the queue */
     AC_E_POSITION_CORRUPT = -14, /* both slots of a position file are broken */
     AC_E_NAME = -15,             /* not a legal reader name */
@@ -61,7 +62,8 @@ enum {
     AC_E_INTERRUPTED = -24,      /* internal: the binding wants a wait to end; nothing was done */
     AC_E_NOT_DURABLE = -25,      /* appended as `seq`, and seen by readers, but the sync failed */
     AC_E_TOO_MANY_READERS = -26, /* the queue has as many reader names as it may have */
-    AC_E_SALVAGE = -27 /* opening would set aside what may have been durable: see `salvage` */
+    AC_E_SALVAGE = -27,  /* opening would set aside what may have been durable: see `salvage` */
+    AC_E_REENTRANT = -28 /* the binding refuses a call from within another one */
 };
 
 enum {
@@ -109,7 +111,7 @@ typedef struct ac_slice {
 } ac_slice_t;
 
 typedef struct ac_writer_config {
-    uint64_t segment_size; /* of a new queue; an existing one keeps its own. Multiple of 64 */
+    uint64_t segment_size; /* of a new queue; one that has segments keeps its own. Multiple of 64 */
     uint64_t roll_bytes;   /* 0 = only when the segment is full */
     uint64_t roll_ns;      /* 0 = never by time; measured on record timestamps */
     uint64_t roll_messages;
@@ -129,6 +131,8 @@ typedef struct ac_writer_config {
     int retain_for_readers;      /* delete what every live reader has committed past */
     uint64_t retention_check_ns; /* how often the housekeeper looks */
     const char *archive;         /* NULL = delete; else move to ARCHIVE/YYYY/MM/DD/ */
+    uint64_t
+        max_ahead_ns;     /* 0 = no limit: how far a caller's timestamp may be ahead of the clock */
     const char *wait_for; /* NULL, or a reader: what it has not committed past stays, live or not */
     unsigned mode;        /* of files; directories get x where this has r */
     int memlock;          /* lock the active segment into memory */
@@ -305,7 +309,8 @@ AC_API int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err);
 AC_API size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
                                ac_error_t *errors);
 
-/* Promises that no record older than this will be appended (AC_NOW = the clock). */
+/* Promises that no record older than this will be appended (AC_NOW = the clock). The next writer keeps the
+ * promise, unless it is more than an hour ahead of its clock: then it takes it back, which is logged. */
 AC_API int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err);
 
 /* Publishes READY with the given JSON text, atomically. */
@@ -388,7 +393,7 @@ AC_API int ac_reader_seek_seq(ac_reader_t *reader, uint64_t seq, ac_error_t *err
 AC_API int ac_reader_seek_time(ac_reader_t *reader, uint64_t timestamp_ns, ac_error_t *err);
 AC_API int ac_reader_seek_first(ac_reader_t *reader, ac_error_t *err);
 AC_API int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err);
-/* To a position that ac_reader_position gave. */
+/* To a position that ac_reader_position gave. On error the reader stays where it is. */
 AC_API int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                                    ac_error_t *err);
 
@@ -400,7 +405,7 @@ AC_API int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offs
 AC_API int ac_reader_ended(const ac_reader_t *reader);
 
 /* Stores the position as committed. Survives the death of the process; a power cut may bring back an
- * older one unless `sync`. */
+ * older one unless `sync`. AC_E_ARGUMENT if the position lies behind the end of the queue. */
 AC_API int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
                             ac_error_t *err);
 AC_API int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset,

@@ -93,6 +93,7 @@ uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
         if (ac_load_relaxed_u32(&writer->control->waiters_pending))
             ac_os_futex_wake(&writer->control->notify_seq, INT_MAX);
         ac_writer_look_around(writer);
+        ac_writer_log_clock(writer, now_ns);
         writer->heartbeat_due_ns = next_moment(now_ns, HEARTBEAT_NS);
         if (ac_writer_needs_write_back(writer, now_ns)) {
             ac_exchange_seq_cst_u32(&writer->write_back_due, 1);

@@ -19,6 +19,10 @@
 #define AC_CONTROL_READY 2u
 #define AC_CONTROL_SIZE 512u
 
+/* A watermark that is farther ahead of the clock is a mistake: the writer that gave it keeps to it, the next one
+ * takes it back. */
+#define AC_PROMISE_MAX_NS (3600ull * 1000000000u)
+
 /* Left by a writer that closed properly; valid only together with its epoch. Lets the next one start
  * without walking the tail. */
 typedef struct ac_clean {
@@ -64,7 +68,7 @@ typedef struct ac_control {
     /* 256: changes at every append */
     uint64_t write_offset;
     uint64_t writer_heartbeat_ns;
-    uint64_t watermark_ns;      /* * nothing older will be appended */
+    uint64_t watermark_ns;      /* * nothing older will be appended: see AC_PROMISE_MAX_NS */
     uint64_t next_seq;          /* * */
     uint64_t last_timestamp_ns; /* * */
     uint64_t last_record;       /* * offset of the newest record in current_segment */

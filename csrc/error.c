@@ -55,7 +55,7 @@ const char *ac_code_name(int code) {
         "corrupt",     "locked",        "reader_busy",      "closed",    "forked",      "too_large",
         "timestamp",   "position_lost", "position_corrupt", "name",      "full",        "timeout",
         "poisoned",    "reserved",      "argument",         "gone",      "access",      "slow",
-        "interrupted", "not_durable",   "too_many_readers", "salvage"};
+        "interrupted", "not_durable",   "too_many_readers", "salvage",   "reentrant"};
     int index = -code;
     return index >= 0 && index < (int)(sizeof names / sizeof *names) ? names[index] : "unknown";
 }

@@ -15,6 +15,7 @@ enum {
     FIRST_ROOM = 16,
     EXACT_IDLE = 8,
     PROPER_EVERY = 16,
+    HEARINGS_MAX = 4,
     FAULT_BYTES = 16 * 4096,
 };
 
@@ -125,16 +126,9 @@ static int has_nothing(const ac_source_t *source) {
            !ac_segment_sealed(reader->map);
 }
 
-/* A closed queue holds nothing up, until somebody writes to it again. */
-static int is_reopened(const ac_source_t *source) {
-    return source->closed_epoch != 0 &&
-           ac_load_acquire_u64(&source->reader->control->writer_epoch) != source->closed_epoch;
-}
-
 /* 1 = it woke up, and another took its place in the list. */
 static int glance_at(ac_fanin_t *fanin, uint32_t index, int properly, ac_error_t *err) {
     const ac_source_t *source = &fanin->sources[fanin->idle[index]];
-    if (AC_UNLIKELY(is_reopened(source))) fanin->safe = (ac_heap_entry_t){0};
     return !properly && has_nothing(source) ? 0 : look_at(fanin, index, err);
 }
 
@@ -193,8 +187,9 @@ static void set_aside(ac_fanin_t *fanin, uint32_t slot) {
 /* ---- strict order ---- */
 
 /* Everything older than this from the idle source is known to be here. */
-static uint64_t promise_of(ac_source_t *source) {
+static uint64_t promise_of(ac_source_t *source, uint64_t now_ns) {
     const ac_reader_t *reader = source->reader;
+    source->relied_epoch = 0;
     if (!reader->control_map) return 0;
     if (ac_reader_ended(reader)) return UINT64_MAX;
     ac_clean_t clean;
@@ -204,19 +199,22 @@ static uint64_t promise_of(ac_source_t *source) {
     const void *mark = (const uint8_t *)reader->control + offsetof(ac_control_t, clean);
     uint64_t marked = ac_load_acquire_u64(mark);
     memcpy(&clean, mark, sizeof clean);
-    source->closed_epoch =
-        ac_clean_valid(&clean) && marked == epoch && clean.epoch == epoch ? epoch : 0;
-    if (source->closed_epoch) return UINT64_MAX;
+    if (ac_clean_valid(&clean) && marked == epoch && clean.epoch == epoch) {
+        source->relied_epoch = epoch;
+        return UINT64_MAX;
+    }
     uint64_t watermark = ac_load_acquire_u64(&reader->control->watermark_ns);
+    if (watermark > now_ns && watermark - now_ns > AC_PROMISE_MAX_NS) source->relied_epoch = epoch;
     return watermark > last_of(source) ? watermark : last_of(source);
 }
 
 /* Looks at every idle source, and at what it promised before that, because what a promise speaks of was
  * written before it was given. */
 static int hear_everybody(ac_fanin_t *fanin, ac_error_t *err) {
+    uint64_t now_ns = ac_os_now_ns();
     for (uint32_t i = fanin->idle_count; i-- > 0;) {
         ac_source_t *source = &fanin->sources[fanin->idle[i]];
-        uint64_t promise = promise_of(source);
+        uint64_t promise = promise_of(source, now_ns);
         if (promise != source->promise_ns) source->silent_since_ns = 0;
         source->promise_ns = promise;
         int rc = look_at(fanin, i, err);
@@ -225,20 +223,30 @@ static int hear_everybody(ac_fanin_t *fanin, ac_error_t *err) {
     return AC_OK;
 }
 
-/* 1 = the top may go out: whatever an idle source can still deliver comes behind it. Among equal
- * timestamps the id decides, also against a message that is yet to be written; only so the result does not
- * depend on when things arrive. A source that said nothing for max_wait while others waited for it is
- * left out until it does. */
-static int is_safe(ac_fanin_t *fanin, ac_error_t *err) {
-    if (fanin->idle_count == 0 || ac_fanin_before(&fanin->heap[0], &fanin->safe)) return 1;
-    int rc = hear_everybody(fanin, err);
-    if (rc != AC_OK) return rc;
+/* A closed queue holds nothing up, until somebody opens it again; from then on it may bring anything that is
+ * not older than its own last message. A writer stores its epoch before it appends. So if one of these is
+ * still the old one after the top was read, then whatever was appended before the top is known here. One
+ * load per queue, without a branch: the processor does many at a time. */
+static int is_reopened(const ac_fanin_t *fanin) {
+    uint64_t changed = 0;
+    for (uint32_t i = 0; i < fanin->relied_count; i++)
+        changed |= ac_load_acquire_u64(fanin->relied[i].writer_epoch) ^ fanin->relied[i].epoch;
+    return changed != 0;
+}
+
+/* Works out `safe`, by what everybody said. A source that said nothing for max_wait while others waited for
+ * it is left out until it does. */
+static void find_safe(ac_fanin_t *fanin) {
     ac_heap_entry_t least = {UINT64_MAX, UINT32_MAX, 0};
     uint64_t now = 0;
+    fanin->relied_count = 0;
     for (uint32_t i = 0; i < fanin->idle_count; i++) {
         uint32_t slot = fanin->idle[i];
         ac_source_t *source = &fanin->sources[slot];
         ac_heap_entry_t promise = {source->promise_ns, source->id, slot};
+        if (source->relied_epoch)
+            fanin->relied[fanin->relied_count++] = (ac_relied_t){
+                &ac_control_of(source->control_map)->writer_epoch, source->relied_epoch};
         if (ac_fanin_before(&promise, &fanin->heap[0])) {
             if (now == 0) now = ac_os_monotonic_ns();
             if (source->silent_since_ns == 0) source->silent_since_ns = now;
@@ -247,9 +255,25 @@ static int is_safe(ac_fanin_t *fanin, ac_error_t *err) {
         if (ac_fanin_before(&promise, &least)) least = promise;
     }
     fanin->safe = least;
-    if (ac_fanin_before(&fanin->heap[0], &least)) return 1;
-    fanin->blocked_id = least.id;
-    fanin->blocked_since_ns = fanin->sources[least.slot].silent_since_ns;
+}
+
+/* 1 = the top may go out: whatever an idle source can still deliver comes behind it. Among equal
+ * timestamps the id decides, also against a message that is yet to be written; only so the result does not
+ * depend on when things arrive. */
+static int is_safe(ac_fanin_t *fanin, ac_error_t *err) {
+    if (fanin->idle_count == 0) return 1;
+    if (ac_fanin_before(&fanin->heap[0], &fanin->safe) && !is_reopened(fanin)) return 1;
+    /* A queue that is opened while the others are heard is heard in the next round. Somebody who opens and
+     * closes one all the time must not keep us here: the last round counts. */
+    for (int round = 0; round < HEARINGS_MAX; round++) {
+        int rc = hear_everybody(fanin, err);
+        if (rc != AC_OK) return rc;
+        find_safe(fanin);
+        if (!is_reopened(fanin)) break;
+    }
+    if (ac_fanin_before(&fanin->heap[0], &fanin->safe)) return 1;
+    fanin->blocked_id = fanin->safe.id;
+    fanin->blocked_since_ns = fanin->sources[fanin->safe.slot].silent_since_ns;
     return 0;
 }
 
@@ -397,7 +421,9 @@ static int grow(ac_fanin_t *fanin) {
     if (heap) fanin->heap = heap;
     uint32_t *idle = realloc(fanin->idle, room * sizeof *idle);
     if (idle) fanin->idle = idle;
-    if (!sources || !heap || !idle) return -ENOMEM;
+    ac_relied_t *relied = realloc(fanin->relied, room * sizeof *relied);
+    if (relied) fanin->relied = relied;
+    if (!sources || !heap || !idle || !relied) return -ENOMEM;
     fanin->room = room;
     return 0;
 }
@@ -446,6 +472,8 @@ int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint
     ac_source_t *source = &fanin->sources[*slot];
     memset(source, 0, sizeof *source);
     source->reader = reader;
+    source->control_map = reader->control_map;
+    ac_map_retain(source->control_map);
     if (may_idle(reader)) ac_reader_keep_two_pages(reader);
     source->id = *id = fanin->next_id++;
     fanin->idle[fanin->idle_count++] = *slot;
@@ -497,12 +525,14 @@ void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
             }
     }
     ac_map_release(source->map);
+    ac_map_release(source->control_map);
     ac_reader_use_bell(source->reader, NULL);
     source->reader->ahead = 0;
-    source->map = NULL;
+    source->map = source->control_map = NULL;
     source->reader = NULL;
     source->has_head = 0;
     fanin->safe = (ac_heap_entry_t){0};
+    fanin->relied_count = 0;
     fanin->blocked_since_ns = 0;
     ac_os_eventfd_signal(fanin->bell->fd); /* strict order may have been waiting for it */
 }
@@ -660,5 +690,6 @@ void ac_fanin_free(ac_fanin_t *fanin) {
     free(fanin->sources);
     free(fanin->heap);
     free(fanin->idle);
+    free(fanin->relied);
     free(fanin);
 }

@@ -2,7 +2,8 @@
  *
  * A heap holds the sources that have a next message, keyed by it; the others are idle and looked at again:
  * all of them when there is nothing else to give or the bell rang, one per message otherwise, so that the
- * cost of a message does not grow with the number of idle sources.
+ * cost of a message does not grow with the number of idle sources. Strict order looks at the epoch of every
+ * closed queue for every message, because a closed queue has promised nothing: see is_reopened.
  *
  * A source that fails is set aside: the call that met the error reports it, once, and the others go on.
  *
@@ -31,8 +32,16 @@ typedef struct ac_source {
     uint64_t held_since_ns;   /* its message is the next one, and has to wait */
     uint64_t silent_since_ns; /* others wait for it, and it has not said anything */
     uint64_t promise_ns;      /* what it had said by then */
-    uint64_t closed_epoch;    /* the writer that closed it; 0 = it is not closed */
+    uint64_t relied_epoch;    /* the promise holds while this is its writer; 0 = whoever is */
+    ac_map_t *control_map;    /* held, so that it can be looked at whatever its reader does */
 } ac_source_t;
+
+/* A source whose promise the next writer does not keep, because the queue is closed or the promise is not
+ * believable: it holds while this is the epoch. */
+typedef struct ac_relied {
+    const uint64_t *writer_epoch;
+    uint64_t epoch;
+} ac_relied_t;
 
 typedef struct ac_heap_entry {
     uint64_t timestamp_ns;
@@ -51,8 +60,10 @@ struct ac_fanin {
     uint32_t idle_count, idle_next, looks;
     int refill; /* the top of the heap was delivered and needs its next message */
     int look_everywhere;
-    uint32_t failed_slot;      /* of the error that a call returns */
-    ac_heap_entry_t safe;      /* strict: no idle source can still deliver anything before it */
+    uint32_t failed_slot; /* of the error that a call returns */
+    ac_heap_entry_t safe; /* strict: no idle source can still deliver anything before it … */
+    ac_relied_t *relied;  /* … as long as none of these is opened again */
+    uint32_t relied_count;
     uint64_t blocked_since_ns; /* monotonic; 0 = strict order is not waiting */
     uint32_t blocked_id;
     uint64_t last_timestamp_ns; /* key of the newest delivered message */

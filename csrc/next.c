@@ -62,16 +62,32 @@ static int is_awaited(const ac_reader_t *reader, int dir_fd, uint32_t segment) {
            ac_segment_awaited(&reader->dir, dir_fd, segment, reader->control, &reader->durable);
 }
 
+/* 1 = the queue has another size of segments by now. */
+static int has_new_size(ac_reader_t *reader) {
+    uint64_t size = ac_load_acquire_u64(&reader->control->segment_size);
+    if (reader->map || size == reader->segment_size || !ac_segment_size_valid(size)) return 0;
+    reader->segment_size = size;
+    return 1;
+}
+
+int ac_reader_open_segment(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_map_t **map,
+                           ac_error_t *err) {
+    int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, map, err);
+    if (rc != AC_OK || !has_new_size(reader)) return rc;
+    ac_map_release(*map);
+    return ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, map, err);
+}
+
 static int open_segment(ac_reader_t *reader, uint32_t segment, ac_map_t **map, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
-    int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, map, err);
+    int rc = ac_reader_open_segment(reader, dir_fd, segment, map, err);
     if (rc == AC_E_CORRUPT || rc == AC_E_VERSION) {
         if (is_awaited(reader, dir_fd, segment))
             rc = ac_fail(err, AC_E_NOT_FOUND, EAGAIN, reader->dir.path, 0,
                          "segment %u has no header yet", segment);
         else /* unless it got its header between the two looks, this says the same again */
-            rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, map, err);
+            rc = ac_reader_open_segment(reader, dir_fd, segment, map, err);
     }
     ac_os_close(dir_fd);
     return rc;

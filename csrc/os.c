@@ -23,6 +23,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/uio.h>
@@ -259,6 +260,22 @@ int ac_os_unlink(int dir, const char *name) {
     int rc;
     CALL(rc, AC_CALL_UNLINK, name, dir, 0, 0, unlinkat(dir, name, 0));
     return rc;
+}
+
+int ac_os_rmdir(const char *path) {
+    int rc;
+    CALL(rc, AC_CALL_UNLINK, path, AT_FDCWD, 0, 0, unlinkat(AT_FDCWD, path, AT_REMOVEDIR));
+    return rc;
+}
+
+int ac_os_free_bytes(int fd, uint64_t *out) {
+    struct statvfs info;
+    int rc;
+    CALL(rc, AC_CALL_STAT, NULL, fd, 0, 0, fstatvfs(fd, &info));
+    if (rc < 0) return rc;
+    if (info.f_blocks == 0) return -ENOSYS;
+    *out = (uint64_t)info.f_bavail * info.f_frsize;
+    return 0;
 }
 
 int ac_os_truncate(int fd, uint64_t size) {

@@ -64,6 +64,8 @@ int ac_os_rename_new(int dir, const char *from, const char *to); /* -EEXIST if `
 int ac_os_move(int from_dir, const char *from, int to_dir, const char *to);
 int ac_os_move_new(int from_dir, const char *from, int to_dir, const char *to);
 int ac_os_unlink(int dir, const char *name);
+int ac_os_rmdir(const char *path);           /* -ENOTEMPTY if something is in it */
+int ac_os_free_bytes(int fd, uint64_t *out); /* of its file system; -ENOSYS if that is unknown */
 int ac_os_truncate(int fd, uint64_t size);
 int ac_os_allocate(int fd, uint64_t size); /* backed by blocks, reads as zero */
 int ac_os_zero_range(int fd, uint64_t offset, uint64_t length);

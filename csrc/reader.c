@@ -97,17 +97,13 @@ static int lost_segment(ac_reader_t *reader, uint64_t segment, uint64_t offset, 
                                    "the position lies behind the end of the queue", err);
 }
 
-int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
-                            ac_error_t *err) {
+static int go_to_position(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
     ac_error_t local;
     ac_message_t message;
     const char *why;
     uint32_t head_segment;
     uint64_t head_offset, end;
-    int rc = ac_reader_usable(reader, err);
-    if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
-    if (rc != AC_OK) return rc;
-    rc = ac_reader_enter(reader, (uint32_t)segment, offset, &local);
+    int rc = ac_reader_enter(reader, (uint32_t)segment, offset, &local);
     if (rc == AC_E_NOT_FOUND && local.sys_errno == EAGAIN && offset == AC_SEGMENT_DATA) {
         ac_reader_await(reader, (uint32_t)segment);
         return AC_OK;
@@ -126,6 +122,30 @@ int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offs
     if (rc != 0) return rc < 0 ? rc : AC_OK;
     return ac_reader_position_lost(reader, segment, offset, segment, end,
                                    "the position lies behind the end of the queue", err);
+}
+
+/* To where it was before a seek that failed, so that nobody commits a place that is none. */
+static void go_back(ac_reader_t *reader, ac_map_t *map, uint64_t offset, const ac_mark_t *mark) {
+    if (reader->map != map) ac_map_retain(map);
+    ac_reader_place(reader, map, offset);
+    reader->expected_seq = mark->expected_seq;
+    reader->last_timestamp_ns = mark->last_timestamp_ns;
+    reader->continued = mark->continued;
+}
+
+int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
+                            ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
+    if (rc != AC_OK) return rc;
+    ac_map_t *map = reader->map;
+    ac_mark_t mark = ac_reader_mark(reader);
+    uint64_t from = reader->offset;
+    if (map) ac_map_retain(map);
+    rc = go_to_position(reader, segment, offset, err);
+    if (rc < 0 && map) go_back(reader, map, from, &mark);
+    ac_map_release(map);
+    return rc;
 }
 
 int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
@@ -147,6 +167,62 @@ int ac_reader_ended(const ac_reader_t *reader) {
             ac_record_load_commit(reader->base + reader->offset) == 0);
 }
 
+/* Records stand between these offsets of a segment, or some that nobody can make out. */
+static int is_filled(const ac_map_t *map, uint64_t from, uint64_t to) {
+    ac_message_t message;
+    const char *why;
+    while (from < to) {
+        int found = ac_record_inspect(map->base, map->size, from, map->segment, AC_CHECK_HEADER,
+                                      &message, &why);
+        if (found != AC_RECORD_GOOD) return found == AC_RECORD_BAD;
+        from += ac_record_size(message.length);
+    }
+    return 1;
+}
+
+/* Whether the records up to a position behind the control block's end are there all the same: it learns of
+ * each after its readers may, and a power cut can leave it far behind. */
+static int is_behind_records(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint64_t from,
+                             ac_error_t *err) {
+    ac_map_t *map;
+    ac_error_t local;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    int rc = ac_segment_open(&reader->dir, dir_fd, (uint32_t)segment, reader->segment_size, 0, &map,
+                             &local);
+    ac_os_close(dir_fd);
+    if (rc == AC_E_NOT_FOUND) return 0;
+    if (rc != AC_OK) {
+        if (err) *err = local;
+        return rc;
+    }
+    /* Of a segment that was prepared ahead not even the beginning counts. */
+    uint64_t to = offset > AC_SEGMENT_DATA ? offset : AC_SEGMENT_DATA + 1;
+    int there = is_filled(map, from, to);
+    ac_map_release(map);
+    return there;
+}
+
+/* A position that nobody can have been at would have recovery make room for everything before it. */
+static int check_reached(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
+    uint32_t head_segment;
+    uint64_t head_offset;
+    if (segment < reader->segment || (segment == reader->segment && offset <= reader->offset))
+        return AC_OK;
+    ac_control_position(reader->control, &head_segment, &head_offset);
+    if (segment < head_segment || (segment == head_segment && offset <= head_offset)) return AC_OK;
+    uint64_t from =
+        segment == head_segment && head_offset >= AC_SEGMENT_DATA && head_offset % AC_ALIGNMENT == 0
+            ? head_offset
+            : AC_SEGMENT_DATA;
+    int there = is_behind_records(reader, segment, offset, from, err);
+    if (there != 0) return there < 0 ? there : AC_OK;
+    return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
+                   "segment %llu, offset %llu lies behind the end of the queue; commit a position "
+                   "that a message or a reader gave",
+                   (unsigned long long)segment, (unsigned long long)offset);
+}
+
 int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
                      ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
@@ -154,6 +230,7 @@ int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int
         rc = ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
                      "an anonymous reader has no position to commit; give it a name");
     if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
+    if (rc == AC_OK) rc = check_reached(reader, segment, offset, err);
     if (rc == AC_OK && ac_map_is_cut(reader->position.map))
         rc = ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0, "the position file was cut");
     if (rc != AC_OK) return rc;

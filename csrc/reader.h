@@ -96,6 +96,10 @@ int ac_segment_awaited(const ac_directory_t *dir, int dir_fd, uint32_t newest,
 int ac_reader_enter(ac_reader_t *reader, uint32_t segment, uint64_t offset, ac_error_t *err);
 /* To the start of a segment that cannot be entered yet. */
 void ac_reader_await(ac_reader_t *reader, uint32_t segment);
+/* Maps a segment. Until there is one, a queue may get another size of segments: so it is asked for here, as long
+ * as the reader has none, and again after the segment was found. */
+int ac_reader_open_segment(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_map_t **map,
+                           ac_error_t *err);
 /* Into the segment after this one, which is sealed or full. Behind one that is not sealed, the next is
  * entered only if something is in it: see is_spare. */
 enum { AC_NEXT_MISSING = 0, AC_NEXT_ENTERED = 1, AC_NEXT_SPARE = 2 };

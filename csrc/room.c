@@ -29,7 +29,7 @@ static uint64_t segment_end(const ac_writer_t *writer) {
 
 void ac_writer_roll_after(ac_writer_t *writer, uint64_t first_timestamp_ns) {
     if (writer->config.roll_ns)
-        writer->timestamp_limit = add_up(first_timestamp_ns, writer->config.roll_ns);
+        writer->roll_limit_ns = add_up(first_timestamp_ns, writer->config.roll_ns);
 }
 
 void ac_writer_set_limits(ac_writer_t *writer) {
@@ -61,6 +61,7 @@ void ac_writer_set_limits(ac_writer_t *writer) {
     writer->seq_limit = config->roll_messages
                             ? add_up(writer->segment_first_seq, config->roll_messages)
                             : UINT64_MAX;
+    ac_writer_limit_time(writer);
 }
 
 /* With the mutex held. Small until it is seen that nobody syncs every few records: the first pages are filled
@@ -197,7 +198,7 @@ void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset) {
     writer->base = map->base;
     writer->seed = ac_crc32c_seed(map->segment, writer->epoch);
     writer->segment_first_seq = writer->seq;
-    writer->timestamp_limit = UINT64_MAX;
+    writer->roll_limit_ns = UINT64_MAX;
     writer->last_record = 0;
     /* It names a place in the old segment. */
     ac_store_release_u64(&writer->control->last_record, 0);
@@ -297,6 +298,9 @@ static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err
         ac_os_sleep_ns(pause);
         if (writer->interrupted && writer->interrupted())
             return ac_fail(err, AC_E_INTERRUPTED, 0, writer->dir.path, 0, "interrupted");
+        /* It may have closed the writer, or forked. */
+        if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN)
+            return ac_writer_usable(writer, err);
         if (pause < 2000000) pause *= 2;
     }
 }
@@ -305,7 +309,7 @@ static int must_roll(const ac_writer_t *writer, uint64_t size, uint64_t timestam
     if (writer->offset + size > writer->segment_size) return 1;
     if (writer->offset == AC_SEGMENT_DATA) return 0; /* an empty segment has nothing to roll for */
     return writer->offset + size > segment_end(writer) || writer->seq >= writer->seq_limit ||
-           timestamp_ns >= writer->timestamp_limit;
+           timestamp_ns >= writer->roll_limit_ns;
 }
 
 static int may_append(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns, ac_error_t *err) {

@@ -22,7 +22,7 @@ static int build_index(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_ind
                        ac_error_t *err) {
     ac_map_t *map;
     int built;
-    int rc = ac_segment_open(&reader->dir, dir_fd, segment, reader->segment_size, 0, &map, err);
+    int rc = ac_reader_open_segment(reader, dir_fd, segment, &map, err);
     if (rc != AC_OK) return rc;
     if (ac_segment_sealed(map)) {
         rc = ac_index_obtain(index, &reader->dir, dir_fd, map, reader->segment_size, &built, err);

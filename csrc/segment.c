@@ -83,6 +83,20 @@ int ac_segment_create_empty(const ac_directory_t *dir, int dir_fd, uint32_t id, 
     return AC_OK;
 }
 
+int ac_segment_check_room(const ac_directory_t *dir, int dir_fd, uint64_t size, ac_error_t *err) {
+    char name[AC_NAME_MAX];
+    uint64_t free_bytes;
+    if (ac_os_free_bytes(dir_fd, &free_bytes) < 0 || free_bytes >= size) return AC_OK;
+    ac_segment_name(name, 0, ".q.tmp");
+    int fd = ac_os_open_at(dir_fd, name, O_RDWR | O_CREAT | O_EXCL, dir->mode);
+    if (fd == -EEXIST) return AC_OK; /* somebody else is at it */
+    int rc = fd < 0 ? fd : ac_os_allocate(fd, size);
+    ac_os_close(fd);
+    if (fd >= 0) ac_os_unlink(dir_fd, name);
+    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, name, "no room for the first segment")
+                  : AC_OK;
+}
+
 static int check_header(const ac_map_t *map, uint32_t id, const char *path, ac_error_t *err) {
     ac_segment_header_t header;
     memcpy(&header, map->base, 12);

@@ -42,6 +42,10 @@ int ac_segment_create(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64
 int ac_segment_create_empty(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size,
                             ac_error_t *err);
 
+/* Whether there is room for a segment, before anything is made. Costs one system call unless the file system
+ * says that there is not: then it is tried out, because some know it only then. */
+int ac_segment_check_room(const ac_directory_t *dir, int dir_fd, uint64_t size, ac_error_t *err);
+
 /* Maps an existing segment. A file shorter than `size` is mapped as far as it goes (map->size tells);
  * one without a proper header is AC_E_CORRUPT. AC_E_NOT_FOUND if there is none. */
 int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size, int writable,

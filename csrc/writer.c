@@ -66,6 +66,9 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
     if (rc == AC_E_NOT_FOUND) {
         rc = ac_segment_bounds(&writer->dir, writer->dir_fd, &first, &last, &segments, err);
         if (rc == AC_OK && segments == 0)
+            rc = ac_segment_check_room(&writer->dir, writer->dir_fd, writer->config.segment_size,
+                                       err);
+        if (rc == AC_OK && segments == 0)
             rc = ac_control_create(&writer->dir, writer->dir_fd, writer->config.segment_size, err);
         /* Looked at again in any case: another process may have made all of it just now. */
         if (rc == AC_OK)
@@ -120,20 +123,10 @@ static void resume_roll_limits(ac_writer_t *writer) {
     ac_writer_roll_after(writer, first.timestamp_ns);
 }
 
-/* A heartbeat is a promise to readers, which a successor keeps. One from the far future is not believed: it
- * would hold the clock there for good. */
-static uint64_t promised_ns(const ac_writer_t *writer, uint64_t last_timestamp_ns) {
-    const uint64_t hour_ns = 3600ull * 1000000000u;
-    uint64_t watermark_ns = ac_load_relaxed_u64(&writer->control->watermark_ns);
-    if (watermark_ns <= last_timestamp_ns || watermark_ns > ac_os_now_ns() + hour_ns)
-        return last_timestamp_ns;
-    return watermark_ns;
-}
-
 static int enter_end(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
     uint64_t offset = end->offset;
     writer->seq = writer->first_seq = end->next_seq;
-    writer->last_timestamp_ns = promised_ns(writer, end->last_timestamp_ns);
+    writer->last_timestamp_ns = ac_writer_first_timestamp(writer, end->last_timestamp_ns);
     writer->durable_seq = end->next_seq;
     if (end->map && !end->sealed) {
         writer->map = end->map;
@@ -237,6 +230,19 @@ static int find_place(ac_writer_t *writer, ac_end_t *end, int is_copy, ac_error_
     return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot get random bytes") : AC_OK;
 }
 
+/* A queue that nobody has ever had open, since its first segment could not be made, is as good as new. Readers
+ * may be waiting at it: see ac_reader_open_segment. */
+static int take_segment_size(ac_writer_t *writer, const ac_end_t *end, ac_error_t *err) {
+    uint64_t size = writer->config.segment_size;
+    if (end->map || ac_load_relaxed_u64(&writer->control->writer_epoch) != 0 ||
+        size == writer->segment_size)
+        return AC_OK;
+    writer->segment_size = size;
+    ac_store_release_u64(&writer->control->segment_size, size);
+    int rc = ac_os_map_sync(writer->control_map->base, -1, 0, AC_CONTROL_SIZE);
+    return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "control.meta", "cannot sync") : AC_OK;
+}
+
 /* Everything that needs the lock. */
 static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     struct stat info;
@@ -250,6 +256,7 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     int is_copy = ac_control_is_copy(writer->control, writer->home);
     ac_os_list(writer->dir_fd, remove_leftover, writer);
     rc = find_place(writer, &end, is_copy, err);
+    if (rc == AC_OK) rc = take_segment_size(writer, &end, err);
     if (rc == AC_OK)
         rc = writer->index_fd =
             ac_file_open(&writer->dir, writer->dir_fd, "index.meta", O_RDWR | O_CREAT, &info, err);
@@ -371,6 +378,8 @@ int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer
     if (rc != AC_OK) return rc;
     ac_writer_t *writer = allocate(config);
     if (!writer) return ac_fail_os(err, -ENOMEM, path, "cannot open");
+    struct stat info;
+    int made = ac_os_stat_path(path, &info) == -ENOENT;
     rc = ac_directory_init(&writer->dir, path, config->mode, 1, err);
     if (rc == AC_OK) rc = writer->dir_fd = ac_directory_open(&writer->dir, err);
     if (rc >= 0) rc = open_control(writer, err);
@@ -379,6 +388,7 @@ int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer
     if (rc != AC_OK) {
         release_everything(writer);
         free(writer);
+        if (made) ac_os_rmdir(path); /* unless there is something in it */
         return rc;
     }
     ac_writer_set_limits(writer);
@@ -490,6 +500,8 @@ int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t 
     if (AC_LIKELY(seq != AC_E_SLOW)) return seq;
     int rc = check_type(writer, type_id, err);
     if (rc == AC_OK) rc = check_length(writer, length, err);
+    if (rc == AC_OK && timestamp_ns != AC_NOW)
+        rc = ac_writer_check_ahead(writer, timestamp_ns, err);
     if (rc != AC_OK) return rc;
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     rc = ac_writer_make_room(writer, ac_record_size(length), timestamp_ns, err);
@@ -534,7 +546,8 @@ int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items
     if (writer->offset + size > ac_load_relaxed_u64(&writer->limit) ||
         writer->seq + count > writer->seq_limit || now < writer->last_timestamp_ns ||
         newest >= writer->timestamp_limit) {
-        rc = ac_writer_make_room(writer, size, now, err);
+        if (timestamps_ns) rc = ac_writer_check_ahead(writer, newest, err);
+        if (rc == AC_OK) rc = ac_writer_make_room(writer, size, now, err);
         if (rc != AC_OK) return rc;
     }
     uint64_t first_seq = writer->seq, offset = writer->offset, last_record = writer->last_record;
@@ -613,6 +626,8 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
     if (!writer->reserved)
         return ac_fail(err, AC_E_RESERVED, 0, writer->dir.path, 0, "no reservation is open");
     int rc = check_type(writer, type_id, err);
+    if (rc == AC_OK && timestamp_ns != AC_NOW)
+        rc = ac_writer_check_ahead(writer, timestamp_ns, err);
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     if (rc == AC_OK && timestamp_ns < writer->last_timestamp_ns)
         rc = ac_fail(err, AC_E_TIMESTAMP, 0, writer->dir.path, 0,
@@ -650,6 +665,8 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
 
 int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err) {
     int rc = ac_writer_usable(writer, err);
+    if (rc == AC_OK && timestamp_ns != AC_NOW)
+        rc = ac_writer_check_ahead(writer, timestamp_ns, err);
     if (rc != AC_OK) return rc;
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     if (timestamp_ns < writer->last_timestamp_ns)
@@ -789,7 +806,7 @@ static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
                         .segment = writer->map->segment,
                         .offset = writer->offset,
                         .next_seq = writer->seq,
-                        .last_timestamp_ns = writer->last_timestamp_ns,
+                        .last_timestamp_ns = ac_writer_last_record_ns(writer),
                         .last_record = writer->last_record};
     /* What a flush for the sake of the last seq does not reach: padding behind it, without which there would
      * be a gap; and zeros that replaced the bytes of an aborted reservation, which may be on disk: whoever

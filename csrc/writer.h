@@ -55,7 +55,7 @@ struct ac_writer {
     uint64_t seq;
     uint64_t seq_limit;
     uint64_t last_timestamp_ns;
-    uint64_t timestamp_limit;
+    uint64_t timestamp_limit; /* the lower of roll_limit_ns and what max_ahead_ns allows */
     ac_control_t *control;
     uint32_t seed; /* of header checks in this segment and epoch */
     uint32_t epoch;
@@ -65,6 +65,8 @@ struct ac_writer {
     /* Cold, appender only. */
     uint64_t first_seq; /* of this writer: seq - first_seq = messages appended */
     uint64_t segment_first_seq;
+    uint64_t roll_limit_ns;       /* from this timestamp on a new segment is begun */
+    uint64_t opened_timestamp_ns; /* of the last record when it was opened */
     uint64_t last_record;
     uint64_t reserved;     /* payload length + 1 of the open reservation; 0 = none */
     uint64_t soiled;       /* aborted reservations wrote into the active segment up to here */
@@ -73,7 +75,8 @@ struct ac_writer {
     uint64_t refused_bytes;
     uint32_t waiters, dead_waiters; /* of other programs: see wake_other_programs */
     uint64_t unheard_since_ns, unheard;
-    int (*interrupted)(void); /* asked while waiting for capacity; NULL = nobody is */
+    int (*interrupted)(
+        void); /* asked while waiting for capacity, and may close the writer; NULL = nobody is */
     /* Any thread may store 1: no more waiting for capacity, and no further segment to the archive. */
     uint32_t closing;
 
@@ -129,6 +132,7 @@ struct ac_writer {
     uint32_t batch_due;         /* atomic: left by the flush lane to the disk lane */
     uint64_t unsynced_since_ns; /* since when something has not been synced; 0 = all is */
     uint32_t write_back_due;    /* atomic: likewise, for the disk lane */
+    uint64_t clock_log_due_ns, clock_steps_logged; /* flush lane only */
 };
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
@@ -229,6 +233,18 @@ void ac_writer_roll_after(ac_writer_t *writer, uint64_t first_timestamp_ns);
 int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err);
 int ac_writer_populate_ahead(ac_writer_t *writer); /* one step; 1 = there may be more */
 void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);
+
+/* clock.c. The timestamp that a new writer goes on from: the last record's, or a promise of its predecessor. A
+ * promise that is not believable is taken back. */
+uint64_t ac_writer_first_timestamp(ac_writer_t *writer, uint64_t last_timestamp_ns);
+/* Of the last record, for whoever comes next: heartbeats are in the control block. */
+uint64_t ac_writer_last_record_ns(const ac_writer_t *writer);
+/* Sets timestamp_limit, by the clock of now if that matters. */
+void ac_writer_limit_time(ac_writer_t *writer);
+/* Refuses a caller's timestamp that is ahead of the clock by more than max_ahead_ns. */
+int ac_writer_check_ahead(const ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err);
+/* Housekeeper: logs that the clock was held, at most once a minute. */
+void ac_writer_log_clock(ac_writer_t *writer, uint64_t monotonic_ns);
 
 /* flush.c */
 int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err); /* 1 = it did, 0 = there is none */

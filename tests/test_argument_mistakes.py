@@ -331,6 +331,10 @@ WRITER_OPTIONS: dict[str, list[Row]] = {
         (float("inf"), VALUE, "heartbeat must be a positive number of seconds"),
         ("1", TYPE, "heartbeat must be a positive number of seconds"),
     ],
+    "max_ahead_s": [
+        (0, VALUE, "max_ahead_s must be a positive number of seconds"),
+        ("1", TYPE, "max_ahead_s must be a positive number of seconds"),
+    ],
     "codec": [
         (5, TYPE, CODEC),
         ("Trade", TYPE, CODEC),

@@ -140,6 +140,17 @@ def test_a_directory_of_queues_does_not_become_one(tmp_path: Path) -> None:
     open_writer(tmp_path / "outer").close()
 
 
+@pytest.mark.parametrize("wait_for_queue", [False, True])
+def test_reader_of_a_directory_of_queues_is_told(tmp_path: Path, wait_for_queue: bool) -> None:
+    with pytest.raises(errors.QueueNotFound):
+        open_reader(tmp_path)
+    open_writer(tmp_path / "orders", segment_size=1 << 16).close()
+    with pytest.raises(errors.NotAQueue, match="directory of queues, of 'orders'") as caught:
+        open_reader(tmp_path, "name", wait_for_queue=wait_for_queue)
+    assert caught.value.path == str(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["orders"]
+
+
 @pytest.mark.parametrize("opener", [open_reader, open_writer])
 def test_path_without_a_parent(tmp_path: Path, opener: Callable[[Path], object]) -> None:
     path = tmp_path / "missing" / "queue"

@@ -182,3 +182,51 @@ def test_flush_on_a_full_disk_says_what_to_do(queue_path: Path) -> None:
             writer.close()
     with open_reader(queue_path) as reader:
         assert [message.payload for message in reader] == [b"appended"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_queue_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, there: bool) -> None:
+    code = f"""
+mount("1m")
+queue = disk / "queue"
+if {there}:
+    queue.mkdir()
+before = os.statvfs(disk).f_bfree
+try:
+    open_writer(queue, segment_size=8 << 20)
+except errors.DiskFull as error:
+    assert error.errno == 28 and error.path.startswith(str(queue))
+else:
+    raise AssertionError("no DiskFull")
+assert queue.exists() == {there}
+assert not list(disk.glob("queue/*"))
+assert os.statvfs(disk).f_bfree == before
+with open_writer(queue, segment_size=64 << 10) as writer:
+    assert writer.statistics().segment_size == 64 << 10
+    writer.append(b"smaller")
+assert payloads(queue) == [b"smaller"]
+"""
+    run(code, tmp_path)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1 << 20, 1 << 16), (1 << 16, 1 << 20)])
+def test_a_half_made_queue_takes_the_size_of_the_next_call(
+    queue_path: Path, first: int, second: int
+) -> None:
+    """The room may also be gone only when the first segment is made. A reader has come by then."""
+    with open_reader(queue_path, "early", wait_for_queue=True) as reader:
+        with injected("allocate", errno.ENOSPC), pytest.raises(DiskFull):
+            open_writer(queue_path, segment_size=first)
+        assert [path.suffix for path in queue_path.glob("*.q*")] == []
+        assert reader.poll() is None
+        with open_reader(queue_path) as late:
+            assert late.poll() is None
+            with open_writer(queue_path, segment_size=second) as writer:
+                assert writer.statistics().segment_size == second
+                seqs = writer.append_many([bytes(1000)] * 50)
+                more = writer.append_many([bytes(1000)] * 50)
+            for one in (reader, late):
+                assert [message.seq for message in one] == [*seqs, *more]
+                assert one.statistics().segment_size == second
+    with open_writer(queue_path, segment_size=first) as writer:
+        assert writer.statistics().segment_size == second, "it has segments now"

@@ -19,7 +19,7 @@ from reference.format import ForeignWriter
 from reference.merge import CLOSED, Delivered, ReferenceMerge
 
 import aiochronicle
-from aiochronicle import FanIn, Message, Reader, Writer, open_reader
+from aiochronicle import FanIn, Message, Position, Reader, Writer, open_reader
 
 # Segments are allocated when they are made: the default size would fill the disk with test queues.
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)
@@ -67,9 +67,8 @@ class Machine:
             self.heartbeat: 20,
             self.attach: 6,
             self.detach: 3,
-            self.end: 1,
-            # Many closed queues are not all looked at for every message.
-            self.reopen: 4 if len(self.writers) <= 8 else 0,
+            self.end: 1 if len(self.writers) <= 8 else 8,
+            self.reopen: 4,
             self.commit: 3,
         }
         (action,) = self.chance.choices([*actions], [*actions.values()])
@@ -947,3 +946,32 @@ def test_commit_behind_a_message(tmp_path: Path) -> None:
             fan_in.commit(first)
     with open_reader(tmp_path / "0", "name") as reader:
         assert [message.payload for message in reader] == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_commit_of_a_message_is_that_of_its_own_source_among_copies(
+    first: int, tmp_path: Path
+) -> None:
+    """Copies of one directory have one queue id."""
+    with open_writer(tmp_path / "0", segment_size=SEGMENT_BYTES) as writer:
+        for number in range(4):
+            writer.append(b"%d" % number, timestamp_ns=number)
+    shutil.copytree(tmp_path / "0", tmp_path / "1")
+    readers = [open_reader(tmp_path / name, "merge") for name in ("0", "1")]
+    try:
+        start = readers[0].committed
+        with FanIn(readers) as fan_in:
+            messages = {(m.source, m.seq): m for m in fan_in}
+            own, other = (str(first), str(1 - first))
+            fan_in.commit(messages[own, 1])
+            assert readers[first].committed == Position(*messages[own, 2].position)
+            assert readers[1 - first].committed == start
+            fan_in.detach(first)
+            with pytest.raises(KeyError):
+                fan_in.commit(messages[own, 2])
+            assert readers[1 - first].committed == start
+            fan_in.commit(messages[other, 2])
+            assert readers[1 - first].committed == Position(*messages[other, 3].position)
+    finally:
+        for reader in readers:
+            reader.close()

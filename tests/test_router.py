@@ -637,3 +637,24 @@ async def test_a_source_is_gone_when_its_replies_are_closed(tmp_path: Path) -> N
             while router.sources():
                 await asyncio.sleep(0)
         assert reply.closed
+
+
+async def test_copies_of_one_queue_are_told_apart(tmp_path: Path) -> None:
+    """Also where copies have the same name: what identifies a queue is its directory."""
+    root = tmp_path / "orders"
+    (root / "a").mkdir(parents=True)
+    with open_writer(root / "a" / "queue", ready=True) as writer:
+        writer.append(b"order")
+    shutil.copytree(root / "a", root / "b")
+    async with Router(root, name="router", depth=2) as router:
+        orders = [await take(router), await take(router)]
+        readers = [router.reader_of(order) for order in orders]
+        names = [reader.path.removeprefix(f"{root}/") for reader in readers]
+        assert sorted(names) == ["a/queue", "b/queue"]
+        for order, name, reader in zip(orders, names, readers, strict=True):
+            (other,) = {*readers} - {reader}
+            assert (await router.reply(order)).path == f"{root}.replies/{name}"
+            before = other.committed
+            router.commit(order)
+            assert reader.committed == reader.position
+            assert other.committed == before

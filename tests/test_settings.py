@@ -17,6 +17,7 @@ roll = { bytes = 100_000, seconds = 3600, messages = 1000 }
 flush = { bytes = 65_536, seconds = 0.1 }
 capacity = { bytes = 4096, policy = "block", timeout_s = 1.5 }
 heartbeat = 0.5
+max_ahead_s = 60
 ready = true
 mode = 0o640
 memlock = false
@@ -62,6 +63,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         ),
         capacity=Capacity(4096, "block", 1.5),
         heartbeat=0.5,
+        max_ahead_s=60.0,
         ready=True,
         mode=0o640,
         memlock=False,
@@ -136,6 +138,7 @@ REFUSED = {
     "capacity.policy": ['"wait"', "1"],
     "capacity.timeout_s": ["0"],
     "heartbeat": ["0", '"1s"'],
+    "max_ahead_s": ["0", '"1s"'],
     "ready": ["1", '"yes"'],
     "mode": ["-1", "0o1000", '"rw"'],
     "memlock": ["0"],

@@ -473,17 +473,11 @@ static PyObject *fanin_sources(FanInObject *self, PyObject *unused) {
     return sources;
 }
 
-/* Queues of other programs have no id: of those, only what this very reader gave is known to be its. */
-static int is_of_queue(const SegmentObject *segment, ReaderObject *reader) {
-    return segment->queue_id ? segment->queue_id == reader_queue_id(reader)
-                             : segment->decoders == reader->decoders;
-}
-
 /* Behind this message, in the queue that it is from. */
 static PyObject *commit_message(FanInObject *self, MessageObject *message) {
     for (uint32_t slot = 0; slot < self->room; slot++) {
         ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
-        if (reader && is_of_queue(message->segment, reader))
+        if (reader && reader_is_of(reader, message->segment))
             return PyObject_CallMethod((PyObject *)reader, "commit", "O", message);
     }
     PyErr_Format(PyExc_KeyError, "the message's queue %R is not attached",

@@ -18,9 +18,11 @@ enum { KNOWN_DECODERS = 8 };
 typedef struct {
     PyObject_HEAD
     ac_map_t *map;
-    PyObject *source; /* name of the queue */
-    uint64_t queue_id;
-    PyObject *decoders; /* of the reader: what find_decoder looks in */
+    PyObject *source;  /* name of the queue */
+    uint64_t queue_id; /* of its messages: the queue's, or what that was before it was copied */
+    uint64_t owner_id; /* of the queue */
+    uint64_t device, inode; /* of its directory: a copy of a queue has its id */
+    PyObject *decoders;     /* of the reader: what find_decoder looks in */
     struct {
         PyObject *decoder; /* what it said last, or NULL */
         uint16_t type_id;
@@ -91,16 +93,18 @@ typedef struct {
 uint64_t reader_queue_id(ReaderObject *self); /* of a reader whose queue is there */
 /* The identity of messages in a segment: the queue's, or what that was before it was copied. */
 uint64_t reader_id_of(ReaderObject *self, uint32_t segment);
+/* Whether it reads the queue that a message lies in, of whichever reader that is. */
+int reader_is_of(ReaderObject *self, const SegmentObject *segment);
 
-/* What the Python side makes a Lag and a Position of. */
+/* What the Python side makes a Lag of. */
 static inline PyObject *lag_tuple(const ac_lag_t *lag) {
     return Py_BuildValue("(KKK)", (unsigned long long)lag->messages, (unsigned long long)lag->bytes,
                          (unsigned long long)lag->age_ns);
 }
 
-static inline PyObject *place_tuple(uint64_t segment, uint64_t offset) {
-    return Py_BuildValue("(KK)", (unsigned long long)segment, (unsigned long long)offset);
-}
+/* message.c: a Position, whose type is a tuple of two that the Python side gives. */
+PyObject *position_new(uint64_t segment, uint64_t offset);
+PyObject *hot_set_position_type(PyObject *module, PyObject *type);
 
 /* awaiting.c */
 enum { AWAIT_ITERATION, AWAIT_NEXT, AWAIT_READY };

@@ -1,5 +1,6 @@
 #include "hot.h"
 
+#include "reader.h"
 #include "record.h"
 
 #include <structmember.h>
@@ -13,6 +14,9 @@ SegmentObject *segment_new(ac_map_t *map, ReaderObject *reader) {
     self->map = map;
     self->source = Py_NewRef(reader->source);
     self->queue_id = reader_id_of(reader, map->segment);
+    self->owner_id = reader_queue_id(reader);
+    self->device = (uint64_t)reader->reader->dir.device;
+    self->inode = (uint64_t)reader->reader->dir.inode;
     self->decoders = Py_NewRef(reader->decoders);
     memset(self->known, 0, sizeof self->known);
     return self;
@@ -193,10 +197,32 @@ static PyObject *message_cause_epoch(MessageObject *self, void *unused) {
     return unless_cut(self, PyLong_FromUnsignedLong(ac_load_relaxed_u32(&record->cause_epoch)));
 }
 
+static PyTypeObject *position_type = &PyTuple_Type;
+
+PyObject *hot_set_position_type(PyObject *module, PyObject *type) {
+    (void)module;
+    if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)) {
+        refuse_type("the type of positions", "a subclass of tuple", type);
+        return NULL;
+    }
+    Py_INCREF(type); /* for good */
+    position_type = (PyTypeObject *)type;
+    Py_RETURN_NONE;
+}
+
+/* As tuple.__new__(Position, (segment, offset)): the class's own __new__ does the same, in Python. */
+PyObject *position_new(uint64_t segment, uint64_t offset) {
+    PyObject *args =
+        Py_BuildValue("((KK))", (unsigned long long)segment, (unsigned long long)offset);
+    PyObject *self = args ? PyTuple_Type.tp_new(position_type, args, NULL) : NULL;
+    Py_XDECREF(args);
+    return self;
+}
+
 static PyObject *message_position(MessageObject *self, void *unused) {
     (void)unused;
     uint64_t offset = (uint64_t)(self->record - self->segment->map->base);
-    return Py_BuildValue("IK", (unsigned)self->segment->map->segment, (unsigned long long)offset);
+    return position_new(self->segment->map->segment, offset);
 }
 
 /* ---- decoding ---- */
@@ -350,7 +376,7 @@ static PyGetSetDef message_properties[] = {
      "(queue_id, seq) of the message that caused this one, or None.", NULL},
     {"cause_epoch", (getter)message_cause_epoch, NULL,
      "The epoch of the message that caused this one, 0 if it is not known, or None.", NULL},
-    {"position", (getter)message_position, NULL, "(segment, offset) of the record.", NULL},
+    {"position", (getter)message_position, NULL, "Where the record is, a Position.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

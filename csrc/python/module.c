@@ -71,6 +71,8 @@ static PyObject *hot_own_methods(PyObject *module, PyObject *class) {
 }
 
 static PyMethodDef functions[] = {
+    {"set_position_type", hot_set_position_type, METH_O,
+     "set_position_type(type): a tuple of segment and offset, for all positions"},
     {"set_error_factory", hot_set_error_factory, METH_O,
      "set_error_factory(f): f(code, errno, path, offset, detail, wanted, nearest) -> exception"},
     {"set_refusals", hot_set_refusals, METH_VARARGS,

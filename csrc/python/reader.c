@@ -91,6 +91,23 @@ uint64_t reader_id_of(ReaderObject *self, uint32_t segment) {
     return id ? id : reader_queue_id(self);
 }
 
+/* Queues of other programs have no id: of those, only what this very reader gave is known to be its, since a
+ * directory that is removed may give its number to the next. */
+int reader_is_of(ReaderObject *self, const SegmentObject *segment) {
+    const ac_directory_t *dir = &self->reader->dir;
+    return segment->decoders == self->decoders ||
+           (segment->queue_id != 0 && segment->queue_id == reader_queue_id(self) &&
+            segment->device == (uint64_t)dir->device && segment->inode == (uint64_t)dir->inode);
+}
+
+static PyObject *reader_is_of_message(ReaderObject *self, PyObject *message) {
+    if (!Py_IS_TYPE(message, &Message_Type)) {
+        refuse_type("message", "a Message", message);
+        return NULL;
+    }
+    return PyBool_FromLong(reader_is_of(self, ((MessageObject *)message)->segment));
+}
+
 static int enter_segment(ReaderObject *self) {
     SegmentObject *segment = segment_new(self->reader->map, self);
     if (!segment) return -1;
@@ -281,12 +298,6 @@ static int commit_behind(ReaderObject *self, const MessageObject *message, ac_er
     return ac_reader_commit(self->reader, segment, offset, 0, err);
 }
 
-/* Given by this reader, or by another one of the same queue. */
-static int is_of_reader(ReaderObject *self, const SegmentObject *segment) {
-    return segment->decoders == self->decoders ||
-           segment->queue_id == reader_id_of(self, segment->map->segment);
-}
-
 static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssize_t count,
                                PyObject *names) {
     const MessageObject *message = NULL;
@@ -302,7 +313,7 @@ static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssi
     }
     int is_ours = 1;
     GATE_BEGIN(self);
-    if (message) is_ours = is_of_reader(self, message->segment);
+    if (message) is_ours = reader_is_of(self, message->segment);
     rc = is_ours ? commit_behind(self, message, &err) : AC_OK;
     GATE_END();
     if (!is_ours) {
@@ -390,7 +401,7 @@ static PyObject *reader_position(ReaderObject *self, PyObject *unused) {
     GATE_BEGIN(self);
     ac_reader_position(self->reader, &segment, &offset);
     GATE_END();
-    return place_tuple(segment, offset);
+    return position_new(segment, offset);
 }
 
 static PyObject *reader_committed(ReaderObject *self, PyObject *unused) {
@@ -401,7 +412,7 @@ static PyObject *reader_committed(ReaderObject *self, PyObject *unused) {
     GATE_BEGIN(self);
     rc = ac_reader_committed(self->reader, &segment, &offset, &err);
     GATE_END();
-    return rc < 0 ? raise_engine_error(&err) : place_tuple(segment, offset);
+    return rc < 0 ? raise_engine_error(&err) : position_new(segment, offset);
 }
 
 static PyObject *reader_commit_at(ReaderObject *self, PyObject *args) {
@@ -483,9 +494,11 @@ static PyMethodDef reader_methods[] = {
      "is where a reader of this name resumes."},
     {"_took", (PyCFunction)reader_took, METH_O, "_took(messages): so many were handed out."},
     {"_lag", (PyCFunction)reader_lag, METH_NOARGS, "_lag() -> (messages, bytes, age_ns)"},
+    {"_is_of", (PyCFunction)reader_is_of_message, METH_O,
+     "_is_of(message) -> bool: whether it lies in the queue that this reader reads"},
     {"_stats", (PyCFunction)reader_stats, METH_NOARGS, "_stats() -> an ac_reader_stats_t"},
-    {"_position", (PyCFunction)reader_position, METH_NOARGS, "_position() -> (segment, offset)"},
-    {"_committed", (PyCFunction)reader_committed, METH_NOARGS, "_committed() -> (segment, offset)"},
+    {"_position", (PyCFunction)reader_position, METH_NOARGS, "_position() -> Position"},
+    {"_committed", (PyCFunction)reader_committed, METH_NOARGS, "_committed() -> Position"},
     {"_commit_at", (PyCFunction)reader_commit_at, METH_VARARGS, "_commit_at(segment, offset)"},
     {"_wait", (PyCFunction)reader_wait, METH_VARARGS, "_wait(timeout_ns, spin_ns) -> bool"},
     {"close", (PyCFunction)reader_close, METH_NOARGS,

@@ -1,5 +1,6 @@
 #include "hot.h"
 
+#include "error.h"
 #include "writer.h"
 
 /* Appends run under the interpreter's lock, or what stands for it, and need nothing else. The slow path may
@@ -10,6 +11,7 @@ typedef struct {
     ac_writer_t *writer;
     PyObject *clock; /* NULL: the engine's own */
     PyThread_type_lock turn;
+    unsigned long owner; /* the thread that has the turn; 0 = nobody */
     int busy;
 } WriterObject;
 
@@ -33,9 +35,43 @@ static void have_turn(WriterObject *self) {
     HOT_BEGIN(self); /* an append that saw nobody busy is over then */
     self->busy = 1;
     HOT_END();
+    __atomic_store_n(&self->owner, PyThread_get_thread_ident(), __ATOMIC_RELAXED);
 }
 
-static void begin_slow(WriterObject *self) {
+/* While this thread waits for room, signal handlers run, and they may call us. No other thread can store our
+ * number, so a relaxed load is enough. */
+static int is_our_turn(const WriterObject *self) {
+    return __atomic_load_n(&self->owner, __ATOMIC_RELAXED) == PyThread_get_thread_ident();
+}
+
+/* In a child that was forked meanwhile, the turn may be that of a thread which does not exist. */
+static int is_forked(const WriterObject *self) {
+    return ac_load_relaxed_u32(&self->writer->state) == AC_STATE_FORKED;
+}
+
+/* Whoever has the turn may be waiting for room, perhaps for ever: signals are handled meanwhile. An error
+ * means that it is not ours. */
+static int begin_slow(WriterObject *self, ac_error_t *err) {
+    enum { LOOK_US = 50000 }; /* signals that another thread received interrupt nothing here */
+    const char *path = self->writer->dir.path;
+    PyLockStatus status = PY_LOCK_FAILURE;
+    if (is_our_turn(self))
+        return ac_fail(err, AC_E_REENTRANT, 0, path, 0,
+                       "a signal handler appends to the writer whose call it interrupted");
+    while (status != PY_LOCK_ACQUIRED) {
+        if (is_forked(self)) return ac_writer_usable(self->writer, err);
+        Py_BEGIN_ALLOW_THREADS;
+        status = PyThread_acquire_lock_timed(self->turn, LOOK_US, 1);
+        Py_END_ALLOW_THREADS;
+        if (status != PY_LOCK_ACQUIRED && PyErr_CheckSignals() < 0)
+            return ac_fail(err, AC_E_INTERRUPTED, 0, path, 0, "interrupted");
+    }
+    have_turn(self);
+    return AC_OK;
+}
+
+/* For what has to be done in any case: the turn is given up soon. */
+static void begin_last(WriterObject *self) {
     Py_BEGIN_ALLOW_THREADS;
     PyThread_acquire_lock(self->turn, WAIT_LOCK);
     Py_END_ALLOW_THREADS;
@@ -43,6 +79,7 @@ static void begin_slow(WriterObject *self) {
 }
 
 static void end_slow(WriterObject *self) {
+    __atomic_store_n(&self->owner, 0, __ATOMIC_RELAXED);
     HOT_BEGIN(self);
     self->busy = 0;
     HOT_END();
@@ -66,7 +103,8 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     return PyErr_NoMemory();
 }
 
-/* Called without the interpreter's lock, out of a wait: what a signal's handler raises ends it. */
+/* Called without the interpreter's lock, out of a wait: what a signal's handler raises ends it. So does a
+ * handler that closes the writer. */
 static int handle_signals(void) {
     PyGILState_STATE state = PyGILState_Ensure();
     int raised = PyErr_CheckSignals() < 0;
@@ -171,8 +209,8 @@ static int cause_argument(PyObject *object, ac_cause_t *room, const ac_cause_t *
 static int64_t append_slow(WriterObject *self, const void *data, size_t length, unsigned type_id,
                            uint64_t timestamp_ns, int clocked, const ac_cause_t *cause,
                            ac_error_t *err) {
-    int64_t seq;
-    begin_slow(self);
+    int64_t seq = begin_slow(self, err);
+    if (seq < 0) return seq;
     timestamp_ns = in_order(self, clocked, timestamp_ns);
     Py_BEGIN_ALLOW_THREADS;
     seq = ac_writer_append_cause(self->writer, data, length, type_id, timestamp_ns, cause, err);
@@ -370,8 +408,8 @@ static int64_t try_append_batch(WriterObject *self, const batch_t *batch, unsign
 
 static int64_t append_batch_slow(WriterObject *self, const batch_t *batch, unsigned type_id,
                                  ac_error_t *err) {
-    int64_t seq;
-    begin_slow(self);
+    int64_t seq = begin_slow(self, err);
+    if (seq < 0) return seq;
     Py_BEGIN_ALLOW_THREADS;
     seq = append_batch(self, batch, type_id, err);
     Py_END_ALLOW_THREADS;
@@ -461,7 +499,11 @@ static PyObject *writer_reserve(WriterObject *self, PyObject *args, PyObject *ke
 /* Ends an open reservation by one of the engine's ways to give it up. Other threads may be trying to append
  * meanwhile, so this needs its turn too. */
 static void give_up(WriterObject *writer, void (*how)(ac_writer_t *)) {
-    begin_slow(writer);
+    if (is_forked(writer)) {
+        how(writer->writer);
+        return;
+    }
+    begin_last(writer);
     how(writer->writer);
     end_slow(writer);
 }
@@ -475,7 +517,8 @@ static PyObject *reservation_enter(ReservationObject *self, PyObject *unused) {
         PyErr_SetString(PyExc_RuntimeError, "a reservation can be entered once");
         return NULL;
     }
-    begin_slow(writer);
+    rc = begin_slow(writer, &err);
+    if (rc != AC_OK) return raise_engine_error(&err);
     Py_BEGIN_ALLOW_THREADS;
     rc = ac_writer_reserve(writer->writer, (size_t)self->size, &self->room, &err);
     Py_END_ALLOW_THREADS;
@@ -536,7 +579,11 @@ static PyObject *reservation_exit(ReservationObject *self, PyObject *args) {
         give_up(writer, ac_writer_abort);
         return NULL;
     }
-    begin_slow(writer);
+    if (begin_slow(writer, &err) != AC_OK) {
+        raise_engine_error(&err);
+        give_up(writer, ac_writer_abort);
+        return NULL;
+    }
     timestamp_ns = in_order(writer, clocked, timestamp_ns);
     Py_BEGIN_ALLOW_THREADS;
     seq = ac_writer_commit(writer->writer, self->type_id, timestamp_ns,
@@ -623,7 +670,7 @@ static PyObject *writer_heartbeat(WriterObject *self, PyObject *args, PyObject *
         optional_timestamp_argument(timestamp, &timestamp_ns) < 0 ||
         (clocked = take_time(self, &timestamp_ns)) < 0)
         return NULL;
-    begin_slow(self);
+    if (begin_slow(self, &err) != AC_OK) return raise_engine_error(&err);
     timestamp_ns = in_order(self, clocked, timestamp_ns);
     rc = ac_writer_heartbeat(self->writer, timestamp_ns, &err);
     end_slow(self);
@@ -645,16 +692,19 @@ static PyObject *writer_try_heartbeat(WriterObject *self, PyObject *unused) {
     Py_RETURN_TRUE;
 }
 
+/* In a handler of the call that has the turn there is no turn to wait for: that call only waits for room, and
+ * finds the writer closed when it looks again. */
 static PyObject *writer_close(WriterObject *self, PyObject *unused) {
     (void)unused;
     ac_error_t err;
-    int rc;
+    int rc, nested = is_our_turn(self);
+    if (is_forked(self)) Py_RETURN_NONE;
     ac_store_relaxed_u32(&self->writer->closing, 1); /* whoever has the turn may wait for ever */
-    begin_slow(self);
+    if (!nested) begin_last(self);
     Py_BEGIN_ALLOW_THREADS;
     rc = ac_writer_close(self->writer, &err);
     Py_END_ALLOW_THREADS;
-    end_slow(self);
+    if (!nested) end_slow(self);
     if (rc != AC_OK) return raise_engine_error(&err);
     Py_RETURN_NONE;
 }

@@ -316,6 +316,66 @@ TEST(strict_order_does_not_wait_for_a_closed_queue_until_it_is_opened_again) {
     close_hall(&hall);
 }
 
+/* More idle sources than are looked at for every message. */
+TEST(strict_order_sees_each_of_many_closed_queues_that_is_opened_again) {
+    enum { QUEUES = 20 };
+    hall_t hall;
+    ac_writer_config_t config = small_queue(SEGMENT);
+    open_hall(&hall, QUEUES, 1, UINT64_MAX);
+    for (uint64_t i = 1; i <= 2 * QUEUES; i++)
+        append_at(&hall, 0, i * 100);
+    for (int i = 1; i < QUEUES; i++) {
+        close_writer(hall.writers[i]);
+        hall.writers[i] = NULL;
+    }
+    for (int i = 1; i < QUEUES; i++) {
+        uint64_t now = (uint64_t)i * 100;
+        expect(&hall, 0, now);
+        hall.writers[i] = open_writer(queue_path(i), &config);
+        expect_nothing(&hall); /* it may append something older */
+        append_at(&hall, i, now + 50);
+        append_at(&hall, i, now + 60);
+        expect(&hall, i, now + 50);
+        close_writer(hall.writers[i]);
+        hall.writers[i] = NULL;
+        expect(&hall, i, now + 60);
+    }
+    close_hall(&hall);
+}
+
+/* The reader may be closed by its owner, which unmaps what it had; the fan-in goes on relying on nothing. */
+TEST(strict_order_outlives_readers_of_closed_queues) {
+    enum { QUEUES = 20 };
+    hall_t hall;
+    ac_message_t message;
+    uint32_t slot;
+    int late, failed = 0;
+    open_hall(&hall, QUEUES, 1, UINT64_MAX);
+    for (uint64_t i = 1; i <= 100; i++)
+        append_at(&hall, 0, i * 100);
+    for (int i = 1; i < QUEUES; i++) {
+        close_writer(hall.writers[i]);
+        hall.writers[i] = NULL;
+    }
+    expect(&hall, 0, 100);
+    ac_reader_close(hall.readers[5]);
+    detach(&hall, 6);
+    for (uint64_t i = 2; i <= 100; i++) {
+        int rc = ac_fanin_next(hall.fanin, &message, &slot, &late, &err);
+        if (rc == AC_E_CLOSED) {
+            CHECK_EQUAL(slot, hall.slots[5]);
+            failed++;
+            i--;
+            continue;
+        }
+        CHECK_EQUAL(rc, 1);
+        CHECK_EQUAL(message.timestamp_ns, i * 100);
+        hall.next_seq[0]++;
+    }
+    CHECK_EQUAL(failed, 1);
+    close_hall(&hall);
+}
+
 TEST(strict_order_goes_on_when_the_silent_source_is_detached) {
     hall_t hall;
     open_hall(&hall, 3, 1, UINT64_MAX);

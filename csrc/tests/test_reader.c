@@ -103,6 +103,56 @@ TEST(an_anonymous_reader_has_nothing_to_commit) {
     ac_reader_free(reader);
 }
 
+/* A position that nobody can have been at would have the next writer go on far behind the queue. */
+TEST(a_position_beyond_the_end_is_not_committed) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 50);
+    ac_writer_stats_t stats;
+    ac_writer_stats(writer, &stats);
+    CHECK(stats.segment > 1 && stats.offset < SEGMENT);
+    ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_COMMITTED);
+    const uint64_t beyond[][2] = {
+        {stats.segment, stats.offset + 64}, {stats.segment + 1, 64}, {2000, 64}, {2000, 128}};
+    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
+        CHECK_FAILS(ac_reader_commit(reader, beyond[i][0], beyond[i][1], 0, &err), err,
+                    AC_E_ARGUMENT);
+        /* Nor by way of a seek, which leaves the reader where it was. */
+        CHECK_FAILS(ac_reader_seek_position(reader, beyond[i][0], beyond[i][1], &err), err,
+                    AC_E_POSITION_LOST);
+        CHECK_EQUAL(reader->segment, 0);
+        CHECK_EQUAL(reader->offset, 64);
+    }
+    CHECK_EQUAL(read_numbered(reader, 0), 50);
+    CHECK_OK(ac_reader_seek_first(reader, &err), err);
+    CHECK_OK(ac_reader_commit(reader, stats.segment, stats.offset, 0, &err), err);
+    CHECK_OK(ac_reader_commit(reader, 1, 64, 0, &err), err);
+    ac_reader_free(reader);
+    close_writer(writer);
+    writer = open_writer(check_path("queue"), &config);
+    ac_writer_stats(writer, &stats);
+    CHECK(stats.segment < 10);
+    close_writer(writer);
+}
+
+/* A record is there as soon as it is committed; the control block says so a moment later, or never if the
+ * writer was killed in between. */
+TEST(a_position_that_the_control_block_does_not_know_yet_is_committed) {
+    ac_map_t *map;
+    ac_directory_t dir;
+    write_queue(3);
+    CHECK_OK(ac_directory_init(&dir, check_path("queue"), 0600, 0, &err), err);
+    int fd = ac_directory_open(&dir, &err);
+    CHECK_OK(ac_control_open(&dir, fd, 1, 1, &map, &err), err);
+    ac_os_close(fd);
+    ac_control_of(map)->write_offset = offset_of(2);
+    ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_COMMITTED);
+    CHECK_OK(ac_reader_commit(reader, 0, offset_of(3), 0, &err), err);
+    CHECK_FAILS(ac_reader_commit(reader, 0, offset_of(3) + 64, 0, &err), err, AC_E_ARGUMENT);
+    ac_reader_free(reader);
+    ac_map_release(map);
+}
+
 TEST(a_position_must_be_one) {
     static const uint64_t wrong[][2] = {
         {0, 0}, {0, 63}, {0, 65}, {0, SEGMENT + 64}, {1ull << 32, 64}};

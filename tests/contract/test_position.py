@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aiochronicle import Reader
-from aiochronicle.errors import InvalidArgument, InvalidName, ReaderBusy
+from aiochronicle import Position, Reader
+from aiochronicle.errors import InvalidArgument, InvalidName, PositionLost, ReaderBusy
 from contract.backend import SMALL_SEGMENT, Backend
 
 
@@ -307,3 +307,23 @@ def test_positions_travel_with_a_copy_of_the_queue(backend: Backend, tmp_path: P
         reader.commit()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     assert backend.payloads(tmp_path / "two", "mover") == [b"2", b"3", b"4"]
+
+
+def test_position_beyond_the_end_is_refused(backend: Backend, queue_path: Path) -> None:
+    """The next writer would go on behind it, with empty segments up to there."""
+    backend.fill(queue_path, 10)
+    with backend.open_reader(queue_path, "mistaken") as reader:
+        start = reader.committed
+        end = reader.position
+        while reader.poll() is not None:
+            end = reader.position
+        reader.seek_first()
+        for beyond in (Position(end.segment, end.offset + 64), Position(2000, 64)):
+            with pytest.raises(InvalidArgument, match="behind the end"):
+                reader.commit_position(beyond)
+            with pytest.raises(PositionLost):
+                reader.seek_position(beyond)
+        assert reader.committed == reader.position == start
+        reader.commit_position(end)
+    backend.open_writer(queue_path).close()
+    assert len([*queue_path.glob("*.q")]) == 1

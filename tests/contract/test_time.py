@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from aiochronicle import Writer
 from aiochronicle.errors import InvalidArgument, MessageTooLarge, TimestampOrder
 from contract.backend import SMALL_SEGMENT, Backend
 
@@ -19,6 +20,11 @@ def ticking(values: list[int]) -> Callable[[], int]:
     """A clock that shows these values, one after the other."""
     remaining: Iterator[int] = iter(values)
     return lambda: next(remaining)
+
+
+def reserve_at(writer: Writer, timestamp_ns: int) -> None:
+    with writer.reserve(1, timestamp_ns=timestamp_ns) as room:
+        room[:] = b"x"
 
 
 def test_the_clock_is_unix_time_and_never_decreases(backend: Backend, queue_path: Path) -> None:
@@ -159,3 +165,25 @@ def test_heartbeat_promises_nothing_older(backend: Backend, queue_path: Path) ->
             writer.append(b"b", timestamp_ns=19)
         writer.append(b"c", timestamp_ns=20)
     assert timestamps(backend, queue_path) == [10, 20]
+
+
+def test_timestamp_too_far_ahead_is_refused_if_asked_for(
+    backend: Backend, queue_path: Path
+) -> None:
+    far = [2 * time.time_ns()]
+    with backend.open_writer(queue_path, max_ahead_s=60, clock=lambda: far[0]) as writer:
+        for call in (
+            lambda: writer.append(b"x", timestamp_ns=far[0]),
+            lambda: writer.append_many([b"x", b"y"], timestamps_ns=[1, far[0]]),
+            lambda: reserve_at(writer, far[0]),
+            lambda: writer.heartbeat(far[0]),
+            lambda: writer.append(b"x"),
+        ):
+            with pytest.raises(TimestampOrder, match=r"ahead of the clock.*allows 60.*max_ahead_s"):
+                call()
+        assert writer.next_seq == 0
+        writer.append(b"x", timestamp_ns=time.time_ns() + 30_000_000_000)
+        far[0] = time.time_ns()
+        writer.append(b"x")
+    found = timestamps(backend, queue_path)
+    assert found[0] == found[1], "which holds the clock"
