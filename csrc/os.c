@@ -22,6 +22,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <time.h>
@@ -895,6 +896,54 @@ uint64_t ac_os_process_start(int pid) {
     for (int skip = 0; field && skip < 20; skip++)
         field = strchr(field + 1, ' ');
     return field ? strtoull(field + 1, NULL, 10) : 0;
+}
+
+/* When the machine was started, by the wall clock. */
+static uint64_t boot_ns(void) {
+    uint64_t now_ns = clock_ns(CLOCK_REALTIME), since_boot_ns = clock_ns(CLOCK_BOOTTIME);
+    return now_ns > since_boot_ns ? now_ns - since_boot_ns : 0;
+}
+
+uint64_t ac_os_process_started_ns(int pid) {
+    uint64_t ticks = ac_os_process_start(pid);
+    long per_second = sysconf(_SC_CLK_TCK);
+    if (ticks == 0 || per_second <= 0) return 0;
+    return boot_ns() + ticks * (1000000000u / (uint64_t)per_second);
+}
+
+void ac_os_process_command(int pid, char *out, size_t size) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    int got = read_text(path, out, size);
+    out[got > 0 ? got : 0] = 0;
+    /* Arguments end in a NUL each; whatever else a terminal might act on is not shown. */
+    for (int i = 0; i < got; i++)
+        if (out[i] < ' ' || out[i] > '~') out[i] = out[i] ? '?' : ' ';
+    for (int i = got; i > 0 && out[i - 1] == ' '; i--)
+        out[i - 1] = 0;
+}
+
+/* A line of /proc/locks, "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF". */
+static int is_flock_of(const char *line, const struct stat *file, int *pid) {
+    unsigned major_number, minor_number;
+    unsigned long long inode;
+    if (sscanf(line, "%*[^:]: FLOCK %*s %*s %d %x:%x:%llu", pid, &major_number, &minor_number,
+               &inode) != 4)
+        return 0;
+    return *pid > 0 && inode == file->st_ino && major_number == major(file->st_dev) &&
+           minor_number == minor(file->st_dev);
+}
+
+int ac_os_flock_owner(int fd) {
+    struct stat info;
+    char line[256];
+    int pid = 0, found = 0;
+    if (fstat(fd, &info) < 0) return 0;
+    FILE *locks = fopen("/proc/locks", "re");
+    while (locks && !found && fgets(line, sizeof line, locks))
+        found = is_flock_of(line, &info, &pid);
+    if (locks) fclose(locks);
+    return found ? pid : 0;
 }
 
 /* FNV-1a: only to compare identities for equality. */
