@@ -508,7 +508,8 @@ int ac_doorman_announce(ac_caller_t *caller, const ac_directory_t *dir, ac_error
     char file[AC_READER_NAME_MAX + 8];
     int dir_fd = ac_directory_open(dir, err);
     if (dir_fd < 0) return dir_fd;
-    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 1, err);
+    ac_directory_t readers;
+    int readers_fd = ac_directory_readers(dir, dir_fd, 1, &readers, err);
     if (readers_fd < 0) {
         ac_os_close(dir_fd);
         return readers_fd;
@@ -635,7 +636,8 @@ void ac_doorman_stop_expecting(ac_caller_t *caller) {
 int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error_t *err) {
     int dir_fd = ac_directory_open(dir, err);
     if (dir_fd < 0) return dir_fd;
-    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 1, err);
+    ac_directory_t readers;
+    int readers_fd = ac_directory_readers(dir, dir_fd, 1, &readers, err);
     ac_os_close(dir_fd);
     if (readers_fd < 0) return readers_fd;
     snprintf(callers->path, sizeof callers->path, "%s", dir->path);
