@@ -15,6 +15,7 @@ ChronicleError
 │   └── SchemaMismatch       its types are not the program's
 ├── LockedError              another live writer holds the queue
 ├── ReaderBusy               another live reader uses this name
+├── ReaderNotFound           the queue has no reader of this name      (also LookupError)
 ├── ClosedError              the handle is closed
 │   └── ForkedError          … because it belongs to the parent process
 ├── InvalidArgument          an argument cannot be used                (also ValueError)
@@ -80,6 +81,7 @@ __all__ = [
     "QueueGone",
     "QueueNotFound",
     "ReaderBusy",
+    "ReaderNotFound",
     "RequestError",
     "RequestFailed",
     "RequestTimeout",
@@ -193,6 +195,8 @@ class PositionLost(PositionError):
 class PositionCorrupt(PositionError):
     """Both slots of a position file are broken."""
 
+    advice = "forget_reader removes it; the reader is then a new one."
+
 
 class DecodeError(ChronicleError, ValueError):
     """A payload is not what its type says. ``seq`` is the message's, if it came from a queue.
@@ -249,7 +253,13 @@ class LockedError(ChronicleError):
 
 
 class ReaderBusy(ChronicleError):
-    """Another live reader uses this name."""
+    """Another live reader uses this name; the text names its process."""
+
+
+class ReaderNotFound(ChronicleError, LookupError):
+    """The queue has no reader of this name."""
+
+    advice = "list_readers names those that it has."
 
 
 class ClosedError(ChronicleError):
@@ -459,6 +469,7 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
     -22: AccessDenied,
     -25: NotDurable,
     -26: TooManyReaders,
+    -27: ReaderNotFound,
 }
 
 

@@ -6,11 +6,20 @@ import time
 import msgspec
 
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
+from aiochronicle._names import check_name
 from aiochronicle.errors import PositionLost
 from aiochronicle.reader import Lag, open_reader
 from aiochronicle.writer import Position
 
-__all__ = ["QueueInfo", "ReaderInfo", "VerifyReport", "inspect", "list_readers", "verify"]
+__all__ = [
+    "QueueInfo",
+    "ReaderInfo",
+    "VerifyReport",
+    "forget_reader",
+    "inspect",
+    "list_readers",
+    "verify",
+]
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +117,22 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
 
 def verify(path: str | os.PathLike[str]) -> VerifyReport:
     """Read every record of the queue and check it. Never writes.
+
+def forget_reader(path: str | os.PathLike[str], name: str) -> None:
+    """Remove a reader that will not come back, durably: its unread messages are kept no longer.
+
+    If it comes back all the same, it starts like a new name. ReaderBusy while it is open,
+    ReaderNotFound if there is none.
+
+    >>> open_reader(queue, "last-year").close()
+    >>> forget_reader(queue, "last-year")
+    >>> list_readers(queue)
+    []
+    """
+    check_name("name", name)
+    error = new_error()
+    check(lib.ac_queue_forget_reader(encode_path(path), name.encode(), error), error)
+
 
     >>> verify(queue).corrupt
     0

@@ -60,7 +60,8 @@ enum {
     AC_E_SLOW = -23,             /* internal: the fast path cannot do it, call the full one */
     AC_E_INTERRUPTED = -24,      /* internal: the binding wants a wait to end; nothing was done */
     AC_E_NOT_DURABLE = -25,      /* appended as `seq`, and seen by readers, but the sync failed */
-    AC_E_TOO_MANY_READERS = -26  /* the queue has as many reader names as it may have */
+    AC_E_TOO_MANY_READERS = -26, /* the queue has as many reader names as it may have */
+    AC_E_READER_NOT_FOUND = -27  /* the queue has no reader of this name */
 };
 
 enum {
@@ -390,7 +391,8 @@ AC_API int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offs
 AC_API int ac_reader_ended(const ac_reader_t *reader);
 
 /* Stores the position as committed. Survives the death of the process; a power cut may bring back an
- * older one unless `sync`. */
+ * older one unless `sync`. AC_E_GONE: the position's file was removed or replaced, so nothing was stored that
+ * anybody would find. That is looked at with `sync`, and once a millisecond otherwise. */
 AC_API int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
                             ac_error_t *err);
 AC_API int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset,
@@ -614,6 +616,10 @@ AC_API int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *
 /* The cause of the newest record in the queue that has one of this source, searching backwards by segments.
  * Returns 1 when found, 0 when not. AC_E_CORRUPT: a segment that was searched is damaged, so a newer one may
  * have been there. */
+/* Removes a reader, durably: it holds nothing any more, and starts anew if it comes back. AC_E_READER_BUSY while it
+ * is open, AC_E_READER_NOT_FOUND if there is none. */
+AC_API int ac_queue_forget_reader(const char *path, const char *name, ac_error_t *err);
+
 AC_API int ac_queue_last_cause(const char *path, uint64_t source, ac_cause_t *out, ac_error_t *err);
 
 /* The same for every source at once, in one walk: fills in as many as there is room for and returns how many

@@ -142,6 +142,29 @@ int ac_reader_ended(const ac_reader_t *reader) {
             ac_record_load_commit(reader->base + reader->offset) == 0);
 }
 
+/* How long commits go by the last look at the file's name: a look takes some 2 us. */
+enum { LOOK_NS = 1000000 };
+
+/* Whether a position that was stored will be found by its name. */
+static int check_stored(ac_reader_t *reader, uint64_t now_ns, int sync, ac_error_t *err) {
+    ac_position_t *position = &reader->position;
+    char path[1300];
+    /* A clock that is set back makes for one look more. */
+    if (!sync && now_ns - position->looked_ns < LOOK_NS) return AC_OK;
+    if (ac_position_has_name(position, &reader->dir, reader->name)) {
+        position->looked_ns = now_ns;
+        return AC_OK;
+    }
+    position->looked_ns = 0; /* the next one looks again: it may have been moved away and back */
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    ac_os_close(dir_fd);
+    snprintf(path, sizeof path, "%s/readers/%s.meta", reader->dir.path, reader->name);
+    return ac_fail(err, AC_E_GONE, ENOENT, path, 0,
+                   "was removed or replaced, so nothing is committed; to remove a reader, close "
+                   "it and use forget_reader");
+}
+
 int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
                      ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
@@ -152,11 +175,13 @@ int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int
     if (rc == AC_OK && ac_map_is_cut(reader->position.map))
         rc = ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0, "the position file was cut");
     if (rc != AC_OK) return rc;
-    ac_position_store(&reader->position, segment, offset, ac_os_now_ns());
-    reader->commits++;
+    uint64_t now_ns = ac_os_now_ns();
+    ac_position_store(&reader->position, segment, offset, now_ns);
     int synced = sync ? ac_position_sync(&reader->position) : 0;
-    return synced < 0 ? ac_fail_os(err, synced, reader->dir.path, "cannot sync the position")
-                      : AC_OK;
+    if (synced < 0) return ac_fail_os(err, synced, reader->dir.path, "cannot sync the position");
+    rc = check_stored(reader, now_ns, sync, err);
+    if (rc == AC_OK) reader->commits++;
+    return rc;
 }
 
 int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset, ac_error_t *err) {
