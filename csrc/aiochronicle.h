@@ -203,7 +203,7 @@ typedef struct ac_reader_stats {
     uint64_t waits;
     uint64_t segment;
     uint64_t offset;
-    uint64_t next_seq; /* 0 = not known, since it was moved and has read nothing */
+    uint64_t next_seq; /* of what is read next; 0 also if it cannot be told: see ac_reader_seq_at */
     uint64_t segment_size;
     uint64_t queue_id;
     uint64_t parks;
@@ -398,6 +398,12 @@ AC_API int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offs
 AC_API int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset,
                                ac_error_t *err);
 /* Behind what was read; while it is attached to a fan-in, behind what was delivered. */
+/* The seq of the first message at or after a position of the queue, or that the next one appended there will get.
+ * 1 = known, 0 = it cannot be told: the position is not in the queue any more, or only damage is there. */
+AC_API int ac_reader_seq_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint64_t *seq,
+                            ac_error_t *err);
+/* Every message before *seq is known to be on disk; 1 and 0 likewise. */
+AC_API int ac_reader_durable_seq(ac_reader_t *reader, uint64_t *seq, ac_error_t *err);
 AC_API void ac_reader_position(ac_reader_t *reader, uint64_t *segment, uint64_t *offset);
 AC_API int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err);
 AC_API void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out);
