@@ -26,7 +26,7 @@ ChronicleError
 │   ├── MessageTooLarge      does not fit into one segment
 │   └── TimestampOrder       older than the last message's
 ├── CapacityError
-│   ├── QueueFull            the slowest live reader is a full capacity behind
+│   ├── QueueFull            the slowest open reader is a full capacity behind
 │   └── CapacityTimeout      no reader made room in time               (also TimeoutError)
 ├── ReservationOpen          a reservation is open on this writer
 ├── WriterPoisoned           an earlier sync failed
@@ -307,13 +307,13 @@ class CapacityError(ChronicleError):
 
 
 class QueueFull(CapacityError):
-    """The slowest live reader is a full capacity behind."""
+    """The slowest reader that is open is a full capacity behind; the text names it."""
 
     advice = "Wait for it (await writer.drain()), or raise the capacity."
 
 
 class CapacityTimeout(CapacityError, TimeoutError):
-    """No reader made room in time."""
+    """The slowest reader that is open did not make room in time; the text names it."""
 
 
 class ReservationOpen(ChronicleError):

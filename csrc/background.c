@@ -1,6 +1,7 @@
 /* The writer's turns in the housekeeper: pages and the next segment, which an appender may be about to
  * need, in one lane; what only costs time later in the other. */
 #include "error.h"
+#include "log.h"
 #include "retention.h"
 #include "writer.h"
 
@@ -16,6 +17,15 @@ void ac_writer_note_error(ac_writer_t *writer, uint64_t *counter, const ac_error
     writer->last_errno = err->sys_errno;
     memcpy(writer->last_error, err->detail, sizeof writer->last_error);
     pthread_mutex_unlock(&writer->mutex);
+}
+
+/* Once, as long as it goes on failing for the same reason. */
+static void note_retention_error(ac_writer_t *writer, const ac_error_t *err) {
+    pthread_mutex_lock(&writer->mutex);
+    int known = strncmp(writer->last_error, err->detail, sizeof writer->last_error) == 0;
+    pthread_mutex_unlock(&writer->mutex);
+    if (!known) ac_log_error(AC_LOG_ERROR, err, "retention fails, so nothing is removed");
+    ac_writer_note_error(writer, &writer->retention_errors, err);
 }
 
 int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
@@ -53,8 +63,7 @@ static uint64_t periodic(ac_writer_t *writer, uint64_t now_ns) {
     if (config->flush_mode == AC_FLUSH_BATCH) due = now_ns + config->batch_ns;
     if (config->retention) {
         if (now_ns >= writer->retention_due_ns) {
-            if (ac_writer_retain(writer, &err) != AC_OK)
-                ac_writer_note_error(writer, &writer->retention_errors, &err);
+            if (ac_writer_retain(writer, &err) != AC_OK) note_retention_error(writer, &err);
             writer->retention_due_ns = now_ns + config->retention_check_ns;
         }
         if (writer->retention_due_ns < due) due = writer->retention_due_ns;
