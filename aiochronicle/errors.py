@@ -368,7 +368,7 @@ class TooManyReaders(ChronicleError):
 
     advice = (
         "Give a reader the same name each time it is started, without a date or a pid; or none, if"
-        " it need not resume. Remove the files of those that will not come back."
+        " it need not resume. forget_reader removes those that will not come back."
     )
 
 
