@@ -20,7 +20,15 @@ from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
 from aiochronicle.position import Position
-from aiochronicle.queue import QueueInfo, ReaderInfo, VerifyReport, inspect, list_readers, verify
+from aiochronicle.queue import (
+    QueueInfo,
+    ReaderInfo,
+    VerifyReport,
+    forget_reader,
+    inspect,
+    list_readers,
+    verify,
+)
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
 from aiochronicle.registry import RegisteredType, Registry
 from aiochronicle.replay import Replay, ReplayStatistics, replay
@@ -87,6 +95,7 @@ __all__ = [
     "WriterStatistics",
     "discover",
     "errors",
+    "forget_reader",
     "inspect",
     "list_readers",
     "open_reader",

@@ -42,27 +42,34 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which sealed segments may go.
 
-    A segment that a live reader has not committed past always stays. Without ``max_age_s`` and
-    ``max_bytes`` the others go as soon as every live reader is past them; with one of them, when
-    they are older or more than that. With ``archive`` they are moved to ``archive/YYYY/MM/DD/``
-    instead of deleted. ``wait_for`` names a reader that is waited for whether it lives or not, or
-    has been there at all: what it has not committed past always stays.
+    By default a segment goes as soon as every named reader has committed past it, whether the
+    reader is open or away; ``forget_reader`` removes one that will not come back. With
+    ``max_age_s`` or ``max_bytes`` segments go when they are older or more than that, but not what
+    a reader that is open now has not committed past.
 
-    >>> Retention(max_bytes=10 << 30).reader_ttl_s
-    30.0
+    ``reader_ttl_s`` and ``max_reader_lag`` (bytes) end the wait for a reader that gave no sign of
+    life for so long, or is so far behind. None: no such limit. Until ``reader_ttl_s`` is over, a
+    reader that is away counts as open. When a limit removes what a named reader has not read, the
+    log says so.
+
+    With ``archive`` segments are moved to ``archive/YYYY/MM/DD/`` instead of deleted. ``wait_for``
+    names a reader that no limit concerns, even before it was there for the first time.
+
+    >>> Retention(max_bytes=10 << 30).reader_ttl_s is None
+    True
     """
 
     max_age_s: _Seconds | None = None
     max_bytes: _Count | None = None
     archive: str | None = None
     wait_for: str | None = None
-    reader_ttl_s: _Seconds = 30.0
-    max_reader_lag: _Count = 10 << 30
+    reader_ttl_s: _Seconds | None = None
+    max_reader_lag: _Count | None = None
     check_interval_s: _Seconds = 1.0
 
 
 class Capacity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far, in bytes, the writer may run ahead of its slowest live reader.
+    """How far, in bytes, the writer may run ahead of its slowest reader that is open.
 
     ``policy`` "fail" raises QueueFull; "block" waits, ``timeout_s`` at most (None: for ever).
 

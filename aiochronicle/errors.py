@@ -16,6 +16,7 @@ ChronicleError
 │   └── SchemaMismatch       its types are not the program's
 ├── LockedError              another live writer holds the queue
 ├── ReaderBusy               another live reader uses this name
+├── ReaderNotFound           the queue has no reader of this name      (also LookupError)
 ├── ClosedError              the handle is closed
 │   └── ForkedError          … because it belongs to the parent process
 ├── InvalidArgument          an argument cannot be used                (also ValueError)
@@ -26,7 +27,7 @@ ChronicleError
 │   ├── MessageTooLarge      does not fit into one segment
 │   └── TimestampOrder       older than the last message's, or too far ahead
 ├── CapacityError
-│   ├── QueueFull            the slowest live reader is a full capacity behind
+│   ├── QueueFull            the slowest open reader is a full capacity behind
 │   └── CapacityTimeout      no reader made room in time               (also TimeoutError)
 ├── ReservationOpen          a reservation is open on this writer
 ├── ReentrantCall            a signal handler appends to a writer that is waiting   (also RuntimeError)
@@ -86,6 +87,7 @@ __all__ = [
     "QueueGone",
     "QueueNotFound",
     "ReaderBusy",
+    "ReaderNotFound",
     "ReentrantCall",
     "RequestError",
     "RequestFailed",
@@ -213,6 +215,8 @@ class PositionLost(PositionError):
 class PositionCorrupt(PositionError):
     """Both slots of a position file are broken."""
 
+    advice = "forget_reader removes it; the reader is then a new one."
+
 
 class DecodeError(ChronicleError, ValueError):
     """A payload is not what its type says. ``seq`` is the message's, if it came from a queue.
@@ -277,7 +281,13 @@ class LockedError(ChronicleError):
 
 
 class ReaderBusy(ChronicleError):
-    """Another live reader uses this name."""
+    """Another live reader uses this name; the text names its process."""
+
+
+class ReaderNotFound(ChronicleError, LookupError):
+    """The queue has no reader of this name."""
+
+    advice = "list_readers names those that it has."
 
 
 class ClosedError(ChronicleError):
@@ -325,13 +335,13 @@ class CapacityError(ChronicleError):
 
 
 class QueueFull(CapacityError):
-    """The slowest live reader is a full capacity behind."""
+    """The slowest reader that is open is a full capacity behind; the text names it."""
 
     advice = "Wait for it (await writer.drain()), or raise the capacity."
 
 
 class CapacityTimeout(CapacityError, TimeoutError):
-    """No reader made room in time."""
+    """The slowest reader that is open did not make room in time; the text names it."""
 
 
 class ReservationOpen(ChronicleError):
@@ -395,7 +405,7 @@ class TooManyReaders(ChronicleError):
 
     advice = (
         "Give a reader the same name each time it is started, without a date or a pid; or none, if"
-        " it need not resume. Remove the files of those that will not come back."
+        " it need not resume. forget_reader removes those that will not come back."
     )
 
 
@@ -498,6 +508,7 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
     -26: TooManyReaders,
     -27: SalvageRequired,
     -28: ReentrantCall,
+    -29: ReaderNotFound,
 }
 
 

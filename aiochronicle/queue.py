@@ -6,11 +6,20 @@ import time
 import msgspec
 
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
+from aiochronicle._names import check_name
 from aiochronicle.errors import PositionLost
 from aiochronicle.position import Position
 from aiochronicle.reader import Lag, open_reader
 
-__all__ = ["QueueInfo", "ReaderInfo", "VerifyReport", "inspect", "list_readers", "verify"]
+__all__ = [
+    "QueueInfo",
+    "ReaderInfo",
+    "VerifyReport",
+    "forget_reader",
+    "inspect",
+    "list_readers",
+    "verify",
+]
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,14 +44,16 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One reader that has a position in a queue, open or not.
 
-    ``lag`` counts from its committed position. ``live`` is whether a process has it open now;
-    retention and capacity go by ``heartbeat_age_s``, the time since its last sign of life or
-    commit, and wait a while for one that went away. ``lost`` means that its position is no longer
-    in the queue; the lag is then that of all there is.
+    ``lag`` counts from its committed position, and ``committed_seq`` is the seq of the first
+    message that is not committed; None if it cannot be told. ``live`` is whether a process has it
+    open now: capacity waits for those only. ``heartbeat_age_s`` is the time since its last sign of
+    life or commit, which ``Retention.reader_ttl_s`` goes by. ``lost`` means that its position is no
+    longer in the queue; the lag is then that of all there is.
     """
 
     name: str
     committed: Position
+    committed_seq: int | None
     lag: Lag
     live: bool
     lost: bool
@@ -97,6 +108,7 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
             info = ReaderInfo(
                 name=ffi.string(entry.name).decode(),
                 committed=committed,
+                committed_seq=None if lost else scout.seq_at(committed),
                 lag=scout.lag,
                 live=bool(entry.open),
                 lost=lost,
@@ -104,6 +116,22 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
             )
             readers.append(info)
     return sorted(readers, key=lambda reader: reader.name)
+
+
+def forget_reader(path: str | os.PathLike[str], name: str) -> None:
+    """Remove a reader that will not come back, durably: its unread messages are kept no longer.
+
+    If it comes back all the same, it starts like a new name. ReaderBusy while it is open,
+    ReaderNotFound if there is none.
+
+    >>> open_reader(queue, "last-year").close()
+    >>> forget_reader(queue, "last-year")
+    >>> list_readers(queue)
+    []
+    """
+    check_name("name", name)
+    error = new_error()
+    check(lib.ac_queue_forget_reader(encode_path(path), name.encode(), error), error)
 
 
 def verify(path: str | os.PathLike[str]) -> VerifyReport:

@@ -72,6 +72,7 @@ class Lag(msgspec.Struct, frozen=True):
 class ReaderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of one reader since it was opened, and where it stands.
 
+    ``next_seq`` is that of the message to be read next; 0 also where that cannot be told.
     ``skipped_records`` were corrupt and stepped over; ``seq_restarts`` and ``timestamp_returns``
     are habits of other programs' writers. ``announced`` tells whether writers can find this reader
     to wake it, ``attended`` whether one is connected to it now.
@@ -472,6 +473,40 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
     def committed(self) -> Position:
         """Where a reader of this name would resume."""
         return self._committed()
+
+    @property
+    def committed_seq(self) -> int | None:
+        """The seq of the first message that is not committed: how many are, in a queue of ours.
+
+        None for an anonymous reader, and if it cannot be told: the position is no longer in the
+        queue, or the record there is damaged.
+
+        >>> with open_reader(queue, "audit") as reader:
+        ...     _ = reader.poll()
+        ...     reader.commit()
+        ...     reader.committed_seq
+        1
+        """
+        return None if self._name is None else self.seq_at(self.committed)
+
+    @property
+    def durable_seq(self) -> int | None:
+        """Every message before this seq is known to be on disk; None if nobody said so."""
+        return self._ask_seq(lib.ac_reader_durable_seq)
+
+    def seq_at(self, position: Position) -> int | None:
+        """Return the seq of the first message at or after a position; None if it cannot be told.
+
+        At the end of the queue that is the seq of the next message to be appended.
+        """
+        return self._ask_seq(lib.ac_reader_seq_at, *_place(position))
+
+    def _ask_seq(self, ask: Callable[..., int], *where: int) -> int | None:
+        seq = ffi.new("uint64_t *")
+        error = new_error()
+        with self._alone:
+            known = check(ask(self._handle, *where, seq, error), error)
+        return int(seq[0]) if known else None
 
     @property
     def lag(self) -> Lag:

@@ -24,6 +24,7 @@ from aiochronicle.columns import BATCH_ROWS, ColumnReader, arrow, arrow_schema, 
 from aiochronicle.errors import ClosedError, InvalidArgument
 from aiochronicle.export import Compression, ExportProgress, write_parquet
 from aiochronicle.position import Position
+from aiochronicle.queue import ReaderInfo, list_readers
 from aiochronicle.reader import Reader, open_reader, unix_ns
 
 if TYPE_CHECKING:
@@ -80,6 +81,15 @@ class Queue(Closing):
     def close(self) -> None:
         """Release the queue. What was read from it stays valid."""
         self._recording.close()
+
+    def readers(self) -> list[ReaderInfo]:
+        """Return the readers that have a position in the queue, as list_readers does.
+
+        >>> with Queue(queue) as whole:
+        ...     whole.readers()
+        []
+        """
+        return list_readers(self.path)
 
     def slice(
         self, start: int | datetime | None = None, end: int | datetime | None = None

@@ -520,7 +520,10 @@ class Writer(_hot.Writer, Closing):
             room = count
 
     def reader_lag(self) -> tuple[int, int]:
-        """Return (bytes that the slowest live reader is behind, number of live readers)."""
+        """Return (bytes that the slowest open reader is behind, number of open readers).
+
+        Readers beyond ``Retention.reader_ttl_s`` or ``max_reader_lag`` do not count.
+        """
         lag, live = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         error = new_error()
         check(lib.ac_writer_reader_lag(self._handle, lag, live, error), error)

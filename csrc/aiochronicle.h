@@ -51,7 +51,7 @@ enum {
     AC_E_POSITION_LOST = -13,    /* the reader's position is no longer in the queue */
     AC_E_POSITION_CORRUPT = -14, /* both slots of a position file are broken */
     AC_E_NAME = -15,             /* not a legal reader name */
-    AC_E_FULL = -16,             /* the slowest live reader is a full capacity behind */
+    AC_E_FULL = -16,             /* the slowest open reader is a full capacity behind */
     AC_E_TIMEOUT = -17,          /* waited as long as was asked for */
     AC_E_POISONED = -18,         /* an earlier sync failed: what is durable is unknown */
     AC_E_RESERVED = -19,         /* a reservation is open on this writer */
@@ -62,8 +62,9 @@ enum {
     AC_E_INTERRUPTED = -24,      /* internal: the binding wants a wait to end; nothing was done */
     AC_E_NOT_DURABLE = -25,      /* appended as `seq`, and seen by readers, but the sync failed */
     AC_E_TOO_MANY_READERS = -26, /* the queue has as many reader names as it may have */
-    AC_E_SALVAGE = -27,  /* opening would set aside what may have been durable: see `salvage` */
-    AC_E_REENTRANT = -28 /* the binding refuses a call from within another one */
+    AC_E_SALVAGE = -27,   /* opening would set aside what may have been durable: see `salvage` */
+    AC_E_REENTRANT = -28, /* the binding refuses a call from within another one */
+    AC_E_READER_NOT_FOUND = -29 /* the queue has no reader of this name */
 };
 
 enum {
@@ -121,14 +122,15 @@ typedef struct ac_writer_config {
     uint64_t capacity_bytes; /* 0 = unlimited */
     int capacity_policy;
     uint64_t capacity_timeout_ns;
-    int retention;               /* 0 = keep everything */
-    uint64_t reader_ttl_ns;      /* a reader is live while its heartbeat is younger than this … */
-    uint64_t max_reader_lag;     /* … and it is at most this many bytes behind */
-    uint64_t opened_ns;          /* filled in by ac_writer_open, of the monotonic clock: since when
+    int retention; /* 0 = keep everything */
+    uint64_t
+        reader_ttl_ns; /* 0 = no limit: nobody waits for a reader that is silent for longer … */
+    uint64_t max_reader_lag; /* … or, 0 = no limit, more bytes behind than this */
+    uint64_t opened_ns;      /* filled in by ac_writer_open, of the monotonic clock: since when
                                 readers can know the two */
-    uint64_t retain_ns;          /* 0 = no limit: delete sealed segments older than this */
-    uint64_t retain_bytes;       /* 0 = no limit: delete the oldest beyond this total */
-    int retain_for_readers;      /* delete what every live reader has committed past */
+    uint64_t retain_ns;      /* 0 = no limit: delete sealed segments older than this … */
+    uint64_t retain_bytes;   /* … or the oldest beyond this total; not what an open reader needs */
+    int retain_for_readers;  /* delete what every named reader, open or away, has committed past */
     uint64_t retention_check_ns; /* how often the housekeeper looks */
     const char *archive;         /* NULL = delete; else move to ARCHIVE/YYYY/MM/DD/ */
     uint64_t
@@ -214,7 +216,7 @@ typedef struct ac_reader_stats {
     uint64_t waits;
     uint64_t segment;
     uint64_t offset;
-    uint64_t next_seq; /* 0 = not known, since it was moved and has read nothing */
+    uint64_t next_seq; /* of what is read next; 0 also if it cannot be told: see ac_reader_seq_at */
     uint64_t segment_size;
     uint64_t queue_id;
     uint64_t parks;
@@ -320,7 +322,7 @@ AC_API int ac_writer_mark_ready(ac_writer_t *writer, const char *json, ac_error_
  * records that it explains. The engine never reads it. */
 AC_API int ac_writer_publish_schema(ac_writer_t *writer, const char *json, ac_error_t *err);
 
-/* [any thread] Bytes that the slowest live reader is behind; 0 when no reader is live. */
+/* [any thread] Bytes that the slowest open reader is behind, and how many are open. */
 AC_API int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *live_readers,
                                 ac_error_t *err);
 
@@ -405,11 +407,18 @@ AC_API int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offs
 AC_API int ac_reader_ended(const ac_reader_t *reader);
 
 /* Stores the position as committed. Survives the death of the process; a power cut may bring back an
- * older one unless `sync`. AC_E_ARGUMENT if the position lies behind the end of the queue. */
+ * older one unless `sync`. AC_E_ARGUMENT if the position lies behind the end of the queue. AC_E_GONE: the position's file was removed or replaced, so nothing was stored that
+ * anybody would find. That is looked at with `sync`, and once a millisecond otherwise. */
 AC_API int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
                             ac_error_t *err);
 AC_API int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset,
                                ac_error_t *err);
+/* The seq of the first message at or after a position of the queue, or that the next one appended there will get.
+ * 1 = known, 0 = it cannot be told: the position is not in the queue any more, or only damage is there. */
+AC_API int ac_reader_seq_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint64_t *seq,
+                            ac_error_t *err);
+/* Every message before *seq is known to be on disk; 1 and 0 likewise. */
+AC_API int ac_reader_durable_seq(ac_reader_t *reader, uint64_t *seq, ac_error_t *err);
 /* Behind what was read; while it is attached to a fan-in, behind what was delivered. */
 AC_API void ac_reader_position(ac_reader_t *reader, uint64_t *segment, uint64_t *offset);
 AC_API int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err);
@@ -621,6 +630,10 @@ typedef struct ac_reader_entry {
 /* Fills in as many as there is room for, in no particular order, and returns how many there are. */
 AC_API int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t room,
                                 ac_error_t *err);
+
+/* Removes a reader, durably: it holds nothing any more, and starts anew if it comes back. AC_E_READER_BUSY while it
+ * is open, AC_E_READER_NOT_FOUND if there is none. */
+AC_API int ac_queue_forget_reader(const char *path, const char *name, ac_error_t *err);
 
 /* Walks and checks every record of every segment. Returns the number of corrupt places; the first is in
  * *err. Never writes. */

@@ -1,6 +1,7 @@
 /* The writer's turns in the housekeeper, one task per lane: pages and the next segment; batches, heartbeats and
  * looks at the queue's files; sealing; retention. See housekeeper.h for why these are kept apart. */
 #include "error.h"
+#include "log.h"
 #include "retention.h"
 #include "writer.h"
 

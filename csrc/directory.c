@@ -90,7 +90,7 @@ int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int fl
         wrong = "is not a regular file";
     else if (info->st_nlink > 1 && info->st_uid != dir->owner)
         wrong = "has more than one link, and belongs to another user than its directory";
-    else if (info->st_uid != dir->owner && info->st_uid != me && info->st_uid != 0)
+    else if (!dir->shared && info->st_uid != dir->owner && info->st_uid != me && info->st_uid != 0)
         wrong = "belongs to another user than its directory";
     if (!wrong) return fd;
     ac_os_close(fd);
@@ -135,17 +135,17 @@ int ac_file_publish_new(const ac_directory_t *dir, int dir_fd, const char *name,
     return publish(dir, dir_fd, temporary, name, content, length, 0, err);
 }
 
-int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
-                     ac_error_t *err) {
+static int open_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
+                    unsigned mode, ac_error_t *err) {
     int fd = ac_os_open_dir_at(dir_fd, name);
     if (fd >= 0) return fd;
     if (fd == -ENOENT && create) {
-        int rc = ac_os_mkdir_at(dir_fd, name, ac_directory_mode(dir->mode));
+        int rc = ac_os_mkdir_at(dir_fd, name, mode & 0777);
         if (rc < 0 && rc != -EEXIST)
             return ac_fail_os_in(err, rc, dir->path, name, "cannot create");
         fd = ac_os_open_dir_at(dir_fd, name);
         if (fd >= 0 && rc == 0) {
-            rc = ac_os_chmod(fd, ac_directory_mode(dir->mode));
+            rc = ac_os_chmod(fd, mode);
             if (rc == 0) rc = ac_os_sync_dir(dir_fd);
             if (rc < 0) {
                 ac_os_close(fd);
@@ -157,4 +157,37 @@ int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, in
     if (fd == -ENOENT)
         return ac_fail(err, AC_E_NOT_FOUND, ENOENT, dir->path, 0, "has no directory '%s'", name);
     return ac_fail_os_in(err, fd, dir->path, name, "cannot open directory");
+}
+
+int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
+                     ac_error_t *err) {
+    return open_sub(dir, dir_fd, name, create, ac_directory_mode(dir->mode), err);
+}
+
+static unsigned readers_mode(mode_t queue) {
+    unsigned mode = 0700 | (queue & 0077);
+    if ((queue & 0050) == 0050) mode |= S_ISGID | S_ISVTX | 0070;
+    if (queue & 0002) mode |= S_ISVTX;
+    return mode;
+}
+
+int ac_directory_readers(const ac_directory_t *dir, int dir_fd, int create, ac_directory_t *readers,
+                         ac_error_t *err) {
+    struct stat info;
+    int rc = ac_os_stat(dir_fd, &info);
+    int fd =
+        rc < 0 ? rc : open_sub(dir, dir_fd, "readers", create, readers_mode(info.st_mode), err);
+    if (rc == 0 && fd < 0) return fd;
+    if (rc == 0) rc = ac_os_stat(fd, &info);
+    if (rc < 0) {
+        ac_os_close(fd);
+        return ac_fail_os_in(err, rc, dir->path, "readers", "cannot examine directory");
+    }
+    *readers = *dir;
+    snprintf(readers->path, sizeof readers->path, "%.*s/readers", (int)sizeof readers->path - 64,
+             dir->path);
+    readers->shared = (info.st_mode & 0022) != 0;
+    /* The writer is to see the positions of everybody whom the directory lets in. */
+    readers->mode = dir->mode | (info.st_mode & 0044);
+    return fd;
 }

@@ -15,6 +15,7 @@ typedef struct ac_directory {
     ino_t inode;
     uid_t owner;
     unsigned mode; /* of new files */
+    int shared;    /* its mode lets other users create files in it: theirs are to be expected */
 } ac_directory_t;
 
 /* Remembers the directory at `path`. AC_E_NOT_FOUND if there is nothing. With `create`, makes it. */
@@ -40,6 +41,12 @@ int ac_file_publish_new(const ac_directory_t *dir, int dir_fd, const char *name,
 /* A sub-directory's fd, created when missing and `create`. */
 int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
                      ac_error_t *err);
+
+/* The fd of readers/, with *readers to open files in it by. It has a mode of its own, which follows from that of
+ * the queue's directory: whoever may read the queue as one of its group may keep positions there, too, and remove
+ * its own only; they get the directory's group. */
+int ac_directory_readers(const ac_directory_t *dir, int dir_fd, int create, ac_directory_t *readers,
+                         ac_error_t *err);
 
 /* Directories are searchable by whom files are readable. */
 unsigned ac_directory_mode(unsigned file_mode);

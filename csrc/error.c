@@ -50,12 +50,16 @@ int ac_fail_os_in(ac_error_t *err, int negative_errno, const char *directory, co
 }
 
 const char *ac_code_name(int code) {
-    static const char *const names[] = {
-        "ok",          "system",        "no_space",         "not_found", "not_a_queue", "version",
-        "corrupt",     "locked",        "reader_busy",      "closed",    "forked",      "too_large",
-        "timestamp",   "position_lost", "position_corrupt", "name",      "full",        "timeout",
-        "poisoned",    "reserved",      "argument",         "gone",      "access",      "slow",
-        "interrupted", "not_durable",   "too_many_readers", "salvage",   "reentrant"};
+    static const char *const names[] = {"ok",          "system",        "no_space",
+                                        "not_found",   "not_a_queue",   "version",
+                                        "corrupt",     "locked",        "reader_busy",
+                                        "closed",      "forked",        "too_large",
+                                        "timestamp",   "position_lost", "position_corrupt",
+                                        "name",        "full",          "timeout",
+                                        "poisoned",    "reserved",      "argument",
+                                        "gone",        "access",        "slow",
+                                        "interrupted", "not_durable",   "too_many_readers",
+                                        "salvage",     "reentrant",     "reader_not_found"};
     int index = -code;
     return index >= 0 && index < (int)(sizeof names / sizeof *names) ? names[index] : "unknown";
 }

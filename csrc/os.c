@@ -1013,16 +1013,29 @@ int ac_os_process_ends(int pid) {
     return 0;
 }
 
+/* When the machine was started, by the wall clock. */
+static uint64_t boot_ns(void) {
+    uint64_t now_ns = clock_ns(CLOCK_REALTIME), since_boot_ns = clock_ns(CLOCK_BOOTTIME);
+    return now_ns > since_boot_ns ? now_ns - since_boot_ns : 0;
+}
+
+uint64_t ac_os_process_started_ns(int pid) {
+    uint64_t ticks = ac_os_process_start(pid);
+    long per_second = sysconf(_SC_CLK_TCK);
+    if (ticks == 0 || per_second <= 0) return 0;
+    return boot_ns() + ticks * (1000000000u / (uint64_t)per_second);
+}
+
 void ac_os_process_command(int pid, char *out, size_t size) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
     int got = read_text(path, out, size);
-    if (got < 0) got = 0;
-    while (got > 0 && out[got - 1] == 0)
-        got--;
+    out[got > 0 ? got : 0] = 0;
+    /* Arguments end in a NUL each; whatever else a terminal might act on is not shown. */
     for (int i = 0; i < got; i++)
-        if ((unsigned char)out[i] < ' ' || out[i] == 127) out[i] = ' ';
-    out[got] = 0;
+        if (out[i] < ' ' || out[i] > '~') out[i] = out[i] ? '?' : ' ';
+    for (int i = got; i > 0 && out[i - 1] == ' '; i--)
+        out[i - 1] = 0;
 }
 
 /* "12: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF" */
@@ -1047,6 +1060,11 @@ int ac_os_flock_holder(const struct stat *file) {
         pid = flock_pid(line, file);
     if (locks) fclose(locks);
     return pid;
+}
+
+int ac_os_flock_owner(int fd) {
+    struct stat info;
+    return fstat(fd, &info) < 0 ? 0 : ac_os_flock_holder(&info);
 }
 
 /* FNV-1a: only to compare identities for equality. */

@@ -174,6 +174,11 @@ void ac_os_process_command(int pid, char *out, size_t size);
 /* Who holds flock's lock on the file; 0 = nobody, or nobody with a pid in our namespace. */
 int ac_os_flock_holder(const struct stat *file);
 uint64_t ac_os_boot_id(void);
+uint64_t ac_os_process_started_ns(int pid); /* wall clock; 0 if it cannot be told */
+/* Its command line in one printable line, as much as there is room for; empty if it cannot be told. */
+void ac_os_process_command(int pid, char *out, size_t size);
+/* The pid of whoever holds the flock of this file, as far as this pid namespace knows; 0 = nobody. */
+int ac_os_flock_owner(int fd);
 uint64_t ac_os_pid_namespace(void);
 int ac_os_random(void *buffer, size_t length);
 

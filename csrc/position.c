@@ -2,6 +2,7 @@
 
 #include "crc32.h"
 #include "error.h"
+#include "holder.h"
 #include "os.h"
 
 #include <errno.h>
@@ -55,18 +56,18 @@ static int count_position(void *context, const char *file) {
 
 /* Each look of a writer at its readers costs some system calls per name, used or not. Processes that create the
  * last ones at the same time may get beyond the limit: nothing but this refusal depends on it. */
-static int check_count(const ac_directory_t *dir, int readers_fd, ac_error_t *err) {
-    char path[1200];
+static int check_count(const ac_directory_t *readers, int readers_fd, ac_error_t *err) {
     int count = 0;
     int rc = ac_os_list(readers_fd, count_position, &count);
-    if (rc < 0) return ac_fail_os_in(err, rc, dir->path, "readers", "cannot list readers");
+    if (rc < 0) return ac_fail_os(err, rc, readers->path, "cannot list readers");
     if (count < AC_READERS_MAX) return AC_OK;
-    snprintf(path, sizeof path, "%s/readers", dir->path);
-    return ac_fail(err, AC_E_TOO_MANY_READERS, 0, path, 0,
+    return ac_fail(err, AC_E_TOO_MANY_READERS, 0, readers->path, 0,
                    "has %d reader names; a new one is let in below %d", count, AC_READERS_MAX);
 }
 
-static int create(const ac_directory_t *dir, int readers_fd, const char *file, uint64_t segment,
+/* An fd of the new file, locked and claimed before it has its name: retention would take it for a reader that is
+ * away, and another process could lock it first. -EEXIST: another process was first. */
+static int create(const ac_directory_t *readers, int readers_fd, const char *file, uint64_t segment,
                   uint64_t offset) {
     char temporary[FILE_NAME_MAX + 32];
     uint64_t unique = 0; /* threads, and containers, may have the same pid */
@@ -76,39 +77,53 @@ static int create(const ac_directory_t *dir, int readers_fd, const char *file, u
     slots[0].checksum = ac_crc32(&slots[0], SLOT_CHECKED);
     if (ac_os_random(&unique, sizeof unique) < 0) unique = ac_os_monotonic_ns();
     snprintf(temporary, sizeof temporary, "%s.%016llx.tmp", file, (unsigned long long)unique);
-    int fd = ac_os_open_at(readers_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, dir->mode);
+    int fd = ac_os_open_at(readers_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, readers->mode);
     if (fd < 0) return fd;
-    int rc = ac_os_chmod(fd, dir->mode);
+    int rc = ac_os_chmod(fd, readers->mode);
     if (rc == 0) rc = ac_os_write_at(fd, slots, sizeof slots, 0);
     if (rc == 0) rc = ac_os_sync(fd);
-    ac_os_close(fd);
+    if (rc == 0) rc = ac_os_flock(fd);
+    if (rc == 0) rc = ac_os_claim(fd);
     if (rc == 0) rc = ac_os_rename_new(readers_fd, temporary, file);
     if (rc == 0) rc = ac_os_sync_dir(readers_fd);
-    if (rc < 0) ac_os_unlink(readers_fd, temporary);
-    return rc == -EEXIST ? 0 : rc; /* another process was first: the lock decides between us */
+    if (rc == 0) return fd;
+    ac_os_unlink(readers_fd, temporary);
+    ac_os_close(fd);
+    return rc;
 }
 
-static int open_or_create(const ac_directory_t *dir, int readers_fd, const char *file,
+static int open_or_create(const ac_directory_t *readers, int readers_fd, const char *file,
                           uint64_t segment, uint64_t offset, int *created, struct stat *info,
                           ac_error_t *err) {
-    *created = 0;
-    int fd = ac_file_open(dir, readers_fd, file, O_RDWR, info, err);
+    int fd = ac_file_open(readers, readers_fd, file, O_RDWR, info, err);
     if (fd != AC_E_NOT_FOUND) return fd;
-    int rc = check_count(dir, readers_fd, err);
+    int rc = check_count(readers, readers_fd, err);
     if (rc != AC_OK) return rc;
-    rc = create(dir, readers_fd, file, segment, offset);
-    if (rc < 0)
-        return ac_fail_os_in(err, rc, dir->path, file, "cannot create the position of reader");
+    fd = create(readers, readers_fd, file, segment, offset);
+    if (fd == -EEXIST) { /* the lock decides between us */
+        *created = 1;
+        return ac_file_open(readers, readers_fd, file, O_RDWR, info, err);
+    }
+    rc = fd < 0 ? fd : ac_os_stat(fd, info);
+    if (rc < 0) {
+        ac_os_close(fd);
+        return ac_fail_os_in(err, rc, readers->path, file, "cannot create the position of reader");
+    }
     *created = 1;
-    return ac_file_open(dir, readers_fd, file, O_RDWR, info, err);
+    return fd;
+}
+
+static int fail_busy(int fd, const char *path, ac_error_t *err) {
+    char who[160];
+    ac_holder_describe(fd, who, sizeof who);
+    return ac_fail(err, AC_E_READER_BUSY, 0, path, 0,
+                   "this reader is open (%s); choose another name, or close that one", who);
 }
 
 static int load(ac_position_t *position, int fd, const char *path, ac_error_t *err) {
     int error;
     int rc = ac_lock_take(&position->lock, fd);
-    if (rc == -EWOULDBLOCK)
-        return ac_fail(err, AC_E_READER_BUSY, 0, path, 0,
-                       "another live reader uses this name; choose another, or close that one");
+    if (rc == -EWOULDBLOCK) return fail_busy(fd, path, err);
     if (rc == 0) {
         rc = ac_os_claim(fd); /* shows writers that the reader lives */
         if (rc < 0) ac_lock_release(&position->lock);
@@ -125,11 +140,13 @@ static int load(ac_position_t *position, int fd, const char *path, ac_error_t *e
     }
     position->slot = ac_position_decode(position->map->base, &position->current);
     if (position->slot < 0) {
+        int unreadable = ac_map_is_cut(position->map);
         ac_map_release(position->map);
         ac_lock_release(&position->lock);
         position->map = NULL;
+        if (unreadable) return ac_fail_os(err, -EIO, path, "cannot be read");
         return ac_fail(err, AC_E_POSITION_CORRUPT, 0, path, 0,
-                       "neither slot is valid; remove the file to start this reader afresh");
+                       "neither slot is valid; forget the reader to start it afresh");
     }
     /* A store that never ended has the generation that the next one will have: what is left of it could
      * make that one look complete half-way. */
@@ -139,28 +156,103 @@ static int load(ac_position_t *position, int fd, const char *path, ac_error_t *e
     return AC_OK;
 }
 
-int ac_position_open(ac_position_t *position, const ac_directory_t *dir, int dir_fd,
-                     const char *name, uint64_t segment, uint64_t offset, int *created,
-                     ac_error_t *err) {
-    char file[FILE_NAME_MAX], path[1300];
+/* Its file, opened and locked. AC_E_NOT_FOUND: it was removed at this moment. */
+static int open_locked(ac_position_t *position, const ac_directory_t *readers, int readers_fd,
+                       const char *file, uint64_t segment, uint64_t offset, int *created,
+                       ac_error_t *err) {
+    char path[1300];
     struct stat info;
-    int named = ac_reader_name_check(name, dir->path, err);
-    if (named != AC_OK) return named;
-    snprintf(file, sizeof file, "%s.meta", name);
-    snprintf(path, sizeof path, "%s/readers/%s", dir->path, file);
-    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 1, err);
-    if (readers_fd < 0) return readers_fd;
-    int fd = open_or_create(dir, readers_fd, file, segment, offset, created, &info, err);
-    ac_os_close(readers_fd);
+    int fd = open_or_create(readers, readers_fd, file, segment, offset, created, &info, err);
     if (fd < 0) return fd;
+    snprintf(path, sizeof path, "%s/%s", readers->path, file);
     int rc;
     if (info.st_size < AC_POSITION_SIZE)
         rc = ac_fail(err, AC_E_POSITION_CORRUPT, 0, path, (uint64_t)info.st_size,
-                     "%lld bytes long instead of 80; remove the file to start this reader afresh",
+                     "%lld bytes long instead of 80; forget the reader to start it afresh",
                      (long long)info.st_size);
     else
         rc = load(position, fd, path, err);
+    /* Whoever removes it has the lock, so it has its name from now on, or never again. */
+    if (rc == AC_OK && ac_os_stat(fd, &info) == 0 && info.st_nlink == 0) {
+        ac_position_close(position);
+        rc = ac_fail(err, AC_E_NOT_FOUND, ENOENT, path, 0, "was removed while it was being opened");
+    }
     ac_os_close(fd);
+    position->device = info.st_dev;
+    position->inode = info.st_ino;
+    position->looked_ns = 0;
+    return rc;
+}
+
+enum { OPEN_TRIES = 100 };
+
+int ac_position_open(ac_position_t *position, const ac_directory_t *dir, int dir_fd,
+                     const char *name, uint64_t segment, uint64_t offset, int *created,
+                     ac_error_t *err) {
+    char file[FILE_NAME_MAX];
+    ac_directory_t readers;
+    int rc = ac_reader_name_check(name, dir->path, err);
+    if (rc != AC_OK) return rc;
+    int readers_fd = ac_directory_readers(dir, dir_fd, 1, &readers, err);
+    if (readers_fd < 0) return readers_fd;
+    snprintf(file, sizeof file, "%s.meta", name);
+    *created = 0;
+    rc = AC_E_NOT_FOUND;
+    for (int tries = 0; tries < OPEN_TRIES && rc == AC_E_NOT_FOUND; tries++)
+        rc = open_locked(position, &readers, readers_fd, file, segment, offset, created, err);
+    ac_os_close(readers_fd);
+    return rc;
+}
+
+int ac_position_has_name(const ac_position_t *position, const ac_directory_t *dir,
+                         const char *name) {
+    char path[1300];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/readers/%s.meta", dir->path, name);
+    int rc = ac_os_stat_path(path, &info);
+    if (rc < 0) return rc != -ENOENT && rc != -ENOTDIR;
+    return info.st_dev == position->device && info.st_ino == position->inode;
+}
+
+static int fail_unknown(const ac_directory_t *dir, const char *name, ac_error_t *err) {
+    return ac_fail(err, AC_E_READER_NOT_FOUND, ENOENT, dir->path, 0, "has no reader '%s'", name);
+}
+
+/* With its lock held, and durably, or a power cut would bring the reader back without its data. */
+static int remove_files(const ac_directory_t *readers, int readers_fd, const char *name,
+                        ac_error_t *err) {
+    char file[FILE_NAME_MAX];
+    snprintf(file, sizeof file, "%s.meta", name);
+    int rc = ac_os_unlink(readers_fd, file);
+    if (rc < 0) return ac_fail_os_in(err, rc, readers->path, file, "cannot remove");
+    snprintf(file, sizeof file, "%s.efd", name);
+    ac_os_unlink(readers_fd, file); /* of a reader that was killed, or nothing */
+    rc = ac_os_sync_dir(readers_fd);
+    return rc < 0 ? ac_fail_os(err, rc, readers->path, "cannot sync") : AC_OK;
+}
+
+int ac_position_remove(const ac_directory_t *dir, int dir_fd, const char *name, ac_error_t *err) {
+    char file[FILE_NAME_MAX], path[1300];
+    ac_directory_t readers;
+    struct stat info;
+    int readers_fd = ac_directory_readers(dir, dir_fd, 0, &readers, err);
+    if (readers_fd == AC_E_NOT_FOUND) return fail_unknown(dir, name, err);
+    if (readers_fd < 0) return readers_fd;
+    snprintf(file, sizeof file, "%s.meta", name);
+    snprintf(path, sizeof path, "%s/%s", readers.path, file);
+    int fd = ac_file_open(&readers, readers_fd, file, O_RDONLY, &info, err);
+    int rc = fd < 0 ? fd : ac_os_flock(fd);
+    if (fd == AC_E_NOT_FOUND)
+        rc = fail_unknown(dir, name, err);
+    else if (fd >= 0 && rc == -EWOULDBLOCK)
+        rc = fail_busy(fd, path, err);
+    else if (fd >= 0 && rc == 0 && ac_os_stat(fd, &info) == 0 && info.st_nlink == 0)
+        rc = fail_unknown(dir, name, err); /* somebody else was at it */
+    else if (fd >= 0)
+        rc = rc < 0 ? ac_fail_os(err, rc, path, "cannot lock")
+                    : remove_files(&readers, readers_fd, name, err);
+    ac_os_close(fd);
+    ac_os_close(readers_fd);
     return rc;
 }
 
@@ -209,20 +301,54 @@ void ac_position_close(ac_position_t *position) {
     position->map = NULL;
 }
 
+/* Of a reader that is there, to look at. */
+static int open_file(const ac_directory_t *dir, int dir_fd, const char *name, ac_error_t *err) {
+    char file[FILE_NAME_MAX];
+    ac_directory_t readers;
+    struct stat info;
+    int readers_fd = ac_directory_readers(dir, dir_fd, 0, &readers, err);
+    if (readers_fd < 0) return readers_fd;
+    snprintf(file, sizeof file, "%s.meta", name);
+    int fd = ac_file_open(&readers, readers_fd, file, O_RDONLY, &info, err);
+    ac_os_close(readers_fd);
+    return fd;
+}
+
+void ac_position_describe(const ac_directory_t *dir, int dir_fd, const char *name, char *out,
+                          size_t size) {
+    int fd = open_file(dir, dir_fd, name, NULL);
+    ac_holder_describe(fd, out, size);
+    ac_os_close(fd);
+}
+
+int ac_position_sync_file(const ac_directory_t *dir, int dir_fd, const char *name,
+                          ac_error_t *err) {
+    char file[FILE_NAME_MAX + 8];
+    int fd = open_file(dir, dir_fd, name, err);
+    if (fd < 0) return fd;
+    int rc = ac_os_sync(fd);
+    ac_os_close(fd);
+    snprintf(file, sizeof file, "readers/%s.meta", name);
+    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, file, "cannot sync the position") : AC_OK;
+}
+
+int ac_position_sync_names(const ac_directory_t *dir, int dir_fd, ac_error_t *err) {
+    ac_directory_t readers;
+    int readers_fd = ac_directory_readers(dir, dir_fd, 0, &readers, err);
+    if (readers_fd == AC_E_NOT_FOUND) return AC_OK;
+    if (readers_fd < 0) return readers_fd;
+    int rc = ac_os_sync_dir(readers_fd);
+    ac_os_close(readers_fd);
+    return rc < 0 ? ac_fail_os(err, rc, readers.path, "cannot sync") : AC_OK;
+}
+
 typedef struct each {
-    const ac_directory_t *dir;
+    const ac_directory_t *readers;
     int readers_fd;
     ac_position_visit_t visit;
     void *context;
-    ac_error_t failed; /* about the file that could not be looked at */
+    ac_error_t failure; /* code 0: none */
 } each_t;
-
-static int cannot_read(each_t *each, const char *file, int rc) {
-    char name[AC_READER_NAME_MAX + 16];
-    snprintf(name, sizeof name, "readers/%.*s", AC_READER_NAME_MAX + 5, file);
-    ac_fail_os_in(&each->failed, rc, each->dir->path, name, "cannot read the reader's position");
-    return rc;
-}
 
 static int visit_file(void *context, const char *file) {
     each_t *each = context;
@@ -233,10 +359,12 @@ static int visit_file(void *context, const char *file) {
     if (!is_position(file)) return 0;
     snprintf(name, sizeof name, "%.*s", (int)(strlen(file) - 5), file);
     ac_error_t err;
-    int fd = ac_file_open(each->dir, each->readers_fd, file, O_RDONLY, &info, &err);
+    int fd = ac_file_open(each->readers, each->readers_fd, file, O_RDONLY, &info, &err);
     if (fd == AC_E_NOT_FOUND || fd == AC_E_NOT_A_QUEUE) return 0; /* gone, or not a position */
-    if (fd < 0) /* a reader that cannot be seen must not be forgotten */
-        return cannot_read(each, file, -err.sys_errno);
+    if (fd < 0) { /* a reader that cannot be seen must not be forgotten */
+        each->failure = err;
+        return 1;
+    }
     int got, found = -1, held = ac_os_claimed(fd);
     for (int tries = 0; tries < DECODE_TRIES && found < 0; tries++) {
         got = ac_os_read_at(fd, bytes, sizeof bytes, 0);
@@ -246,30 +374,32 @@ static int visit_file(void *context, const char *file) {
     ac_os_close(fd);
     if (found >= 0 && held >= 0) each->visit(each->context, name, &slot, held);
     int rc = got < 0 ? got : held < 0 ? held : 0;
-    return rc < 0 ? cannot_read(each, file, rc) : 0;
+    if (rc < 0)
+        ac_fail_os_in(&each->failure, rc, each->readers->path, file, "cannot read the position");
+    return rc < 0;
 }
 
 int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
                      void *context, ac_error_t *err) {
     ac_error_t ignored;
-    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 0, &ignored);
+    ac_directory_t readers;
+    int readers_fd = ac_directory_readers(dir, dir_fd, 0, &readers, &ignored);
     if (readers_fd == AC_E_NOT_FOUND) return AC_OK;
     if (readers_fd < 0) {
         if (err) *err = ignored;
         return readers_fd;
     }
-    each_t each = {dir, readers_fd, visit, context, {0}};
+    each_t each = {
+        .readers = &readers, .readers_fd = readers_fd, .visit = visit, .context = context};
     int rc = ac_os_list(readers_fd, visit_file, &each);
     ac_os_close(readers_fd);
-    if (rc < 0 && each.failed.code != AC_OK) {
-        if (err) *err = each.failed;
-        return each.failed.code;
-    }
-    return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot list readers") : AC_OK;
+    if (rc < 0) return ac_fail_os(err, rc, readers.path, "cannot list readers");
+    if (each.failure.code != 0 && err) *err = each.failure;
+    return each.failure.code;
 }
 
 typedef struct pull {
-    const ac_directory_t *dir;
+    const ac_directory_t *readers;
     int readers_fd;
     uint64_t segment, offset;
 } pull_t;
@@ -300,7 +430,7 @@ static int pull_reader(void *context, const char *file) {
     struct stat info;
     ac_error_t err;
     if (!is_position(file)) return 0;
-    int fd = ac_file_open(pull->dir, pull->readers_fd, file, O_RDWR, &info, &err);
+    int fd = ac_file_open(pull->readers, pull->readers_fd, file, O_RDWR, &info, &err);
     if (fd == AC_E_NOT_FOUND || fd == AC_E_NOT_A_QUEUE) return 0;
     if (fd < 0) return -err.sys_errno;
     int rc = ac_os_claimed(fd);
@@ -311,9 +441,10 @@ static int pull_reader(void *context, const char *file) {
 
 int ac_position_pull_back(const ac_directory_t *dir, int dir_fd, uint64_t segment, uint64_t offset,
                           ac_error_t *err) {
-    int readers_fd = ac_directory_sub(dir, dir_fd, "readers", 0, err);
+    ac_directory_t readers;
+    int readers_fd = ac_directory_readers(dir, dir_fd, 0, &readers, err);
     if (readers_fd < 0) return readers_fd == AC_E_NOT_FOUND ? AC_OK : readers_fd;
-    pull_t pull = {dir, readers_fd, segment, offset};
+    pull_t pull = {&readers, readers_fd, segment, offset};
     int rc = ac_os_list(readers_fd, pull_reader, &pull);
     ac_os_close(readers_fd);
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "readers", "cannot put positions back")

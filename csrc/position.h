@@ -40,6 +40,9 @@ typedef struct ac_position {
     pthread_mutex_t mutex;
     ac_slot_t current;
     int slot; /* where `current` is */
+    dev_t device;
+    ino_t inode;
+    uint64_t looked_ns; /* when it was last seen that the file has its name still */
 } ac_position_t;
 
 /* [A-Za-z0-9][A-Za-z0-9._-]{0,63} */
@@ -59,6 +62,22 @@ void ac_position_get(ac_position_t *position, uint64_t *segment, uint64_t *offse
 void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns);
 int ac_position_sync(ac_position_t *position);
 void ac_position_close(ac_position_t *position);
+
+/* Whether its name still leads to the file that is stored to; one system call. What cannot be looked at may well
+ * be there. */
+int ac_position_has_name(const ac_position_t *position, const ac_directory_t *dir,
+                         const char *name);
+
+/* Removes the position of a reader that is not open: AC_E_READER_BUSY, AC_E_READER_NOT_FOUND. */
+int ac_position_remove(const ac_directory_t *dir, int dir_fd, const char *name, ac_error_t *err);
+
+/* [any thread] Makes durable what is in the file of a reader; and which files there are. */
+int ac_position_sync_file(const ac_directory_t *dir, int dir_fd, const char *name, ac_error_t *err);
+int ac_position_sync_names(const ac_directory_t *dir, int dir_fd, ac_error_t *err);
+
+/* [any thread] In which process a reader is open, in words: see ac_holder_describe. */
+void ac_position_describe(const ac_directory_t *dir, int dir_fd, const char *name, char *out,
+                          size_t size);
 
 /* Calls `visit` for every reader of the queue whose file can be decoded; `held`: a live process has it
  * open. */

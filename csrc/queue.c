@@ -117,6 +117,16 @@ int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t room, 
     return rc != AC_OK ? rc : (int64_t)entries.count;
 }
 
+int ac_queue_forget_reader(const char *path, const char *name, ac_error_t *err) {
+    view_t view;
+    int rc = ac_reader_name_check(name, path, err);
+    if (rc == AC_OK) rc = view_open(&view, path, err);
+    if (rc != AC_OK) return rc;
+    rc = ac_position_remove(&view.dir, view.dir_fd, name, err);
+    view_close(&view);
+    return rc;
+}
+
 int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *err) {
     ac_reader_config_t config;
     ac_reader_t *reader;

@@ -223,6 +223,29 @@ static int check_reached(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                    (unsigned long long)segment, (unsigned long long)offset);
 }
 
+/* How long commits go by the last look at the file's name: a look takes some 2 us. */
+enum { LOOK_NS = 1000000 };
+
+/* Whether a position that was stored will be found by its name. */
+static int check_stored(ac_reader_t *reader, uint64_t now_ns, int sync, ac_error_t *err) {
+    ac_position_t *position = &reader->position;
+    char path[1300];
+    /* A clock that is set back makes for one look more. */
+    if (!sync && now_ns - position->looked_ns < LOOK_NS) return AC_OK;
+    if (ac_position_has_name(position, &reader->dir, reader->name)) {
+        position->looked_ns = now_ns;
+        return AC_OK;
+    }
+    position->looked_ns = 0; /* the next one looks again: it may have been moved away and back */
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    ac_os_close(dir_fd);
+    snprintf(path, sizeof path, "%s/readers/%s.meta", reader->dir.path, reader->name);
+    return ac_fail(err, AC_E_GONE, ENOENT, path, 0,
+                   "was removed or replaced, so nothing is committed; to remove a reader, close "
+                   "it and use forget_reader");
+}
+
 int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
                      ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
@@ -234,11 +257,13 @@ int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int
     if (rc == AC_OK && ac_map_is_cut(reader->position.map))
         rc = ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0, "the position file was cut");
     if (rc != AC_OK) return rc;
-    ac_position_store(&reader->position, segment, offset, ac_os_now_ns());
-    reader->commits++;
+    uint64_t now_ns = ac_os_now_ns();
+    ac_position_store(&reader->position, segment, offset, now_ns);
     int synced = sync ? ac_position_sync(&reader->position) : 0;
-    return synced < 0 ? ac_fail_os(err, synced, reader->dir.path, "cannot sync the position")
-                      : AC_OK;
+    if (synced < 0) return ac_fail_os(err, synced, reader->dir.path, "cannot sync the position");
+    rc = check_stored(reader, now_ns, sync, err);
+    if (rc == AC_OK) reader->commits++;
+    return rc;
 }
 
 int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset, ac_error_t *err) {
@@ -514,6 +539,8 @@ void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out) {
     out->segment = reader->segment;
     out->offset = reader->offset;
     out->next_seq = reader->expected_seq;
+    if (reader->expected_seq == 0 && reader->control_map)
+        ac_reader_seq_at(reader, reader->segment, reader->offset, &out->next_seq, NULL);
     out->segment_size = reader->segment_size;
     out->queue_id = ac_load_relaxed_u64(&reader->control->queue_id);
     out->parks = reader->parks;

@@ -2,6 +2,7 @@
 
 #include "control.h"
 #include "error.h"
+#include "log.h"
 #include "os.h"
 #include "position.h"
 #include "seekindex.h"
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+/* One look at all positions. */
 typedef struct survey {
     const ac_directory_t *dir;
     int dir_fd;
@@ -21,15 +23,24 @@ typedef struct survey {
     ac_signs_t *signs;
     uint64_t segment_size, head_segment, head_offset;
     ac_slowest_t *out;
+    /* When something is to be removed: */
+    int removes;
+    uint64_t removed;  /* this segment, so what lies beyond it is relied on, and synced */
+    const char *limit; /* the limit that allows it, if it is one of age or size */
+    int synced;        /* how many positions had to be */
+    int failed;        /* AC_E_* of the first that could not be */
+    ac_error_t *err;
 } survey_t;
 
 /* By its heartbeat; but readers beat as often as the writer wants, and learn that from one beat to the next.
  * Until each of them must have beaten once since this writer came, that it has its position open will do.
  * Not just for those who gave no sign since: a commit is one too, and changes nothing about the next beat. */
-static int is_live(const survey_t *survey, const char *name, const ac_slot_t *slot, int held) {
+static int is_silent_too_long(const survey_t *survey, const char *name, const ac_slot_t *slot,
+                              int held) {
     const ac_writer_config_t *config = survey->config;
-    if (ac_sign_age_ns(survey->signs, name, slot) <= config->reader_ttl_ns) return 1;
-    return held && ac_os_monotonic_ns() < config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
+    uint64_t age_ns = ac_sign_age_ns(survey->signs, name, slot);
+    if (config->reader_ttl_ns == 0 || age_ns <= config->reader_ttl_ns) return 0;
+    return !held || ac_os_monotonic_ns() >= config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
 }
 
 /* By what its segments take up to here; those that were left empty take nothing. */
@@ -44,41 +55,121 @@ static int is_too_far_behind(const survey_t *survey, const ac_slot_t *slot) {
     return lag > max_lag;
 }
 
+/* Whether it is anywhere in the queue. */
+static int is_position(const survey_t *survey, const ac_slot_t *slot) {
+    return slot->segment <= survey->head_segment && slot->offset <= survey->segment_size;
+}
+
+static int is_before(const ac_slot_t *slot, uint64_t segment, uint64_t offset) {
+    return slot->segment < segment || (slot->segment == segment && slot->offset < offset);
+}
+
+static void survey_open(ac_slowest_t *out, const char *name, const ac_slot_t *slot) {
+    if (out->live++ > 0 && !is_before(slot, out->segment, out->offset)) return;
+    out->segment = slot->segment;
+    out->offset = slot->offset;
+    snprintf(out->name, sizeof out->name, "%s", name);
+}
+
+static void sync_position(survey_t *survey, const char *name, const ac_slot_t *slot) {
+    enum ac_sync_state state = ac_sign_sync(survey->signs, name, slot);
+    if (survey->failed || state == AC_SYNC_DONE) return;
+    if (state == AC_SYNC_FAILED) {
+        char path[1200];
+        snprintf(path, sizeof path, "%s/readers/%s.meta", survey->dir->path, name);
+        survey->failed = ac_fail(survey->err, AC_E_SYSTEM, EIO, path, 0,
+                                 "could not be synced; segments stay until this reader commits "
+                                 "again or is removed");
+        return;
+    }
+    int rc = ac_position_sync_file(survey->dir, survey->dir_fd, name, survey->err);
+    if (rc == AC_E_NOT_FOUND) return; /* removed at this moment */
+    ac_sign_note_sync(survey->signs, name, slot, rc == AC_OK ? AC_SYNC_DONE : AC_SYNC_FAILED);
+    survey->synced++;
+    survey->failed = rc;
+}
+
 static void survey_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
     survey_t *survey = context;
     ac_slowest_t *out = survey->out;
     const char *awaited = survey->config->wait_for;
+    int silent = is_silent_too_long(survey, name, slot, held);
     out->registered++;
     if (awaited && strcmp(name, awaited) == 0 && slot->segment <= survey->head_segment)
         out->awaited_segment = slot->segment;
-    if (!is_live(survey, name, slot, held) || slot->segment > survey->head_segment) return;
-    if (slot->offset > survey->segment_size) return; /* not a position */
-    if (is_too_far_behind(survey, slot)) return;
-    int slower = slot->segment < out->segment ||
-                 (slot->segment == out->segment && slot->offset < out->offset);
-    if (out->live == 0 || slower) {
-        out->segment = slot->segment;
-        out->offset = slot->offset;
-    }
-    out->live++;
+    if (!is_position(survey, slot)) return;
+    if (slot->segment < out->farthest_behind) out->farthest_behind = slot->segment;
+    if (survey->removes && slot->segment > survey->removed) sync_position(survey, name, slot);
+    if (silent || is_too_far_behind(survey, slot)) return;
+    /* Within a reader_ttl that somebody chose, one that is away counts like one that is open. */
+    int present = held || survey->config->reader_ttl_ns != 0;
+    if (slot->segment < out->waited_for) out->waited_for = slot->segment;
+    if (present && slot->segment < out->needed) out->needed = slot->segment;
+    if (held) survey_open(out, name, slot);
+}
+
+static int look(survey_t *survey, ac_error_t *err) {
+    memset(survey->out, 0, sizeof *survey->out);
+    survey->out->needed = survey->out->waited_for = survey->out->farthest_behind = UINT64_MAX;
+    return ac_position_each(survey->dir, survey->dir_fd, survey_reader, survey, err);
 }
 
 int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
                       ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment,
                       uint64_t head_offset, ac_slowest_t *out, ac_error_t *err) {
-    survey_t survey = {dir, dir_fd, config, signs, segment_size, head_segment, head_offset, out};
-    memset(out, 0, sizeof *out);
-    return ac_position_each(dir, dir_fd, survey_reader, &survey, err);
+    survey_t survey = {.dir = dir,
+                       .dir_fd = dir_fd,
+                       .config = config,
+                       .signs = signs,
+                       .segment_size = segment_size,
+                       .head_segment = head_segment,
+                       .head_offset = head_offset,
+                       .out = out};
+    return look(&survey, err);
 }
 
-/* Largest seq and newest timestamp of a sealed segment; count 0: it has no record. */
+/* Says who loses by a limit, once for each place that a reader stays at. */
+static void warn_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
+    const survey_t *survey = context;
+    if (!is_position(survey, slot) || slot->segment > survey->removed) return;
+    const char *limit = is_silent_too_long(survey, name, slot, held) ? "reader_ttl"
+                        : is_too_far_behind(survey, slot)            ? "max_reader_lag"
+                                                                     : survey->limit;
+    if (!limit || !ac_sign_warn(survey->signs, name, slot)) return;
+    ac_log(AC_LOG_WARNING, survey->dir->path,
+           "%s is reached: segment %llu goes, though reader '%s' (%s) has not read on from segment "
+           "%llu, offset %llu",
+           limit, (unsigned long long)survey->removed, name, held ? "open" : "away",
+           (unsigned long long)slot->segment, (unsigned long long)slot->offset);
+}
+
+/* What retention has to know of a sealed segment. */
+typedef struct content {
+    ac_index_t index;   /* largest seq and newest timestamp; count 0: it has no record */
+    const char *damage; /* NULL, or why that may not be all of it */
+} content_t;
+
+/* Records that cannot be seen may be of today, whatever those say that can. */
+static const char *find_damage(const ac_index_t *index, const ac_map_t *map, uint64_t size) {
+    uint64_t sealed_end = ac_segment_end(map);
+    if (ac_map_is_cut(map)) return "a page of it could not be read";
+    if (map->size < size) return "it was cut";
+    if (index->broken) return "a record is damaged or missing";
+    if (index->records == 0 && index->end == AC_SEGMENT_DATA && sealed_end != AC_SEGMENT_DATA)
+        return "its first record is missing";
+    return NULL;
+}
+
 static int examine(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t segment_size,
-                   ac_index_t *out, ac_error_t *err) {
+                   content_t *out, ac_error_t *err) {
     ac_map_t *map;
     int built;
+    memset(out, 0, sizeof *out);
     int rc = ac_segment_open(dir, dir_fd, id, segment_size, 0, &map, err);
-    if (rc != AC_OK) return rc;
-    rc = ac_index_obtain(out, dir, dir_fd, map, segment_size, &built, err);
+    if (rc == AC_E_CORRUPT) out->damage = "its header is damaged";
+    if (rc != AC_OK) return rc == AC_E_CORRUPT ? AC_OK : rc;
+    rc = ac_index_obtain(&out->index, dir, dir_fd, map, segment_size, &built, err);
+    if (rc == AC_OK) out->damage = find_damage(&out->index, map, segment_size);
     ac_map_release(map);
     return rc;
 }
@@ -301,12 +392,6 @@ static int remove_segment(const ac_directory_t *dir, int dir_fd, const ac_writer
     return rc;
 }
 
-/* Whether somebody has not committed past this segment who is waited for. */
-static int is_needed(const ac_writer_config_t *config, const ac_slowest_t *slowest, uint32_t id) {
-    if (config->wait_for && id >= slowest->awaited_segment) return 1;
-    return slowest->live && id >= slowest->segment;
-}
-
 /* What the segments take together; a larger number will do if that is not too much either. */
 static uint64_t total_room(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
                            uint64_t retain_bytes, const uint32_t *ids, size_t count) {
@@ -318,53 +403,139 @@ static uint64_t total_room(const ac_directory_t *dir, int dir_fd, uint64_t segme
     return total;
 }
 
+/* What one call of ac_retain goes by. */
+typedef struct round {
+    survey_t survey;
+    ac_slowest_t slowest;
+    int names_synced;
+    const uint32_t *closing;
+    uint64_t now_ns, total; /* total: what all segments take; 0 = nobody asked */
+} round_t;
+
+/* Whether somebody has not committed past this segment whom no limit concerns. */
+static int is_held(const round_t *round, uint32_t id) {
+    const ac_slowest_t *slowest = &round->slowest;
+    if (round->survey.config->wait_for && id >= slowest->awaited_segment) return 1;
+    return id >= slowest->needed;
+}
+
+static int is_read_by_all(const round_t *round, uint32_t id) {
+    return round->survey.config->retain_for_readers && round->slowest.registered > 0 &&
+           id < round->slowest.waited_for;
+}
+
+/* The limit of age or size that the segment is beyond, or NULL. Nothing is removed by what cannot be read. One
+ * without a record has no age of its own: nothing before it is left, so it may go, too. */
+static const char *find_limit(const round_t *round, const content_t *content) {
+    const ac_writer_config_t *config = round->survey.config;
+    uint64_t newest_ns = content->index.max_ts_ns;
+    uint64_t age_ns = newest_ns < round->now_ns ? round->now_ns - newest_ns : 0;
+    if (content->damage) return NULL;
+    if (config->retain_ns && age_ns > config->retain_ns) return "max_age";
+    return config->retain_bytes && round->total > config->retain_bytes ? "max_bytes" : NULL;
+}
+
+/* That the limits would have it otherwise, and what is behind it stays as well, is told once. */
+static void report_unreadable(const round_t *round, uint32_t id, const char *damage) {
+    const ac_writer_config_t *config = round->survey.config;
+    ac_signs_t *signs = round->survey.signs;
+    char path[1200];
+    if ((!config->retain_ns && !config->retain_bytes) || signs->unreadable == id + 1ull) return;
+    signs->unreadable = id + 1ull;
+    snprintf(path, sizeof path, "%s/%09u.q", round->survey.dir->path, id);
+    ac_log(AC_LOG_WARNING, path,
+           "cannot be read (%s), so retention leaves it and what is after it; verify the queue, "
+           "copy what you need, and move the file away",
+           damage);
+}
+
+/* The last look before a segment goes: a reader may have come since the first, and what lets it go must outlive
+ * a power cut, or the reader would come back at a place that is not there. 1 = it may go, 0 = not, or AC_E_*. */
+static int confirm(round_t *round, uint32_t id, const char *limit, ac_error_t *err) {
+    survey_t survey = round->survey;
+    survey.removes = 1;
+    survey.removed = id;
+    survey.limit = limit;
+    survey.err = err;
+    int rc = look(&survey, err);
+    if (rc == AC_OK) rc = survey.failed;
+    if (rc != AC_OK) return rc;
+    if (is_held(round, id) || (!limit && !is_read_by_all(round, id))) return 0;
+    if (survey.synced > 0 || !round->names_synced)
+        rc = ac_position_sync_names(survey.dir, survey.dir_fd, err);
+    if (rc != AC_OK) return rc;
+    round->names_synced = 1;
+    if (round->slowest.farthest_behind <= id)
+        rc = ac_position_each(survey.dir, survey.dir_fd, warn_reader, &survey, err);
+    return rc == AC_OK ? 1 : rc;
+}
+
+/* 1 = it is gone. */
+static int remove_next(round_t *round, uint32_t id, const content_t *content, const char *limit,
+                       ac_error_t *err) {
+    const survey_t *survey = &round->survey;
+    const ac_directory_t *dir = survey->dir;
+    int rc = note_removal(dir, survey->dir_fd, &content->index, err);
+    if (rc == AC_OK) rc = announce_removal(dir, survey->dir_fd, (uint64_t)id + 1, err);
+    if (rc != AC_OK) return rc;
+    rc = confirm(round, id, limit, err);
+    if (rc != 1) {
+        int back = announce_removal(dir, survey->dir_fd, id, rc < 0 ? NULL : err);
+        return rc < 0 ? rc : back;
+    }
+    uint64_t room = ac_segment_room(dir, survey->dir_fd, id, survey->segment_size);
+    rc = remove_segment(dir, survey->dir_fd, survey->config, &content->index, id, round->closing,
+                        err);
+    round->total -= room < round->total ? room : round->total;
+    return rc == AC_OK ? 1 : rc;
+}
+
+/* 1 = the oldest segment is gone, and the next may be looked at. */
+static int retain_oldest(round_t *round, uint32_t id, ac_error_t *err) {
+    const survey_t *survey = &round->survey;
+    const ac_writer_config_t *config = survey->config;
+    content_t content;
+    int read = is_read_by_all(round, id);
+    int too_large = config->retain_bytes && round->total > config->retain_bytes;
+    if (is_held(round, id) || (!read && !config->retain_ns && !too_large)) return 0;
+    int rc = examine(survey->dir, survey->dir_fd, id, survey->segment_size, &content, err);
+    if (rc != AC_OK) return rc;
+    const char *limit = read ? NULL : find_limit(round, &content);
+    if (read || limit)
+        rc = remove_next(round, id, &content, limit, err);
+    else if (content.damage)
+        report_unreadable(round, id, content.damage);
+    ac_index_free(&content.index);
+    return rc;
+}
+
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
               ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
               uint64_t stop, const uint32_t *closing, uint64_t *deleted, uint64_t *archived,
               ac_error_t *err) {
-    ac_slowest_t slowest;
     uint32_t *ids = NULL;
     size_t count = 0;
-    int rc = ac_slowest_reader(dir, dir_fd, config, signs, segment_size, head_segment, head_offset,
-                               &slowest, err);
+    round_t round = {.survey = {.dir = dir,
+                                .dir_fd = dir_fd,
+                                .config = config,
+                                .signs = signs,
+                                .segment_size = segment_size,
+                                .head_segment = head_segment,
+                                .head_offset = head_offset},
+                     .closing = closing,
+                     .now_ns = ac_os_now_ns()};
+    round.survey.out = &round.slowest;
+    int rc = look(&round.survey, err);
     if (rc == AC_OK) rc = ac_segment_list(dir, dir_fd, &ids, &count, err);
     if (rc != AC_OK) return rc;
-    int by_readers = config->retain_for_readers && slowest.registered > 0;
-    uint64_t total = 0;
-    uint64_t now_ns = ac_os_now_ns();
-    for (size_t i = 0; i < count && rc == AC_OK; i++) {
-        ac_index_t index;
-        if (ids[i] >= stop || ids[i] >= head_segment || is_needed(config, &slowest, ids[i])) break;
-        if (is_stopped(closing)) {
-            rc = stopped(dir, err);
-            break;
-        }
-        if (config->retain_bytes && i == 0)
-            total = total_room(dir, dir_fd, segment_size, config->retain_bytes, ids, count);
-        int too_many = config->retain_bytes && total > config->retain_bytes;
-        if (!by_readers && !too_many && !config->retain_ns) break;
-        rc = examine(dir, dir_fd, ids[i], segment_size, &index, err);
-        if (rc != AC_OK) break;
-        uint64_t age_ns = index.max_ts_ns < now_ns ? now_ns - index.max_ts_ns : 0;
-        int too_old = config->retain_ns && age_ns > config->retain_ns;
-        int goes = by_readers || too_old || too_many;
-        if (goes) rc = note_removal(dir, dir_fd, &index, err);
-        if (goes && rc == AC_OK) rc = announce_removal(dir, dir_fd, (uint64_t)ids[i] + 1, err);
-        /* A reader may have come since the first survey. */
-        if (goes && rc == AC_OK) {
-            rc = ac_slowest_reader(dir, dir_fd, config, signs, segment_size, head_segment,
-                                   head_offset, &slowest, err);
-            goes = rc == AC_OK && !is_needed(config, &slowest, ids[i]);
-            if (rc == AC_OK && !goes) rc = announce_removal(dir, dir_fd, ids[i], err);
-        }
-        uint64_t room = goes ? ac_segment_room(dir, dir_fd, ids[i], segment_size) : 0;
-        if (goes && rc == AC_OK)
-            rc = remove_segment(dir, dir_fd, config, &index, ids[i], closing, err);
-        ac_index_free(&index);
-        if (!goes) break;
-        if (rc == AC_OK) ++*(config->archive ? archived : deleted);
-        total -= room < total ? room : total;
+    if (config->retain_bytes && count > 0)
+        round.total = total_room(dir, dir_fd, segment_size, config->retain_bytes, ids, count);
+    for (size_t i = 0; i < count; i++) {
+        if (ids[i] >= stop || ids[i] >= head_segment) break;
+        rc = is_stopped(closing) ? stopped(dir, err) : retain_oldest(&round, ids[i], err);
+        if (rc != 1) break;
+        ++*(config->archive ? archived : deleted);
     }
     free(ids);
-    return rc;
+    return rc < 0 ? rc : AC_OK;
 }

@@ -1,4 +1,4 @@
-/* Which sealed segments may go, and how far behind the slowest live reader is. */
+/* Which sealed segments may go, and how far behind the slowest open reader is. */
 #ifndef AC_RETENTION_H
 #define AC_RETENTION_H
 
@@ -6,20 +6,30 @@
 #include "signs.h"
 
 typedef struct ac_slowest {
-    uint64_t live;       /* number of live readers */
-    uint64_t registered; /* number of readers that have a position, live or not */
-    uint64_t segment;    /* smallest committed position among the live */
+    uint64_t registered; /* number of readers that have a position, open or not */
+    uint64_t live;       /* number of those that are open and beyond no limit … */
+    uint64_t segment;    /* … and the smallest committed position among them */
     uint64_t offset;
+    char name[AC_READER_NAME_MAX + 1];
+    /* Smallest segments of committed positions; UINT64_MAX: there is none. */
+    uint64_t needed;          /* … of readers that are open, or away for less than reader_ttl */
+    uint64_t waited_for;      /* … of all that are beyond neither reader_ttl nor max_reader_lag */
+    uint64_t farthest_behind; /* … of all */
     uint64_t awaited_segment; /* where the reader of config.wait_for is; 0 if there is none yet */
 } ac_slowest_t;
 
-/* Position of the slowest live reader as seen from the head of the queue. */
+/* Position of the slowest open reader as seen from the head of the queue. */
 int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
                       ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment,
                       uint64_t head_offset, ac_slowest_t *out, ac_error_t *err);
 
 /* Deletes or archives what the configuration allows among the segments before `stop`.
- * A segment that a live reader, or the one of config.wait_for, still needs stays, whatever age or size say.
+ *
+ * An open reader, one that is away for less than reader_ttl, and that of config.wait_for keep what they have not
+ * committed past, whatever age or size say. Without a reader_ttl, one that is away keeps it until age or size say
+ * otherwise. Whoever is beyond reader_ttl or max_reader_lag keeps nothing. Who loses by any of these
+ * limits is logged. Before a segment goes, the positions that allow it are synced; if one cannot be, nothing goes.
+ *
  * Once `*closing` is set it stops, within a piece of a copy, with AC_E_CLOSED; what it has not moved stays. */
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
               ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,

@@ -5,7 +5,9 @@
 #include "writer.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* How far the housekeeper keeps pages in place ahead of a busy writer. */
 enum { POPULATE_AHEAD_MAX = 64 << 20 };
@@ -256,7 +258,14 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     return AC_OK;
 }
 
-static int room_in_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
+/* Who is in the way. */
+typedef struct laggard {
+    char name[AC_READER_NAME_MAX + 1];
+    uint64_t lag;
+} laggard_t;
+
+static int room_in_capacity(ac_writer_t *writer, uint64_t size, laggard_t *laggard,
+                            ac_error_t *err) {
     ac_slowest_t slowest;
     uint64_t segment = writer->map->segment, end = writer->offset + size;
     if (end <= writer->capacity_end) return 1;
@@ -269,28 +278,54 @@ static int room_in_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err)
                      : 0;
     uint64_t capacity = writer->config.capacity_bytes;
     writer->capacity_end = lag < capacity ? add_up(writer->offset, capacity - lag) : 0;
+    laggard->lag = lag;
+    memcpy(laggard->name, slowest.name, sizeof laggard->name);
     return end <= writer->capacity_end;
+}
+
+typedef struct size_text {
+    char text[24];
+} size_text_t;
+
+static size_text_t readable(uint64_t bytes) {
+    static const char units[][4] = {"KiB", "MiB", "GiB", "TiB"};
+    size_text_t out;
+    double value = (double)bytes / 1024;
+    size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1024;
+    if (bytes < 1024)
+        snprintf(out.text, sizeof out.text, "%u bytes", (unsigned)bytes);
+    else
+        snprintf(out.text, sizeof out.text, "%.1f %s", value, units[unit]);
+    return out;
+}
+
+static int fail_full(ac_writer_t *writer, const laggard_t *laggard, int code, ac_error_t *err) {
+    char who[128];
+    if (!err) return code;
+    ac_position_describe(&writer->dir, writer->dir_fd, laggard->name, who, sizeof who);
+    return ac_fail(err, code, 0, writer->dir.path, 0,
+                   "reader '%s' (%s) is %s behind; the capacity is %s", laggard->name, who,
+                   readable(laggard->lag).text, readable(writer->config.capacity_bytes).text);
 }
 
 static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
     uint64_t started = ac_os_monotonic_ns();
     uint64_t pause = 50000;
+    laggard_t laggard = {.lag = 0};
     for (;;) {
-        int room = room_in_capacity(writer, size, err);
+        int room = room_in_capacity(writer, size, &laggard, err);
         if (room != 0) {
             ac_store_relaxed_u64(&writer->refused_bytes, 0);
             return room < 0 ? room : AC_OK;
         }
         ac_store_relaxed_u64(&writer->refused_bytes, size);
         if (writer->config.capacity_policy == AC_CAPACITY_FAIL)
-            return ac_fail(err, AC_E_FULL, 0, writer->dir.path, 0,
-                           "the slowest live reader is %llu bytes behind, which is the capacity",
-                           (unsigned long long)writer->config.capacity_bytes);
+            return fail_full(writer, &laggard, AC_E_FULL, err);
         uint64_t waited = ac_os_monotonic_ns() - started;
         if (writer->config.capacity_timeout_ns && waited >= writer->config.capacity_timeout_ns)
-            return ac_fail(err, AC_E_TIMEOUT, 0, writer->dir.path, 0,
-                           "no reader made room within %llu ms",
-                           (unsigned long long)(waited / 1000000));
+            return fail_full(writer, &laggard, AC_E_TIMEOUT, err);
         if (ac_load_relaxed_u32(&writer->closing))
             return ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0,
                            "the writer was closed before there was room");

@@ -423,8 +423,23 @@ int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err) {
     return rc < 0 ? rc : ac_reader_lag_bytes(&way, out, err);
 }
 
+/* A reader at the end of a queue that was removed would be told that it is up to date. */
+static int check_directory(ac_reader_t *reader, ac_error_t *err) {
+    struct stat info;
+    if (reader->pending || ac_load_relaxed_u32(&reader->state) != 0) return AC_OK;
+    int rc = ac_os_stat_path(reader->dir.path, &info);
+    if (rc == 0 && info.st_dev == reader->dir.device && info.st_ino == reader->dir.inode)
+        return AC_OK;
+    int dir_fd = ac_directory_open(&reader->dir, err);
+    if (dir_fd < 0) return dir_fd;
+    ac_os_close(dir_fd);
+    return AC_OK;
+}
+
 /* What a fan-in has read ahead counts as unread; and from before it, nothing leads to the next segment. */
 int ac_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_error_t *err) {
+    int there = check_directory(reader, err);
+    if (there < 0) return there;
     uint64_t offset = reader->offset, expected_seq = reader->expected_seq;
     if (reader->ahead == 0) return lag_from_here(reader, out, way, err);
     reader->offset -= reader->ahead;

@@ -56,7 +56,38 @@ uint64_t ac_sign_age_ns(ac_signs_t *signs, const char *name, const ac_slot_t *sl
         sign->heartbeat_ns = slot->heartbeat_ns;
         sign->age_ns = age_ns;
         sign->seen_ns = now_ns;
+        sign->sync = AC_SYNC_UNKNOWN;
     }
     pthread_mutex_unlock(&signs->mutex);
     return age_ns;
+}
+
+enum ac_sync_state ac_sign_sync(ac_signs_t *signs, const char *name, const ac_slot_t *slot) {
+    pthread_mutex_lock(&signs->mutex);
+    const ac_sign_t *sign = find(signs, name);
+    enum ac_sync_state sync = sign && is_same(sign, slot) ? sign->sync : AC_SYNC_UNKNOWN;
+    pthread_mutex_unlock(&signs->mutex);
+    return sync;
+}
+
+void ac_sign_note_sync(ac_signs_t *signs, const char *name, const ac_slot_t *slot,
+                       enum ac_sync_state sync) {
+    pthread_mutex_lock(&signs->mutex);
+    ac_sign_t *sign = find(signs, name);
+    if (sign && is_same(sign, slot)) sign->sync = sync;
+    pthread_mutex_unlock(&signs->mutex);
+}
+
+int ac_sign_warn(ac_signs_t *signs, const char *name, const ac_slot_t *slot) {
+    pthread_mutex_lock(&signs->mutex);
+    ac_sign_t *sign = find(signs, name);
+    int known = sign && sign->warned && sign->warned_segment == slot->segment &&
+                sign->warned_offset == slot->offset;
+    if (sign) {
+        sign->warned = 1;
+        sign->warned_segment = slot->segment;
+        sign->warned_offset = slot->offset;
+    }
+    pthread_mutex_unlock(&signs->mutex);
+    return !known;
 }

@@ -16,6 +16,13 @@ typedef struct ac_sign {
     uint64_t heartbeat_ns;
     uint64_t age_ns;  /* how old it was … */
     uint64_t seen_ns; /* … when it was seen first */
+    enum ac_sync_state {
+        AC_SYNC_UNKNOWN,
+        AC_SYNC_DONE,
+        AC_SYNC_FAILED
+    } sync;     /* of this very state */
+    int warned; /* that it loses what it has not read, being at … */
+    uint64_t warned_segment, warned_offset;
 } ac_sign_t;
 
 typedef struct ac_signs {
@@ -24,9 +31,19 @@ typedef struct ac_signs {
     size_t count, room;
     size_t
         turn; /* where the next one probably is: a directory is listed in the same order each time */
+    uint64_t unreadable; /* the segment that retention last logged as unreadable, + 1 */
 } ac_signs_t;
 
 /* [any thread] */
 uint64_t ac_sign_age_ns(ac_signs_t *signs, const char *name, const ac_slot_t *slot);
+
+/* [any thread] Whether the state that ac_sign_age_ns saw last was synced by us, and what came of it. A state whose
+ * sync has failed is not tried again: the kernel would call its pages clean. The reader's next store is a new one. */
+enum ac_sync_state ac_sign_sync(ac_signs_t *signs, const char *name, const ac_slot_t *slot);
+void ac_sign_note_sync(ac_signs_t *signs, const char *name, const ac_slot_t *slot,
+                       enum ac_sync_state sync);
+
+/* [any thread] 1 = nobody was warned yet of what this reader loses, being where it is. */
+int ac_sign_warn(ac_signs_t *signs, const char *name, const ac_slot_t *slot);
 
 #endif

@@ -19,8 +19,6 @@ void ac_writer_defaults(ac_writer_config_t *config) {
     memset(config, 0, sizeof *config);
     config->segment_size = 128ull << 20;
     config->flush_mode = AC_FLUSH_ASYNC;
-    config->reader_ttl_ns = 30ull * 1000000000u;
-    config->max_reader_lag = 10ull << 30;
     config->retain_for_readers = 1;
     config->retention_check_ns = 1000000000u;
     config->mode = 0600;

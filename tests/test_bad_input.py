@@ -522,7 +522,7 @@ def position(filled: Path) -> Path:
 def test_both_slots_broken(filled: Path, position: Path, content: bytes) -> None:
     good = position.read_bytes()
     position.write_bytes(content)
-    with pytest.raises(errors.PositionCorrupt, match="remove the file") as caught:
+    with pytest.raises(errors.PositionCorrupt, match="forget_reader") as caught:
         open_reader(filled, "reader")
     says_where(caught.value, position)
     assert position.read_bytes() == content, "left for its owner to look at"

@@ -50,14 +50,24 @@ def use(path: Path, archive: Path, mode: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "directory"), [(0o600, 0o700), (0o640, 0o750), (0o644, 0o755), (0o660, 0o770)]
+    ("mode", "directory", "readers"),
+    [
+        (0o600, 0o700, 0o700),
+        (0o640, 0o750, 0o3770),
+        (0o644, 0o755, 0o3775),
+        (0o660, 0o770, 0o3770),
+        (0o666, 0o777, 0o3777),
+    ],
 )
-def test_modes_whatever_the_umask(tmp_path: Path, umask: int, mode: int, directory: int) -> None:
+def test_modes_whatever_the_umask(
+    tmp_path: Path, umask: int, mode: int, directory: int, readers: int
+) -> None:
     use(tmp_path / "queue", tmp_path / "archive", mode)
     for root in (tmp_path / "queue", tmp_path / "archive"):
         for name, found in modes(root).items():
             is_directory = (root / name).is_dir()
-            assert found == (directory if is_directory else mode), (root.name, name, oct(umask))
+            wanted = readers if name == "readers" else directory if is_directory else mode
+            assert found == wanted, (root.name, name, oct(umask))
 
 
 def test_reader_of_another_user_works_by_polling(open_tmp: Path) -> None:

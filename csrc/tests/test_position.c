@@ -218,3 +218,69 @@ TEST(what_is_left_of_an_unfinished_store_is_wiped) {
     ac_position_close(&position);
     ac_os_close(fd);
 }
+
+static int held_when_named;
+
+/* Creating it syncs the directory when it has its name: is it somebody's then? */
+static int look_who_holds(void *context, int call, const char *path, int fd, uint64_t offset,
+                          uint64_t length) {
+    (void)context, (void)path, (void)offset, (void)length;
+    if (call != AC_CALL_SYNC_DIR) return 0;
+    int file = openat(fd, "new.meta", O_RDONLY);
+    if (file < 0) return 0;
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    CHECK_EQUAL(fcntl(file, F_OFD_GETLK, &whole), 0);
+    held_when_named = whole.l_type != F_UNLCK;
+    close(file);
+    return 0;
+}
+
+TEST(a_new_position_is_held_from_the_moment_it_has_its_name) {
+    int fd = open_directory();
+    ac_os_set_hook(look_who_holds, NULL);
+    CHECK_OK(open_position(fd, "new"), err);
+    ac_os_set_hook(NULL, NULL);
+    CHECK(held_when_named);
+    ac_position_close(&position);
+    ac_os_close(fd);
+}
+
+/* forget_reader and an opening at the same time: whoever has the lock of a file without a name has nothing. */
+static int remove_at_lock(void *context, int call, const char *path, int fd, uint64_t offset,
+                          uint64_t length) {
+    int *left = context;
+    (void)path, (void)fd, (void)offset, (void)length;
+    if (call == AC_CALL_LOCK && *left > 0 && --*left == 0)
+        CHECK_EQUAL(unlink(check_path("queue/readers/r.meta")), 0);
+    return 0;
+}
+
+TEST(a_position_that_is_removed_while_it_is_opened_is_made_anew) {
+    int fd = open_directory(), removals = 1;
+    CHECK_OK(open_position(fd, "r"), err);
+    ac_position_store(&position, 9, 64, 1);
+    ac_position_close(&position);
+    ac_os_set_hook(remove_at_lock, &removals);
+    CHECK_OK(open_position(fd, "r"), err);
+    ac_os_set_hook(NULL, NULL);
+    CHECK(created);
+    CHECK_EQUAL(position.current.segment, 3);
+    CHECK(ac_position_has_name(&position, &dir, "r"));
+    ac_position_close(&position);
+    ac_os_close(fd);
+}
+
+TEST(a_reader_is_removed_durably_and_not_while_it_is_open) {
+    int fd = open_directory();
+    CHECK_FAILS(ac_position_remove(&dir, fd, "r", &err), err, AC_E_READER_NOT_FOUND);
+    CHECK_OK(open_position(fd, "r"), err);
+    CHECK_FAILS(ac_position_remove(&dir, fd, "r", &err), err, AC_E_READER_BUSY);
+    ac_position_close(&position);
+    failing_t failing = {.call = AC_CALL_SYNC_DIR, .error = EIO};
+    ac_os_set_hook(fail_hook, &failing);
+    CHECK_FAILS(ac_position_remove(&dir, fd, "r", &err), err, AC_E_SYSTEM);
+    ac_os_set_hook(NULL, NULL);
+    CHECK_EQUAL(failing.failed, 1);
+    CHECK_FAILS(ac_position_remove(&dir, fd, "r", &err), err, AC_E_READER_NOT_FOUND);
+    ac_os_close(fd);
+}

@@ -30,6 +30,7 @@ static ac_writer_config_t retaining(void) {
     ac_writer_config_t config = small_queue(SEGMENT);
     config.retention = 1;
     config.retention_check_ns = 1000000000000u;
+    config.reader_ttl_ns = 30000000000u;
     return config;
 }
 
@@ -68,6 +69,18 @@ static void leave_position(const char *name, uint64_t segment, uint64_t offset, 
                            .generation = 1}};
     slots[0].checksum = ac_checksum(&slots[0], 32);
     poke(check_path("queue/readers"), name, 0, slots, sizeof slots);
+}
+
+/* Has a position open, as a reader does that gives no sign of life. */
+static void hold_position(ac_position_t *position, const char *name) {
+    ac_directory_t dir;
+    int created;
+    CHECK_OK(ac_directory_init(&dir, check_path("queue"), 0600, 0, &err), err);
+    int fd = ac_directory_open(&dir, &err);
+    CHECK_OK(fd, err);
+    CHECK_OK(ac_position_open(position, &dir, fd, name, 0, 64, &created, &err), err);
+    CHECK(!created);
+    ac_os_close(fd);
 }
 
 enum { EMPTY = 10 };
@@ -148,27 +161,26 @@ TEST(a_reader_that_is_silent_too_long_or_too_far_behind_is_not_waited_for) {
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 0);
     leave_position("near.meta", stats.segment - 1, 64, 59000000000u);
+    ac_position_t near;
+    hold_position(&near, "near");
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 1);
     /* Less than two segments: what the roll left unused is not between them, nor is a header. */
     CHECK(lag > stats.offset && lag < SEGMENT - 64 + stats.offset - 64);
     CHECK_EQUAL(retain(writer), stats.segment - 1);
+    ac_position_close(&near);
     close_writer(writer);
 }
 
 TEST(a_reader_that_could_not_know_how_often_to_beat_is_live_while_it_is_open) {
     ac_writer_config_t config = retaining();
     config.reader_ttl_ns = 60000000000u;
-    ac_directory_t dir;
     ac_position_t position;
     uint64_t lag, live;
-    int created;
     ac_writer_free(fill(&config));
     CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
     leave_position("sleeper.meta", 0, 64, 61000000000u);
-    CHECK_OK(ac_directory_init(&dir, check_path("queue"), 0600, 0, &err), err);
-    int fd = ac_directory_open(&dir, &err);
-    CHECK_OK(ac_position_open(&position, &dir, fd, "sleeper", 0, 64, &created, &err), err);
+    hold_position(&position, "sleeper");
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     CHECK_EQUAL(writer->control->reader_ttl_ns, config.reader_ttl_ns);
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
@@ -176,7 +188,7 @@ TEST(a_reader_that_could_not_know_how_often_to_beat_is_live_while_it_is_open) {
     CHECK_EQUAL(retain(writer), 0);
     /* That it has committed since does not mean that it knows, … */
     ac_position_store(&position, 0, 64, ac_clock_ns());
-    writer->config.reader_ttl_ns = 0;
+    writer->config.reader_ttl_ns = 1;
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 1);
     CHECK_EQUAL(retain(writer), 0);
@@ -188,7 +200,6 @@ TEST(a_reader_that_could_not_know_how_often_to_beat_is_live_while_it_is_open) {
     ac_position_close(&position);
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 0);
-    ac_os_close(fd);
     close_writer(writer);
 }
 
@@ -204,6 +215,8 @@ TEST(a_clock_that_jumps_ahead_makes_nobody_look_dead) {
     ac_writer_t *writer = fill(&config);
     CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
     leave_position("one.meta", 1, 64, 0);
+    ac_position_t position;
+    hold_position(&position, "one");
     writer->config.opened_ns -= 2 * AC_HEARTBEAT_MAX_NS;
     CHECK_EQUAL(retain(writer), 1);
     ahead_ns = 3600000000000u;
@@ -225,6 +238,7 @@ TEST(a_clock_that_jumps_ahead_makes_nobody_look_dead) {
     passed_ns += config.reader_ttl_ns;
     CHECK_EQUAL(live_readers(writer), 0);
     passed_ns = ahead_ns = 0;
+    ac_position_close(&position);
     close_writer(writer);
 }
 
@@ -234,11 +248,15 @@ TEST(a_clock_that_is_set_back_makes_nobody_live_for_longer) {
     CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
     ahead_ns = 3600000000000u;
     leave_position("one.meta", 1, 64, 0);
+    ac_position_t position;
+    hold_position(&position, "one");
+    writer->config.opened_ns -= 2 * AC_HEARTBEAT_MAX_NS;
     ahead_ns = 0;
     CHECK_EQUAL(live_readers(writer), 1);
     passed_ns = config.reader_ttl_ns;
     CHECK_EQUAL(live_readers(writer), 0);
     passed_ns = 0;
+    ac_position_close(&position);
     close_writer(writer);
 }
 
@@ -282,7 +300,7 @@ TEST_IN_MEMORY(too_many_readers_keep_only_new_ones_out) {
 
     leave_position("beyond.meta", 1, 64, 2 * config.reader_ttl_ns);
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
-    CHECK(live >= 1);
+    CHECK_EQUAL(live, 0);
     retain(writer);
     append_numbered(writer, 1);
     CHECK_EQUAL(ac_queue_readers(check_path("queue"), &entry, 1, &err), AC_READERS_MAX + 1);
@@ -398,6 +416,8 @@ TEST_IN_MEMORY(nobody_is_behind_by_an_empty_segment) {
     ac_writer_t *writer = fill_and_lose(&config);
     uint64_t lag, live;
     leave_position("slow.meta", 0, 64, 0);
+    ac_position_t slow;
+    hold_position(&slow, "slow");
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 1);
     uint64_t full = stats.segment - EMPTY;
@@ -407,6 +427,7 @@ TEST_IN_MEMORY(nobody_is_behind_by_an_empty_segment) {
     CHECK_EQUAL(retain(writer), 0);
     writer->config.max_reader_lag = full * SEGMENT - 1;
     CHECK_EQUAL(live_readers(writer), 0);
+    ac_position_close(&slow);
     close_writer(writer);
 }
 
@@ -634,4 +655,311 @@ TEST(a_reader_beats_as_often_as_a_short_ttl_demands) {
     CHECK(beats > 4); /* ten, on a machine with nothing else to do */
     ac_reader_free(reader);
     close_writer(writer);
+}
+
+/* ---- what is relied on is on disk before anything goes ---- */
+
+enum { SEEN_MAX = 256 };
+static struct {
+    int call;
+    ino_t inode;
+    char name[64];
+} seen[SEEN_MAX];
+static int seen_count;
+
+/* Notes syncs and removals in their order. */
+static int note_call(void *context, int call, const char *path, int fd, uint64_t offset,
+                     uint64_t length) {
+    struct stat info = {0};
+    (void)context, (void)offset, (void)length;
+    if (call != AC_CALL_SYNC && call != AC_CALL_SYNC_DIR && call != AC_CALL_UNLINK &&
+        call != AC_CALL_RENAME)
+        return 0;
+    CHECK(seen_count < SEEN_MAX);
+    if (fd >= 0) CHECK_EQUAL(fstat(fd, &info), 0);
+    seen[seen_count].call = call;
+    seen[seen_count].inode = info.st_ino;
+    snprintf(seen[seen_count++].name, sizeof seen[0].name, "%s", path ? path : "");
+    return 0;
+}
+
+static ino_t inode_of(const char *name) {
+    struct stat info;
+    CHECK_EQUAL(stat(check_path(name), &info), 0);
+    return info.st_ino;
+}
+
+/* How often before the first removal, or at all if nothing was removed. */
+static int synced_before_removal(int call, const char *name) {
+    int count = 0;
+    for (int i = 0; i < seen_count; i++) {
+        if (seen[i].call == AC_CALL_UNLINK || seen[i].call == AC_CALL_RENAME) break;
+        count += seen[i].call == call && seen[i].inode == inode_of(name);
+    }
+    return count;
+}
+
+static uint32_t retain_noting(ac_writer_t *writer) {
+    seen_count = 0;
+    ac_os_set_hook(note_call, NULL);
+    uint32_t first = retain(writer);
+    ac_os_set_hook(NULL, NULL);
+    return first;
+}
+
+TEST(the_positions_that_let_a_segment_go_are_on_disk_before_it_goes) {
+    for (int archive = 0; archive < 2; archive++) {
+        ac_writer_config_t config = retaining();
+        if (archive) config.archive = check_path("archive");
+        ac_writer_t *writer = fill(&config);
+        ac_reader_t *one = open_reader(check_path("queue"), "one", AC_START_FIRST);
+        ac_reader_t *two = open_reader(check_path("queue"), "two", AC_START_FIRST);
+        commit_at(one, 2);
+        commit_at(two, 2);
+        CHECK_EQUAL(retain_noting(writer), 2);
+        CHECK_EQUAL(synced_before_removal(AC_CALL_SYNC, "queue/readers/one.meta"), 1);
+        CHECK_EQUAL(synced_before_removal(AC_CALL_SYNC, "queue/readers/two.meta"), 1);
+        CHECK(synced_before_removal(AC_CALL_SYNC_DIR, "queue/readers") >= 1);
+        ac_reader_free(one);
+        ac_reader_free(two);
+        close_writer(writer);
+        nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
+TEST(a_position_that_did_not_change_is_not_synced_again) {
+    ac_writer_config_t config = retaining();
+    ac_writer_t *writer = fill(&config);
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    leave_position("one.meta", 3, 64, 0);
+    leave_position("two.meta", 2, 64, 0);
+    CHECK_EQUAL(retain_noting(writer), 2);
+    leave_position("two.meta", 3, 64, 1);
+    CHECK_EQUAL(retain_noting(writer), 3);
+    CHECK_EQUAL(synced_before_removal(AC_CALL_SYNC, "queue/readers/one.meta"), 0);
+    CHECK_EQUAL(synced_before_removal(AC_CALL_SYNC, "queue/readers/two.meta"), 1);
+    CHECK_EQUAL(retain_noting(writer), 3);
+    CHECK_EQUAL(seen_count, 0);
+    close_writer(writer);
+}
+
+/* The hook fails syncs of this file or directory. */
+static int fail_sync_of(void *context, int call, const char *path, int fd, uint64_t offset,
+                        uint64_t length) {
+    struct stat info;
+    (void)path, (void)offset, (void)length;
+    if ((call != AC_CALL_SYNC && call != AC_CALL_SYNC_DIR) || fstat(fd, &info) != 0) return 0;
+    return info.st_ino == *(ino_t *)context ? EIO : 0;
+}
+
+TEST(nothing_goes_if_a_position_cannot_be_made_durable) {
+    static const char *const names[] = {"queue/readers/one.meta", "queue/readers"};
+    ac_writer_config_t config = retaining();
+    ac_writer_t *writer = fill(&config);
+    ac_reader_t *reader = open_reader(check_path("queue"), "one", AC_START_FIRST);
+    uint32_t first;
+    for (int i = 0; i < 2; i++) {
+        commit_at(reader, 2);
+        ino_t inode = inode_of(names[i]);
+        ac_os_set_hook(fail_sync_of, &inode);
+        int rc = ac_writer_retain(writer, &err);
+        ac_os_set_hook(NULL, NULL);
+        CHECK_FAILS(rc, err, AC_E_SYSTEM);
+        CHECK(strstr(err.path, names[i]));
+        segments_left(&first);
+        CHECK_EQUAL(first, 0);
+        /* Nor does a new name begin behind what has stayed. */
+        CHECK_EQUAL(ac_load_relaxed_u64(&writer->control->removing), 0);
+    }
+    /* The kernel reports a failure once and calls the same pages clean then: only a new commit will do. */
+    ino_t inode = inode_of(names[0]);
+    commit_at(reader, 2);
+    ac_os_set_hook(fail_sync_of, &inode);
+    CHECK_FAILS(ac_writer_retain(writer, &err), err, AC_E_SYSTEM);
+    ac_os_set_hook(NULL, NULL);
+    CHECK_FAILS(ac_writer_retain(writer, &err), err, AC_E_SYSTEM);
+    segments_left(&first);
+    CHECK_EQUAL(first, 0);
+    commit_at(reader, 2);
+    CHECK_EQUAL(retain(writer), 2);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
+/* ---- what cannot be read ---- */
+
+static int logged(const char *text) {
+    ac_log_entry_t entry;
+    int count = 0;
+    while (ac_log_next(&entry))
+        count += entry.level >= AC_LOG_WARNING && strstr(entry.text, text) != NULL;
+    return count;
+}
+
+TEST(a_segment_that_cannot_be_read_has_no_age_and_no_size) {
+    static const struct {
+        uint64_t offset;
+        const char *bytes;
+        size_t length;
+    } damages[] = {{64 + 16, "\377\377\377\377\377\377\377\377", 8}, /* first record: its time */
+                   {64, "\0\0\0\0", 4},                              /* … its commit word */
+                   {64 + 28, "\1\2\3\4", 4}};
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        ac_writer_config_t config = retaining();
+        config.retain_for_readers = 0;
+        config.retain_ns = 30ull * DAY_S * 1000000000u;
+        ac_writer_t *writer = fill(&config);
+        poke(check_path("queue"), "000000000.q", damages[i].offset, damages[i].bytes,
+             damages[i].length);
+        logged("");
+        CHECK_EQUAL(retain(writer), 0);
+        writer->config.retain_bytes = SEGMENT;
+        CHECK_EQUAL(retain(writer), 0);
+        CHECK_EQUAL(retain(writer), 0);
+        CHECK_EQUAL(logged("cannot be read"), 1);
+        /* All that it was for have read it. */
+        writer->config.retain_bytes = writer->config.retain_ns = 0;
+        writer->config.retain_for_readers = 1;
+        ac_reader_t *reader = open_reader(check_path("queue"), "one", AC_START_LAST);
+        commit_at(reader, 2);
+        CHECK_EQUAL(retain(writer), 2);
+        ac_reader_free(reader);
+        close_writer(writer);
+        nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
+TEST(a_segment_that_is_cut_short_or_has_no_header_does_not_go_by_age) {
+    for (int size = 0; size < 3; size++) {
+        ac_writer_config_t config = retaining();
+        config.retain_for_readers = 0;
+        config.retain_ns = 1;
+        ac_writer_t *writer = fill(&config);
+        CHECK_EQUAL(truncate(check_path("queue/000000000.q"), size * 64), 0);
+        logged("");
+        CHECK_EQUAL(retain(writer), 0);
+        CHECK_EQUAL(retain(writer), 0);
+        CHECK_EQUAL(logged("cannot be read"), 1);
+        close_writer(writer);
+        nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
+/* ---- who is waited for ---- */
+
+TEST(by_default_a_reader_that_is_away_keeps_its_data) {
+    ac_writer_config_t config = retaining();
+    ac_writer_config_t defaults = small_queue(SEGMENT);
+    config.reader_ttl_ns = defaults.reader_ttl_ns;
+    ac_writer_t *writer = fill(&config);
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    leave_position("away.meta", 1, 64, 365ull * DAY_S * 1000000000u);
+    CHECK_EQUAL(retain(writer), 1);
+    passed_ns = 365ull * DAY_S * 1000000000u;
+    CHECK_EQUAL(retain(writer), 1);
+    passed_ns = 0;
+    close_writer(writer);
+}
+
+TEST(a_limit_that_was_chosen_ends_the_wait_for_who_is_away_and_is_logged) {
+    ac_writer_config_t config = retaining();
+    config.retain_for_readers = 0;
+    config.retain_bytes = 3 * SEGMENT;
+    config.reader_ttl_ns = 0;
+    ac_writer_t *writer = fill(&config);
+    uint32_t first;
+    ac_reader_t *reader = open_reader(check_path("queue"), "risk", AC_START_FIRST);
+    commit_at(reader, 1);
+    logged("");
+    CHECK_EQUAL(retain(writer), 1); /* it is open, and holds what it has not read */
+    CHECK_EQUAL(logged(""), 0);
+    ac_reader_free(reader);
+    retain(writer);
+    CHECK_EQUAL(segments_left(&first), 3);
+    CHECK_EQUAL(logged("'risk'"), 1); /* once, not for each segment */
+    append_numbered(writer, 100);
+    retain(writer);
+    CHECK_EQUAL(logged("'risk'"), 0);
+    close_writer(writer);
+}
+
+TEST(within_a_chosen_time_a_reader_that_is_away_is_waited_for_whatever_its_data_takes) {
+    ac_writer_config_t config = retaining();
+    config.retain_for_readers = 0;
+    config.retain_bytes = config.retain_ns = 1;
+    ac_writer_t *writer = fill(&config);
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    leave_position("risk.meta", 2, 64, 0);
+    CHECK_EQUAL(retain(writer), 2);
+    passed_ns = config.reader_ttl_ns + 1;
+    CHECK_EQUAL(retain(writer), stats.segment);
+    passed_ns = 0;
+    close_writer(writer);
+}
+
+TEST(the_log_names_the_limit_and_the_reader_that_lost_by_it) {
+    ac_writer_config_t config = retaining();
+    config.reader_ttl_ns = 1000000000u;
+    ac_writer_t *writer = fill(&config);
+    CHECK_EQUAL(mkdir(check_path("queue/readers"), 0700), 0);
+    leave_position("old.meta", 0, 64, 2000000000u);
+    leave_position("new.meta", 2, 64, 0);
+    logged("");
+    CHECK_EQUAL(retain(writer), 2);
+    ac_log_entry_t entry;
+    CHECK_EQUAL(ac_log_next(&entry), 1);
+    CHECK(strstr(entry.text, "'old'") && strstr(entry.text, "reader_ttl"));
+    CHECK_EQUAL(ac_log_next(&entry), 0);
+    close_writer(writer);
+}
+
+TEST(a_reader_that_is_closed_does_not_hold_the_writer_up) {
+    ac_writer_config_t config = retaining();
+    config.capacity_bytes = SEGMENT;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_reader_t *reader = open_reader(check_path("queue"), "risk", AC_START_FIRST);
+    uint8_t payload[64] = {0};
+    int64_t seq;
+    while ((seq = ac_writer_append(writer, payload, sizeof payload, 0, AC_NOW, &err)) >= 0)
+        ;
+    CHECK_FAILS((int)seq, err, AC_E_FULL);
+    char who[64];
+    snprintf(who, sizeof who, "reader 'risk' (pid %d, ", (int)getpid());
+    CHECK(strstr(err.detail, who));
+    CHECK(strstr(err.detail, "4.0 KiB"));
+    ac_reader_free(reader);
+    append_numbered(writer, 10);
+    close_writer(writer);
+}
+
+/* The hook runs in the housekeeper's thread as well. */
+static _Atomic int refusals;
+static int refuse_position(void *context, int call, const char *path, int fd, uint64_t offset,
+                           uint64_t length) {
+    (void)context, (void)fd, (void)offset, (void)length;
+    if (call != AC_CALL_OPEN || !path || strcmp(path, "r.meta") != 0) return 0;
+    refusals++;
+    return EACCES;
+}
+
+TEST(a_position_that_may_not_be_read_is_named_in_the_log_once) {
+    ac_writer_config_t config = retaining();
+    config.inline_housekeeping = 0;
+    config.retention_check_ns = 1000000;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_reader_t *reader = open_reader(check_path("queue"), "r", AC_START_FIRST);
+    logged("");
+    ac_os_set_hook(refuse_position, NULL);
+    uint64_t deadline = ac_os_monotonic_ns() + 20000000000u;
+    while (refusals < 5)
+        CHECK(ac_os_monotonic_ns() < deadline);
+    ac_os_set_hook(NULL, NULL);
+    ac_reader_free(reader);
+    close_writer(writer);
+    ac_log_entry_t entry;
+    CHECK_EQUAL(ac_log_next(&entry), 1);
+    CHECK_EQUAL(entry.level, AC_LOG_WARNING);
+    CHECK(strstr(entry.path, "queue/readers/r.meta") && strstr(entry.text, "retention"));
+    while (ac_log_next(&entry))
+        CHECK_EQUAL(entry.level, AC_LOG_INFO); /* it works again */
 }

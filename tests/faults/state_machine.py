@@ -123,7 +123,9 @@ class QueueMachine(RuleBasedStateMachine):
             roll=None if roll is None else Roll(messages=roll),
             flush=flush,  # type: ignore[arg-type]
             # Not from the background, where it would happen at any moment.
-            retention=Retention(max_bytes=2 * self.segment_size) if inline else None,
+            retention=(
+                Retention(max_bytes=2 * self.segment_size, reader_ttl_s=3600.0) if inline else None
+            ),
             _inline_housekeeping=inline,
         )
         assert self.writer.next_seq == len(self.messages)

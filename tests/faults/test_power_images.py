@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from aiochronicle import Roll, open_reader, open_writer
+from aiochronicle import Retention, Roll, open_reader, open_writer
 
 from .power_campaign import all_images, memory_directory, random_images
 from .power_check import Violation, check_image, lay_out
 from .power_disk import Crash
-from .power_scenario import Scenario
+from .power_scenario import READER, Scenario
 
 SEED = int(os.environ.get("AIOCHRONICLE_SEED") or random.SystemRandom().getrandbits(32))
 IMAGES = int(os.environ.get("AIOCHRONICLE_POWER_IMAGES", "20000"))
@@ -48,6 +48,37 @@ def test_power_loss_of_segments_that_a_reader_had_read_is_told_to_it() -> None:
         for _ in range(300):
             lay_out(crash.random_image(rng), scratch / "image")
             check_image(scratch / "image", scenario.now, reader_first=False)
+
+
+def test_power_loss_after_retention_leaves_readers_a_position_that_is_there() -> None:
+    """Segments went because it had committed past them: that commit must be on disk as well."""
+    print(f"AIOCHRONICLE_SEED={SEED}")
+    rng = random.Random(SEED)
+
+    def steps(scenario: Scenario) -> None:
+        scenario.open(segment_size=4096, roll=Roll(messages=2), retention=Retention())
+        scenario.attach()
+        for _ in range(10):
+            scenario.append(100)
+        scenario.flush()
+        for count in (5, 4):
+            scenario.read(count)
+            scenario.retain()
+
+    with memory_directory() as scratch:
+        queue = scratch / "queue"
+        queue.mkdir(mode=0o700)
+        scenario = Scenario(queue).run(steps)
+        assert not (queue / "000000003.q").exists()
+        crash = Crash(scenario.recording, scenario.recording.time)
+        for _ in range(100):
+            lay_out(crash.random_image(rng), scratch / "image")
+            with (
+                open_writer(scratch / "image", _inline_housekeeping=True),
+                open_reader(scratch / "image", READER) as reader,
+            ):
+                assert [message.seq for message in reader] == [9]
+            shutil.rmtree(scratch / "image")
 
 
 def test_power_loss_does_not_bring_back_an_aborted_reservation_behind_a_sealed_segment() -> None:

@@ -106,7 +106,10 @@ def _open_some(job: RandomJob, ledger: Ledger, dice: random.Random) -> Writer:
             messages=dice.choice((None, dice.randint(1, 20))),
         ),
         flush=dice.choice(("async", "sync", Batch(dice.randint(64, 4096), 0.0003))),
-        retention=Retention(max_bytes=4 * job.segment_size, check_interval_s=0.0005)
+        # The reader comes and goes, and must not lose anything meanwhile.
+        retention=Retention(
+            max_bytes=4 * job.segment_size, reader_ttl_s=3600.0, check_interval_s=0.0005
+        )
         if retention
         else None,
         verify=dice.random() < 0.25,

@@ -1,0 +1,24 @@
+/* Who holds the lock of a file, for error texts: asked of the kernel, so nobody has to leave a note.
+ *
+ * /proc/locks has the pid of whoever took a flock, by device and inode; it lists the processes of our own pid
+ * namespace only. All of it is a snapshot: the process may end, and its pid name another one, the moment after. */
+#ifndef AC_HOLDER_H
+#define AC_HOLDER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct ac_holder {
+    int pid;
+    uint64_t started_ns; /* when the process began; 0 = not known */
+    char command[64];    /* its command line, cut; empty = not known */
+} ac_holder_t;
+
+/* 1 = *out is whoever holds the flock of this open file; 0 = nobody, or nobody that can be named. */
+int ac_holder_find(int fd, ac_holder_t *out);
+
+/* The same in words: "pid 1234, started 2026-01-02 03:04:05 UTC, python risk.py", or that it is a process of
+ * another container. */
+void ac_holder_describe(int fd, char *out, size_t size);
+
+#endif
