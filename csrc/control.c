@@ -189,20 +189,13 @@ uint64_t ac_control_id_of(const ac_control_t *control, uint64_t segment) {
     return id;
 }
 
-/* Seconds tell writers of different days apart. A copy may be opened within the second in which the original
- * was opened again and again: it leaps over as many openings as nobody makes in that time. */
-enum { EPOCHS_OF_A_COPY = 1 << 12 };
-
+/* Seconds tell writers of different days apart. A copy may be opened in the same second as the original, or as another
+ * copy of it: the microseconds tell those apart. */
 uint64_t ac_control_next_epoch(const ac_control_t *control, int is_copy) {
     uint64_t next = ac_load_relaxed_u64(&control->writer_epoch) + 1;
-    uint64_t now_s = ac_os_now_ns() / 1000000000u;
+    uint64_t now_us = ac_os_now_ns() / 1000u, now_s = now_us / 1000000u;
     if (now_s > next && now_s < UINT32_MAX / 2 + UINT32_MAX / 4) next = now_s;
-    if (is_copy) {
-        uint32_t random = 0;
-        ac_os_random(&random, sizeof random); /* two copies of one original differ as well */
-        next += EPOCHS_OF_A_COPY + random % EPOCHS_OF_A_COPY;
-    }
-    return next;
+    return is_copy ? next + now_us % 1000000u : next;
 }
 
 void ac_control_set_position(ac_control_t *control, uint32_t segment, uint64_t offset) {
