@@ -96,8 +96,9 @@ uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
         ac_writer_look_around(writer);
         ac_writer_log_clock(writer, now_ns);
         writer->heartbeat_due_ns = next_moment(now_ns, HEARTBEAT_NS);
-        if (ac_writer_needs_write_back(writer, now_ns)) {
-            ac_exchange_seq_cst_u32(&writer->write_back_due, 1);
+        enum ac_write_back due = ac_writer_find_write_back(writer, now_ns);
+        if (due != AC_WRITE_BACK_NOTHING) {
+            ac_exchange_seq_cst_u32(&writer->write_back_due, due);
             ac_housekeeper_nudge(&writer->disk);
         }
     }
@@ -114,7 +115,8 @@ uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns) {
     ac_error_t err;
     int sealed = ac_writer_seal_next(writer, &err);
     if (ac_exchange_seq_cst_u32(&writer->batch_due, 0)) ac_writer_flush(writer, &err);
-    if (ac_exchange_seq_cst_u32(&writer->write_back_due, 0)) ac_writer_write_back(writer);
+    ac_writer_write_back(writer,
+                         (enum ac_write_back)ac_exchange_seq_cst_u32(&writer->write_back_due, 0));
     return sealed == 1 ? now_ns : UINT64_MAX;
 }
 

@@ -420,22 +420,24 @@ static int sync_and_note(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t 
 
 /* In async mode nobody asks for a sync, and yet the kernel has long written what is old: only a sync lets us
  * know, and count it as durable. A segment that was rolled is synced anyway. */
-int ac_writer_needs_write_back(ac_writer_t *writer, uint64_t now_ns) {
+enum ac_write_back ac_writer_find_write_back(ac_writer_t *writer, uint64_t now_ns) {
     int unsynced = writer->config.flush_mode == AC_FLUSH_ASYNC && ac_writer_unsynced(writer) > 0;
     if (!unsynced)
         writer->unsynced_since_ns = 0;
     else if (writer->unsynced_since_ns == 0)
         writer->unsynced_since_ns = now_ns;
-    if (!unsynced || now_ns - writer->unsynced_since_ns < writer->config.write_back_ns)
-        return (int)ac_load_relaxed_u32(&writer->mark_unsynced);
-    writer->unsynced_since_ns = 0;
-    return 1;
+    else if (now_ns - writer->unsynced_since_ns >= writer->config.write_back_ns) {
+        writer->unsynced_since_ns = 0;
+        return AC_WRITE_BACK_ALL;
+    }
+    return ac_load_relaxed_u32(&writer->mark_unsynced) ? AC_WRITE_BACK_MARK : AC_WRITE_BACK_NOTHING;
 }
 
 /* A failure poisons the writer, which reports it. */
-void ac_writer_write_back(ac_writer_t *writer) {
+void ac_writer_write_back(ac_writer_t *writer, enum ac_write_back what) {
     ac_error_t err;
-    if (writer->config.flush_mode == AC_FLUSH_ASYNC) ac_writer_flush(writer, &err);
+    if (what == AC_WRITE_BACK_ALL) ac_writer_flush(writer, &err);
+    if (what != AC_WRITE_BACK_MARK) return;
     pthread_mutex_lock(&writer->sync_mutex);
     if (!ac_load_acquire_u32(&writer->poisoned)) {
         int rc = sync_mark(writer);

@@ -32,7 +32,7 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
         reader->segments_entered++;
     }
     reader->offset = offset < map->size ? offset : map->size;
-    reader->whole_end = 0;
+    reader->whole_end = reader->last_offset = 0;
     reader->ahead = 0;
     reader->window_end = 0;
     reader->continued = 0;
@@ -267,7 +267,10 @@ int ac_reader_is_whole_batch(ac_reader_t *reader, uint64_t offset, const ac_mess
  * them. Without verification the pages are asked for here, where a failure is an errno. */
 static int widen_window(ac_reader_t *reader, ac_error_t *err) {
     uint64_t end = ac_reader_sound_limit(reader);
-    if (end <= reader->offset) return AC_OK; /* no fast path: batches have to be looked at */
+    if (end <= reader->offset) { /* no fast path: batches have to be looked at */
+        reader->window_end = 1;  /* not 0, by which a fan-in knows a reader that was moved */
+        return AC_OK;
+    }
     if (reader->check == AC_CHECK_PAYLOAD) {
         reader->window_end = end;
         return AC_OK;
@@ -326,6 +329,7 @@ static int judge_order(ac_reader_t *reader, const ac_message_t *message, ac_erro
 }
 
 static void deliver(ac_reader_t *reader, const ac_message_t *message) {
+    reader->last_offset = reader->offset;
     reader->offset += ac_record_size(message->length);
     reader->expected_seq = message->seq + 1;
     reader->last_timestamp_ns = message->timestamp_ns;

@@ -256,7 +256,7 @@ int ac_position_remove(const ac_directory_t *dir, int dir_fd, const char *name, 
     return rc;
 }
 
-static void store_locked(ac_position_t *position, uint64_t segment, uint64_t offset,
+static void store_locked(ac_position_t *position, uint64_t segment, uint64_t offset, uint32_t epoch,
                          uint64_t now_ns) {
     ac_slot_t *slot = &position->current;
     slot->segment = segment;
@@ -264,21 +264,22 @@ static void store_locked(ac_position_t *position, uint64_t segment, uint64_t off
     slot->heartbeat_ns = now_ns;
     slot->generation++;
     slot->checksum = ac_crc32(slot, SLOT_CHECKED);
-    slot->zero = 0;
+    slot->epoch = epoch;
     position->slot ^= 1; /* never over the slot that is valid now */
     memcpy(position->map->base + (size_t)position->slot * sizeof *slot, slot, sizeof *slot);
 }
 
-void ac_position_store(ac_position_t *position, uint64_t segment, uint64_t offset,
+void ac_position_store(ac_position_t *position, uint64_t segment, uint64_t offset, uint32_t epoch,
                        uint64_t now_ns) {
     pthread_mutex_lock(&position->mutex);
-    store_locked(position, segment, offset, now_ns);
+    store_locked(position, segment, offset, epoch, now_ns);
     pthread_mutex_unlock(&position->mutex);
 }
 
 void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns) {
     pthread_mutex_lock(&position->mutex);
-    store_locked(position, position->current.segment, position->current.offset, now_ns);
+    store_locked(position, position->current.segment, position->current.offset,
+                 position->current.epoch, now_ns);
     pthread_mutex_unlock(&position->mutex);
 }
 
@@ -419,6 +420,7 @@ static int pull_file(int fd, const pull_t *pull) {
     if (winner < 0 || !is_beyond(pull, &slot)) return 0;
     slot.segment = pull->segment;
     slot.offset = pull->offset;
+    slot.epoch = 0;
     slot.generation++;
     slot.checksum = ac_crc32(&slot, SLOT_CHECKED);
     int rc = ac_os_write_at(fd, &slot, sizeof slot, (uint64_t)(winner ^ 1) * sizeof slot);

@@ -1,6 +1,6 @@
 /* readers/NAME.meta: where a named reader has committed to, in two slots of 40 bytes.
  *
- *   0 u64 segment   8 u64 offset   16 u64 heartbeat_ns   24 u64 generation   32 u32 CRC-32   36 zero
+ *   0 u64 segment   8 u64 offset   16 u64 heartbeat_ns   24 u64 generation   32 u32 CRC-32   36 u32 epoch
  *
  * Written by the reader (one live one per name: the file is locked) and by its process's housekeeper,
  * under a mutex; read by the writer for retention and capacity. A store goes into the older slot, so a
@@ -23,7 +23,8 @@ typedef struct ac_slot {
     uint64_t heartbeat_ns;
     uint64_t generation;
     uint32_t checksum;
-    uint32_t zero;
+    uint32_t
+        epoch; /* ours: of a record beside the position, 0 = not known; no part of the checksum */
 } ac_slot_t;
 
 _Static_assert(sizeof(ac_slot_t) == 40, "reader slot");
@@ -57,7 +58,8 @@ int ac_position_decode(const uint8_t bytes[AC_POSITION_SIZE], ac_slot_t *out);
 int ac_position_open(ac_position_t *position, const ac_directory_t *dir, int dir_fd,
                      const char *name, uint64_t segment, uint64_t offset, int *created,
                      ac_error_t *err);
-void ac_position_store(ac_position_t *position, uint64_t segment, uint64_t offset, uint64_t now_ns);
+void ac_position_store(ac_position_t *position, uint64_t segment, uint64_t offset, uint32_t epoch,
+                       uint64_t now_ns);
 void ac_position_get(ac_position_t *position, uint64_t *segment, uint64_t *offset);
 void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns);
 int ac_position_sync(ac_position_t *position);

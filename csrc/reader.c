@@ -248,6 +248,12 @@ static int check_stored(ac_reader_t *reader, uint64_t now_ns, int sync, ac_error
 
 int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
                      ac_error_t *err) {
+    return ac_reader_commit_epoch(reader, segment, offset,
+                                  ac_reader_epoch_beside(reader, segment, offset), sync, err);
+}
+
+int ac_reader_commit_epoch(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint32_t epoch,
+                           int sync, ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
     if (rc == AC_OK && !reader->named)
         rc = ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
@@ -258,7 +264,7 @@ int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int
         rc = ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0, "the position file was cut");
     if (rc != AC_OK) return rc;
     uint64_t now_ns = ac_os_now_ns();
-    ac_position_store(&reader->position, segment, offset, now_ns);
+    ac_position_store(&reader->position, segment, offset, epoch, now_ns);
     int synced = sync ? ac_position_sync(&reader->position) : 0;
     if (synced < 0) return ac_fail_os(err, synced, reader->dir.path, "cannot sync the position");
     rc = check_stored(reader, now_ns, sync, err);
@@ -316,7 +322,7 @@ static void on_fork(ac_task_t *task) {
 static void register_name(ac_reader_t *reader, uint32_t last) {
     uint64_t removing = ac_load_seq_cst_u64(&reader->control->removing);
     if (reader->position.current.segment < removing && removing <= last)
-        ac_position_store(&reader->position, removing, AC_SEGMENT_DATA, ac_os_now_ns());
+        ac_position_store(&reader->position, removing, AC_SEGMENT_DATA, 0, ac_os_now_ns());
 }
 
 static int open_position(ac_reader_t *reader, const char *name, ac_error_t *err) {
@@ -340,10 +346,11 @@ static int open_position(ac_reader_t *reader, const char *name, ac_error_t *err)
 static int resume(ac_reader_t *reader, ac_error_t *err) {
     ac_slot_t slot = reader->position.current;
     int rc = ac_reader_seek_position(reader, slot.segment, slot.offset, err);
+    if (rc == AC_OK) return ac_reader_confirm_epoch(reader, slot.epoch, err);
     if (rc != AC_E_POSITION_LOST || slot.generation > 1) return rc;
     rc = ac_reader_seek_first(reader, err);
     if (rc != AC_OK) return rc;
-    ac_position_store(&reader->position, reader->segment, reader->offset, ac_os_now_ns());
+    ac_position_store(&reader->position, reader->segment, reader->offset, 0, ac_os_now_ns());
     return AC_OK;
 }
 

@@ -23,7 +23,8 @@ struct ac_reader {
     const uint8_t *base; /* NULL: no segment is open */
     uint64_t size;
     uint64_t offset;
-    uint64_t window_end; /* pages are mapped up to here */
+    uint64_t window_end;  /* pages are mapped up to here */
+    uint64_t last_offset; /* of the record that was read last in this segment; 0 = of none */
     uint64_t expected_seq;
     uint64_t last_timestamp_ns;
     uint32_t segment;
@@ -76,6 +77,7 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
     if (AC_UNLIKELY(out->type_id == AC_TYPE_PADDING || out->seq != reader->expected_seq ||
                     !(out->flags & AC_FLAG_OURS) || out->timestamp_ns < reader->last_timestamp_ns))
         return AC_E_SLOW;
+    reader->last_offset = offset;
     reader->offset = offset + ac_record_size(out->length);
     reader->expected_seq = out->seq + 1;
     reader->last_timestamp_ns = out->timestamp_ns;
@@ -122,6 +124,15 @@ int ac_reader_fail_cut(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_position_lost(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                             uint64_t near_segment, uint64_t near_offset, const char *why,
                             ac_error_t *err);
+
+/* As ac_reader_commit, which finds out the epoch of a record beside the position; 0 = not known. */
+int ac_reader_commit_epoch(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint32_t epoch,
+                           int sync, ac_error_t *err);
+
+/* resume.c. The epoch of the record before or at a position of the segment at hand; 0 = not known. */
+uint32_t ac_reader_epoch_beside(const ac_reader_t *reader, uint64_t segment, uint64_t offset);
+/* AC_E_POSITION_LOST if none of the records beside the reader's position has this epoch. */
+int ac_reader_confirm_epoch(ac_reader_t *reader, uint32_t epoch, ac_error_t *err);
 
 /* Takes back the message that was read last. */
 void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message);

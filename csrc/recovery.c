@@ -6,6 +6,7 @@
 #include "log.h"
 #include "os.h"
 #include "position.h"
+#include "reader.h"
 #include "record.h"
 #include "recovery_plan.h"
 #include "segment.h"
@@ -346,9 +347,21 @@ static int believe_clean(const ac_plan_t *plan, const ac_control_t *control, ac_
     return 1;
 }
 
-static int walk_and_repair(ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
-    int rc = ac_plan_make(plan, err);
-    if (rc == AC_OK) rc = repair(plan, end, err);
+/* Another program publishes a segment and then writes its header. If it died in between, there is nothing in it. */
+static void leave_out_headerless(ac_plan_t *plan, const ac_control_t *control) {
+    if (plan->count == 0 || !ac_segment_awaited(plan->dir, plan->dir_fd, plan->ids[plan->count - 1],
+                                                control, &plan->durable))
+        return;
+    plan->has_headerless = 1;
+    plan->count--;
+}
+
+/* The walk reads; what comes after it changes the queue. */
+static int walk_and_repair(ac_plan_t *plan, int is_clean, ac_end_t *end, ac_error_t *err) {
+    int rc = is_clean ? AC_OK : ac_plan_make(plan, err);
+    if (rc == AC_OK && plan->has_headerless)
+        rc = set_segment_aside(plan, plan->ids[plan->count], err);
+    if (rc == AC_OK && !is_clean) rc = repair(plan, end, err);
     ac_plan_free(plan);
     return rc;
 }
@@ -383,11 +396,12 @@ int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uin
                       .report = report};
     int rc = ac_segment_list(dir, dir_fd, &plan.ids, &plan.count, err);
     if (rc == AC_OK) rc = ac_durable_read(dir, dir_fd, &plan.durable, err);
+    if (rc == AC_OK) leave_out_headerless(&plan, control);
     report->durable_segment = plan.durable.segment;
     report->durable_offset = plan.durable.offset;
     report->clean = rc == AC_OK &&
                     (plan.count == 0 || (!options->verify && believe_clean(&plan, control, end)));
-    if (rc == AC_OK && !report->clean) rc = walk_and_repair(&plan, end, err);
+    if (rc == AC_OK) rc = walk_and_repair(&plan, report->clean, end, err);
     if (rc == AC_OK) rc = take_up_counters(control, &plan, end, err);
     if (rc == AC_OK && end->map) {
         end->sealed = ac_segment_sealed(end->map);

@@ -19,8 +19,9 @@ typedef struct ac_plan {
     const ac_recovery_options_t *options;
     uint32_t *ids; /* all segments, ascending */
     size_t count;
-    size_t used;    /* how many of them the queue has; the others are set aside */
-    uint32_t epoch; /* highest epoch a record may have */
+    int has_headerless; /* behind them: one that another program published before its header */
+    size_t used;        /* how many of them the queue has; the others are set aside */
+    uint32_t epoch;     /* highest epoch a record may have */
     ac_durable_t durable;
     int is_torn_copy; /* made while the files changed: index.meta counts what was not copied */
 

@@ -150,6 +150,7 @@ static int enter_end(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
     }
     int rc = ac_writer_write_durable(writer, writer->map->segment, offset);
     if (rc == 0) rc = ac_os_sync(writer->index_fd);
+    if (rc == 0) ac_store_relaxed_u32(&writer->mark_unsynced, 0);
     return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "index.meta", "cannot write") : AC_OK;
 }
 
@@ -241,6 +242,17 @@ static int take_segment_size(ac_writer_t *writer, const ac_end_t *end, ac_error_
     return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "control.meta", "cannot sync") : AC_OK;
 }
 
+/* With a mode that lets other users read, they may also keep positions; but into the queue's directory they cannot
+ * write. Without such a mode it is left to the first named reader: see docs/guide/format.md. */
+static int make_readers(const ac_writer_t *writer, ac_error_t *err) {
+    ac_directory_t readers;
+    if ((writer->config.mode & 0044) == 0) return AC_OK;
+    int fd = ac_directory_readers(&writer->dir, writer->dir_fd, 1, &readers, err);
+    if (fd < 0) return fd;
+    ac_os_close(fd);
+    return AC_OK;
+}
+
 /* Everything that needs the lock. */
 static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     struct stat info;
@@ -253,7 +265,8 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     if (rc != AC_OK) return rc;
     int is_copy = ac_control_is_copy(writer->control, writer->home);
     ac_os_list(writer->dir_fd, remove_leftover, writer);
-    rc = find_place(writer, &end, is_copy, err);
+    rc = make_readers(writer, err);
+    if (rc == AC_OK) rc = find_place(writer, &end, is_copy, err);
     if (rc == AC_OK) rc = take_segment_size(writer, &end, err);
     if (rc == AC_OK)
         rc = writer->index_fd =

@@ -257,9 +257,10 @@ int64_t ac_writer_sync_data(ac_writer_t *writer, ac_error_t *err);
 void ac_writers_try_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
                           ac_error_t *errors);
 int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offset);
-/* Whether something has waited for its sync for long: in async mode, or index.meta. Then write_back does it. */
-int ac_writer_needs_write_back(ac_writer_t *writer, uint64_t now_ns);
-void ac_writer_write_back(ac_writer_t *writer);
+/* What has waited for its sync for long, and the sync of it. */
+enum ac_write_back { AC_WRITE_BACK_NOTHING, AC_WRITE_BACK_MARK, AC_WRITE_BACK_ALL };
+enum ac_write_back ac_writer_find_write_back(ac_writer_t *writer, uint64_t now_ns);
+void ac_writer_write_back(ac_writer_t *writer, enum ac_write_back what);
 
 /* gone.c: says why nothing can be stored in the active segment any more; see ac_writer_is_cut. */
 int ac_writer_fail_cut(ac_writer_t *writer, ac_error_t *err);

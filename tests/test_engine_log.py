@@ -84,11 +84,12 @@ def test_a_failed_sync_should_be_an_error_in_the_log(
         with pytest.raises(ChronicleError):
             writer.close()
     assert statistics.sync_errors == 1
-    assert statistics.last_error.startswith(f"{queue_path}: cannot sync a segment")
+    segment = queue_path / "000000000.q"
+    assert statistics.last_error.startswith(f"{segment}: cannot sync")
     assert "Input/output error" in statistics.last_error
     ((level, text),) = lines(caplog)
     assert level == logging.ERROR
-    assert text == f"{queue_path}: syncing failed: {statistics.last_error.partition(': ')[2]}"
+    assert text == f"{segment}: syncing failed: {statistics.last_error.partition(': ')[2]}"
 
 
 @pytest.fixture
@@ -141,8 +142,7 @@ assert os.waitpid(child, 0)[1] == 0
     position = queue / "readers" / "audit.meta"
     failed, works = found
     assert failed == (
-        f"WARNING {ENGINE} {position}: retention failed: cannot read the reader's position: "
-        "Permission denied"
+        f"WARNING {ENGINE} {position}: retention failed: cannot open: Permission denied"
     )
     assert works.startswith(f"INFO {ENGINE} {queue}: retention works again")
 

@@ -287,15 +287,15 @@ static PyObject *reader_took(ReaderObject *self, PyObject *messages) {
 
 static int commit_behind(ReaderObject *self, const MessageObject *message, ac_error_t *err) {
     uint64_t segment, offset;
-    if (message) {
-        segment = message->segment->map->segment;
-        offset = (uint64_t)(message->record - message->segment->map->base) +
-                 ac_record_size(message->length);
-    } else {
-        ac_reader_position(self->reader, &segment, &offset);
-    }
     self->uncommitted = 0;
-    return ac_reader_commit(self->reader, segment, offset, 0, err);
+    if (!message) {
+        ac_reader_position(self->reader, &segment, &offset);
+        return ac_reader_commit(self->reader, segment, offset, 0, err);
+    }
+    segment = message->segment->map->segment;
+    offset =
+        (uint64_t)(message->record - message->segment->map->base) + ac_record_size(message->length);
+    return ac_reader_commit_epoch(self->reader, segment, offset, message_epoch(message), 0, err);
 }
 
 static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssize_t count,

@@ -176,8 +176,7 @@ static inline int beside_judge_slots(beside_case_t *judged, const uint8_t *at, s
     beside_slot_t slots[2] = {beside_slot(at), beside_slot(at + BESIDE_SLOT)};
     BESIDE_RULE(slots[0].valid || slots[1].valid, "neither slot of %s is valid", name);
     for (int i = 0; i < 2; i++)
-        BESIDE_RULE(!slots[i].valid || (slots[i].generation % 2 == (uint64_t)!i &&
-                                        walk_number(at + i * BESIDE_SLOT + 36, 4) == 0),
+        BESIDE_RULE(!slots[i].valid || slots[i].generation % 2 == (uint64_t)!i,
                     "generation %" PRIu64 " of %s is in slot %d", slots[i].generation, name, i);
     int newer = slots[1].valid && (!slots[0].valid || slots[1].generation > slots[0].generation);
     *out = slots[newer];

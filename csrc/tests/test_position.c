@@ -50,7 +50,7 @@ TEST(a_new_position_is_where_it_was_asked_for_and_stays_where_it_was_stored) {
     CHECK_EQUAL(segment, 3);
     CHECK_EQUAL(offset, 64);
     for (uint64_t i = 0; i < 10; i++)
-        ac_position_store(&position, 4 + i, 128 * i, 1000 + i);
+        ac_position_store(&position, 4 + i, 128 * i, 0, 1000 + i);
     ac_position_heartbeat(&position, 2000);
     CHECK_EQUAL(ac_position_sync(&position), 0);
     ac_position_close(&position);
@@ -73,15 +73,15 @@ TEST(a_new_position_is_where_it_was_asked_for_and_stays_where_it_was_stored) {
 TEST(a_torn_store_leaves_the_one_before) {
     int fd = open_directory();
     CHECK_OK(open_position(fd, "r"), err);
-    ac_position_store(&position, 10, 640, 1);
-    ac_position_store(&position, 11, 704, 2);
+    ac_position_store(&position, 10, 640, 0, 1);
+    ac_position_store(&position, 11, 704, 0, 2);
     int newer = position.slot;
     ac_position_close(&position);
     uint8_t noise = 0xff;
     poke(check_path("queue/readers"), "r.meta", (uint64_t)newer * 40 + 3, &noise, 1);
     CHECK_OK(open_position(fd, "r"), err);
     CHECK_EQUAL(position.current.segment, 10);
-    ac_position_store(&position, 12, 64, 3); /* goes over the broken slot */
+    ac_position_store(&position, 12, 64, 0, 3); /* goes over the broken slot */
     ac_position_close(&position);
     CHECK_OK(open_position(fd, "r"), err);
     CHECK_EQUAL(position.current.segment, 12);
@@ -176,7 +176,7 @@ static uint64_t visits;
 static void *store(void *unused) {
     (void)unused;
     for (uint64_t i = 0; !ac_load_relaxed_u32(&stop); i++)
-        ac_position_store(&position, i, i * 64, i);
+        ac_position_store(&position, i, i * 64, 0, i);
     return NULL;
 }
 
@@ -206,7 +206,7 @@ TEST(what_is_left_of_an_unfinished_store_is_wiped) {
     int fd = open_directory();
     ac_slot_t slot;
     CHECK_OK(open_position(fd, "r"), err);
-    ac_position_store(&position, 5, 128, 1000);
+    ac_position_store(&position, 5, 128, 0, 1000);
     ac_position_close(&position);
     uint64_t elsewhere = 9; /* in the slot of the first generation */
     poke(dir.path, "readers/r.meta", 0, &elsewhere, sizeof elsewhere);
@@ -258,7 +258,7 @@ static int remove_at_lock(void *context, int call, const char *path, int fd, uin
 TEST(a_position_that_is_removed_while_it_is_opened_is_made_anew) {
     int fd = open_directory(), removals = 1;
     CHECK_OK(open_position(fd, "r"), err);
-    ac_position_store(&position, 9, 64, 1);
+    ac_position_store(&position, 9, 64, 0, 1);
     ac_position_close(&position);
     ac_os_set_hook(remove_at_lock, &removals);
     CHECK_OK(open_position(fd, "r"), err);

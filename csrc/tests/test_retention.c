@@ -187,7 +187,7 @@ TEST(a_reader_that_could_not_know_how_often_to_beat_is_live_while_it_is_open) {
     CHECK_EQUAL(live, 1);
     CHECK_EQUAL(retain(writer), 0);
     /* That it has committed since does not mean that it knows, … */
-    ac_position_store(&position, 0, 64, ac_clock_ns());
+    ac_position_store(&position, 0, 64, 0, ac_clock_ns());
     writer->config.reader_ttl_ns = 1;
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 1);
