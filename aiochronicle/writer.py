@@ -248,8 +248,8 @@ def open_writer(
     durable when: "async" (a killed process loses nothing, the kernel writes back), "sync" (each
     append is on disk before it returns), or Batch(bytes, seconds). ``verify`` checks every record
     while opening instead of only the tail. ``recover="salvage"`` is the consent to set aside what
-    may have been durable when segments are missing; without it that is SalvageRequired. ``clock`` gives Unix nanoseconds for messages without a
-    timestamp.
+    may have been durable when segments are missing; without it that is SalvageRequired. ``clock``
+    gives Unix nanoseconds for messages without a timestamp.
     ``codec`` is what ``send`` takes: a msgspec.Struct type, a Codec, or a Registry or list of them;
     which type has which type_id is kept in the queue's schema.json. SchemaMismatch if that says
     something else.

@@ -91,6 +91,7 @@ def test_harness_cuts_the_power_between_what_was_synced_and_what_was_not(disk: D
 def test_harness_leaves_nothing_behind_when_a_test_fails(tmp_path: Path, disk: Disk) -> None:
     """Not even if a program still has a file open."""
     del disk  # there can be one
+    where = tmp_path
     with pytest.raises(ZeroDivisionError), Actor() as actor, Disk.make() as failing:
         where = failing.path
         make_file(where / "file")
