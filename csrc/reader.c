@@ -546,7 +546,8 @@ void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out) {
     out->segment = reader->segment;
     out->offset = reader->offset;
     out->next_seq = reader->expected_seq;
-    if (reader->expected_seq == 0 && reader->control_map)
+    /* Seqs of other programs may start again: what stands elsewhere says nothing about the next. */
+    if (reader->expected_seq == 0 && ac_load_relaxed_u64(&reader->control->queue_id) != 0)
         ac_reader_seq_at(reader, reader->segment, reader->offset, &out->next_seq, NULL);
     out->segment_size = reader->segment_size;
     out->queue_id = ac_load_relaxed_u64(&reader->control->queue_id);

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from power_cut import copy_as_original
 from pyspark.sql import SparkSession
 
 import aiochronicle
@@ -211,12 +212,12 @@ def test_archive_notices_that_the_queue_has_lost_its_end(
     out, saved = tmp_path / "archive", tmp_path / "saved"
     append(root / "a", rng, 50, MIDNIGHT_NS)
     append(root / "b", rng, 10, MIDNIGHT_NS)
-    shutil.copytree(root / "a", saved)
+    copy_as_original(root / "a", saved)
     append(root / "a", rng, 50, MIDNIGHT_NS + 5 * 10**9)
     archive(spark, str(root), str(out))
     before = Ledger.load(out, "a")
     shutil.rmtree(root / "a")
-    shutil.copytree(saved, root / "a")
+    copy_as_original(saved, root / "a")
     for appended, trouble in ((20, "it ends at 70"), (40, "message 99 is another one now")):
         append(root / "a", rng, appended, MIDNIGHT_NS + appended * 10**9)
         append(root / "b", rng, 5, MIDNIGHT_NS + appended * 10**9)
