@@ -72,6 +72,7 @@ static int64_t append_one(int verify, int clean_expected) {
     config.segment_size = FUZZ_SEGMENT;
     config.inline_housekeeping = 1;
     config.verify = verify;
+    config.reader_ttl_ns = 30000000000u; /* so that readers long gone let retention do something */
     if (ac_writer_open(fuzz_queue, &config, &writer, &err) != AC_OK) {
         FUZZ_CHECK(!clean_expected);
         return -1;
