@@ -290,6 +290,16 @@ static uint64_t resync_limit(const ac_reader_t *reader) {
     return segment == reader->segment && offset < reader->size ? offset : reader->size;
 }
 
+/* Whether a valid record can be one of the queue's, so many bytes behind the damage, and not something that a
+ * payload holds. */
+static int can_follow(const ac_reader_t *reader, const ac_message_t *message, uint64_t bytes) {
+    if (ac_load_relaxed_u64(&reader->control->queue_id) == 0) return 1;
+    if (!(message->flags & AC_FLAG_OURS)) return !reader->continued && reader->expected_seq != 0;
+    return !reader->continued || message->type_id == AC_TYPE_PADDING ||
+           (message->seq >= reader->expected_seq &&
+            message->seq - reader->expected_seq <= bytes / AC_ALIGNMENT);
+}
+
 /* Steps over a corrupt place: by its length if the header is sound, else to the next valid record. */
 static void skip_corrupt(ac_reader_t *reader) {
     ac_message_t message;
@@ -303,8 +313,9 @@ static void skip_corrupt(ac_reader_t *reader) {
         do {
             offset += AC_ALIGNMENT;
         } while (offset < limit &&
-                 ac_record_inspect(reader->base, reader->size, offset, reader->segment,
-                                   AC_CHECK_PAYLOAD, &message, &why) != AC_RECORD_GOOD);
+                 (ac_record_inspect(reader->base, reader->size, offset, reader->segment,
+                                    AC_CHECK_PAYLOAD, &message, &why) != AC_RECORD_GOOD ||
+                  !can_follow(reader, &message, offset - reader->offset)));
     }
     reader->skipped_records++;
     reader->skipped_bytes += offset - reader->offset;
@@ -417,14 +428,19 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
             ac_load_relaxed_u64(&reader->control->queue_id) != 0)
             found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
                                       AC_CHECK_PAYLOAD, out, &why);
+        int is_unrepaired = reader->map && reader->offset >= ac_reader_sound_limit(reader);
+        if (found == AC_RECORD_GOOD && is_unrepaired) /* pages may be missing, verified or not */
+            found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
+                                      AC_CHECK_PAYLOAD, out, &why);
+        if (found == AC_RECORD_BAD && is_unrepaired && !ac_map_is_cut(reader->map))
+            return 0; /* torn: the queue ends before it, as the next writer will see */
         if (found == AC_RECORD_NONE) {
             rc = at_gap(reader, err);
             if (rc == 0) return 0;
         } else if (found == AC_RECORD_GOOD && out->type_id == AC_TYPE_PADDING) {
             reader->offset += ac_record_size(out->length);
             rc = 1;
-        } else if (found == AC_RECORD_GOOD && out->batch_left > 0 &&
-                   reader->offset >= ac_reader_sound_limit(reader) &&
+        } else if (found == AC_RECORD_GOOD && out->batch_left > 0 && is_unrepaired &&
                    reader->offset >= reader->whole_end &&
                    !ac_reader_is_whole_batch(reader, reader->offset, out)) {
             return 0; /* the queue ends before it, as the next writer will see */

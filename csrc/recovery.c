@@ -82,6 +82,7 @@ static int sync_map(const ac_plan_t *plan, ac_map_t *map, ac_error_t *err) {
  * would succeed and write nothing. A store makes a page dirty, even of what it holds already. */
 static void make_dirty(ac_map_t *map, uint64_t from, uint64_t to) {
     uint64_t page = ac_os_page_size();
+    if (from < to) ac_os_populate(map->base, from, to - from, 1); /* all faults in one call */
     for (uint64_t at = from & ~(page - 1); at < to; at += page) {
         uint8_t *byte = map->base + at;
         __atomic_store_n(byte, __atomic_load_n(byte, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
@@ -101,6 +102,8 @@ static int write_anew(const ac_plan_t *plan, ac_map_t **map, uint64_t end, uint6
     if (rc == 0) rc = ac_os_allocate(fd, plan->segment_size);
     if (rc == 0) rc = ac_os_write_at(fd, (*map)->base, end, 0);
     if (rc == 0) rc = ac_os_sync(fd);
+    /* Before it loses its name: killed in between, nobody would come to seal it for those who read it. */
+    if (rc == 0) ac_segment_seal(*map, sealed_end);
     if (rc == 0) rc = ac_os_rename(plan->dir_fd, temporary, name);
     if (rc == 0) rc = ac_os_sync_dir(plan->dir_fd);
     ac_os_close(fd);
@@ -108,7 +111,6 @@ static int write_anew(const ac_plan_t *plan, ac_map_t **map, uint64_t end, uint6
         ac_os_unlink(plan->dir_fd, temporary);
         return ac_fail_os_in(err, rc, plan->dir->path, name, "cannot write again");
     }
-    ac_segment_seal(*map, sealed_end);
     uint32_t segment = (*map)->segment;
     ac_map_release(*map);
     *map = NULL;
@@ -188,7 +190,10 @@ static int set_tail_aside(const ac_plan_t *plan, const ac_map_t *map, ac_error_t
         if (rc == 0) rc = ac_os_sync_dir(dir_fd);
         ac_os_close(fd);
         snprintf(path, sizeof path, "%s/recovered", plan->dir->path);
-        if (rc < 0) rc = ac_fail_os_in(err, rc, path, name, "cannot set aside");
+        if (rc < 0) {
+            ac_os_unlink(dir_fd, name);
+            rc = ac_fail_os_in(err, rc, path, name, "cannot set aside");
+        }
     }
     ac_os_close(dir_fd);
     if (rc >= 0) plan->report->bytes_set_aside += length;
@@ -347,6 +352,32 @@ static int believe_clean(const ac_plan_t *plan, const ac_control_t *control, ac_
     return 1;
 }
 
+static void raise_durable(ac_plan_t *plan, uint64_t segment, uint64_t offset) {
+    if (segment < plan->durable.segment ||
+        (segment == plan->durable.segment && offset <= plan->durable.offset))
+        return;
+    plan->durable = (ac_durable_t){segment, offset};
+}
+
+/* index.meta has no checksum, and may have been lost or damaged. What else tells that messages were durable: the mark
+ * of the last writer that closed the queue, and the seek index of a segment, which we publish when all of it is. */
+static void find_durable(ac_plan_t *plan, const ac_control_t *control) {
+    ac_clean_t clean;
+    memcpy(&clean, &control->clean, sizeof clean);
+    plan->is_ours = ac_load_relaxed_u64(&control->queue_id) != 0;
+    plan->was_closed = ac_control_is_clean(control);
+    if (!plan->is_ours || plan->options->is_copy) return;
+    if (ac_clean_valid(&clean)) raise_durable(plan, clean.segment, clean.offset);
+    for (size_t i = plan->count; i-- > 0;) {
+        char name[AC_NAME_MAX];
+        struct stat info;
+        ac_segment_name(name, plan->ids[i], ".idx");
+        if (ac_os_stat_at(plan->dir_fd, name, &info) != 0) continue;
+        raise_durable(plan, plan->ids[i], plan->segment_size);
+        break;
+    }
+}
+
 /* Another program publishes a segment and then writes its header. If it died in between, there is nothing in it. */
 static void leave_out_headerless(ac_plan_t *plan, const ac_control_t *control) {
     if (plan->count == 0 || !ac_segment_awaited(plan->dir, plan->dir_fd, plan->ids[plan->count - 1],
@@ -356,9 +387,17 @@ static void leave_out_headerless(ac_plan_t *plan, const ac_control_t *control) {
     plan->count--;
 }
 
+/* Only another program's records can have come so far. */
+static int check_room(const ac_plan_t *plan, uint64_t next_seq, ac_error_t *err) {
+    if (next_seq <= INT64_MAX) return AC_OK;
+    return ac_fail(err, AC_E_CORRUPT, 0, plan->dir->path, 0,
+                   "the largest seq leaves no room for more");
+}
+
 /* The walk reads; what comes after it changes the queue. */
 static int walk_and_repair(ac_plan_t *plan, int is_clean, ac_end_t *end, ac_error_t *err) {
     int rc = is_clean ? AC_OK : ac_plan_make(plan, err);
+    if (rc == AC_OK) rc = check_room(plan, plan->next_seq, err);
     if (rc == AC_OK && plan->has_headerless)
         rc = set_segment_aside(plan, plan->ids[plan->count], err);
     if (rc == AC_OK && !is_clean) rc = repair(plan, end, err);
@@ -377,10 +416,13 @@ static int take_up_counters(ac_control_t *control, const ac_plan_t *plan, ac_end
     ac_control_removed(control, &removed_seq, &removed_ns);
     if (end->next_seq < removed_seq) end->next_seq = removed_seq;
     if (end->last_timestamp_ns < removed_ns) end->last_timestamp_ns = removed_ns;
-    /* Only another program's records can have come so far. */
-    if (end->next_seq <= INT64_MAX) return AC_OK;
-    return ac_fail(err, AC_E_CORRUPT, 0, plan->dir->path, 0,
-                   "the largest seq leaves no room for more");
+    /* What a writer had when it closed is not given again, even if its messages are damaged now. */
+    ac_clean_t clean;
+    memcpy(&clean, &control->clean, sizeof clean);
+    if (plan->is_ours && !plan->options->is_copy && ac_clean_valid(&clean) &&
+        clean.next_seq > end->next_seq)
+        end->next_seq = clean.next_seq;
+    return check_room(plan, end->next_seq, err);
 }
 
 int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uint64_t segment_size,
@@ -401,6 +443,7 @@ int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uin
     report->durable_offset = plan.durable.offset;
     report->clean = rc == AC_OK &&
                     (plan.count == 0 || (!options->verify && believe_clean(&plan, control, end)));
+    if (rc == AC_OK) find_durable(&plan, control);
     if (rc == AC_OK) rc = walk_and_repair(&plan, report->clean, end, err);
     if (rc == AC_OK) rc = take_up_counters(control, &plan, end, err);
     if (rc == AC_OK && end->map) {

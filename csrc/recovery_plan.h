@@ -23,6 +23,8 @@ typedef struct ac_plan {
     size_t used;        /* how many of them the queue has; the others are set aside */
     uint32_t epoch;     /* highest epoch a record may have */
     ac_durable_t durable;
+    int is_ours;      /* the queue has an id; records of other programs are the exception */
+    int was_closed;   /* by its last writer */
     int is_torn_copy; /* made while the files changed: index.meta counts what was not copied */
 
     uint32_t end_segment; /* where the queue ends … */

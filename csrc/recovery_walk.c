@@ -76,13 +76,28 @@ static void accept(walk_t *walk, const ac_message_t *message, uint32_t epoch, ui
     plan->report->records_scanned++;
 }
 
+/* Whether a valid record can be one of the queue's, `bytes` behind the last that was, and not something that a
+ * payload holds. */
+static int can_follow(const walk_t *walk, const ac_message_t *message, uint64_t bytes) {
+    const ac_plan_t *plan = walk->plan;
+    uint32_t epoch = ((const ac_record_t *)(const void *)message->record)->epoch;
+    if (!plan->is_ours || (!walk->previous_ours && plan->report->records_scanned > 0)) return 1;
+    if (!(message->flags & AC_FLAG_OURS)) return 0;
+    if (!walk->previous_ours || message->type_id == AC_TYPE_PADDING) return 1;
+    return epoch >= walk->previous_epoch && message->seq >= walk->expected_seq &&
+           message->seq - walk->expected_seq <= bytes / AC_ALIGNMENT;
+}
+
 /* The next offset at which a valid record stands, or `limit`. Only used inside the durable part. */
-static uint64_t resynchronise(const ac_map_t *map, uint64_t offset, uint64_t limit) {
+static uint64_t resynchronise(const walk_t *walk, const ac_map_t *map, uint64_t offset,
+                              uint64_t limit) {
     ac_message_t message;
     const char *why;
+    uint64_t from = offset;
     for (offset += AC_ALIGNMENT; offset < limit; offset += AC_ALIGNMENT)
         if (ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_PAYLOAD,
-                              &message, &why) == AC_RECORD_GOOD)
+                              &message, &why) == AC_RECORD_GOOD &&
+            can_follow(walk, &message, offset - from))
             break;
     return offset;
 }
@@ -226,7 +241,7 @@ static int pass_damage(walk_t *walk, const ac_map_t *map, int found, uint64_t li
     ac_plan_t *plan = walk->plan;
     uint64_t offset = plan->end_offset;
     if (found == AC_RECORD_NONE && is_sealed_end(map, offset)) return 1;
-    uint64_t next = resynchronise(map, offset, limit);
+    uint64_t next = resynchronise(walk, map, offset, limit);
     if (found == AC_RECORD_NONE && next >= limit && map->segment < plan->durable.segment)
         return 1; /* finished, but its seal was lost */
     survey_damage(walk, map, offset, next);
@@ -439,13 +454,14 @@ static int is_sealed(const ac_plan_t *plan, uint32_t id, ac_error_t *err) {
  * and the queue goes no further than its records; or index.meta says that more was durable than there is. In a
  * copy of files at rest the records reach as far as it says, damaged or not. */
 static int find_start(ac_plan_t *plan, size_t *start, ac_error_t *err) {
-    int reaches = plan->options->is_copy ? reaches_mark(plan, err) : 1;
+    int may_be_torn = plan->options->is_copy && !plan->was_closed;
+    int reaches = may_be_torn ? reaches_mark(plan, err) : 1;
     if (reaches < 0) return reaches;
     plan->is_torn_copy = !reaches;
     *start = 0;
     while (!plan->options->verify && *start + 1 < plan->count &&
            plan->ids[*start] < plan->durable.segment) {
-        int sealed = plan->options->is_copy ? is_sealed(plan, plan->ids[*start], err) : 1;
+        int sealed = may_be_torn ? is_sealed(plan, plan->ids[*start], err) : 1;
         if (sealed < 0) return sealed;
         if (!sealed) {
             plan->is_torn_copy = 1;
@@ -475,33 +491,44 @@ static int find_unsealed(walk_t *walk, size_t start, ac_error_t *err) {
     return AC_OK;
 }
 
-/* Largest seq in the segments before `stop`. Foreign writers restart seq, so the tail alone does not
- * tell. */
+/* The records of one segment before the walk. 1 = they are ours, and so continue after the largest seq there was. */
+static int survey_segment(walk_t *walk, uint32_t id, ac_error_t *err) {
+    ac_plan_t *plan = walk->plan;
+    ac_index_t index;
+    ac_map_t *map;
+    int built, continues_all = 0;
+    int rc = open_readable(plan, id, &map, err);
+    if (rc == AC_E_CORRUPT && plan->is_ours) { /* older damage, which readers will meet */
+        plan->report->corrupt_records++;
+        return 0;
+    }
+    if (rc != AC_OK) return rc;
+    rc = ac_index_obtain(&index, plan->dir, plan->dir_fd, map, plan->segment_size, &built, err);
+    uint64_t end = ac_segment_end(map);
+    if (rc == AC_OK) {
+        survey_damage(walk, map, index.end, end ? end : map->size);
+        if (index.count > 0) note_largest(plan, index.max_seq, index.max_ts_ns);
+        continues_all = plan->is_ours && index.count > 0 && !index.broken && !index.seq_unordered;
+        rc = check_readable(walk, map, err);
+        if (rc == AC_OK && built && index.count > 0)
+            plan->indexes[plan->index_count++] = index;
+        else
+            ac_index_free(&index);
+    }
+    ac_map_release(map);
+    return rc == AC_OK ? continues_all : rc;
+}
+
+/* Largest seq in the segments before `stop`, the newest first. Foreign writers restart seq, so of theirs all are
+ * asked. */
 static int survey_older(walk_t *walk, size_t stop, ac_error_t *err) {
     ac_plan_t *plan = walk->plan;
     plan->indexes = ac_os_alloc((stop + 1) * sizeof *plan->indexes);
     if (!plan->indexes) return ac_fail_os(err, -ENOMEM, plan->dir->path, "cannot recover");
-    for (size_t i = 0; i < stop; i++) {
-        ac_index_t index;
-        ac_map_t *map;
-        int built;
-        int rc = open_readable(plan, plan->ids[i], &map, err);
-        if (rc != AC_OK) return rc;
-        rc = ac_index_obtain(&index, plan->dir, plan->dir_fd, map, plan->segment_size, &built, err);
-        uint64_t end = ac_segment_end(map);
-        if (rc == AC_OK) {
-            survey_damage(walk, map, index.end, end ? end : map->size);
-            if (index.count > 0) note_largest(plan, index.max_seq, index.max_ts_ns);
-            rc = check_readable(walk, map, err);
-            if (rc == AC_OK && built && index.count > 0)
-                plan->indexes[plan->index_count++] = index;
-            else
-                ac_index_free(&index);
-        }
-        ac_map_release(map);
-        if (rc != AC_OK) return rc;
-    }
-    return AC_OK;
+    int rc = 0;
+    for (size_t i = stop; rc == 0 && i-- > 0;)
+        rc = survey_segment(walk, plan->ids[i], err);
+    return rc < 0 ? rc : AC_OK;
 }
 
 /* ---- what is set aside ---- */
@@ -526,11 +553,23 @@ static int needs_consent(const ac_plan_t *plan) {
     return !plan->options->salvage && !plan->is_torn_copy;
 }
 
+/* Of a queue of ours, which says it only of a segment that is there. */
+static int is_durable_missing(const ac_plan_t *plan) {
+    uint64_t segment = plan->durable.segment;
+    return plan->is_ours && segment > plan->ids[0] && segment < plan->ids[plan->count - 1] &&
+           !has_segment(plan, segment);
+}
+
 /* A power cut leaves segments without a gap between them: they appear, and go, one after the other, each on disk
  * before the next. So if one is missing, somebody removed it, and what follows may well have been durable. */
 static int check_set_aside(walk_t *walk, ac_error_t *err) {
     const ac_plan_t *plan = walk->plan;
     uint32_t missing = 0, has_gap = 0;
+    if (is_durable_missing(plan) && needs_consent(plan))
+        return ac_fail(err, AC_E_SALVAGE, 0, plan->dir->path, 0,
+                       "segment %llu, which was on disk, is missing; restore it, or open with "
+                       "recover=\"salvage\" to go on without it",
+                       (unsigned long long)plan->durable.segment);
     for (size_t i = plan->used; i < plan->count; i++) {
         uint32_t previous = plan->ids[i - 1], id = plan->ids[i];
         int has_header;
@@ -546,6 +585,13 @@ static int check_set_aside(walk_t *walk, ac_error_t *err) {
                 "segment %u is missing, but segment %u after it holds messages; restore "
                 "it, or open with recover=\"salvage\" to move what follows to recovered/",
                 missing, id);
+        /* Other programs do not say what was durable. */
+        if (valid && !plan->is_ours && needs_consent(plan))
+            return ac_fail(
+                err, AC_E_SALVAGE, 0, plan->dir->path, 0,
+                "segment %u is damaged, and segment %u after it holds messages; restore "
+                "it, or open with recover=\"salvage\" to move what follows to recovered/",
+                plan->end_segment, id);
         if (!has_header && !has_gap) {
             has_gap = 1;
             missing = id;
