@@ -203,6 +203,7 @@ static int look_behind(walk_t *walk, const ac_map_t *map, ac_error_t *err) {
     ac_plan_t *plan = walk->plan;
     uint64_t sealed_end = ac_segment_end(map);
     if (sealed_end != 0 && plan->end_offset >= sealed_end) return 0;
+    if (map->segment < plan->durable.segment) return 0; /* all of it was, and this is its end */
     int rc = find_tail_end(plan, map, plan->end_offset, &plan->tail_end, err);
     if (rc != AC_OK) return rc;
     uint64_t proof = find_proof(walk, map, plan->end_offset + AC_ALIGNMENT, plan->tail_end);
