@@ -159,21 +159,26 @@ static int find_tail_end(const ac_plan_t *plan, const ac_map_t *map, uint64_t fr
     return rc;
 }
 
-/* The last record in [offset, end) that says that everything before it was on disk when it was appended; 0 if
- * there is none. */
+/* A sound record that says that everything before it was on disk when it was appended, and that can be of this
+ * queue, and later than what the walk has come by. */
+static int is_proof(const walk_t *walk, const ac_message_t *message) {
+    if (!(message->flags & AC_FLAG_SYNCED)) return 0;
+    uint32_t epoch = ((const ac_record_t *)(const void *)message->record)->epoch;
+    int later = !walk->previous_ours ||
+                (message->seq >= walk->expected_seq && epoch >= walk->previous_epoch);
+    return later && epoch <= walk->plan->epoch;
+}
+
+/* The last proof in [offset, end); 0 if there is none. */
 static uint64_t find_proof(const walk_t *walk, const ac_map_t *map, uint64_t offset, uint64_t end) {
     uint64_t proof = 0;
     for (; offset < end; offset += AC_ALIGNMENT) {
         ac_message_t message;
         const char *why;
         if (ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_HEADER, &message,
-                              &why) != AC_RECORD_GOOD ||
-            !(message.flags & AC_FLAG_SYNCED))
-            continue;
-        uint32_t epoch = ((const ac_record_t *)(const void *)message.record)->epoch;
-        int later = !walk->previous_ours ||
-                    (message.seq >= walk->expected_seq && epoch >= walk->previous_epoch);
-        if (later && epoch <= walk->plan->epoch) proof = offset;
+                              &why) == AC_RECORD_GOOD &&
+            is_proof(walk, &message))
+            proof = offset;
     }
     return proof;
 }
@@ -267,6 +272,10 @@ static int walk_segment(walk_t *walk, ac_map_t *map, ac_error_t *err) {
             accept(walk, &message, epoch, offset);
             plan->end_offset += ac_record_size(message.length);
             plan->records_end = plan->end_offset;
+        } else if (found == AC_RECORD_GOOD && is_proof(walk, &message)) {
+            plan->report->corrupt_records++; /* not this one: those that are missing before it */
+            walk->previous_ours = 0;
+            walk->batch_left = 0;
         } else if (offset < limit && !is_missing_from_copy(walk, found)) {
             if (pass_damage(walk, map, found, limit)) return 1;
         } else {
