@@ -12,14 +12,19 @@ static ac_error_t err;
 static ac_recovery_t report;
 
 /* A queue of small segments with `count` records, left as it is at this moment; `flushed` of them durable. */
-static void leave(int flushed, int count) {
+static void leave_by(int flush_mode, int flushed, int count) {
     ac_writer_config_t config = small_queue(SEGMENT);
+    config.flush_mode = flush_mode;
     ac_writer_t *writer = open_writer(check_path("live"), &config);
     append_numbered(writer, flushed);
     CHECK_OK(ac_writer_flush(writer, &err), err);
     append_numbered(writer, count - flushed);
     copy_queue(check_path("live"), check_path("queue"));
     close_writer(writer);
+}
+
+static void leave(int flushed, int count) {
+    leave_by(AC_FLUSH_ASYNC, flushed, count);
 }
 
 static void start_again(void) {
@@ -634,4 +639,179 @@ TEST_IN_MEMORY(one_that_leaves_segments_out_for_a_lost_position_can_be_repeated_
     uint64_t committed = 0;
     leave_reader_ahead(5, 3, &committed);
     CHECK(fail_every_call(5) > 30);
+}
+
+/* ---- what a record of sync mode proves ---- */
+
+/* What the record with this seq says about those before it; the record must be there. */
+static int says_synced(const char *name, uint64_t seq) {
+    ac_record_t header;
+    int64_t offset = find(name, seq);
+    CHECK(offset > 0);
+    peek(check_path("queue"), name, (uint64_t)offset, &header, sizeof header);
+    return (header.flags & AC_FLAG_SYNCED) != 0;
+}
+
+TEST(in_sync_mode_a_record_says_that_everything_before_it_is_on_disk) {
+    static const ac_slice_t items[] = {{"a", 1}, {"b", 1}};
+    static const int modes[] = {AC_FLUSH_SYNC, AC_FLUSH_ASYNC, AC_FLUSH_BATCH};
+    for (size_t i = 0; i < 3; i++) {
+        ac_writer_config_t config = small_queue(SEGMENT);
+        void *room;
+        config.flush_mode = modes[i];
+        config.batch_bytes = 1; /* each record is synced before append returns */
+        config.batch_ns = UINT64_MAX;
+        ac_writer_t *writer = open_writer(check_path("queue"), &config);
+        append_numbered(writer, 2);
+        CHECK_EQUAL(ac_writer_append_many(writer, items, 2, 0, NULL, &err), 2);
+        CHECK_OK(ac_writer_reserve(writer, 10, &room, &err), err);
+        CHECK_EQUAL(ac_writer_commit(writer, 0, AC_NOW, NULL, &err), 4);
+        close_writer(writer);
+        for (uint64_t seq = 0; seq < 5; seq++) /* the second of a batch is synced with the first */
+            CHECK_EQUAL(says_synced("000000000.q", seq), modes[i] == AC_FLUSH_SYNC && seq != 3);
+        nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
+/* What may become of a record, and of index.meta. */
+enum damage { FLIPPED_PAYLOAD, FLIPPED_HEADER, NO_COMMIT_WORD, ZEROED, DAMAGES };
+enum mark { MARK_ZERO, MARK_MISSING, MARKS };
+
+static void damage(const char *name, uint64_t seq, enum damage how) {
+    uint8_t noise = 0xa5;
+    int64_t offset = find(name, seq);
+    CHECK(offset > 0);
+    uint64_t at = (uint64_t)offset, size = ac_record_size(seq * 37 % 300);
+    if (how == FLIPPED_PAYLOAD) poke(check_path("queue"), name, at + AC_HEADER_SIZE, &noise, 1);
+    if (how == FLIPPED_HEADER) poke(check_path("queue"), name, at + 9, &noise, 1);
+    if (how == NO_COMMIT_WORD) zero(name, at, at + 4);
+    if (how == ZEROED) zero(name, at, at + size);
+}
+
+static void lose_mark(enum mark how) {
+    if (how == MARK_ZERO) set_durable(0, 0);
+    if (how == MARK_MISSING) remove_in(check_path("queue"), "index.meta");
+}
+
+/* All of them up to `count` can be read, but for those from `first_lost` to before `next`. */
+static void check_only_lost(uint64_t first_lost, uint64_t next, uint64_t count) {
+    ac_reader_config_t config;
+    ac_reader_t *reader = NULL;
+    ac_message_t message;
+    ac_reader_defaults(&config);
+    config.start = AC_START_FIRST;
+    config.verify = 1;
+    config.skip_corrupt = 1;
+    CHECK_OK(ac_reader_open(check_path("queue"), &config, &reader, &err), err);
+    for (uint64_t seq = 0; seq < count; seq++) {
+        if (seq >= first_lost && seq < next) continue;
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        CHECK_EQUAL(message.seq, seq);
+        check_payload(&message);
+    }
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+    ac_reader_free(reader);
+}
+
+/* One record was damaged, and that is all. */
+static void check_nothing_cut(uint64_t lost, uint64_t next_seq) {
+    CHECK_EQUAL(recover(), next_seq);
+    CHECK_EQUAL(report.corrupt_records, 1);
+    CHECK_EQUAL(report.torn_records, 0);
+    CHECK_EQUAL(report.bytes_set_aside, 0);
+    CHECK_EQUAL(report.segments_set_aside, 0);
+    CHECK(!exists(check_path("queue"), "recovered"));
+    check_only_lost(lost, lost + 1, next_seq + 1);
+}
+
+TEST_IN_MEMORY(in_sync_mode_damage_before_another_record_is_not_the_end_though_index_meta_is_lost) {
+    for (int how = 0; how < DAMAGES; how++)
+        for (int mark = 0; mark < MARKS; mark++)
+            for (uint64_t seq = 1; seq < 8; seq += 2) {
+                leave_by(AC_FLUSH_SYNC, 0, 9);
+                damage("000000000.q", seq, (enum damage)how);
+                lose_mark((enum mark)mark);
+                check_nothing_cut(seq, 9);
+                start_again();
+            }
+}
+
+/* Also if it is the only one there, and what it proves are zeros of which only its seq tells that they were a
+ * record. */
+TEST_IN_MEMORY(in_sync_mode_the_first_record_of_a_segment_proves_all_of_the_one_before) {
+    leave_by(AC_FLUSH_SYNC, 0, 40);
+    int next = (int)first_of("000000001.q");
+    start_again();
+    for (int how = 0; how < DAMAGES; how++)
+        for (int mark = 0; mark < MARKS; mark++)
+            for (int sealed = 0; sealed < 2; sealed++)
+                for (int more = 0; more < 30; more += 29) {
+                    leave_by(AC_FLUSH_SYNC, 0, next + 1 + more);
+                    if (!sealed) set_sealed("000000000.q", 0);
+                    damage("000000000.q", (uint64_t)next - 1, (enum damage)how);
+                    lose_mark((enum mark)mark);
+                    check_nothing_cut((uint64_t)next - 1, (uint64_t)next + 1 + (uint64_t)more);
+                    start_again();
+                }
+}
+
+TEST_IN_MEMORY(in_async_mode_the_same_damage_ends_the_queue) {
+    for (int how = 0; how < DAMAGES; how++)
+        for (int mark = 0; mark < MARKS; mark++) {
+            leave(0, 40);
+            damage("000000000.q", 3, (enum damage)how);
+            lose_mark((enum mark)mark);
+            CHECK_EQUAL(recover(), 3);
+            CHECK_EQUAL(report.corrupt_records, 0);
+            CHECK(report.bytes_set_aside > 0);
+            CHECK(report.segments_set_aside > 0);
+            check_whole(3);
+            start_again();
+            leave(0, 40);
+            uint64_t last = first_of("000000001.q") - 1;
+            damage("000000000.q", last, (enum damage)how);
+            lose_mark((enum mark)mark);
+            CHECK_EQUAL(recover(), last);
+            CHECK_EQUAL(report.corrupt_records, 0);
+            check_whole(last);
+            start_again();
+        }
+}
+
+/* Gives the record with this seq, in the first segment, other claims and a header check that fits them. */
+static void forge_proof(uint64_t seq, uint64_t claimed_seq, int epochs_later) {
+    static uint8_t bytes[SEGMENT] __attribute__((aligned(64)));
+    int64_t offset = find("000000000.q", seq);
+    CHECK(offset > 0);
+    peek(check_path("queue"), "000000000.q", 0, bytes, SEGMENT);
+    ac_record_t header;
+    memcpy(&header, bytes + offset, sizeof header);
+    ac_stamp_t stamp = {.seq = claimed_seq,
+                        .timestamp_ns = header.timestamp_ns,
+                        .epoch = header.epoch + (uint32_t)epochs_later,
+                        .type_id = header.type_id,
+                        .flags = AC_FLAG_SYNCED};
+    ac_record_write_header(bytes + offset, header.commit_len - 1, header.checksum, &stamp,
+                           ac_crc32c_seed(0, stamp.epoch));
+    poke(check_path("queue"), "000000000.q", (uint64_t)offset, bytes + offset, sizeof header);
+}
+
+TEST_IN_MEMORY(a_proof_that_cannot_be_of_this_queue_now_proves_nothing) {
+    static const struct {
+        uint64_t seq;
+        int epochs_later;
+        int proves;
+    } claims[] = {{7, 0, 1}, {7, 1, 0}, {7, 1000000, 0}, {4, 0, 0}, {0, 0, 0}, {7, -1, 0}};
+    for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
+        leave(0, 9);
+        damage("000000000.q", 5, FLIPPED_PAYLOAD);
+        forge_proof(7, claims[i].seq, claims[i].epochs_later);
+        damage("000000000.q", 5, FLIPPED_HEADER); /* find steps by headers, so it comes last */
+        lose_mark(MARK_ZERO);
+        CHECK_EQUAL(recover(), claims[i].proves ? 9 : 5);
+        CHECK_EQUAL(report.corrupt_records, claims[i].proves);
+        CHECK_EQUAL(report.torn_records, !claims[i].proves);
+        if (!claims[i].proves) check_whole(5);
+        start_again();
+    }
 }
