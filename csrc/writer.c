@@ -150,6 +150,7 @@ static int enter_end(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
     }
     int rc = ac_writer_write_durable(writer, writer->map->segment, offset);
     if (rc == 0) rc = ac_os_sync(writer->index_fd);
+    if (rc == 0) ac_store_relaxed_u32(&writer->mark_unsynced, 0);
     return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "index.meta", "cannot write") : AC_OK;
 }
 
