@@ -128,10 +128,10 @@ static int64_t last_nonzero(const uint8_t *bytes, int64_t length) {
     return length;
 }
 
-/* After the last byte of [from, size) that is not zero, or `from`. By reading rather than through the mapping:
- * there is no need to have all these pages mapped, and holes are passed over. */
-static int find_tail_end(const ac_plan_t *plan, const ac_map_t *map, uint64_t from,
-                         uint64_t *tail_end, ac_error_t *err) {
+/* By reading rather than through the mapping: there is no need to have all these pages mapped, and holes are
+ * passed over. */
+int ac_plan_find_tail_end(const ac_plan_t *plan, const ac_map_t *map, uint64_t from,
+                          uint64_t *tail_end, ac_error_t *err) {
     char name[AC_NAME_MAX];
     struct stat info;
     uint64_t start, end, at = from;
@@ -209,7 +209,7 @@ static int look_behind(walk_t *walk, const ac_map_t *map, ac_error_t *err) {
     uint64_t sealed_end = ac_segment_end(map);
     if (sealed_end != 0 && plan->end_offset >= sealed_end) return 0;
     if (map->segment < plan->durable.segment) return 0; /* all of it was, and this is its end */
-    int rc = find_tail_end(plan, map, plan->end_offset, &plan->tail_end, err);
+    int rc = ac_plan_find_tail_end(plan, map, plan->end_offset, &plan->tail_end, err);
     if (rc != AC_OK) return rc;
     uint64_t proof = find_proof(walk, map, plan->end_offset + AC_ALIGNMENT, plan->tail_end);
     if (proof != 0) {
@@ -401,7 +401,7 @@ static int find_tail(ac_plan_t *plan, ac_error_t *err) {
     if (plan->tail_end != 0) return AC_OK;
     int rc = open_full(plan, plan->end_segment, &map, err);
     if (rc != AC_OK) return rc;
-    rc = find_tail_end(plan, map, plan->end_offset, &plan->tail_end, err);
+    rc = ac_plan_find_tail_end(plan, map, plan->end_offset, &plan->tail_end, err);
     ac_map_release(map);
     return rc;
 }
@@ -428,7 +428,7 @@ static int reaches_mark(const ac_plan_t *plan, ac_error_t *err) {
     if (plan->durable.offset <= AC_SEGMENT_DATA) return 1;
     int rc = open_readable(plan, (uint32_t)plan->durable.segment, &map, err);
     if (rc != AC_OK) return rc;
-    rc = find_tail_end(plan, map, AC_SEGMENT_DATA, &tail_end, err);
+    rc = ac_plan_find_tail_end(plan, map, AC_SEGMENT_DATA, &tail_end, err);
     int reaches = rc == AC_OK && end_of_last(map, tail_end) >= plan->durable.offset;
     if (rc == AC_OK) rc = ac_segment_check_readable(plan->dir, map, err);
     ac_map_release(map);
