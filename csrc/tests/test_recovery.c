@@ -815,3 +815,317 @@ TEST_IN_MEMORY(a_proof_that_cannot_be_of_this_queue_now_proves_nothing) {
         start_again();
     }
 }
+
+/* ---- consent ---- */
+
+static uint8_t *read_whole(const char *path, size_t *size) {
+    struct stat info;
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0 && fstat(fd, &info) == 0);
+    *size = (size_t)info.st_size;
+    uint8_t *bytes = malloc(*size + 1);
+    CHECK(bytes != NULL);
+    CHECK_EQUAL(ac_os_read_at(fd, bytes, *size, 0), *size);
+    close(fd);
+    return bytes;
+}
+
+static void check_same_file(const char *before, const char *after, int is_control) {
+    size_t sizes[2];
+    uint8_t *bytes[2] = {read_whole(before, &sizes[0]), read_whole(after, &sizes[1])};
+    CHECK_EQUAL(sizes[0], sizes[1]);
+    for (int i = 0; i < 2 && is_control; i++) { /* who holds the lock may be another one */
+        memset(bytes[i] + offsetof(ac_control_t, writer_boot), 0, 8);
+        memset(bytes[i] + offsetof(ac_control_t, writer_namespace), 0, 8);
+    }
+    CHECK(memcmp(bytes[0], bytes[1], sizes[0]) == 0);
+    free(bytes[0]);
+    free(bytes[1]);
+}
+
+/* Two directories have the same files with the same bytes, but for who holds the lock. */
+static void check_same(const char *before, const char *after) {
+    int entries[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        DIR *stream = opendir(i ? after : before);
+        CHECK(stream != NULL);
+        struct dirent *entry;
+        while ((entry = readdir(stream))) {
+            char paths[2][1400];
+            struct stat info;
+            if (entry->d_name[0] == '.') continue;
+            entries[i]++;
+            if (i == 1 || strcmp(entry->d_name, "writer.lock") == 0) continue;
+            snprintf(paths[0], sizeof paths[0], "%s/%s", before, entry->d_name);
+            snprintf(paths[1], sizeof paths[1], "%s/%s", after, entry->d_name);
+            CHECK_EQUAL(lstat(paths[0], &info), 0);
+            if (S_ISDIR(info.st_mode))
+                check_same(paths[0], paths[1]);
+            else
+                check_same_file(paths[0], paths[1], strcmp(entry->d_name, "control.meta") == 0);
+        }
+        closedir(stream);
+    }
+    CHECK_EQUAL(entries[0], entries[1]);
+}
+
+/* Without consent nothing is changed, however often it is tried. */
+static void check_refused_and_unchanged(const char *why) {
+    copy_queue(check_path("queue"), check_path("before"));
+    for (int i = 0; i < 2; i++) {
+        ac_writer_config_t config = small_queue(SEGMENT);
+        ac_writer_t *writer = NULL;
+        CHECK_FAILS(ac_writer_open(check_path("queue"), &config, &writer, &err), err, AC_E_SALVAGE);
+        CHECK(strstr(err.detail, why) != NULL);
+        CHECK(strstr(err.detail, "salvage") != NULL);
+        check_same(check_path("before"), check_path("queue"));
+    }
+    nftw(check_path("before"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static uint64_t recover_with_consent(void) {
+    salvage = 1;
+    uint64_t next_seq = recover();
+    salvage = 0;
+    return next_seq;
+}
+
+static uint32_t last_segment(void) {
+    uint32_t id = 0;
+    for (uint32_t i = 0; i < 100; i++)
+        if (is_there(i)) id = i;
+    return id;
+}
+
+static int count_in(const char *directory, const char *name_end) {
+    int count = 0;
+    DIR *stream = opendir(directory);
+    if (!stream) return 0;
+    struct dirent *entry;
+    while ((entry = readdir(stream))) {
+        size_t have = strlen(entry->d_name), want = strlen(name_end);
+        count += have > want && strcmp(entry->d_name + have - want, name_end) == 0;
+    }
+    closedir(stream);
+    return count;
+}
+
+static void remove_segment(uint32_t id) {
+    char name[AC_NAME_MAX];
+    ac_segment_name(name, id, ".q");
+    remove_in(check_path("queue"), name);
+    ac_segment_name(name, id, ".idx");
+    if (exists(check_path("queue"), name)) remove_in(check_path("queue"), name);
+}
+
+TEST_IN_MEMORY(what_follows_a_missing_segment_is_set_aside_with_consent_only) {
+    for (uint64_t durable = 0; durable < 2; durable++) {
+        leave(1, 80);
+        uint64_t next = first_of("000000002.q");
+        uint32_t last = last_segment();
+        CHECK(last >= 4);
+        set_durable(durable, AC_SEGMENT_DATA);
+        remove_segment(2);
+        check_refused_and_unchanged("segment 2 is missing, but segment 3");
+        CHECK_EQUAL(recover_with_consent(), next);
+        CHECK_EQUAL(report.segments_set_aside, last - 2);
+        CHECK_EQUAL(count_in(check_path("queue/recovered"), ".q"), last - 2);
+        CHECK_EQUAL(report.end_segment, 1);
+        check_whole(next);
+        start_again();
+    }
+}
+
+/* A file without a header is as good as missing. */
+TEST_IN_MEMORY(what_follows_a_segment_without_a_header_is_set_aside_with_consent_only) {
+    leave(1, 80);
+    uint64_t next = first_of("000000002.q");
+    set_durable(0, AC_SEGMENT_DATA);
+    zero("000000002.q", 0, AC_SEGMENT_DATA);
+    check_refused_and_unchanged("segment 2 is missing, but segment 3");
+    CHECK_EQUAL(recover_with_consent(), next);
+    check_whole(next);
+}
+
+TEST_IN_MEMORY(an_end_before_the_durable_segment_takes_consent) {
+    leave(1, 80);
+    uint32_t last = last_segment();
+    char name[AC_NAME_MAX];
+    ac_segment_name(name, last, ".q");
+    uint64_t next = first_of(name);
+    set_durable(last, AC_SEGMENT_DATA + 64);
+    remove_segment(last);
+    check_refused_and_unchanged("index.meta says that segment");
+    CHECK_EQUAL(recover_with_consent(), next);
+    CHECK_EQUAL(report.segments_set_aside, 0);
+    check_whole(next);
+}
+
+TEST_IN_MEMORY(the_unsynced_tail_of_a_power_cut_takes_no_consent) {
+    for (int how = 0; how < DAMAGES; how++) {
+        leave(1, 80);
+        uint64_t torn = first_of("000000002.q") + 2;
+        uint32_t last = last_segment();
+        CHECK(last >= 4);
+        set_durable(0, AC_SEGMENT_DATA);
+        damage("000000002.q", torn, (enum damage)how);
+        CHECK_EQUAL(recover(), torn);
+        CHECK_EQUAL(report.segments_set_aside, last - 2);
+        CHECK(report.bytes_set_aside > 0);
+        check_whole(torn);
+        start_again();
+    }
+}
+
+/* ---- nothing is zeroed that is not kept ---- */
+
+enum { BIG = 4 * SEGMENT, BIG_COUNT = 30 };
+
+static uint64_t offset_of(uint64_t seq) {
+    uint64_t offset = AC_SEGMENT_DATA;
+    for (uint64_t i = 0; i < seq; i++)
+        offset += ac_record_size(i * 37 % 300);
+    return offset;
+}
+
+/* A queue with one segment of several pages, of which `bytes` is a copy. */
+static void leave_big(uint8_t bytes[BIG]) {
+    ac_writer_config_t config = small_queue(BIG);
+    ac_writer_t *writer = open_writer(check_path("live"), &config);
+    append_numbered(writer, BIG_COUNT);
+    CHECK(offset_of(BIG_COUNT) > BIG / 4 && offset_of(BIG_COUNT) < BIG - SEGMENT);
+    copy_queue(check_path("live"), check_path("queue"));
+    close_writer(writer);
+    peek(check_path("queue"), "000000000.q", 0, bytes, BIG);
+}
+
+static void poke_big(uint8_t bytes[BIG], uint64_t offset, uint8_t byte) {
+    bytes[offset] = byte;
+    poke(check_path("queue"), "000000000.q", offset, &byte, 1);
+}
+
+static void open_big(uint64_t next_seq) {
+    ac_writer_config_t config = small_queue(BIG);
+    ac_writer_stats_t stats;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_writer_recovery(writer, &report);
+    ac_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.next_seq, next_seq);
+    close_writer(writer);
+}
+
+/* recovered/ has, of the segment that ends at `end`, the bytes from there to before `tail_end`, as the copy with
+ * this number. */
+static void check_kept(const uint8_t bytes[BIG], uint64_t end, uint64_t tail_end, int number) {
+    ac_control_t control;
+    peek(check_path("live"), "control.meta", 0, &control, sizeof control);
+    char name[96], suffix[16] = "";
+    if (number > 0) snprintf(suffix, sizeof suffix, "-%d", number);
+    snprintf(name, sizeof name, "queue/recovered/000000000-%llu-%u%s.bin", (unsigned long long)end,
+             (unsigned)control.writer_epoch, suffix);
+    size_t size;
+    uint8_t *kept = read_whole(check_path(name), &size);
+    CHECK_EQUAL(size, tail_end - end);
+    CHECK(memcmp(kept, bytes + end, size) == 0);
+    free(kept);
+}
+
+TEST(every_byte_that_is_zeroed_is_kept_first) {
+    static uint8_t bytes[BIG], after[BIG];
+    for (int torn = 0; torn < 2; torn++) {
+        leave_big(bytes);
+        uint64_t next = torn ? 5 : BIG_COUNT, end = offset_of(next);
+        if (torn) poke_big(bytes, end + AC_HEADER_SIZE, 0xff);
+        poke_big(bytes, offset_of(BIG_COUNT) + 100, 1); /* as of a record that was not committed */
+        poke_big(bytes, BIG - 700, 2);
+        open_big(next);
+        CHECK_EQUAL(report.torn_records, torn);
+        CHECK_EQUAL(report.bytes_set_aside, BIG - 699 - end);
+        CHECK_EQUAL(count_in(check_path("queue/recovered"), ".bin"), 1);
+        check_kept(bytes, end, BIG - 699, 0);
+        peek(check_path("queue"), "000000000.q", 0, after, BIG);
+        CHECK(memcmp(after + AC_SEGMENT_DATA, bytes + AC_SEGMENT_DATA, end - AC_SEGMENT_DATA) == 0);
+        for (uint64_t i = end; i < BIG; i++)
+            CHECK_EQUAL(after[i], 0);
+        start_again();
+    }
+}
+
+/* The very last byte of a segment is as good as any other. */
+TEST(a_byte_at_the_end_of_the_segment_is_kept_and_zeros_are_not) {
+    static uint8_t bytes[BIG];
+    leave_big(bytes);
+    open_big(BIG_COUNT);
+    CHECK(!exists(check_path("queue"), "recovered"));
+    start_again();
+    leave_big(bytes);
+    poke_big(bytes, BIG - 1, 1);
+    open_big(BIG_COUNT);
+    check_kept(bytes, offset_of(BIG_COUNT), BIG, 0);
+}
+
+/* Fails the calls of one kind on the first segment. */
+static int fail_on_segment(void *context, int call, const char *path, int fd, uint64_t offset,
+                           uint64_t length) {
+    failing_t *failing = context;
+    char link[64], name[1400];
+    (void)path;
+    (void)offset;
+    (void)length;
+    if (call != failing->call) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t got = readlink(link, name, sizeof name - 1);
+    if (got < 0) return 0;
+    name[got] = 0;
+    if (!strstr(name, "000000000.q")) return 0;
+    failing->failed++;
+    return failing->error;
+}
+
+static void interrupt_big(int call) {
+    failing_t failing = {.call = call, .error = EIO};
+    ac_writer_config_t config = small_queue(BIG);
+    ac_writer_t *writer = NULL;
+    ac_os_set_hook(fail_on_segment, &failing);
+    CHECK_FAILS(ac_writer_open(check_path("queue"), &config, &writer, &err), err, AC_E_SYSTEM);
+    ac_os_set_hook(NULL, NULL);
+    CHECK_EQUAL(failing.failed, 1);
+}
+
+TEST(a_recovery_that_follows_an_interrupted_one_leaves_its_copy_alone) {
+    static uint8_t bytes[BIG], left[BIG];
+    uint64_t end = offset_of(5), tail_end = offset_of(BIG_COUNT);
+    leave_big(bytes);
+    poke_big(bytes, end + AC_HEADER_SIZE, 0xff);
+    while (bytes[tail_end - 1] == 0)
+        tail_end--;
+    interrupt_big(AC_CALL_ZERO); /* one page is zeroed by then, the others are not */
+    check_kept(bytes, end, tail_end, 0);
+    peek(check_path("queue"), "000000000.q", 0, left, BIG);
+    CHECK_EQUAL(left[end + AC_HEADER_SIZE], 0);
+    CHECK(memcmp(left + SEGMENT, bytes + SEGMENT, BIG - SEGMENT) == 0);
+    interrupt_big(AC_CALL_SYNC); /* all of it is zeroed, but a power cut may bring it back */
+    check_kept(bytes, end, tail_end, 0);
+    check_kept(left, end, tail_end, 1);
+    poke(check_path("queue"), "000000000.q", end, bytes + end, BIG - end);
+    open_big(5);
+    check_kept(bytes, end, tail_end, 0);
+    check_kept(left, end, tail_end, 1);
+    check_kept(bytes, end, tail_end, 2);
+    CHECK_EQUAL(count_in(check_path("queue/recovered"), ".bin"), 3);
+    CHECK_EQUAL(count_numbered(check_path("queue")), 5);
+}
+
+/* The first page of a segment may be missing on disk, and the others be there. */
+TEST(a_segment_whose_first_record_is_missing_is_kept_with_what_else_it_holds) {
+    leave(1, 80);
+    uint32_t last = last_segment();
+    CHECK(last >= 4);
+    set_durable(0, AC_SEGMENT_DATA);
+    damage("000000000.q", 5, FLIPPED_PAYLOAD);
+    zero("000000002.q", AC_SEGMENT_DATA, AC_SEGMENT_DATA + 512);
+    CHECK_EQUAL(recover(), 5);
+    CHECK_EQUAL(report.segments_set_aside, last);
+    CHECK_EQUAL(count_in(check_path("queue/recovered"), ".q"), last);
+    check_whole(5);
+}
