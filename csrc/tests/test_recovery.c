@@ -6,6 +6,8 @@
 #include "queue.h"
 #include "seekindex.h"
 
+#include <pthread.h>
+
 enum { SEGMENT = 4096 };
 
 static ac_error_t err;
@@ -1128,4 +1130,135 @@ TEST(a_segment_whose_first_record_is_missing_is_kept_with_what_else_it_holds) {
     CHECK_EQUAL(report.segments_set_aside, last);
     CHECK_EQUAL(count_in(check_path("queue/recovered"), ".q"), last);
     check_whole(5);
+}
+
+/* ---- where the queue goes on ---- */
+
+/* As if the machine had been started anew since the last writer. */
+static void start_machine_anew(void) {
+    uint64_t boot = ac_os_boot_id() + 1;
+    poke(check_path("queue"), "control.meta", offsetof(ac_control_t, recovered_boot), &boot, 8);
+}
+
+/* Opens, appends one, and returns the segment that it went to. */
+static uint64_t segment_of_next(int inline_housekeeping) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_stats_t stats;
+    config.inline_housekeeping = inline_housekeeping;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_writer_recovery(writer, &report);
+    append_numbered(writer, 1);
+    ac_writer_stats(writer, &stats);
+    close_writer(writer);
+    return stats.segment;
+}
+
+static ac_segment_header_t header_of(const char *name) {
+    ac_segment_header_t header;
+    peek(check_path("queue"), name, 0, &header, sizeof header);
+    return header;
+}
+
+TEST(after_a_power_cut_the_queue_goes_on_in_a_new_segment) {
+    leave(5, 9);
+    start_machine_anew();
+    CHECK_EQUAL(segment_of_next(1), 1);
+    CHECK(!report.clean);
+    CHECK_EQUAL(report.torn_records, 0);
+    CHECK_EQUAL(header_of("000000000.q").flags & AC_SEGMENT_SEALED, AC_SEGMENT_SEALED);
+    CHECK_EQUAL(header_of("000000000.q").end, offset_of(9));
+    CHECK_EQUAL(first_of("000000001.q"), 9);
+    check_whole(9);
+    forget_close(); /* another kill, under the boot that has repaired it */
+    CHECK_EQUAL(segment_of_next(1), 1);
+    check_whole(10);
+}
+
+TEST(after_a_kill_the_queue_goes_on_where_it_is) {
+    leave(5, 9);
+    CHECK_EQUAL(segment_of_next(1), 0);
+    CHECK(!report.clean);
+    CHECK_EQUAL(header_of("000000000.q").flags, 0);
+    CHECK_EQUAL(find("000000000.q", 9), offset_of(9));
+    check_whole(9);
+}
+
+TEST(after_a_clean_close_the_queue_goes_on_where_it_is_under_any_boot) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 9);
+    close_writer(writer);
+    start_machine_anew();
+    CHECK_EQUAL(segment_of_next(1), 0);
+    CHECK(report.clean);
+    CHECK_EQUAL(header_of("000000000.q").flags, 0);
+    check_whole(9);
+}
+
+TEST(after_something_was_cut_off_the_queue_goes_on_in_a_new_segment) {
+    leave(2, 9);
+    damage("000000000.q", 5, FLIPPED_PAYLOAD);
+    CHECK_EQUAL(segment_of_next(1), 1);
+    CHECK_EQUAL(header_of("000000000.q").end, offset_of(5));
+    check_whole(5);
+}
+
+/* Positions were given out in it, so it is left, and costs no more than a page. */
+TEST(a_segment_that_is_left_empty_gives_its_blocks_back_and_stays_sealed) {
+    enum { LARGE = 1 << 20 };
+    ac_writer_config_t config = small_queue(LARGE);
+    ac_writer_t *writer = open_writer(check_path("live"), &config);
+    copy_queue(check_path("live"), check_path("queue"));
+    close_writer(writer);
+    start_machine_anew();
+    CHECK_EQUAL(segment_of_next(1), 1);
+    for (int verify = 0; verify < 2; verify++) {
+        struct stat info;
+        CHECK_EQUAL(stat(check_path("queue/000000000.q"), &info), 0);
+        CHECK_EQUAL(info.st_size, LARGE);
+        CHECK(info.st_blocks * 512 <= 4 * (int64_t)ac_os_page_size());
+        CHECK_EQUAL(header_of("000000000.q").flags & AC_SEGMENT_SEALED, AC_SEGMENT_SEALED);
+        CHECK_EQUAL(header_of("000000000.q").end, AC_SEGMENT_DATA);
+        forget_close();
+        set_durable(0, 0); /* walked from the start, too */
+        CHECK_EQUAL(recover_with(verify), 1 + verify);
+        CHECK_EQUAL(report.corrupt_records, 0);
+        CHECK_EQUAL(report.segments_set_aside, 0);
+        check_whole(1 + (uint64_t)verify);
+    }
+}
+
+static struct {
+    ac_reader_t *reader;
+    uint32_t waiting;
+} parked;
+
+static void *wait_for_more(void *unused) {
+    ac_error_t why;
+    ac_exchange_seq_cst_u32(&parked.waiting, 1);
+    CHECK_EQUAL(ac_reader_wait(parked.reader, 30000000000u, 0, &why), 1);
+    return unused;
+}
+
+TEST(a_reader_that_is_parked_at_the_end_goes_on_in_the_new_segment) {
+    for (int housekeeping = 0; housekeeping < 2; housekeeping++) {
+        pthread_t thread;
+        leave(5, 9);
+        parked.reader = open_reader(check_path("queue"), "r", AC_START_FIRST);
+        parked.waiting = 0;
+        CHECK_EQUAL(read_numbered(parked.reader, 0), 9);
+        CHECK_EQUAL(pthread_create(&thread, NULL, wait_for_more, NULL), 0);
+        while (!ac_load_acquire_u32(&parked.waiting))
+            ac_os_sleep_ns(1000000);
+        start_machine_anew();
+        CHECK_EQUAL(segment_of_next(housekeeping), 1);
+        CHECK_EQUAL(pthread_join(thread, NULL), 0);
+        CHECK_EQUAL(read_numbered(parked.reader, 9), 10);
+        uint64_t segment, offset;
+        ac_reader_position(parked.reader, &segment, &offset);
+        CHECK_EQUAL(segment, 1);
+        CHECK_OK(ac_reader_commit(parked.reader, segment, offset, 0, &err), err);
+        ac_reader_free(parked.reader);
+        start_again();
+    }
 }
