@@ -84,6 +84,7 @@ endef
 LINK_threads := -Wl,--wrap=ac_os_map -Wl,--wrap=ac_os_unmap
 # Clocks that are set.
 LINK_retention := -Wl,--wrap=ac_os_now_ns -Wl,--wrap=ac_os_monotonic_ns
+LINK_identity := -Wl,--wrap=ac_os_now_ns
 
 c_tests = $(TEST_C:csrc/%.c=build/ctest/$(1)/%)
 
