@@ -1262,3 +1262,73 @@ TEST(a_reader_that_is_parked_at_the_end_goes_on_in_the_new_segment) {
         start_again();
     }
 }
+
+/* ---- blocks that do not count as written ---- */
+
+int __real_ac_os_has_unwritten(int fd, uint64_t from, uint64_t to);
+int __wrap_ac_os_has_unwritten(int fd, uint64_t from, uint64_t to);
+
+static struct {
+    int always, asked;
+} unwritten;
+
+/* What a file system may say after a sync that failed: see tests/faults/test_device_failed_sync.py. */
+int __wrap_ac_os_has_unwritten(int fd, uint64_t from, uint64_t to) {
+    unwritten.asked++;
+    int rc = __real_ac_os_has_unwritten(fd, from, to); /* which a hook may fail */
+    return rc < 0 || !unwritten.always ? rc : 1;
+}
+
+static ino_t inode_of(const char *name) {
+    struct stat info;
+    CHECK_EQUAL(stat(check_path(name), &info), 0);
+    return info.st_ino;
+}
+
+TEST(records_whose_blocks_are_not_written_go_into_another_file_and_readers_go_on_after_it) {
+    leave(5, 9);
+    ino_t before = inode_of("queue/000000000.q");
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    CHECK_EQUAL(read_numbered(reader, 0), 9);
+    unwritten.always = 1;
+    CHECK_EQUAL(segment_of_next(1), 1);
+    unwritten.always = 0;
+    CHECK(inode_of("queue/000000000.q") != before);
+    CHECK(!exists(check_path("queue"), "000000000.q.tmp"));
+    CHECK_EQUAL(header_of("000000000.q").flags & AC_SEGMENT_SEALED, AC_SEGMENT_SEALED);
+    CHECK_EQUAL(header_of("000000000.q").end, offset_of(9));
+    CHECK_EQUAL(read_numbered(reader, 9), 10); /* it has the old file mapped */
+    ac_reader_free(reader);
+    check_whole(9);
+}
+
+TEST(every_segment_that_is_not_known_to_be_durable_is_asked_for_its_blocks) {
+    for (int verify = 0; verify < 2; verify++) {
+        leave(1, 40);
+        set_durable(1, AC_SEGMENT_DATA);
+        CHECK_EQUAL(last_segment(), 2);
+        uint64_t end = header_of("000000001.q").end;
+        ino_t before[3] = {inode_of("queue/000000000.q"), inode_of("queue/000000001.q"),
+                           inode_of("queue/000000002.q")};
+        unwritten.always = 1;
+        unwritten.asked = 0;
+        CHECK_EQUAL(recover_with(verify), 40);
+        unwritten.always = 0;
+        CHECK_EQUAL(unwritten.asked, 2);
+        CHECK(inode_of("queue/000000000.q") == before[0]);
+        CHECK(inode_of("queue/000000001.q") != before[1]);
+        CHECK(inode_of("queue/000000002.q") != before[2]);
+        CHECK_EQUAL(header_of("000000001.q").flags & AC_SEGMENT_SEALED, AC_SEGMENT_SEALED);
+        CHECK_EQUAL(header_of("000000001.q").end, end);
+        check_whole(40);
+        start_again();
+    }
+}
+
+TEST_IN_MEMORY(a_recovery_that_writes_segments_again_can_be_repeated) {
+    leave(5, 40);
+    set_durable(0, AC_SEGMENT_DATA);
+    unwritten.always = 1;
+    CHECK(fail_every_call(40) > 30);
+    unwritten.always = 0;
+}
