@@ -675,6 +675,32 @@ TEST(in_sync_mode_a_record_says_that_everything_before_it_is_on_disk) {
     }
 }
 
+/* Padding has no seq, and nobody waits for it. A power cut may leave the record after it and not the padding: to
+ * call that damage would stop readers at a hole. */
+TEST(a_record_does_not_say_so_of_padding_that_was_not_synced) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    void *room;
+    config.flush_mode = AC_FLUSH_SYNC;
+    config.inline_housekeeping = 2; /* the segment that is left is not sealed on the way */
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 1);
+    for (uint64_t i = 0; i < 2; i++) {
+        CHECK_OK(ac_writer_reserve(writer, 700, &room, &err), err);
+        ac_writer_abandon(writer);
+        append_numbered(writer, 2); /* which syncs the padding, too */
+        CHECK_EQUAL(says_synced("000000000.q", 2 * i + 1), 0);
+        CHECK_EQUAL(says_synced("000000000.q", 2 * i + 2), 1);
+    }
+    /* At the end of a segment it comes after all of the records. */
+    CHECK_OK(ac_writer_reserve(writer, 1000, &room, &err), err);
+    ac_writer_abandon(writer);
+    static const uint8_t large[2000];
+    CHECK_EQUAL(ac_writer_append(writer, large, sizeof large, 0, AC_NOW, &err), 5);
+    CHECK_EQUAL(first_of("000000001.q"), 5);
+    CHECK_EQUAL(says_synced("000000001.q", 5), 1);
+    close_writer(writer);
+}
+
 /* What may become of a record, and of index.meta. */
 enum damage { FLIPPED_PAYLOAD, FLIPPED_HEADER, NO_COMMIT_WORD, ZEROED, DAMAGES };
 enum mark { MARK_ZERO, MARK_MISSING, MARKS };
