@@ -189,15 +189,20 @@ static int has_segment(const ac_plan_t *plan, uint64_t id) {
     return 0;
 }
 
-/* The first record of the next segment is a proof for all of this one. */
+/* A proof in the next segment is one for all of this one. It is the first record, unless that is damaged, too. */
 static int next_proves(const walk_t *walk, uint32_t id, ac_error_t *err) {
     ac_map_t *next;
+    uint64_t tail_end;
     if (!has_segment(walk->plan, id)) return 0;
     int rc = open_readable(walk->plan, id, &next, err);
     if (rc == AC_E_CORRUPT || rc == AC_E_VERSION || rc == AC_E_NOT_FOUND) return 0;
     if (rc != AC_OK) return rc;
     uint64_t proof = find_proof(walk, next, AC_SEGMENT_DATA, AC_SEGMENT_DATA + 1);
-    rc = check_readable(walk, next, err);
+    if (proof == 0) {
+        rc = ac_plan_find_tail_end(walk->plan, next, AC_SEGMENT_DATA, &tail_end, err);
+        if (rc == AC_OK) proof = find_proof(walk, next, AC_SEGMENT_DATA, tail_end);
+    }
+    if (rc == AC_OK) rc = check_readable(walk, next, err);
     ac_map_release(next);
     return rc != AC_OK ? rc : proof != 0;
 }
