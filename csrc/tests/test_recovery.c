@@ -783,6 +783,23 @@ TEST_IN_MEMORY(in_sync_mode_the_first_record_of_a_segment_proves_all_of_the_one_
                 }
 }
 
+TEST_IN_MEMORY(in_sync_mode_damage_on_both_sides_of_a_roll_is_not_the_end_either) {
+    for (int how = 0; how < DAMAGES; how++)
+        for (int sealed = 0; sealed < 2; sealed++) {
+            leave_by(AC_FLUSH_SYNC, 0, 40);
+            uint64_t next = first_of("000000001.q");
+            if (!sealed) set_sealed("000000000.q", 0);
+            damage("000000000.q", next - 1, (enum damage)how);
+            damage("000000001.q", next, (enum damage)how);
+            lose_mark(MARK_ZERO);
+            CHECK_EQUAL(recover(), 40);
+            CHECK(report.corrupt_records > 0);
+            CHECK(!exists(check_path("queue"), "recovered"));
+            check_only_lost(next - 1, next + 1, 41);
+            start_again();
+        }
+}
+
 TEST_IN_MEMORY(in_async_mode_the_same_damage_ends_the_queue) {
     for (int how = 0; how < DAMAGES; how++)
         for (int mark = 0; mark < MARKS; mark++) {
