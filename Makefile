@@ -82,8 +82,11 @@ endef
 
 # Reader and writer on one mapping: see csrc/tests/test_threads.c.
 LINK_threads := -Wl,--wrap=ac_os_map -Wl,--wrap=ac_os_unmap
+# A file system that has lost what was written: see csrc/tests/test_recovery.c.
+LINK_recovery := -Wl,--wrap=ac_os_has_unwritten
 # Clocks that are set.
 LINK_retention := -Wl,--wrap=ac_os_now_ns -Wl,--wrap=ac_os_monotonic_ns
+LINK_identity := -Wl,--wrap=ac_os_now_ns
 
 c_tests = $(TEST_C:csrc/%.c=build/ctest/$(1)/%)
 

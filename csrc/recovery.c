@@ -200,8 +200,14 @@ static int set_tail_aside(const ac_plan_t *plan, const ac_map_t *map, ac_error_t
     return rc < 0 ? rc : AC_OK;
 }
 
-static int has_record(const ac_map_t *map) {
-    return map->size >= AC_SEGMENT_DATA + 4 && ac_record_load_commit(map->base + AC_SEGMENT_DATA);
+/* Prepared in advance and never used. Not so one whose first record is missing, but which holds others; nor one
+ * that nobody can read to the end. */
+static int is_unused(const ac_plan_t *plan, const ac_map_t *map) {
+    uint64_t tail_end;
+    if (map->size < AC_SEGMENT_DATA + 4) return 1;
+    if (ac_record_load_commit(map->base + AC_SEGMENT_DATA)) return 0;
+    return ac_plan_find_tail_end(plan, map, AC_SEGMENT_DATA, &tail_end, NULL) == AC_OK &&
+           tail_end == AC_SEGMENT_DATA;
 }
 
 static int set_segment_aside(const ac_plan_t *plan, uint32_t id, ac_error_t *err) {
@@ -210,12 +216,12 @@ static int set_segment_aside(const ac_plan_t *plan, uint32_t id, ac_error_t *err
     ac_segment_name(name, id, ".q");
     ac_segment_name(index, id, ".idx");
     int rc = ac_segment_open(plan->dir, plan->dir_fd, id, plan->segment_size, 0, &map, NULL);
-    int empty = rc == AC_OK && !has_record(map);
+    int unused = rc == AC_OK && is_unused(plan, map);
     int readable = rc == AC_OK ? ac_segment_check_readable(plan->dir, map, err) : AC_OK;
     ac_map_release(map);
     if (readable != AC_OK) return readable;
     ac_os_unlink(plan->dir_fd, index);
-    if (empty) { /* prepared in advance and never used */
+    if (unused) {
         rc = ac_os_unlink(plan->dir_fd, name);
         if (rc == 0) rc = ac_os_sync_dir(plan->dir_fd);
         return rc < 0 ? ac_fail_os_in(err, rc, plan->dir->path, name, "cannot remove") : AC_OK;

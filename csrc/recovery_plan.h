@@ -51,4 +51,8 @@ typedef struct ac_plan {
 int ac_plan_make(ac_plan_t *plan, ac_error_t *err);
 void ac_plan_free(ac_plan_t *plan);
 
+/* After the last byte of [from, size) of a segment that is not zero, or `from`. */
+int ac_plan_find_tail_end(const ac_plan_t *plan, const ac_map_t *map, uint64_t from,
+                          uint64_t *tail_end, ac_error_t *err);
+
 #endif

@@ -143,10 +143,10 @@ static int64_t last_nonzero(const uint8_t *bytes, int64_t length) {
     return length;
 }
 
-/* After the last byte of [from, size) that is not zero, or `from`. By reading rather than through the mapping:
- * there is no need to have all these pages mapped, and holes are passed over. */
-static int find_tail_end(const ac_plan_t *plan, const ac_map_t *map, uint64_t from,
-                         uint64_t *tail_end, ac_error_t *err) {
+/* By reading rather than through the mapping: there is no need to have all these pages mapped, and holes are
+ * passed over. */
+int ac_plan_find_tail_end(const ac_plan_t *plan, const ac_map_t *map, uint64_t from,
+                          uint64_t *tail_end, ac_error_t *err) {
     char name[AC_NAME_MAX];
     struct stat info;
     uint64_t start, end, at = from;
@@ -174,21 +174,26 @@ static int find_tail_end(const ac_plan_t *plan, const ac_map_t *map, uint64_t fr
     return rc;
 }
 
-/* The last record in [offset, end) that says that everything before it was on disk when it was appended; 0 if
- * there is none. */
+/* A sound record that says that everything before it was on disk when it was appended, and that can be of this
+ * queue, and later than what the walk has come by. */
+static int is_proof(const walk_t *walk, const ac_message_t *message) {
+    if (!(message->flags & AC_FLAG_SYNCED)) return 0;
+    uint32_t epoch = ((const ac_record_t *)(const void *)message->record)->epoch;
+    int later = !walk->previous_ours ||
+                (message->seq >= walk->expected_seq && epoch >= walk->previous_epoch);
+    return later && epoch <= walk->plan->epoch;
+}
+
+/* The last proof in [offset, end); 0 if there is none. */
 static uint64_t find_proof(const walk_t *walk, const ac_map_t *map, uint64_t offset, uint64_t end) {
     uint64_t proof = 0;
     for (; offset < end; offset += AC_ALIGNMENT) {
         ac_message_t message;
         const char *why;
         if (ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_HEADER, &message,
-                              &why) != AC_RECORD_GOOD ||
-            !(message.flags & AC_FLAG_SYNCED))
-            continue;
-        uint32_t epoch = ((const ac_record_t *)(const void *)message.record)->epoch;
-        int later = !walk->previous_ours ||
-                    (message.seq >= walk->expected_seq && epoch >= walk->previous_epoch);
-        if (later && epoch <= walk->plan->epoch) proof = offset;
+                              &why) == AC_RECORD_GOOD &&
+            is_proof(walk, &message))
+            proof = offset;
     }
     return proof;
 }
@@ -199,15 +204,20 @@ static int has_segment(const ac_plan_t *plan, uint64_t id) {
     return 0;
 }
 
-/* The first record of the next segment is a proof for all of this one. */
+/* A proof in the next segment is one for all of this one. It is the first record, unless that is damaged, too. */
 static int next_proves(const walk_t *walk, uint32_t id, ac_error_t *err) {
     ac_map_t *next;
+    uint64_t tail_end;
     if (!has_segment(walk->plan, id)) return 0;
     int rc = open_readable(walk->plan, id, &next, err);
     if (rc == AC_E_CORRUPT || rc == AC_E_VERSION || rc == AC_E_NOT_FOUND) return 0;
     if (rc != AC_OK) return rc;
     uint64_t proof = find_proof(walk, next, AC_SEGMENT_DATA, AC_SEGMENT_DATA + 1);
-    rc = check_readable(walk, next, err);
+    if (proof == 0) {
+        rc = ac_plan_find_tail_end(walk->plan, next, AC_SEGMENT_DATA, &tail_end, err);
+        if (rc == AC_OK) proof = find_proof(walk, next, AC_SEGMENT_DATA, tail_end);
+    }
+    if (rc == AC_OK) rc = check_readable(walk, next, err);
     ac_map_release(next);
     return rc != AC_OK ? rc : proof != 0;
 }
@@ -218,7 +228,8 @@ static int look_behind(walk_t *walk, const ac_map_t *map, ac_error_t *err) {
     ac_plan_t *plan = walk->plan;
     uint64_t sealed_end = ac_segment_end(map);
     if (sealed_end != 0 && plan->end_offset >= sealed_end) return 0;
-    int rc = find_tail_end(plan, map, plan->end_offset, &plan->tail_end, err);
+    if (map->segment < plan->durable.segment) return 0; /* all of it was, and this is its end */
+    int rc = ac_plan_find_tail_end(plan, map, plan->end_offset, &plan->tail_end, err);
     if (rc != AC_OK) return rc;
     uint64_t proof = find_proof(walk, map, plan->end_offset + AC_ALIGNMENT, plan->tail_end);
     if (proof != 0) {
@@ -281,6 +292,10 @@ static int walk_segment(walk_t *walk, ac_map_t *map, ac_error_t *err) {
             accept(walk, &message, epoch, offset);
             plan->end_offset += ac_record_size(message.length);
             plan->records_end = plan->end_offset;
+        } else if (found == AC_RECORD_GOOD && is_proof(walk, &message)) {
+            plan->report->corrupt_records++; /* not this one: those that are missing before it */
+            walk->previous_ours = 0;
+            walk->batch_left = 0;
         } else if (offset < limit && !is_missing_from_copy(walk, found)) {
             if (pass_damage(walk, map, found, limit)) return 1;
         } else {
@@ -406,7 +421,7 @@ static int find_tail(ac_plan_t *plan, ac_error_t *err) {
     if (plan->tail_end != 0) return AC_OK;
     int rc = open_full(plan, plan->end_segment, &map, err);
     if (rc != AC_OK) return rc;
-    rc = find_tail_end(plan, map, plan->end_offset, &plan->tail_end, err);
+    rc = ac_plan_find_tail_end(plan, map, plan->end_offset, &plan->tail_end, err);
     ac_map_release(map);
     return rc;
 }
@@ -433,7 +448,7 @@ static int reaches_mark(const ac_plan_t *plan, ac_error_t *err) {
     if (plan->durable.offset <= AC_SEGMENT_DATA) return 1;
     int rc = open_readable(plan, (uint32_t)plan->durable.segment, &map, err);
     if (rc != AC_OK) return rc;
-    rc = find_tail_end(plan, map, AC_SEGMENT_DATA, &tail_end, err);
+    rc = ac_plan_find_tail_end(plan, map, AC_SEGMENT_DATA, &tail_end, err);
     int reaches = rc == AC_OK && end_of_last(map, tail_end) >= plan->durable.offset;
     if (rc == AC_OK) rc = ac_segment_check_readable(plan->dir, map, err);
     ac_map_release(map);

@@ -495,11 +495,12 @@ int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size
     return seq;
 }
 
-/* In sync mode, which knows no fast path, each record is the proof for those before it. */
+/* In sync mode, which knows no fast path, each record is the proof for those before it; unless there is padding in
+ * between, for which nobody waited. */
 static uint16_t synced_flag(ac_writer_t *writer) {
     if (writer->config.flush_mode != AC_FLUSH_SYNC) return 0;
     pthread_mutex_lock(&writer->mutex);
-    int all = writer->durable_seq == writer->seq;
+    int all = writer->durable_seq == writer->seq && writer->synced == writer->offset;
     pthread_mutex_unlock(&writer->mutex);
     return all ? AC_FLAG_SYNCED : 0;
 }

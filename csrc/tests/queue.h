@@ -120,17 +120,8 @@ __attribute__((unused)) static void copy_file(const char *from, const char *to) 
     close(out);
 }
 
-/* The files of a queue as they are now, without whoever has them open. */
-__attribute__((unused)) static void forget_home(const char *path) {
-    uint64_t nowhere = 0;
-    int fd = open(path, O_RDWR);
-    CHECK(fd >= 0);
-    CHECK_EQUAL(ac_os_write_at(fd, &nowhere, sizeof nowhere, offsetof(ac_control_t, home)), 0);
-    close(fd);
-}
-
-/* As it is at this moment, as if it were the original: what a writer that is killed now would leave. */
-__attribute__((unused)) static void copy_queue(const char *from, const char *to) {
+/* The files of a queue as they are at this moment, in another directory: a copy, and known as one. */
+__attribute__((unused)) static void copy_queue_as_copy(const char *from, const char *to) {
     CHECK_EQUAL(mkdir(to, 0700), 0);
     DIR *stream = opendir(from);
     CHECK(stream != NULL);
@@ -143,12 +134,28 @@ __attribute__((unused)) static void copy_queue(const char *from, const char *to)
         snprintf(target, sizeof target, "%s/%s", to, entry->d_name);
         CHECK_EQUAL(lstat(source, &info), 0);
         if (S_ISDIR(info.st_mode))
-            copy_queue(source, target);
+            copy_queue_as_copy(source, target);
         else
             copy_file(source, target);
-        if (strcmp(entry->d_name, "control.meta") == 0) forget_home(target);
     }
     closedir(stream);
+}
+
+/* Whatever directory this control block is in, the queue takes it for its own. */
+__attribute__((unused)) static void forget_home(const char *queue) {
+    uint64_t nowhere = 0;
+    char path[1400];
+    snprintf(path, sizeof path, "%s/control.meta", queue);
+    int fd = open(path, O_RDWR);
+    CHECK(fd >= 0);
+    CHECK_EQUAL(ac_os_write_at(fd, &nowhere, sizeof nowhere, offsetof(ac_control_t, home)), 0);
+    close(fd);
+}
+
+/* The same as if it were the original: what a writer that is killed now would leave. */
+__attribute__((unused)) static void copy_queue(const char *from, const char *to) {
+    copy_queue_as_copy(from, to);
+    forget_home(to);
 }
 
 __attribute__((unused)) static void poke(const char *queue, const char *name, uint64_t offset,

@@ -6,20 +6,27 @@
 #include "queue.h"
 #include "seekindex.h"
 
+#include <pthread.h>
+
 enum { SEGMENT = 4096 };
 
 static ac_error_t err;
 static ac_recovery_t report;
 
 /* A queue of small segments with `count` records, left as it is at this moment; `flushed` of them durable. */
-static void leave(int flushed, int count) {
+static void leave_by(int flush_mode, int flushed, int count) {
     ac_writer_config_t config = small_queue(SEGMENT);
+    config.flush_mode = flush_mode;
     ac_writer_t *writer = open_writer(check_path("live"), &config);
     append_numbered(writer, flushed);
     CHECK_OK(ac_writer_flush(writer, &err), err);
     append_numbered(writer, count - flushed);
     copy_queue(check_path("live"), check_path("queue"));
     close_writer(writer);
+}
+
+static void leave(int flushed, int count) {
+    leave_by(AC_FLUSH_ASYNC, flushed, count);
 }
 
 static void start_again(void) {
@@ -634,4 +641,737 @@ TEST_IN_MEMORY(one_that_leaves_segments_out_for_a_lost_position_can_be_repeated_
     uint64_t committed = 0;
     leave_reader_ahead(5, 3, &committed);
     CHECK(fail_every_call(5) > 30);
+}
+
+/* ---- what a record of sync mode proves ---- */
+
+/* What the record with this seq says about those before it; the record must be there. */
+static int says_synced(const char *name, uint64_t seq) {
+    ac_record_t header;
+    int64_t offset = find(name, seq);
+    CHECK(offset > 0);
+    peek(check_path("queue"), name, (uint64_t)offset, &header, sizeof header);
+    return (header.flags & AC_FLAG_SYNCED) != 0;
+}
+
+TEST(in_sync_mode_a_record_says_that_everything_before_it_is_on_disk) {
+    static const ac_slice_t items[] = {{"a", 1}, {"b", 1}};
+    static const int modes[] = {AC_FLUSH_SYNC, AC_FLUSH_ASYNC, AC_FLUSH_BATCH};
+    for (size_t i = 0; i < 3; i++) {
+        ac_writer_config_t config = small_queue(SEGMENT);
+        void *room;
+        config.flush_mode = modes[i];
+        config.batch_bytes = 1; /* each record is synced before append returns */
+        config.batch_ns = UINT64_MAX;
+        ac_writer_t *writer = open_writer(check_path("queue"), &config);
+        append_numbered(writer, 2);
+        CHECK_EQUAL(ac_writer_append_many(writer, items, 2, 0, NULL, &err), 2);
+        CHECK_OK(ac_writer_reserve(writer, 10, &room, &err), err);
+        CHECK_EQUAL(ac_writer_commit(writer, 0, AC_NOW, NULL, &err), 4);
+        close_writer(writer);
+        for (uint64_t seq = 0; seq < 5; seq++) /* the second of a batch is synced with the first */
+            CHECK_EQUAL(says_synced("000000000.q", seq), modes[i] == AC_FLUSH_SYNC && seq != 3);
+        nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
+/* Padding has no seq, and nobody waits for it. A power cut may leave the record after it and not the padding: to
+ * call that damage would stop readers at a hole. */
+TEST(a_record_does_not_say_so_of_padding_that_was_not_synced) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    void *room;
+    config.flush_mode = AC_FLUSH_SYNC;
+    config.inline_housekeeping = 2; /* the segment that is left is not sealed on the way */
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 1);
+    for (uint64_t i = 0; i < 2; i++) {
+        CHECK_OK(ac_writer_reserve(writer, 700, &room, &err), err);
+        ac_writer_abandon(writer);
+        append_numbered(writer, 2); /* which syncs the padding, too */
+        CHECK_EQUAL(says_synced("000000000.q", 2 * i + 1), 0);
+        CHECK_EQUAL(says_synced("000000000.q", 2 * i + 2), 1);
+    }
+    /* At the end of a segment it comes after all of the records. */
+    CHECK_OK(ac_writer_reserve(writer, 1000, &room, &err), err);
+    ac_writer_abandon(writer);
+    static const uint8_t large[2000];
+    CHECK_EQUAL(ac_writer_append(writer, large, sizeof large, 0, AC_NOW, &err), 5);
+    CHECK_EQUAL(first_of("000000001.q"), 5);
+    CHECK_EQUAL(says_synced("000000001.q", 5), 1);
+    close_writer(writer);
+}
+
+/* What may become of a record, and of index.meta. */
+enum damage { FLIPPED_PAYLOAD, FLIPPED_HEADER, NO_COMMIT_WORD, ZEROED, DAMAGES };
+enum mark { MARK_ZERO, MARK_MISSING, MARKS };
+
+static void damage(const char *name, uint64_t seq, enum damage how) {
+    uint8_t noise = 0xa5;
+    int64_t offset = find(name, seq);
+    CHECK(offset > 0);
+    uint64_t at = (uint64_t)offset, size = ac_record_size(seq * 37 % 300);
+    if (how == FLIPPED_PAYLOAD) poke(check_path("queue"), name, at + AC_HEADER_SIZE, &noise, 1);
+    if (how == FLIPPED_HEADER) poke(check_path("queue"), name, at + 9, &noise, 1);
+    if (how == NO_COMMIT_WORD) zero(name, at, at + 4);
+    if (how == ZEROED) zero(name, at, at + size);
+}
+
+static void lose_mark(enum mark how) {
+    if (how == MARK_ZERO) set_durable(0, 0);
+    if (how == MARK_MISSING) remove_in(check_path("queue"), "index.meta");
+}
+
+/* All of them up to `count` can be read, but for those from `first_lost` to before `next`. */
+static void check_only_lost(uint64_t first_lost, uint64_t next, uint64_t count) {
+    ac_reader_config_t config;
+    ac_reader_t *reader = NULL;
+    ac_message_t message;
+    ac_reader_defaults(&config);
+    config.start = AC_START_FIRST;
+    config.verify = 1;
+    config.skip_corrupt = 1;
+    CHECK_OK(ac_reader_open(check_path("queue"), &config, &reader, &err), err);
+    for (uint64_t seq = 0; seq < count; seq++) {
+        if (seq >= first_lost && seq < next) continue;
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        CHECK_EQUAL(message.seq, seq);
+        check_payload(&message);
+    }
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+    ac_reader_free(reader);
+}
+
+/* One record was damaged, and that is all. */
+static void check_nothing_cut(uint64_t lost, uint64_t next_seq) {
+    CHECK_EQUAL(recover(), next_seq);
+    CHECK_EQUAL(report.corrupt_records, 1);
+    CHECK_EQUAL(report.torn_records, 0);
+    CHECK_EQUAL(report.bytes_set_aside, 0);
+    CHECK_EQUAL(report.segments_set_aside, 0);
+    CHECK(!exists(check_path("queue"), "recovered"));
+    check_only_lost(lost, lost + 1, next_seq + 1);
+}
+
+TEST_IN_MEMORY(in_sync_mode_damage_before_another_record_is_not_the_end_though_index_meta_is_lost) {
+    for (int how = 0; how < DAMAGES; how++)
+        for (int mark = 0; mark < MARKS; mark++)
+            for (uint64_t seq = 1; seq < 8; seq += 2) {
+                leave_by(AC_FLUSH_SYNC, 0, 9);
+                damage("000000000.q", seq, (enum damage)how);
+                lose_mark((enum mark)mark);
+                check_nothing_cut(seq, 9);
+                start_again();
+            }
+}
+
+/* Also if it is the only one there, and what it proves are zeros of which only its seq tells that they were a
+ * record. */
+TEST_IN_MEMORY(in_sync_mode_the_first_record_of_a_segment_proves_all_of_the_one_before) {
+    leave_by(AC_FLUSH_SYNC, 0, 40);
+    int next = (int)first_of("000000001.q");
+    start_again();
+    for (int how = 0; how < DAMAGES; how++)
+        for (int mark = 0; mark < MARKS; mark++)
+            for (int sealed = 0; sealed < 2; sealed++)
+                for (int more = 0; more < 30; more += 29) {
+                    leave_by(AC_FLUSH_SYNC, 0, next + 1 + more);
+                    if (!sealed) set_sealed("000000000.q", 0);
+                    damage("000000000.q", (uint64_t)next - 1, (enum damage)how);
+                    lose_mark((enum mark)mark);
+                    check_nothing_cut((uint64_t)next - 1, (uint64_t)next + 1 + (uint64_t)more);
+                    start_again();
+                }
+}
+
+TEST_IN_MEMORY(in_sync_mode_damage_on_both_sides_of_a_roll_is_not_the_end_either) {
+    for (int how = 0; how < DAMAGES; how++)
+        for (int sealed = 0; sealed < 2; sealed++) {
+            leave_by(AC_FLUSH_SYNC, 0, 40);
+            uint64_t next = first_of("000000001.q");
+            if (!sealed) set_sealed("000000000.q", 0);
+            damage("000000000.q", next - 1, (enum damage)how);
+            damage("000000001.q", next, (enum damage)how);
+            lose_mark(MARK_ZERO);
+            CHECK_EQUAL(recover(), 40);
+            CHECK(report.corrupt_records > 0);
+            CHECK(!exists(check_path("queue"), "recovered"));
+            check_only_lost(next - 1, next + 1, 41);
+            start_again();
+        }
+}
+
+TEST_IN_MEMORY(in_async_mode_the_same_damage_ends_the_queue) {
+    for (int how = 0; how < DAMAGES; how++)
+        for (int mark = 0; mark < MARKS; mark++) {
+            leave(0, 40);
+            damage("000000000.q", 3, (enum damage)how);
+            lose_mark((enum mark)mark);
+            CHECK_EQUAL(recover(), 3);
+            CHECK_EQUAL(report.corrupt_records, 0);
+            CHECK(report.bytes_set_aside > 0);
+            CHECK(report.segments_set_aside > 0);
+            check_whole(3);
+            start_again();
+            leave(0, 40);
+            uint64_t last = first_of("000000001.q") - 1;
+            damage("000000000.q", last, (enum damage)how);
+            lose_mark((enum mark)mark);
+            CHECK_EQUAL(recover(), last);
+            CHECK_EQUAL(report.corrupt_records, 0);
+            check_whole(last);
+            start_again();
+        }
+}
+
+/* Gives the record with this seq, in the first segment, other claims and a header check that fits them. */
+static void forge_proof(uint64_t seq, uint64_t claimed_seq, int epochs_later) {
+    static uint8_t bytes[SEGMENT] __attribute__((aligned(64)));
+    int64_t offset = find("000000000.q", seq);
+    CHECK(offset > 0);
+    peek(check_path("queue"), "000000000.q", 0, bytes, SEGMENT);
+    ac_record_t header;
+    memcpy(&header, bytes + offset, sizeof header);
+    ac_stamp_t stamp = {.seq = claimed_seq,
+                        .timestamp_ns = header.timestamp_ns,
+                        .epoch = header.epoch + (uint32_t)epochs_later,
+                        .type_id = header.type_id,
+                        .flags = AC_FLAG_SYNCED};
+    ac_record_write_header(bytes + offset, header.commit_len - 1, header.checksum, &stamp,
+                           ac_crc32c_seed(0, stamp.epoch));
+    poke(check_path("queue"), "000000000.q", (uint64_t)offset, bytes + offset, sizeof header);
+}
+
+TEST_IN_MEMORY(a_proof_that_cannot_be_of_this_queue_now_proves_nothing) {
+    static const struct {
+        uint64_t seq;
+        int epochs_later;
+        int proves;
+    } claims[] = {{7, 0, 1}, {7, 1, 0}, {7, 1000000, 0}, {4, 0, 0}, {0, 0, 0}, {7, -1, 0}};
+    for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
+        leave(0, 9);
+        damage("000000000.q", 5, FLIPPED_PAYLOAD);
+        forge_proof(7, claims[i].seq, claims[i].epochs_later);
+        damage("000000000.q", 5, FLIPPED_HEADER); /* find steps by headers, so it comes last */
+        lose_mark(MARK_ZERO);
+        CHECK_EQUAL(recover(), claims[i].proves ? 9 : 5);
+        CHECK_EQUAL(report.corrupt_records, claims[i].proves);
+        CHECK_EQUAL(report.torn_records, !claims[i].proves);
+        if (!claims[i].proves) check_whole(5);
+        start_again();
+    }
+}
+
+/* ---- consent ---- */
+
+static uint8_t *read_whole(const char *path, size_t *size) {
+    struct stat info;
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0 && fstat(fd, &info) == 0);
+    *size = (size_t)info.st_size;
+    uint8_t *bytes = malloc(*size + 1);
+    CHECK(bytes != NULL);
+    CHECK_EQUAL(ac_os_read_at(fd, bytes, *size, 0), *size);
+    close(fd);
+    return bytes;
+}
+
+static void check_same_file(const char *before, const char *after, int is_control) {
+    size_t sizes[2];
+    uint8_t *bytes[2] = {read_whole(before, &sizes[0]), read_whole(after, &sizes[1])};
+    CHECK_EQUAL(sizes[0], sizes[1]);
+    for (int i = 0; i < 2 && is_control; i++) { /* who holds the lock may be another one */
+        memset(bytes[i] + offsetof(ac_control_t, writer_boot), 0, 8);
+        memset(bytes[i] + offsetof(ac_control_t, writer_namespace), 0, 8);
+    }
+    CHECK(memcmp(bytes[0], bytes[1], sizes[0]) == 0);
+    free(bytes[0]);
+    free(bytes[1]);
+}
+
+/* Two directories have the same files with the same bytes, but for who holds the lock. */
+static void check_same(const char *before, const char *after) {
+    int entries[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        DIR *stream = opendir(i ? after : before);
+        CHECK(stream != NULL);
+        struct dirent *entry;
+        while ((entry = readdir(stream))) {
+            char paths[2][1400];
+            struct stat info;
+            if (entry->d_name[0] == '.') continue;
+            entries[i]++;
+            if (i == 1 || strcmp(entry->d_name, "writer.lock") == 0) continue;
+            snprintf(paths[0], sizeof paths[0], "%s/%s", before, entry->d_name);
+            snprintf(paths[1], sizeof paths[1], "%s/%s", after, entry->d_name);
+            CHECK_EQUAL(lstat(paths[0], &info), 0);
+            if (S_ISDIR(info.st_mode))
+                check_same(paths[0], paths[1]);
+            else
+                check_same_file(paths[0], paths[1], strcmp(entry->d_name, "control.meta") == 0);
+        }
+        closedir(stream);
+    }
+    CHECK_EQUAL(entries[0], entries[1]);
+}
+
+/* Without consent nothing is changed, however often it is tried. */
+static void check_refused_and_unchanged(const char *why) {
+    copy_queue(check_path("queue"), check_path("before"));
+    for (int i = 0; i < 2; i++) {
+        ac_writer_config_t config = small_queue(SEGMENT);
+        ac_writer_t *writer = NULL;
+        CHECK_FAILS(ac_writer_open(check_path("queue"), &config, &writer, &err), err, AC_E_SALVAGE);
+        CHECK(strstr(err.detail, why) != NULL);
+        CHECK(strstr(err.detail, "salvage") != NULL);
+        check_same(check_path("before"), check_path("queue"));
+    }
+    nftw(check_path("before"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static uint64_t recover_with_consent(void) {
+    salvage = 1;
+    uint64_t next_seq = recover();
+    salvage = 0;
+    return next_seq;
+}
+
+static uint32_t last_segment(void) {
+    uint32_t id = 0;
+    for (uint32_t i = 0; i < 100; i++)
+        if (is_there(i)) id = i;
+    return id;
+}
+
+static int count_in(const char *directory, const char *name_end) {
+    int count = 0;
+    DIR *stream = opendir(directory);
+    if (!stream) return 0;
+    struct dirent *entry;
+    while ((entry = readdir(stream))) {
+        size_t have = strlen(entry->d_name), want = strlen(name_end);
+        count += have > want && strcmp(entry->d_name + have - want, name_end) == 0;
+    }
+    closedir(stream);
+    return count;
+}
+
+static void remove_segment(uint32_t id) {
+    char name[AC_NAME_MAX];
+    ac_segment_name(name, id, ".q");
+    remove_in(check_path("queue"), name);
+    ac_segment_name(name, id, ".idx");
+    if (exists(check_path("queue"), name)) remove_in(check_path("queue"), name);
+}
+
+TEST_IN_MEMORY(what_follows_a_missing_segment_is_set_aside_with_consent_only) {
+    for (uint64_t durable = 0; durable < 2; durable++) {
+        leave(1, 80);
+        uint64_t next = first_of("000000002.q");
+        uint32_t last = last_segment();
+        CHECK(last >= 4);
+        set_durable(durable, AC_SEGMENT_DATA);
+        remove_segment(2);
+        check_refused_and_unchanged("segment 2 is missing, but segment 3");
+        CHECK_EQUAL(recover_with_consent(), next);
+        CHECK_EQUAL(report.segments_set_aside, last - 2);
+        CHECK_EQUAL(count_in(check_path("queue/recovered"), ".q"), last - 2);
+        CHECK_EQUAL(report.end_segment, 1);
+        check_whole(next);
+        start_again();
+    }
+}
+
+/* A file without a header is as good as missing. */
+TEST_IN_MEMORY(what_follows_a_segment_without_a_header_is_set_aside_with_consent_only) {
+    leave(1, 80);
+    uint64_t next = first_of("000000002.q");
+    set_durable(0, AC_SEGMENT_DATA);
+    zero("000000002.q", 0, AC_SEGMENT_DATA);
+    check_refused_and_unchanged("segment 2 is missing, but segment 3");
+    CHECK_EQUAL(recover_with_consent(), next);
+    check_whole(next);
+}
+
+TEST_IN_MEMORY(an_end_before_the_durable_segment_takes_consent) {
+    leave(1, 80);
+    uint32_t last = last_segment();
+    char name[AC_NAME_MAX];
+    ac_segment_name(name, last, ".q");
+    uint64_t next = first_of(name);
+    set_durable(last, AC_SEGMENT_DATA + 64);
+    remove_segment(last);
+    check_refused_and_unchanged("index.meta says that segment");
+    CHECK_EQUAL(recover_with_consent(), next);
+    CHECK_EQUAL(report.segments_set_aside, 0);
+    check_whole(next);
+}
+
+TEST_IN_MEMORY(the_unsynced_tail_of_a_power_cut_takes_no_consent) {
+    for (int how = 0; how < DAMAGES; how++) {
+        leave(1, 80);
+        uint64_t torn = first_of("000000002.q") + 2;
+        uint32_t last = last_segment();
+        CHECK(last >= 4);
+        set_durable(0, AC_SEGMENT_DATA);
+        damage("000000002.q", torn, (enum damage)how);
+        CHECK_EQUAL(recover(), torn);
+        CHECK_EQUAL(report.segments_set_aside, last - 2);
+        CHECK(report.bytes_set_aside > 0);
+        check_whole(torn);
+        start_again();
+    }
+}
+
+/* ---- nothing is zeroed that is not kept ---- */
+
+enum { BIG = 4 * SEGMENT, BIG_COUNT = 30 };
+
+static uint64_t offset_of(uint64_t seq) {
+    uint64_t offset = AC_SEGMENT_DATA;
+    for (uint64_t i = 0; i < seq; i++)
+        offset += ac_record_size(i * 37 % 300);
+    return offset;
+}
+
+/* A queue with one segment of several pages, of which `bytes` is a copy. */
+static void leave_big(uint8_t bytes[BIG]) {
+    ac_writer_config_t config = small_queue(BIG);
+    ac_writer_t *writer = open_writer(check_path("live"), &config);
+    append_numbered(writer, BIG_COUNT);
+    CHECK(offset_of(BIG_COUNT) > BIG / 4 && offset_of(BIG_COUNT) < BIG - SEGMENT);
+    copy_queue(check_path("live"), check_path("queue"));
+    close_writer(writer);
+    peek(check_path("queue"), "000000000.q", 0, bytes, BIG);
+}
+
+static void poke_big(uint8_t bytes[BIG], uint64_t offset, uint8_t byte) {
+    bytes[offset] = byte;
+    poke(check_path("queue"), "000000000.q", offset, &byte, 1);
+}
+
+static void open_big(uint64_t next_seq) {
+    ac_writer_config_t config = small_queue(BIG);
+    ac_writer_stats_t stats;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_writer_recovery(writer, &report);
+    ac_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.next_seq, next_seq);
+    close_writer(writer);
+}
+
+/* recovered/ has, of the segment that ends at `end`, the bytes from there to before `tail_end`, as the copy with
+ * this number. */
+static void check_kept(const uint8_t bytes[BIG], uint64_t end, uint64_t tail_end, int number) {
+    ac_control_t control;
+    peek(check_path("live"), "control.meta", 0, &control, sizeof control);
+    char name[96], suffix[16] = "";
+    if (number > 0) snprintf(suffix, sizeof suffix, "-%d", number);
+    snprintf(name, sizeof name, "queue/recovered/000000000-%llu-%u%s.bin", (unsigned long long)end,
+             (unsigned)control.writer_epoch, suffix);
+    size_t size;
+    uint8_t *kept = read_whole(check_path(name), &size);
+    CHECK_EQUAL(size, tail_end - end);
+    CHECK(memcmp(kept, bytes + end, size) == 0);
+    free(kept);
+}
+
+TEST(every_byte_that_is_zeroed_is_kept_first) {
+    static uint8_t bytes[BIG], after[BIG];
+    for (int torn = 0; torn < 2; torn++) {
+        leave_big(bytes);
+        uint64_t next = torn ? 5 : BIG_COUNT, end = offset_of(next);
+        if (torn) poke_big(bytes, end + AC_HEADER_SIZE, 0xff);
+        poke_big(bytes, offset_of(BIG_COUNT) + 100, 1); /* as of a record that was not committed */
+        poke_big(bytes, BIG - 700, 2);
+        open_big(next);
+        CHECK_EQUAL(report.torn_records, torn);
+        CHECK_EQUAL(report.bytes_set_aside, BIG - 699 - end);
+        CHECK_EQUAL(count_in(check_path("queue/recovered"), ".bin"), 1);
+        check_kept(bytes, end, BIG - 699, 0);
+        peek(check_path("queue"), "000000000.q", 0, after, BIG);
+        CHECK(memcmp(after + AC_SEGMENT_DATA, bytes + AC_SEGMENT_DATA, end - AC_SEGMENT_DATA) == 0);
+        for (uint64_t i = end; i < BIG; i++)
+            CHECK_EQUAL(after[i], 0);
+        start_again();
+    }
+}
+
+/* The very last byte of a segment is as good as any other. */
+TEST(a_byte_at_the_end_of_the_segment_is_kept_and_zeros_are_not) {
+    static uint8_t bytes[BIG];
+    leave_big(bytes);
+    open_big(BIG_COUNT);
+    CHECK(!exists(check_path("queue"), "recovered"));
+    start_again();
+    leave_big(bytes);
+    poke_big(bytes, BIG - 1, 1);
+    open_big(BIG_COUNT);
+    check_kept(bytes, offset_of(BIG_COUNT), BIG, 0);
+}
+
+/* Fails the calls of one kind on the first segment. */
+static int fail_on_segment(void *context, int call, const char *path, int fd, uint64_t offset,
+                           uint64_t length) {
+    failing_t *failing = context;
+    char link[64], name[1400];
+    (void)path;
+    (void)offset;
+    (void)length;
+    if (call != failing->call) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t got = readlink(link, name, sizeof name - 1);
+    if (got < 0) return 0;
+    name[got] = 0;
+    if (!strstr(name, "000000000.q")) return 0;
+    failing->failed++;
+    return failing->error;
+}
+
+static void interrupt_big(int call) {
+    failing_t failing = {.call = call, .error = EIO};
+    ac_writer_config_t config = small_queue(BIG);
+    ac_writer_t *writer = NULL;
+    ac_os_set_hook(fail_on_segment, &failing);
+    CHECK_FAILS(ac_writer_open(check_path("queue"), &config, &writer, &err), err, AC_E_SYSTEM);
+    ac_os_set_hook(NULL, NULL);
+    CHECK_EQUAL(failing.failed, 1);
+}
+
+TEST(a_recovery_that_follows_an_interrupted_one_leaves_its_copy_alone) {
+    static uint8_t bytes[BIG], left[BIG];
+    uint64_t end = offset_of(5), tail_end = offset_of(BIG_COUNT);
+    leave_big(bytes);
+    poke_big(bytes, end + AC_HEADER_SIZE, 0xff);
+    while (bytes[tail_end - 1] == 0)
+        tail_end--;
+    interrupt_big(AC_CALL_ZERO); /* one page is zeroed by then, the others are not */
+    check_kept(bytes, end, tail_end, 0);
+    peek(check_path("queue"), "000000000.q", 0, left, BIG);
+    CHECK_EQUAL(left[end + AC_HEADER_SIZE], 0);
+    CHECK(memcmp(left + SEGMENT, bytes + SEGMENT, BIG - SEGMENT) == 0);
+    interrupt_big(AC_CALL_SYNC); /* all of it is zeroed, but a power cut may bring it back */
+    check_kept(bytes, end, tail_end, 0);
+    check_kept(left, end, tail_end, 1);
+    poke(check_path("queue"), "000000000.q", end, bytes + end, BIG - end);
+    open_big(5);
+    check_kept(bytes, end, tail_end, 0);
+    check_kept(left, end, tail_end, 1);
+    check_kept(bytes, end, tail_end, 2);
+    CHECK_EQUAL(count_in(check_path("queue/recovered"), ".bin"), 3);
+    CHECK_EQUAL(count_numbered(check_path("queue")), 5);
+}
+
+/* The first page of a segment may be missing on disk, and the others be there. */
+TEST(a_segment_whose_first_record_is_missing_is_kept_with_what_else_it_holds) {
+    leave(1, 80);
+    uint32_t last = last_segment();
+    CHECK(last >= 4);
+    set_durable(0, AC_SEGMENT_DATA);
+    damage("000000000.q", 5, FLIPPED_PAYLOAD);
+    zero("000000002.q", AC_SEGMENT_DATA, AC_SEGMENT_DATA + 512);
+    CHECK_EQUAL(recover(), 5);
+    CHECK_EQUAL(report.segments_set_aside, last);
+    CHECK_EQUAL(count_in(check_path("queue/recovered"), ".q"), last);
+    check_whole(5);
+}
+
+/* ---- where the queue goes on ---- */
+
+/* As if the machine had been started anew since the last writer. */
+static void start_machine_anew(void) {
+    uint64_t boot = ac_os_boot_id() + 1;
+    poke(check_path("queue"), "control.meta", offsetof(ac_control_t, recovered_boot), &boot, 8);
+}
+
+/* Opens, appends one, and returns the segment that it went to. */
+static uint64_t segment_of_next(int inline_housekeeping) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_stats_t stats;
+    config.inline_housekeeping = inline_housekeeping;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_writer_recovery(writer, &report);
+    append_numbered(writer, 1);
+    ac_writer_stats(writer, &stats);
+    close_writer(writer);
+    return stats.segment;
+}
+
+static ac_segment_header_t header_of(const char *name) {
+    ac_segment_header_t header;
+    peek(check_path("queue"), name, 0, &header, sizeof header);
+    return header;
+}
+
+TEST(after_a_power_cut_the_queue_goes_on_in_a_new_segment) {
+    leave(5, 9);
+    start_machine_anew();
+    CHECK_EQUAL(segment_of_next(1), 1);
+    CHECK(!report.clean);
+    CHECK_EQUAL(report.torn_records, 0);
+    CHECK_EQUAL(header_of("000000000.q").flags & AC_SEGMENT_SEALED, AC_SEGMENT_SEALED);
+    CHECK_EQUAL(header_of("000000000.q").end, offset_of(9));
+    CHECK_EQUAL(first_of("000000001.q"), 9);
+    check_whole(9);
+    forget_close(); /* another kill, under the boot that has repaired it */
+    CHECK_EQUAL(segment_of_next(1), 1);
+    check_whole(10);
+}
+
+TEST(after_a_kill_the_queue_goes_on_where_it_is) {
+    leave(5, 9);
+    CHECK_EQUAL(segment_of_next(1), 0);
+    CHECK(!report.clean);
+    CHECK_EQUAL(header_of("000000000.q").flags, 0);
+    CHECK_EQUAL(find("000000000.q", 9), offset_of(9));
+    check_whole(9);
+}
+
+TEST(after_a_clean_close_the_queue_goes_on_where_it_is_under_any_boot) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_numbered(writer, 9);
+    close_writer(writer);
+    start_machine_anew();
+    CHECK_EQUAL(segment_of_next(1), 0);
+    CHECK(report.clean);
+    CHECK_EQUAL(header_of("000000000.q").flags, 0);
+    check_whole(9);
+}
+
+TEST(after_something_was_cut_off_the_queue_goes_on_in_a_new_segment) {
+    leave(2, 9);
+    damage("000000000.q", 5, FLIPPED_PAYLOAD);
+    CHECK_EQUAL(segment_of_next(1), 1);
+    CHECK_EQUAL(header_of("000000000.q").end, offset_of(5));
+    check_whole(5);
+}
+
+/* Positions were given out in it, so it is left, and costs no more than a page. */
+TEST(a_segment_that_is_left_empty_gives_its_blocks_back_and_stays_sealed) {
+    enum { LARGE = 1 << 20 };
+    ac_writer_config_t config = small_queue(LARGE);
+    ac_writer_t *writer = open_writer(check_path("live"), &config);
+    copy_queue(check_path("live"), check_path("queue"));
+    close_writer(writer);
+    start_machine_anew();
+    CHECK_EQUAL(segment_of_next(1), 1);
+    for (int verify = 0; verify < 2; verify++) {
+        struct stat info;
+        CHECK_EQUAL(stat(check_path("queue/000000000.q"), &info), 0);
+        CHECK_EQUAL(info.st_size, LARGE);
+        CHECK(info.st_blocks * 512 <= 4 * (int64_t)ac_os_page_size());
+        CHECK_EQUAL(header_of("000000000.q").flags & AC_SEGMENT_SEALED, AC_SEGMENT_SEALED);
+        CHECK_EQUAL(header_of("000000000.q").end, AC_SEGMENT_DATA);
+        forget_close();
+        set_durable(0, 0); /* walked from the start, too */
+        CHECK_EQUAL(recover_with(verify), 1 + verify);
+        CHECK_EQUAL(report.corrupt_records, 0);
+        CHECK_EQUAL(report.segments_set_aside, 0);
+        check_whole(1 + (uint64_t)verify);
+    }
+}
+
+static struct {
+    ac_reader_t *reader;
+    uint32_t waiting;
+} parked;
+
+static void *wait_for_more(void *unused) {
+    ac_error_t why;
+    ac_exchange_seq_cst_u32(&parked.waiting, 1);
+    CHECK_EQUAL(ac_reader_wait(parked.reader, 30000000000u, 0, &why), 1);
+    return unused;
+}
+
+TEST(a_reader_that_is_parked_at_the_end_goes_on_in_the_new_segment) {
+    for (int housekeeping = 0; housekeeping < 2; housekeeping++) {
+        pthread_t thread;
+        leave(5, 9);
+        parked.reader = open_reader(check_path("queue"), "r", AC_START_FIRST);
+        parked.waiting = 0;
+        CHECK_EQUAL(read_numbered(parked.reader, 0), 9);
+        CHECK_EQUAL(pthread_create(&thread, NULL, wait_for_more, NULL), 0);
+        while (!ac_load_acquire_u32(&parked.waiting))
+            ac_os_sleep_ns(1000000);
+        start_machine_anew();
+        CHECK_EQUAL(segment_of_next(housekeeping), 1);
+        CHECK_EQUAL(pthread_join(thread, NULL), 0);
+        CHECK_EQUAL(read_numbered(parked.reader, 9), 10);
+        uint64_t segment, offset;
+        ac_reader_position(parked.reader, &segment, &offset);
+        CHECK_EQUAL(segment, 1);
+        CHECK_OK(ac_reader_commit(parked.reader, segment, offset, 0, &err), err);
+        ac_reader_free(parked.reader);
+        start_again();
+    }
+}
+
+/* ---- blocks that do not count as written ---- */
+
+int __real_ac_os_has_unwritten(int fd, uint64_t from, uint64_t to);
+int __wrap_ac_os_has_unwritten(int fd, uint64_t from, uint64_t to);
+
+static struct {
+    int always, asked;
+} unwritten;
+
+/* What a file system may say after a sync that failed: see tests/faults/test_device_failed_sync.py. */
+int __wrap_ac_os_has_unwritten(int fd, uint64_t from, uint64_t to) {
+    unwritten.asked++;
+    int rc = __real_ac_os_has_unwritten(fd, from, to); /* which a hook may fail */
+    return rc < 0 || !unwritten.always ? rc : 1;
+}
+
+static ino_t inode_of(const char *name) {
+    struct stat info;
+    CHECK_EQUAL(stat(check_path(name), &info), 0);
+    return info.st_ino;
+}
+
+TEST(records_whose_blocks_are_not_written_go_into_another_file_and_readers_go_on_after_it) {
+    leave(5, 9);
+    ino_t before = inode_of("queue/000000000.q");
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    CHECK_EQUAL(read_numbered(reader, 0), 9);
+    unwritten.always = 1;
+    CHECK_EQUAL(segment_of_next(1), 1);
+    unwritten.always = 0;
+    CHECK(inode_of("queue/000000000.q") != before);
+    CHECK(!exists(check_path("queue"), "000000000.q.tmp"));
+    CHECK_EQUAL(header_of("000000000.q").flags & AC_SEGMENT_SEALED, AC_SEGMENT_SEALED);
+    CHECK_EQUAL(header_of("000000000.q").end, offset_of(9));
+    CHECK_EQUAL(read_numbered(reader, 9), 10); /* it has the old file mapped */
+    ac_reader_free(reader);
+    check_whole(9);
+}
+
+TEST(every_segment_that_is_not_known_to_be_durable_is_asked_for_its_blocks) {
+    for (int verify = 0; verify < 2; verify++) {
+        leave(1, 40);
+        set_durable(1, AC_SEGMENT_DATA);
+        CHECK_EQUAL(last_segment(), 2);
+        uint64_t end = header_of("000000001.q").end;
+        ino_t before[3] = {inode_of("queue/000000000.q"), inode_of("queue/000000001.q"),
+                           inode_of("queue/000000002.q")};
+        unwritten.always = 1;
+        unwritten.asked = 0;
+        CHECK_EQUAL(recover_with(verify), 40);
+        unwritten.always = 0;
+        CHECK_EQUAL(unwritten.asked, 2);
+        CHECK(inode_of("queue/000000000.q") == before[0]);
+        CHECK(inode_of("queue/000000001.q") != before[1]);
+        CHECK(inode_of("queue/000000002.q") != before[2]);
+        CHECK_EQUAL(header_of("000000001.q").flags & AC_SEGMENT_SEALED, AC_SEGMENT_SEALED);
+        CHECK_EQUAL(header_of("000000001.q").end, end);
+        check_whole(40);
+        start_again();
+    }
+}
+
+TEST_IN_MEMORY(a_recovery_that_writes_segments_again_can_be_repeated) {
+    leave(5, 40);
+    set_durable(0, AC_SEGMENT_DATA);
+    unwritten.always = 1;
+    CHECK(fail_every_call(40) > 30);
+    unwritten.always = 0;
 }
