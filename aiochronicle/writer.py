@@ -180,9 +180,9 @@ def _log_recovery(path: str, recovery: Recovery) -> None:
     )
     _log.log(
         logging.WARNING if any(lost) else logging.INFO,
-        "%s: was not closed properly; checked %d records after segment %d, offset %d: %d were torn"
-        " and cut, %d corrupt, %d bytes and %d segments set aside in recovered/;"
-        " goes on in segment %d, offset %d",
+        "%s: was repaired: of %d records that were checked (segment %d, offset %d was durable) %d were"
+        " torn and cut, %d corrupt, %d bytes and %d segments set aside in recovered/;"
+        " its records end in segment %d, offset %d",
         path,
         recovery.records_scanned,
         recovery.durable_segment,

@@ -2,6 +2,7 @@
 
 #include "crc32.h"
 #include "error.h"
+#include "log.h"
 #include "os.h"
 
 #include <errno.h>
@@ -171,6 +172,11 @@ int ac_control_adopt(ac_control_t *control, uint64_t home, uint64_t first_segmen
         if (rc < 0) return rc;
     }
     ac_ancestor_t *newest = control->ancestors;
+    if (newest[AC_ANCESTORS - 1].queue_id != 0)
+        ac_log(AC_LOG_WARNING, NULL,
+               "a queue was copied %d times in a row: what was done about its oldest messages "
+               "(queue id %llu) is not known any more",
+               AC_ANCESTORS + 1, (unsigned long long)newest[AC_ANCESTORS - 1].queue_id);
     memmove(newest + 1, newest, (AC_ANCESTORS - 1) * sizeof *newest);
     *newest = (ac_ancestor_t){ac_load_relaxed_u64(&control->queue_id), first_segment};
     ac_store_release_u64(&control->queue_id, id);

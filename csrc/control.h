@@ -41,7 +41,7 @@ typedef struct ac_ancestor {
     uint64_t until_segment;
 } ac_ancestor_t;
 
-enum { AC_ANCESTORS = 4 };
+enum { AC_ANCESTORS = 6 };
 
 typedef struct ac_control {
     /* 0: cold */
@@ -64,7 +64,7 @@ typedef struct ac_control {
     uint64_t home;           /* * which directory and file this is: see ac_control_home */
     uint64_t recovered_boot; /* * the boot in which a writer last found or repaired the end */
     ac_ancestor_t ancestors[AC_ANCESTORS]; /* * the newest first */
-    uint8_t spare1[40];
+    uint8_t spare1[8];
     /* 256: changes at every append */
     uint64_t write_offset;
     uint64_t writer_heartbeat_ns;

@@ -348,6 +348,7 @@ typedef struct each {
     int readers_fd;
     ac_position_visit_t visit;
     void *context;
+    int strict;         /* a file that cannot be decoded is a failure */
     ac_error_t failure; /* code 0: none */
 } each_t;
 
@@ -377,11 +378,19 @@ static int visit_file(void *context, const char *file) {
     int rc = got < 0 ? got : held < 0 ? held : 0;
     if (rc < 0)
         ac_fail_os_in(&each->failure, rc, each->readers->path, file, "cannot read the position");
+    if (rc == 0 && found < 0 && each->strict) {
+        char path[1300];
+        snprintf(path, sizeof path, "%s/%s", each->readers->path, file);
+        rc = ac_fail(
+            &each->failure, AC_E_POSITION_CORRUPT, 0, path, 0,
+            "is damaged, so nobody knows what its reader needs; forget the reader, or restore "
+            "the file");
+    }
     return rc < 0;
 }
 
-int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
-                     void *context, ac_error_t *err) {
+static int each_position(const ac_directory_t *dir, int dir_fd, int strict,
+                         ac_position_visit_t visit, void *context, ac_error_t *err) {
     ac_error_t ignored;
     ac_directory_t readers;
     int readers_fd = ac_directory_readers(dir, dir_fd, 0, &readers, &ignored);
@@ -390,13 +399,26 @@ int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t 
         if (err) *err = ignored;
         return readers_fd;
     }
-    each_t each = {
-        .readers = &readers, .readers_fd = readers_fd, .visit = visit, .context = context};
+    each_t each = {.readers = &readers,
+                   .readers_fd = readers_fd,
+                   .visit = visit,
+                   .context = context,
+                   .strict = strict};
     int rc = ac_os_list(readers_fd, visit_file, &each);
     ac_os_close(readers_fd);
     if (rc < 0) return ac_fail_os(err, rc, readers.path, "cannot list readers");
     if (each.failure.code != 0 && err) *err = each.failure;
     return each.failure.code;
+}
+
+int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
+                     void *context, ac_error_t *err) {
+    return each_position(dir, dir_fd, 0, visit, context, err);
+}
+
+int ac_position_each_sound(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
+                           void *context, ac_error_t *err) {
+    return each_position(dir, dir_fd, 1, visit, context, err);
 }
 
 typedef struct pull {

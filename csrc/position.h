@@ -88,6 +88,10 @@ typedef void (*ac_position_visit_t)(void *context, const char *name, const ac_sl
 int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
                      void *context, ac_error_t *err);
 
+/* The same for who removes something by what it sees: AC_E_POSITION_CORRUPT if one cannot be decoded. */
+int ac_position_each_sound(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
+                           void *context, ac_error_t *err);
+
 /* Puts every position beyond (segment, offset) back to it, durably. For a queue that nobody reads from yet: those
  * that are open stay as they are. */
 int ac_position_pull_back(const ac_directory_t *dir, int dir_fd, uint64_t segment, uint64_t offset,

@@ -548,7 +548,7 @@ static int survey_older(walk_t *walk, size_t stop, ac_error_t *err) {
 
 /* ---- what is set aside ---- */
 
-/* 1 = its first record is valid, 0 = it has none, or no header. */
+/* 1 = it has a valid record, 0 = it has none, or no header. */
 static int has_valid_record(walk_t *walk, uint32_t id, int *has_header, ac_error_t *err) {
     ac_map_t *map;
     ac_message_t message;
@@ -557,8 +557,10 @@ static int has_valid_record(walk_t *walk, uint32_t id, int *has_header, ac_error
     *has_header = rc == AC_OK;
     if (rc == AC_E_CORRUPT || rc == AC_E_VERSION || rc == AC_E_NOT_FOUND) return 0;
     if (rc != AC_OK) return rc;
-    int valid = ac_record_inspect(map->base, map->size, AC_SEGMENT_DATA, id, AC_CHECK_PAYLOAD,
-                                  &message, &why) == AC_RECORD_GOOD;
+    int valid = 0;
+    for (uint64_t at = AC_SEGMENT_DATA; at < map->size && !valid; at += AC_ALIGNMENT)
+        valid = ac_record_inspect(map->base, map->size, at, id, AC_CHECK_PAYLOAD, &message, &why) ==
+                AC_RECORD_GOOD;
     rc = check_readable(walk, map, err);
     ac_map_release(map);
     return rc != AC_OK ? rc : valid;

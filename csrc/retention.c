@@ -111,7 +111,8 @@ static void survey_reader(void *context, const char *name, const ac_slot_t *slot
 static int look(survey_t *survey, ac_error_t *err) {
     memset(survey->out, 0, sizeof *survey->out);
     survey->out->needed = survey->out->waited_for = survey->out->farthest_behind = UINT64_MAX;
-    return ac_position_each(survey->dir, survey->dir_fd, survey_reader, survey, err);
+    return (survey->removes ? ac_position_each_sound : ac_position_each)(
+        survey->dir, survey->dir_fd, survey_reader, survey, err);
 }
 
 int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
@@ -170,6 +171,9 @@ static int examine(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t 
     if (rc != AC_OK) return rc == AC_E_CORRUPT ? AC_OK : rc;
     rc = ac_index_obtain(&out->index, dir, dir_fd, map, segment_size, &built, err);
     if (rc == AC_OK) out->damage = find_damage(&out->index, map, segment_size);
+    /* Or it would be walked at each look. */
+    if (rc == AC_OK && built && !out->damage && out->index.count > 0 && ac_segment_sealed(map))
+        ac_index_save(&out->index, dir, dir_fd, segment_size, NULL);
     ac_map_release(map);
     return rc;
 }

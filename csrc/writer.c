@@ -172,12 +172,21 @@ static void announce(ac_writer_t *writer, uint64_t epoch) {
     ac_os_futex_wake(&control->notify_seq, INT_MAX);
 }
 
+static int has_second_name(const ac_writer_t *writer, const char *name) {
+    struct stat info;
+    return ac_os_stat_at(writer->dir_fd, name, &info) == 0 && info.st_nlink > 1;
+}
+
 /* A directory that shares its files with another one (cp -al) is no queue of its own: what is appended here would
  * appear there, half of it. The original, which other directories share files with, is. */
 static int check_links(const ac_writer_t *writer, ac_error_t *err) {
-    struct stat info;
-    int rc = ac_os_stat_at(writer->dir_fd, "control.meta", &info);
-    if (rc < 0 || info.st_nlink < 2) return AC_OK;
+    char name[AC_NAME_MAX];
+    uint32_t first, last = 0;
+    size_t count = 0;
+    int rc = ac_segment_bounds(&writer->dir, writer->dir_fd, &first, &last, &count, err);
+    if (rc != AC_OK) return rc;
+    ac_segment_name(name, last, ".q");
+    if (!has_second_name(writer, "control.meta") && !has_second_name(writer, name)) return AC_OK;
     return ac_fail(
         err, AC_E_NOT_A_QUEUE, 0, writer->dir.path, 0,
         "shares its files with another directory by hard links; make a real copy (cp -a)");
@@ -194,16 +203,15 @@ static int begins_anew(const ac_writer_t *writer, const ac_end_t *end, int is_co
     return !writer->recovery.clean && (end->torn || boot != ac_os_boot_id());
 }
 
-/* Seals the segment with the end; readers that wait there go on. One without records gives its blocks back. */
+/* Seals the segment with the end; readers that wait there go on. What it will not use gives its blocks back. */
 static int leave_segment(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
     char name[AC_NAME_MAX];
     ac_map_t *map = end->map;
     ac_segment_name(name, map->segment, ".q");
     ac_segment_seal(map, end->offset);
     int rc = ac_os_map_sync(map->base, map->fd, 0, AC_SEGMENT_DATA);
-    uint64_t page = ac_os_page_size();
-    if (rc == 0 && end->offset == AC_SEGMENT_DATA && map->size > page)
-        rc = ac_os_punch(map->fd, page, map->size - page);
+    uint64_t inside = ac_os_page_size() - 1, unused = (end->offset + inside) & ~inside;
+    if (rc == 0 && unused < map->size) rc = ac_os_punch(map->fd, unused, map->size - unused);
     return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, name, "cannot seal") : AC_OK;
 }
 

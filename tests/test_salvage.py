@@ -61,14 +61,17 @@ def test_a_missing_last_segment_is_told(tmp_path: Path) -> None:
     with open_writer(queue, segment_size=SIZE) as writer:
         while writer.position.segment < 2:
             writer.append(bytes(500))
+        next_seq = writer.next_seq
     (queue / fmt.segment_name(2)).unlink()
     before = files(queue)
     with pytest.raises(SalvageRequired, match="says that segment 2 was on disk"):
         open_writer(queue)
     assert files(queue) == before
     with open_writer(queue, recover="salvage") as writer:
-        writer.append(b"on")
-    assert aiochronicle.verify(queue).corrupt == 0
+        assert writer.append(b"on") == next_seq  # no seq is given twice, so readers notice the gap
+    assert aiochronicle.verify(queue).corrupt == 1
+    with open_reader(queue, start="first", on_corrupt="skip") as reader:
+        assert [message.payload for message in reader][-1] == b"on"
 
 
 def test_recover_takes_one_of_two_words(tmp_path: Path) -> None:

@@ -300,15 +300,15 @@ TEST(it_stays_as_it_is_for_as_long_as_was_agreed) {
     config.write_back_ns = 15000000000u;
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     uint64_t now = 1000000000u;
-    CHECK_EQUAL(ac_writer_needs_write_back(writer, now), 0);
+    CHECK_EQUAL(ac_writer_find_write_back(writer, now), 0);
     append_numbered(writer, 1);
-    CHECK_EQUAL(ac_writer_needs_write_back(writer, now), 0);
-    CHECK_EQUAL(ac_writer_needs_write_back(writer, now + config.write_back_ns - 1), 0);
-    CHECK_EQUAL(ac_writer_needs_write_back(writer, now + config.write_back_ns), 1);
+    CHECK_EQUAL(ac_writer_find_write_back(writer, now), 0);
+    CHECK_EQUAL(ac_writer_find_write_back(writer, now + config.write_back_ns - 1), 0);
+    CHECK_EQUAL(ac_writer_find_write_back(writer, now + config.write_back_ns), AC_WRITE_BACK_ALL);
     CHECK_EQUAL(ac_writer_flush(writer, &err), 1);
-    CHECK_EQUAL(ac_writer_needs_write_back(writer, now + 2 * config.write_back_ns), 0);
+    CHECK_EQUAL(ac_writer_find_write_back(writer, now + 2 * config.write_back_ns), 0);
     append_numbered(writer, 1); /* the time of this one begins when it is seen */
-    CHECK_EQUAL(ac_writer_needs_write_back(writer, now + 4 * config.write_back_ns), 0);
+    CHECK_EQUAL(ac_writer_find_write_back(writer, now + 4 * config.write_back_ns), 0);
     close_writer(writer);
 }
 
