@@ -48,7 +48,7 @@ static void on_fork(ac_task_t *task) {
     ac_store_relaxed_u32(&writer->state, AC_STATE_FORKED);
     ac_store_relaxed_u64(&writer->limit, 0);
     ac_writer_lock_forked(&writer->lock);
-    writer->attended = 0; /* the connections are not inherited either */
+    ac_store_relaxed_u32(&writer->attended, 0); /* the connections are not inherited either */
     /* Perhaps held by a thread that does not exist here. */
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);
@@ -288,7 +288,8 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     announce(writer, epoch);
     /* Without it (no inotify instances left, say) readers poll, as they do for other programs. */
     if (!writer->config.inline_housekeeping)
-        writer->attended = ac_doorman_attend(&writer->callers, &writer->dir, NULL) == AC_OK;
+        writer->attended = ac_doorman_attend(&writer->callers, &writer->dir, NULL) ==
+                           AC_OK; /* nobody sees it yet */
     ac_store_release_u64(&writer->control->signalling_epoch, writer->attended ? epoch : 0);
     /* The epoch must never be used twice, so it is on disk before the first record that carries it. */
     rc = ac_os_map_sync(writer->control_map->base, -1, 0, AC_CONTROL_SIZE);
@@ -298,7 +299,7 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
 
 static void release_everything(ac_writer_t *writer) {
     if (writer->attended) ac_doorman_leave(&writer->callers);
-    writer->attended = 0;
+    ac_store_relaxed_u32(&writer->attended, 0);
     while (writer->sealing) {
         ac_sealing_t *sealing = writer->sealing;
         writer->sealing = sealing->next;
@@ -798,7 +799,7 @@ void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     out->last_timestamp_ns = ac_load_relaxed_u64(&writer->last_timestamp_ns);
     out->epoch = writer->epoch;
     out->segment_size = writer->segment_size;
-    if (!writer->attended) return;
+    if (!ac_load_relaxed_u32(&writer->attended)) return;
     pthread_mutex_lock(&writer->callers.mutex);
     out->readers_connected = writer->callers.count;
     pthread_mutex_unlock(&writer->callers.mutex);
@@ -858,7 +859,7 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     /* Whoever had it removed need not hear of it; whoever goes on appending is told before. */
     if (rc == AC_E_GONE && !ac_writer_was_cut(writer)) rc = AC_OK;
     if (writer->attended) ac_doorman_leave(&writer->callers);
-    writer->attended = 0;
+    ac_store_relaxed_u32(&writer->attended, 0);
     pthread_mutex_lock(&writer->sync_mutex);
     pthread_mutex_lock(&writer->mutex);
     ac_store_relaxed_u32(&writer->state, AC_STATE_CLOSED);

@@ -93,8 +93,8 @@ struct ac_writer {
     ac_recovery_t recovery;
     uint32_t state;
     ac_callers_t callers;
-    int attended;
-    uint64_t home; /* which directory and control block: see ac_control_home */
+    uint32_t attended; /* atomic: readers can be connected */
+    uint64_t home;     /* which directory and control block: see ac_control_home */
     ac_task_t pages, flush, disk, archiving; /* housekeeping, one per lane */
 
     /* Under mutex. */

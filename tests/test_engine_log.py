@@ -224,7 +224,7 @@ os.kill(os.getpid(), 9)
         assert not writer.recovery.clean
     ((level, text),) = lines(caplog, "aiochronicle.writer")
     assert level == logging.INFO
-    assert text.startswith(f"{queue_path}: was not closed properly; ")
+    assert text.startswith(f"{queue_path}: was repaired: ")
     assert "10 records" in text
     caplog.clear()
     open_writer(queue_path).close()
