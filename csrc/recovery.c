@@ -92,8 +92,8 @@ static void make_dirty(ac_map_t *map, uint64_t from, uint64_t to) {
 /* The blocks that hold it may not count as written (see ac_os_has_unwritten), and nothing that is done to this file
  * changes that: its records go into a new one, which takes its name. Readers that have the old one mapped find it
  * sealed, and go on behind it. */
-static int write_anew(const ac_plan_t *plan, ac_map_t **map, uint64_t end, uint64_t sealed_end,
-                      ac_error_t *err) {
+static int rewrite_segment(const ac_plan_t *plan, ac_map_t **map, uint64_t end, uint64_t sealed_end,
+                           ac_error_t *err) {
     char name[AC_NAME_MAX], temporary[AC_NAME_MAX];
     ac_segment_name(name, (*map)->segment, ".q");
     ac_segment_name(temporary, (*map)->segment, ".q.tmp");
@@ -126,7 +126,7 @@ static int make_durable(const ac_plan_t *plan, ac_map_t **map, uint64_t from, ui
     int unwritten = ac_os_has_unwritten((*map)->fd, from, end);
     if (unwritten == 0) return AC_OK;
     if (unwritten < 0) return ac_fail_os(err, unwritten, plan->dir->path, "cannot ask for blocks");
-    rc = write_anew(plan, map, end, sealed_end, err);
+    rc = rewrite_segment(plan, map, end, sealed_end, err);
     return rc == AC_OK ? 1 : rc;
 }
 

@@ -117,8 +117,11 @@ static int has_sound_header(const ac_map_t *map, uint64_t offset, ac_message_t *
 /* The records between two offsets of a segment that is damaged there. */
 static void survey_damage(walk_t *walk, const ac_map_t *map, uint64_t offset, uint64_t end) {
     ac_message_t message;
+    uint64_t from = offset;
     while (offset < end) {
-        int sound = has_sound_header(map, offset, &message);
+        int sound = has_sound_header(map, offset, &message) &&
+                    (!walk->plan->is_ours ||
+                     ((message.flags & AC_FLAG_OURS) && can_follow(walk, &message, offset - from)));
         if (sound) note_largest(walk->plan, message.seq, message.timestamp_ns);
         offset += sound ? ac_record_size(message.length) : AC_ALIGNMENT;
     }

@@ -195,7 +195,7 @@ static int check_links(const ac_writer_t *writer, ac_error_t *err) {
 /* Whether the queue goes on in a segment of its own. Positions that were kept elsewhere must not come to lie
  * inside of what is written next, so it does after anything was cut off, and after what may have been a power
  * cut. Nor may a segment hold messages of two identities. */
-static int begins_anew(const ac_writer_t *writer, const ac_end_t *end, int is_copy) {
+static int needs_new_segment(const ac_writer_t *writer, const ac_end_t *end, int is_copy) {
     uint64_t boot = ac_load_relaxed_u64(&writer->control->recovered_boot);
     int is_empty = end->offset == AC_SEGMENT_DATA;
     if (!end->map || end->sealed || (is_empty && boot == 0)) return 0;
@@ -222,7 +222,7 @@ static int find_place(ac_writer_t *writer, ac_end_t *end, int is_copy, ac_error_
         .verify = writer->config.verify, .salvage = writer->config.salvage, .is_copy = is_copy};
     int rc = ac_recover(&writer->dir, writer->dir_fd, control, writer->segment_size, &options, end,
                         &writer->recovery, err);
-    if (rc == AC_OK && begins_anew(writer, end, is_copy)) {
+    if (rc == AC_OK && needs_new_segment(writer, end, is_copy)) {
         rc = leave_segment(writer, end, err);
         end->sealed = 1;
     }
