@@ -187,10 +187,7 @@ class SalvageRequired(CorruptionError):
     A segment is missing in the middle, or at the end. Nothing was changed.
     """
 
-    advice = (
-        'Restore the missing segments, or open the queue with recover="salvage": what cannot be kept'
-        " is moved to the queue's directory recovered/."
-    )
+    advice = "Nothing was changed."
 
 
 class PositionError(ChronicleError):
@@ -273,7 +270,10 @@ class LockedError(ChronicleError):
     if that is not known, as for a process in another container.
     """
 
-    advice = "A queue has one writer at a time: close that one, or write to a queue of your own."
+    advice = (
+        "A queue has one writer at a time: close that one, wait for it with lock_timeout, or write to"
+        " a queue of your own."
+    )
 
     pid: int | None = None
     command: str | None = None

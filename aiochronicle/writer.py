@@ -178,8 +178,11 @@ def _log_recovery(path: str, recovery: Recovery) -> None:
         recovery.bytes_set_aside,
         recovery.segments_set_aside,
     )
-    _log.log(
-        logging.WARNING if any(lost) else logging.INFO,
+    if not any(lost):
+        checked = recovery.records_scanned
+        _log.info("%s: was not closed; checked %d records, nothing was lost", path, checked)
+        return
+    _log.warning(
         "%s: was repaired: of %d records that were checked (segment %d, offset %d was durable) %d were"
         " torn and cut, %d corrupt, %d bytes and %d segments set aside in recovered/;"
         " its records end in segment %d, offset %d",

@@ -1,5 +1,6 @@
 /* The walk of a recovery: where the queue ends, and what has to be done about it. Reads only. */
 #include "error.h"
+#include "log.h"
 #include "os.h"
 #include "position.h"
 #include "record.h"
@@ -617,6 +618,11 @@ static int check_set_aside(walk_t *walk, ac_error_t *err) {
             missing = id;
         }
     }
+    if (plan->options->salvage && plan->durable.segment > plan->end_segment)
+        ac_log(AC_LOG_WARNING, plan->dir->path,
+               "opened with recover=\"salvage\": segment %llu was on disk, but the queue ends in "
+               "segment %u",
+               (unsigned long long)plan->durable.segment, plan->end_segment);
     if (plan->durable.segment > plan->end_segment && needs_consent(plan))
         return ac_fail(
             err, AC_E_SALVAGE, 0, plan->dir->path, 0,

@@ -1,6 +1,7 @@
 #include "writer.h"
 
 #include "error.h"
+#include "log.h"
 #include "recovery.h"
 #include "retention.h"
 #include "segment.h"
@@ -233,6 +234,11 @@ static int find_place(ac_writer_t *writer, ac_end_t *end, int is_copy, ac_error_
         ac_store_relaxed_u64(&control->home, writer->home);
         return AC_OK;
     }
+    ac_log(AC_LOG_WARNING, writer->dir.path,
+           "is a copy, or was restored from one, and gets an identity of its own; its messages "
+           "from segment "
+           "%llu on have it",
+           (unsigned long long)first);
     rc = ac_control_adopt(control, writer->home, first);
     return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot get random bytes") : AC_OK;
 }
