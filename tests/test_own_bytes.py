@@ -169,6 +169,7 @@ def test_reader_position_slots(queue_path: Path) -> None:
     with open_writer(queue_path, segment_size=SIZE) as writer:
         for number in range(50):
             writer.append(b"%d" % number)
+        epoch = writer.statistics().epoch
     file = queue_path / "readers" / "slots.meta"
     with open_reader(queue_path, "slots") as reader:
         slots = set()
@@ -181,7 +182,9 @@ def test_reader_position_slots(queue_path: Path) -> None:
             found = fmt.decode_position(data)
             assert found is not None
             assert len(data) == 80
-            assert data[36:40] == data[76:80] == bytes(4)
+            # Ours: the epoch of a record beside the position, in bytes that the format leaves free.
+            at = 36 + 40 * found.slot
+            assert int.from_bytes(data[at : at + 4], "little") == epoch
             assert (found.segment_id, found.offset) == (
                 reader.position.segment,
                 reader.position.offset,

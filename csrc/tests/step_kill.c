@@ -244,6 +244,10 @@ static void prepare_torn_segments(void) {
     in_dying_process(die_with_segments);
     snprintf(path, sizeof path, "%s/index.meta", live);
     unlink(path);
+    for (int id = 0; id < 64; id++) { /* they show that their segments were durable */
+        snprintf(path, sizeof path, "%.1100s/%09d.idx", live, id);
+        unlink(path);
+    }
     tear(PREPARED - 1);
 }
 
