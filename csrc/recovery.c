@@ -117,10 +117,10 @@ static int rewrite_segment(const ac_plan_t *plan, ac_map_t **map, uint64_t end, 
     return open_writable(plan, segment, map, err);
 }
 
-/* Brings [from, end) of a segment to disk, whatever became of it before. 1 = into another file. */
+/* Syncs a segment of which [from, end) was made dirty, and sees to it that it really is on disk. 1 = it is, in
+ * another file. */
 static int make_durable(const ac_plan_t *plan, ac_map_t **map, uint64_t from, uint64_t end,
                         uint64_t sealed_end, ac_error_t *err) {
-    make_dirty(*map, from, end);
     int rc = sync_map(plan, *map, err);
     if (rc != AC_OK || from >= end) return rc;
     int unwritten = ac_os_has_unwritten((*map)->fd, from, end);
@@ -144,6 +144,7 @@ static int finish(const ac_plan_t *plan, const ac_finish_t *task, ac_error_t *er
     if (rc != AC_OK) return rc;
     if (task->durable_end < map->size || !ac_segment_sealed(map)) {
         uint64_t end = task->sealed_end ? task->sealed_end : map->size;
+        make_dirty(map, task->durable_end, end);
         rc = make_durable(plan, &map, task->durable_end, end, task->sealed_end, err);
         if (rc >= 0) rc = seal(plan, map, task->sealed_end, err);
     }
@@ -275,6 +276,8 @@ static int clear_tail(const ac_plan_t *plan, ac_map_t *map, ac_error_t *err) {
 }
 
 static int repair_end(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
+    /* Before the tail is synced, so that it is written once. */
+    make_dirty(end->map, plan->end_durable, plan->end_offset);
     int rc = clear_tail(plan, end->map, err);
     if (rc == AC_OK)
         rc = make_durable(plan, &end->map, plan->end_durable, plan->end_offset, plan->records_end,
