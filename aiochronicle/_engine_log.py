@@ -67,7 +67,7 @@ class _Log:
 
 
 def _emit(entry: Any) -> None:
-    """Log one entry. Whatever a handler or filter raises is not for whoever is calling."""
+    """Log one entry. What a handler or filter raises does not reach the caller."""
     path = os.fsdecode(ffi.string(entry.path))
     text = ffi.string(entry.text).decode("utf-8", "replace")
     try:
@@ -85,7 +85,7 @@ _of_process = _Log()
 
 
 def _renew() -> None:
-    """In a forked child the thread does not exist, and the lock may be held for ever."""
+    """In a forked child the thread does not exist, and the lock may be held forever."""
     global _of_process
     _of_process = _Log()
 

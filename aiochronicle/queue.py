@@ -45,7 +45,7 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One reader that has a position in a queue, open or not.
 
     ``lag`` counts from its committed position, and ``committed_seq`` is the seq of the first
-    message that is not committed; None if it cannot be told. ``live`` is whether a process has it
+    message that is not committed; None if unknown. ``live`` is whether a process has it
     open now: capacity waits for those only. ``heartbeat_age_s`` is the time since its last sign of
     life or commit, which ``Retention.reader_ttl_s`` goes by. ``lost`` means that its position is no
     longer in the queue; the lag is then that of all there is.

@@ -72,7 +72,7 @@ class Lag(msgspec.Struct, frozen=True):
 class ReaderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of one reader since it was opened, and where it stands.
 
-    ``next_seq`` is that of the message to be read next; 0 also where that cannot be told.
+    ``next_seq`` is that of the message to be read next; 0 also where that is unknown.
     ``skipped_records`` were corrupt and stepped over; ``seq_restarts`` and ``timestamp_returns``
     are habits of other programs' writers. ``announced`` tells whether writers can find this reader
     to wake it, ``attended`` whether one is connected to it now.
@@ -478,7 +478,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
     def committed_seq(self) -> int | None:
         """The seq of the first message that is not committed: how many are, in a queue of ours.
 
-        None for an anonymous reader, and if it cannot be told: the position is no longer in the
+        None for an anonymous reader, and if it is unknown: the position is no longer in the
         queue, or the record there is damaged.
 
         >>> with open_reader(queue, "audit") as reader:
@@ -495,7 +495,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         return self._ask_seq(lib.ac_reader_durable_seq)
 
     def seq_at(self, position: Position) -> int | None:
-        """Return the seq of the first message at or after a position; None if it cannot be told.
+        """Return the seq of the first message at or after a position; None if unknown.
 
         At the end of the queue that is the seq of the next message to be appended.
         """

@@ -158,7 +158,7 @@ def _set_capacity(config: Any, capacity: int | Capacity) -> None:
 
 
 def refuse_root_of_queues(directory: Path) -> None:
-    """See to it that a path that is one level too short is told, and makes no queue around others."""
+    """Refuse a path that is one level too short, instead of making a queue around others."""
     try:
         below = [] if (directory / CONTROL).exists() else sorted(directory.glob(f"*/{CONTROL}"))
     except OSError:

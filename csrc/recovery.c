@@ -328,12 +328,21 @@ static int repair(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
     return rc == AC_OK ? settle_positions(plan, end, err) : rc;
 }
 
+/* A queue may have been closed while it was copied: then the mark is newer than what was copied before, and a segment
+ * that was being written at that time is not sealed. */
+static int was_copied_at_rest(const ac_plan_t *plan) {
+    if (!plan->options->is_copy) return 1;
+    for (size_t i = 0; i + 1 < plan->count; i++)
+        if (ac_plan_is_sealed(plan, plan->ids[i], NULL) != 1) return 0;
+    return 1;
+}
+
 static int believe_clean(const ac_plan_t *plan, const ac_control_t *control, ac_end_t *end) {
     ac_clean_t clean;
     ac_map_t *map;
     ac_message_t message;
     const char *why;
-    if (!ac_control_is_clean(control)) return 0;
+    if (!ac_control_is_clean(control) || !was_copied_at_rest(plan)) return 0;
     memcpy(&clean, &control->clean, sizeof clean);
     if (clean.segment != plan->durable.segment || clean.offset != plan->durable.offset) return 0;
     if (plan->ids[plan->count - 1] != clean.segment || clean.offset > plan->segment_size ||

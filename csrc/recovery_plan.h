@@ -49,6 +49,8 @@ typedef struct ac_plan {
 
 /* recovery_walk.c: fills in what is not zero yet from `used` on. Reads only. */
 int ac_plan_make(ac_plan_t *plan, ac_error_t *err);
+/* 1 = the segment says that it is finished. */
+int ac_plan_is_sealed(const ac_plan_t *plan, uint32_t id, ac_error_t *err);
 void ac_plan_free(ac_plan_t *plan);
 
 /* After the last byte of [from, size) of a segment that is not zero, or `from`. */

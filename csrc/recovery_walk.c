@@ -450,7 +450,8 @@ static uint64_t end_of_last(const ac_map_t *map, uint64_t tail_end) {
 static int reaches_mark(const ac_plan_t *plan, ac_error_t *err) {
     ac_map_t *map;
     uint64_t tail_end;
-    if (!has_segment(plan, plan->durable.segment)) return 0;
+    /* If nobody was writing any more, it was removed: that takes consent. */
+    if (!has_segment(plan, plan->durable.segment)) return plan->was_closed;
     if (plan->durable.offset <= AC_SEGMENT_DATA) return 1;
     int rc = open_readable(plan, (uint32_t)plan->durable.segment, &map, err);
     if (rc != AC_OK) return rc;
@@ -461,7 +462,7 @@ static int reaches_mark(const ac_plan_t *plan, ac_error_t *err) {
     return rc == AC_OK ? reaches : rc;
 }
 
-static int is_sealed(const ac_plan_t *plan, uint32_t id, ac_error_t *err) {
+int ac_plan_is_sealed(const ac_plan_t *plan, uint32_t id, ac_error_t *err) {
     ac_map_t *map;
     int rc = open_readable(plan, id, &map, err);
     if (rc != AC_OK) return rc;
@@ -475,14 +476,13 @@ static int is_sealed(const ac_plan_t *plan, uint32_t id, ac_error_t *err) {
  * and the queue goes no further than its records; or index.meta says that more was durable than there is. In a
  * copy of files at rest the records reach as far as it says, damaged or not. */
 static int find_start(ac_plan_t *plan, size_t *start, ac_error_t *err) {
-    int may_be_torn = plan->options->is_copy && !plan->was_closed;
-    int reaches = may_be_torn ? reaches_mark(plan, err) : 1;
+    int reaches = plan->options->is_copy ? reaches_mark(plan, err) : 1;
     if (reaches < 0) return reaches;
     plan->is_torn_copy = !reaches;
     *start = 0;
     while (!plan->options->verify && *start + 1 < plan->count &&
            plan->ids[*start] < plan->durable.segment) {
-        int sealed = may_be_torn ? is_sealed(plan, plan->ids[*start], err) : 1;
+        int sealed = plan->options->is_copy ? ac_plan_is_sealed(plan, plan->ids[*start], err) : 1;
         if (sealed < 0) return sealed;
         if (!sealed) {
             plan->is_torn_copy = 1;

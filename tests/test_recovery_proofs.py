@@ -186,3 +186,54 @@ def test_damage_in_an_old_segment_does_not_keep_a_queue_from_being_opened(tmp_pa
         file.write(bytes(8))
     with open_writer(queue) as writer:
         assert writer.append(b"on") == next_seq
+
+
+def test_a_copy_of_a_queue_that_was_closed_while_it_was_copied_opens(tmp_path: Path) -> None:
+    """Its segments are from before the close, and control.meta from after it."""
+    for rolls in (False, True):
+        queue, copy = tmp_path / f"queue-{rolls}", tmp_path / f"copy-{rolls}"
+        copy.mkdir()
+        with open_writer(queue, segment_size=SIZE) as writer:
+            for number in range(30):
+                writer.append(b"%d" % number + bytes(100))
+            writer.flush_now()
+            last = writer.position.segment
+            for file in sorted(queue.glob("*.q")):
+                if file.name <= fmt.segment_name(last):
+                    shutil.copy(file, copy)
+            for number in range(30, 60 if rolls else 32):
+                writer.append(b"%d" % number + bytes(100))
+        for file in sorted(queue.iterdir()):
+            if file.is_file() and (file.suffix != ".q" or not (copy / file.name).exists()):
+                shutil.copy(file, copy)
+        with open_writer(copy) as writer:
+            assert writer.recovery.is_copy
+            assert writer.recovery.corrupt_records == 0
+            assert writer.append(b"on") == 30
+        with open_reader(copy, start="first") as reader:
+            assert [message.seq for message in reader] == [*range(31)]
+
+
+def test_an_index_of_a_copied_segment_does_not_bring_back_its_seqs(tmp_path: Path) -> None:
+    """It was copied, the segment was cut, and the index knows of what is gone."""
+    queue, copy = tmp_path / "queue", tmp_path / "copy"
+    program = f"""
+import os, sys, aiochronicle
+roll = aiochronicle.Roll(messages=2)
+writer = aiochronicle.open_writer(
+    sys.argv[1], segment_size={SIZE}, roll=roll, _inline_housekeeping=True
+)
+for number in range(4):
+    writer.append(b"%d" % number)
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", program, str(queue)], check=False)
+    shutil.copytree(queue, copy)
+    assert (copy / "000000000.idx").exists()
+    (copy / "index.meta").unlink()
+    second = fmt.decode_segment((copy / fmt.segment_name(0)).read_bytes()).records[1]
+    flip(copy / fmt.segment_name(0), second.offset + fmt.RECORD_HEADER_SIZE)
+    with open_writer(copy) as writer:
+        assert writer.append(b"again") == 1
+    with open_reader(copy) as reader:
+        assert [(m.seq, m.payload) for m in reader] == [(0, b"0"), (1, b"again")]

@@ -169,6 +169,11 @@ static inline int beside_is_behind(const beside_slot_t *slot, const beside_slot_
            (slot->segment == than->segment && slot->offset < than->offset);
 }
 
+static inline int beside_is_past_epoch(const beside_case_t *judged, uint64_t epoch) {
+    const beside_t *now = judged->now;
+    return now->control.size < 24 || epoch <= walk_number(now->control.bytes + 16, 8);
+}
+
 /* The one that counts; the other one, if it is valid, came just before. */
 static inline int beside_judge_slots(beside_case_t *judged, const uint8_t *at, ssize_t size,
                                      const char *name, beside_slot_t *out) {
@@ -176,7 +181,9 @@ static inline int beside_judge_slots(beside_case_t *judged, const uint8_t *at, s
     beside_slot_t slots[2] = {beside_slot(at), beside_slot(at + BESIDE_SLOT)};
     BESIDE_RULE(slots[0].valid || slots[1].valid, "neither slot of %s is valid", name);
     for (int i = 0; i < 2; i++)
-        BESIDE_RULE(!slots[i].valid || slots[i].generation % 2 == (uint64_t)!i,
+        BESIDE_RULE(!slots[i].valid ||
+                        (slots[i].generation % 2 == (uint64_t)!i &&
+                         beside_is_past_epoch(judged, walk_number(at + i * BESIDE_SLOT + 36, 4))),
                     "generation %" PRIu64 " of %s is in slot %d", slots[i].generation, name, i);
     int newer = slots[1].valid && (!slots[0].valid || slots[1].generation > slots[0].generation);
     *out = slots[newer];
