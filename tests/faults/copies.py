@@ -29,8 +29,18 @@ WAYS: dict[str, Callable[[Path, Path], None]] = {"copytree": _copytree, "cp -a":
 
 
 def hard_links(source: Path, target: Path) -> None:
-    """Make a snapshot that takes no room: each file gets a second name."""
-    subprocess.run(["cp", "-al", str(source), str(target)], check=True)
+    """Make a snapshot that takes no room: each file gets a second name.
+
+    Files under a temporary name may vanish while cp is at it; it is then started again.
+    """
+    for _ in range(20):
+        done = subprocess.run(
+            ["cp", "-al", str(source), str(target)], check=False, capture_output=True, text=True
+        )
+        if done.returncode == 0 or "No such file" not in done.stderr:
+            break
+        shutil.rmtree(target)
+    assert done.returncode == 0, done.stderr
 
 
 def copy_in_name_order(
