@@ -21,7 +21,7 @@ comma := ,
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test pytest ctest ctest-asan ctest-tsan ctest-coverage lint lint-python lint-c format bench bench-spark \
-        sanitize sanitize-python fuzz fuzz-replay torture soak coverage dist clean
+        sanitize sanitize-python fuzz fuzz-replay torture soak coverage dist lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -276,8 +276,25 @@ coverage: setup $(VENV)/.spark ## line coverage of the C and the Python code
 	    test $$tests -eq 0 || echo "tests failed, see above; what they did not reach is missing here"; \
 	    test $$tests -eq 0 && test $$c -eq 0 && test $$python -eq 0
 
-dist: setup ## source archive and wheel, into dist/
-	@$(PY) -m build
+# Releases are built with what release.lock names, checked by hash, and with nothing else.
+RELEASE := build/release
+RELEASE_PY := $(abspath $(RELEASE))/bin/python
+
+$(RELEASE)/.created: release.lock
+	@rm -rf $(RELEASE)
+	@$(PYTHON) -m venv $(RELEASE)
+	@$(RELEASE_PY) -m pip --disable-pip-version-check -q install --require-hashes --no-deps --only-binary :all: -r release.lock
+	@touch $@
+
+dist: $(RELEASE)/.created ## source archive and wheel, into dist/, built with what release.lock names
+	@$(RELEASE_PY) -m build --no-isolation
+
+lock: ## choose the newest build tools and write release.lock anew
+	@rm -rf build/lock && $(PYTHON) -m venv build/lock
+	@build/lock/bin/pip --disable-pip-version-check -q install pip-tools
+	@{ echo 'build>=1.2'; $(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'; } > build/lock/release.in
+	@build/lock/bin/pip-compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options -o release.lock build/lock/release.in
 
 clean: ## remove everything that was made, .venv included
 	@rm -rf .venv* build dist *.egg-info .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
