@@ -1,0 +1,1 @@
+"""What every service of the package must survive, through one list of services."""
