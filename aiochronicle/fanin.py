@@ -125,6 +125,9 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
         async with asyncio.timeout(timeout):
             return await self._next()
 
+    def _readers_of_messages(self) -> Iterable[Reader[Any]]:
+        return self.sources().values()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until a message may go out; False if ``timeout`` seconds passed.
 

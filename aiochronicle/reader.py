@@ -295,6 +295,9 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         """Tell whether messages may be of this type: whether it is one of the codec's."""
         return self._decoders.may_give(wanted)
 
+    def _readers_of_messages(self) -> "tuple[Reader[Any]]":
+        return (self,)
+
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until there is something to read; False if ``timeout`` seconds passed.
 
