@@ -137,7 +137,7 @@ def _is_done(work: "asyncio.Future[Any] | asyncio.TimerHandle") -> bool:
 
 def _sleeps(thread: int) -> bool:
     """Tell whether a thread is in Condition.wait, and not just for a look."""
-    frame = sys._current_frames().get(thread)
+    frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
     if frame is None or frame.f_code is not _CONDITION_WAIT:
         return False
     timeout = frame.f_locals.get("timeout")

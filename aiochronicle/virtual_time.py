@@ -19,11 +19,10 @@ work does so. See _virtual_threads.py for how it is found out that a thread wait
 """
 
 import asyncio
-import collections
 import concurrent.futures
 import heapq
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
@@ -34,6 +33,7 @@ from aiochronicle.errors import VirtualTimeDeadlock
 from aiochronicle.reader import unix_ns
 
 if TYPE_CHECKING:
+    import collections
     from datetime import datetime
 
     from aiochronicle.replay import Replay
@@ -87,9 +87,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     nothing can happen any more, VirtualTimeDeadlock says which tasks wait where.
     """
 
-    # asyncio's own list of timers stays empty: it compares floats.
-    _scheduled: list[asyncio.TimerHandle]
-    _ready: "collections.deque[asyncio.Handle]"
+    if TYPE_CHECKING:  # what asyncio's own loops have
+        _scheduled: list[asyncio.TimerHandle]  # stays empty: asyncio compares floats
+        _ready: collections.deque[asyncio.Handle]
+        _default_executor: ThreadPoolExecutor | None
+
+        def _check_callback(self, callback: object, method: str) -> None: ...
 
     def __init__(self, start_ns: int = 0) -> None:
         self._start_ns = start_ns
@@ -116,8 +119,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call a function after so many seconds: at the nanosecond that is nearest."""
-        if delay is None:
-            raise TypeError("delay must not be None")
         left_ns = ns_between(0.0, 0.0 + delay)
         when = self.time() + delay
         return self._set_timer(left_ns, super().call_at(when, callback, *args, context=context))
@@ -130,8 +131,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call a function at a time of this clock: at the nanosecond that is nearest."""
-        if when is None:
-            raise TypeError("when cannot be None")
         left_ns = ns_between(self.time(), 0.0 + when)
         return self._set_timer(left_ns, super().call_at(when, callback, *args, context=context))
 
@@ -208,10 +207,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return super().call_soon_threadsafe(call_for, job, callback, *args, context=context)
 
     def create_task(
-        self, coro: Coroutine[Any, Any, T], *args: Any, **options: Any
+        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], **options: Any
     ) -> "asyncio.Task[T]":
         """Run a coroutine as a task."""
-        task = super().create_task(coro, *args, **options)
+        task = super().create_task(coro, **options)
         self._jobs.note_made(task)
         return task
 

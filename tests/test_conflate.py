@@ -236,7 +236,7 @@ def unhashable(message: Message) -> object:
 def test_a_key_without_a_hash_is_raised_once_and_stepped_over(queue_path: Path) -> None:
     write(queue_path, [1, 2, 99, 3, 99])
     with aiochronicle.open_reader(queue_path, "view") as reader:
-        conflation = reader.conflate(unhashable)  # type: ignore[type-var]
+        conflation = reader.conflate(unhashable)
         for seq in (2, 4):
             with pytest.raises(TypeError, match="unhashable") as caught:
                 conflation.poll()
@@ -255,7 +255,7 @@ async def test_a_snapshot_with_a_key_without_a_hash_fails_and_has_taken_nothing(
     async with aiochronicle.open_reader(queue_path) as reader:
         for _ in range(2):
             with pytest.raises(TypeError, match="unhashable"):
-                await reader.snapshot(unhashable)  # type: ignore[type-var]
+                await reader.snapshot(unhashable)
             assert reader.statistics().next_seq == 0
         assert list(await reader.snapshot(by_type)) == [1, 2, 99, 3]
 
