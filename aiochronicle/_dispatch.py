@@ -1,18 +1,24 @@
 """Handlers by type, for whatever gives messages: a reader or a fan-in."""
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from aiochronicle._arguments import one_of
 from aiochronicle._hot import Message
 from aiochronicle.errors import DecodeError, InvalidArgument, UnknownType
 
-__all__ = ["Dispatching", "ErrorHandler"]
+if TYPE_CHECKING:
+    from aiochronicle.reader import Reader
+
+__all__ = ["Dispatching", "ErrorHandler", "Failed"]
 
 ErrorHandler = Callable[[DecodeError, Message[Any]], object]
+Failed = Literal["again", "skip"]
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -27,9 +33,12 @@ class Dispatching:
     """``on`` says who takes which type, ``dispatch`` and ``dispatch_now`` hand them out."""
 
     _handlers: Mapping[type[Any], _Handler] = MappingProxyType({})
+    _failed: tuple[Message[Any], ...] = ()  # several, if several tasks dispatch
 
     if TYPE_CHECKING:  # the other base class has them
 
+        @property
+        def closed(self) -> bool: ...
         def __iter__(self) -> Iterator[Message[Any]]: ...
         def __aiter__(self) -> AsyncIterator[Message[Any]]: ...
 
@@ -75,36 +84,97 @@ class Dispatching:
         """Tell whether messages may be of this type; those of a fan-in may be of any."""
         return True
 
-    async def dispatch(self, *, on_error: ErrorHandler | None = None) -> int:
+    @property
+    def failed_message(self) -> Message[Any] | None:
+        """The message whose handler failed: it raised, or was cancelled, or could not be called.
+
+        None when it has been handed over again, or was skipped: see ``dispatch``.
+        """
+        return self._failed[0] if self._failed else None
+
+    async def dispatch(
+        self, *, on_error: ErrorHandler | None = None, failed: Failed | None = None
+    ) -> int:
         """Hand every message that is there or comes to its handler, until this is closed.
 
         Returns how many messages there were. One after the other: an ``async`` handler is awaited
         before the next message is taken. A payload that cannot be decoded raises DecodeError, or
-        goes to ``on_error(error, message)``; an exception of a handler comes out. Either way the
-        message has been taken: calling ``dispatch`` again goes on with the next one.
+        goes to ``on_error(error, message)``; an exception of a handler comes out.
+
+        Either way the message has been taken, and is ``failed_message``. What becomes of it when
+        this is called again says ``failed``: "again" hands it over once more, before all others;
+        "skip" goes on with the next one. If nothing is said, it comes again from a reader that
+        commits by itself, since asking for the next message would commit one that nobody has dealt
+        with. Other readers go on with the next one: there the program says what is dealt with, by
+        its commits. A message that always fails comes for ever, until it is skipped or goes to
+        ``on_error``.
 
         Cancelled while it waits, it has taken nothing; cancelled in a handler, the message that
-        this was working on.
+        this was working on, which has failed then.
         """
         count = 0
+        for message in self._messages_again(failed):
+            count += 1
+            try:
+                result = self._deliver(message, on_error)
+                if inspect.isawaitable(result):
+                    await result
+            except BaseException:
+                self._failed = (message, *self._failed)
+                raise
         async for message in self:
             count += 1
-            result = self._deliver(message, on_error)
-            if inspect.isawaitable(result):
-                await result
+            try:
+                result = self._deliver(message, on_error)
+                if inspect.isawaitable(result):
+                    await result
+            except BaseException:
+                self._failed = (*self._failed, message)
+                raise
         return count
 
-    def dispatch_now(self, *, on_error: ErrorHandler | None = None) -> int:
+    def dispatch_now(
+        self, *, on_error: ErrorHandler | None = None, failed: Failed | None = None
+    ) -> int:
         """Hand what is there now to its handlers, as ``dispatch`` does; return how many."""
         for handled, handler in self._handlers.items():
             if handler.is_async:
                 name = handled.__name__
                 raise InvalidArgument(f"the handler of {name} is async; await dispatch()")
         count = 0
-        for message in self:
+        for message in chain(self._messages_again(failed), self):
             count += 1
-            self._deliver(message, on_error)
+            try:
+                self._deliver(message, on_error)
+            except BaseException:
+                self._failed = (message, *self._failed)
+                raise
         return count
+
+    def _messages_again(self, failed: Failed | None) -> Iterator[Message[Any]]:
+        """Take out the messages that failed and come again, one by one."""
+        if failed is not None:
+            one_of("failed", {"again": True, "skip": False}, failed)
+        self._failed = tuple(
+            message for message in self._failed if self._comes_again(message, failed)
+        )
+        while self._failed and not self.closed:
+            message, *rest = self._failed
+            self._failed = tuple(rest)
+            yield message
+
+    def _comes_again(self, message: Message[Any], failed: Failed | None) -> bool:
+        readers = (reader for reader in self._readers_of_messages() if reader._is_of(message))
+        reader = next(readers, None)
+        if reader is not None and reader.position <= message.position:
+            return False  # by itself: the reader was sent back to it
+        if failed is None:
+            return reader is not None and reader.commit_every > 0
+        return failed == "again"
+
+    def _readers_of_messages(self) -> "Iterable[Reader[Any]]":
+        """Return the readers that may commit a message; none if there is nothing to commit."""
+        return ()
 
     def _deliver(self, message: Message[Any], on_error: ErrorHandler | None) -> object:
         """Call the handler of one message; return what that returned."""

@@ -14,12 +14,12 @@ from aiochronicle._arguments import expect_several, one_of, seconds, wrong_type
 from aiochronicle._arguments import timeout as checked_timeout
 from aiochronicle._batches import Batches, live_batches
 from aiochronicle._binding import ffi
+from aiochronicle._checkpoints import Places
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import T
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
-from aiochronicle.position import Position
-from aiochronicle.reader import Lag, Reader, open_reader, turns
+from aiochronicle.reader import Lag, Reader, turns
 
 __all__ = ["FanIn", "FanInStatistics", "SourceStatistics"]
 
@@ -125,6 +125,9 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
         async with asyncio.timeout(timeout):
             return await self._next()
 
+    def _readers_of_messages(self) -> Iterable[Reader[Any]]:
+        return self.sources().values()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until a message may go out; False if ``timeout`` seconds passed.
 
@@ -180,29 +183,29 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
             readers=lambda: self.sources().values(),
             ready=self._ready,
             commit_before=self._commit_before,
+            places=self._places,
             mark=self._mark,
         )
 
-    def _commit_before(self, waiting: Iterable[_hot.Message[Any]]) -> None:
-        """Commit all sources up to the time of the oldest message that is waiting.
+    def _commit_before(self, oldest: _hot.Message[Any] | None, places: Places | None) -> None:
+        """Commit the named sources, each where it was at that moment.
 
-        Not each up to its own: a source would else bring back an older message of a key whose
-        newer one another source does not bring again.
+        One that was attached since has delivered nothing before the message: it stays where it is.
         """
-        oldest_ns = min((message.timestamp_ns for message in waiting), default=None)
+        if oldest is None or places is None:
+            self.commit()
+            return
         for source, reader in self.sources().items():
-            newest_ns = self.source_statistics(source).last_timestamp_ns
-            if reader.name is None:
-                continue
-            if oldest_ns is None or newest_ns < oldest_ns:
-                self.commit(source)
-            else:
-                reader.commit_position(_position_at(reader, oldest_ns))
+            if reader.name is not None and source in places:
+                reader._commit_at(*places[source])
+
+    def _places(self) -> Places:
+        return {source: reader.position for source, reader in self.sources().items()}
 
     def _mark(self) -> Callable[[], None]:
         """Return what brings the sources back to where they are now."""
         last_timestamp_ns = self.statistics().last_timestamp_ns
-        positions = {source: reader.position for source, reader in self.sources().items()}
+        positions = self._places()
 
         def go_back() -> None:
             for source, reader in self.sources().items():
@@ -268,10 +271,3 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
         return (
             f"<{type(self).__name__} order={self.order!r} {state} delivered={statistics.delivered}>"
         )
-
-
-def _position_at(reader: Reader[Any], timestamp_ns: int) -> Position:
-    """Return where the first message of this time or later is, without moving the reader."""
-    with open_reader(reader.path) as scout:
-        scout.seek_time(timestamp_ns)
-        return scout.position

@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -295,6 +295,9 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         """Tell whether messages may be of this type: whether it is one of the codec's."""
         return self._decoders.may_give(wanted)
 
+    def _readers_of_messages(self) -> "tuple[Reader[Any]]":
+        return (self,)
+
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until there is something to read; False if ``timeout`` seconds passed.
 
@@ -422,8 +425,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
             mark=lambda: partial(self.seek_position, self.position),
         )
 
-    def _commit_before(self, waiting: Iterable[_hot.Message]) -> None:
-        oldest = next(iter(waiting), None)
+    def _commit_before(self, oldest: _hot.Message | None, _: object) -> None:
         if oldest is None:
             self.commit()
         else:

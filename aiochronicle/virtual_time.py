@@ -7,22 +7,33 @@ seconds, and since nothing depends on how fast the machine is, the same program 
 recording does the same things in the same order.
 
 The order is: everything that is ready runs; then the timers that are due up to and including the
-time of the next message; then that message, and whatever it sets off. Work in threads (a flush,
-``asyncio.to_thread``) is waited for while the clock stands still.
+time of the next message; then that message, and whatever it sets off. Times are compared as whole
+nanoseconds, so a timer that is due 1 ns after a message runs after it. Timers of the same
+nanosecond run in the order in which they were set. What a float of seconds means in nanoseconds,
+and for how long that is exact, is in _virtual_timers.py.
+
+Work in threads (a flush, ``asyncio.to_thread``) is waited for while the clock stands still: it
+takes no virtual time. The exception is a thread that has handed work to the loop, as
+``asyncio.run_coroutine_threadsafe`` does, and waits for it: the clock goes on while every thread at
+work does so. See _virtual_threads.py for how it is found out that a thread waits.
 """
 
 import asyncio
+import concurrent.futures
 import heapq
-import math
 import selectors
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
+from aiochronicle._virtual_threads import Job, JobsAtWork
+from aiochronicle._virtual_timers import Timers, ns_between
 from aiochronicle.errors import VirtualTimeDeadlock
 from aiochronicle.reader import unix_ns
 
 if TYPE_CHECKING:
+    import collections
     from datetime import datetime
 
     from aiochronicle.replay import Replay
@@ -67,16 +78,29 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     to the nanosecond: give it to whatever asks for a clock, ``open_writer(clock=loop.time_ns)``
     for instance, whose messages then have the same timestamps in every run.
 
+    ``asyncio.sleep`` and ``call_later`` end on the nanosecond, however long the run has been, for
+    delays of up to 97 days. ``asyncio.timeout`` and ``call_at`` are given ``time()`` plus a delay,
+    a float whose last bit grows with the time: they are exact for the first 48 days of a run, and
+    off by no more than that bit after that (2 ns after 100 days).
+
     Files and sockets are looked at, but not waited for: their data comes at times of its own. If
     nothing can happen any more, VirtualTimeDeadlock says which tasks wait where.
     """
 
+    if TYPE_CHECKING:  # what asyncio's own loops have
+        _scheduled: list[asyncio.TimerHandle]  # stays empty: asyncio compares floats
+        _ready: collections.deque[asyncio.Handle]
+        _default_executor: ThreadPoolExecutor | None
+
+        def _check_callback(self, callback: object, method: str) -> None: ...
+
     def __init__(self, start_ns: int = 0) -> None:
         self._start_ns = start_ns
         self._now_ns = start_ns
+        self._timers = Timers()
         self._arrivals: list[tuple[int, int, asyncio.Future[None]]] = []
         self._arrivals_count = 0  # keeps those of one moment in order
-        self._threads_at_work = 0
+        self._jobs = JobsAtWork()
         super().__init__(_Selector(self._go_on))
 
     def time(self) -> float:
@@ -87,18 +111,54 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Return the virtual time of day in Unix nanoseconds; a clock like ``time.time_ns``."""
         return self._now_ns
 
-    @property
-    def _clock_resolution(self) -> float:
-        """How much earlier than its time asyncio may call a timer.
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call a function after so many seconds: at the nanosecond that is nearest."""
+        left_ns = ns_between(0.0, 0.0 + delay)
+        when = self.time() + delay
+        return self._set_timer(left_ns, super().call_at(when, callback, *args, context=context))
 
-        At least the distance to the next float: a timer that is due now would never be, after some
-        months, if adding the resolution to the time made no difference.
-        """
-        return max(1e-9, math.ulp(self.time()))
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call a function at a time of this clock: at the nanosecond that is nearest."""
+        left_ns = ns_between(self.time(), 0.0 + when)
+        return self._set_timer(left_ns, super().call_at(when, callback, *args, context=context))
 
-    @_clock_resolution.setter
-    def _clock_resolution(self, seconds: float) -> None:
-        """Ignore what asyncio knows of the real clock."""
+    def _set_timer(self, left_ns: int | None, timer: asyncio.TimerHandle) -> asyncio.TimerHandle:
+        self._scheduled.clear()
+        if left_ns is None:
+            timer._scheduled = False  # type: ignore[attr-defined]
+        else:
+            self._timers.add(self._now_ns + left_ns, timer)
+            self._jobs.note_made(timer)
+        return timer
+
+    def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
+        if timer._scheduled:  # type: ignore[attr-defined]
+            self._timers.count_cancelled()
+
+    def _process_events(self, event_list: list[tuple[selectors.SelectorKey, int]]) -> None:
+        """Make ready what files and timers have: once in every turn of the loop, in this order."""
+        super()._process_events(event_list)  # type: ignore[misc]
+        for timer in self._timers.take_due(self._now_ns):
+            timer._scheduled = False  # type: ignore[attr-defined]
+            self._ready.append(timer)
+
+    def close(self) -> None:
+        """Close the loop; what was scheduled is forgotten."""
+        super().close()
+        self._timers.clear()
+        self._arrivals.clear()
 
     def arrival(self, timestamp_ns: int) -> "asyncio.Future[None]":
         """Return a future that is done at this time, when nothing else is left to do before it.
@@ -113,61 +173,97 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> "asyncio.Future[T]":
-        """Run a function in a thread; the clock stands still until it has returned."""
-        future = super().run_in_executor(executor, func, *args)
-        self._threads_at_work += 1
-        future.add_done_callback(self._thread_done)
-        return future
+        """Run a function in a thread; the clock stands still until it has returned.
 
-    def _thread_done(self, future: "asyncio.Future[Any]") -> None:
-        self._threads_at_work -= 1
+        Or until it waits for the loop: see ``asyncio.run_coroutine_threadsafe``.
+        """
+        job = Job()
+        if not _runs_in_this_interpreter(executor):
+            future = super().run_in_executor(executor, func, *args)
+            self._jobs.expect(job, future, None)
+            return future
+        if self.get_debug():
+            self._check_callback(func, "run_in_executor")
+        future = super().run_in_executor(executor, self._jobs.run, job, func, *args)
+        self._jobs.expect(job, future, executor or self._default_executor)
+        return future
 
     async def shutdown_default_executor(self, *args: Any, **options: Any) -> None:
         """Wait for the threads of ``asyncio.to_thread`` to end."""
-        self._threads_at_work += 1
+        self._jobs.end(True)
         try:
             await super().shutdown_default_executor(*args, **options)
         finally:
-            self._threads_at_work -= 1
+            self._jobs.end(False)
 
-    def _go_on(self, timer_in_s: float | None) -> bool:
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Call a function in the loop, from any thread."""
+        job = self._jobs.of_this_thread()
+        if job is None:
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        call_for = self._jobs.call_for
+        return super().call_soon_threadsafe(call_for, job, callback, *args, context=context)
+
+    def create_task(
+        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], **options: Any
+    ) -> "asyncio.Task[T]":
+        """Run a coroutine as a task."""
+        task = super().create_task(coro, **options)
+        self._jobs.note_made(task)
+        return task
+
+    def _go_on(self) -> float | None:
         """Nothing is left to do now: make the next thing that happens the present.
 
-        False if that comes out of a thread, and has to be waited for.
+        Returns for how long to wait for a thread instead: 0 not at all, None until it calls.
         """
-        if self._threads_at_work:
-            return False
+        if self._ready:  # a thread was quicker
+            return 0
+        if self._jobs:
+            hold_s = self._jobs.hold_clock_s()
+            if hold_s != 0:
+                return hold_s
         while self._arrivals and self._arrivals[0][2].done():
             heapq.heappop(self._arrivals)
-        timer_ns = None
-        if timer_in_s is not None:
-            timer_ns = self._now_ns + max(1, math.ceil(timer_in_s * 1e9))
+        timer_ns = self._timers.next_ns()
         if self._arrivals and (timer_ns is None or self._arrivals[0][0] < timer_ns):
             timestamp_ns, _, future = heapq.heappop(self._arrivals)
             self._now_ns = max(self._now_ns, timestamp_ns)
             future.set_result(None)
         elif timer_ns is not None:
-            self._now_ns = timer_ns
+            self._now_ns = max(self._now_ns, timer_ns)
+        elif self._jobs:  # a thread may give up waiting for the loop
+            return None
         else:
             raise VirtualTimeDeadlock(
                 f"at {self.time():.9f} s of virtual time nothing is scheduled, no message is to"
                 f" come, and {_where_tasks_wait(self)}"
             )
-        return True
+        return 0
 
 
 class _Selector(selectors.EpollSelector):
     """Where an event loop sleeps, this one has its clock moved."""
 
-    def __init__(self, go_on: Callable[[float | None], bool]) -> None:
+    def __init__(self, go_on: Callable[[], float | None]) -> None:
         super().__init__()
         self._go_on = go_on
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(0)
-        if events or (timeout is not None and timeout <= 0) or self._go_on(timeout):
+        if events or timeout is not None:
             return events
-        return super().select(None)
+        wait_s = self._go_on()
+        return events if wait_s == 0 else super().select(wait_s)
+
+
+def _runs_in_this_interpreter(executor: Executor | None) -> bool:
+    """Tell whether a function can be given to it that knows the loop."""
+    elsewhere = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
+    in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
+    return in_threads and not isinstance(executor, elsewhere)
 
 
 def _where_tasks_wait(loop: asyncio.AbstractEventLoop) -> str:

@@ -229,6 +229,37 @@ def test_a_message_without_a_key_is_raised_once_and_stepped_over(queue_path: Pat
         assert [message.type_id for message in conflation] == [1, 2, 3]
 
 
+def unhashable(message: Message) -> object:
+    return [message.type_id] if message.type_id == 99 else message.type_id
+
+
+def test_a_key_without_a_hash_is_raised_once_and_stepped_over(queue_path: Path) -> None:
+    write(queue_path, [1, 2, 99, 3, 99])
+    with aiochronicle.open_reader(queue_path, "view") as reader:
+        conflation = reader.conflate(unhashable)
+        for seq in (2, 4):
+            with pytest.raises(TypeError, match="unhashable") as caught:
+                conflation.poll()
+            note = f"stepped over seq {seq} of {queue_path}: it has no key"
+            assert caught.value.__notes__ == [note]
+        assert [message.type_id for message in conflation] == [1, 2, 3]
+        conflation.commit()
+        assert reader.committed == reader.position
+
+
+@on_both_loops
+async def test_a_snapshot_with_a_key_without_a_hash_fails_and_has_taken_nothing(
+    queue_path: Path,
+) -> None:
+    write(queue_path, [1, 2, 99, 3])
+    async with aiochronicle.open_reader(queue_path) as reader:
+        for _ in range(2):
+            with pytest.raises(TypeError, match="unhashable"):
+                await reader.snapshot(unhashable)
+            assert reader.statistics().next_seq == 0
+        assert list(await reader.snapshot(by_type)) == [1, 2, 99, 3]
+
+
 def test_a_snapshot_and_then_the_tail_have_no_gap(queue_path: Path, rng: random.Random) -> None:
     keys = [rng.randrange(30) for _ in range(4000)]
     write(queue_path, keys)

@@ -1,6 +1,7 @@
 """Handlers by type: who gets what, sync and async, and what an undecodable payload does."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,170 @@ def test_handlers_belong_to_one_reader(mixed: Path) -> None:
     with opened() as one, opened() as other:
         one.on(Trade)(nothing)
         other.on(Trade)(nothing)
+
+
+@pytest.fixture
+def trades(queue_path: Path) -> Path:
+    with open_writer(queue_path, codec=Trade) as writer:
+        for number in range(10):
+            writer.send(Trade(number))
+    return queue_path
+
+
+class Supervised:
+    """A handler that fails now and then, and what it has dealt with."""
+
+    def __init__(self, fails: dict[float, int]) -> None:
+        self.fails = fails  # price to how often
+        self.done: list[float] = []
+        self.tried: list[float] = []
+
+    def handle(self, trade: Trade) -> None:
+        self.tried.append(trade.price)
+        if self.fails.get(trade.price, 0) > 0:
+            self.fails[trade.price] -= 1
+            raise LookupError(trade.price)
+        self.done.append(trade.price)
+
+
+@pytest.mark.parametrize("commit", ["auto", 3])
+@pytest.mark.parametrize("fan_in", [False, True])
+@on_both_loops
+async def test_a_supervisor_that_restarts_dispatch_loses_nothing(
+    trades: Path, commit: Any, fan_in: bool
+) -> None:
+    """With automatic commits: what failed comes again, first, and is not committed before."""
+    handler = Supervised({0.0: 1, 3.0: 2, 4.0: 1, 9.0: 3})
+    failures: list[tuple[float, int | None, int]] = []  # price, seq that failed, seq committed
+    with contextlib.ExitStack() as opened:
+        reader = opened.enter_context(open_reader(trades, "view", commit=commit, codec=Trade))
+        source = opened.enter_context(FanIn([reader])) if fan_in else reader
+
+        async def handle(trade: Trade) -> None:
+            await asyncio.sleep(0)
+            handler.handle(trade)
+            if trade.price == 9:
+                source.close()
+
+        source.on(Trade)(handle)
+        for _ in range(20):
+            try:
+                async with asyncio.timeout(30):
+                    await source.dispatch()
+                break
+            except LookupError as error:
+                failed, committed = source.failed_message, reader.committed_seq
+                failures.append((error.args[0], getattr(failed, "seq", None), committed or 0))
+        assert source.failed_message is None
+    assert handler.done == list(range(10))
+    assert [price for price, _, _ in failures] == [0, 3, 3, 4, 9, 9, 9]
+    assert all(price == seq for price, seq, _ in failures)
+    assert all(committed <= price for price, _, committed in failures)
+    if commit == "auto":
+        assert all(committed == price for price, _, committed in failures)
+
+
+def test_a_message_that_always_fails_can_be_skipped(trades: Path) -> None:
+    handler = Supervised({3.0: 1000})
+    with open_reader(trades, "view", commit="auto", codec=Trade) as reader:
+        reader.on(Trade)(handler.handle)
+        for _ in range(5):
+            with pytest.raises(LookupError):
+                reader.dispatch_now()
+            assert reader.committed_seq == 3
+        with pytest.raises(InvalidArgument, match='"again" or "skip"'):
+            reader.dispatch_now(failed="perhaps")  # type: ignore[arg-type]
+        assert reader.dispatch_now(failed="skip") == 6
+        assert reader.failed_message is None
+        assert reader.committed_seq == 10
+    assert handler.tried == [0, 1, 2, 3, 3, 3, 3, 3, 4, 5, 6, 7, 8, 9]
+
+
+@on_both_loops
+async def test_a_message_whose_handler_was_cancelled_comes_again(trades: Path) -> None:
+    begun: list[float] = []
+    done: list[float] = []
+    with open_reader(trades, "view", commit="auto", codec=Trade) as reader:
+        entered = asyncio.Event()
+
+        @reader.on(Trade)
+        async def slow(trade: Trade) -> None:
+            begun.append(trade.price)
+            entered.set()
+            if len(begun) == 1:
+                await asyncio.Event().wait()
+            done.append(trade.price)
+            if trade.price == 9:
+                reader.close()
+
+        task = asyncio.create_task(reader.dispatch())
+        await asyncio.wait_for(entered.wait(), 30)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert reader.committed_seq == 0
+        assert await asyncio.wait_for(reader.dispatch(), 30) == 10
+    assert done == list(range(10))
+
+
+def test_an_undecodable_message_comes_again_until_it_is_taken_care_of(mixed: Path) -> None:
+    with open_reader(mixed, "view", commit="auto", codec=[Trade, Quote]) as reader:
+        for _ in range(3):
+            with pytest.raises(DecodeError):
+                reader.dispatch_now()
+            assert reader.committed_seq == 4
+        bad: list[int] = []
+        assert reader.dispatch_now(on_error=lambda _, message: bad.append(message.seq)) == 2
+        assert bad == [4]
+        assert reader.committed_seq == 6
+
+
+def test_who_commits_by_hand_may_have_it_again(trades: Path) -> None:
+    handler = Supervised({2.0: 1, 5.0: 1, 7.0: 1})
+    with open_reader(trades, "view", codec=Trade) as reader:
+        reader.on(Trade)(handler.handle)
+        with pytest.raises(LookupError):
+            reader.dispatch_now()
+        with pytest.raises(LookupError):
+            reader.dispatch_now(failed="again")
+        with pytest.raises(LookupError):
+            reader.dispatch_now()  # on with the next one
+        reader.seek(7)  # by hand: it is not handed over twice then
+        assert reader.dispatch_now(failed="again") == 3
+    assert handler.done == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+
+def test_after_close_nothing_is_handed_over(trades: Path) -> None:
+    handler = Supervised({2.0: 1})
+    with open_reader(trades, "view", commit="auto", codec=Trade) as reader:
+        reader.on(Trade)(handler.handle)
+        with pytest.raises(LookupError):
+            reader.dispatch_now()
+    assert asyncio.run(reader.dispatch()) == 0
+    assert handler.done == [0, 1]
+    del reader
+
+
+@on_both_loops
+async def test_several_tasks_that_fail_at_once(trades: Path) -> None:
+    """Each has a message of its own; all of them come again, in the order in which they failed."""
+    done: list[float] = []
+    attempts = 0
+    with open_reader(trades, "view", commit="auto", codec=Trade) as reader:
+
+        @reader.on(Trade)
+        async def handle(trade: Trade) -> None:
+            nonlocal attempts
+            attempts += 1
+            await asyncio.sleep(0)
+            if attempts <= 3:
+                raise LookupError(trade.price)
+            done.append(trade.price)
+            if trade.price == 9:
+                reader.close()
+
+        tasks = [asyncio.create_task(reader.dispatch()) for _ in range(3)]
+        await asyncio.wait(tasks)
+        assert [type(task.exception()) for task in tasks] == [LookupError] * 3
+        assert await asyncio.wait_for(reader.dispatch(), 30) == 10
+    assert done == list(range(10))

@@ -1,10 +1,11 @@
-"""Counting the turns that a loop gets while something else is done."""
+"""Counting the turns that a loop gets while something else is done, and timing them."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-__all__ = ["counted_turns"]
+__all__ = ["counted_turns", "longest_pause"]
 
 
 @asynccontextmanager
@@ -22,3 +23,24 @@ async def counted_turns() -> AsyncIterator[list[None]]:
         yield turns
     finally:
         counting.cancel()
+
+
+@asynccontextmanager
+async def longest_pause() -> AsyncIterator[list[float]]:
+    """Give a list whose only item is the longest time between two turns, in seconds."""
+    longest = [0.0]
+
+    async def beat() -> None:
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            longest[0] = max(longest[0], now - last)
+            last = now
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield longest
+    finally:
+        await asyncio.sleep(0)
+        beating.cancel()
