@@ -96,7 +96,12 @@ class _HandOver(Generic[Opened]):
     def _open(self) -> None:
         if self._is_given_up():  # before a thread had time for it
             return
-        self._opened.append(self._open_it())
+        try:
+            self._opened.append(self._open_it())
+        except Exception:
+            if self._is_given_up():  # there is nothing to close, and nobody to tell
+                return
+            raise
         # After the append: either we see that it was given up, or whoever gives it up sees this.
         if self._is_given_up():
             self._close()
