@@ -565,10 +565,6 @@ class Writer(_hot.Writer, Closing):
         finally:
             _engine_log.hand_over()
 
-    async def aclose(self) -> None:
-        """Close the writer without blocking the loop. Cancelled, it is closed all the same."""
-        await in_background(self.close)
-
     def __repr__(self) -> str:
         if self.closed:
             return f"<Writer {self.path!r} closed>"

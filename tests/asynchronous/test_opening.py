@@ -100,7 +100,7 @@ async def test_awaited_and_as_a_context_manager(queue_path: Path) -> None:
         reader = await aiochronicle.aopen_reader(queue_path, "name", codec=Trade)
         assert (await reader.next()).decode() == Trade(1.5)
         await reader.aclose()
-        opened = await asyncio.create_task(aiochronicle.aopen_reader(queue_path))  # type: ignore[arg-type]
+        opened = await asyncio.create_task(aiochronicle.aopen_reader(queue_path))
         async with opened:
             assert opened.poll() is not None
         assert opened.closed
@@ -289,7 +289,7 @@ async def test_the_lock_is_had_when_its_holder_closes(queue_path: Path) -> None:
     with pytest.raises(LockedError):
         await aiochronicle.aopen_writer(queue_path, lock_timeout=0)
     async with asyncio.TaskGroup() as group:
-        second = group.create_task(  # type: ignore[arg-type]
+        second = group.create_task(
             aiochronicle.aopen_writer(queue_path, lock_timeout=60)
         )
         first.append(b"first")
