@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from asynchronous.disk_work import DELAY_S, WORK
+from asynchronous.disk_work import WORK
 from asynchronous.loops import LOOPS
 
 HERE = Path(__file__).parent
