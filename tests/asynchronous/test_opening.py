@@ -25,42 +25,16 @@ from aiochronicle.errors import (
     StorageError,
 )
 from asynchronous.both_loops import on_both_loops
+from asynchronous.held import held_opening
 from asynchronous.loops import LOOPS
 from asynchronous.peers import eventually
-from faults.system_calls import Call, injected, observed
+from faults.system_calls import injected
 
 SMALL = 1 << 20
 
 
 class Trade(msgspec.Struct):
     price: float
-
-
-class Held:
-    """Threads that open a queue, stopped before they sync its directory until ``go``."""
-
-    def __init__(self) -> None:
-        self.arrived = threading.Event()
-        self.go = threading.Event()
-        self.answer = 0
-        self._loops_thread = threading.get_ident()
-
-    def __call__(self, call: Call) -> int:
-        if call.name == "sync_dir" and threading.get_ident() != self._loops_thread:
-            self.arrived.set()
-            self.go.wait(60)
-            return self.answer
-        return 0
-
-
-@contextmanager
-def held_opening() -> Iterator[Held]:
-    held = Held()
-    with observed(held):
-        try:
-            yield held
-        finally:
-            held.go.set()
 
 
 @contextmanager
