@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
@@ -31,7 +32,7 @@ from aiochronicle.errors import (
     InvalidName,
     StorageError,
 )
-from aiochronicle.opening import when_unlocked
+from aiochronicle.opening import open_in_background, when_unlocked
 from aiochronicle.queue import ReaderInfo, list_readers
 from aiochronicle.reader import Reader, ReaderStatistics, StartPoint, WaitStrategy, open_reader
 from aiochronicle.registry import Registry, TypeOrCodec
@@ -320,12 +321,14 @@ class Bus(Closing):
     ) -> Reader[T]:
         """Do what ``reader`` does without blocking the loop, also if it has to open one.
 
-        Cancelled, what a thread is opening stays open, as a reader of the bus.
+        Cancelled, a reader that a thread is opening stays open under its name, as a reader of the
+        bus; an anonymous one, which nobody would find again, is closed.
         """
         reader = self._open_already(topic, name, codec, options)
         if reader is not None:
             return reader
-        return await in_background(lambda: self._open_reader(topic, name, codec, options))
+        opening = partial(self._open_reader, topic, name, codec, options)
+        return await (open_in_background if name is None else in_background)(opening)
 
     def _open_already(
         self, topic: str, name: str | None, codec: object, options: ReaderOptions

@@ -19,7 +19,7 @@ from aiochronicle.errors import ChronicleError, LockedError
 from aiochronicle.reader import open_reader
 from aiochronicle.writer import Writer, open_writer, pauses_s
 
-__all__ = ["Opening", "aopen_reader", "aopen_writer", "when_unlocked"]
+__all__ = ["Opening", "aopen_reader", "aopen_writer", "open_in_background", "when_unlocked"]
 
 _log = logging.getLogger(__name__)
 
@@ -135,8 +135,9 @@ async def when_unlocked(
     return await attempt(0)
 
 
-async def _open(function: Callable[..., Opened], arguments: Any, options: dict[str, Any]) -> Opened:
-    return await _HandOver(functools.partial(function, *arguments, **options)).result()
+async def open_in_background(open_it: Callable[[], Opened]) -> Opened:
+    """Call this in a thread; cancelled, what it returns is closed again."""
+    return await _HandOver(open_it).result()
 
 
 def _with_parameters_of(
@@ -178,7 +179,8 @@ async def aopen_writer(*arguments: Any, **options: Any) -> Any:
     """
 
     def attempt(lock_timeout: float | None) -> Coroutine[Any, Any, Writer]:
-        return _open(open_writer, arguments, {**options, "lock_timeout": lock_timeout})
+        wanted = {**options, "lock_timeout": lock_timeout}
+        return open_in_background(functools.partial(open_writer, *arguments, **wanted))
 
     return await when_unlocked(attempt, options.get("lock_timeout"))
 
@@ -199,4 +201,4 @@ async def aopen_reader(*arguments: Any, **options: Any) -> Any:
     >>> asyncio.run(main())
     b'hello'
     """
-    return await _open(open_reader, arguments, options)
+    return await open_in_background(functools.partial(open_reader, *arguments, **options))

@@ -27,7 +27,9 @@ def feed(root: Path, name: str) -> None:
 async def strategy(root: Path, name: str, pause_s: float) -> None:
     received = 0
     async with contextlib.AsyncExitStack() as stack:
-        results = await stack.enter_async_context(aiochronicle.aopen_writer(root / "results" / name))
+        results = await stack.enter_async_context(
+            aiochronicle.aopen_writer(root / "results" / name)
+        )
         readers = [
             await stack.enter_async_context(aiochronicle.aopen_reader(root / "feeds" / feed, name))
             for feed in FEEDS

@@ -1,7 +1,9 @@
 """Closing in the background: it happens whatever becomes of the task, and disturbs nobody else."""
 
 import asyncio
+import gc
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import aiochronicle
 from aiochronicle.errors import ChronicleError
 from asynchronous.both_loops import on_both_loops
 from asynchronous.held import held_opening
+from asynchronous.loops import LOOPS
 from asynchronous.peers import eventually
 
 SMALL = 1 << 16
@@ -113,7 +116,7 @@ async def test_closing_while_others_read_wait_and_close(tmp_path: Path, seed: in
         for _ in range(rng.randrange(5)):
             rng.choice(writers).append(bytes(rng.randrange(3000)))
             await asyncio.sleep(rng.choice([0, 0, 0.001]))
-        closing = [fan_in, *readers]
+        closing: list[Any] = [fan_in, *readers]
         rng.shuffle(closing)
         await asyncio.gather(*(one.aclose() for one in closing))
         async with asyncio.timeout(30):
@@ -145,3 +148,32 @@ async def test_a_reader_is_usable_while_the_bus_opens_another(tmp_path: Path) ->
             assert not held.went_on  # nobody waited for the other one
         assert (await opening).name == "name"
         assert bus.reader("b", "name") is await opening
+
+
+@pytest.mark.parametrize("loop_name", list(LOOPS))
+def test_the_loop_is_closed_while_a_thread_closes(
+    queue: Path, loop_name: str, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(seed)
+    for _ in range(100):
+        loop = LOOPS[loop_name]()
+        reader = aiochronicle.open_reader(queue, "name", start="last")
+        reading = loop.create_task(count(reader))
+        loop.run_until_complete(asyncio.sleep(0.001))
+        closing = loop.create_task(reader.aclose())
+        for _ in range(rng.randrange(3)):
+            loop.run_until_complete(asyncio.sleep(0))
+        tasks: list[Any] = [reading, closing]
+        for task in tasks:
+            task._log_destroy_pending = False
+            if rng.random() < 0.5:
+                task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        deadline = time.monotonic() + 30
+        while not reader.closed:
+            if closing.done() or time.monotonic() > deadline:  # cancelled before it began
+                reader.close()
+        del reading, closing, task, tasks, loop
+        gc.collect()
+    assert caplog.text == ""

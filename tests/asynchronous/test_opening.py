@@ -5,6 +5,8 @@ import errno
 import gc
 import inspect
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Iterator
@@ -14,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from faults.system_calls import injected
 
 import aiochronicle
 from aiochronicle._background import _THREADS_MAX, start_in_background
@@ -28,7 +31,6 @@ from asynchronous.both_loops import on_both_loops
 from asynchronous.held import held_opening
 from asynchronous.loops import LOOPS
 from asynchronous.peers import eventually
-from faults.system_calls import injected
 
 SMALL = 1 << 20
 
@@ -54,6 +56,10 @@ def busy_pool() -> Iterator[None]:
         yield
     finally:
         end.set()
+
+
+def there(path: Path) -> bool:
+    return path.exists()
 
 
 def wait_until_free(path: Path) -> None:
@@ -106,7 +112,7 @@ async def test_exceptions_are_raised_where_it_is_awaited(queue_path: Path) -> No
     with pytest.raises(QueueNotFound):
         async with aiochronicle.aopen_reader(queue_path):
             pytest.fail("entered")
-    assert not queue_path.exists()
+    assert not there(queue_path)
 
 
 @on_both_loops
@@ -114,9 +120,8 @@ async def test_never_awaited_opens_nothing_and_says_so(queue_path: Path) -> None
     threads = threading.active_count()
     with pytest.warns(RuntimeWarning, match="aopen_writer.* was never awaited"):
         aiochronicle.aopen_writer(queue_path)
-        gc.collect()
     assert threading.active_count() == threads
-    assert not queue_path.exists()
+    assert not there(queue_path)
 
 
 @on_both_loops
@@ -133,9 +138,7 @@ async def test_awaited_twice_is_an_error(queue_path: Path) -> None:
 @on_both_loops
 async def test_cancelled_while_a_thread_opens(queue_path: Path) -> None:
     with held_opening() as held:
-        opening = asyncio.ensure_future(
-            aiochronicle.aopen_writer(queue_path, segment_size=SMALL)
-        )
+        opening = asyncio.ensure_future(aiochronicle.aopen_writer(queue_path, segment_size=SMALL))
         await asyncio.to_thread(held.arrived.wait, 60)
         await cancelled(opening)  # at once: the thread is still held
         assert not held.go.is_set()
@@ -168,7 +171,7 @@ async def test_cancelled_before_a_thread_has_time_opens_nothing(queue_path: Path
         await asyncio.sleep(0.01)
         await cancelled(opening)
     with busy_pool():  # which are all threads, after what was queued
-        assert not queue_path.exists()
+        assert not there(queue_path)
 
 
 @on_both_loops
@@ -198,7 +201,7 @@ async def test_what_fails_after_it_was_given_up_is_logged_once(
             held.answer = errno.EIO if call == "sync_dir" else 0
             with injected(call, errno.EIO) as injection:
                 held.go.set()
-                await eventually(lambda: injection.seen > 0 or held.answer != 0, 30)  # noqa: B023
+                await eventually(lambda: injection.seen > 0 or held.answer != 0, 30)
                 await eventually(lambda: is_closed(queue), 30)
         gc.collect()
         assert caplog.text.count("a cancelled task had begun to open") == logged, caplog.text
@@ -263,9 +266,7 @@ async def test_the_lock_is_had_when_its_holder_closes(queue_path: Path) -> None:
     with pytest.raises(LockedError):
         await aiochronicle.aopen_writer(queue_path, lock_timeout=0)
     async with asyncio.TaskGroup() as group:
-        second = group.create_task(
-            aiochronicle.aopen_writer(queue_path, lock_timeout=60)
-        )
+        second = group.create_task(aiochronicle.aopen_writer(queue_path, lock_timeout=60))
         first.append(b"first")
         await first.aclose()
     assert second.result().append(b"second") == 1
@@ -281,3 +282,38 @@ async def test_an_error_of_closing_comes_out_of_the_block(queue_path: Path) -> N
             failing.__enter__()
     failing.__exit__(None, None, None)
     assert writer.closed
+
+
+PROGRAM = """
+import asyncio, sys
+import aiochronicle
+
+async def main():
+    opening = asyncio.ensure_future(aiochronicle.aopen_writer(sys.argv[1]))
+    await asyncio.sleep(float(sys.argv[2]))
+    if opening.done():
+        opening.result().close()
+    if sys.argv[3] == "kept":
+        loop = asyncio.get_running_loop()
+        loop.opening = opening
+        opening._log_destroy_pending = False
+        loop.stop()
+
+if sys.argv[3] == "kept":  # neither cancelled nor awaited when the interpreter ends
+    loop = asyncio.new_event_loop()
+    loop.create_task(main())
+    loop.run_forever()
+    loop.close()
+else:
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("way", ["cancelled", "kept"])
+@pytest.mark.parametrize("after_s", [0, 0.0005, 0.001, 0.002])
+def test_a_program_that_ends_while_a_thread_opens(queue: Path, after_s: float, way: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(queue), str(after_s), way]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    with aiochronicle.open_writer(queue) as writer:
+        assert writer.recovery.clean
