@@ -111,9 +111,11 @@ class _HandOver(Generic[Opened]):
 
     def _close(self) -> None:
         try:
-            self._opened.pop().close()
+            opened = self._opened.pop()
         except IndexError:
-            pass  # the other one was first
+            return  # the other one was first
+        try:
+            opened.close()
         except ChronicleError as error:
             _log.warning("closing what a cancelled task had begun to open failed: %s", error)
 

@@ -15,7 +15,7 @@ typedef struct ac_map {
         cut; /* set by the SIGBUS handler: a page could not be read or written, or is not there */
     uint64_t cut_at; /* offset of the first such page */
     int sigbus_slot;
-    int fd; /* kept by whoever writes, to fill pages ahead; -1 otherwise */
+    int fd;              /* kept by whoever writes, to fill pages ahead; -1 otherwise */
     struct ac_map *next; /* of those that are to be unmapped */
 } ac_map_t;
 

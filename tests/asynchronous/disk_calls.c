@@ -46,7 +46,7 @@ const char *disk_calls_of_this_thread(void) {
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 #define SLOW(result, name, path, parameters, arguments)                                            \
     result name parameters {                                                                       \
-        note_slow(#name, path);                                                                       \
+        note_slow(#name, path);                                                                    \
         return REAL(name) arguments;                                                               \
     }
 
@@ -63,7 +63,7 @@ SLOW(int, unlinkat, path, (int dir, const char *path, int flags), (dir, path, fl
 SLOW(int, rename, from, (const char *from, const char *to), (from, to))
 SLOW(int, renameat, from, (int a, const char *from, int b, const char *to), (a, from, b, to))
 SLOW(int, renameat2, from, (int a, const char *from, int b, const char *to, unsigned flags),
-      (a, from, b, to, flags))
+     (a, from, b, to, flags))
 
 int munmap(void *base, size_t size) {
     if (size >= LARGE) note_slow("munmap", NULL);

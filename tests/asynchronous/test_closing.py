@@ -164,16 +164,18 @@ def test_the_loop_is_closed_while_a_thread_closes(
         for _ in range(rng.randrange(3)):
             loop.run_until_complete(asyncio.sleep(0))
         tasks: list[Any] = [reading, closing]
-        for task in tasks:
+        while tasks:
+            task = tasks.pop()
             task._log_destroy_pending = False
             if rng.random() < 0.5:
                 task.cancel()
+            del task
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
         deadline = time.monotonic() + 30
         while not reader.closed:
             if closing.done() or time.monotonic() > deadline:  # cancelled before it began
                 reader.close()
-        del reading, closing, task, tasks, loop
+        del reading, closing, loop
         gc.collect()
     assert caplog.text == ""

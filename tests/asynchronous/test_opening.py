@@ -1,6 +1,7 @@
 """aopen_writer and aopen_reader: opened in a thread, and never left behind."""
 
 import asyncio
+import contextlib
 import errno
 import gc
 import inspect
@@ -10,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Trade(msgspec.Struct):
     price: float
 
 
-@contextmanager
+@contextlib.contextmanager
 def busy_pool() -> Iterator[None]:
     """Keep every thread of the pool busy."""
     end, started = threading.Event(), threading.Semaphore(0)
@@ -275,13 +275,13 @@ async def test_the_lock_is_had_when_its_holder_closes(queue_path: Path) -> None:
 
 @on_both_loops
 async def test_an_error_of_closing_comes_out_of_the_block(queue_path: Path) -> None:
-    with pytest.raises(StorageError):
+    opened: list[aiochronicle.Writer] = []
+    with contextlib.ExitStack() as failing, pytest.raises(StorageError):
         async with aiochronicle.aopen_writer(queue_path, segment_size=SMALL) as writer:
+            opened.append(writer)
             writer.append(b"x")
-            failing = injected("sync_map", errno.EIO)
-            failing.__enter__()
-    failing.__exit__(None, None, None)
-    assert writer.closed
+            failing.enter_context(injected("sync_map", errno.EIO))
+    assert opened[0].closed
 
 
 PROGRAM = """
