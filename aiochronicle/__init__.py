@@ -19,6 +19,7 @@ from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discove
 from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.opening import Opening, aopen_reader, aopen_writer
 from aiochronicle.position import Position
 from aiochronicle.queue import (
     QueueInfo,
@@ -63,6 +64,7 @@ __all__ = [
     "FanInStatistics",
     "Lag",
     "Message",
+    "Opening",
     "Position",
     "Queue",
     "QueueInfo",
@@ -93,6 +95,8 @@ __all__ = [
     "Width",
     "Writer",
     "WriterStatistics",
+    "aopen_reader",
+    "aopen_writer",
     "discover",
     "errors",
     "forget_reader",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-__all__ = ["GroupCommit", "in_background"]
+__all__ = ["GroupCommit", "in_background", "start_in_background"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,17 @@ def in_background(function: Callable[[], T]) -> asyncio.Future[T]:
     # Shielded: a call that no thread has taken up yet would otherwise be cancelled with its waiter.
     # And no task: whoever cancels all of them would leave nobody to close what a function opens.
     return asyncio.shield(asyncio.get_running_loop().run_in_executor(_threads(), function))
+
+
+def start_in_background(function: Callable[[], object]) -> None:
+    """Run a blocking function in a thread that nobody waits for; it must not raise.
+
+    Here and now if there are no threads any more, at the end of the interpreter.
+    """
+    try:
+        _threads().submit(function)
+    except RuntimeError:
+        function()
 
 
 class GroupCommit(Generic[T]):

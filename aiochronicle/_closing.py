@@ -3,6 +3,8 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from aiochronicle._background import in_background
+
 __all__ = ["Closing"]
 
 
@@ -14,8 +16,8 @@ class Closing:
         def close(self) -> None: ...
 
     async def aclose(self) -> None:
-        """Close it; for ``contextlib.aclosing``."""
-        self.close()
+        """Close it without blocking the loop. Cancelled, it is closed all the same."""
+        await in_background(self.close)
 
     def __enter__(self) -> Self:
         return self

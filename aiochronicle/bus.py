@@ -8,10 +8,11 @@ settings from a file (settings.py), and flushing everything at once.
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -31,6 +32,7 @@ from aiochronicle.errors import (
     InvalidName,
     StorageError,
 )
+from aiochronicle.opening import open_in_background, when_unlocked
 from aiochronicle.queue import ReaderInfo, list_readers
 from aiochronicle.reader import Reader, ReaderStatistics, StartPoint, WaitStrategy, open_reader
 from aiochronicle.registry import Registry, TypeOrCodec
@@ -46,6 +48,8 @@ CONFIGURATION = "config.toml"
 _THREADS = 16
 
 Delivery = Literal["before", "after", "manual"] | int
+
+_Opened = TypeVar("_Opened", Writer, Reader[Any])
 
 
 class WriterOptions(TypedDict, total=False):
@@ -111,7 +115,8 @@ class Bus(Closing):
 
     Several threads may use a bus; one named reader belongs to one of them at a time. Writers and
     readers stay open until the bus is closed. Opening the first of a topic waits for the disk: in
-    an event loop ``await prepare(...)`` beforehand.
+    an event loop ``await prepare(...)`` beforehand, or use ``awriter``, ``areader`` and
+    ``aappend``, which do nothing else once it is open.
 
     >>> with Bus(tmp_path / "desk") as bus:
     ...     _ = bus.append("orders", b"buy 100")
@@ -145,7 +150,8 @@ class Bus(Closing):
     def _renew_locks(self) -> None:
         # A signal handler may come while this very thread has them.
         self._lock = threading.RLock()
-        self._opening: dict[str, threading.RLock] = {}
+        # By topic, or by topic and name: who opens one does not hold up the others.
+        self._opening: dict[str | tuple[str, str], threading.RLock] = {}
 
     @property
     def root(self) -> str:
@@ -205,10 +211,34 @@ class Bus(Closing):
         """
         writer = self._writers.get(topic)
         if writer is None or writer.closed:
-            return self._open_writer(topic, codec, options)
+            settings = msgspec.structs.replace(self.settings(topic), **options)
+            return self._open_writer(topic, codec, settings)
         if options or codec is not None:
             raise InvalidArgument("is open already: options are for the first call", path=topic)
         return writer
+
+    async def awriter(
+        self,
+        topic: str,
+        *,
+        codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
+        **options: Unpack[WriterOptions],
+    ) -> Writer:
+        """Do what ``writer`` does without blocking the loop, also if it has to open one.
+
+        With ``lock_timeout`` the task waits for the lock, not a thread. Cancelled, what a thread is
+        opening stays open, as a writer of the bus.
+        """
+        writer = self._writers.get(topic)
+        if writer is not None and not writer.closed:
+            return self.writer(topic, codec=codec, **options)
+        asked = msgspec.structs.replace(self.settings(topic), **options)
+
+        def attempt(lock_timeout: float | None) -> Awaitable[Writer]:
+            settings = msgspec.structs.replace(asked, lock_timeout=lock_timeout)
+            return in_background(lambda: self._open_writer(topic, codec, settings))
+
+        return await when_unlocked(attempt, asked.lock_timeout)
 
     async def prepare(self, *topics: str) -> None:
         """Open the writers of these topics, several at a time, without blocking the loop.
@@ -226,10 +256,32 @@ class Bus(Closing):
         timestamp_ns: int | None = None,
         cause: "_hot.Message | tuple[int, int] | None" = None,
     ) -> int:
-        """Append a message to a topic and return its seq: ``writer(topic).append``."""
+        """Append a message to a topic and return its seq: ``writer(topic).append``.
+
+        The first one of a topic opens its writer, which takes milliseconds: see ``aappend``.
+        """
         writer = self._writers.get(topic)
         if writer is None or writer.closed:
-            writer = self._open_writer(topic, None, {})
+            writer = self.writer(topic)
+        return writer.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
+
+    async def aappend(
+        self,
+        topic: str,
+        payload: "bytes | bytearray | memoryview",
+        *,
+        type_id: int = 0,
+        timestamp_ns: int | None = None,
+        cause: "_hot.Message | tuple[int, int] | None" = None,
+    ) -> int:
+        """Do what ``append`` does without blocking the loop, also for the first message of a topic.
+
+        When the writer is open it appends at once, without giving the loop a turn. Messages of one
+        task are in its order. Cancelled while it opens the writer, nothing was appended.
+        """
+        writer = self._writers.get(topic)
+        if writer is None or writer.closed:
+            writer = await self.awriter(topic)
         return writer.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
 
     def append_many(
@@ -256,22 +308,57 @@ class Bus(Closing):
         A topic that nobody has written to yet is waited for (``wait_for_queue=False``: is an
         error). Without a name each call gives another, anonymous reader.
         """
-        path = self.path(topic)
-        with self._lock:
-            reading = None if name is None else self._readings.get((topic, name))
-            if reading is not None and not reading.reader.closed:
-                asked = (codec, options)
-                if asked not in ((None, {}), reading.options):
-                    raise InvalidArgument(f"{name!r} is open already, otherwise", path=path)
-                return reading.reader
-            self._check_open()
-            waiting: ReaderOptions = {"wait_for_queue": True}
-            reader = open_reader(path, name, codec=codec, **(waiting | options))
-            if name is None:
-                self._anonymous.add(reader)
-            else:
-                self._readings[topic, name] = _Reading(reader, (codec, options))
+        reader = self._open_already(topic, name, codec, options)
+        return self._open_reader(topic, name, codec, options) if reader is None else reader
+
+    async def areader(
+        self,
+        topic: str,
+        name: str | None = None,
+        *,
+        codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
+        **options: Unpack[ReaderOptions],
+    ) -> Reader[T]:
+        """Do what ``reader`` does without blocking the loop, also if it has to open one.
+
+        Cancelled, a reader that a thread is opening stays open under its name, as a reader of the
+        bus; an anonymous one, which nobody would find again, is closed.
+        """
+        reader = self._open_already(topic, name, codec, options)
+        if reader is not None:
             return reader
+        opening = partial(self._open_reader, topic, name, codec, options)
+        return await (open_in_background if name is None else in_background)(opening)
+
+    def _open_already(
+        self, topic: str, name: str | None, codec: object, options: ReaderOptions
+    ) -> Reader[Any] | None:
+        """Return the reader of this name if it is open, with the same options."""
+        path = self.path(topic)
+        reading = None if name is None else self._readings.get((topic, name))
+        if reading is None or reading.reader.closed:
+            return None
+        if (codec, options) not in ((None, {}), reading.options):
+            raise InvalidArgument(f"{name!r} is open already, otherwise", path=path)
+        return reading.reader
+
+    def _open_reader(
+        self, topic: str, name: str | None, codec: Any, options: ReaderOptions
+    ) -> Reader[Any]:
+        wanted: ReaderOptions = {"wait_for_queue": True}
+        wanted |= options
+        if name is None:
+            self._check_open()
+            reader = open_reader(self.path(topic), codec=codec, **wanted)
+            return self._keep(reader, lambda: self._anonymous.add(reader))
+        with self._turn_to_open((topic, name)):
+            self._check_open()
+            there = self._open_already(topic, name, codec, options)
+            if there is not None:  # another thread was first
+                return there
+            reader = open_reader(self.path(topic), name, codec=codec, **wanted)
+            reading = _Reading(reader, (codec, options))
+            return self._keep(reader, lambda: self._readings.update({(topic, name): reading}))
 
     def read_batch(
         self,
@@ -361,16 +448,12 @@ class Bus(Closing):
         self._close_readers()
         self._close_writers()
 
-    async def aclose(self) -> None:
-        """Close without blocking the loop. Cancelled, it is closed all the same."""
-        self._close_readers()
-        await in_background(self._close_writers)
-
     def _close_readers(self) -> None:
         with self._lock:
             self._closed = True
-            for reader in [one.reader for one in self._readings.values()] + [*self._anonymous]:
-                reader.close()
+            readers = [one.reader for one in self._readings.values()] + [*self._anonymous]
+        for reader in readers:
+            reader.close()
 
     def _close_writers(self) -> None:
         failures: dict[str, ChronicleError] = {}
@@ -395,25 +478,30 @@ class Bus(Closing):
         self,
         topic: str,
         codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None,
-        options: WriterOptions,
+        settings: TopicSettings,
     ) -> Writer:
         path = self.path(topic)
-        with self._lock:
-            opening = self._opening.setdefault(topic, threading.RLock())
-        with opening:
+        with self._turn_to_open(topic):
             self._check_open()
-            writer = self._writers.get(topic)
-            if writer is not None and not writer.closed:  # another thread was first
-                return writer
-            settings = msgspec.structs.replace(self.settings(topic), **options)
+            there = self._writers.get(topic)
+            if there is not None and not there.closed:  # another thread was first
+                return there
             self._make_way(topic, settings)
             writer = open_writer(path, codec=codec, **msgspec.structs.asdict(settings))
-            with self._lock:
-                if not self._closed:
-                    self._writers[topic] = writer
-                    return writer
-            writer.close()  # so was the bus, meanwhile
-            raise self._closed_error()
+            return self._keep(writer, lambda: self._writers.update({topic: writer}))
+
+    def _turn_to_open(self, what: str | tuple[str, str]) -> threading.RLock:
+        with self._lock:
+            return self._opening.setdefault(what, threading.RLock())
+
+    def _keep(self, opened: _Opened, remember: Callable[[], object]) -> _Opened:
+        """Remember what was opened, so that it is closed with the bus."""
+        with self._lock:
+            if not self._closed:
+                remember()
+                return opened
+        opened.close()  # so was the bus, meanwhile
+        raise self._closed_error()
 
     def _make_way(self, topic: str, settings: TopicSettings) -> None:
         """Make the directories that lead to a new queue; the queue's own is made by the engine."""

@@ -168,7 +168,7 @@ def open_reader(
     wait_for_queue: bool = False,
     mode: int = 0o600,
 ) -> "Reader[T]":
-    """Open a queue for reading.
+    """Open a queue for reading. In an event loop use ``aopen_reader``: opening waits for the disk.
 
     QueueNotFound if there is none; NotAQueue if there are some in subdirectories of the path.
     A reader with a ``name`` keeps a committed position and resumes there; one live reader per name.

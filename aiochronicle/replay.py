@@ -179,6 +179,7 @@ class Replay(Dispatching, Closing, Generic[T]):
 
     def __init__(self, recorded: "list[_Recorded[T]]", speed: float | None) -> None:
         self._recorded = recorded
+        self._closed = False
         self._fan_in = FanIn([source.reader for source in recorded], order="strict")
         self._speed = speed
         self._ahead: deque[Message[T]] = deque()  # taken from the fan-in, not handed over yet
@@ -192,7 +193,7 @@ class Replay(Dispatching, Closing, Generic[T]):
     @property
     def closed(self) -> bool:
         """True after close()."""
-        return self._fan_in.closed
+        return self._closed
 
     @property
     def paths(self) -> list[str]:
@@ -348,10 +349,23 @@ class Replay(Dispatching, Closing, Generic[T]):
 
     def close(self) -> None:
         """Close it and the readers it opened; whoever waits comes to the end. Messages stay valid."""
+        self._end()
+        self._close_sources()
+
+    async def aclose(self) -> None:
+        """Close it without blocking the loop. Cancelled, it is closed all the same."""
+        self._end()
+        await in_background(self._close_sources)
+
+    def _end(self) -> None:
+        """Let whoever waits come to the end; their futures are the loop's, not a thread's."""
+        self._closed = True
         self._ahead.clear()
         for waiting in self._waiting:
             if not waiting.get_loop().is_closed():
                 _ring(waiting)
+
+    def _close_sources(self) -> None:
         self._fan_in.close()
         for source in self._recorded:
             source.close()

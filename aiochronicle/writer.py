@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -203,19 +203,23 @@ def _open(path: bytes, config: Any) -> Any:
     return handle[0]
 
 
-def _open_within(path: bytes, config: Any, timeout_s: float) -> Any:
+def pauses_s(lock_timeout: float) -> Iterator[float]:
+    """Give how long to wait before each further try for the lock, until the time is over."""
+    timeout_s = seconds("lock_timeout", lock_timeout, zero=True)
+    started = time.monotonic()
+    while (waited_s := time.monotonic() - started) < timeout_s:
+        yield min(0.001 if waited_s < _QUICK_S else 0.02, timeout_s - waited_s)
+
+
+def _open_within(path: bytes, config: Any, lock_timeout: float) -> Any:
     """Wait for the lock here and not in the engine, so that signals are handled meanwhile."""
     config.takeover_ns = 0
-    started = time.monotonic()
-    while True:
+    for pause_s in pauses_s(lock_timeout):
         try:
             return _open(path, config)
         except LockedError:
-            waited_s = time.monotonic() - started
-            if waited_s >= timeout_s:
-                raise
-            pause_s = 0.001 if waited_s < _QUICK_S else 0.02
-            time.sleep(min(pause_s, timeout_s - waited_s))
+            time.sleep(pause_s)
+    return _open(path, config)
 
 
 def open_writer(
@@ -243,9 +247,9 @@ def open_writer(
 
     NotAQueue if there are queues in subdirectories of the path, but none in itself.
     A queue has one writer at a time; a second one gets LockedError, which names the holder. With
-    ``lock_timeout`` it waits up to that many seconds for the holder to end, in which the calling
-    thread is blocked: in an asyncio program, ``await asyncio.to_thread(open_writer, ...)``. 0 does
-    not wait at all; None waits half a second at most, and only for a holder that was killed.
+    ``lock_timeout`` it waits up to that many seconds for the holder to end. 0 does not wait at all;
+    None waits half a second at most, and only for a holder that was killed.
+    Opening waits for the disk: in an event loop use ``aopen_writer``.
 
     ``segment_size`` applies to a new queue, an existing one keeps its own. ``flush`` is what is
     durable when: "async" (a killed process loses nothing, the kernel writes back), "sync" (each
@@ -302,8 +306,7 @@ def open_writer(
         if lock_timeout is None:
             handle = _open(encoded_path, config)
         else:
-            timeout_s = seconds("lock_timeout", lock_timeout, zero=True)
-            handle = _open_within(encoded_path, config, timeout_s)
+            handle = _open_within(encoded_path, config, lock_timeout)
     finally:
         _engine_log.hand_over()
     # The engine reads the same clock itself, without a call into Python.
@@ -561,10 +564,6 @@ class Writer(_hot.Writer, Closing):
             super().close()
         finally:
             _engine_log.hand_over()
-
-    async def aclose(self) -> None:
-        """Close the writer without blocking the loop. Cancelled, it is closed all the same."""
-        await in_background(self.close)
 
     def __repr__(self) -> str:
         if self.closed:

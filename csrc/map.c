@@ -33,10 +33,32 @@ void ac_map_retain(ac_map_t *map) {
     ac_fetch_add_relaxed_u32(&map->refs, 1);
 }
 
+static __thread ac_map_t **collected;
+
+ac_map_t **ac_map_collect(ac_map_t **unused) {
+    ac_map_t **before = collected;
+    collected = unused;
+    return before;
+}
+
 void ac_map_release(ac_map_t *map) {
     if (!map || __atomic_sub_fetch(&map->refs, 1, __ATOMIC_ACQ_REL) != 0) return;
-    ac_sigbus_forget(map->sigbus_slot);
-    ac_os_unmap(map->base, map->size);
-    ac_os_close(map->fd);
-    free(map);
+    map->next = NULL;
+    if (collected) {
+        map->next = *collected;
+        *collected = map;
+        return;
+    }
+    ac_map_unmap(map);
+}
+
+void ac_map_unmap(ac_map_t *unused) {
+    while (unused) {
+        ac_map_t *map = unused;
+        unused = map->next;
+        ac_sigbus_forget(map->sigbus_slot);
+        ac_os_unmap(map->base, map->size);
+        ac_os_close(map->fd);
+        free(map);
+    }
 }

@@ -15,7 +15,8 @@ typedef struct ac_map {
         cut; /* set by the SIGBUS handler: a page could not be read or written, or is not there */
     uint64_t cut_at; /* offset of the first such page */
     int sigbus_slot;
-    int fd; /* kept by whoever writes, to fill pages ahead; -1 otherwise */
+    int fd;              /* kept by whoever writes, to fill pages ahead; -1 otherwise */
+    struct ac_map *next; /* of those that are to be unmapped */
 } ac_map_t;
 
 /* Maps `size` bytes of fd. The file must be at least that long: the caller checked. NULL on failure,
@@ -23,6 +24,12 @@ typedef struct ac_map {
 ac_map_t *ac_map_new(int fd, uint64_t size, int writable, int *error);
 void ac_map_retain(ac_map_t *map);
 void ac_map_release(ac_map_t *map); /* NULL is fine */
+
+/* Unmapping a segment takes up to some milliseconds. A thread that releases maps while it holds a lock that others
+ * wait for has them collected, and unmaps them when it holds it no more. Returns what was in effect before, which
+ * is to be given back: NULL is "unmap at once". */
+ac_map_t **ac_map_collect(ac_map_t **unused);
+void ac_map_unmap(ac_map_t *unused);
 
 static inline int ac_map_is_cut(const ac_map_t *map) {
     return ac_load_relaxed_u32(&map->cut) != 0;

@@ -40,11 +40,27 @@ static void suspect_writer(ac_reader_t *reader) {
 
 void ac_reader_announce(ac_reader_t *reader) {
     uint64_t epoch = signalling_epoch(reader->control);
-    if (epoch == 0 || epoch == reader->tried_epoch) return;
+    if (epoch == 0 || epoch == reader->tried_epoch || reader->retracting) return;
     reader->tried_epoch = epoch;
     if (reader->control_map->writable)
         reader->announced = ac_doorman_announce(&reader->caller, &reader->dir, NULL) == AC_OK;
     if (reader->announced) suspect_writer(reader);
+}
+
+void ac_reader_retract(ac_reader_t *reader) {
+    if (reader->announced || reader->retracting) ac_doorman_retract(&reader->caller);
+    reader->announced = 0;
+}
+
+int ac_reader_begin_retract(ac_reader_t *reader) {
+    if (!reader->announced) return 0;
+    reader->announced = 0;
+    reader->retracting = 1;
+    return 1;
+}
+
+void ac_reader_end_retract(ac_reader_t *reader) {
+    reader->retracting = 0;
 }
 
 /* A fault maps sixteen pages at once, and a thousand idle sources would hold 64 MiB of them. What a sleeper
@@ -72,9 +88,9 @@ int ac_reader_bell(ac_reader_t *reader, ac_error_t *err) {
 }
 
 void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell) {
-    if (reader->announced) ac_doorman_retract(&reader->caller);
+    ac_reader_retract(reader);
     ac_doorman_stop_expecting(&reader->caller);
-    reader->announced = reader->tried_to_announce = 0;
+    reader->tried_to_announce = 0;
     reader->tried_epoch = 0;
     ac_bell_release(reader->bell);
     reader->bell = bell;

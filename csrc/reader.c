@@ -314,7 +314,7 @@ static void on_fork(ac_task_t *task) {
     reader->window_end = 0;
     reader->position.lock.mapping = NULL; /* not inherited … */
     reader->position.map = NULL;          /* … and neither is this */
-    reader->announced = 0;
+    reader->announced = reader->retracting = 0;
 }
 
 /* A new name does not begin in a segment that retention is about to remove. Its file is there by now, so
@@ -421,8 +421,7 @@ static void detach(ac_reader_t *reader) {
 }
 
 static void release_everything(ac_reader_t *reader) {
-    if (reader->announced) ac_doorman_retract(&reader->caller);
-    reader->announced = 0;
+    ac_reader_retract(reader);
     ac_doorman_stop_expecting(&reader->caller);
     if (reader->bell) { /* whoever sleeps on it looks again */
         if (!reader->shares_bell) ac_store_release_u32(&reader->bell->closing, 1);

@@ -59,6 +59,7 @@ struct ac_reader {
     int shares_bell;      /* with the other sources of a fan-in */
     ac_bell_t *bell;
     int announced, tried_to_announce;
+    int retracting;        /* the announcement is being taken back: see ac_reader_begin_retract */
     uint64_t tried_epoch;  /* the writer to whom that was tried last */
     ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */
     size_t catalogue_count, catalogue_room;
@@ -188,6 +189,12 @@ void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
 /* park.c: lets the writer find the reader, if it is one that signals. Without permission to, it polls; that is
  * not an error. */
 void ac_reader_announce(ac_reader_t *reader);
+/* Takes the announcement back, or waits for whoever is at it: until then the doorman may use the bell. */
+void ac_reader_retract(ac_reader_t *reader);
+/* An announcement is a file, and removing it may wait for the disk. Whoever holds a lock that others wait for gives
+ * that up in between: begin (0 = there is nothing to do), ac_doorman_retract(&reader->caller), end. */
+int ac_reader_begin_retract(ac_reader_t *reader);
+void ac_reader_end_retract(ac_reader_t *reader);
 
 /* Takes all but those that a waiting reader looks at out of the page table. */
 void ac_reader_keep_two_pages(ac_reader_t *reader);

@@ -8,7 +8,7 @@ import aiochronicle
 
 
 async def produce(path: Path) -> None:
-    async with aiochronicle.open_writer(path) as writer:
+    async with aiochronicle.aopen_writer(path) as writer:
         for number in range(1_000):
             writer.append(f"order {number}".encode())
             await asyncio.sleep(0)  # where a real producer would wait for its next order
@@ -16,7 +16,7 @@ async def produce(path: Path) -> None:
 
 
 async def consume(path: Path) -> None:
-    async with aiochronicle.open_reader(path, "billing", wait_for_queue=True) as reader:
+    async with aiochronicle.aopen_reader(path, "billing", wait_for_queue=True) as reader:
         async for message in reader:
             reader.commit(message)  # a restart continues behind this one
             if message.payload == b"order 999":

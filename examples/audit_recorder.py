@@ -29,7 +29,7 @@ def service(root: Path, name: str) -> None:
 async def record(root: Path, crash_after: int | None) -> None:
     """Copy everything into the audit queue; after so many messages, die without any warning."""
     total = EVENTS * len(SERVICES)
-    audit = aiochronicle.open_writer(root / "audit")
+    audit = await aiochronicle.aopen_writer(root / "audit")
     recorded = audit.last_causes()  # which messages are in the audit queue
     async with audit, aiochronicle.Router(root / "services", name="audit") as router:
         while audit.next_seq < total:

@@ -28,7 +28,7 @@ def feed(path: Path) -> None:
 
 async def view(path: Path) -> tuple[dict[bytes, bytes], int, int]:
     """Return the newest quote per symbol, and how many were shown and left out."""
-    async with aiochronicle.open_reader(path, wait_for_queue=True) as reader:
+    async with aiochronicle.aopen_reader(path, wait_for_queue=True) as reader:
         await reader.next()  # the feed has begun
         board = {
             symbol: quote.payload for symbol, quote in (await reader.snapshot(symbol_of)).items()

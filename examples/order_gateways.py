@@ -26,8 +26,8 @@ def strategy(root: Path) -> None:
 async def gateway(root: Path, venue: str, orders_max: int) -> None:
     """Send the orders for this venue; each is committed when it has been sent."""
     own_type = GATEWAYS.index(venue)
-    sent = aiochronicle.open_writer(root / f"sent-{venue}")
-    async with sent, aiochronicle.open_reader(root / "orders", f"gateway-{venue}") as reader:
+    sent = await aiochronicle.aopen_writer(root / f"sent-{venue}")
+    async with sent, aiochronicle.aopen_reader(root / "orders", f"gateway-{venue}") as reader:
         async for order in reader:
             if order.type_id == own_type:
                 sent.append(order.payload, cause=order)

@@ -39,7 +39,7 @@ def strategy(root: Path, name: str) -> None:
 
 
 async def route(root: Path, orders_max: int) -> int:
-    market = aiochronicle.open_writer(root / "market")
+    market = await aiochronicle.aopen_writer(root / "market")
     # After a crash, the market queue itself knows which orders were sent.
     sent = market.last_causes()
     async with market, aiochronicle.Router(root / "orders", name="router") as router:

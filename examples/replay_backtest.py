@@ -35,10 +35,13 @@ async def backtest(root: Path) -> str:
     async with aiochronicle.discover(root) as found:
         for _ in FEEDS:  # all of them are there before the first tick is taken
             await anext(found)
-    with contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         # Sources are attached in the order of their names: that decides among equal times.
-        readers = [stack.enter_context(aiochronicle.open_reader(root / name)) for name in FEEDS]
-        feeds = stack.enter_context(aiochronicle.FanIn(readers, order="strict"))
+        readers = [
+            await stack.enter_async_context(aiochronicle.aopen_reader(root / name))
+            for name in FEEDS
+        ]
+        feeds = await stack.enter_async_context(aiochronicle.FanIn(readers, order="strict"))
         for _ in range(TICKS * len(FEEDS)):
             tick = await feeds.next()
             digest.update(b"%d " % tick.timestamp_ns + tick.payload)

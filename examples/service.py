@@ -42,8 +42,8 @@ async def report(orders: Reader, fills: Writer) -> None:
 async def serve(directory: Path) -> None:
     loop = asyncio.get_running_loop()
     async with (
-        aiochronicle.open_writer(directory / "fills") as fills,
-        aiochronicle.open_reader(directory / "orders", "service", wait_for_queue=True) as orders,
+        aiochronicle.aopen_writer(directory / "fills") as fills,
+        aiochronicle.aopen_reader(directory / "orders", "service", wait_for_queue=True) as orders,
     ):
         async with asyncio.TaskGroup() as group:
             tasks = [

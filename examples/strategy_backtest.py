@@ -57,8 +57,8 @@ async def strategy(
 
 async def trade_live(root: Path) -> None:
     async with (
-        aiochronicle.open_reader(root / "ticks", "strategy", wait_for_queue=True) as ticks,
-        aiochronicle.open_writer(root / "orders") as orders,
+        aiochronicle.aopen_reader(root / "ticks", "strategy", wait_for_queue=True) as ticks,
+        aiochronicle.aopen_writer(root / "orders") as orders,
     ):
         await strategy(ticks, orders)
 
@@ -66,7 +66,7 @@ async def trade_live(root: Path) -> None:
 async def trade_in_the_past(ticks: aiochronicle.Replay, path: Path) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, aiochronicle.VirtualTimeLoop)
-    async with aiochronicle.open_writer(path, clock=loop.time_ns) as orders:
+    async with aiochronicle.aopen_writer(path, clock=loop.time_ns) as orders:
         await strategy(ticks, orders)
 
 

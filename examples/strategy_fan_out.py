@@ -5,6 +5,7 @@ neither the feeds nor the others.
 """
 
 import asyncio
+import contextlib
 import sys
 import tempfile
 from multiprocessing import get_context
@@ -24,12 +25,16 @@ def feed(root: Path, name: str) -> None:
 
 
 async def strategy(root: Path, name: str, pause_s: float) -> None:
-    readers = [aiochronicle.open_reader(root / "feeds" / feed, name) for feed in FEEDS]
     received = 0
-    async with (
-        aiochronicle.open_writer(root / "results" / name) as results,
-        aiochronicle.FanIn(readers) as fan_in,
-    ):
+    async with contextlib.AsyncExitStack() as stack:
+        results = await stack.enter_async_context(
+            aiochronicle.aopen_writer(root / "results" / name)
+        )
+        readers = [
+            await stack.enter_async_context(aiochronicle.aopen_reader(root / "feeds" / feed, name))
+            for feed in FEEDS
+        ]
+        fan_in = await stack.enter_async_context(aiochronicle.FanIn(readers))
         async for batch in fan_in.batches(max_messages=100):
             received += len(batch)
             fan_in.commit()
@@ -37,8 +42,6 @@ async def strategy(root: Path, name: str, pause_s: float) -> None:
             if received == TICKS * len(FEEDS):
                 results.append(b"%d" % received)
                 break
-    for reader in readers:
-        reader.close()
 
 
 def run_strategy(root: Path, name: str, pause_s: float) -> None:

@@ -51,8 +51,8 @@ def gateway(root: Path) -> None:
 async def exchange(root: Path) -> int:
     damaged = 0
     async with (
-        aiochronicle.open_writer(root / "acks", codec=Ack) as acks,
-        aiochronicle.open_reader(
+        aiochronicle.aopen_writer(root / "acks", codec=Ack) as acks,
+        aiochronicle.aopen_reader(
             root / "orders", "exchange", codec=[Order, Cancel, Done], wait_for_queue=True
         ) as orders,
     ):

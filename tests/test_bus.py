@@ -1,6 +1,7 @@
 """Topics by name."""
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -441,8 +442,7 @@ async def test_cancelled_flush_and_close_lose_nothing(root: Path) -> None:
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    assert reader.closed
-    while not writer.closed:
+    while not (reader.closed and writer.closed):
         await asyncio.sleep(0.001)
     assert aiochronicle.inspect(root / "orders").next_seq == 2
 
@@ -570,3 +570,89 @@ def test_a_forked_child_has_topics_of_its_own_only(root: Path) -> None:
         timeout=60,
     )
     assert (run.returncode, run.stderr) == (0, "")
+
+
+@on_both_loops
+async def test_the_asynchronous_calls_do_what_the_others_do(root: Path) -> None:
+    async with Bus(root, namespace="fx") as bus:
+        assert await bus.aappend("orders", b"x", type_id=7, timestamp_ns=1) == 0
+        assert await bus.aappend("orders", b"y") == 1
+        writer = await bus.awriter("orders")
+        assert writer is bus.writer("orders")
+        with pytest.raises(InvalidArgument, match="options are for the first call"):
+            await bus.awriter("orders", segment_size=1 << 20)
+        trades = await bus.awriter("trades", codec=Trade, segment_size=1 << 20)
+        assert trades.send(Trade("A", 1.5)) == 0
+        assert trades.statistics().segment_size == 1 << 20
+        reader = await bus.areader("trades", "risk", codec=Trade, start="first")
+        assert reader is bus.reader("trades", "risk")
+        assert reader is await bus.areader("trades", "risk", codec=Trade, start="first")
+        with pytest.raises(InvalidArgument, match="open already, otherwise"):
+            await bus.areader("trades", "risk", start="last")
+        assert (await reader.next()).decode() == Trade("A", 1.5)
+        anonymous = await bus.areader("orders")
+        async with await bus.areader("orders") as another:
+            assert anonymous is not another
+        assert [(m.payload, m.type_id) for m in anonymous] == [(b"x", 7), (b"y", 0)]
+        with pytest.raises(QueueNotFound):
+            await bus.areader("nothing", wait_for_queue=False)
+        for wrong in (bus.awriter("../x"), bus.areader("../x"), bus.aappend("../x", b"")):
+            with pytest.raises(InvalidName):
+                await wrong
+    for late in (bus.awriter("new"), bus.areader("new", "name"), bus.aappend("new", b"")):
+        with pytest.raises(ClosedError):
+            await late
+    assert writer.closed
+    assert reader.closed
+    assert anonymous.closed
+
+
+@on_both_loops
+async def test_many_tasks_open_one_topic(root: Path) -> None:
+    async with Bus(root) as bus:
+        seqs = await asyncio.gather(*(bus.aappend("orders", b"%d" % n) for n in range(100)))
+        assert sorted(seqs) == list(range(100))
+        read = payloads(bus.read_batch("orders", "reader"))
+        assert set(read) == {b"%d" % n for n in range(100)}
+
+
+@on_both_loops
+async def test_what_a_cancelled_task_was_opening_belongs_to_the_bus(root: Path) -> None:
+    async with Bus(root) as bus:
+        opening = [
+            asyncio.ensure_future(one)
+            for one in (
+                bus.awriter("a"),
+                bus.areader("a", "r"),
+                bus.areader("a"),
+                bus.aappend("b", b"x"),
+            )
+        ]
+        await asyncio.sleep(0)
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        await bus.aappend("b", b"y")  # waits for whoever opens it
+        assert payloads(bus.read_batch("b", "reader")) == [b"y"]
+    gc.collect()  # an anonymous reader that nobody has was closed
+    for topic in ("a", "b"):  # closed with the bus, or by it a moment later
+        aiochronicle.open_writer(root / topic, lock_timeout=30).close()
+
+
+@on_both_loops
+async def test_tasks_wait_for_the_lock_of_a_topic_without_a_thread(root: Path) -> None:
+    async with Bus(root) as first, Bus(root) as second:
+        await first.awriter("orders")
+        with pytest.raises(LockedError):
+            await second.awriter("orders", lock_timeout=0.02)
+        waiting = [
+            asyncio.ensure_future(second.awriter("orders", lock_timeout=300)) for _ in range(40)
+        ]
+        async with asyncio.timeout(60):
+            await first.aappend("orders", b"x")
+            assert await first.flush() == {"orders": 1}
+        for task in waiting[1:]:
+            task.cancel()
+        await first.aclose()
+        assert (await asyncio.wait_for(waiting[0], 60)).append(b"y") == 1
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 PROGRAM = """
 import msgspec
 from aiochronicle import Codec, FanIn, Reader, Registry, Router, open_reader, replay
+from aiochronicle import aopen_reader, aopen_writer
 
 class Trade(msgspec.Struct):
     price: float
@@ -48,6 +49,16 @@ for merged in FanIn([reader]):
 reveal_type(FanIn())  # FanIn[Any]
 both: FanIn[Trade | Quote] = FanIn([reader, open_reader("p", codec=Quote)])
 reveal_type(both)  # FanIn[Trade | Quote]
+
+async def open_without_blocking() -> None:
+    async with aopen_reader("q", codec=Trade) as reader:
+        reveal_type(reader)  # Reader[Trade]
+    reveal_type(await aopen_reader("q", "name", codec=Codec(Quote, "struct")))  # Reader[Quote]
+    reveal_type(await aopen_reader("q"))  # Reader[Any]
+    reveal_type(await aopen_reader("q", codec=[Trade, Quote]))  # Reader[Any]
+    async with aopen_writer("q", codec=Trade, lock_timeout=1) as writer:
+        reveal_type(writer)  # Writer
+    reveal_type(await aopen_writer("q"))  # Writer
 
 async def route(fan_in: FanIn[Trade]) -> None:
     async for message in fan_in:

@@ -156,6 +156,20 @@ static int stop_watching(Pollable *self, PyObject *loop) {
     return removed ? rc : -1;
 }
 
+/* Another thread may have closed the loop since we asked whether it is: then nothing is left to be told. */
+static int forgive_closed(PyObject *loop) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (truth_of(PyObject_CallMethod(loop, "is_closed", NULL)) <= 0) {
+        PyErr_Restore(type, value, traceback);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return 0;
+}
+
 static int leave_once(Pollable *self) {
     PyObject *loop = self->loop;
     int rc = 0;
@@ -172,6 +186,7 @@ static int leave_once(Pollable *self) {
         if (reachable && waiter_call_on_loop(waiter, "call_soon_threadsafe") < 0) rc = -1;
         Py_DECREF(waiter);
     }
+    if (rc < 0) rc = forgive_closed(loop);
     Py_DECREF(loop);
     return closed < 0 ? -1 : rc;
 }

@@ -592,17 +592,57 @@ static PyObject *fanin_check(FanInObject *self, PyObject *unused) {
     return PyLong_FromLong(line);
 }
 
+static uint32_t begin_retract(FanInObject *self, ReaderObject **readers) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < self->room; i++) {
+        ReaderObject *reader = (ReaderObject *)self->members[i].reader;
+        if (reader && ac_reader_begin_retract(reader->reader))
+            readers[count++] = (ReaderObject *)Py_NewRef(reader);
+    }
+    return count;
+}
+
+/* Takes the announcements of all sources back without the interpreter's lock, which a loop may be waiting for. What is
+ * left to do, for want of memory, is done by detaching. */
+static void retract_members(FanInObject *self) {
+    uint32_t count = 0;
+    ReaderObject **readers = PyMem_Calloc(self->room ? self->room : 1, sizeof *readers);
+    if (!readers) return;
+    GATE_BEGIN(self);
+    count = begin_retract(self, readers);
+    GATE_END();
+    Py_BEGIN_ALLOW_THREADS;
+    for (uint32_t i = 0; i < count; i++)
+        ac_doorman_retract(&readers[i]->reader->caller);
+    Py_END_ALLOW_THREADS;
+    for (uint32_t i = 0; i < count; i++) {
+        GATE_BEGIN(readers[i]);
+        ac_reader_end_retract(readers[i]->reader);
+        GATE_END();
+        Py_DECREF(readers[i]);
+    }
+    PyMem_Free(readers);
+}
+
 static PyObject *fanin_close(FanInObject *self, PyObject *unused) {
     (void)unused;
-    int rc = 0;
+    int rc = 0, was_closed;
+    ac_map_t *maps = NULL, **before;
     GATE_BEGIN(self);
-    if (!self->closed) {
-        self->closed = 1;
-        rc = pollable_leave_loop(&self->base);
-        for (uint32_t i = 0; i < self->room; i++)
-            drop_member(self, i);
-    }
+    was_closed = self->closed;
+    self->closed = 1; /* nothing is attached from now on */
+    if (!was_closed) rc = pollable_leave_loop(&self->base);
     GATE_END();
+    if (!was_closed) retract_members(self);
+    GATE_BEGIN(self);
+    before = ac_map_collect(&maps);
+    for (uint32_t i = 0; i < self->room && !was_closed; i++)
+        drop_member(self, i);
+    ac_map_collect(before);
+    GATE_END();
+    Py_BEGIN_ALLOW_THREADS;
+    ac_map_unmap(maps);
+    Py_END_ALLOW_THREADS;
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }

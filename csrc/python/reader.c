@@ -445,14 +445,30 @@ static PyObject *reader_ended(ReaderObject *self, void *unused) {
     return PyBool_FromLong(ended);
 }
 
+/* What waits for the disk, or takes its time, is done without the interpreter's lock: a loop goes on meanwhile. */
 static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     (void)unused;
-    int rc = 0;
+    int rc = 0, announced;
+    ac_map_t *maps = NULL, **before;
     GATE_BEGIN(self);
+    announced = ac_reader_begin_retract(self->reader);
+    GATE_END();
+    if (announced) {
+        Py_BEGIN_ALLOW_THREADS;
+        ac_doorman_retract(&self->reader->caller);
+        Py_END_ALLOW_THREADS;
+    }
+    GATE_BEGIN(self);
+    if (announced) ac_reader_end_retract(self->reader);
     rc = pollable_leave_loop(&self->base);
+    before = ac_map_collect(&maps);
     ac_reader_close(self->reader);
     Py_CLEAR(self->segment);
+    ac_map_collect(before);
     GATE_END();
+    Py_BEGIN_ALLOW_THREADS;
+    ac_map_unmap(maps);
+    Py_END_ALLOW_THREADS;
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }

@@ -1,0 +1,206 @@
+"""Opening in an event loop: aopen_writer and aopen_reader.
+
+Opening waits for the disk, so it is done in a thread. What a thread opens is handed to the task
+that waits for it. If that task was cancelled meanwhile, or its loop closed, nobody would ever close
+it: the thread does. Waiting for another writer's lock, which may take long, takes no thread.
+"""
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from aiochronicle._background import in_background, start_in_background
+from aiochronicle.errors import ChronicleError, LockedError
+from aiochronicle.reader import open_reader
+from aiochronicle.writer import Writer, open_writer, pauses_s
+
+__all__ = ["Opening", "aopen_reader", "aopen_writer", "open_in_background", "when_unlocked"]
+
+_log = logging.getLogger(__name__)
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+P = ParamSpec("P")
+Opened = TypeVar("Opened", bound=_Closable)
+R = TypeVar("R")
+
+
+class Opening(Coroutine[Any, Any, Opened]):
+    """What ``aopen_writer`` and ``aopen_reader`` return: await it, or ``async with`` it, once.
+
+    Nothing is opened before that. It is a coroutine and can be given to ``create_task``.
+    """
+
+    def __init__(self, opening: Coroutine[Any, Any, Opened]) -> None:
+        self._opening = opening
+
+    def __await__(self) -> Generator[Any, Any, Opened]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> Opened:
+        self._opened = await self._opening
+        return self._opened
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._opened.aclose()
+
+    def send(self, value: Any) -> Any:
+        """Go on, for whoever drives coroutines."""
+        return self._opening.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an exception where it waits, for whoever drives coroutines."""
+        return self._opening.throw(*error)
+
+    def close(self) -> None:
+        """Give the opening up."""
+        self._opening.close()
+
+
+class _HandOver(Generic[Opened]):
+    """One call of an opening function in a thread.
+
+    Its result is in ``_opened`` until somebody takes it out: the task, or whoever closes it.
+    """
+
+    def __init__(self, open_it: Callable[[], Opened]) -> None:
+        self._open_it = open_it
+        self._opened: deque[Opened] = deque()
+        self._given_up = False
+        self._loop = asyncio.get_running_loop()
+
+    async def result(self) -> Opened:
+        try:
+            await in_background(self._open)
+            return self._opened.pop()
+        except BaseException:  # GeneratorExit among them: the loop was closed
+            self._given_up = True
+            if self._opened:
+                start_in_background(self._close)
+            raise
+
+    def _open(self) -> None:
+        if self._is_given_up():  # before a thread had time for it
+            return
+        try:
+            self._opened.append(self._open_it())
+        except Exception:
+            if self._is_given_up():  # there is nothing to close, and nobody to tell
+                return
+            raise
+        # After the append: either we see that it was given up, or whoever gives it up sees this.
+        if self._is_given_up():
+            self._close()
+
+    def _is_given_up(self) -> bool:
+        return self._given_up or self._loop.is_closed()
+
+    def _close(self) -> None:
+        try:
+            opened = self._opened.pop()
+        except IndexError:
+            return  # the other one was first
+        try:
+            opened.close()
+        except ChronicleError as error:
+            _log.warning("closing what a cancelled task had begun to open failed: %s", error)
+
+
+async def when_unlocked(
+    attempt: Callable[[float | None], Awaitable[R]], lock_timeout: float | None
+) -> R:
+    """Call this with the lock_timeout to use, again and again as long as the queue is locked.
+
+    The pauses are the loop's: a task that waits takes no thread, and ends at once if cancelled.
+    """
+    if lock_timeout is None:
+        return await attempt(None)
+    for pause_s in pauses_s(lock_timeout):
+        try:
+            return await attempt(0)
+        except LockedError:
+            await asyncio.sleep(pause_s)
+    return await attempt(0)
+
+
+async def open_in_background(open_it: Callable[[], Opened]) -> Opened:
+    """Call this in a thread; cancelled, what it returns is closed again."""
+    return await _HandOver(open_it).result()
+
+
+def _with_parameters_of(
+    function: Callable[P, Opened],
+) -> Callable[[Callable[..., Coroutine[Any, Any, Any]]], Callable[P, Opening[Opened]]]:
+    """Give a coroutine function the parameters of another function, and let it return an Opening."""
+    signature = inspect.signature(function)
+
+    def decorate(open_it: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[P, Opening[Opened]]:
+        @functools.wraps(open_it)
+        def asynchronous(*arguments: P.args, **options: P.kwargs) -> Opening[Opened]:
+            return Opening(open_it(*arguments, **options))
+
+        asynchronous.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            return_annotation=f"Opening[{signature.return_annotation}]"
+        )
+        return asynchronous
+
+    return decorate
+
+
+@_with_parameters_of(open_writer)
+async def aopen_writer(*arguments: Any, **options: Any) -> Any:
+    """Open a queue for appending without blocking the event loop: ``open_writer`` for coroutines.
+
+    The parameters are those of open_writer, and so are the exceptions, raised when it is awaited.
+    ``writer = await aopen_writer(path)``, or ``async with``, which also closes in the background.
+    With ``lock_timeout`` the task waits for the lock, not a thread.
+
+    Cancelled while it opens, whatever the thread has opened is closed again, which releases the
+    lock soon after.
+
+    >>> import asyncio
+    >>> async def main():
+    ...     async with aopen_writer(tmp_path / "ticks") as writer:
+    ...         return writer.append(b"hello")
+    >>> asyncio.run(main())
+    0
+    """
+
+    def attempt(lock_timeout: float | None) -> Coroutine[Any, Any, Writer]:
+        wanted = {**options, "lock_timeout": lock_timeout}
+        return open_in_background(functools.partial(open_writer, *arguments, **wanted))
+
+    return await when_unlocked(attempt, options.get("lock_timeout"))
+
+
+@_with_parameters_of(open_reader)
+async def aopen_reader(*arguments: Any, **options: Any) -> Any:
+    """Open a queue for reading without blocking the event loop: ``open_reader`` for coroutines.
+
+    The parameters are those of open_reader, and so are the exceptions, raised when it is awaited.
+    ``reader = await aopen_reader(path)``, or ``async with``, which also closes in the background.
+
+    Cancelled while it opens, whatever the thread has opened is closed again.
+
+    >>> import asyncio
+    >>> async def main():
+    ...     async with aopen_reader(queue) as reader:
+    ...         return (await reader.next()).payload
+    >>> asyncio.run(main())
+    b'hello'
+    """
+    return await open_in_background(functools.partial(open_reader, *arguments, **options))

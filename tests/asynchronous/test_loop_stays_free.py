@@ -1,0 +1,92 @@
+"""Nothing that is awaited waits for the disk in the loop's thread.
+
+Not measured by a clock that other programs may hold up: a library that is preloaded notes which
+thread makes the calls that may wait (disk_calls.c). Only what would hold the interpreter's lock
+meanwhile is not seen that way. So everything is done a second time on a disk that is slow, where a
+loop that waits for it stands still for longer than a busy machine makes it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asynchronous.disk_work import WORK
+from asynchronous.loops import LOOPS
+
+HERE = Path(__file__).parent
+PYTHONS_OWN = ("/usr/", "/lib/", "/etc/", sys.prefix, sys.base_prefix)  # modules, for instance
+DELAY_S = 0.2
+
+Report = dict[str, tuple[list[str], float]]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile disk_calls.c."""
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+        pytest.skip("a sanitizer has to be the first library that is preloaded")
+    target = tmp_path_factory.mktemp("library") / "disk_calls.so"
+    compiler = os.environ.get("CC", "cc").split()
+    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", str(target)]
+    subprocess.run([*compiler, *options, str(HERE / "disk_calls.c"), "-ldl"], check=True)
+    return target
+
+
+def report_of(library: Path, root: Path, loop_name: str, delay_s: float) -> Report:
+    """Do all the work, in a process that the library is loaded into."""
+    paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"LD_PRELOAD": str(library), "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-W", "error", "-m", "asynchronous.disk_work"]
+    done = subprocess.run(
+        [*command, str(root), loop_name, str(delay_s)],
+        env={**os.environ, **environment},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    answers = map(json.loads, done.stdout.splitlines())
+    return {name: (calls, pause_s) for name, calls, pause_s in answers}
+
+
+@pytest.mark.parametrize("loop_name", list(LOOPS))
+def test_no_call_that_may_wait_for_the_disk_is_made_by_the_loop(
+    library: Path, tmp_path: Path, loop_name: str
+) -> None:
+    report = report_of(library, tmp_path, loop_name, 0)
+    assert list(report) == list(WORK)
+    by_loop = {name: without_pythons_own(calls) for name, (calls, _) in report.items()}
+    assert {name: calls for name, calls in by_loop.items() if calls} == {}
+
+
+def test_the_loop_runs_on_while_the_disk_is_slow(library: Path, tmp_path: Path) -> None:
+    report = report_of(library, tmp_path, "asyncio", DELAY_S)
+    pauses_s = {name: pause_s for name, (_, pause_s) in report.items()}
+    assert {name: pause_s for name, pause_s in pauses_s.items() if pause_s >= DELAY_S} == {}
+
+
+def without_pythons_own(calls: list[str]) -> list[str]:
+    return [line for line in calls if not line.partition(" ")[2].startswith(PYTHONS_OWN)]
+
+
+def test_a_call_by_the_loop_is_noticed(library: Path) -> None:
+    program = (
+        "import ctypes, os; library = ctypes.PyDLL(None);"
+        "library.disk_calls_of_this_thread.restype = ctypes.c_char_p;"
+        "library.disk_calls_of_this_thread(); os.fsync(os.open('.', os.O_RDONLY));"
+        "print(library.disk_calls_of_this_thread().decode())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    calls = [line.split()[0] for line in done.stdout.splitlines() if line]
+    assert calls[-2:] in (["open", "fsync"], ["open64", "fsync"], ["openat", "fsync"])
