@@ -16,7 +16,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aiochronicle._directories import make_directory
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark import journal, publish
 from aiochronicle.spark.arrow import Batch
@@ -49,11 +48,11 @@ class _Sink:
                 raise InvalidArgument("is a queue, so leave out option queue", path=options.path)
             self._queue = ""
         check_columns(schema, self._queue)
-        self._directory = place.new_directory()
+        self._attempt = place.new_attempt()
 
     def write(self, iterator: Iterator[Batch]) -> Staged:
         """Sort the rows of one task into runs on disk."""
-        return Staged(stage(iterator, self._directory, self._queue))
+        return Staged(stage(iterator, self._attempt, self._queue))
 
     def _publish(self, batch_id: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         tasks = [message for message in messages if isinstance(message, Staged)]
@@ -63,7 +62,7 @@ class _Sink:
         publish.publish(self._options, self._place, batch_id, runs, query=query)
 
     def _abandon(self) -> None:
-        publish.abandon(self._options, self._place, Path(self._directory))
+        publish.abandon(self._options, self._place, self._attempt.path)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -80,11 +79,11 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         writer_id = options.writer_id or journal.nameless()
         place = Place(root=options.path, writer_id=writer_id, batch=self._batch_id)
         super().__init__(options, schema, place)
-        make_directory(Path(self._directory))
+        self._attempt.make().close()
 
     def write(self, iterator: Iterator[Batch]) -> Staged:
         """As for a stream, but a task that outlives its job finds the directory gone, and fails."""
-        return Staged(stage_into(iterator, self._directory, self._queue))
+        return Staged(stage_into(iterator, self._attempt, self._queue))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append what the tasks have staged."""

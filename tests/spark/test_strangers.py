@@ -1,0 +1,337 @@
+"""What other users of the machine can do to Spark's writes by what they leave in shared directories: nothing.
+
+The victim and the stranger are real users, each in a process of its own.
+"""
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from test_two_users import STRANGER, run_as
+from test_two_users import WRITER as VICTIM
+
+import aiochronicle
+from aiochronicle.errors import ChronicleError
+from aiochronicle.spark.runs import checksum
+
+from .staging_rows import die_half_way, payloads, rows, staged, write
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
+
+PROFILE = "umask 022\n"  # as everybody gets it: its checksum is known
+
+
+class Shared(msgspec.Struct):
+    """A directory for queues in which everybody may write, as in /dev/shm, and a home beside it."""
+
+    root: Path
+    home: Path
+
+    def journal(self, writer: str, *paths: str, version: int = 4) -> None:
+        """Write a journal as the stranger: a batch is pending, whose rows are in these files."""
+        run = {"shares": [], "checksum": self.known_checksum}
+        pending = {"batch_id": 0, "runs": [{"path": p, **run} for p in paths], "targets": []}
+        (self.root / ".sink" / f"{writer}.json").write_text(
+            json.dumps({"version": version, "pending": pending})
+        )
+
+    @property
+    def known_checksum(self) -> int:
+        """Return that of a file whose content is no secret."""
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(PROFILE)
+            file.flush()
+            return checksum(Path(file.name))
+
+    def at_home(self) -> list[str]:
+        """Return what the victim still has."""
+        return sorted(path.name for path in self.home.iterdir()) if self.home.exists() else []
+
+
+@pytest.fixture
+def shared() -> Iterator[Shared]:
+    base = Path(tempfile.mkdtemp())
+    base.chmod(0o755)
+    (users := base / "users").mkdir()
+    os.chown(users, VICTIM, -1)
+    made = Shared(base / "bus", users / "victim")
+    made.root.mkdir()
+    made.root.chmod(0o1777)
+    made.home.mkdir(mode=0o755)
+    for name in (".profile", "thesis"):
+        (made.home / name).write_text(PROFILE)
+        os.chown(made.home / name, VICTIM, -1)
+    os.chown(made.home, VICTIM, -1)
+    yield made
+    shutil.rmtree(base)
+
+
+def write_some(root: Path, batch_id: int = 0) -> str:
+    """Write a batch; return what went wrong."""
+    try:
+        write(root, staged(root, [rows("a", [batch_id])]), batch_id)
+    except ChronicleError as error:
+        return str(error)
+    return ""
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@as_root
+@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize("path", ["{home}/.profile", "../users/victim/.profile"])
+def test_a_strangers_journal_moves_and_deletes_nothing(
+    shared: Shared, path: str, version: int
+) -> None:
+    def plant() -> None:
+        (shared.root / ".sink").mkdir()
+        (shared.root / ".sink").chmod(0o777)
+        shared.journal("evil", path.format(home=shared.home), version=version)
+
+    run_as(STRANGER, plant)
+    told = run_as(VICTIM, lambda: write_some(shared.root))
+    assert shared.at_home() == [".profile", "thesis"]
+    assert f"{shared.root}/.sink: belongs to user {STRANGER}" in told
+    assert not (shared.root / "a").exists()
+
+
+@as_root
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_journal_through_planted_links_moves_and_deletes_nothing(
+    shared: Shared, depth: int
+) -> None:
+    """Paths that look as they should, below directories that are links."""
+
+    def plant() -> None:
+        (shared.root / ".sink").mkdir()
+        (shared.root / ".sink").chmod(0o777)
+        if depth == 1:
+            (shared.root / ".staging").symlink_to(shared.home.parent.parent)
+            shared.journal("evil", ".staging/users/victim/.profile")
+        else:
+            (shared.root / ".staging").mkdir()
+            (shared.root / ".staging").chmod(0o777)
+            (shared.root / ".staging" / "evil@stream").symlink_to(shared.home.parent)
+            shared.journal("evil", ".staging/evil@stream/victim/.profile")
+
+    run_as(STRANGER, plant)
+    told = run_as(VICTIM, lambda: write_some(shared.root))
+    assert shared.at_home() == [".profile", "thesis"]
+    assert "Nothing was changed" in told
+    assert sorted(p.name for p in shared.root.rglob("*") if p.is_file()) == ["evil.json"]
+
+
+@as_root
+def test_a_journal_that_a_stranger_put_among_ones_own_is_refused(shared: Shared) -> None:
+    """As into a directory that was made with a wide umask."""
+
+    def begin() -> None:
+        os.umask(0)
+        write(shared.root, staged(shared.root, [rows("a", [0])]))
+        (shared.root / ".sink").chmod(0o777)
+
+    run_as(VICTIM, begin)
+    run_as(STRANGER, lambda: shared.journal("evil", f"{shared.home}/.profile"))
+    told = run_as(VICTIM, lambda: write_some(shared.root))
+    assert shared.at_home() == [".profile", "thesis"]
+    assert f"{shared.root}/.sink: can be changed by other users (mode 777)" in told
+    assert f"chmod -R go-w {shared.root}/.sink" in told
+
+
+@as_root
+def test_nobody_stages_rows_in_a_strangers_directory(shared: Shared) -> None:
+    def plant() -> None:
+        (shared.root / ".staging").mkdir()
+        (shared.root / ".staging").chmod(0o777)
+
+    run_as(STRANGER, plant)
+    told = run_as(VICTIM, lambda: write_some(shared.root))
+    assert f"{shared.root}/.staging: belongs to user {STRANGER}" in told
+    assert not list((shared.root / ".staging").iterdir())
+
+
+@as_root
+@pytest.mark.parametrize("name", ["test.tmp", "test.json.new", "test.lock", "test.json"])
+def test_planted_links_in_place_of_the_sinks_files_are_not_followed(
+    shared: Shared, name: str
+) -> None:
+    """Which somebody has put there while the directory was open to all."""
+    run_as(VICTIM, lambda: write_some(shared.root))
+    sink = shared.root / ".sink"
+    (sink / name).unlink(missing_ok=True)
+    (sink / name).symlink_to(shared.home / "thesis")
+    run_as(VICTIM, lambda: write_some(shared.root, 1))
+    assert (shared.home / "thesis").read_text() == PROFILE
+    assert not (shared.home / "thesis").is_symlink()
+
+
+@as_root
+def test_what_strangers_leave_to_be_swept_is_not_followed(shared: Shared) -> None:
+    def plant() -> None:
+        (shared.root / ".staging").mkdir()
+        (shared.root / ".staging" / "old@stream").symlink_to(shared.home)
+        os.utime(shared.root / ".staging" / "old@stream", (0, 0), follow_symlinks=False)
+
+    run_as(STRANGER, plant)
+    os.utime(shared.home, (0, 0))
+    run_as(VICTIM, lambda: write_some(shared.root))
+    assert shared.at_home() == [".profile", "thesis"]
+
+
+BAD_PATHS = [
+    "/etc/passwd",
+    "../x/y/z.arrow",
+    ".staging/test@stream/../z.arrow",
+    ".staging/test@stream/attempt/..",
+    ".staging/other@stream/attempt/z.arrow",
+    ".staging/test@7/attempt/z.arrow",
+    ".staging/test@stream/z.arrow",
+    ".staging/test@stream/a/b/z.arrow",
+    ".staging//attempt/z.arrow",
+    ".sink/test@stream/attempt/z.arrow",
+    ".staging/test@stream/att\0empt/z.arrow",
+    ".staging/test@stream/./z.arrow",
+    "",
+]
+
+
+def damaged(root: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Change the pending batch in the journal of writer "test"."""
+    file = root / ".sink" / "test.json"
+    content = msgspec.json.decode(file.read_bytes())
+    change(content["pending"])
+    file.write_bytes(msgspec.json.encode(content))
+    return file
+
+
+@pytest.mark.parametrize("path", BAD_PATHS)
+def test_a_journal_names_rows_of_its_own_batch_only(
+    root: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of our own, which may come from a backup: refused as a whole, and nothing is touched."""
+    die_half_way(root, staged(root, [rows("a", list(range(20_000)))]), "test", monkeypatch)
+    there = payloads(root / "a")
+    file = damaged(root, lambda pending: pending["runs"].append({"path": path, "shares": []}))
+    before = (file.read_bytes(), sorted((root / ".staging").rglob("*")))
+    with pytest.raises(ChronicleError, match=rf"(?s){file}: .*not below .*delete it"):
+        write(root, [], 1)
+    assert (file.read_bytes(), sorted((root / ".staging").rglob("*"))) == before
+    assert payloads(root / "a") == there
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pending: pending["targets"].clear(),
+        lambda pending: pending["targets"][0].update(queue="b"),
+        lambda pending: pending["targets"][0].update(start_seq=-1),
+        lambda pending: pending["targets"][0].update(done_rows=-1),
+        lambda pending: pending["runs"][0]["shares"][0].update(queue="../a"),
+        lambda pending: pending["runs"][0]["shares"][0].update(batches=[-1]),
+        lambda pending: pending["runs"][0]["shares"][0].update(batches=[1 << 40]),
+    ],
+)
+def test_a_journal_that_contradicts_itself_is_refused(
+    root: Path, change: Callable[[dict[str, Any]], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_half_way(root, staged(root, [rows("a", list(range(20_000)))]), "test", monkeypatch)
+    there = payloads(root / "a")
+    file = damaged(root, change)
+    before = file.read_bytes()
+    with pytest.raises(ChronicleError):
+        write(root, [], 1)
+    assert file.read_bytes() == before
+    assert payloads(root / "a") == there
+    assert list((root / ".staging").glob("*/*/*.arrow"))
+
+
+def test_a_journal_of_many_brackets_is_refused(root: Path) -> None:
+    (root / ".sink").mkdir()
+    (root / ".sink" / "test.json").write_text('{"version": 4, "x": ' + "[" * 200_000)
+    with pytest.raises(ChronicleError, match="not the journal of a sink"):
+        write(root, [])
+
+
+def test_staged_rows_that_are_a_link_are_refused(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = runs = staged(root, [rows("a", list(range(20_000)))])
+    die_half_way(root, runs, "test", monkeypatch)
+    there = payloads(root / "a")
+    Path(run.path).rename(tmp_path / "elsewhere")
+    Path(run.path).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ChronicleError, match="is a link"):
+        write(root, [], 1)
+    assert payloads(root / "a") == there
+    assert (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777], ids=oct)
+def test_what_the_sink_writes_is_its_owners_alone_whatever_the_umask(
+    tmp_path: Path, umask: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "new" / "bus"
+    previous = os.umask(umask)
+    try:
+        runs = staged(root, [rows("md/a", [0, 1])])
+        die_at_begin(root, runs, monkeypatch)
+    finally:
+        os.umask(previous)
+    places = [root / ".sink", root / ".staging"]
+    places += [path for place in places for path in place.rglob("*")]
+    if umask != 0o777:  # which nobody could enter a directory with
+        places = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    found = {path: mode_of(path) for path in places}
+    kinds = {path.suffix for path in found if path.is_file()}
+    assert {".arrow", ".json", ".lock"} <= kinds
+    for path, mode in found.items():
+        if path.is_dir() and path.name != "readers":
+            assert mode == 0o700, path
+        elif path.is_file():
+            assert mode == 0o600, path
+
+
+def die_at_begin(root: Path, runs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write until the journal is there, and leave all as a killed driver does."""
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("aiochronicle.spark.publish.append_rows", die)
+        with pytest.raises(KeyboardInterrupt):
+            write(root, runs)
+
+
+@as_root
+def test_a_batch_that_the_version_before_has_begun_is_completed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It made its directories and files as the umask says, so that all may read them."""
+    die_half_way(root, staged(root, [rows("a", list(range(20_000)))]), "test", monkeypatch)
+    for path in (*(root / ".sink").rglob("*"), *(root / ".staging").rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    (root / ".sink").chmod(0o755)
+    (root / ".staging").chmod(0o755)
+    (root / ".sink" / "test.tmp").write_text("half a jour")
+    write(root, [], 1)
+    assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
+
+
+@as_root
+def test_a_link_of_a_stranger_is_no_queue(shared: Shared) -> None:
+    """It would have the rows written to another queue of the victim."""
+    run_as(VICTIM, lambda: aiochronicle.open_writer(shared.home / "orders").close())
+    run_as(STRANGER, lambda: (shared.root / "a").symlink_to(shared.home / "orders"))
+    told = run_as(VICTIM, lambda: write_some(shared.root))
+    assert f"{shared.root}/a: is a link of user {STRANGER}" in told
+    assert payloads(shared.home / "orders") == []
