@@ -19,6 +19,7 @@ from test_two_users import WRITER as VICTIM
 
 import aiochronicle
 from aiochronicle.errors import ChronicleError
+from aiochronicle.spark.append import append_rows
 from aiochronicle.spark.runs import checksum
 
 from .staging_rows import die_half_way, payloads, rows, staged, write
@@ -273,6 +274,32 @@ def test_staged_rows_that_are_a_link_are_refused(
         write(root, [], 1)
     assert payloads(root / "a") == there
     assert (tmp_path / "elsewhere").exists()
+
+
+def test_directories_that_are_swapped_for_a_link_meanwhile_are_not_followed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As whoever owns the root can do, with a directory whose names are the same."""
+    (run,) = runs = staged(root, [rows("a", list(range(20_000)))])
+    die_half_way(root, runs, "test", monkeypatch)
+    precious = tmp_path / "home" / Path(run.path).relative_to(root / ".staging")
+    precious.parent.mkdir(parents=True)
+    precious.write_text(PROFILE)
+
+    def swap_and_append(*arguments: Any) -> None:
+        if not (root / ".staging").is_symlink():
+            (root / ".staging").rename(root / ".moved")
+            (root / ".staging").symlink_to(tmp_path / "home")
+        append_rows(*arguments)
+
+    monkeypatch.setattr("aiochronicle.spark.publish.append_rows", swap_and_append)
+    with pytest.raises(ChronicleError, match="is a link"):
+        write(root, [], 1)
+    assert precious.read_text() == PROFILE
+    assert payloads(root / "a") == [f"a {n}".encode() for n in range(20_000)]
+    (root / ".staging").unlink()
+    write(root, [], 1)
+    assert len(payloads(root / "a")) == 20_000
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777], ids=oct)
