@@ -9,10 +9,12 @@ put anything into that, so what is in it needs no such care again.
 The root above is chosen by the user: it may be a link, and anybody's.
 """
 
+import atexit
 import contextlib
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +32,9 @@ __all__ = [
     "Location",
     "PrivateDirectory",
     "directory_mode",
+    "is_out_of_reach",
     "refuse_links_of_others",
+    "temporary_directory",
 ]
 
 FILE_MODE = 0o600
@@ -50,6 +54,29 @@ def directory_mode(file_mode: int) -> int:
     """
     readable = (file_mode | FILE_MODE) & ~OTHERS_WRITE
     return readable | (readable & 0o444) >> 2
+
+
+def temporary_directory() -> Path:
+    """Make a directory that goes with this process."""
+    directory, owner = Path(tempfile.mkdtemp(prefix="aiochronicle-")), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not with a fork
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
+    return directory
+
+
+def is_out_of_reach(path: Path) -> bool:
+    """Tell whether nobody but root can put another directory in the place of this one."""
+    for place in (path, *path.parents):
+        found = place.lstat()
+        if found.st_uid not in (0, os.geteuid()):
+            return False
+        if found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
+            return False
+    return True
 
 
 def refuse_links_of_others(root: Path, names: Iterable[str]) -> None:
@@ -85,28 +112,29 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
         """Open the directory; FileNotFoundError, or AccessDenied if others could have changed it."""
         return self._open(None)
 
-    def make(self, mode: int = DIRECTORY_MODE) -> "PrivateDirectory":
+    def make(self, mode: int = DIRECTORY_MODE, *, tighten: bool = False) -> "PrivateDirectory":
         """Open the directory; what is missing of it is made, and is on disk then.
 
-        Those who may read by this mode can also enter what was there before.
+        Those who may read by this mode can also enter what was there before. ``tighten`` is for those
+        who look at each file: others lose the right to change a directory of ours.
         """
         make_directory(Path(self.root), mode)
-        return self._open(mode)
+        return self._open(mode, tighten)
 
-    def _open(self, mode: int | None) -> "PrivateDirectory":
+    def _open(self, mode: int | None, tighten: bool = False) -> "PrivateDirectory":
         opened = os.open(self.root, _READ)
         path = Path(self.root)
         for name in self.names:
             path /= name
             above, opened = opened, -1
             try:
-                opened = _enter(above, name, path, mode)
+                opened = _enter(above, name, path, mode, tighten)
             finally:
                 os.close(above)
         return PrivateDirectory(opened, path)
 
 
-def _enter(above: int, name: str, path: Path, mode: int | None) -> int:
+def _enter(above: int, name: str, path: Path, mode: int | None, tighten: bool) -> int:
     """Open a directory for reading, after it was looked at; make it if it is to have a mode."""
     is_new = mode is not None and _made(above, name, mode)
     looked_at = os.open(name, _LOOK, dir_fd=above)
@@ -115,15 +143,16 @@ def _enter(above: int, name: str, path: Path, mode: int | None) -> int:
         if not stat.S_ISDIR(found.st_mode):
             raise _denied("is a link, or no directory", path, "Remove it, if it should not be there.")
         _check_owner(found, path)
-        if found.st_mode & OTHERS_WRITE:
+        kept = stat.S_IMODE(found.st_mode) & ~(OTHERS_WRITE if tighten else 0)
+        if kept & OTHERS_WRITE:
             raise _denied(
-                f"can be changed by other users (mode {stat.S_IMODE(found.st_mode):o})",
+                f"can be changed by other users (mode {kept:o})",
                 path,
                 f"If all that is in it is yours, keep them out: chmod -R go-w {path}",
             )
-        if mode is not None and (is_new or found.st_mode & mode != mode):
+        if mode is not None and (wanted := kept | mode) != stat.S_IMODE(found.st_mode):
             # Not by the descriptor, which a directory without any permission gives nobody.
-            Path(f"/proc/self/fd/{looked_at}").chmod(stat.S_IMODE(found.st_mode) | mode)
+            Path(f"/proc/self/fd/{looked_at}").chmod(wanted)
         if is_new:
             os.fsync(above)
         return os.open(".", _READ, dir_fd=looked_at)
