@@ -3,6 +3,7 @@
 The victim and the stranger are real users, each in a process of its own.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,12 +15,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from pyspark.sql import SparkSession
 from test_two_users import STRANGER, run_as
 from test_two_users import WRITER as VICTIM
 
 import aiochronicle
-from aiochronicle.errors import ChronicleError
+from aiochronicle.errors import ChronicleError, ExportFailed
 from aiochronicle.spark.append import append_rows
+from aiochronicle.spark.jobs import archive
+from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, find_archive
+from aiochronicle.spark.private_files import directory_mode
 from aiochronicle.spark.runs import checksum
 
 from .staging_rows import die_half_way, payloads, rows, staged, write
@@ -362,3 +367,132 @@ def test_a_link_of_a_stranger_is_no_queue(shared: Shared) -> None:
     told = run_as(VICTIM, lambda: write_some(shared.root))
     assert f"{shared.root}/a: is a link of user {STRANGER}" in told
     assert payloads(shared.home / "orders") == []
+
+
+# Of jobs: the victim is root here, who has the session.
+
+
+def plant(path: Path, to: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(to)
+
+
+def queue_of_one(path: Path, mode: int = 0o600) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with aiochronicle.open_writer(path, mode=mode) as writer:
+        writer.append(b"x", timestamp_ns=10**18)
+
+
+@pytest.fixture
+def archive_place(shared: Shared) -> Path:
+    """Where everybody may leave something before an archive is there."""
+    (shared.root / "archive").mkdir()
+    (shared.root / "archive").chmod(0o1777)
+    queue_of_one(shared.root / "queues" / "a")
+    return shared.root / "archive"
+
+
+@as_root
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_archive_deletes_nothing_behind_planted_links(
+    spark: SparkSession, shared: Shared, archive_place: Path, depth: int
+) -> None:
+    """What a failed run has left is deleted: in directories of the archive, and nowhere else."""
+    day = archive_place / "date=2001-09-09"
+    theirs = shared.root / "theirs" if depth == 1 else day
+    run_as(STRANGER, lambda: plant(theirs / "source=a", shared.home))
+    if depth == 1:
+        run_as(STRANGER, lambda: plant(day, theirs))
+    with contextlib.suppress(ChronicleError):
+        archive(spark, str(shared.root / "queues"), str(archive_place))
+    assert shared.at_home() == [".profile", "thesis"]
+
+
+@as_root
+@pytest.mark.parametrize("name", ["lock", "a.json.new", "a.json", "a.schema.json"])
+def test_an_archive_whose_ledgers_are_a_strangers_is_refused(
+    spark: SparkSession, shared: Shared, archive_place: Path, name: str
+) -> None:
+    run_as(STRANGER, lambda: plant(archive_place / "_chronicle" / name, shared.home / "thesis"))
+    with pytest.raises(ChronicleError, match=f"_chronicle: belongs to user {STRANGER}"):
+        archive(spark, str(shared.root / "queues"), str(archive_place))
+    assert (shared.home / "thesis").read_text() == PROFILE
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o666], ids=oct)
+@pytest.mark.parametrize("umask", [0o000, 0o077], ids=oct)
+def test_an_archive_can_be_read_by_those_who_may_read_the_queue(
+    spark: SparkSession, tmp_path: Path, mode: int, umask: int
+) -> None:
+    queue_of_one(tmp_path / "queues" / "a", mode)
+    queue_of_one(tmp_path / "queues" / "private")
+    (tmp_path / "queues" / "a" / "schema.json").write_text("{}")
+    out = tmp_path / "archive"
+    previous = os.umask(umask)
+    try:
+        archive(spark, str(tmp_path / "queues"), str(out))
+    finally:
+        os.umask(previous)
+    readable = mode & 0o644
+    directory = directory_mode(readable)
+    for path in (out, *out.rglob("*")):
+        is_private = "private" in str(path.relative_to(out)) or path.name == "lock"
+        wanted = (0o700 if is_private else directory) if path.is_dir() else (0o600 if is_private else readable)
+        assert mode_of(path) == wanted, path
+
+
+@as_root
+def test_an_archive_keeps_no_file_that_a_schema_is_a_link_to(
+    spark: SparkSession, shared: Shared, archive_place: Path
+) -> None:
+    """Whoever owns a queue could read there what only the archiving user may."""
+    (shared.home / "thesis").chmod(0o600)
+    plant(shared.root / "queues" / "a" / "schema.json", shared.home / "thesis")
+    with pytest.raises(ChronicleError, match=r"schema.json"):
+        archive(spark, str(shared.root / "queues"), str(archive_place))
+    for path in archive_place.rglob("*"):
+        assert not path.is_file() or PROFILE.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../x.parquet", "date=x//y.parquet", "a\0b", ""])
+def test_a_ledger_that_names_files_elsewhere_is_refused(tmp_path: Path, path: str) -> None:
+    file = ArchivedFile(path=path, first_seq=0, end_seq=1, rows=1, bytes=1, digest="")
+    ledger = Ledger(source="a", queue_id=1, next_seq=1, rows=1, files=(file,))
+    (tmp_path / "_chronicle").mkdir()
+    (tmp_path / "_chronicle" / "a.json").write_bytes(msgspec.json.encode(ledger))
+    with pytest.raises(ChronicleError, match=r"a\.json: not the ledger of an archive"):
+        find_archive(tmp_path)
+
+
+@pytest.mark.parametrize("source", ["../../a", "/a", "a//b", "b"])
+def test_a_ledger_of_a_queue_that_cannot_be_is_refused(tmp_path: Path, source: str) -> None:
+    """A replay would make that queue."""
+    ledger = Ledger(source=source, queue_id=1, next_seq=0, rows=0)
+    (tmp_path / "_chronicle").mkdir()
+    name = "a.json" if source == "b" else f"{escape(source)}.json"
+    (tmp_path / "_chronicle" / name).write_bytes(msgspec.json.encode(ledger))
+    with pytest.raises(ChronicleError, match="not the ledger of an archive"):
+        find_archive(tmp_path)
+
+
+@as_root
+@pytest.mark.parametrize("kind", ["link", "hard link", "file"])
+def test_an_export_does_not_write_through_what_a_stranger_has_planted(
+    shared: Shared, kind: str
+) -> None:
+    queue_of_one(shared.root / "a")
+    part = shared.root / ".out.parquet.part"
+    (shared.home / "thesis").chmod(0o666)
+    if kind == "link":
+        run_as(STRANGER, lambda: plant(part, shared.home / "thesis"))
+    elif kind == "hard link":
+        run_as(STRANGER, lambda: part.hardlink_to(shared.home / "thesis"))
+    else:
+        run_as(STRANGER, lambda: part.write_text("x"))
+    with (
+        aiochronicle.Queue(shared.root / "a") as queue,
+        pytest.raises(ExportFailed, match=r"\.out\.parquet\.part"),
+    ):
+        queue.slice().export(shared.root / "out.parquet")
+    assert (shared.home / "thesis").read_text() == PROFILE
+    assert not (shared.root / "out.parquet").exists()

@@ -7,14 +7,16 @@ The blocks of the digest never span two ranges (see ``aiochronicle.digest``).
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import partial, reduce
 from itertools import accumulate, chain, pairwise
+from operator import and_
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
+from aiochronicle._directories import make_directory
 from aiochronicle.digest import SECOND_NS, Block, StreamDigest, digest_of_blocks
 from aiochronicle.errors import CorruptionError, InvalidArgument
 from aiochronicle.export import write_parquet
@@ -23,6 +25,7 @@ from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.options import Given, ReadOptions
 from aiochronicle.spark.plan import Range
+from aiochronicle.spark.private_files import directory_mode
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
@@ -75,7 +78,7 @@ def audit(
         target = Path(out).absolute()
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise InvalidArgument("something is there already", path=str(target))
-        target.mkdir(parents=True, exist_ok=True)
+        make_directory(target, directory_mode(_readable_mode(given)))
         out = str(target)
     slices = _slices(given)
     found = over_parts(spark, slices, partial(_digest_slice, given, out), _BLOCKS).collect()
@@ -87,6 +90,11 @@ def audit(
         digest=digest_of_blocks(sources, blocks),
         blocks=blocks,
     )
+
+
+def _readable_mode(given: Input) -> int:
+    """Return the mode for those who may read all of the queues."""
+    return reduce(and_, (source.readable_mode() for source in given.sources.values()), 0o644)
 
 
 def _slices(given: Input) -> list[_Slice]:
@@ -149,6 +157,7 @@ def _digest_slice(given: Input, out: str | None, part: _Slice) -> Iterator[Batch
             row_group_rows=1 << 18,
             compression="zstd",
             progress=None,
+            mode=_readable_mode(given),
         )
     blocks = digest.blocks()
     yield pa.record_batch(
