@@ -246,7 +246,9 @@ def writers(root: str) -> list[str]:
     """Return the ids of all writers that have a journal here."""
     try:
         with _location(root).open() as directory:
-            return [name.removesuffix(".json") for name in directory.names() if name.endswith(".json")]
+            return [
+                name.removesuffix(".json") for name in directory.names() if name.endswith(".json")
+            ]
     except FileNotFoundError:
         return []
 

@@ -15,7 +15,8 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
+import uuid
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -34,6 +35,7 @@ __all__ = [
     "directory_mode",
     "is_out_of_reach",
     "refuse_links_of_others",
+    "replacing",
     "temporary_directory",
 ]
 
@@ -54,6 +56,24 @@ def directory_mode(file_mode: int) -> int:
     """
     readable = (file_mode | FILE_MODE) & ~OTHERS_WRITE
     return readable | (readable & 0o444) >> 2
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Generator[BinaryIO]:
+    """Give a new file that takes the name when it is complete; a link of that name is replaced itself.
+
+    For what users ask for by its path: the umask says who may read it.
+    """
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    descriptor = os.open(fresh, os.O_RDWR | os.O_EXCL | _CREATE, 0o666)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+        fresh.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
 
 
 def temporary_directory() -> Path:
@@ -141,7 +161,9 @@ def _enter(above: int, name: str, path: Path, mode: int | None, tighten: bool) -
     try:
         found = os.fstat(looked_at)
         if not stat.S_ISDIR(found.st_mode):
-            raise _denied("is a link, or no directory", path, "Remove it, if it should not be there.")
+            raise _denied(
+                "is a link, or no directory", path, "Remove it, if it should not be there."
+            )
         _check_owner(found, path)
         kept = stat.S_IMODE(found.st_mode) & ~(OTHERS_WRITE if tighten else 0)
         if kept & OTHERS_WRITE:
@@ -178,7 +200,9 @@ def _check_owner(found: os.stat_result, path: Path) -> None:
 
 
 def _denied(what: str, path: Path, advice: str) -> AccessDenied:
-    return AccessDenied(what, path=str(path), advice=f"It is not used. Nothing was changed. {advice}")
+    return AccessDenied(
+        what, path=str(path), advice=f"It is not used. Nothing was changed. {advice}"
+    )
 
 
 class PrivateDirectory:
@@ -209,7 +233,8 @@ class PrivateDirectory:
 
     def names(self) -> list[str]:
         """Return what is in it, in order."""
-        return sorted(os.listdir(self.descriptor))
+        with os.scandir(self.descriptor) as entries:
+            return sorted(entry.name for entry in entries)
 
     def find(self, name: str) -> os.stat_result | None:
         """Return what is known of a file or directory; of a link itself."""

@@ -4,10 +4,12 @@ Tasks sort their rows into runs on disk (staging); when all of them are done, th
 runs into the queues (publish), fenced by a journal.
 """
 
-import json
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -16,6 +18,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from aiochronicle._prepared import prepared
+from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark import journal, publish
 from aiochronicle.spark.arrow import Batch
@@ -25,6 +29,16 @@ from aiochronicle.spark.runs import Run, check_columns, stage, stage_into
 from aiochronicle.spark.staging import Place
 
 __all__ = ["BatchSink", "StreamSink"]
+
+
+METADATA_BYTES_MAX = 1 << 20
+
+
+@prepared
+class _Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What Spark writes into a checkpoint first."""
+
+    id: str
 
 
 class Staged(WriterCommitMessage):
@@ -124,8 +138,11 @@ def _query_id(checkpoint: str | None) -> str:
         )
     file = Path(checkpoint.removeprefix("file://").removeprefix("file:")) / "metadata"
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["id"])
-    except (OSError, ValueError, KeyError) as error:
+        content = read_small_file(str(file), METADATA_BYTES_MAX)
+        if content is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return msgspec.json.decode(content, type=_Metadata).id
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
         raise InvalidArgument(
             f"{file} does not say which query this is ({error}); give the stream option writerId,"
             " which is to be another one whenever it gets a new checkpoint"

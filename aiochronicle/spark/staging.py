@@ -117,7 +117,9 @@ def lost(root: str, runs: Sequence[Run]) -> list[str]:
     """Return the paths of runs that are not there any more, or not whole."""
     try:
         with opened(root, runs) as found:
-            return [run.path for run, there in zip(runs, found, strict=True) if not _is_whole(there)]
+            return [
+                run.path for run, there in zip(runs, found, strict=True) if not _is_whole(there)
+            ]
     except FileNotFoundError:
         return [run.path for run in runs if not _attempt(root, run).path.exists()]
 

@@ -33,7 +33,10 @@ def stand_in(name: str, script: str) -> Path:
     """Return the path of an executable script of this name, writing it unless it is there already."""
     try:
         return _put(_cache(), name, script)
-    except (OSError, RuntimeError) as error:  # there is no home, or it is read-only, full, or not ours
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # there is no home, or it is read-only, full, or not ours
         _log.info("the script for %s is in a temporary directory: %s", name, error)
         return _put(_of_this_process(), name, script)
 

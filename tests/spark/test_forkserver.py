@@ -215,9 +215,7 @@ def test_there_is_one_server_and_it_ends_with_the_jvm() -> None:
 def forks(jvm: socket.socket) -> Iterator[int]:
     """What a server says for each fork."""
     reading, said = os.pipe()
-    subprocess.run(
-        [sys.executable, "-c", COUNTED.format(said=said)], check=True, pass_fds=[said]
-    )
+    subprocess.run([sys.executable, "-c", COUNTED.format(said=said)], check=True, pass_fds=[said])
     os.close(said)
     eventually(lambda: server_pid(os.getpid()) is not None)
     pid = server_pid(os.getpid())

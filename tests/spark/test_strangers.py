@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import stat
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +23,11 @@ from test_two_users import WRITER as VICTIM
 import aiochronicle
 from aiochronicle.errors import ChronicleError, ExportFailed
 from aiochronicle.spark.append import append_rows
-from aiochronicle.spark.jobs import archive
+from aiochronicle.spark.badrecords import BadRecords, keep
+from aiochronicle.spark.jobs import archive, audit
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, find_archive
+from aiochronicle.spark.jobs.plots import plot_bars
+from aiochronicle.spark.pack import pack
 from aiochronicle.spark.private_files import directory_mode
 from aiochronicle.spark.runs import checksum
 
@@ -437,7 +441,11 @@ def test_an_archive_can_be_read_by_those_who_may_read_the_queue(
     directory = directory_mode(readable)
     for path in (out, *out.rglob("*")):
         is_private = "private" in str(path.relative_to(out)) or path.name == "lock"
-        wanted = (0o700 if is_private else directory) if path.is_dir() else (0o600 if is_private else readable)
+        wanted = (
+            (0o700 if is_private else directory)
+            if path.is_dir()
+            else (0o600 if is_private else readable)
+        )
         assert mode_of(path) == wanted, path
 
 
@@ -454,7 +462,9 @@ def test_an_archive_keeps_no_file_that_a_schema_is_a_link_to(
         assert not path.is_file() or PROFILE.encode() not in path.read_bytes()
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../../x.parquet", "date=x//y.parquet", "a\0b", ""])
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../../x.parquet", "date=x//y.parquet", "a\0b", ""]
+)
 def test_a_ledger_that_names_files_elsewhere_is_refused(tmp_path: Path, path: str) -> None:
     file = ArchivedFile(path=path, first_seq=0, end_seq=1, rows=1, bytes=1, digest="")
     ledger = Ledger(source="a", queue_id=1, next_seq=1, rows=1, files=(file,))
@@ -496,3 +506,31 @@ def test_an_export_does_not_write_through_what_a_stranger_has_planted(
         queue.slice().export(shared.root / "out.parquet")
     assert (shared.home / "thesis").read_text() == PROFILE
     assert not (shared.root / "out.parquet").exists()
+
+
+@pytest.mark.parametrize("modes", [(0o600, 0o644), (0o640, 0o644)])
+def test_an_audit_can_be_read_by_those_who_may_read_all_of_the_queues(
+    spark: SparkSession, tmp_path: Path, modes: tuple[int, int]
+) -> None:
+    for name, mode in zip("ab", modes, strict=True):
+        queue_of_one(tmp_path / "queues" / name, mode)
+    audit(spark, str(tmp_path / "queues"), out=str(tmp_path / "out"))
+    assert mode_of(tmp_path / "out") == directory_mode(modes[0])
+    (file,) = (tmp_path / "out").iterdir()
+    assert mode_of(file) == modes[0]
+
+
+def test_what_users_ask_for_is_not_written_through_a_link(tmp_path: Path) -> None:
+    """Of a name that somebody could guess, as /tmp/bars.png."""
+    precious = tmp_path / "thesis"
+    precious.write_text(PROFILE)
+    for name in ("bars.png", "lib.tar.gz"):
+        plant(tmp_path / name, precious)
+    plot_bars([], tmp_path / "bars.png")
+    pack(str(tmp_path / "lib.tar.gz"))
+    note = BadRecords.between("a", "b", 0, 1, None)
+    plant(tmp_path / "a-task.json", precious)
+    keep(str(tmp_path), "task", [note])
+    assert precious.read_text() == PROFILE
+    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
+    assert tarfile.is_tarfile(tmp_path / "lib.tar.gz")

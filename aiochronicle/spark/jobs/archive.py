@@ -352,8 +352,8 @@ def _clean(target: Path, source: str, ledger: Ledger | None) -> None:
     Only from directories of ours: others may have put theirs, or links, where everybody may write.
     """
     listed = {file.path for file in (() if ledger is None else ledger.files)}
-    for day in sorted(name for name in os.listdir(target) if name.startswith("date=")):
-        names = (day, f"source={escape(source)}")
+    for day in sorted(target.glob("date=*")):
+        names = (day.name, f"source={escape(source)}")
         with (
             contextlib.suppress(FileNotFoundError, AccessDenied),
             Location(root=str(target), names=names).open() as directory,
