@@ -7,9 +7,8 @@ The blocks of the digest never span two ranges (see ``aiochronicle.digest``).
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from functools import partial, reduce
+from functools import partial
 from itertools import accumulate, chain, pairwise
-from operator import and_
 from pathlib import Path
 
 import msgspec
@@ -94,7 +93,10 @@ def audit(
 
 def _readable_mode(given: Input) -> int:
     """Return the mode for those who may read all of the queues."""
-    return reduce(and_, (source.readable_mode() for source in given.sources.values()), 0o644)
+    mode = 0o644
+    for source in given.sources.values():
+        mode &= source.readable_mode()
+    return mode
 
 
 def _slices(given: Input) -> list[_Slice]:
