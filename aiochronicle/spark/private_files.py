@@ -106,7 +106,7 @@ def refuse_links_of_others(root: Path, names: Iterable[str]) -> None:
         path /= name
         try:
             found = path.lstat()
-        except FileNotFoundError:
+        except OSError:  # not there, or nothing can be: whoever makes it finds out
             return
         if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
             what = f"is a link of user {found.st_uid}"
@@ -200,9 +200,7 @@ def _check_owner(found: os.stat_result, path: Path) -> None:
 
 
 def _denied(what: str, path: Path, advice: str) -> AccessDenied:
-    return AccessDenied(
-        what, path=str(path), advice=f"It is not used. Nothing was changed. {advice}"
-    )
+    return AccessDenied(what, path=str(path), advice=f"Nothing of it was used or changed. {advice}")
 
 
 class PrivateDirectory:
