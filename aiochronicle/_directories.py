@@ -6,11 +6,11 @@ from pathlib import Path
 __all__ = ["make_directory", "sync_directory"]
 
 
-def make_directory(directory: Path) -> None:
-    """Make a directory, and those above it, and wait until their names are on disk."""
+def make_directory(directory: Path, mode: int = 0o777) -> None:
+    """Make a directory, and those above it, of this mode, and wait until their names are on disk."""
     if not directory.is_dir():
-        make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
+        make_directory(directory.parent, mode)
+        directory.mkdir(mode, exist_ok=True)
         sync_directory(directory.parent)
 
 

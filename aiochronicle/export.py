@@ -8,6 +8,7 @@ that a killed export left is locked by nobody, and the next export to the same t
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -53,10 +54,12 @@ def write_parquet(
     compression: Compression,
     progress: Callable[[ExportProgress], object] | None,
     verify: Callable[[Path], object] | None = None,
+    mode: int | None = None,
 ) -> int:
     """Write the batches to a file that appears when it is complete; return how many rows.
 
     ``verify`` is given the complete file under its hidden name; if it raises, none appears.
+    The file has this ``mode``, or what the umask says.
     """
     one_of("compression", dict.fromkeys(get_args(Compression)), compression)
     arrow()  # or say how to get it
@@ -64,7 +67,7 @@ def write_parquet(
 
     rows = 0
     with (
-        _replacing(path, verify) as file,
+        _replacing(path, verify, mode) as file,
         parquet.ParquetWriter(
             file, schema, compression=compression, **_encodings(schema)
         ) as writer,
@@ -110,11 +113,13 @@ def _groups(
 
 
 @contextmanager
-def _replacing(path: Path, verify: Callable[[Path], object] | None) -> Generator[IO[bytes]]:
+def _replacing(
+    path: Path, verify: Callable[[Path], object] | None, mode: int | None
+) -> Generator[IO[bytes]]:
     """Give a file to write, which becomes ``path`` at the end, or goes if that is not reached."""
     part = path.with_name(f".{path.name}.part")
     try:
-        with _open_alone(path, part) as file:
+        with _open_alone(path, part, mode) as file:
             try:
                 yield file
                 file.flush()
@@ -136,11 +141,11 @@ def _replacing(path: Path, verify: Callable[[Path], object] | None) -> Generator
         raise ExportFailed(reason, path=str(path), errno=error.errno) from error
 
 
-def _open_alone(path: Path, part: Path) -> IO[bytes]:
+def _open_alone(path: Path, part: Path, mode: int | None) -> IO[bytes]:
     """Open the hidden file, and make sure that nobody else writes to it."""
     if path.is_dir():
         raise ExportFailed("a directory is there", path=str(path), errno=errno.EISDIR)
-    file = part.open("ab")
+    file = _open_own(path, part, mode)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # If the other one has finished since we opened it, this is not the hidden file any more.
@@ -155,4 +160,28 @@ def _open_alone(path: Path, part: Path) -> IO[bytes]:
     except BaseException:
         file.close()
         raise
+    return file
+
+
+def _open_own(path: Path, part: Path, mode: int | None) -> IO[bytes]:
+    """Open the hidden file, unless somebody has put something else there under its name."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(part, flags, 0o666 if mode is None else mode)
+    except OSError as error:
+        reason = f"{error.strerror} ({part.name})"
+        raise ExportFailed(reason, path=str(path), errno=error.errno) from error
+    file = os.fdopen(descriptor, "ab")
+    found = os.fstat(descriptor)
+    is_own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink <= 1
+    if not is_own:
+        file.close()
+        raise ExportFailed(
+            f"{part} is not a file of this user alone",
+            path=str(path),
+            errno=errno.EPERM,
+            advice="Nothing was changed. Remove it, or export to another directory.",
+        )
+    if mode is not None:
+        os.fchmod(descriptor, mode)  # whatever the umask
     return file

@@ -7,10 +7,8 @@ A task that is repeated replaces its notes, so what a query finds is there once;
 as JSON.
 """
 
-import contextlib
 import os
 import urllib.parse
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import msgspec
 
 from aiochronicle._prepared import prepared
 from aiochronicle.errors import ChronicleError, ExportFailed
+from aiochronicle.spark.private_files import replacing
 
 __all__ = ["BadRecords", "bad_records", "keep"]
 
@@ -73,14 +72,11 @@ def keep(directory: str, task: str, notes: Sequence[BadRecords]) -> None:
     """Write the notes of a task, replacing those it has taken before; ExportFailed if that fails."""
     target = Path(directory)
     name = f"{urllib.parse.quote(notes[0].source, safe='')}-{task}.json"
-    fresh = target / f".{name}.{uuid.uuid4().hex}"
     try:
         target.mkdir(parents=True, exist_ok=True)
-        fresh.write_bytes(msgspec.json.Encoder().encode_lines(notes))
-        fresh.replace(target / name)
+        with replacing(target / name) as file:
+            file.write(msgspec.json.Encoder().encode_lines(notes))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
         raise ExportFailed(
             f"cannot note which messages are corrupt: {error.strerror}",
             path=directory,

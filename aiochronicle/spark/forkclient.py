@@ -25,13 +25,13 @@ def address(jvm_pid: int) -> bytes:
     Processes that share a network need not share their pids.
     """
     pids = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
-    return f"\0aiochronicle-streams-{os.getuid()}-{pids}-{jvm_pid}".encode()
+    return f"\0aiochronicle-streams-{os.geteuid()}-{pids}-{jvm_pid}".encode()
 
 
 def is_ours(peer: socket) -> bool:
     """Tell whether the other side is of the same user; anybody may listen anywhere, and connect."""
     pid_uid_gid = peer.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)
-    return int.from_bytes(pid_uid_gid[4:8], sys.byteorder) == os.getuid()
+    return int.from_bytes(pid_uid_gid[4:8], sys.byteorder) == os.geteuid()
 
 
 def _ask_for_fork() -> int | None:

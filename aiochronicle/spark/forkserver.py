@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from typing import NoReturn
@@ -24,6 +25,7 @@ from aiochronicle.spark.forkclient import FAILED, MODULE, STARTED, address, is_o
 __all__ = ["start"]
 
 REQUEST_S = 5.0
+WAITING_MAX = 32
 REQUEST_BYTES_MAX = 16 << 20  # more than any kernel starts a program with
 
 
@@ -69,13 +71,68 @@ def _serve(listener: socket.socket, jvm: int) -> None:
     poller = select.poll()
     poller.register(listener, select.POLLIN)
     poller.register(jvm, select.POLLIN)
-    while jvm not in dict(poller.poll()):
-        client, _ = listener.accept()
-        with client, contextlib.suppress(OSError):  # the client finds that nobody answers
-            if os.fork() == 0:
-                listener.close()
-                os.close(jvm)
-                _be_a_half(client)
+    waiting = _Waiting(poller)
+    while jvm not in (ready := dict(poller.poll(waiting.left_ms()))):
+        for client in waiting.take(ready):
+            with client, contextlib.suppress(OSError):  # the client finds that nobody answers
+                if os.fork() == 0:
+                    listener.close()
+                    os.close(jvm)
+                    waiting.close()
+                    _be_a_half(client)
+        if listener.fileno() in ready:
+            client, _ = listener.accept()
+            if is_ours(client):
+                waiting.add(client)
+            else:
+                client.close()  # of another user: not a byte is read, and nobody forked
+        waiting.drop_late()
+
+
+class _Waiting:
+    """Clients that have said nothing yet: some few, for some seconds, and none costs a process."""
+
+    def __init__(self, poller: "select.poll") -> None:
+        self._poller = poller
+        self._clients: dict[int, tuple[socket.socket, float]] = {}  # the one that came first, first
+
+    def add(self, client: socket.socket) -> None:
+        """Wait for a client; the one that has waited longest goes if there are too many."""
+        if len(self._clients) == WAITING_MAX:
+            self._remove(next(iter(self._clients))).close()
+        self._clients[client.fileno()] = (client, time.monotonic() + REQUEST_S)
+        self._poller.register(client, select.POLLIN)
+
+    def take(self, ready: Mapping[int, int]) -> list[socket.socket]:
+        """Return those who have something to say; nobody waits for an answer who has gone."""
+        taken: list[socket.socket] = []
+        for number in [number for number in ready if number in self._clients]:
+            client = self._remove(number)
+            if ready[number] & select.POLLHUP:
+                client.close()
+            else:
+                taken.append(client)
+        return taken
+
+    def drop_late(self) -> None:
+        """Close those who had time enough."""
+        now_s = time.monotonic()
+        for number in [n for n, (_, end_s) in self._clients.items() if end_s <= now_s]:
+            self._remove(number).close()
+
+    def left_ms(self) -> float | None:
+        """Return how long the first of them may wait, None if nobody does."""
+        ends_s = [end_s for _, end_s in self._clients.values()]
+        return max(0.0, min(ends_s) - time.monotonic()) * 1000 if ends_s else None
+
+    def close(self) -> None:
+        """Forget them, in a fork: they stay connected to the server."""
+        for number in list(self._clients):
+            self._remove(number).close()
+
+    def _remove(self, number: int) -> socket.socket:
+        self._poller.unregister(number)
+        return self._clients.pop(number)[0]
 
 
 def _be_a_half(client: socket.socket) -> NoReturn:
@@ -108,8 +165,6 @@ def _is_gone(client: socket.socket) -> bool:
 def _take_over(client: socket.socket) -> bool:
     """Receive what the client was started with, and tell it; False if this is no process for it."""
     client.settimeout(REQUEST_S)
-    if not is_ours(client):
-        return False
     size, standard_files, _, _ = socket.recv_fds(client, 4, 3)
     variables_bytes = int.from_bytes(size, sys.byteorder)
     if len(standard_files) != 3 or variables_bytes > REQUEST_BYTES_MAX:

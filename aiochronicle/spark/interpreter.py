@@ -104,8 +104,8 @@ def _without_archives() -> Path | None:
     )
     # Others may run with another Python, and processes are started for as long as a session lives.
     name = f"{OURS}{zlib.crc32(script.encode()):08x}"
-    # If that is read-only, full, or there is no home, things are slower, and no worse.
-    with contextlib.suppress(OSError, RuntimeError):
+    # Without a place for it things are slower, and no worse.
+    with contextlib.suppress(OSError):
         path = stand_in(name, script)
         if os.access(path, os.X_OK):  # which it is not on a disk without programs
             return path

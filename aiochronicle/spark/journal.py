@@ -13,23 +13,25 @@ have written to the queues meanwhile, and it may die as well. What the next driv
 the same batch is thrown away.
 
 Runs are named by their paths below the root, which may be moved or mounted elsewhere before the next
-driver comes. (Version 2 had absolute ones, which are read as such; the runs of 3 have no differences.)
+driver comes. (Version 2 had absolute ones, of which these are the end; the runs of 3 have no differences.)
+A journal can have rows moved and deleted, so it is used only if nobody else could have written it, and if
+all that it names is what this writer may have staged for the batch.
 """
 
 import contextlib
 import fcntl
 import os
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 import msgspec
 
-from aiochronicle._directories import make_directory, sync_directory
 from aiochronicle._prepared import prepared
-from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import CorruptionError, InvalidArgument, UnsupportedVersion
+from aiochronicle.spark.private_files import Location, PrivateDirectory
 from aiochronicle.spark.runs import Run
+from aiochronicle.spark.staging import check_path
 from aiochronicle.spark.written import Written
 
 __all__ = ["Journal", "Pending", "Target", "held", "is_nameless", "nameless", "of_query", "writers"]
@@ -37,7 +39,8 @@ __all__ = ["Journal", "Pending", "Target", "held", "is_nameless", "nameless", "o
 SINK = ".sink"
 OURS = "+"  # is in no name that users may give
 VERSION = 4
-READABLE = (2, 3, VERSION)
+OF_ABSOLUTE_PATHS = 2
+READABLE = (OF_ABSOLUTE_PATHS, 3, VERSION)
 FILE_BYTES_MAX = 256 << 20
 _GIVE_UP = (
     "delete it: nobody knows then what this writer has written, so see to it that nothing is written"
@@ -100,14 +103,15 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
 class Journal:
     """The journal of one writer. Use it while it is ``held``."""
 
-    def __init__(self, root: str, writer_id: str) -> None:
+    def __init__(self, root: str, writer_id: str, directory: PrivateDirectory) -> None:
         self.writer_id = writer_id
         self.path = Path(root) / SINK / f"{writer_id}.json"
         self._root = Path(os.path.abspath(root))
+        self._directory = directory
         try:
-            content = read_small_file(str(self.path), FILE_BYTES_MAX)
+            content = directory.read(self.path.name, FILE_BYTES_MAX)
             self._content = _Content(version=VERSION) if content is None else self._decode(content)
-        except (ValueError, msgspec.DecodeError) as error:
+        except (ValueError, msgspec.DecodeError, RecursionError) as error:
             raise CorruptionError(
                 f"not the journal of a sink: {error}",
                 path=str(self.path),
@@ -122,9 +126,20 @@ class Journal:
                 path=str(self.path),
                 advice=f"Write with the version of aiochronicle that wrote it, or {_GIVE_UP}",
             )
-        return _with_paths(
-            msgspec.json.decode(content, type=_Content), lambda path: self._root / path
+        decoded = msgspec.json.decode(content, type=_Content)
+        if (pending := decoded.pending) is None:
+            return decoded
+        if version == OF_ABSOLUTE_PATHS:
+            pending = _with_paths(pending, [_last_parts(run.path) for run in pending.runs])
+        _check(pending)
+        paths = [self._staged(run, pending.batch_id) for run in pending.runs]
+        return msgspec.structs.replace(
+            decoded, pending=_with_paths(pending, [str(self._root / path) for path in paths])
         )
+
+    def _staged(self, run: Run, batch_id: int) -> str:
+        """Return the path of a run below the root; ValueError if it is not one of this batch's."""
+        return "/".join(check_path(run.path, self.writer_id, batch_id))
 
     def check_query(self, query: str | None) -> None:
         """Raise InvalidArgument unless all batches are of this query, or all of none.
@@ -170,30 +185,42 @@ class Journal:
 
     def delete(self) -> None:
         """Forget everything: of a writer that will never come back."""
-        self.path.unlink(missing_ok=True)
-        self.path.with_suffix(".lock").unlink(missing_ok=True)
+        self._directory.remove(self.path.name)
+        self._directory.remove(f"{self.writer_id}.lock")
 
     def _store(self, content: _Content) -> None:
-        stored = msgspec.structs.replace(_with_paths(content, self._below_root), version=VERSION)
-        temporary = self.path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.encode(stored))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self.path)
-        sync_directory(self.path.parent)
+        stored = msgspec.structs.replace(content, version=VERSION)
+        if (pending := content.pending) is not None:
+            below = _with_paths(pending, [_last_parts(run.path) for run in pending.runs])
+            for run in below.runs:
+                self._staged(run, pending.batch_id)
+            stored = msgspec.structs.replace(stored, pending=below)
+        self._directory.replace(self.path.name, msgspec.json.encode(stored))
         self._content = content
 
-    def _below_root(self, path: Path) -> Path:
-        return path.relative_to(self._root) if path.is_relative_to(self._root) else path
+
+def _last_parts(path: str) -> str:
+    """Return what of an absolute path is below the root."""
+    return "/".join(path.split("/")[-4:])
 
 
-def _with_paths(content: _Content, change: Callable[[Path], Path]) -> _Content:
-    """Return the same with other paths of runs."""
-    if (pending := content.pending) is None:
-        return content
-    runs = [msgspec.structs.replace(run, path=str(change(Path(run.path)))) for run in pending.runs]
-    return msgspec.structs.replace(content, pending=msgspec.structs.replace(pending, runs=runs))
+def _with_paths(pending: Pending, paths: list[str]) -> Pending:
+    runs = zip(pending.runs, paths, strict=True)
+    return msgspec.structs.replace(
+        pending, runs=[msgspec.structs.replace(run, path=path) for run, path in runs]
+    )
+
+
+def _check(pending: Pending) -> None:
+    """Raise ValueError if a batch cannot be what a writer has begun."""
+    shares = [share for run in pending.runs for share in run.shares]
+    targets = pending.targets
+    if {share.queue for share in shares} != {target.queue for target in targets}:
+        raise ValueError("its queues are not those of its rows")
+    numbers = [number for share in shares for number in (share.rows, *share.batches)]
+    numbers += [n for to in targets for n in (to.start_seq, to.floor_ns, to.done_rows)]
+    if any(number < 0 for number in numbers):
+        raise ValueError("there is a number below 0")
 
 
 @contextlib.contextmanager
@@ -202,20 +229,29 @@ def held(root: str, writer_id: str, *, wait: bool = True) -> Generator[Journal |
 
     A driver that was killed may have left a process that goes on writing for a moment.
     """
-    directory = Path(root) / SINK
-    make_directory(directory)
-    lock = os.open(directory / f"{writer_id}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with _location(root).make() as directory:
+        lock = directory.open_lock(f"{writer_id}.lock")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield None
-            return
-        yield Journal(root, writer_id)
-    finally:
-        os.close(lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield None
+                return
+            yield Journal(root, writer_id, directory)
+        finally:
+            os.close(lock)
 
 
 def writers(root: str) -> list[str]:
     """Return the ids of all writers that have a journal here."""
-    return sorted(path.stem for path in (Path(root) / SINK).glob("*.json"))
+    try:
+        with _location(root).open() as directory:
+            return [
+                name.removesuffix(".json") for name in directory.names() if name.endswith(".json")
+            ]
+    except FileNotFoundError:
+        return []
+
+
+def _location(root: str) -> Location:
+    return Location(root=root, names=(SINK,))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aiochronicle
 from aiochronicle.errors import ExportFailed
+from aiochronicle.spark.private_files import replacing
 
 __all__ = ["pack"]
 
@@ -25,7 +26,7 @@ def pack(out: str) -> Path:
     package = Path(aiochronicle.__file__).parent
     target = Path(out).absolute()
     try:
-        with tarfile.open(target, "w:gz") as archive:
+        with replacing(target) as fresh, tarfile.open(fileobj=fresh, mode="w:gz") as archive:
             for file in sorted(package.rglob("*")):
                 if file.suffix in SUFFIXES:
                     archive.add(file, file.relative_to(package.parent))

@@ -52,13 +52,13 @@ def publish(
         _complete(options, own)
         written = own.has_written(batch_id)
         if runs and not written:
-            if lost := staging.lost(runs):
+            if lost := staging.lost(options.path, runs):
                 raise StorageError(
                     "is gone or damaged, with rows that were staged in it",
                     path=lost[0],
                     advice="Nothing was written: write it again.",
                 )
-            staging.sync_names(runs)
+            staging.sync_names(options.path, runs)
             with open_to_begin(options, runs) as writers:
                 own.begin(_intend(options, batch_id, runs, writers))
                 try:
@@ -77,9 +77,9 @@ def abandon(options: WriteOptions, place: Place, attempt: Path) -> None:
     """Delete what an attempt has staged for a batch that failed, unless it is being written already."""
     with journal.held(options.path, place.writer_id) as own:
         assert own is not None
-        begun = () if own.pending is None else staging.attempts(own.pending.runs)
-        if attempt.name not in {path.name for path in begun}:  # the root may have many paths
-            staging.discard([attempt])
+        runs = () if own.pending is None else own.pending.runs
+        if (staged := place.location.child(attempt.name)) not in staging.attempts(place.root, runs):
+            staging.discard([staged])
         if journal.is_nameless(place.writer_id) and own.pending is None:
             own.delete()
 
@@ -115,9 +115,9 @@ def _settle(options: WriteOptions, left: Journal, writer_id: str, queues: Set[st
     writer, when it comes back; others go on. But a nameless one will not come back.
     """
     if (pending := left.pending) is not None:
-        lost = bool(staging.lost(pending.runs))
-        nameless = journal.is_nameless(left.writer_id)
+        lost, nameless = False, journal.is_nameless(left.writer_id)
         try:
+            lost = bool(staging.lost(options.path, pending.runs))
             _complete(options, left)
         except ChronicleError as error:
             if (lost and not nameless) or queues.isdisjoint(_queues(pending.runs)):
@@ -150,7 +150,7 @@ def _doubt(options: WriteOptions, completed: Pending, queues: Set[str]) -> None:
 def _complete(options: WriteOptions, own: Journal) -> None:
     """Finish the batch that a predecessor has begun, if there is one."""
     if (pending := own.pending) is not None:
-        if lost := staging.lost(pending.runs):
+        if lost := staging.lost(options.path, pending.runs):
             raise _lost(own, pending, lost[0])
         batch = f"batch {pending.batch_id} of writer {own.writer_id}"
         with open_all(options, pending.runs) as writers:
@@ -168,7 +168,7 @@ def _complete(options: WriteOptions, own: Journal) -> None:
             except Exception as error:
                 when = f"while {batch}, which was written in part, was to be completed"
                 raise _begun(own, options.path, error, when) from error
-        staging.discard(staging.attempts(pending.runs))
+        staging.discard(staging.attempts(options.path, pending.runs))
 
 
 def _lost(own: Journal, pending: Pending, path: str) -> StorageError:
@@ -233,17 +233,17 @@ def _append_pending(options: WriteOptions, own: Journal, writers: dict[str, Writ
     pending = own.pending
     assert pending is not None
     hold_late = options.hold_late or pending.hold_late
-    targets = [
-        _reached(pending.runs, target, writers[target.queue], hold_late)
-        for target in pending.targets
-    ]
-    if targets != pending.targets:
-        own.go_on(targets)
-    for target in targets:
-        writer = writers[target.queue]
-        for batch in _left(merge(pending.runs, target.queue), target):
-            append_rows(writer, batch)
-        writer.flush_now()
+    with staging.opened(options.path, pending.runs) as runs:
+        targets = [
+            _reached(runs, target, writers[target.queue], hold_late) for target in pending.targets
+        ]
+        if targets != pending.targets:
+            own.go_on(targets)
+        for target in targets:
+            writer = writers[target.queue]
+            for batch in _left(merge(runs, target.queue), target):
+                append_rows(writer, batch)
+            writer.flush_now()
     own.end(pending.batch_id)
 
 

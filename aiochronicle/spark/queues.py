@@ -64,6 +64,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         """Where it is, for messages to people."""
         return self.live or self.archive or self.name
 
+    def readable_mode(self) -> int:
+        """Return the mode of copies of its messages: who may read the queue may read them."""
+        for place in self.parts() if self.live is None else [self.live]:
+            with contextlib.suppress(OSError):
+                return (Path(place) / CONTROL).stat().st_mode & 0o044 | 0o600
+        return 0o600
+
     def parts(self) -> list[str]:
         """Return the directories that make up the queue, oldest first."""
         days = [] if self.archive is None else _days_of(Path(self.archive))

@@ -19,11 +19,11 @@ import numpy as np
 from pyspark.sql.types import DateType, IntegralType, StructType, TimestampNTZType, TimestampType
 
 from aiochronicle._binding import ffi, lib
-from aiochronicle._directories import make_directory
 from aiochronicle.errors import DiskFull, InvalidArgument
 from aiochronicle.spark.append import RECORD_UNIT_BYTES
 from aiochronicle.spark.arrow import Batch, Column, Table, pa, pc
 from aiochronicle.spark.deltas import as_deltas
+from aiochronicle.spark.private_files import Location
 
 __all__ = [
     "ACCEPTED",
@@ -116,22 +116,23 @@ def check_columns(schema: StructType, queue: str | None) -> None:
         raise InvalidArgument("into which queue? Give option queue, or a column source")
 
 
-def stage(batches: Iterable[Batch], directory: str, queue: str | None) -> list[Run]:
+def stage(batches: Iterable[Batch], directory: Location, queue: str | None) -> list[Run]:
     """Write the rows of a task into runs, each synced to disk.
 
     All are for one ``queue``, or each for the one that is called like its source.
     """
-    make_directory(Path(directory))
+    directory.make().close()
     return stage_into(batches, directory, queue)
 
 
-def stage_into(batches: Iterable[Batch], directory: str, queue: str | None) -> list[Run]:
+def stage_into(batches: Iterable[Batch], directory: Location, queue: str | None) -> list[Run]:
     """As stage, but fail if the directory is not there: the write was given up meanwhile."""
     try:
         return list(_runs(_in_pieces(batches), directory, queue))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull("cannot stage the rows", path=directory, errno=error.errno) from error
+            path = str(directory.path)
+            raise DiskFull("cannot stage the rows", path=path, errno=error.errno) from error
         raise
 
 
@@ -157,7 +158,7 @@ def _without_spare_time(batch: Batch) -> Batch:
     return batch.drop_columns(["timestamp"]) if both else batch
 
 
-def _runs(pieces: Iterable[Table], directory: str, queue: str | None) -> Iterator[Run]:
+def _runs(pieces: Iterable[Table], directory: Location, queue: str | None) -> Iterator[Run]:
     in_order: _RunFile | None = None
     others: list[Table] = []
     others_bytes = 0
@@ -182,7 +183,7 @@ def _runs(pieces: Iterable[Table], directory: str, queue: str | None) -> Iterato
             yield in_order.end()
 
 
-def _write_sorted(pieces: list[Table], directory: str, queue: str | None) -> Run:
+def _write_sorted(pieces: list[Table], directory: Location, queue: str | None) -> Run:
     order = ORDER if queue is not None else ["source", *ORDER]
     rows = pa.concat_tables(pieces).sort_by([(name, "ascending") for name in order])
     rows = rows.combine_chunks()
@@ -223,13 +224,15 @@ def _ends(rows: Table, queue: str | None) -> tuple[_Key, _Key] | None:
 class _RunFile:
     """A run that is being written."""
 
-    def __init__(self, directory: str, like: Table, last: _Key = ("", 0, "", 0)) -> None:
+    def __init__(self, directory: Location, like: Table, last: _Key = ("", 0, "", 0)) -> None:
         self.last = last
-        self._path = Path(directory) / f"{uuid.uuid4().hex}.arrow"
+        name = f"{uuid.uuid4().hex}.arrow"
+        self._path = directory.path / name
         self._caused = "cause" in like.schema.names
         self._shares: dict[str, Share] = {}
         self._batches = 0
-        self._file = self._path.open("wb")
+        with directory.open() as there:
+            self._file = there.create(name)
         # There is a task for each processor already.
         lightly = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         self._writer = pa.ipc.new_file(self._file, like.schema, options=lightly)
@@ -261,7 +264,7 @@ class _RunFile:
             path=str(self._path),
             shares=list(self._shares.values()),
             caused=self._caused,
-            checksum=checksum(self._path),
+            checksum=checksum(Path(f"/proc/self/fd/{self._file.fileno()}")),
             deltas=DELTAS,
         )
 

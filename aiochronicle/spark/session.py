@@ -1,9 +1,6 @@
 """A Spark session that is set up for queues."""
 
-import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from aiochronicle.spark.interpreter import DAEMON, chosen_interpreter
 from aiochronicle.spark.java import ensure_java
+from aiochronicle.spark.private_files import temporary_directory
 from aiochronicle.spark.source import ChronicleSource
 
 __all__ = ["register", "session"]
@@ -103,17 +101,11 @@ def _place_for_sockets() -> str | None:
 
     None where the path of a socket in it would be too long for the kernel: Spark chooses a place then.
     """
-    directory, owner = tempfile.mkdtemp(prefix="aiochronicle-"), os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:  # not with a fork
-            shutil.rmtree(directory, ignore_errors=True)
-
+    directory = temporary_directory()
     if len(os.fsencode(directory)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES_MAX:
-        remove()
+        directory.rmdir()
         return None
-    atexit.register(remove)
-    return directory
+    return str(directory)
 
 
 def register(spark: SparkSession) -> None:

@@ -4,10 +4,12 @@ Tasks sort their rows into runs on disk (staging); when all of them are done, th
 runs into the queues (publish), fenced by a journal.
 """
 
-import json
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -16,7 +18,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aiochronicle._directories import make_directory
+from aiochronicle._prepared import prepared
+from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark import journal, publish
 from aiochronicle.spark.arrow import Batch
@@ -26,6 +29,16 @@ from aiochronicle.spark.runs import Run, check_columns, stage, stage_into
 from aiochronicle.spark.staging import Place
 
 __all__ = ["BatchSink", "StreamSink"]
+
+
+METADATA_BYTES_MAX = 1 << 20
+
+
+@prepared
+class _Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What Spark writes into a checkpoint first."""
+
+    id: str
 
 
 class Staged(WriterCommitMessage):
@@ -49,11 +62,11 @@ class _Sink:
                 raise InvalidArgument("is a queue, so leave out option queue", path=options.path)
             self._queue = ""
         check_columns(schema, self._queue)
-        self._directory = place.new_directory()
+        self._attempt = place.new_attempt()
 
     def write(self, iterator: Iterator[Batch]) -> Staged:
         """Sort the rows of one task into runs on disk."""
-        return Staged(stage(iterator, self._directory, self._queue))
+        return Staged(stage(iterator, self._attempt, self._queue))
 
     def _publish(self, batch_id: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         tasks = [message for message in messages if isinstance(message, Staged)]
@@ -63,7 +76,7 @@ class _Sink:
         publish.publish(self._options, self._place, batch_id, runs, query=query)
 
     def _abandon(self) -> None:
-        publish.abandon(self._options, self._place, Path(self._directory))
+        publish.abandon(self._options, self._place, self._attempt.path)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -80,11 +93,11 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         writer_id = options.writer_id or journal.nameless()
         place = Place(root=options.path, writer_id=writer_id, batch=self._batch_id)
         super().__init__(options, schema, place)
-        make_directory(Path(self._directory))
+        self._attempt.make().close()
 
     def write(self, iterator: Iterator[Batch]) -> Staged:
         """As for a stream, but a task that outlives its job finds the directory gone, and fails."""
-        return Staged(stage_into(iterator, self._directory, self._queue))
+        return Staged(stage_into(iterator, self._attempt, self._queue))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append what the tasks have staged."""
@@ -125,8 +138,11 @@ def _query_id(checkpoint: str | None) -> str:
         )
     file = Path(checkpoint.removeprefix("file://").removeprefix("file:")) / "metadata"
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["id"])
-    except (OSError, ValueError, KeyError) as error:
+        content = read_small_file(str(file), METADATA_BYTES_MAX)
+        if content is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return msgspec.json.decode(content, type=_Metadata).id
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
         raise InvalidArgument(
             f"{file} does not say which query this is ({error}); give the stream option writerId,"
             " which is to be another one whenever it gets a new checkpoint"

@@ -16,6 +16,7 @@ from aiochronicle.config import Batch
 from aiochronicle.errors import DiskFull, InvalidArgument, MessageTooLarge, TimestampOrder
 from aiochronicle.spark.append import RECORD_OVERHEAD_BYTES, TOGETHER_BYTES_MAX
 from aiochronicle.spark.options import WriteOptions
+from aiochronicle.spark.private_files import DIRECTORY_MODE, refuse_links_of_others
 from aiochronicle.spark.queues import CONTROL, DEPTH_MAX, is_queue
 from aiochronicle.spark.runs import Run
 from aiochronicle.writer import Writer, open_writer
@@ -101,6 +102,7 @@ def _path(options: WriteOptions, queue: str) -> Path:
         raise InvalidArgument(
             f"{queue!r} cannot be the name of a queue: they are looked for {DEPTH_MAX} levels deep"
         )
+    refuse_links_of_others(root, parts)
     return root.joinpath(*parts)
 
 
@@ -187,6 +189,6 @@ def _opened(paths: dict[str, Path], sizes: dict[str, int]) -> Generator[dict[str
 
 
 def _open(path: Path, segment_bytes: int) -> Writer:
-    make_directory(path.parent)
+    make_directory(path.parent, DIRECTORY_MODE)
     ready = not is_queue(path)
     return open_writer(path, segment_size=segment_bytes, flush=FLUSH, ready=ready)

@@ -38,8 +38,8 @@ def rows(source: str, numbers: list[int], **columns: Any) -> pa.RecordBatch:
 def staged(
     root: Path, *tasks: list[pa.RecordBatch], queue: str | None = None, writer: str = "test"
 ) -> list[Run]:
-    directory = Place(root=str(root), writer_id=writer).new_directory()
-    return [run for task in tasks for run in stage(task, directory, queue)]
+    attempt = Place(root=str(root), writer_id=writer).new_attempt()
+    return [run for task in tasks for run in stage(task, attempt, queue)]
 
 
 def write(

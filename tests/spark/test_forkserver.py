@@ -23,6 +23,18 @@ from aiochronicle.spark import forkclient
 
 SERVER = "from aiochronicle.spark import forkserver; forkserver.start()"
 
+# Says each time that it forks, first of all itself.
+COUNTED = """
+import os
+fork = os.fork
+def counted():
+    os.write({said}, b"f")
+    return fork()
+os.fork = counted
+from aiochronicle.spark import forkserver
+forkserver.start()
+"""
+
 
 def server_pid(jvm_pid: int) -> int | None:
     """Return who serves the streams of a JVM."""
@@ -199,15 +211,78 @@ def test_there_is_one_server_and_it_ends_with_the_jvm() -> None:
     eventually(lambda: server_pid(jvm.pid) is None)
 
 
+@pytest.fixture
+def forks(jvm: socket.socket) -> Iterator[int]:
+    """What a server says for each fork."""
+    reading, said = os.pipe()
+    subprocess.run([sys.executable, "-c", COUNTED.format(said=said)], check=True, pass_fds=[said])
+    os.close(said)
+    eventually(lambda: server_pid(os.getpid()) is not None)
+    pid = server_pid(os.getpid())
+    assert pid is not None
+    assert os.read(reading, 1) == b"f"
+    os.set_blocking(reading, False)
+    yield reading
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: server_pid(os.getpid()) is None)
+    os.close(reading)
+
+
+def count_forks(reading: int) -> int:
+    try:
+        return len(os.read(reading, 10_000))
+    except BlockingIOError:
+        return 0
+
+
+def is_refused(client: socket.socket) -> bool:
+    """Wait for the end of a connection; tell whether nothing was said."""
+    client.settimeout(30)
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_nobody_is_forked_for_others(jvm: socket.socket, forks: int) -> None:
+    server = forkclient.address(os.getpid())
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as client:
+            with another_user():
+                client.connect(server)
+            with contextlib.suppress(BrokenPipeError):
+                ask(client, jvm, 2)
+            assert is_refused(client)
+    assert count_forks(forks) == 0
+
+
+def test_clients_that_say_nothing_cost_no_process_and_are_few(
+    jvm: socket.socket, forks: int
+) -> None:
+    with contextlib.ExitStack() as connected:
+        silent = [connected.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(100)]
+        for client in silent:
+            client.connect(forkclient.address(os.getpid()))
+        with start_client(jvm) as honest:
+            pid, half = reporting_pid(jvm)
+            half.close()
+            honest.communicate(timeout=30)
+        assert pid != honest.pid
+        assert count_forks(forks) == 1
+        assert is_refused(silent[0])  # the first ones have to go
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 @pytest.mark.usefixtures("server")
 def test_others_are_not_served(jvm: socket.socket) -> None:
+    address = forkclient.address(os.getpid())
     with socket.socket(socket.AF_UNIX) as client:
         with another_user():
-            client.connect(forkclient.address(os.getpid()))
+            client.connect(address)
         with contextlib.suppress(BrokenPipeError):  # it need not have listened so long
             ask(client, jvm, 2)
-        assert client.recv(1) == bytes([forkclient.FAILED])
+        assert is_refused(client)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")

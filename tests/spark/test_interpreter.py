@@ -18,6 +18,7 @@ from aiochronicle.spark.interpreter import (
     VARIABLE,
     chosen_interpreter,
 )
+from aiochronicle.spark.standins import _of_this_process
 
 INSTALLED = Path(pyspark.__file__).parent
 ARCHIVE = INSTALLED / "python" / "lib" / "pyspark.zip"
@@ -111,8 +112,19 @@ def test_whoever_names_a_python_gets_it(monkeypatch: pytest.MonkeyPatch) -> None
         assert os.environ[VARIABLE] == "/opt/python3"
 
 
-def test_without_a_place_for_the_script_it_is_the_interpreter(tmp_path: Path) -> None:
+def test_without_a_cache_the_script_is_in_a_directory_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "user's cache").write_text("not a directory")
+    with chosen_interpreter(is_local=True):
+        assert os.environ[VARIABLE] != sys.executable
+        assert asked("print('runs')", "") == ["runs"]
+
+
+def test_without_a_place_for_the_script_it_is_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "user's cache").write_text("not a directory")
+    _of_this_process.cache_clear()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "user's cache"))
     with chosen_interpreter(is_local=True):
         assert os.environ[VARIABLE] == sys.executable
 

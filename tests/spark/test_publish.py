@@ -536,7 +536,7 @@ from aiochronicle.spark.publish import publish
 from aiochronicle.spark.runs import stage
 from aiochronicle.spark.staging import Place
 
-disk, staged = Path(sys.argv[1]), Path(sys.argv[2])
+disk = Path(sys.argv[1])
 place = Place(root=str(disk), writer_id="w")
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", disk], check=True)
 def rows():
@@ -547,12 +547,13 @@ def rows():
     })
 
 try:
-    stage([rows(), rows()], place.new_directory(), None)
+    stage([rows(), rows()], place.new_attempt(), None)
     sys.exit("staged more than there is room for")
 except errors.DiskFull as error:
     assert "cannot stage the rows" in str(error)
 place.sweep()
-runs = stage([rows()], str(staged), None)
+subprocess.run(["mount", "-o", "remount,size=11500k", disk], check=True)
+runs = stage([rows()], place.new_attempt(), None)
 options = write_options({"path": str(disk), "segmentSize": str(1 << 20)})
 ballast = disk / "ballast"
 ballast.write_bytes(bytes(2 << 20))
@@ -576,7 +577,7 @@ for _ in range(2):
 with open_reader(disk / "a") as reader:
     assert 0 < len(list(reader)) < 1000
 ballast.unlink()
-subprocess.run(["mount", "-o", "remount,size=12m", disk], check=True)
+subprocess.run(["mount", "-o", "remount,size=18m", disk], check=True)
 publish(options, place, 1, [])
 with open_reader(disk / "a") as reader:
     assert [message.seq for message in reader] == list(range(1000))
@@ -587,7 +588,7 @@ def test_a_full_disk_is_told_and_the_batch_completed_when_there_is_room(tmp_path
     (tmp_path / "disk").mkdir()
     command = ["unshare", "--map-root-user", "--mount", sys.executable, "-c", DISK_FULL]
     done = subprocess.run(
-        [*command, str(tmp_path / "disk"), str(tmp_path / "staged")],
+        [*command, str(tmp_path / "disk")],
         capture_output=True,
         text=True,
         check=False,

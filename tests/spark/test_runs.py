@@ -12,12 +12,17 @@ import pytest
 
 from aiochronicle.spark import runs
 from aiochronicle.spark.deltas import as_numbers
+from aiochronicle.spark.private_files import Location
 from aiochronicle.spark.runs import Run, stage, stage_into
 from aiochronicle.spark.staging import Place
 
 from .filling import FIRST_NS
 
 COLUMNS = ["timestamp_ns", "source", "seq", "payload"]
+
+
+def into(path: Path) -> Location:
+    return Location(root=str(path), names=("staged",))
 
 
 def rows(source: str, numbers: list[int], payload: bytes = b"") -> pa.RecordBatch:
@@ -48,9 +53,9 @@ def stored(run: Run, queue: str) -> list[tuple[object, ...]]:
 def test_rows_in_order_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "PIECE_BYTES", 1000)
     batches = [rows("a", list(range(first, first + 50))) for first in range(0, 1000, 50)]
-    (run,) = stage(batches, str(tmp_path), None)
+    (run,) = stage(batches, into(tmp_path), None)
     assert [seq for _, _, seq, _ in stored(run, "a")] == list(range(1000))
-    (run,) = stage([rows("a", [0, 1]), rows("b", [0])], str(tmp_path), None)
+    (run,) = stage([rows("a", [0, 1]), rows("b", [0])], into(tmp_path), None)
     assert [share.queue for share in run.shares] == ["a", "b"]
 
 
@@ -59,7 +64,7 @@ def test_what_comes_out_of_order_is_sorted_beside_it(
 ) -> None:
     monkeypatch.setattr(runs, "PIECE_BYTES", 1)
     batches = [rows("a", [0, 1]), rows("a", [8, 7]), rows("a", [4, 5]), rows("a", [2, 3])]
-    late, in_time = stage(batches, str(tmp_path), None)
+    late, in_time = stage(batches, into(tmp_path), None)
     assert [seq for _, _, seq, _ in stored(in_time, "a")] == [0, 1, 4, 5]
     assert [seq for _, _, seq, _ in stored(late, "a")] == [2, 3, 7, 8]
 
@@ -83,7 +88,7 @@ def test_every_run_is_in_order_and_no_row_is_missing(
     for _ in range(rng.choice([0, 0, 5, 100])):
         i, j = rng.randrange(200), rng.randrange(200)
         batches[i], batches[j] = batches[j], batches[i]
-    made = stage(batches, str(tmp_path), queue)
+    made = stage(batches, into(tmp_path), queue)
     found = []
     for run in made:
         numbers = [number for share in run.shares for number in share.batches]
@@ -101,7 +106,7 @@ def test_every_run_is_in_order_and_no_row_is_missing(
 
 def test_rows_without_seq_are_staged(tmp_path: Path) -> None:
     batch = rows("a", [0, 3, 6]).set_column(1, "seq", pa.nulls(3, pa.int64()))
-    (run,) = stage([batch], str(tmp_path), None)
+    (run,) = stage([batch], into(tmp_path), None)
     assert [payload for *_, payload in stored(run, "a")] == [b"0", b"3", b"6"]
 
 
@@ -115,21 +120,21 @@ def test_memory_does_not_grow_with_what_comes_in_order(tmp_path: Path) -> None:
             yield rows("a", list(range(first, first + 1000)), payload=bytes(4000))
             most_bytes = max(most_bytes, pa.total_allocated_bytes() - before_bytes)
 
-    stage(many(), str(tmp_path), None)
+    stage(many(), into(tmp_path), None)
     assert most_bytes < 8 * runs.PIECE_BYTES  # of 160 MB
 
 
 def test_what_is_given_up_while_tasks_are_at_work_is_gone(tmp_path: Path) -> None:
     place = Place(root=str(tmp_path), writer_id="w", batch=0)
     for _ in range(20):
-        directory = Path(place.new_directory())
-        directory.mkdir(parents=True)
+        directory = place.new_attempt()
+        directory.make().close()
         begun = Event()
 
-        def work(directory: Path = directory, begun: Event = begun) -> None:
+        def work(directory: Location = directory, begun: Event = begun) -> None:
             with contextlib.suppress(FileNotFoundError):
                 while True:
-                    stage_into([rows("a", [1])], str(directory), None)
+                    stage_into([rows("a", [1])], directory, None)
                     begun.set()
 
         task = Thread(target=work)

@@ -19,6 +19,7 @@ from aiochronicle.errors import (
 )
 from aiochronicle.spark.merge import merge
 from aiochronicle.spark.options import write_options
+from aiochronicle.spark.private_files import Location
 from aiochronicle.spark.runs import BATCH_BYTES, CAUSE, check_columns, stage
 from aiochronicle.spark.sink import StreamSink
 
@@ -205,7 +206,7 @@ def test_what_cannot_be_written_is_told_before_anything_is(root: Path) -> None:
         staged(root, [rows("a", [0, 1, 2]), some])
     bare = rows("a", [0], payload=pa.nulls(1, pa.binary())).select(["timestamp_ns", "payload"])
     with pytest.raises(InvalidArgument, match=f"a row has no payload: timestamp_ns {FIRST_NS}$"):
-        stage([bare], str(root / "staged"), "one")
+        stage([bare], Location(root=str(root), names=("staged",)), "one")
     with pytest.raises(InvalidArgument, match="before 1970"):
         staged(root, [rows("a", [0], timestamp_ns=pa.array([-1], pa.int64()))])
     with pytest.raises(InvalidArgument, match="the end of time"):

@@ -15,6 +15,8 @@ of a day, if it is small, is written anew together with what follows it, so that
 leave many small files.
 """
 
+import contextlib
+import os
 import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,9 +28,8 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
-from aiochronicle._directories import make_directory
 from aiochronicle.digest import StreamDigest
-from aiochronicle.errors import ChronicleError, InvalidArgument
+from aiochronicle.errors import AccessDenied, ChronicleError, InvalidArgument
 from aiochronicle.export import Compression, write_parquet
 from aiochronicle.queue import inspect
 from aiochronicle.registry import schema_file
@@ -41,6 +42,7 @@ from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_sc
 from aiochronicle.spark.jobs.readback import COLUMNS, Proof, prove, read_listed, verify
 from aiochronicle.spark.options import Given, ReadOptions
 from aiochronicle.spark.plan import Range
+from aiochronicle.spark.private_files import FILE_MODE, Location, directory_mode
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.runs import checksum
@@ -114,8 +116,11 @@ def archive_each(
     """As archive, but return what went wrong, too."""
     target = Path(out).absolute()
     _check_target(root, out)  # nothing is made there if it cannot be meant
+    is_new = not target.exists()
     with locked(target):
         given, ledgers, failed = archive_plan(root, out, options)
+        if is_new:
+            _let_readers_in(target, given.sources.values())
         for name in given.sources:
             _clean(target, name, ledgers[name])
         work = _work(given, ledgers)
@@ -141,6 +146,18 @@ def archive_each(
             verified = {file.path for fresh in files.values() for file in fresh}
             tell_retention(spark, target, given.sources, reader, verified, failed)
         return done, failed
+
+
+def _let_readers_in(target: Path, sources: Iterable[Source]) -> None:
+    """Let those enter the directory that was made for an archive who may read one of its queues."""
+    mode = FILE_MODE
+    for source in sources:
+        mode |= source.readable_mode()
+    descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(descriptor, directory_mode(mode))
+    finally:
+        os.close(descriptor)
 
 
 def _check_target(root: str, out: str) -> None:
@@ -205,7 +222,7 @@ def _write_files(target: Path, run: str, options: ReadOptions, work: _Work) -> l
     if work.before is not None:
         batches = _behind(target, source, work.before, batches)
     return [
-        _write_file(target, source, day, run, (batch for _, batch in rows))
+        _write_file(target, work.part.source, day, run, (batch for _, batch in rows))
         for day, rows in groupby(_by_day(batches), lambda piece: piece[0])
     ]
 
@@ -234,14 +251,15 @@ def _by_day(batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
 
 
 def _write_file(
-    target: Path, source: str, day: int, run: str, batches: Iterator[Batch]
+    target: Path, source: Source, day: int, run: str, batches: Iterator[Batch]
 ) -> ArchivedFile:
     first = next(batches)
     first_seq = int(first.column("seq")[0].as_py())
-    path = Path(f"date={np.datetime64(day, 'D')}", f"source={escape(source)}")
-    make_directory(target / path)
-    path /= f"{first_seq:019d}-{run}.parquet"
-    digest = StreamDigest([source])
+    names = (f"date={np.datetime64(day, 'D')}", f"source={escape(source.name)}")
+    mode = source.readable_mode()
+    Location(root=str(target), names=names).make(directory_mode(mode)).close()
+    path = Path(*names, f"{first_seq:019d}-{run}.parquet")
+    digest = StreamDigest([source.name])
     last_seq = first_seq - 1
     proofs: list[Proof] = []
     bytes_checksum: int | None = None
@@ -268,6 +286,7 @@ def _write_file(
         compression=COMPRESSION,
         progress=None,
         verify=verify_bytes,
+        mode=mode,
     )
     return ArchivedFile(
         path=str(path),
@@ -307,9 +326,10 @@ def _publish(
         whole=given.start[name] <= source.earliest() if ledger is None else ledger.whole,
         files=listed,
     )
+    mode = source.readable_mode()
     if source.live is not None:
-        keep_schema(target, name, Path(schema_file(source.live)))
-    new.save(target)
+        keep_schema(target, name, Path(schema_file(source.live)), mode)
+    new.save(target, mode)
     return Archived(
         source=name,
         rows=rows,
@@ -327,13 +347,17 @@ def _account_for(given: Input, name: str, rows: int) -> None:
 
 
 def _clean(target: Path, source: str, ledger: Ledger | None) -> None:
-    """Remove the files that the ledger does not list: a run that failed left them."""
-    listed = {target / file.path for file in (() if ledger is None else ledger.files)}
-    for directory in target.glob(f"date=*/source={_literal(escape(source))}"):
-        for file in directory.iterdir():
-            if file not in listed:
-                file.unlink(missing_ok=True)
+    """Remove the files that the ledger does not list: a run that failed left them.
 
-
-def _literal(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+    Only from directories of ours: others may have put theirs, or links, where everybody may write.
+    """
+    listed = {file.path for file in (() if ledger is None else ledger.files)}
+    for day in sorted(target.glob("date=*")):
+        names = (day.name, f"source={escape(source)}")
+        with (
+            contextlib.suppress(FileNotFoundError, AccessDenied),
+            Location(root=str(target), names=names).open() as directory,
+        ):
+            for file in directory.names():
+                if "/".join((*names, file)) not in listed:
+                    directory.remove(file)

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
+from aiochronicle._directories import make_directory
 from aiochronicle.digest import SECOND_NS, Block, StreamDigest, digest_of_blocks
 from aiochronicle.errors import CorruptionError, InvalidArgument
 from aiochronicle.export import write_parquet
@@ -23,6 +24,7 @@ from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.options import Given, ReadOptions
 from aiochronicle.spark.plan import Range
+from aiochronicle.spark.private_files import directory_mode
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.tasks import over_parts
@@ -75,7 +77,7 @@ def audit(
         target = Path(out).absolute()
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise InvalidArgument("something is there already", path=str(target))
-        target.mkdir(parents=True, exist_ok=True)
+        make_directory(target, directory_mode(_readable_mode(given)))
         out = str(target)
     slices = _slices(given)
     found = over_parts(spark, slices, partial(_digest_slice, given, out), _BLOCKS).collect()
@@ -87,6 +89,14 @@ def audit(
         digest=digest_of_blocks(sources, blocks),
         blocks=blocks,
     )
+
+
+def _readable_mode(given: Input) -> int:
+    """Return the mode for those who may read all of the queues."""
+    mode = 0o644
+    for source in given.sources.values():
+        mode &= source.readable_mode()
+    return mode
 
 
 def _slices(given: Input) -> list[_Slice]:
@@ -149,6 +159,7 @@ def _digest_slice(given: Input, out: str | None, part: _Slice) -> Iterator[Batch
             row_group_rows=1 << 18,
             compression="zstd",
             progress=None,
+            mode=_readable_mode(given),
         )
     blocks = digest.blocks()
     yield pa.record_batch(

@@ -4,9 +4,11 @@
 replaced as a whole, after the files it lists are on disk and were verified, so whatever happens to a
 job the archive is as it was before it, or as it should be after it. ``_chronicle/NAME.schema.json``
 is the queue's schema. Names are escaped as Spark escapes the values of partition columns.
+
+A ledger decides what is deleted, in the archive and by retention. So jobs use those only that nobody else
+can have written; whoever reads an archive may read that of another user.
 """
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -17,16 +19,19 @@ from pathlib import Path
 
 import msgspec
 
-from aiochronicle._directories import make_directory, sync_directory
 from aiochronicle._prepared import prepared
+from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import (
+    AccessDenied,
     ExportFailed,
     LockedError,
     NotAQueue,
     QueueNotFound,
+    SchemaError,
     UnsupportedVersion,
 )
 from aiochronicle.spark.options import LEDGERS
+from aiochronicle.spark.private_files import FILE_MODE, Location, directory_mode
 
 __all__ = [
     "ArchivedFile",
@@ -40,6 +45,7 @@ __all__ = [
 
 VERSION = 1
 SCHEMA = ".schema.json"
+FILE_BYTES_MAX = 256 << 20
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +84,18 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def load(cls, archive: Path, source: str) -> "Ledger | None":
         """Read the ledger of a queue; None if it was never archived."""
         file = _file(archive, source)
-        return _read(file) if file.exists() else None
+        try:
+            with _location(archive).open() as directory:
+                return _decode(file, directory.read(file.name, FILE_BYTES_MAX))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise _no_ledger(file, error) from error
 
-    def save(self, archive: Path) -> None:
+    def save(self, archive: Path, mode: int = FILE_MODE) -> None:
         """Replace the ledger, on disk, as a whole."""
-        _replace(_file(archive, self.source), msgspec.json.format(msgspec.json.encode(self)))
+        content = msgspec.json.format(msgspec.json.encode(self))
+        _replace(_file(archive, self.source), content, mode)
 
 
 def find_archive(archive: Path, queues: Collection[str] | None = None) -> list[Ledger]:
@@ -91,7 +104,7 @@ def find_archive(archive: Path, queues: Collection[str] | None = None) -> list[L
         raise QueueNotFound("there is no such archive", path=str(archive), advice="")
     files = sorted((archive / LEDGERS).glob("*.json"))
     read = [_read(file) for file in files if not file.name.endswith(SCHEMA)]
-    known = {ledger.source: ledger for ledger in read}
+    known = {ledger.source: ledger for ledger in read if ledger is not None}
     if missing := sorted(set(queues or ()) - set(known)):
         there = ", ".join(sorted(known)) or "none at all"
         raise QueueNotFound(
@@ -102,14 +115,36 @@ def find_archive(archive: Path, queues: Collection[str] | None = None) -> list[L
     return [known[name] for name in sorted(queues or known)]
 
 
-def _read(file: Path) -> Ledger:
+def _read(file: Path) -> Ledger | None:
     try:
-        ledger = msgspec.json.decode(file.read_bytes(), type=Ledger)
-    except msgspec.DecodeError as error:
-        raise NotAQueue(f"not the ledger of an archive: {error}", path=str(file)) from error
+        return _decode(file, read_small_file(str(file), FILE_BYTES_MAX))
+    except ValueError as error:
+        raise _no_ledger(file, error) from error
+
+
+def _decode(file: Path, content: bytes | None) -> Ledger | None:
+    if content is None:
+        return None
+    try:
+        ledger = msgspec.json.decode(content, type=Ledger)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _no_ledger(file, error) from error
     if ledger.version > VERSION:
         raise UnsupportedVersion(f"ledger version {ledger.version}", path=str(file))
+    if file.name != f"{escape(ledger.source)}.json":
+        raise _no_ledger(file, f"it is that of {ledger.source!r}")
+    for name in (ledger.source, *(archived.path for archived in ledger.files)):
+        if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
+            raise _no_ledger(file, f"{name!r} is not below the archive")
     return ledger
+
+
+def _no_ledger(file: Path, why: object) -> NotAQueue:
+    return NotAQueue(
+        f"not the ledger of an archive: {why}",
+        path=str(file),
+        advice="Nothing was changed. Restore it from a backup, or archive into another directory.",
+    )
 
 
 def escape(source: str) -> str:
@@ -126,27 +161,41 @@ def schema_copy(archive: Path, source: str) -> Path:
     return archive / LEDGERS / f"{escape(source)}{SCHEMA}"
 
 
-def keep_schema(archive: Path, source: str, schema: Path) -> None:
-    """Copy the schema of a queue, if it has one."""
-    with contextlib.suppress(FileNotFoundError):
-        _replace(schema_copy(archive, source), schema.read_bytes())
+def keep_schema(archive: Path, source: str, schema: Path, mode: int = FILE_MODE) -> None:
+    """Copy the schema of a queue, if it has one; SchemaError if that is a link, or too large."""
+    try:
+        content = read_small_file(str(schema), FILE_BYTES_MAX)
+    except ValueError as error:
+        raise SchemaError(str(error), path=str(schema)) from error
+    if content is not None:
+        _replace(schema_copy(archive, source), content, mode)
 
 
 @contextmanager
 def locked(archive: Path) -> Generator[None]:
-    """Make sure that one job at a time writes to the archive; LockedError otherwise."""
-    directory = archive / LEDGERS
+    """Make sure that one job at a time writes to the archive; LockedError otherwise.
+
+    AccessDenied if others could have changed what the archive says about itself.
+    """
     try:
-        make_directory(directory)
-        lock = (directory / "lock").open("w", encoding="utf-8")
+        with _location(archive).make() as directory:
+            lock = directory.open_lock("lock")
+    except AccessDenied:
+        raise
     except OSError as error:
         raise _failed(archive, error) from error
-    with lock:
+    try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise LockedError("another job is archiving there", path=str(archive)) from error
         yield
+    finally:
+        os.close(lock)
+
+
+def _location(archive: Path) -> Location:
+    return Location(root=str(archive), names=(LEDGERS,))
 
 
 def _file(archive: Path, source: str) -> Path:
@@ -159,15 +208,11 @@ def _failed(path: Path, error: OSError) -> ExportFailed:
     )
 
 
-def _replace(target: Path, content: bytes) -> None:
-    fresh = target.with_name(f"{target.name}.new")
+def _replace(target: Path, content: bytes, mode: int) -> None:
     try:
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(target)
-        sync_directory(target.parent)
+        with _location(target.parent.parent).make(directory_mode(mode)) as directory:
+            directory.replace(target.name, content, mode)
+    except AccessDenied:
+        raise
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise _failed(target, error) from error

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter, StrMethodFormatter
 
 from aiochronicle.spark.jobs.quality import PERCENTILES
+from aiochronicle.spark.private_files import replacing
 
 __all__ = ["plot_bars", "plot_quality"]
 
@@ -60,7 +61,12 @@ def plot_bars(rows: Sequence[Any], path: str | Path, *, by: str | None = "symbol
     if drawn:
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower right", ncols=3, frameon=False)
-    figure.savefig(path, dpi=DOTS_PER_INCH)
+    _save(figure, Path(path))
+
+
+def _save(figure: Any, path: Path) -> None:
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
 
 
 def _draw_series(axes: Any, name: str, bars: Sequence[Any]) -> None:
@@ -156,7 +162,7 @@ def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
     step = -(-len(rows) // int(width_in))
     labels = [f"{row.source}\n{row.date:%d %b %Y}" for row in rows[::step]]
     delays.set_xticks(places[::step], labels, fontsize="small")
-    figure.savefig(path, dpi=DOTS_PER_INCH)
+    _save(figure, Path(path))
 
 
 def draw_delays(axes: Any, places: Sequence[int], rows: Sequence[Any]) -> None:

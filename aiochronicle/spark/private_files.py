@@ -1,0 +1,308 @@
+"""Files that Spark's jobs keep beside queues, in directories that only their owner can change.
+
+Whoever may write to the directory above can put anything into it first: a link, or a directory with files of
+their own. So a directory is opened name by name without following links, and is refused unless it belongs to
+this user and nobody else may write to it. All that is done in it goes by its descriptor: whatever
+the name means a moment later, the files are those of the directory that was examined. Nobody else can
+put anything into that, so what is in it needs no such care again.
+
+The root above is chosen by the user: it may be a link, and anybody's.
+"""
+
+import atexit
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+import uuid
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import msgspec
+
+from aiochronicle._directories import make_directory
+from aiochronicle._smallfile import read_small_file
+from aiochronicle.errors import AccessDenied
+
+__all__ = [
+    "DIRECTORY_MODE",
+    "FILE_MODE",
+    "Location",
+    "PrivateDirectory",
+    "directory_mode",
+    "is_out_of_reach",
+    "refuse_links_of_others",
+    "replacing",
+    "temporary_directory",
+]
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+OTHERS_WRITE = 0o022
+
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_CREATE = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def directory_mode(file_mode: int) -> int:
+    """Return the mode of directories for those who may read files of this mode, and write none.
+
+    >>> oct(directory_mode(0o640))
+    '0o750'
+    """
+    readable = (file_mode | FILE_MODE) & ~OTHERS_WRITE
+    return readable | (readable & 0o444) >> 2
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Generator[BinaryIO]:
+    """Give a new file that takes the name when it is complete; a link of that name is replaced itself.
+
+    For what users ask for by its path: the umask says who may read it.
+    """
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    descriptor = os.open(fresh, os.O_RDWR | os.O_EXCL | _CREATE, 0o666)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+        fresh.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+
+
+def temporary_directory() -> Path:
+    """Make a directory that goes with this process."""
+    directory, owner = Path(tempfile.mkdtemp(prefix="aiochronicle-")), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not with a fork
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
+    return directory
+
+
+def is_out_of_reach(path: Path) -> bool:
+    """Tell whether nobody but root can put another directory in the place of this one."""
+    for place in (path, *path.parents):
+        found = place.lstat()
+        if found.st_uid not in (0, os.geteuid()):
+            return False
+        if found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
+            return False
+    return True
+
+
+def refuse_links_of_others(root: Path, names: Iterable[str]) -> None:
+    """Raise AccessDenied if the way down from a root goes over a link that another user has made."""
+    path = root
+    for name in names:
+        path /= name
+        try:
+            found = path.lstat()
+        except OSError:  # not there, or nothing can be: whoever makes it finds out
+            return
+        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+            what = f"is a link of user {found.st_uid}"
+            raise _denied(what, path, "Remove it, if it should not be there.")
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory some levels below a root, all of which are this user's alone."""
+
+    root: str
+    names: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        """Where it is, for messages."""
+        return Path(self.root, *self.names)
+
+    def child(self, name: str) -> "Location":
+        """Return the location of a directory in this one."""
+        return Location(root=self.root, names=(*self.names, name))
+
+    def open(self) -> "PrivateDirectory":
+        """Open the directory; FileNotFoundError, or AccessDenied if others could have changed it."""
+        return self._open(None)
+
+    def make(self, mode: int = DIRECTORY_MODE, *, tighten: bool = False) -> "PrivateDirectory":
+        """Open the directory; what is missing of it is made, and is on disk then.
+
+        Those who may read by this mode can also enter what was there before. ``tighten`` is for those
+        who look at each file: others lose the right to change a directory of ours.
+        """
+        make_directory(Path(self.root), mode)
+        return self._open(mode, tighten)
+
+    def _open(self, mode: int | None, tighten: bool = False) -> "PrivateDirectory":
+        opened = os.open(self.root, _READ)
+        path = Path(self.root)
+        for name in self.names:
+            path /= name
+            above, opened = opened, -1
+            try:
+                opened = _enter(above, name, path, mode, tighten)
+            finally:
+                os.close(above)
+        return PrivateDirectory(opened, path)
+
+
+def _enter(above: int, name: str, path: Path, mode: int | None, tighten: bool) -> int:
+    """Open a directory for reading, after it was looked at; make it if it is to have a mode."""
+    is_new = mode is not None and _made(above, name, mode)
+    looked_at = os.open(name, _LOOK, dir_fd=above)
+    try:
+        found = os.fstat(looked_at)
+        if not stat.S_ISDIR(found.st_mode):
+            raise _denied(
+                "is a link, or no directory", path, "Remove it, if it should not be there."
+            )
+        _check_owner(found, path)
+        kept = stat.S_IMODE(found.st_mode) & ~(OTHERS_WRITE if tighten else 0)
+        if kept & OTHERS_WRITE:
+            raise _denied(
+                f"can be changed by other users (mode {kept:o})",
+                path,
+                f"If all that is in it is yours, keep them out: chmod -R go-w {path}",
+            )
+        if mode is not None and (wanted := kept | mode) != stat.S_IMODE(found.st_mode):
+            # Not by the descriptor, which a directory without any permission gives nobody.
+            Path(f"/proc/self/fd/{looked_at}").chmod(wanted)
+        if is_new:
+            os.fsync(above)
+        return os.open(".", _READ, dir_fd=looked_at)
+    finally:
+        os.close(looked_at)
+
+
+def _made(above: int, name: str, mode: int) -> bool:
+    try:
+        os.mkdir(name, mode, dir_fd=above)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _check_owner(found: os.stat_result, path: Path) -> None:
+    if found.st_uid != os.geteuid():
+        raise _denied(
+            f"belongs to user {found.st_uid}, and this process is of user {os.geteuid()}",
+            path,
+            "Write as that user, or to another directory.",
+        )
+
+
+def _denied(what: str, path: Path, advice: str) -> AccessDenied:
+    return AccessDenied(what, path=str(path), advice=f"Nothing of it was used or changed. {advice}")
+
+
+class PrivateDirectory:
+    """A directory that only this user can change, held open."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self.descriptor = descriptor
+        self.path = path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self.descriptor)
+
+    def pinned(self, *names: str) -> str:
+        """Return a path that leads into this very directory, for as long as it is open."""
+        return "/".join((f"/proc/self/fd/{self.descriptor}", *names))
+
+    def names(self) -> list[str]:
+        """Return what is in it, in order."""
+        with os.scandir(self.descriptor) as entries:
+            return sorted(entry.name for entry in entries)
+
+    def find(self, name: str) -> os.stat_result | None:
+        """Return what is known of a file or directory; of a link itself."""
+        try:
+            return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def check_file(self, name: str) -> None:
+        """Raise AccessDenied if something else is there than a file of this user."""
+        if (found := self.find(name)) is not None:
+            if not stat.S_ISREG(found.st_mode):
+                what = "is a link, or not a regular file"
+                raise _denied(what, self.path / name, "Remove it, if it should not be there.")
+            _check_owner(found, self.path / name)
+
+    def read(self, name: str, max_bytes: int) -> bytes | None:
+        """Return the content of a file, None if there is none, ValueError if it is not to be used."""
+        found = self.find(name)
+        if found is not None and stat.S_ISREG(found.st_mode):
+            _check_owner(found, self.path / name)
+        return read_small_file(self.pinned(name), max_bytes)
+
+    def create(self, name: str, mode: int = FILE_MODE) -> BinaryIO:
+        """Open a new file for writing; FileExistsError if something is there."""
+        descriptor = os.open(name, os.O_WRONLY | os.O_EXCL | _CREATE, mode, dir_fd=self.descriptor)
+        os.fchmod(descriptor, mode)  # whatever the umask
+        return os.fdopen(descriptor, "wb")
+
+    def open_lock(self, name: str) -> int:
+        """Open a file to be locked, and return its descriptor."""
+        self.check_file(name)
+        descriptor = os.open(name, os.O_RDWR | _CREATE, FILE_MODE, dir_fd=self.descriptor)
+        os.fchmod(descriptor, FILE_MODE)
+        return descriptor
+
+    def replace(self, name: str, content: bytes, mode: int = FILE_MODE) -> None:
+        """Write a file that takes the place of what is there when it is complete and on disk."""
+        fresh = f"{name}.new"
+        self.remove(fresh)  # somebody was killed here
+        try:
+            with self.create(fresh, mode) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            self.rename(fresh, name)
+            self.sync()
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.remove(fresh)
+            raise
+
+    def rename(self, name: str, to: str) -> None:
+        """Give another name to something in this directory."""
+        os.rename(name, to, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+
+    def remove(self, name: str) -> None:
+        """Delete a file, or a link itself, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.descriptor)
+
+    def remove_tree(self, name: str) -> None:
+        """Delete a directory and all that is in it, following no link; what cannot be deleted stays."""
+        shutil.rmtree(name, ignore_errors=True, dir_fd=self.descriptor)
+
+    def remove_empty(self, name: str) -> None:
+        """Delete a directory, unless others have something in it."""
+        with contextlib.suppress(OSError):
+            os.rmdir(name, dir_fd=self.descriptor)
+
+    def sync(self) -> None:
+        """Wait until the names in it are on disk."""
+        os.fsync(self.descriptor)
