@@ -3,10 +3,10 @@
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-__all__ = ["GroupCommit", "in_background"]
+__all__ = ["GroupCommit", "in_background", "in_thread"]
 
 T = TypeVar("T")
 
@@ -29,6 +29,11 @@ def _threads() -> ThreadPoolExecutor:
     if _pool is None:
         _pool = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="aiochronicle")
     return _pool
+
+
+def in_thread(function: Callable[[], T]) -> Future[T]:
+    """Run a blocking function in a thread, for whoever may be in another loop when it is done."""
+    return _threads().submit(function)
 
 
 def in_background(function: Callable[[], T]) -> asyncio.Future[T]:

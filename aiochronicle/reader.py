@@ -453,6 +453,10 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         """Go to a place that ``position`` or ``committed`` gave."""
         self._move(lib.ac_reader_seek_position, *_place(position))
 
+    def _step_over(self) -> None:
+        """Step over the damage that the last read raised, and over no other behind it."""
+        self._move(lib.ac_reader_step_over)
+
     def end_at(self, position: Position) -> None:
         """Read nothing from this position on, whatever is written there.
 

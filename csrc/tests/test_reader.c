@@ -530,7 +530,7 @@ TEST(a_cause_is_found_from_the_back) {
     CHECK_EQUAL(ac_queue_last_cause(check_path("queue"), 7, &found, &err), 0);
     for (uint64_t i = 0; i < 100; i++)
         CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, AC_NOW,
-                                        &(ac_cause_t){7 + i % 2, i, (uint32_t)i / 50}, &err),
+                                        &(ac_cause_t){7 + i % 2, i, (uint32_t)i / 50, 0}, &err),
                  err);
     for (int i = 0; i < 100; i++)
         CHECK_OK(ac_writer_append(writer, "x", 1, 0, AC_NOW, &err), err);
