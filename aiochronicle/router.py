@@ -110,6 +110,12 @@ class _Aside:
         self.place: Place | None = None
         self.closing: Future[None] | None = None  # its reader; its name is busy until then
         self.skip: Exception | None = None  # the damage that opening is to go on behind
+        self.reply: Future[Writer] | None = None
+
+    def inherit(self, before: "_Aside") -> None:
+        """Go on waiting as before, for another reason."""
+        self.pause_s, self.due_s = before.pause_s, time.monotonic() + before.pause_s
+        self.closing, self.reply = before.closing, before.reply
 
 
 def _close_opened(reply: "Future[Writer]") -> None:
@@ -334,6 +340,9 @@ class Router(FanIn[T]):
             except Exception as error:  # noqa: BLE001 - it is that queue's problem
                 self._close_reader(reader)
                 self._cannot_attach(path, error)
+        behind = [path for path in paths if path in self._aside and self._aside[path].skip]
+        if behind:  # once: if that fails, it is not asked for again
+            await self._attach(behind)
 
     def _take_in(self, path: str, reader: Reader, lost: int) -> None:
         source = self._attached[path] = _Source(self.attach(reader), reader)
@@ -341,6 +350,7 @@ class Router(FanIn[T]):
         self.problems.pop(path, None)
         if aside is not None:
             source.attached_s += aside.pause_s  # failing again soon, it waits for longer
+            source.reply = aside.reply
             if isinstance(aside.skip, PositionLost):
                 self._count(path).lost += lost
             elif aside.skip is not None:
@@ -379,21 +389,20 @@ class Router(FanIn[T]):
 
     def _cannot_attach(self, path: str, error: Exception) -> None:
         before = self._aside.get(path)
-        if before is not None and str(before.error) == str(error) and before.skip is None:
+        if before is not None and str(before.error) == str(error):
             before.pause_s = min(2 * before.pause_s, self._rescan_s)
             before.due_s = time.monotonic() + before.pause_s
-            self.problems.setdefault(path, error)
+            before.skip = None  # it was of no use
             return
-        verdict = self._judge(error)
+        verdict = Verdict() if before is not None and before.skip else self._judge(error)
         aside = self._set_aside(path, error, verdict, None if before is None else before.place)
-        if verdict.skip and not (before is not None and before.skip is not None):
+        if before is not None:
+            aside.inherit(before)
+        if verdict.skip:
             aside.skip = error
-            aside.due_s = 0  # at once
             self._log_skip(error)
         else:
             _log.warning("cannot attach: %s", printable(error))
-        if before is not None and not verdict.skip:
-            aside.pause_s = before.pause_s
         if verdict.raised is not None:
             self._fail(verdict.raised)
 
@@ -416,7 +425,9 @@ class Router(FanIn[T]):
 
     async def _detach(self, path: str) -> None:
         self.problems.pop(path, None)
-        self._aside.pop(path, None)
+        aside = self._aside.pop(path, None)
+        if aside is not None and aside.reply is not None:
+            aside.reply.add_done_callback(_close_opened)
         self._announced.pop(path, None)
         counts = self._counts.pop(path, None)
         if counts is not None:
@@ -505,8 +516,7 @@ class Router(FanIn[T]):
         aside = self._set_aside(path, error, verdict, place_of(reader))
         aside.closing = self._close_reader(reader)
         self._pause_longer(aside, source)
-        if source.reply is not None:
-            source.reply.add_done_callback(_close_opened)
+        aside.reply = source.reply  # what was delivered before can still be answered
 
     def _pause_longer(self, aside: _Aside, source: _Source) -> None:
         """Let a queue that fails as soon as it is attached again wait for longer each time."""
@@ -607,7 +617,7 @@ class Router(FanIn[T]):
             ready=True,
         )
 
-    async def _close_reply(self, source: _Source) -> None:
+    async def _close_reply(self, source: _Source | _Aside) -> None:
         if source.reply is not None:
             opening = source.reply
             try:
@@ -648,8 +658,8 @@ class Router(FanIn[T]):
             if self._tasks:
                 await asyncio.wait(self._tasks)
             await self._discovery.aclose()
-            for source in list(self._attached.values()):
-                await self._close_reply(source)
+            for opened in [*self._attached.values(), *self._aside.values()]:
+                await self._close_reply(opened)
         finally:
             closings = self._close()
             await in_background(lambda: wait(closings))
@@ -670,8 +680,9 @@ class Router(FanIn[T]):
         super().close()
         for source in self._attached.values():
             self._closings.add(in_thread(source.reader.close))
-            if source.reply is not None:
-                source.reply.add_done_callback(_close_opened)
+        for opened in [*self._attached.values(), *self._aside.values()]:
+            if opened.reply is not None:
+                opened.reply.add_done_callback(_close_opened)
         self._attached.clear()
         self._aside.clear()
         return list(self._closings)
