@@ -375,14 +375,25 @@ class Writer(_hot.Writer, Closing):
         try:
             type_id, encode = self._types[type(obj)]
         except KeyError:
-            known = ", ".join(known.__name__ for known in self._types)
-            raise EncodeError(
-                f"{type(obj).__name__} is none of the writer's types: {known}"
-                if known
-                else "the writer has no codec; give it one, or append bytes"
-            ) from None
+            raise self._unknown(obj) from None
         payload = encode(obj)
         return self.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
+
+    def _encoded(self, obj: msgspec.Struct) -> "tuple[int, bytes]":
+        """Return the type_id and payload that ``send`` would append; EncodeError as there."""
+        try:
+            type_id, encode = self._types[type(obj)]
+        except KeyError:
+            raise self._unknown(obj) from None
+        return type_id, encode(obj)
+
+    def _unknown(self, obj: object) -> EncodeError:
+        known = ", ".join(known.__name__ for known in self._types)
+        return EncodeError(
+            f"{type(obj).__name__} is none of the writer's types: {known}"
+            if known
+            else "the writer has no codec; give it one, or append bytes"
+        )
 
     def register(self, codec: TypeOrCodec | Registry | Sequence[TypeOrCodec]) -> None:
         """Let ``send`` take these types too; what may be given is that of ``open_writer(codec=)``.
