@@ -60,6 +60,7 @@ class Answers(Generic[T]):
         self._fail = fail
         self._reader: Reader[T] | None = None
         self._stepped_over: tuple[str | None, int | None] | None = None
+        self._is_nameless = False  # it may not write to the queue
         self._closed = False
 
     def open(self) -> None:
@@ -69,6 +70,7 @@ class Answers(Generic[T]):
             with contextlib.suppress(QueueNotFound):  # it is waited for
                 reader.commit()  # a requester that was killed may have left an older position
         except AccessDenied:
+            self._is_nameless = True
             reader = self._open(None, "last")
         self._reader = reader
 
@@ -84,6 +86,8 @@ class Answers(Generic[T]):
 
     def _open_again(self) -> Reader[T]:
         """Open what is at the path now. What was read before may come again; nobody waits for it."""
+        if self._is_nameless:
+            return self._open(None, "first")
         try:
             return self._open(READER_NAME, "committed")
         except PositionError:  # an older copy was put there
@@ -98,14 +102,17 @@ class Answers(Generic[T]):
             reader = self._reader
             try:
                 if reader is None:
-                    reader = self._reader = await self._opened_again()
+                    reader = await self._opened_again()
+                    if self._closed:
+                        await in_background(reader.close)
+                        return
+                    self._reader = reader
                 async for reply in reader:
                     pause_s = _FIRST_PAUSE_S
                     self._settle(reply)
             except Exception as error:  # noqa: BLE001 - whatever it is, later answers come
                 if reader is not None and self._goes_on(reader, error):
                     continue
-                _log.warning("answers cannot be read: %s", printable(error))
             if self._closed:
                 return
             self._reader = None
@@ -124,6 +131,10 @@ class Answers(Generic[T]):
 
     def _goes_on(self, reader: Reader[T], error: Exception) -> bool:
         """Tell whoever waits, unless it is skipped; return whether reading goes on behind it."""
+        if isinstance(error, AccessDenied) and reader.name is not None:
+            self._is_nameless = True  # the queue that was waited for is another user's
+            return False
+        _log.warning("answers cannot be read: %s", printable(error))
         verdict = self._judge(error)
         if verdict.raised is not None:
             self._fail(verdict.raised)
@@ -153,7 +164,6 @@ class Answers(Generic[T]):
         except ChronicleError:
             return False
         self._stepped_over = where
-        _log.warning("answers are missing: %s", printable(error))
         return True
 
     def close(self) -> None:

@@ -50,6 +50,8 @@ def judge(on_damage: Any, error: Exception) -> Verdict:
         return Verdict(raised=error)
     try:
         on_damage(error)
+    except (StopIteration, StopAsyncIteration) as stop:  # which would end a loop in silence
+        return Verdict(raised=RuntimeError(f"on_corrupt or on_lost raised {stop!r}"))
     except BaseException as raised:  # noqa: BLE001 - it goes to whoever reads
         if raised is not error and raised.__context__ is None:
             raised.__context__ = error

@@ -316,7 +316,9 @@ class Requester(Closing, Generic[T]):
 
     def _follow(self) -> None:
         """See to it that answers are read."""
-        if not any(not task.done() for task in self._tasks):
+        if not self._tasks or any(task.done() for task in self._tasks):
+            for task in self._tasks:  # somebody cancelled one of them
+                task.cancel()
             self._tasks = [
                 asyncio.create_task(self._answers.follow(), name=f"answers to {self.name}"),
                 asyncio.create_task(self._look_after_requests(), name=f"requests of {self.name}"),
