@@ -61,7 +61,7 @@ class Answers(Generic[T]):
         self._reader: Reader[T] | None = None
         self._stepped_over: tuple[str | None, int | None] | None = None
         self._is_nameless = False  # it may not write to the queue
-        self._closed = False
+        self._state = "open"  # or "closed"
 
     def open(self) -> None:
         """Open the queue, or wait for it, so that what comes from now on is read. Blocks."""
@@ -98,12 +98,12 @@ class Answers(Generic[T]):
     async def follow(self) -> None:
         """Read answers until this is closed. Cancelled, it has lost none."""
         pause_s = _FIRST_PAUSE_S
-        while not self._closed:
+        while not self._is_closed():
             reader = self._reader
             try:
                 if reader is None:
                     reader = await self._opened_again()
-                    if self._closed:
+                    if self._is_closed():
                         await in_background(reader.close)
                         return
                     self._reader = reader
@@ -113,7 +113,7 @@ class Answers(Generic[T]):
             except Exception as error:  # noqa: BLE001 - whatever it is, later answers come
                 if reader is not None and self._goes_on(reader, error):
                     continue
-            if self._closed:
+            if self._is_closed():
                 return
             self._reader = None
             if reader is not None:
@@ -159,16 +159,19 @@ class Answers(Generic[T]):
                 next_seq = reader.statistics().next_seq
                 self.lost += go_on_behind_loss(reader, error, next_seq)
             else:
-                reader._step_over()
+                reader.step_over()
                 self.skipped += 1
         except ChronicleError:
             return False
         self._stepped_over = where
         return True
 
+    def _is_closed(self) -> bool:
+        return self._state == "closed"  # by another task or thread, at any time
+
     def close(self) -> None:
         """Stop reading. Blocks: nothing is kept for this reader any more."""
-        self._closed = True
+        self._state = "closed"
         reader, self._reader = self._reader, None
         if reader is None:
             return

@@ -69,7 +69,7 @@ def _go_on(reader: Reader, place: Place | None, behind: Exception | None) -> int
         return 0
     reader.seek_position(place.position)
     if behind is not None:
-        reader._step_over()
+        reader.step_over()
     else:
         reader.poll()  # raises if it is still damaged
         reader.seek_position(place.position)

@@ -876,9 +876,7 @@ def _write(
     if isinstance(payload, msgspec.Struct):
         if type_id != 0:
             raise InvalidArgument(f"type_id {type_id} for an object, which has that of its type")
-        if expires_ns is None:
-            return writer.send(payload, timestamp_ns=timestamp_ns, cause=cause)
-        type_id, payload = writer._encoded(payload)
+        return writer.send(payload, timestamp_ns=timestamp_ns, cause=cause, expires_ns=expires_ns)
     if expires_ns is not None:
         return writer.append_expiring(payload, expires_ns, type_id=type_id)
     return writer.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)

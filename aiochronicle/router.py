@@ -20,8 +20,8 @@ from typing import Any, Literal, Self
 import msgspec
 
 from aiochronicle import _hot
-from aiochronicle._attaching import Place, go_on_behind_loss, open_source, place_of
 from aiochronicle._arguments import expect, pathname, segment_bytes
+from aiochronicle._attaching import Place, go_on_behind_loss, open_source, place_of
 from aiochronicle._background import in_background, in_thread
 from aiochronicle._damage import SERVICE_WORDS, OnDamage, Verdict, check_on_damage, judge
 from aiochronicle._names import check_name
@@ -381,9 +381,7 @@ class Router(FanIn[T]):
                 return open_source(path, self.name, self._start, self._codec, None, None)
             if aside.closing is not None:
                 aside.closing.result()
-            return open_source(
-                path, self.name, self._start, self._codec, aside.place, aside.skip
-            )
+            return open_source(path, self.name, self._start, self._codec, aside.place, aside.skip)
         except Exception as error:  # noqa: BLE001 - it is that path's problem, whatever it is
             return error.with_traceback(None)
 
@@ -442,10 +440,13 @@ class Router(FanIn[T]):
         source = self._attached[path]
         # First, so that whoever sees the source gone finds its replies closed; and while it is
         # still attached, so that aclose does it if this is cancelled here.
+        closed = source.reply
         await self._close_reply(source)
         if self._attached.get(path) is not source:
             return None
         del self._attached[path]
+        if source.reply is not None and source.reply is not closed:  # asked for meanwhile
+            source.reply.add_done_callback(_close_opened)
         self._stepped_over.pop(source.id, None)
         if source.id in self.sources():
             self.detach(source.id)
@@ -535,7 +536,7 @@ class Router(FanIn[T]):
                 next_seq = reader.statistics().next_seq
                 self._count(reader.path).lost += go_on_behind_loss(reader, error, next_seq)
             else:
-                reader._step_over()
+                reader.step_over()
                 self._count(reader.path).skipped += 1
             self._resume(source)
         except ChronicleError as further:
@@ -617,6 +618,9 @@ class Router(FanIn[T]):
             ready=True,
         )
 
+    def _with_replies(self) -> "list[_Source | _Aside]":
+        return [*self._attached.values(), *self._aside.values()]
+
     async def _close_reply(self, source: _Source | _Aside) -> None:
         if source.reply is not None:
             opening = source.reply
@@ -658,7 +662,7 @@ class Router(FanIn[T]):
             if self._tasks:
                 await asyncio.wait(self._tasks)
             await self._discovery.aclose()
-            for opened in [*self._attached.values(), *self._aside.values()]:
+            for opened in self._with_replies():
                 await self._close_reply(opened)
         finally:
             closings = self._close()
@@ -680,7 +684,7 @@ class Router(FanIn[T]):
         super().close()
         for source in self._attached.values():
             self._closings.add(in_thread(source.reader.close))
-        for opened in [*self._attached.values(), *self._aside.values()]:
+        for opened in self._with_replies():
             if opened.reply is not None:
                 opened.reply.add_done_callback(_close_opened)
         self._attached.clear()

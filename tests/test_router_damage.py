@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import aiochronicle
+import aiochronicle._attaching
+import aiochronicle.discovery
 from aiochronicle import Message, Retention, Router, forget_reader, open_reader
 from aiochronicle.errors import (
     ChronicleError,
@@ -92,7 +94,8 @@ async def test_damage_is_raised_once_and_the_others_go_on(tmp_path: Path) -> Non
     make(tmp_path / "good", 3)
     flip(tmp_path / "bad", 1)
     async with Router(tmp_path, name="router", rescan_s=0.05, on_corrupt="raise") as router:
-        received, raised = [], []
+        received: list[bytes] = []
+        raised: list[CorruptionError] = []
         while len(received) < 4:
             try:
                 received += await take(router, 1)
@@ -149,7 +152,9 @@ async def test_a_function_is_asked_about_each_damage(tmp_path: Path) -> None:
                 received += await take(router, 1)
         while len(received) < 7:
             received += await take(router, 1)
-        assert sorted(received) == sorted(payloads("bad", [0, 1, 3, 4]) + payloads("good", range(3)))
+        assert sorted(received) == sorted(
+            payloads("bad", [0, 1, 3, 4]) + payloads("good", range(3))
+        )
         places = [(error.path, error.offset) for error in asked]
         segment = str(tmp_path / "bad" / "000000000.q")
         assert places == [(segment, 64 + number * RECORD_BYTES) for number in (2, 5)]
@@ -158,14 +163,6 @@ async def test_a_function_is_asked_about_each_damage(tmp_path: Path) -> None:
         flip(tmp_path / "bad", 5)
         assert await take(router, 5) == payloads("bad", range(5, 10))
         assert len(asked) == 2  # not at every try
-
-
-async def lose(path: Path, router: Router) -> None:
-    """Remove what the router has not read: segments before the newest."""
-    segments = sorted(path.glob("*.q"))
-    assert len(segments) > 2
-    for segment in segments[:-1]:
-        segment.unlink()
 
 
 @pytest.mark.parametrize("policy", ["set_aside", "raise", "skip", "function"])
@@ -242,7 +239,7 @@ async def test_a_committed_position_that_is_lost_at_the_start(tmp_path: Path, po
             with pytest.raises(PositionLost):
                 await take(router, 3)
         if policy in ("set_aside", "raise"):
-            good = [m.payload async for m in _at_most(router, 2)] if policy == "set_aside" else []
+            good = await take(router, 2) if policy == "set_aside" else []
             assert good in ([], payloads("good", range(2)))
             assert isinstance(router.problems[str(path)], PositionLost)
             await until(lambda: _forget(path))
@@ -253,11 +250,6 @@ async def test_a_committed_position_that_is_lost_at_the_start(tmp_path: Path, po
         assert router.problems == {}
         assert len(asked) == (policy == "function")
         assert (router.statistics().lost > 0) == (policy in ("skip", "function"))
-
-
-async def _at_most(router: Router, count: int) -> Any:
-    for _ in range(count):
-        yield await router.next(timeout=WITHIN_S)
 
 
 def _forget(path: Path) -> bool:
@@ -331,17 +323,26 @@ async def test_a_writer_that_opens_a_damaged_queue_repairs_it(tmp_path: Path) ->
         assert await take(router, 3) == payloads("bad", range(3))
 
 
-async def test_strange_directories_are_problems_of_their_own(tmp_path: Path) -> None:
-    strange = os.fsencode(tmp_path) + b"/\xff\n\x1b[2J"
-    os.mkdir(strange)
-    with open(strange + b"/READY", "w") as ready:
-        ready.write('{"version": 1}')
+def make_strange(root: Path) -> Path:
+    """Announce a queue that is none, with a name that no log should show as it is."""
+    strange = Path(os.fsdecode(os.fsencode(root) + b"/\xff\n\x1b[2J"))
+    strange.mkdir()
+    (strange / "READY").write_text('{"version": 1}')
+    return strange
+
+
+async def test_strange_directories_are_problems_of_their_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    strange = make_strange(tmp_path)
     make(tmp_path / "good", 1)
     async with Router(tmp_path, name="router", rescan_s=0.05) as router:
         assert await take(router, 1) == payloads("good", [0])
-        assert isinstance(router.problems[os.fsdecode(strange)], QueueNotFound)
+        assert isinstance(router.problems[str(strange)], QueueNotFound)
         make(tmp_path / "late", 1)
         assert await take(router, 1) == payloads("late", [0])
+    assert any(r"\udcff\n\x1b[2J" in text for text in caplog.messages)
+    assert all(text.isprintable() for text in caplog.messages)
 
 
 async def test_whatever_opening_raises_is_that_queues_problem(
@@ -349,7 +350,7 @@ async def test_whatever_opening_raises_is_that_queues_problem(
 ) -> None:
     make(tmp_path / "bad", 1)
     make(tmp_path / "good", 1)
-    real = aiochronicle._attaching.open_reader
+    real = open_reader
     wrong: list[BaseException] = [MemoryError(), OSError(5, "no"), UnicodeError("x"), KeyError(1)]
 
     def sometimes(path: str, *args: Any, **keywords: Any) -> Any:
@@ -381,10 +382,15 @@ async def test_discovery_that_fails_is_begun_again(
             shutil.rmtree(tmp_path / "two")
             make(tmp_path / "three", 1)
         assert await take(router, 1) == payloads("three", [0])
-        await until(lambda: sorted(router.paths().values()) == [
-            str(tmp_path / "one"),
-            str(tmp_path / "three"),
-        ])
+        await until(
+            lambda: (
+                sorted(router.paths().values())
+                == [
+                    str(tmp_path / "one"),
+                    str(tmp_path / "three"),
+                ]
+            )
+        )
         await until(lambda: not router.problems)
     assert sum("discovery failed" in text for text in caplog.messages) == 1
 
@@ -452,7 +458,7 @@ def test_a_router_in_one_loop_after_the_other(tmp_path: Path) -> None:
 
 async def test_a_router_in_two_loops_at_once_says_so(tmp_path: Path) -> None:
     async def elsewhere() -> None:
-        with pytest.raises(InvalidArgument, match="router of .* another event loop"):
+        with pytest.raises(InvalidArgument, match=r"router of .* another event loop"):
             await router.next(timeout=1)
 
     async with Router(tmp_path, name="router") as router:
