@@ -140,7 +140,7 @@ class Requester(Closing, Generic[T]):
         on_corrupt: OnDamageOfAnswers = "raise",
         on_lost: OnDamageOfAnswers = "raise",
     ) -> None:
-        check_name(f"requester name {name!r}", name)
+        check_name(f"requester name {expect('name', 'a str', str, name)!r}", name)
         segment_bytes("segment_size", segment_size)
         if retention is not None:
             expect("retention", "a Retention or None", Retention, retention)

@@ -756,7 +756,8 @@ static PyMethodDef writer_methods[] = {
     {"append_expiring", (PyCFunction)(void (*)(void))writer_append_expiring,
      METH_VARARGS | METH_KEYWORDS,
      "append_expiring(payload, expires_ns, *, type_id=0, timestamp_ns=None) -> int\n\n"
-     "Appends a message that is of no use after this time, in Unix nanoseconds. Readers get it all the "
+     "Appends a message that is of no use after this time, in Unix nanoseconds. Readers get it all "
+     "the "
      "same; its expires_ns tells them. It has no cause."},
     {"append_many", (PyCFunction)(void (*)(void))writer_append_many, METH_FASTCALL | METH_KEYWORDS,
      "append_many(payloads, *, type_id=0, timestamps_ns=None, cause=None) -> range\n\n"
