@@ -375,6 +375,8 @@ class Router(FanIn[T]):
             return [*threads.map(self._open_one, paths)]
 
     def _open_one(self, path: str) -> tuple[Reader, int] | Exception:
+        # The one place where queues are opened: self._announced[path] is what discovery found there,
+        # and what is opened has to be that.
         aside = self._aside.get(path)
         try:
             if aside is None:

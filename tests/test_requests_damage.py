@@ -551,6 +551,14 @@ def test_an_expiring_message_is_an_ordinary_one_for_everybody_else(tmp_path: Pat
         batch = aiochronicle.columns.ColumnReader(reader, [*reader_columns()]).read(10)
         assert batch.column("cause").to_pylist() == [None, None, {"queue_id": 5, "seq": 6}]
     assert aiochronicle.verify(tmp_path / "queue").corrupt == 0
+    with (
+        open_writer(tmp_path / "copy") as copy,
+        aiochronicle.replay(tmp_path / "queue") as recorded,
+    ):
+        recorded.into_now(copy)
+    with open_reader(tmp_path / "copy") as reader:
+        copies = [(message.expires_ns, message.cause, message.type_id) for message in reader]
+    assert copies == [(None, None, 0), (123_456_789, None, 7), (None, (5, 6), 0)]
 
 
 def reader_columns() -> tuple[str, ...]:
