@@ -40,7 +40,7 @@ from aiochronicle.requests import (
     Responder,
     ResponderStatistics,
 )
-from aiochronicle.router import Router
+from aiochronicle.router import Router, RouterStatistics
 from aiochronicle.settings import TopicSettings
 from aiochronicle.slices import Queue, Slice
 from aiochronicle.virtual_time import VirtualTimeLoop, run_virtual
@@ -86,6 +86,7 @@ __all__ = [
     "Retention",
     "Roll",
     "Router",
+    "RouterStatistics",
     "Slice",
     "SourceStatistics",
     "SpinThenPark",

@@ -3,10 +3,10 @@
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-__all__ = ["GroupCommit", "in_background", "start_in_background"]
+__all__ = ["GroupCommit", "in_background", "in_thread"]
 
 T = TypeVar("T")
 
@@ -31,22 +31,31 @@ def _threads() -> ThreadPoolExecutor:
     return _pool
 
 
+def in_thread(function: Callable[[], T]) -> Future[T]:
+    """Run a blocking function in a thread, for whoever may be in another loop when it is done.
+
+    Here and now if there are no threads any more, at the end of the interpreter.
+    """
+    try:
+        return _threads().submit(function)
+    except RuntimeError:
+        return _run_now(function)
+
+
+def _run_now(function: Callable[[], T]) -> Future[T]:
+    future: Future[T] = Future()
+    try:
+        future.set_result(function())
+    except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+        future.set_exception(error)
+    return future
+
+
 def in_background(function: Callable[[], T]) -> asyncio.Future[T]:
     """Run a blocking function in a thread. Cancelled, the function still runs to its end."""
     # Shielded: a call that no thread has taken up yet would otherwise be cancelled with its waiter.
     # And no task: whoever cancels all of them would leave nobody to close what a function opens.
     return asyncio.shield(asyncio.get_running_loop().run_in_executor(_threads(), function))
-
-
-def start_in_background(function: Callable[[], object]) -> None:
-    """Run a blocking function in a thread that nobody waits for; it must not raise.
-
-    Here and now if there are no threads any more, at the end of the interpreter.
-    """
-    try:
-        _threads().submit(function)
-    except RuntimeError:
-        function()
 
 
 class GroupCommit(Generic[T]):

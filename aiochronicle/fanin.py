@@ -33,6 +33,8 @@ class SourceStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     ``silent_s`` is how long strict order has been waiting for it to say something, 0 if it is not.
     ``failed`` means that an error was reported and nothing more comes until it is attached anew.
+    ``skipped`` damaged places were stepped over; ``lost`` messages had been removed before they were
+    read, which only a Router counts.
     """
 
     id: int
@@ -48,6 +50,8 @@ class SourceStatistics(msgspec.Struct, frozen=True, kw_only=True):
     has_message: bool
     attended: bool
     failed: bool
+    skipped: int = 0
+    lost: int = 0
 
 
 class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,6 +261,7 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
             has_message=bool(stats.has_message),
             attended=bool(stats.attended),
             failed=bool(stats.failed),
+            skipped=self.sources()[source].statistics().skipped_records,
         )
 
     def _check(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
-from aiochronicle._background import in_background, start_in_background
+from aiochronicle._background import in_background, in_thread
 from aiochronicle.errors import ChronicleError, LockedError
 from aiochronicle.reader import open_reader
 from aiochronicle.writer import Writer, open_writer, pauses_s
@@ -90,7 +90,7 @@ class _HandOver(Generic[Opened]):
         except BaseException:  # GeneratorExit among them: the loop was closed
             self._given_up = True
             if self._opened:
-                start_in_background(self._close)
+                in_thread(self._close)
             raise
 
     def _open(self) -> None:

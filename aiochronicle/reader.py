@@ -455,6 +455,14 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         """Go to a place that ``position`` or ``committed`` gave."""
         self._move(lib.ac_reader_seek_position, *_place(position))
 
+    def step_over(self) -> None:
+        """Step over the damage that the last read raised, and over no other behind it.
+
+        For whoever decides about each CorruptionError; ``on_corrupt="skip"`` steps over all of them.
+        Either way ``skipped_records`` counts it.
+        """
+        self._move(lib.ac_reader_step_over)
+
     def end_at(self, position: Position) -> None:
         """Read nothing from this position on, whatever is written there.
 

@@ -647,9 +647,13 @@ class _Copies:
             if self._copied[message.queue_id].covers(message):
                 return
             cause = message
-        self._writers[message.source].append(
-            message, type_id=message.type_id, timestamp_ns=message.timestamp_ns, cause=cause
-        )
+        writer = self._writers[message.source]
+        type_id, timestamp_ns = message.type_id, message.timestamp_ns
+        expires_ns = message.expires_ns if self._cause == "recorded" else None
+        if expires_ns is None:
+            writer.append(message, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
+        else:  # which excludes a cause
+            writer.append_expiring(message, expires_ns, type_id=type_id, timestamp_ns=timestamp_ns)
         self.count += 1
 
     def close(self) -> None:

@@ -5,27 +5,40 @@ the responder, which finds them there, answers into a queue of the same name und
 What belongs together is in the records themselves: an answer names its request as its ``cause``
 (queue id and seq), payloads are the user's alone. That makes both ends restartable. The responder
 knows from its answers what it answered already; the requester reads only answers that come after
-it was opened, and drops those that nobody waits for any more.
+it was opened, and drops those that nobody waits for any more. A request that is given a timeout
+carries its deadline, and is not executed after it.
 """
 
 import asyncio
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, Self
+from typing import Any, Generic, Self
 
 import msgspec
 
-from aiochronicle._arguments import expect, pathname, positive, refuse_file
+from aiochronicle._answers import Answers
+from aiochronicle._arguments import expect, pathname, positive, refuse_file, seconds, segment_bytes
 from aiochronicle._arguments import timeout as checked_timeout
-from aiochronicle._background import in_background
+from aiochronicle._background import in_background, in_thread
 from aiochronicle._closing import Closing
+from aiochronicle._damage import (
+    REQUESTER_WORDS,
+    OnDamage,
+    OnDamageOfAnswers,
+    check_on_damage,
+)
 from aiochronicle._hot import Message
+from aiochronicle._names import check_name
+from aiochronicle._one_loop import OneLoop
+from aiochronicle._printable import printable
 from aiochronicle.codec import Codec, T
 from aiochronicle.config import Retention
 from aiochronicle.errors import (
@@ -36,6 +49,7 @@ from aiochronicle.errors import (
     RequestFailed,
     RequestTimeout,
     SourceGone,
+    WriterPoisoned,
 )
 from aiochronicle.position import Position
 from aiochronicle.reader import Reader, open_reader
@@ -50,6 +64,9 @@ Payload = bytes | bytearray | memoryview | Message
 FAILURE_TYPE = 0xFFFE  # type_id of an answer that says why there is no result
 _REASON_BYTES_MAX = 2048
 _COMMIT_INTERVAL_S = 0.1
+_LOOK_INTERVAL_S = 1.0
+_GRACE_S = 1.0
+_TIME_MAX_NS = 2**63 - 1
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +76,8 @@ class RequesterStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     ``given_up`` requests timed out or were cancelled; ``pending`` ones are waited for. ``dropped``
     answers came when nobody waited for them any more, or to a requester of the same name before.
+    ``skipped`` answers were damaged; ``lost`` ones were removed before they were read, as far as
+    seqs tell.
     """
 
     sent: int
@@ -67,14 +86,15 @@ class RequesterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     given_up: int
     pending: int
     dropped: int
+    skipped: int = 0
+    lost: int = 0
 
 
 def _roots(requests: str | os.PathLike[str], replies: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Return both roots as paths, with the first one there."""
+    """Return both roots as paths."""
     asked, answered = pathname("requests", requests), pathname("replies", replies)
     refuse_file("requests", asked)
     refuse_file("replies", answered)
-    Path(asked).mkdir(parents=True, exist_ok=True)
     return Path(asked), Path(answered)
 
 
@@ -86,6 +106,18 @@ class Requester(Closing, Generic[T]):
     not matter whether the responder runs already. ``codec`` is that of open_writer, for what
     ``request`` is given besides bytes; ``reply_codec`` that of open_reader, for what an answer's
     ``decode`` gives.
+
+    Its two queues are opened in the background by ``async with``, and at once, blocking, by
+    ``with`` or the first use of a requester that was not entered.
+
+    ``on_corrupt`` says what to do about a damaged answer, ``on_lost`` about answers that were removed
+    before they were read. With "raise" every request that waits at that moment gets the exception,
+    since any of them may be meant; "skip" counts it and has them wait on. A function is called with
+    the exception: if it returns, that is "skip"; what it raises, the requests get. Requests that
+    come later work either way, and also after one of the queues was removed or replaced.
+
+    One event loop at a time: it may be used in another one when the first is closed, and raises
+    InvalidArgument in a second one before that.
 
     >>> async def ask():
     ...     async with Requester(tmp_path / "asked", tmp_path / "answered", "desk") as service:
@@ -105,51 +137,118 @@ class Requester(Closing, Generic[T]):
         reply_codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
         segment_size: int = 8 << 20,
         retention: Retention | None = None,
+        on_corrupt: OnDamageOfAnswers = "raise",
+        on_lost: OnDamageOfAnswers = "raise",
     ) -> None:
-        expect("name", "a str", str, name)
-        if not name or name.startswith(".") or "/" in name:
-            raise InvalidArgument(f"{name!r} is not a name for a directory")
+        check_name(f"requester name {expect('name', 'a str', str, name)!r}", name)
+        segment_bytes("segment_size", segment_size)
+        if retention is not None:
+            expect("retention", "a Retention or None", Retention, retention)
         self.name = name
-        asked, answered = _roots(requests, replies)
-        # Answers first: one that comes before we look would be taken for an old one.
-        self._replies: Reader[T] = open_reader(
-            answered / name, start="last", wait_for_queue=True, codec=reply_codec
+        root, answered = _roots(requests, replies)
+        self._path = str(root / name)
+        self._options: dict[str, Any] = {
+            "segment_size": segment_size,
+            "retention": retention,
+            "codec": None if codec is None else registry_of(codec),
+            "ready": True,
+        }
+        self._answers: Answers[T] = Answers(
+            str(answered / name),
+            None if reply_codec is None else registry_of(reply_codec, "reply_codec"),
+            check_on_damage("on_corrupt", on_corrupt, REQUESTER_WORDS),
+            check_on_damage("on_lost", on_lost, REQUESTER_WORDS),
+            self._settle,
+            self._fail_all,
         )
-        try:
-            self._requests = open_writer(
-                asked / name,
-                segment_size=segment_size,
-                retention=retention,
-                codec=codec,
-                ready=True,
-            )
-        except BaseException:
-            self._replies.close()
-            raise
-        self.queue_id = self._requests.statistics().queue_id  # as answers name it in their cause
-        self._waiting: dict[int, asyncio.Future[Message[T]]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._opening = threading.Lock()
+        self._requests: Writer | None = None
+        self._reopening: Future[None] | None = None
+        self._queue_id = 0
+        self._closed = False
+        self._waiting: dict[tuple[int, int], asyncio.Future[Message[T]]] = {}  # by queue id and seq
+        self._home = OneLoop(f"requester {name!r}")
+        self._tasks: list[asyncio.Task[None]] = []
         self._sent = self._answered = self._failed = self._given_up = self._dropped = 0
+
+    # ---- opening ----
+
+    def _open(self) -> Writer:
+        """Open both queues unless they are. Blocks."""
+        with self._opening:
+            if self._closed:
+                raise ClosedError("the requester is closed", path=self._path)
+            if self._requests is None:
+                # Whoever may look into the root sees what is asked: its maker decides by its mode.
+                Path(self._path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                writer = open_writer(self._path, **self._options)
+                try:
+                    self._answers.open()
+                except BaseException:
+                    writer.close()
+                    raise
+                self._use(writer)
+            assert self._requests is not None
+            return self._requests
+
+    def _use(self, writer: Writer) -> None:
+        self._requests = writer
+        self._queue_id = writer.statistics().queue_id
+
+    def _open_again(self, dead: Writer) -> None:
+        """Open the queue of requests anew: it was removed, or nobody knows what is on disk."""
+        with self._opening:
+            if self._closed or self._requests is not dead:
+                return
+            with contextlib.suppress(ChronicleError):
+                dead.close()
+            Path(self._path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._use(open_writer(self._path, **self._options))
+
+    @property
+    def queue_id(self) -> int:
+        """Identity of the queue of requests, as answers name it in their cause."""
+        if self._requests is None:
+            self._open()
+        return self._queue_id
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    async def __aenter__(self) -> Self:
+        """Open both queues in the background. Cancelled, what was opened is closed."""
+        opening = in_thread(self._open)
+        try:
+            await asyncio.shield(asyncio.wrap_future(opening))
+        except asyncio.CancelledError:
+            opening.add_done_callback(lambda _: in_thread(self.close))
+            raise
+        return self
+
+    # ---- asking ----
 
     async def request(
         self, payload: Payload | msgspec.Struct, *, type_id: int = 0, timeout: float | None = None
     ) -> Message[T]:
         """Send a request, bytes or an object of the codec's types, and return the answer.
 
-        RequestTimeout after ``timeout`` seconds, RequestFailed if the responder says so. Timed out
-        or cancelled, the request stays sent; an answer that comes later is dropped and counted.
+        RequestTimeout after ``timeout`` seconds, RequestFailed if the responder says so. The request
+        carries its deadline, by the clock of this host: a responder does not begin with it later.
+        Timed out or cancelled, the request stays sent; an answer that comes later is dropped and
+        counted.
         """
         limit_s = checked_timeout(timeout)
-        if self._requests.closed:
-            raise ClosedError("the requester is closed", path=self._requests.path)
+        self._enter_loop()
+        writer = self._requests
+        if writer is None or self._closed:
+            writer = self._open()
         self._follow()
-        answer: asyncio.Future[Message[T]] = asyncio.get_running_loop().create_future()
-        seq = _write(self._requests, payload, type_id)
-        self._sent += 1
-        self._waiting[seq] = answer
         limit = asyncio.timeout(limit_s)
+        key = None
         try:
             async with limit:
+                key, answer = await self._send(writer, payload, type_id, _deadline_ns(limit_s))
                 return await answer
         except asyncio.CancelledError:
             self._given_up += 1
@@ -158,11 +257,42 @@ class Requester(Closing, Generic[T]):
             if not limit.expired():
                 raise
             self._given_up += 1
+            seq = "that could not be sent" if key is None else key[1]
             raise RequestTimeout(
-                f"no answer to request {seq} within {timeout} s", path=self._requests.path
+                f"no answer to request {seq} within {timeout} s", path=self._path
             ) from None
         finally:
-            self._waiting.pop(seq, None)
+            if key is not None:
+                self._waiting.pop(key, None)
+
+    async def _send(
+        self,
+        writer: Writer,
+        payload: Payload | msgspec.Struct,
+        type_id: int,
+        deadline_ns: int | None,
+    ) -> tuple[tuple[int, int], asyncio.Future[Message[T]]]:
+        try:
+            seq = _write(writer, payload, type_id, expires_ns=deadline_ns)
+        except (QueueGone, WriterPoisoned, ClosedError) as error:  # nothing of it is in the queue
+            if self._closed:
+                raise ClosedError("the requester is closed", path=self._path) from None
+            writer = await self._renewed(writer, error)
+            seq = _write(writer, payload, type_id, expires_ns=deadline_ns)
+        answer: asyncio.Future[Message[T]] = asyncio.get_running_loop().create_future()
+        self._sent += 1
+        key = self._queue_id, seq
+        self._waiting[key] = answer
+        return key, answer
+
+    async def _renewed(self, dead: Writer, error: ChronicleError) -> Writer:
+        """Return the writer that took the place of a dead one. Cancelled, it comes all the same."""
+        if self._requests is dead:
+            self._fail_all(error)  # what they asked may never be read
+            if self._reopening is None or self._reopening.done():
+                self._reopening = in_thread(lambda: self._open_again(dead))
+            await asyncio.shield(asyncio.wrap_future(self._reopening))
+        return self._open()
 
     def statistics(self) -> RequesterStatistics:
         """Return the counters of this requester."""
@@ -173,26 +303,38 @@ class Requester(Closing, Generic[T]):
             given_up=self._given_up,
             pending=len(self._waiting),
             dropped=self._dropped,
+            skipped=self._answers.skipped,
+            lost=self._answers.lost,
         )
 
-    def _follow(self) -> None:
-        """See to it that answers are read, in the loop that runs now."""
-        loop = asyncio.get_running_loop()
-        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
-            self._task = loop.create_task(self._read(), name=f"answers to {self.name}")
+    # ---- answers ----
 
-    async def _read(self) -> None:
-        try:
-            async for reply in self._replies:
-                self._settle(reply)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
-            self._end(error)
-        else:
-            self._end(ClosedError("the requester was closed", path=self._requests.path))
+    def _enter_loop(self) -> None:
+        if self._home.enter():
+            self._tasks = []  # those of a loop that is closed ended with it
+            self._waiting.clear()
+
+    def _follow(self) -> None:
+        """See to it that answers are read."""
+        if not self._tasks or any(task.done() for task in self._tasks):
+            for task in self._tasks:  # somebody cancelled one of them
+                task.cancel()
+            self._tasks = [
+                asyncio.create_task(self._answers.follow(), name=f"answers to {self.name}"),
+                asyncio.create_task(self._look_after_requests(), name=f"requests of {self.name}"),
+            ]
+
+    async def _look_after_requests(self) -> None:
+        """Tell whoever waits when the queue that they asked in was removed."""
+        while True:
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+            writer = self._requests
+            if self._waiting and writer is not None and not writer.closed and writer.gone:
+                self._fail_all(QueueGone("the queue of requests was removed", path=self._path))
 
     def _settle(self, reply: Message[T]) -> None:
-        source, seq = reply.cause or (0, 0)
-        answer = self._waiting.pop(seq, None) if source == self.queue_id else None
+        cause = reply.cause
+        answer = None if cause is None else self._waiting.pop(cause, None)
         if answer is None or answer.done():
             self._dropped += 1
         elif reply.type_id == FAILURE_TYPE:
@@ -202,24 +344,59 @@ class Requester(Closing, Generic[T]):
             self._answered += 1
             answer.set_result(reply)
 
-    def _end(self, error: Exception) -> None:
+    def _fail_all(self, error: BaseException) -> None:
+        """Have every request that waits now raise this."""
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(error)
 
+    # ---- the end ----
+
     def close(self) -> None:
-        """Close both queues; whoever waits for an answer gets ClosedError."""
-        self._replies.close()
-        self._requests.close()
+        """Close both queues, blocking; whoever waits for an answer gets ClosedError."""
+        self._end()
+        self._close_queues()
 
     async def aclose(self) -> None:
         """Close both queues without blocking the loop. Cancelled, they are closed all the same."""
-        self._replies.close()
-        try:
-            if self._task is not None and not self._task.done():
-                await asyncio.wait([self._task])
-        finally:
-            await in_background(self._requests.close)
+        self._end()
+        await in_background(self._close_queues)
+
+    def _end(self) -> None:
+        self._closed = True
+        loop = self._home.loop
+        if loop is not None and not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # closed in another thread just now
+                if loop is _running_loop():
+                    self._end_waiting()
+                else:
+                    loop.call_soon_threadsafe(self._end_waiting)
+
+    def _end_waiting(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._fail_all(ClosedError("the requester was closed", path=self._path))
+
+    def _close_queues(self) -> None:
+        with self._opening:
+            self._answers.close()
+            if self._requests is not None:
+                self._requests.close()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _deadline_ns(limit_s: float | None) -> int | None:
+    """Return when so many seconds are over; None: never, or later than a record can say."""
+    if limit_s is None:
+        return None
+    deadline_ns = time.time_ns() + round(limit_s * 1e9)
+    return deadline_ns if deadline_ns <= _TIME_MAX_NS else None
 
 
 class _Client:
@@ -228,28 +405,37 @@ class _Client:
     def __init__(self, reader: Reader, replies: Writer, answered: set[tuple[int, int]]) -> None:
         self.reader = reader
         self.replies = replies
-        self.answered = answered  # seq and epoch: before the responder was started, not committed
+        self.answered = answered  # seq and epoch: before it was attached, not committed
         self.outstanding: dict[int, Message] = {}  # in order
         self.newest: Message | None = None
+        self.lost_answers: ChronicleError | None = None  # so their requests are to come again
+
+    def attach(self, reader: Reader, replies: Writer, answered: set[tuple[int, int]]) -> None:
+        """Go on with another reader of the same queue, with what is being answered."""
+        self.reader, self.replies, self.answered = reader, replies, answered
+        self.newest = self.lost_answers = None
 
     def accept(self, message: Message) -> bool:
-        """Take the next request; False if it has its answer already."""
+        """Take the next request; False if it has its answer already, or is being answered."""
         self.newest = message
-        self.outstanding[message.seq] = message
+        held = self.outstanding.get(message.seq)
+        if held is not None and held.epoch == message.epoch:
+            return False
         # A power cut can have a seq given twice. Epoch 0: the answer does not say whose it was.
         if self.answered.isdisjoint({(message.seq, message.epoch), (message.seq, 0)}):
+            self.outstanding[message.seq] = message
             return True
-        del self.outstanding[message.seq]
         return False
 
     def answered_up_to(self) -> Message | Position | None:
         """Return the last request if all have their answer, else where the first is that has not."""
         waiting = list(self.outstanding.values())  # answers may come from other threads
-        return waiting[0].position if waiting else self.newest
+        first = min(waiting, key=lambda message: message.seq, default=None)
+        return self.newest if first is None else first.position
 
     def commit(self, end: Message | Position | None) -> None:
         """Commit up to what ``answered_up_to`` returned; nothing if the queue has gone meanwhile."""
-        if self.reader.closed:
+        if self.reader.closed or end is None:
             return
         with contextlib.suppress(ChronicleError):  # reading says what is wrong with the queue
             if isinstance(end, Position):
@@ -261,7 +447,8 @@ class _Client:
 class Request(Generic[T]):
     """A request to be answered, once, by ``reply`` or ``fail``; in any order, at any time.
 
-    If it is not, it comes again when the responder is started the next time.
+    If it is not, it comes again when the responder is started the next time, unless it has expired
+    by then: whoever asked waits no longer.
     """
 
     def __init__(
@@ -292,6 +479,16 @@ class Request(Generic[T]):
     def requester(self) -> str:
         """Name of the requester."""
         return self.message.source
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When nobody waits for the answer any more, in Unix nanoseconds; None: somebody always does."""
+        return self.message.expires_ns
+
+    @property
+    def expired(self) -> bool:
+        """Whether its deadline is over, by the clock of this host."""
+        return _is_expired(self.message)
 
     @property
     def answered(self) -> bool:
@@ -334,6 +531,8 @@ class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     ``failed`` are those of the ``answered`` ones that were answered by ``fail``. ``repeated``
     requests had been answered before a restart; ``gone`` requesters had no queue any more.
+    ``expired`` requests came to their turn after their deadline, and were dropped. ``skipped``
+    and ``lost`` are those of RouterStatistics: damaged requests, and removed ones.
     """
 
     received: int
@@ -342,6 +541,9 @@ class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     outstanding: int
     repeated: int
     gone: int
+    expired: int = 0
+    skipped: int = 0
+    lost: int = 0
 
 
 class Responder(Generic[T]):
@@ -360,6 +562,12 @@ class Responder(Generic[T]):
     ``segment_size`` and ``retention`` are those of the queues of answers. Keep answers for longer
     than any request takes: by them a restarted responder knows what was answered.
     Cancelling a task anywhere in ``async for`` loses nothing.
+
+    A request whose deadline is over is dropped before anybody gets it, and counted as ``expired``.
+    ``on_corrupt`` and ``on_lost`` are those of Router: by default a requester whose queue is damaged
+    is set aside, in ``problems`` and tried again, and the others are served. Closing it gives
+    handlers that run ``grace_s`` seconds to end; what they return is answered. One event loop at a
+    time, as Router.
     """
 
     def __init__(
@@ -373,7 +581,11 @@ class Responder(Generic[T]):
         segment_size: int = 8 << 20,
         retention: Retention | None = None,
         rescan_s: float = 5.0,
+        on_corrupt: OnDamage = "set_aside",
+        on_lost: OnDamage = "set_aside",
+        grace_s: float = _GRACE_S,
     ) -> None:
+        self._grace_s = seconds("grace_s", grace_s, zero=True)
         types = None if reply_codec is None else registry_of(reply_codec, "reply_codec")
         if types is not None and types.fixed_ids and FAILURE_TYPE in types:
             raise _is_reserved(FAILURE_TYPE)
@@ -387,13 +599,28 @@ class Responder(Generic[T]):
             reply_segment_size=segment_size,
             reply_retention=retention,
             rescan_s=rescan_s,
+            on_corrupt=on_corrupt,
+            on_lost=on_lost,
         )
         self._clients: dict[tuple[str, int], _Client] = {}
-        self._taking = asyncio.Lock()  # requests of one requester are handed over in order
         self._taken: Message[T] | None = None  # from the router, when its task was cancelled
         self._due: dict[_Client, None] = {}  # in order: whose answers are to be flushed
-        self._committing: asyncio.Task[None] | None = None
+        self._closing = False
         self._received = self._answered = self._failed = self._repeated = self._gone = 0
+        self._expired = 0
+        self._home = OneLoop(f"the responder of {self._router.root}")
+        self._renew()
+
+    def _renew(self) -> None:
+        """Make what serves one event loop only."""
+        self._taking = asyncio.Lock()  # requests of one requester are handed over in order
+        self._is_waiting = False  # for the next message
+        self._committing: asyncio.Task[None] | None = None
+        self._handling: set[asyncio.Task[None]] = set()
+
+    def _enter_loop(self) -> None:
+        if self._home.enter():
+            self._renew()
 
     def requesters(self) -> list[str]:
         """Return the names of the requesters whose queues are there."""
@@ -408,6 +635,7 @@ class Responder(Generic[T]):
         return self
 
     async def __anext__(self) -> Request[T]:
+        self._enter_loop()
         async with self._taking:
             while True:
                 message = await self._next_message()
@@ -427,20 +655,28 @@ class Responder(Generic[T]):
                     self._taken = message
                     raise
                 self._commit_now_and_then()
-                if client.accept(message):
+                if not client.accept(message):
+                    self._due[client] = None
+                    self._repeated += 1
+                elif _is_expired(message):
+                    self._drop(client, message)
+                else:
                     self._received += 1
                     return Request(message, partial(self._answer, client, message))
-                self._due[client] = None
-                self._repeated += 1
 
     async def _next_message(self) -> Message[T]:
+        if self._closing:
+            raise StopAsyncIteration
         if self._taken is not None:
             message, self._taken = self._taken, None
             return message
+        self._is_waiting = True
         try:
             taken: Message[T] = await self._router.next()
         except ClosedError:
             raise StopAsyncIteration from None
+        finally:
+            self._is_waiting = False
         return taken
 
     async def serve(self, handler: Handler[T], *, concurrency: int = 64) -> None:
@@ -449,23 +685,53 @@ class Responder(Generic[T]):
         So many handlers run at once at most. One that answers by itself, with ``request.reply`` or
         ``request.fail``, returns None. One that raises RequestFailed fails its request with that
         text; any other exception does with its type and text, and is also logged. Whatever is
-        wrong with one requester, its request or its queues, the others are served. Cancelled,
-        handlers that run are cancelled; their requests come again after a restart.
+        wrong with one requester, its request or its queues, the others are served. A request that
+        expired before its handler begins is dropped. Cancelled, handlers that run are cancelled;
+        what they return all the same is answered, and the other requests come again after a
+        restart. If ``on_corrupt`` or ``on_lost`` raises, that ends it when the handlers have ended;
+        call it again for the other requesters.
         """
         positive("concurrency", concurrency)
+        self._enter_loop()
         free = asyncio.Semaphore(concurrency)
-        async with asyncio.TaskGroup() as tasks:
+        own: set[asyncio.Task[None]] = set()
+        try:
             while True:
                 await free.acquire()
                 try:
                     request = await anext(self)
                 except StopAsyncIteration:
-                    return
-                handling = tasks.create_task(_handle(handler, request))
+                    break
+                handling = asyncio.create_task(self._handle(handler, request))
+                for tasks in (own, self._handling):
+                    tasks.add(handling)
+                    handling.add_done_callback(tasks.discard)
                 handling.add_done_callback(lambda _: free.release())
+            await _ended(own)
+        except asyncio.CancelledError:
+            for handling in own:
+                handling.cancel()
+            raise
+        finally:
+            await _ended(own)
+
+    async def _handle(self, handler: Handler[T], request: Request[T]) -> None:
+        if not request.expired:  # which waiting for its first turn may have made it
+            await _handle(handler, request)
+            return
+        client = self._clients.get((request.message.source, request.message.queue_id))
+        if client is not None and request.message.seq in client.outstanding:
+            self._received -= 1
+            self._drop(client, request.message)
+
+    def _drop(self, client: _Client, message: Message) -> None:
+        """Leave out a request that nobody waits for any more: commit it without an answer."""
+        self._expired += 1
+        self._settled(client, message)
 
     def statistics(self) -> ResponderStatistics:
         """Return the counters of this responder."""
+        damage = self._router.statistics()
         return ResponderStatistics(
             received=self._received,
             answered=self._answered,
@@ -473,6 +739,9 @@ class Responder(Generic[T]):
             outstanding=sum(len(client.outstanding) for client in self._clients.values()),
             repeated=self._repeated,
             gone=self._gone,
+            expired=self._expired,
+            skipped=damage.skipped,
+            lost=damage.lost,
         )
 
     async def _client_of(self, message: Message) -> _Client:
@@ -482,10 +751,14 @@ class Responder(Generic[T]):
             reader = self._router.reader_of(message)
             replies = await self._router.reply(message)
             answered = await in_background(lambda: _answered_since(replies.path, message))
-            for old in [old for old, client in self._clients.items() if client.reader.closed]:
-                del self._clients[old]
-            client = self._clients.setdefault(key, _Client(reader, replies, answered))
-        elif client.replies.gone:
+            for old in [old for old, one in self._clients.items() if one.reader.closed]:
+                if old != key and not self._clients[old].outstanding:
+                    del self._clients[old]
+            if client is None:
+                client = self._clients.setdefault(key, _Client(reader, replies, answered))
+            else:
+                client.attach(reader, replies, answered)
+        elif client.replies.closed:
             client.replies = await self._router.reply(message)
         return client
 
@@ -497,14 +770,18 @@ class Responder(Generic[T]):
         timestamp_ns = _not_before(message.timestamp_ns, client.replies)
         try:
             _write(client.replies, payload, type_id, timestamp_ns=timestamp_ns, cause=message)
-        except (ClosedError, QueueGone):  # one of the requester's two queues was removed
+        except (ClosedError, QueueGone) as error:  # one of the requester's two queues was removed
             self._gone += 1
+            client.lost_answers = error
         else:
             self._answered += 1
             self._failed += type_id == FAILURE_TYPE
+        self._settled(client, message)
+
+    def _settled(self, client: _Client, message: Message) -> None:
         # Due before and after it: whoever commits in another thread must see one or the other.
         self._due[client] = None
-        del client.outstanding[message.seq]
+        client.outstanding.pop(message.seq, None)
         self._due[client] = None
 
     def _commit_now_and_then(self) -> None:
@@ -537,19 +814,27 @@ class Responder(Generic[T]):
             self._due.update(dict.fromkeys(ends))  # by aclose, if that is what cancelled it
             raise
         for (client, end), result in zip(ends.items(), flushed, strict=True):
-            if isinstance(result, int | ClosedError | QueueGone):
-                self._gone += isinstance(result, QueueGone)  # and nobody waits for an answer
+            lost = client.lost_answers or (None if isinstance(result, int) else result)
+            if lost is None:
                 client.commit(end)
             elif client.newest is not None:
                 # What was lost of the answers is given again, when the queue is tried again.
-                await self._router.set_aside(client.newest, result)
+                self._gone += isinstance(result, QueueGone) and client.lost_answers is None
+                await self._router.set_aside(client.newest, lost)
 
     async def aclose(self) -> None:
         """Stop, and close all queues; requests that were not answered come again next time.
 
-        Cancelled, what was answered last may come again, and is known by its answer.
+        No more requests are taken. Handlers of ``serve`` that run have ``grace_s`` seconds to end,
+        and are cancelled then. What was answered is flushed and committed. Cancelled, what was
+        answered last may come again, and is known by its answer.
         """
+        self._enter_loop()
+        self._closing = True
+        if self._is_waiting:
+            self._router._fail(ClosedError("the responder is closed", path=self._router.root))
         try:
+            await self._end_handlers()
             if self._committing is not None and not self._committing.done():
                 self._committing.cancel()
                 await asyncio.wait([self._committing])
@@ -557,7 +842,16 @@ class Responder(Generic[T]):
         finally:
             await self._router.aclose()
 
+    async def _end_handlers(self) -> None:
+        running = self._handling - {asyncio.current_task()}  # one of them may close us
+        if running:
+            _, late = await asyncio.wait(running, timeout=self._grace_s)
+            for handling in late:
+                handling.cancel()
+            await _ended(late)
+
     async def __aenter__(self) -> Self:
+        self._enter_loop()
         await self._router.__aenter__()
         return self
 
@@ -577,12 +871,27 @@ def _write(
     *,
     timestamp_ns: int | None = None,
     cause: Message | None = None,
+    expires_ns: int | None = None,
 ) -> int:
-    if not isinstance(payload, msgspec.Struct):
-        return writer.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
-    if type_id != 0:
-        raise InvalidArgument(f"type_id {type_id} for an object, which has that of its type")
-    return writer.send(payload, timestamp_ns=timestamp_ns, cause=cause)
+    if isinstance(payload, msgspec.Struct):
+        if type_id != 0:
+            raise InvalidArgument(f"type_id {type_id} for an object, which has that of its type")
+        return writer.send(payload, timestamp_ns=timestamp_ns, cause=cause, expires_ns=expires_ns)
+    if expires_ns is not None:
+        return writer.append_expiring(payload, expires_ns, type_id=type_id)
+    return writer.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
+
+
+def _is_expired(message: Message) -> bool:
+    expires_ns = message.expires_ns
+    return expires_ns is not None and time.time_ns() >= expires_ns
+
+
+async def _ended(tasks: "set[asyncio.Task[None]]") -> None:
+    """Return when these tasks have ended, however."""
+    while tasks:
+        await asyncio.wait(list(tasks))
+        tasks = {task for task in tasks if not task.done()}
 
 
 def _is_reserved(type_id: int) -> InvalidArgument:
@@ -603,7 +912,8 @@ async def _handle(handler: Handler[T], request: Request[T]) -> None:
         _fail(request, "CancelledError: its handling was cancelled")  # by the handler itself
     except Exception as error:  # noqa: BLE001 - it is the requester that is told
         _fail(request, _reason(error))
-        _log.exception("handling request %d of %r failed", request.message.seq, request.requester)
+        name = printable(request.requester)
+        _log.exception("handling request %d of '%s' failed", request.message.seq, name)
 
 
 def _reason(error: Exception) -> str:
@@ -625,7 +935,8 @@ def _fail(request: Request, reason: str) -> None:
     try:
         request.fail(reason)
     except ChronicleError:  # no space, say: without an answer it comes again after a restart
-        _log.exception("request %d of %r has no answer", request.message.seq, request.requester)
+        name = printable(request.requester)
+        _log.exception("request %d of '%s' has no answer", request.message.seq, name)
 
 
 def _not_before(request_ns: int, replies: Writer) -> int | None:

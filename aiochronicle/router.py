@@ -1,36 +1,54 @@
 """A fan-in that follows discovery.
 
-Queues are attached as they announce themselves, and detached as they go.
+Queues are attached as they announce themselves, and detached as they go. A queue that fails is set
+aside: it leaves the stream, and is tried again and again, at the place where it failed, until it
+was repaired or removed. Whatever goes wrong belongs to one path, and never ends the following.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import resource
+import time
 from collections.abc import Awaitable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import msgspec
+
 from aiochronicle import _hot
 from aiochronicle._arguments import expect, pathname, segment_bytes
-from aiochronicle._background import in_background
+from aiochronicle._attaching import Place, go_on_behind_loss, open_source, place_of
+from aiochronicle._background import in_background, in_thread
+from aiochronicle._damage import SERVICE_WORDS, OnDamage, Verdict, check_on_damage, judge
 from aiochronicle._names import check_name
+from aiochronicle._one_loop import OneLoop
+from aiochronicle._printable import printable
 from aiochronicle.codec import Codec, T
 from aiochronicle.config import Retention
-from aiochronicle.discovery import Attached, Scanned, discover
-from aiochronicle.errors import ChronicleError, ClosedError, SourceGone, StorageError
-from aiochronicle.fanin import FanIn
-from aiochronicle.reader import Reader, StartPoint, check_start, open_reader
+from aiochronicle.discovery import Attached, Discovery, Scanned, discover
+from aiochronicle.errors import (
+    ChronicleError,
+    ClosedError,
+    CorruptionError,
+    PositionLost,
+    SourceGone,
+    StorageError,
+)
+from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.reader import Reader, StartPoint, check_start
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import Writer, open_writer
 
-__all__ = ["Router"]
+__all__ = ["Router", "RouterStatistics"]
 
 _FDS_WANTED = 65536
 _RUN_MAX = 256
 _OPENING_THREADS = 8
+_FIRST_RETRY_S = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -44,36 +62,85 @@ def _raise_fd_limit() -> None:
         _log.info("raised the limit of open files from %d to %d", soft, wanted)
 
 
+class RouterStatistics(FanInStatistics, frozen=True, kw_only=True):
+    """A router as a whole: what FanInStatistics says, and what became of damage.
+
+    ``skipped`` damaged places were stepped over. ``lost`` messages were gone when their turn came,
+    as far as seqs tell; a loss of unknown size counts as one. ``set_aside`` queues are not in the
+    stream now, because of what ``problems`` says.
+    """
+
+    skipped: int
+    lost: int
+    set_aside: int
+
+
+class _Counts:
+    """Damage in one queue, however often it is attached anew."""
+
+    def __init__(self) -> None:
+        self.skipped = self.lost = 0
+
+
 class _Source:
     """An attached queue."""
 
     def __init__(self, source: int, reader: Reader) -> None:
         self.id = source
         self.reader = reader
-        self.reply: asyncio.Future[Writer] | None = None
+        self.reply: Future[Writer] | None = None
+        self.attached_s = time.monotonic()
 
     def dead_reply(self) -> Writer | None:
         """Return the writer of replies if its owner closed it, or its queue was removed."""
         reply = self.reply
-        if reply is None or not reply.done() or reply.cancelled() or reply.exception() is not None:
+        if reply is None or not reply.done() or reply.exception() is not None:
             return None
         writer = reply.result()
         return writer if writer.closed or writer.gone else None
 
 
-def _close_opened(reply: "asyncio.Future[Writer]") -> None:
-    if not reply.cancelled() and reply.exception() is None:
-        reply.result().close()
+class _Aside:
+    """A queue that was announced and is not attached: why, and when it is tried again."""
+
+    def __init__(self, error: Exception, pause_s: float) -> None:
+        self.error = error
+        self.pause_s = pause_s
+        self.due_s = time.monotonic() + pause_s
+        self.place: Place | None = None
+        self.closing: Future[None] | None = None  # its reader; its name is busy until then
+        self.skip: Exception | None = None  # the damage that opening is to go on behind
+        self.reply: Future[Writer] | None = None
+
+    def inherit(self, before: "_Aside") -> None:
+        """Go on waiting as before, for another reason."""
+        self.pause_s, self.due_s = before.pause_s, time.monotonic() + before.pause_s
+        self.closing, self.reply = before.closing, before.reply
+
+
+def _close_opened(reply: "Future[Writer]") -> None:
+    if reply.exception() is None:
+        in_thread(reply.result().close)
 
 
 class Router(FanIn[T]):
     """All queues under a root as one ordered stream: ``async for message in router``.
 
     Strategies come and go while it runs. ``name`` is the reader name in each queue: after a
-    restart every queue goes on behind the last ``commit``. A queue that cannot be attached, or
-    that fails, does not stop the others: it is in ``problems`` by path, with the exception, and
-    in the log. Attaching is tried again every ``rescan_s`` seconds. ``codec`` is that of
-    ``open_reader``, for all of them; a queue whose schema says something else is a problem.
+    restart every queue goes on behind the last ``commit``. ``codec`` is that of ``open_reader``,
+    for all of them; a queue whose schema says something else is a problem.
+
+    A queue that cannot be attached, or that fails, does not stop the others: it is set aside. Its
+    exception is in ``problems`` by path, and in the log; and it is tried again, after 0.1 s at
+    first and every ``rescan_s`` in the end, so that it comes back once it was repaired. It goes on
+    where it failed, or where a commit under the router's name was made meanwhile.
+
+    ``on_corrupt`` says what to do about a damaged record, ``on_lost`` about messages that were
+    removed before they were read: "set_aside" does no more than that; "raise" also raises the
+    exception out of the iteration, once, and iterating on gives the others; "skip" steps over the
+    damage, or goes on at the oldest message that is there, with a warning in the log and a count
+    in ``statistics``. A function is called with the exception: if it returns, that is "skip"; what
+    it raises is raised as by "raise".
 
     ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root``
     (by default ROOT.replies), named like the sender's, with segments of ``reply_segment_size``;
@@ -81,7 +148,9 @@ class Router(FanIn[T]):
     something else.
 
     Use it as an async context manager: entering returns when everything that is there is
-    attached, leaving closes readers, writers and the watcher.
+    attached, leaving closes readers, writers and the watcher. One event loop at a time: it may be
+    used in another one when the first is closed, and raises InvalidArgument in a second one before
+    that.
     """
 
     def __init__(
@@ -100,12 +169,16 @@ class Router(FanIn[T]):
         depth: int = 1,
         rescan_s: float = 5.0,
         burst: int = 256,
+        on_corrupt: OnDamage = "set_aside",
+        on_lost: OnDamage = "set_aside",
     ) -> None:
         check_name(f"reader name {name!r} of the router", name)
         check_start(start)
         segment_bytes("reply_segment_size", reply_segment_size)
         if reply_retention is not None:
             expect("reply_retention", "a Retention or None", Retention, reply_retention)
+        self._on_corrupt: OnDamage = check_on_damage("on_corrupt", on_corrupt, SERVICE_WORDS)
+        self._on_lost: OnDamage = check_on_damage("on_lost", on_lost, SERVICE_WORDS)
         self._codec = None if codec is None else registry_of(codec)
         self._reply_codec = None if reply_codec is None else registry_of(reply_codec, "reply_codec")
         super().__init__(order=order, max_wait=max_wait, burst=burst, on_error=self._on_error)
@@ -113,17 +186,33 @@ class Router(FanIn[T]):
         self.name = name
         self.problems: dict[str, Exception] = {}
         self._start: StartPoint = start
+        self._depth = depth
         self._rescan_s = rescan_s
-        self._discovery = discover(root, depth=depth, rescan_s=rescan_s)
+        self._discovery = self._discover(root)
         self._reply_root = (
             f"{self.root}.replies" if reply_root is None else pathname("reply_root", reply_root)
         )
         self._reply_segment_size = reply_segment_size
         self._reply_retention = reply_retention
         self._attached: dict[str, _Source] = {}
-        self._unattached: set[str] = set()  # announced, but there was a problem
+        self._aside: dict[str, _Aside] = {}
+        self._announced: dict[str, Attached] = {}
+        self._counts: dict[str, _Counts] = {}  # by path, also of queues that are aside
+        self._removed = _Counts()
+        self._stepped_over: dict[int, tuple[str | None, int | None]] = {}  # by source: where last
+        self._closings: set[Future[None]] = set()
+        self._home = OneLoop(f"the router of {self.root}")
+        self._renew()
+
+    def _discover(self, root: str | os.PathLike[str]) -> Discovery:
+        return discover(root, depth=self._depth, rescan_s=self._rescan_s)
+
+    def _renew(self) -> None:
+        """Make what serves one event loop only."""
         self._changing = asyncio.Lock()
-        self._scanned = asyncio.Event()
+        self._begun = asyncio.Event()  # the first scan has ended, or failed
+        self._stirred = asyncio.Event()  # there is more to be tried again
+        self._cannot_begin: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -151,130 +240,339 @@ class Router(FanIn[T]):
         self._follow()
         return super().next(timeout)
 
+    # ---- following ----
+
+    def _enter_loop(self) -> None:
+        was = self._home.loop
+        if self._home.enter() and was is not None:
+            # What the loop before had under way ended with it. Everything is found once more.
+            self._discovery = self._discover(self.root)
+            self._renew()
+
     def _follow(self) -> None:
-        if not self._tasks:
+        self._enter_loop()
+        if not self._tasks and not self.closed:
             self._tasks = [
                 asyncio.create_task(self._follow_discovery(), name=f"router {self.root}"),
                 asyncio.create_task(self._try_again(), name=f"router {self.root}: problems"),
             ]
 
     async def _follow_discovery(self) -> None:
-        try:
-            while True:
-                event = await self._discovery.next_event()
-                if isinstance(event, Scanned):
-                    self._scanned.set()
-                    continue
-                async with self._changing:
-                    if isinstance(event, Attached):
-                        await self._attach(self._run_of(event))
-                    else:
-                        await self._detach(event.path)
-        except StopAsyncIteration:
-            return
-        except Exception as error:
-            self.problems[self.root] = error
-            _log.exception("%s: discovery ended", self.root)
-            raise
+        pause_s = self._first_pause_s()
+        while not self.closed:
+            try:
+                await self._follow_events()
+            except StopAsyncIteration:
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it is, queues come and go on
+                self._discovery_failed(error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._rescan_s)
+            await self._discovery.aclose()
+            self._discovery = self._discover(self.root)
+
+    def _discovery_failed(self, error: Exception) -> None:
+        if not self._begun.is_set():
+            self._cannot_begin = error
+            self._begun.set()
+        if str(self.problems.get(self.root)) != str(error):
+            _log.error("%s: discovery failed: %s", printable(self.root), printable(error))
+        self.problems[self.root] = error.with_traceback(None)
+
+    async def _follow_events(self) -> None:
+        found: set[str] | None = set()  # by the first scan of this discovery; None: it has ended
+        while True:
+            event = await self._discovery.next_event()
+            async with self._changing:
+                if isinstance(event, Attached):
+                    run = self._run_of(event)
+                    if found is not None:
+                        found.update(one.path for one in run)
+                    self._announced.update((one.path, one) for one in run)
+                    await self._attach([p.path for p in run if p.path not in self._attached])
+                elif isinstance(event, Scanned):
+                    for path in {*self._attached, *self._aside} - (found or set()):
+                        await self._detach(path)  # while nobody followed
+                    found = None
+                    self.problems.pop(self.root, None)
+                    self._begun.set()
+                else:
+                    await self._detach(event.path)
 
     async def _try_again(self) -> None:
-        while True:
-            await asyncio.sleep(self._rescan_s)
-            for path in sorted(self._unattached):
-                async with self._changing:
-                    if path in self._unattached:
-                        await self._attach([path])
+        while not self.closed:
+            await self._wait_for_due()
+            async with self._changing:
+                now_s = time.monotonic()
+                due = [path for path, aside in self._aside.items() if aside.due_s <= now_s]
+                if due:
+                    await self._attach(sorted(due)[:_RUN_MAX])
 
-    def _run_of(self, first: Attached) -> list[str]:
+    async def _wait_for_due(self) -> None:
+        self._stirred.clear()
+        due_s = min((aside.due_s for aside in self._aside.values()), default=None)
+        with contextlib.suppress(TimeoutError):
+            pause_s = None if due_s is None else max(due_s - time.monotonic(), 0)
+            async with asyncio.timeout(pause_s):
+                await self._stirred.wait()
+
+    def _first_pause_s(self) -> float:
+        return min(_FIRST_RETRY_S, self._rescan_s)
+
+    def _run_of(self, first: Attached) -> list[Attached]:
         """Return what can be attached together: opening waits for the disk, so not one by one."""
-        run = [first.path]
+        run = [first]
         while len(run) < _RUN_MAX and (more := self._discovery.next_at_once()) is not None:
-            run.append(more.path)
+            run.append(more)
         return run
 
+    # ---- attaching ----
+
     async def _attach(self, paths: list[str]) -> None:
+        """Open queues and merge them; those that fail are set aside, whatever it is."""
         for path, opened in zip(paths, await self._open(paths), strict=True):
-            if isinstance(opened, Reader):
-                try:
-                    self._attached[path] = _Source(self.attach(opened), opened)
-                    self.problems.pop(path, None)
-                    self._unattached.discard(path)
-                    _log.info("attached: %s", path)
-                except ChronicleError as error:
-                    opened.close()
-                    self._cannot_attach(path, error)
-            else:
+            if isinstance(opened, Exception):
                 self._cannot_attach(path, opened)
+                continue
+            reader, lost = opened
+            try:
+                self._take_in(path, reader, lost)
+            except Exception as error:  # noqa: BLE001 - it is that queue's problem
+                self._close_reader(reader)
+                self._cannot_attach(path, error)
+        behind = [path for path in paths if path in self._aside and self._aside[path].skip]
+        if behind:  # once: if that fails, it is not asked for again
+            await self._attach(behind)
 
-    def _cannot_attach(self, path: str, error: ChronicleError) -> None:
-        if str(self.problems.get(path)) != str(error):
-            _log.warning("cannot attach: %s", error)
-        self.problems[path] = error
-        self._unattached.add(path)
+    def _take_in(self, path: str, reader: Reader, lost: int) -> None:
+        source = self._attached[path] = _Source(self.attach(reader), reader)
+        aside = self._aside.pop(path, None)
+        self.problems.pop(path, None)
+        if aside is not None:
+            source.attached_s += aside.pause_s  # failing again soon, it waits for longer
+            source.reply = aside.reply
+            if isinstance(aside.skip, PositionLost):
+                self._count(path).lost += lost
+            elif aside.skip is not None:
+                self._count(path).skipped += 1
+        _log.info("attached: %s", printable(path))
 
-    async def _open(self, paths: list[str]) -> list[Reader | ChronicleError]:
-        opening = in_background(lambda: self._open_all(paths))
+    async def _open(self, paths: list[str]) -> list[tuple[Reader, int] | Exception]:
+        opening = in_thread(lambda: self._open_all(paths))
         try:
-            return await asyncio.shield(opening)
+            return await asyncio.shield(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
             # It goes on in its thread, and nobody else would close what it opens.
-            for opened in await opening:
-                if isinstance(opened, Reader):
-                    opened.close()
+            self._closings.add(in_thread(lambda: _close_all(opening)))
             raise
+        except Exception as error:  # noqa: BLE001 - no thread, no memory: a problem of these paths
+            return [error] * len(paths)
 
-    def _open_all(self, paths: list[str]) -> list[Reader | ChronicleError]:
-        if len(paths) == 1:
-            return [self._open_one(paths[0])]
+    def _open_all(self, paths: list[str]) -> list[tuple[Reader, int] | Exception]:
+        if len(paths) <= 1:
+            return [self._open_one(path) for path in paths]
         with ThreadPoolExecutor(_OPENING_THREADS) as threads:
             return [*threads.map(self._open_one, paths)]
 
-    def _open_one(self, path: str) -> Reader | ChronicleError:
+    def _open_one(self, path: str) -> tuple[Reader, int] | Exception:
+        # The one place where queues are opened: self._announced[path] is what discovery found there,
+        # and what is opened has to be that.
+        aside = self._aside.get(path)
         try:
-            return open_reader(path, self.name, start=self._start, codec=self._codec)
-        except ChronicleError as error:
-            return error
+            if aside is None:
+                return open_source(path, self.name, self._start, self._codec, None, None)
+            if aside.closing is not None:
+                aside.closing.result()
+            return open_source(path, self.name, self._start, self._codec, aside.place, aside.skip)
+        except Exception as error:  # noqa: BLE001 - it is that path's problem, whatever it is
+            return error.with_traceback(None)
+
+    def _cannot_attach(self, path: str, error: Exception) -> None:
+        before = self._aside.get(path)
+        if before is not None and str(before.error) == str(error):
+            before.pause_s = min(2 * before.pause_s, self._rescan_s)
+            before.due_s = time.monotonic() + before.pause_s
+            before.skip = None  # it was of no use
+            return
+        verdict = Verdict() if before is not None and before.skip else self._judge(error)
+        aside = self._set_aside(path, error, verdict, None if before is None else before.place)
+        if before is not None:
+            aside.inherit(before)
+        if verdict.skip:
+            aside.skip = error
+            self._log_skip(error)
+        else:
+            _log.warning("cannot attach: %s", printable(error))
+        if verdict.raised is not None:
+            self._fail(verdict.raised)
+
+    def _set_aside(
+        self, path: str, error: Exception, verdict: Verdict, place: Place | None
+    ) -> _Aside:
+        told = verdict.raised if isinstance(verdict.raised, Exception) else error
+        aside = self._aside[path] = _Aside(error, self._first_pause_s())
+        aside.place = place
+        self.problems[path] = told
+        self._stir()
+        return aside
+
+    def _stir(self) -> None:
+        """Have the problems looked at, by the loop that follows them; from any thread."""
+        loop = self._home.loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(self._stirred.set)
 
     async def _detach(self, path: str) -> None:
         self.problems.pop(path, None)
-        self._unattached.discard(path)
+        aside = self._aside.pop(path, None)
+        if aside is not None and aside.reply is not None:
+            aside.reply.add_done_callback(_close_opened)
+        self._announced.pop(path, None)
+        counts = self._counts.pop(path, None)
+        if counts is not None:
+            self._removed.skipped += counts.skipped
+            self._removed.lost += counts.lost
         if path in self._attached:
             await self._leave(path)
-            _log.info("removed: %s", path)
+            _log.info("removed: %s", printable(path))
 
-    async def _leave(self, path: str) -> None:
+    async def _leave(self, path: str) -> "Future[None] | None":
+        """Detach a queue; return what closes its reader."""
         source = self._attached[path]
         # First, so that whoever sees the source gone finds its replies closed; and while it is
         # still attached, so that aclose does it if this is cancelled here.
+        closed = source.reply
         await self._close_reply(source)
-        self._attached.pop(path, None)
+        if self._attached.get(path) is not source:
+            return None
+        del self._attached[path]
+        if source.reply is not None and source.reply is not closed:  # asked for meanwhile
+            source.reply.add_done_callback(_close_opened)
+        self._stepped_over.pop(source.id, None)
         if source.id in self.sources():
             self.detach(source.id)
-        source.reader.close()
+        return self._close_reader(source.reader)
+
+    def _close_reader(self, reader: Reader) -> "Future[None] | None":
+        """Close a reader without blocking the loop, if there is one; None: it is closed."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            reader.close()
+            return None
+        closing = in_thread(reader.close)
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
+        return closing
 
     async def set_aside(self, message: _hot.Message, error: ChronicleError) -> None:
         """Leave the queue of a message that cannot be dealt with now, because of this problem.
 
-        It is attached again after ``rescan_s``, where the router's ``start`` says: by default behind its
+        It is attached again after a pause, where the router's ``start`` says: by default behind its
         last commit. Nothing happens if it is not attached any more.
         """
+        self._enter_loop()
         async with self._changing:
             try:
                 path = self._path_of(message)
             except SourceGone:
                 return
-            await self._leave(path)
+            source = self._attached[path]
+            closing = await self._leave(path)
             # Its frames hold the message, and that would hold the segment.
-            self._cannot_attach(path, error.with_traceback(None))
+            aside = self._set_aside(path, error.with_traceback(None), Verdict(), None)
+            aside.closing = closing
+            self._pause_longer(aside, source)
+            _log.warning("set aside: %s", printable(error))
+
+    # ---- damage ----
+
+    def _judge(self, error: Exception) -> Verdict:
+        """Decide what to do about a queue that failed."""
+        if isinstance(error, CorruptionError):
+            return judge(self._on_corrupt, error)
+        if isinstance(error, PositionLost):
+            return judge(self._on_lost, error)
+        return Verdict()
 
     def _on_error(self, source: int, error: Exception) -> None:
-        """Leave a queue that fails; what it delivered may be committed no more."""
+        """Go on behind damage, or leave the queue; what it delivered may be committed later."""
+        reader: Reader = self.sources()[source]
         path = self.paths().get(source)
-        _log.warning("detached: %s", error)
-        reader = self.detach(source)
-        self.problems[reader.path if path is None else path] = error
-        if path is not None:  # one that was attached by hand stays its owner's
-            reader.close()
+        verdict = self._judge(error)
+        if verdict.skip and self._go_on(source, reader, error):
+            return
+        _log.warning("detached: %s", printable(error))
+        self.detach(source)
+        self._stepped_over.pop(source, None)
+        if path is None:  # one that was attached by hand stays its owner's
+            told = verdict.raised if isinstance(verdict.raised, Exception) else error
+            self.problems[reader.path] = told
+        else:
+            self._abandon(path, reader, error, verdict)
+        if verdict.raised is not None:
+            raise verdict.raised
+
+    def _abandon(self, path: str, reader: Reader, error: Exception, verdict: Verdict) -> None:
+        source = self._attached.pop(path)
+        aside = self._set_aside(path, error, verdict, place_of(reader))
+        aside.closing = self._close_reader(reader)
+        self._pause_longer(aside, source)
+        aside.reply = source.reply  # what was delivered before can still be answered
+
+    def _pause_longer(self, aside: _Aside, source: _Source) -> None:
+        """Let a queue that fails as soon as it is attached again wait for longer each time."""
+        grace_s = source.attached_s - time.monotonic()  # how much of the last pause is left
+        if grace_s > 0:
+            aside.pause_s = min(max(aside.pause_s, 2 * grace_s), self._rescan_s)
+            aside.due_s = time.monotonic() + aside.pause_s
+
+    def _go_on(self, source: int, reader: Reader, error: Exception) -> bool:
+        """Step over damage. False if that cannot be done: it is where it was stepped over last."""
+        where = (error.path, error.offset) if isinstance(error, ChronicleError) else (None, None)
+        if self._stepped_over.get(source) == where:
+            return False
+        try:
+            if isinstance(error, PositionLost):
+                next_seq = reader.statistics().next_seq
+                self._count(reader.path).lost += go_on_behind_loss(reader, error, next_seq)
+            else:
+                reader.step_over()
+                self._count(reader.path).skipped += 1
+            self._resume(source)
+        except ChronicleError as further:
+            _log.warning("cannot go on behind that: %s", printable(further))
+            return False
+        self._stepped_over[source] = where
+        self._log_skip(error)
+        return True
+
+    def _log_skip(self, error: Exception) -> None:
+        what = "went on behind a loss" if isinstance(error, PositionLost) else "stepped over"
+        _log.warning("%s: %s", what, printable(error))
+
+    def _count(self, path: str) -> _Counts:
+        return self._counts.setdefault(path, _Counts())
+
+    def statistics(self) -> RouterStatistics:
+        """Return the counters of the router as a whole."""
+        merged = msgspec.structs.asdict(super().statistics())
+        every = [self._removed, *self._counts.values()]
+        return RouterStatistics(
+            **merged,
+            skipped=sum(counts.skipped for counts in every),
+            lost=sum(counts.lost for counts in every),
+            set_aside=len(self._aside),
+        )
+
+    def source_statistics(self, source: int) -> SourceStatistics:
+        """Return the counters of one source, with the damage that was met in its queue."""
+        statistics = super().source_statistics(source)
+        counts = self._counts.get(self.sources()[source].path, _Counts())
+        return msgspec.structs.replace(statistics, skipped=counts.skipped, lost=counts.lost)
+
+    # ---- replies ----
 
     async def reply(self, source: "int | _hot.Message") -> Writer:
         """Return the writer of the reply queue of this source (an id, or a message from it).
@@ -283,14 +581,16 @@ class Router(FanIn[T]):
         reply queue alone was removed. SourceGone if the queue is not attached any more; and when it
         goes later, the writer is closed.
         """
+        self._enter_loop()
         path = self._path_of(source)
         attached = self._attached[path]
         dead = attached.dead_reply()
         if attached.reply is None or dead is not None:
-            attached.reply = in_background(lambda: self._open_reply(path, dead))
+            attached.reply = in_thread(lambda: self._open_reply(path, dead))
         opening = attached.reply
         try:
-            return await asyncio.shield(opening)  # for all who asked, whoever is cancelled
+            # Shielded: it is for all who asked, whoever is cancelled.
+            return await asyncio.shield(asyncio.wrap_future(opening))
         except Exception:
             if attached.reply is opening:  # or somebody who was told before us has tried again
                 attached.reply = None
@@ -320,14 +620,16 @@ class Router(FanIn[T]):
             ready=True,
         )
 
-    async def _close_reply(self, source: _Source) -> None:
+    def _with_replies(self) -> "list[_Source | _Aside]":
+        return [*self._attached.values(), *self._aside.values()]
+
+    async def _close_reply(self, source: _Source | _Aside) -> None:
         if source.reply is not None:
-            await asyncio.wait([source.reply])
-            if source.reply.exception() is None:
-                try:
-                    await in_background(source.reply.result().close)
-                except ChronicleError as error:  # no matter of the other queues
-                    _log.warning("closing a reply queue failed: %s", error)
+            opening = source.reply
+            try:
+                await in_background(lambda: opening.result().close())
+            except Exception as error:  # noqa: BLE001 - no matter of the other queues
+                _log.warning("closing a reply queue failed: %s", printable(error))
 
     def _path_of(self, source: "int | _hot.Message") -> str:
         if isinstance(source, int):
@@ -348,43 +650,58 @@ class Router(FanIn[T]):
             if self.closed or not isinstance(source, _hot.Message):
                 raise
 
+    # ---- the end ----
+
     async def aclose(self) -> None:
-        """Stop following, detach and close everything this router opened."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._discovery.aclose()
-        for source in self._attached.values():
-            await self._close_reply(source)
-        self.close()
+        """Stop following, detach and close everything this router opened.
+
+        Cancelled, everything is closed all the same, but perhaps a little later.
+        """
+        self._enter_loop()
+        try:
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await self._discovery.aclose()
+            for opened in self._with_replies():
+                await self._close_reply(opened)
+        finally:
+            closings = self._close()
+            await in_background(lambda: wait(closings))
 
     def close(self) -> None:
         """As aclose, at once: whatever runs in the background is told to end, not waited for."""
         for task in self._tasks:
-            task.cancel()
+            if not task.get_loop().is_closed():
+                task.cancel()
         self._discovery.stop()
+        readers = [source.reader for source in self._attached.values()]
+        self._close()
+        for reader in readers:
+            reader.close()
+
+    def _close(self) -> "list[Future[None]]":
+        """Detach everything, and have it closed in threads; return what that waits for."""
         super().close()
         for source in self._attached.values():
-            source.reader.close()
-            if source.reply is not None:
-                source.reply.add_done_callback(_close_opened)
+            self._closings.add(in_thread(source.reader.close))
+        for opened in self._with_replies():
+            if opened.reply is not None:
+                opened.reply.add_done_callback(_close_opened)
         self._attached.clear()
+        self._aside.clear()
+        return list(self._closings)
 
     async def __aenter__(self) -> Self:
         self._follow()
-        scanned = asyncio.ensure_future(self._scanned.wait())
         try:
-            await asyncio.wait([scanned, self._tasks[0]], return_when=asyncio.FIRST_COMPLETED)
+            await self._begun.wait()
+            if self._cannot_begin is not None:
+                raise self._cannot_begin
         except BaseException:
             await self.aclose()
             raise
-        finally:
-            scanned.cancel()
-        if not self._scanned.is_set():
-            follower = self._tasks[0]
-            await self.aclose()
-            await follower  # raises what ended it
         return self
 
     async def __aexit__(
@@ -394,3 +711,9 @@ class Router(FanIn[T]):
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+
+def _close_all(opening: "Future[list[tuple[Reader, int] | Exception]]") -> None:
+    for opened in opening.result():
+        if not isinstance(opened, Exception):
+            opened[0].close()

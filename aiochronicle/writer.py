@@ -6,6 +6,7 @@ queue rather than once per message is here.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -314,16 +315,17 @@ def open_writer(
     address = int(ffi.cast("uintptr_t", handle))
     writer = Writer(address, own_clock, capacity_bytes=config.capacity_bytes)
     _log_recovery(writer.path, writer.recovery)
-    if registry is not None:
-        try:
+    try:
+        if registry is not None:
             writer.register(registry)
-        except BaseException:
+        if heartbeat is not None:
+            keep_beating(writer, heartbeat)
+        if ready:
+            writer.mark_ready()
+    except BaseException:
+        with contextlib.suppress(ChronicleError):  # what is raised says why
             writer.close()
-            raise
-    if heartbeat is not None:
-        keep_beating(writer, heartbeat)
-    if ready:
-        writer.mark_ready()
+        raise
     return writer
 
 
@@ -364,10 +366,12 @@ class Writer(_hot.Writer, Closing):
         *,
         timestamp_ns: int | None = None,
         cause: "_hot.Message | tuple[int, int] | None" = None,
+        expires_ns: int | None = None,
     ) -> int:
         """Append an object of one of the codec's types; return its seq.
 
-        EncodeError if it is of another type or does not fit into it. Never blocks on I/O.
+        EncodeError if it is of another type or does not fit into it. ``expires_ns`` is that of
+        ``append_expiring``, and excludes a cause. Never blocks on I/O.
 
         >>> class Trade(msgspec.Struct):
         ...     price: float
@@ -385,6 +389,12 @@ class Writer(_hot.Writer, Closing):
                 else "the writer has no codec; give it one, or append bytes"
             ) from None
         payload = encode(obj)
+        if expires_ns is not None:
+            if cause is not None:
+                raise InvalidArgument("a message that expires cannot name a cause as well")
+            return self.append_expiring(
+                payload, expires_ns, type_id=type_id, timestamp_ns=timestamp_ns
+            )
         return self.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
 
     def register(self, codec: TypeOrCodec | Registry | Sequence[TypeOrCodec]) -> None:

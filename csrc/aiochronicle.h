@@ -236,6 +236,9 @@ typedef struct ac_cause {
     uint64_t source; /* queue_id, not 0 */
     uint64_t seq;
     uint32_t epoch; /* of the writer of that message; 0 = not known */
+    /* 1 = there is no such message: `source` is when the record expires, in Unix nanoseconds, and the rest is
+     * 0. The two share their place in the record, and so their way there. */
+    uint32_t is_expiry;
 } ac_cause_t;
 
 /* One message, as found in the segment. `record` points into the mapping and stays valid while the
@@ -244,7 +247,7 @@ typedef struct ac_message {
     const uint8_t *record;
     uint64_t seq;
     uint64_t timestamp_ns;
-    uint64_t cause_source; /* 0 with cause_seq 0 = none */
+    uint64_t cause_source; /* 0 with cause_seq 0 = none; what it is, `flags` say */
     uint64_t cause_seq;
     uint32_t segment;
     uint32_t length;
@@ -398,6 +401,10 @@ AC_API int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err);
 /* To a position that ac_reader_position gave. On error the reader stays where it is. */
 AC_API int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                                    ac_error_t *err);
+
+/* Has the reader step over the damage that it stands at, as one with skip_corrupt does: the AC_E_CORRUPT that it
+ * returned last, and no other one behind it. */
+AC_API int ac_reader_step_over(ac_reader_t *reader, ac_error_t *err);
 
 /* Has reading end at a position that ac_reader_position gave: from there on there is nothing to read,
  * whatever is written, and strict order does not wait for it. Not while attached to a fan-in. */
@@ -590,6 +597,8 @@ AC_API int ac_fanin_commit(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err);
  * message was of `last_timestamp_ns` does not make it late. */
 AC_API int ac_fanin_go_back(ac_fanin_t *fanin, uint32_t slot, uint64_t segment, uint64_t offset,
                             uint64_t last_timestamp_ns, ac_error_t *err);
+/* Has a source that failed, and was set aside, go on where its reader stands. */
+AC_API int ac_fanin_resume(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err);
 AC_API void ac_fanin_stats(ac_fanin_t *fanin, ac_fanin_stats_t *out);
 AC_API int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *out,
                                  ac_error_t *err);

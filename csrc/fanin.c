@@ -565,6 +565,19 @@ int ac_fanin_go_back(ac_fanin_t *fanin, uint32_t slot, uint64_t segment, uint64_
     return ac_reader_seek_position(fanin->sources[slot].reader, segment, offset, err);
 }
 
+int ac_fanin_resume(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err) {
+    if (slot >= fanin->slots || !fanin->sources[slot].reader)
+        return ac_fail(err, AC_E_ARGUMENT, 0, NULL, 0, "no such source");
+    if (!fanin->sources[slot].failed) return AC_OK;
+    fanin->sources[slot].failed = 0;
+    fanin->idle[fanin->idle_count++] = slot;
+    fanin->look_everywhere = 1;
+    fanin->safe = (ac_heap_entry_t){0}; /* strict order hears it before anything goes out */
+    fanin->blocked_since_ns = 0;
+    ac_os_eventfd_signal(fanin->bell->fd);
+    return AC_OK;
+}
+
 int ac_fanin_commit(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err) {
     uint64_t segment, offset;
     if (slot >= fanin->slots || !fanin->sources[slot].reader)

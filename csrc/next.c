@@ -19,6 +19,20 @@ static int fail_at(ac_reader_t *reader, int code, uint64_t offset, const char *w
     return ac_fail(err, code, 0, path, offset, "%s", why);
 }
 
+/* Whether to step over a damage instead of failing. Once allowed, once done. */
+static int may_skip(ac_reader_t *reader) {
+    if (reader->skip_corrupt) return 1;
+    int once = reader->skip_once;
+    reader->skip_once = 0;
+    return once;
+}
+
+int ac_reader_step_over(ac_reader_t *reader, ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc == AC_OK) reader->skip_once = 1;
+    return rc;
+}
+
 /* ---- moving between segments ---- */
 
 /* A position behind what is left of a file that was cut becomes the place of the cut, where at_gap says so. */
@@ -33,6 +47,7 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
     }
     reader->offset = offset < map->size ? offset : map->size;
     reader->whole_end = reader->last_offset = 0;
+    reader->skip_once = 0; /* what it stood at is elsewhere */
     reader->ahead = 0;
     reader->window_end = 0;
     reader->continued = 0;
@@ -160,8 +175,8 @@ int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err) {
     /* Before the name is looked up: a seal that came later says nothing about the file found. */
     int certain = !reader->map || ac_segment_sealed(reader->map);
     int rc = open_segment(reader, next, &map, &local);
-    while (rc == AC_E_CORRUPT && reader->skip_corrupt &&
-           next < ac_load_acquire_u32(&reader->control->current_segment)) {
+    while (rc == AC_E_CORRUPT && next < ac_load_acquire_u32(&reader->control->current_segment) &&
+           may_skip(reader)) {
         reader->skipped_records++; /* not even its header can be read: the whole segment */
         reader->skipped_bytes += reader->segment_size;
         continued = 0;
@@ -329,7 +344,7 @@ static int judge_order(ac_reader_t *reader, const ac_message_t *message, ac_erro
     int jumped = reader->expected_seq != message->seq;
     if (jumped && reader->continued && ours) {
         int missing = message->seq > reader->expected_seq;
-        if (!missing || !reader->skip_corrupt)
+        if (!missing || !may_skip(reader))
             return fail_at(reader, AC_E_CORRUPT, reader->offset,
                            "seq does not continue: records are missing", err);
         reader->skipped_records++; /* those before this one, which is sound itself */
@@ -368,8 +383,7 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     if (ac_map_is_cut(reader->control_map))
         return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
                        "control.meta was cut by another program");
-    if (reader->map && reader->size < reader->segment_size && is_full(reader) &&
-        !reader->skip_corrupt)
+    if (reader->map && reader->size < reader->segment_size && is_full(reader) && !may_skip(reader))
         return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
     if (reader->map) {
         /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
@@ -384,7 +398,7 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
                               AC_CHECK_HEADER, &message, &why) != AC_RECORD_NONE)
             return 1;
         if (reader->offset < end) {
-            if (!reader->skip_corrupt)
+            if (!may_skip(reader))
                 return fail_at(reader, AC_E_CORRUPT, reader->offset, "a record is missing here",
                                err);
             skip_corrupt(reader);
@@ -456,7 +470,7 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
             } else {
                 rc = fail_at(reader, AC_E_CORRUPT, reader->offset, why, err);
             }
-            if (rc != AC_E_CORRUPT || !reader->skip_corrupt) break;
+            if (rc != AC_E_CORRUPT || !may_skip(reader)) break;
             if (found == AC_RECORD_GOOD) { /* what is missing is before it: it is delivered */
                 reader->skipped_records++;
                 reader->continued = 0;

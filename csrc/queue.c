@@ -212,7 +212,7 @@ static int each_message(const view_t *view, uint32_t id,
 static ac_cause_t cause_of(const ac_message_t *message) {
     const ac_record_t *record = (const ac_record_t *)(const void *)message->record;
     return (ac_cause_t){message->cause_source, message->cause_seq,
-                        ac_load_relaxed_u32(&record->cause_epoch)};
+                        ac_load_relaxed_u32(&record->cause_epoch), 0};
 }
 
 typedef struct wanted {

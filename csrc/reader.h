@@ -46,6 +46,7 @@ struct ac_reader {
     uint64_t unrepaired_epoch; /* see ac_reader_sound_limit; 0 = the end is sound */
     uint64_t whole_end; /* in the unrepaired part: every batch before this offset is complete */
     int named, skip_corrupt;
+    int skip_once; /* the damage that it stands at, see ac_reader_step_over */
     uint32_t state;
     int pending;               /* there is no queue yet; nothing below but `bell` exists … */
     int gone;                  /* its directory was removed or replaced */

@@ -5,13 +5,15 @@
  *   8  u64 seq           16 u64 timestamp_ns
  *  24  u16 type_id       26 u16 flags        28 u32 CRC-32 of the payload
  *  32  u64 cause_source  40 u64 cause_seq    (AC_FLAG_CAUSE)
+ *  32  u64 expires_ns                        (AC_FLAG_EXPIRES, never together with AC_FLAG_CAUSE)
  *  48  u32 batch_left    52 u32 epoch        (AC_FLAG_OURS)
  *  56  u32 cause_epoch   (AC_FLAG_CAUSE)      60 u32 header_check (AC_FLAG_OURS)
  *
  * Everything from 32 on is spare in the format and zero in other programs' records, and so are flags.
  * batch_left is the number of records of the same batch that follow: recovery never keeps part of a
  * batch. cause_epoch is the epoch of the record that is the cause, 0 if it is not known: a power cut can
- * have a seq given twice, but never with the same epoch. header_check is the CRC-32C of the first 60 bytes,
+ * have a seq given twice, but never with the same epoch. expires_ns is when the message is of no use any more,
+ * in Unix nanoseconds; readers hand it out all the same. header_check is the CRC-32C of the first 60 bytes,
  * seeded with segment id and epoch, so a stale or torn header cannot pass, wherever it was copied from.
  *
  * Written by the one writer; read by everybody. commit_len is stored with release after all else and
@@ -37,7 +39,7 @@
 
 /* SYNCED: everything before this record was on disk when it was appended. Whatever is wrong before it is damage,
  * not the trace of a power cut; sync mode sets it, so the proof costs no sync of its own. */
-enum { AC_FLAG_OURS = 1, AC_FLAG_CAUSE = 2, AC_FLAG_SYNCED = 4 };
+enum { AC_FLAG_OURS = 1, AC_FLAG_CAUSE = 2, AC_FLAG_SYNCED = 4, AC_FLAG_EXPIRES = 8 };
 
 typedef struct ac_record {
     uint32_t commit_len;
@@ -88,7 +90,7 @@ static inline void ac_record_write_header(uint8_t *at, uint32_t length, uint32_t
     unsigned flags = AC_FLAG_OURS | stamp->flags;
     if (stamp->cause) {
         cause = *stamp->cause;
-        flags |= AC_FLAG_CAUSE;
+        flags |= cause.is_expiry ? AC_FLAG_EXPIRES : AC_FLAG_CAUSE;
     }
     words[0] = ((uint64_t)AC_RECORD_VERSION << 32) | (uint64_t)(length + 1);
     words[1] = stamp->seq;

@@ -110,13 +110,18 @@ async def test_a_request_waits_for_a_responder_in_another_process(tmp_path: Path
 async def test_timeouts_and_late_answers_are_counted(tmp_path: Path) -> None:
     async with requester(tmp_path) as desk, responder(tmp_path) as service:
         with pytest.raises(RequestTimeout, match=r"request 0 within 0.01 s.*responder runs"):
-            await desk.request(b"late", timeout=0.01)
-        waiting = asyncio.create_task(desk.request(b"cancelled"))
+            await desk.request(b"never taken", timeout=0.01)
+        waiting = asyncio.create_task(desk.request(b"late", timeout=1))
         late = await anext(service)
+        with pytest.raises(RequestTimeout):
+            await waiting
+        waiting = asyncio.create_task(desk.request(b"cancelled"))
         cancelled = await anext(service)
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert desk.statistics().given_up == 2
+        assert desk.statistics().given_up == 3
+        assert (late.expired, cancelled.expired, cancelled.deadline_ns) == (True, False, None)
+        assert service.statistics().expired == 1
         asking = asyncio.create_task(desk.request(b"in time", timeout=60))
         in_time = await anext(service)
         assert [late.payload, cancelled.payload, in_time.payload] == [
@@ -430,13 +435,19 @@ async def test_a_responder_that_is_killed_again_and_again(
     assert set(causes.values()) == {1}
 
 
+async def ask_and_leave(desk: Requester, payload: bytes) -> None:
+    """Send a request whose answer nobody waits for."""
+    asking = asyncio.create_task(desk.request(payload))
+    await until(lambda: desk.statistics().pending == 1)
+    asking.cancel()
+    await asyncio.wait([asking])
+
+
 async def test_a_restarted_requester_ignores_old_answers(tmp_path: Path) -> None:
     async with responder(tmp_path) as service:
         async with requester(tmp_path) as desk:
-            with pytest.raises(RequestTimeout):
-                await desk.request(b"answered while it was away", timeout=0.01)
-            with pytest.raises(RequestTimeout):
-                await desk.request(b"answered when it is back", timeout=0.01)
+            await ask_and_leave(desk, b"answered while it was away")
+            await ask_and_leave(desk, b"answered when it is back")
         (await anext(service)).reply(b"old")
         async with requester(tmp_path) as desk:
             asking = asyncio.create_task(desk.request(b"new", timeout=60))
@@ -449,8 +460,7 @@ async def test_a_restarted_requester_ignores_old_answers(tmp_path: Path) -> None
 async def test_a_requester_that_went_away_for_good(tmp_path: Path) -> None:
     async with requester(tmp_path, "other") as other, responder(tmp_path) as service:
         async with requester(tmp_path, "gone") as gone:
-            with pytest.raises(RequestTimeout):
-                await gone.request(b"?", timeout=0.01)
+            await ask_and_leave(gone, b"?")
         request = await anext(service)
         shutil.rmtree(tmp_path / "asked" / "gone")
         asking = asyncio.create_task(other.request(b"still there", timeout=60))
@@ -523,7 +533,9 @@ async def test_cancelled_taking_loses_no_request(tmp_path: Path, rng: random.Ran
 async def test_names_and_roots_are_used_once(tmp_path: Path) -> None:
     async with requester(tmp_path):
         with pytest.raises(LockedError):
-            requester(tmp_path)
+            requester(tmp_path).__enter__()
+        with pytest.raises(LockedError):
+            await requester(tmp_path).__aenter__()
     for name in ("", "a/b", ".hidden", ".."):
         with pytest.raises(InvalidArgument, match="name"):
             requester(tmp_path, name)

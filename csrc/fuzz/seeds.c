@@ -47,8 +47,8 @@ static void write_queue(int closed) {
     config.inline_housekeeping = 1;
     FUZZ_CHECK(ac_writer_open(fuzz_queue, &config, &writer, &err) == AC_OK);
     FUZZ_CHECK(ac_writer_append(writer, "hello", 5, 1, 1000, &err) == 0);
-    FUZZ_CHECK(ac_writer_append_cause(writer, "caused", 6, 2, 1001, &(ac_cause_t){5, 9, 1}, &err) ==
-               1);
+    FUZZ_CHECK(
+        ac_writer_append_cause(writer, "caused", 6, 2, 1001, &(ac_cause_t){5, 9, 1, 0}, &err) == 1);
     FUZZ_CHECK(ac_writer_reserve(writer, 100, &room, &err) == AC_OK);
     ac_writer_abandon(writer);
     FUZZ_CHECK(ac_writer_append_many(writer, batch, 3, 3, NULL, &err) == 2);

@@ -20,7 +20,7 @@ typedef struct {
     uint32_t room;
     int64_t commit_slot; /* whose delivered messages are to be committed now; or one of COMMIT_* */
     PyObject *on_error;  /* takes a failed source's id and exception; NULL = raise it */
-    PyObject *deferred;  /* an exception that came behind the messages of a batch */
+    PyObject *deferred;  /* exceptions to be raised before the next message, a list; NULL = none */
     int closed;
 } FanInObject;
 
@@ -150,6 +150,25 @@ static int source_failed(FanInObject *self, uint32_t slot, const ac_error_t *err
     return done ? 0 : -1;
 }
 
+/* Has it raised before the next message. Takes the reference over. */
+static int defer(FanInObject *self, PyObject *error) {
+    if (!self->deferred) self->deferred = PyList_New(0);
+    int rc = self->deferred ? PyList_Append(self->deferred, error) : -1;
+    if (self->deferred && PyList_GET_SIZE(self->deferred) == 0) Py_CLEAR(self->deferred);
+    Py_DECREF(error);
+    return rc;
+}
+
+static void raise_deferred(FanInObject *self) {
+    PyObject *error = Py_NewRef(PyList_GET_ITEM(self->deferred, 0));
+    if (PyList_GET_SIZE(self->deferred) == 1)
+        Py_CLEAR(self->deferred);
+    else if (PySequence_DelItem(self->deferred, 0) < 0)
+        PyErr_Clear(); /* no memory: it is raised once more */
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+}
+
 static int commit_one(FanInObject *self, uint32_t slot) {
     ac_error_t err;
     ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
@@ -212,8 +231,7 @@ static __attribute__((noinline)) PyObject *fetch_slowly(FanInObject *self) {
     uint32_t slot;
     int late;
     if (AC_UNLIKELY(self->deferred != NULL)) {
-        PyErr_SetObject((PyObject *)Py_TYPE(self->deferred), self->deferred);
-        Py_CLEAR(self->deferred);
+        raise_deferred(self);
         return NULL;
     }
     do {
@@ -309,9 +327,7 @@ static PyObject *collect(FanInObject *self, Py_ssize_t max_messages, Py_ssize_t 
         if (message && !taken) take_back(self, (MessageObject *)message, &newest);
         Py_XDECREF(message);
         if (taken) continue;
-        if (PyList_GET_SIZE(list) > 0 && PyErr_Occurred())
-            self->deferred = take_exception();
-        else if (PyErr_Occurred())
+        if (PyErr_Occurred() && (PyList_GET_SIZE(list) == 0 || defer(self, take_exception()) < 0))
             Py_CLEAR(list);
         break;
     }
@@ -537,6 +553,37 @@ static PyObject *fanin_go_back(FanInObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Has a source that failed go on where its reader stands: see ac_fanin_resume. */
+static PyObject *fanin_resume(FanInObject *self, PyObject *source) {
+    ac_error_t err;
+    int rc = AC_OK;
+    int64_t slot;
+    GATE_BEGIN(self);
+    slot = slot_of(self, source);
+    if (slot >= 0) rc = ac_fanin_resume(self->fanin, (uint32_t)slot, &err);
+    GATE_END();
+    if (slot < 0) return NULL;
+    if (rc < 0) return raise_engine_error(&err);
+    Py_RETURN_NONE;
+}
+
+/* Raises an exception out of the iteration, once, before the next message. */
+static PyObject *fanin_fail(FanInObject *self, PyObject *error) {
+    int rc = 0;
+    if (!PyExceptionInstance_Check(error)) {
+        refuse_type("error", "an exception", error);
+        return NULL;
+    }
+    GATE_BEGIN(self);
+    if (!self->closed) {
+        rc = defer(self, Py_NewRef(error));
+        ac_os_eventfd_signal(self->fanin->bell->fd); /* whoever sleeps gets it now */
+    }
+    GATE_END();
+    if (rc < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *fanin_lag(FanInObject *self, PyObject *unused) {
     (void)unused;
     ac_lag_t lag;
@@ -714,6 +761,10 @@ static PyMethodDef fanin_methods[] = {
      "given a message, its queue's position behind it."},
     {"_go_back", (PyCFunction)fanin_go_back, METH_VARARGS,
      "_go_back(source, segment, offset, last_timestamp_ns)"},
+    {"_resume", (PyCFunction)fanin_resume, METH_O,
+     "_resume(source): let a source that failed go on where its reader stands"},
+    {"_fail", (PyCFunction)fanin_fail, METH_O,
+     "_fail(error): raise this out of the iteration, once, before the next message"},
     {"_lag", (PyCFunction)fanin_lag, METH_NOARGS, "_lag() -> (messages, bytes, age_ns)"},
     {"_stats", (PyCFunction)fanin_stats, METH_NOARGS, "_stats() -> an ac_fanin_stats_t"},
     {"_source_stats", (PyCFunction)fanin_source_stats, METH_O,

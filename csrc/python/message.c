@@ -197,6 +197,14 @@ static PyObject *message_cause_epoch(MessageObject *self, void *unused) {
     return unless_cut(self, PyLong_FromUnsignedLong(ac_load_relaxed_u32(&record->cause_epoch)));
 }
 
+static PyObject *message_expires_ns(MessageObject *self, void *unused) {
+    (void)unused;
+    const ac_record_t *record = (const ac_record_t *)(const void *)self->record;
+    if ((self->flags & (AC_FLAG_EXPIRES | AC_FLAG_CAUSE)) != AC_FLAG_EXPIRES) Py_RETURN_NONE;
+    uint64_t expires_ns = ac_load_relaxed_u64(&record->cause_source);
+    return unless_cut(self, PyLong_FromUnsignedLongLong(expires_ns));
+}
+
 static PyTypeObject *position_type = &PyTuple_Type;
 
 PyObject *hot_set_position_type(PyObject *module, PyObject *type) {
@@ -374,6 +382,8 @@ static PyGetSetDef message_properties[] = {
      "True if a fan-in delivered it after a message that should have come later.", NULL},
     {"cause", (getter)message_cause, NULL,
      "(queue_id, seq) of the message that caused this one, or None.", NULL},
+    {"expires_ns", (getter)message_expires_ns, NULL,
+     "When the message is of no use any more, in Unix nanoseconds, or None.", NULL},
     {"cause_epoch", (getter)message_cause_epoch, NULL,
      "The epoch of the message that caused this one, 0 if it is not known, or None.", NULL},
     {"position", (getter)message_position, NULL, "Where the record is, a Position.", NULL},

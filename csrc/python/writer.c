@@ -190,10 +190,10 @@ static int cause_argument(PyObject *object, ac_cause_t *room, const ac_cause_t *
     *cause = NULL;
     if (!object || object == Py_None) return 0;
     *cause = room;
-    room->epoch = 0;
+    room->epoch = room->is_expiry = 0;
     if (Py_IS_TYPE(object, &Message_Type)) {
         const MessageObject *message = (MessageObject *)object;
-        *room = (ac_cause_t){message->segment->queue_id, message->seq, message_epoch(message)};
+        *room = (ac_cause_t){message->segment->queue_id, message->seq, message_epoch(message), 0};
     } else if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
         return refuse_type("cause", wanted, object);
     } else if (unsigned_argument("cause", wanted, PyTuple_GET_ITEM(object, 0), &room->source) < 0 ||
@@ -262,6 +262,26 @@ static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssi
     Py_buffer buffer;
     if (payload_argument("payload", payload, &buffer) < 0) return NULL;
     PyObject *result = append_buffer(self, buffer.buf, buffer.len, type_id, timestamp_ns, cause);
+    PyBuffer_Release(&buffer);
+    return result;
+}
+
+/* Not an option of append: whoever says nothing about it is not to pay for that. */
+static PyObject *writer_append_expiring(WriterObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"payload", "expires_ns", "type_id", "timestamp_ns", NULL};
+    PyObject *payload, *expires, *type_object = NULL, *timestamp = NULL;
+    unsigned type_id = 0;
+    uint64_t timestamp_ns = AC_NOW;
+    ac_cause_t expiry = {.is_expiry = 1};
+    Py_buffer buffer;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OO", names, &payload, &expires,
+                                     &type_object, &timestamp) ||
+        timestamp_argument("expires_ns", expires, &expiry.source) < 0 ||
+        type_argument(type_object, &type_id) < 0 ||
+        optional_timestamp_argument(timestamp, &timestamp_ns) < 0 ||
+        payload_argument("payload", payload, &buffer) < 0)
+        return NULL;
+    PyObject *result = append_buffer(self, buffer.buf, buffer.len, type_id, timestamp_ns, &expiry);
     PyBuffer_Release(&buffer);
     return result;
 }
@@ -733,6 +753,12 @@ static PyMethodDef writer_methods[] = {
     {"append", (PyCFunction)(void (*)(void))writer_append, METH_FASTCALL | METH_KEYWORDS,
      "append(payload, *, type_id=0, timestamp_ns=None, cause=None) -> int\n\n"
      "Appends one message and returns its seq. It is visible to readers before append returns."},
+    {"append_expiring", (PyCFunction)(void (*)(void))writer_append_expiring,
+     METH_VARARGS | METH_KEYWORDS,
+     "append_expiring(payload, expires_ns, *, type_id=0, timestamp_ns=None) -> int\n\n"
+     "Appends a message that is of no use after this time, in Unix nanoseconds. Readers get it all "
+     "the "
+     "same; its expires_ns tells them. It has no cause."},
     {"append_many", (PyCFunction)(void (*)(void))writer_append_many, METH_FASTCALL | METH_KEYWORDS,
      "append_many(payloads, *, type_id=0, timestamps_ns=None, cause=None) -> range\n\n"
      "Appends all messages so that readers see either none or all of them; returns their seqs."},

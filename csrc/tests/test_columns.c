@@ -152,7 +152,7 @@ TEST(causes) {
     for (uint64_t i = 0; i < 20; i++)
         CHECK_OK(i % 3 ? ac_writer_append(writer, "x", 1, 0, AC_NOW, &err)
                        : ac_writer_append_cause(writer, "x", 1, 0, AC_NOW,
-                                                &(ac_cause_t){UINT64_MAX - i, i, 0}, &err),
+                                                &(ac_cause_t){UINT64_MAX - i, i, 0, 0}, &err),
                  err);
     ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
     ac_columns_t *columns = columns_new(20, 100);

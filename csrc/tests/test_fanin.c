@@ -455,6 +455,37 @@ TEST(a_source_that_fails_is_reported_once_and_set_aside) {
     close_hall(&hall);
 }
 
+TEST(a_source_that_failed_goes_on_behind_the_damage) {
+    hall_t hall;
+    ac_message_t message;
+    uint32_t slot;
+    int late;
+    for (int strict = 0; strict <= 1; strict++) {
+        open_hall(&hall, 2, strict, UINT64_MAX);
+        for (uint64_t i = 0; i < 4; i++)
+            for (int queue = 0; queue < 2; queue++)
+                append_at(&hall, queue, 100 * i + (uint64_t)queue);
+        damage(1, AC_SEGMENT_DATA + ac_record_size(0)); /* its second message */
+        expect(&hall, 0, 0);
+        expect(&hall, 1, 1);
+        CHECK_FAILS(ac_fanin_next(hall.fanin, &message, &slot, &late, &err), err, AC_E_CORRUPT);
+        CHECK_OK(ac_fanin_resume(hall.fanin, slot, &err), err);
+        CHECK_FAILS(ac_fanin_next(hall.fanin, &message, &slot, &late, &err), err, AC_E_CORRUPT);
+        CHECK_OK(ac_reader_step_over(hall.readers[1], &err), err);
+        CHECK_OK(ac_fanin_resume(hall.fanin, slot, &err), err);
+        CHECK_OK(ac_fanin_resume(hall.fanin, slot, &err), err); /* it did not fail again */
+        CHECK_EQUAL(ac_fanin_check(hall.fanin), 0);
+        hall.next_seq[1]++; /* the damaged one */
+        expect(&hall, 0, 100);
+        expect(&hall, 0, 200);
+        expect(&hall, 1, 201);
+        expect(&hall, 0, 300);
+        CHECK_EQUAL(ac_fanin_check(hall.fanin), 0);
+        CHECK_FAILS(ac_fanin_resume(hall.fanin, 7, &err), err, AC_E_ARGUMENT);
+        close_hall(&hall);
+    }
+}
+
 TEST(a_failed_source_does_not_hold_strict_order_up) {
     hall_t hall;
     ac_message_t message;

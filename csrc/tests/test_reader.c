@@ -250,6 +250,36 @@ TEST(records_that_are_missing_are_noticed) {
     ac_reader_free(reader);
 }
 
+TEST(one_damage_is_stepped_over_at_a_time) {
+    uint8_t zeros[64] = {0}, byte = 0xEE;
+    write_queue(60);
+    poke(check_path("queue"), "000000000.q", offset_of(5), zeros, sizeof zeros);
+    poke(check_path("queue"), "000000000.q", offset_of(9) + AC_HEADER_SIZE, &byte, 1);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    for (uint64_t seq = 0; seq < 12; seq++) {
+        if (seq == 5 || seq == 9) {
+            CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_CORRUPT);
+            CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_CORRUPT);
+            CHECK_EQUAL(err.offset, offset_of(seq));
+            CHECK_OK(ac_reader_step_over(reader, &err), err);
+            continue;
+        }
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        CHECK_EQUAL(message.seq, seq);
+    }
+    /* What was allowed and not needed is not left over for the next damage. */
+    CHECK_OK(ac_reader_step_over(reader, &err), err);
+    CHECK_OK(ac_reader_seek_first(reader, &err), err);
+    for (int i = 0; i < 5; i++)
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_CORRUPT);
+    ac_reader_stats(reader, &stats);
+    CHECK_EQUAL(stats.skipped_records, 2);
+    ac_reader_close(reader);
+    CHECK_FAILS(ac_reader_step_over(reader, &err), err, AC_E_CLOSED);
+    ac_reader_free(reader);
+}
+
 /* A record of which nothing is left, between two that are sound: a forged or wrongly restored file. */
 static void turn_into_padding(uint64_t seq) {
     ac_record_t record;
@@ -530,7 +560,7 @@ TEST(a_cause_is_found_from_the_back) {
     CHECK_EQUAL(ac_queue_last_cause(check_path("queue"), 7, &found, &err), 0);
     for (uint64_t i = 0; i < 100; i++)
         CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, AC_NOW,
-                                        &(ac_cause_t){7 + i % 2, i, (uint32_t)i / 50}, &err),
+                                        &(ac_cause_t){7 + i % 2, i, (uint32_t)i / 50, 0}, &err),
                  err);
     for (int i = 0; i < 100; i++)
         CHECK_OK(ac_writer_append(writer, "x", 1, 0, AC_NOW, &err), err);
@@ -565,7 +595,7 @@ TEST(a_cause_is_not_looked_for_before_a_damaged_record) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     for (uint64_t i = 0; i < 40; i++)
-        CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, AC_NOW, &(ac_cause_t){7, i, 0}, &err),
+        CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, AC_NOW, &(ac_cause_t){7, i, 0, 0}, &err),
                  err);
     close_writer(writer);
     poke(check_path("queue"), "000000001.q", last + 9, &noise, 1);
@@ -587,7 +617,7 @@ TEST(room_that_was_given_up_at_the_start_of_a_segment_does_not_hide_older_causes
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     ac_cause_t cause;
     void *room;
-    CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, 1000, &(ac_cause_t){7, 5, 3}, &err), err);
+    CHECK_OK(ac_writer_append_cause(writer, "x", 1, 0, 1000, &(ac_cause_t){7, 5, 3, 0}, &err), err);
     CHECK_OK(ac_writer_reserve(writer, SEGMENT - AC_SEGMENT_DATA - AC_HEADER_SIZE, &room, &err),
              err);
     ac_writer_abandon(writer);

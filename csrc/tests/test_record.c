@@ -49,6 +49,21 @@ TEST(a_record_comes_back_as_it_was_written) {
     CHECK(memcmp(message.record + 64, "payload", 7) == 0);
 }
 
+TEST(an_expiry_stands_where_a_cause_would) {
+    ac_message_t message;
+    const ac_cause_t expiry = {.source = 1234, .is_expiry = 1};
+    ac_stamp_t stamp = {.seq = 5, .timestamp_ns = 77, .cause = &expiry, .epoch = EPOCH};
+    fresh();
+    uint32_t checksum = ac_crc32_copy(segment + 64 + AC_HEADER_SIZE, "abc", 3);
+    ac_record_write_header(segment + 64, 3, checksum, &stamp, ac_crc32c_seed(SEGMENT, EPOCH));
+    ac_store_release_u32(ac_record_commit_word(segment + 64), 4);
+    CHECK_EQUAL(inspect(64, &message), AC_RECORD_GOOD);
+    CHECK_EQUAL(message.flags, AC_FLAG_OURS | AC_FLAG_EXPIRES);
+    CHECK_EQUAL(message.cause_source, 1234);
+    CHECK_EQUAL(message.cause_seq, 0);
+    CHECK_EQUAL(((const ac_record_t *)(const void *)message.record)->cause_epoch, 0);
+}
+
 TEST(a_record_takes_whole_lines) {
     CHECK_EQUAL(ac_record_size(0), 64);
     CHECK_EQUAL(ac_record_size(1), 128);

@@ -1,0 +1,97 @@
+"""Opening a queue's reader at the right place: anew, where it failed, or behind what is damaged."""
+
+from typing import Any, NamedTuple
+
+from aiochronicle.errors import ChronicleError, CorruptionError, PositionLost
+from aiochronicle.position import Position
+from aiochronicle.reader import Reader, StartPoint, open_reader
+from aiochronicle.registry import Registry
+
+__all__ = ["Place", "go_on_behind_loss", "open_source", "place_of"]
+
+_SEGMENT_DATA = 64  # where the first record of a segment stands
+
+
+class Place(NamedTuple):
+    """Where a queue was left, to go on there: what was delivered before it is not given again."""
+
+    queue_id: int
+    committed: Position
+    position: Position
+    next_seq: int
+
+
+def place_of(reader: Reader) -> Place | None:
+    """Return where a reader stands; None if it cannot tell."""
+    try:
+        statistics = reader.statistics()
+        return Place(statistics.queue_id, reader.committed, reader.position, statistics.next_seq)
+    except ChronicleError:
+        return None
+
+
+def open_source(
+    path: str,
+    name: str,
+    start: StartPoint,
+    codec: Registry | None,
+    place: Place | None,
+    behind: Exception | None,
+) -> tuple[Reader, int]:
+    """Open a queue, where it was left if it is still the same one; also return how many were lost.
+
+    ``behind`` is the damage to go on behind, which an earlier try raised. Without it, a queue that
+    was left at damage raises that again as long as it is there.
+    """
+    options: dict[str, Any] = {"codec": codec}
+    if isinstance(behind, PositionLost):
+        reader: Reader = open_reader(path, name, start="first", **options)
+    elif isinstance(behind, CorruptionError) and place is None:
+        reader = open_reader(path, name, start="first", on_corrupt="skip", **options)
+    else:
+        reader = open_reader(path, name, start=start, **options)
+    try:
+        return reader, _go_on(reader, place, behind)
+    except BaseException:
+        reader.close()
+        raise
+
+
+def _go_on(reader: Reader, place: Place | None, behind: Exception | None) -> int:
+    if isinstance(behind, PositionLost):
+        return go_on_behind_loss(reader, behind, 0 if place is None else place.next_seq)
+    if place is None or place.queue_id != reader.statistics().queue_id:
+        if behind is not None:
+            _leave_segment(reader)
+        return 0
+    if place.committed != reader.committed:  # by an operator, under our name
+        reader.seek_position(reader.committed)
+        return 0
+    reader.seek_position(place.position)
+    if behind is not None:
+        reader.step_over()
+    else:
+        reader.poll()  # raises if it is still damaged
+        reader.seek_position(place.position)
+    return 0
+
+
+def _leave_segment(reader: Reader) -> None:
+    """Go to the segment behind the committed position, whose own cannot be opened."""
+    segment = reader.committed.segment + 1
+    try:
+        reader.seek_position(Position(segment, _SEGMENT_DATA))
+    except PositionLost as lost:
+        if lost.nearest.segment < segment:
+            raise
+        reader.seek_position(lost.nearest)
+
+
+def go_on_behind_loss(reader: Reader, lost: PositionLost, next_seq: int) -> int:
+    """Go to the oldest message that was not read yet and is there; return how many are not.
+
+    ``next_seq`` is that of the message to be read next, 0 if that is unknown.
+    """
+    reader.seek_position(lost.nearest)
+    seq = reader.seq_at(lost.nearest)
+    return max(seq - next_seq, 1) if seq is not None and next_seq else 1
