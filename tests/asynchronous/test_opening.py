@@ -19,7 +19,7 @@ import pytest
 from faults.system_calls import injected
 
 import aiochronicle
-from aiochronicle._background import _THREADS_MAX, start_in_background
+from aiochronicle._background import _THREADS_MAX, in_thread
 from aiochronicle.errors import (
     ChronicleError,
     InvalidArgument,
@@ -49,7 +49,7 @@ def busy_pool() -> Iterator[None]:
         end.wait(60)
 
     for _ in range(_THREADS_MAX):
-        start_in_background(work)
+        in_thread(work)
     for _ in range(_THREADS_MAX):
         assert started.acquire(timeout=60)
     try:
