@@ -17,7 +17,7 @@ import pytest
 
 import aiochronicle
 from aiochronicle import Attached, Detached, Discovery, discover
-from aiochronicle.discovery import READY_BYTES_MAX, parse_ready
+from aiochronicle._ready import READY_BYTES_MAX, parse_ready
 from aiochronicle.errors import InvalidArgument
 
 # Segments are allocated when they are made: the default size would fill the disk with test queues.
