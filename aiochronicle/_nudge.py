@@ -5,6 +5,7 @@ instance and one watch per directory, and whoever uses it does without when ther
 """
 
 import os
+import weakref
 
 from aiochronicle._binding import ffi, lib, new_error
 
@@ -26,6 +27,7 @@ class Nudge:
         self._fd = lib.ac_watch_open(error)
         if self._fd < 0:
             raise OSError(error.sys_errno, os.strerror(error.sys_errno))
+        _open.add(self)
         self._changes = ffi.new("ac_change_t[]", CHANGES_MAX)
         self._paths: dict[int, str] = {}  # by watch
         self._watches: dict[str, int] = {}
@@ -79,3 +81,15 @@ class Nudge:
 
     def __del__(self) -> None:
         self.close()  # of an event loop that was closed before its discovery
+
+
+_open: "weakref.WeakSet[Nudge]" = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """A forked child has no use for them, and would keep the watches for as long as it lives."""
+    for nudge in list(_open):
+        nudge.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -56,7 +56,7 @@ class Watcher:
         self._eager = False
 
     def follow(self, wanted: Wanted, *, eager: bool) -> None:
-        """Watch these directories from now on. Those that are new are reported when they are watched."""
+        """Watch these directories from now on; ``eager``: nobody else does, so be quick."""
         if (wanted, eager) != (self._wanted, self._eager):
             self._watching.clear()
             self._wanted, self._eager = wanted, eager
@@ -113,19 +113,19 @@ class Watcher:
 
     def _watch(self, *, missed: bool) -> Iterator[None]:
         """Watch what is wanted; yields each time that this has worked for a while."""
-        watched: Wanted = {}
+        watched: Wanted | None = None
         notify: RustNotify | None = None
         try:
             while not self._stopped:
                 self._wake.clear()
                 wanted, eager = self._wanted, self._eager
                 if notify is None or wanted != watched:
-                    # The new one is there before the old one goes: nothing falls between.
-                    notify, old = self._notify(wanted), notify
-                    if old is not None:
-                        self._collect(old)
-                        old.close()
-                    self._report_new(watched, wanted, missed=missed, eager=eager)
+                    if notify is not None:
+                        notify.close()
+                    notify = self._notify(wanted)
+                    # Whatever changed between the look that found these and now was not watched.
+                    if missed or (eager and watched is not None):
+                        self._tell(self._changed, None)
                     watched, missed = wanted, False
                 self._tell(self._watching.set)
                 self._await_changes(notify, eager=eager)
@@ -156,28 +156,14 @@ class Watcher:
             return False
         return stat.S_ISDIR(mode)
 
-    def _report_new(self, watched: Wanted, wanted: Wanted, *, missed: bool, eager: bool) -> None:
-        """Have everything looked at that may have changed while it was not watched."""
-        if missed:
-            self._tell(self._changed, None)
-        elif eager and watched:
-            new = {path for path, what in wanted.items() if watched.get(path) != what}
-            self._tell(self._changed, new)
-
     def _await_changes(self, notify: "RustNotify", *, eager: bool) -> None:
         """Return after changes, when woken, or after a while."""
         if eager:
             changes = notify.watch(DEBOUNCE_MS, STEP_MS, int(SELDOM_S * 1000), self._wake)
-            if isinstance(changes, set):
-                self._tell(self._changed, {path for _, path in changes})
         else:
             self._wake.wait(SELDOM_S)
-            self._collect(notify)
-        if self._loop.is_closed():
-            self._stopped = True
-
-    def _collect(self, notify: "RustNotify") -> None:
-        """Take what has changed up to now."""
-        changes = notify.watch(1, 1, 1, None)
+            changes = notify.watch(1, 1, 1, None)  # what there is
         if isinstance(changes, set):
             self._tell(self._changed, {path for _, path in changes})
+        if self._loop.is_closed():
+            self._stopped = True
