@@ -113,7 +113,8 @@ class Examiner:
                     break
         finally:
             os.close(root)
-        return found
+        # A queue that was renamed leaves before it comes: its readers have their names to themselves.
+        return sorted(found, key=lambda event: isinstance(event, Attached))
 
     def is_mark(self, path: str, name: str) -> bool:
         """Tell whether a change of this name in a directory is worth a look."""
