@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -85,7 +85,9 @@ class Examiner:
         self.root = root
         self.nudge: Nudge | None = None
         self.directories: dict[str, Directory] = {}
-        self.unwatched: OSError | None = None  # why some directory is not watched, in the last full look
+        self.unwatched: OSError | None = (
+            None  # why some directory is not watched, in the last full look
+        )
         self._depth = depth
         self._known: dict[str, _Known] = {}
         self._warned: dict[str, dict[str, str]] = {}  # by path and kind
@@ -136,7 +138,7 @@ class Examiner:
 
     def _look_at_all(self, root: int) -> Iterator[list[Attached | Detached]]:
         self.unwatched = None
-        seen = set()
+        seen: set[str] = set()
         waiting: list[Parts] = [()]
         while waiting:
             parts = waiting.pop()
@@ -152,7 +154,7 @@ class Examiner:
     def _look_at_some(
         self, root: int, wanted: Collection[Parts]
     ) -> Iterator[list[Attached | Detached]]:
-        seen = set()
+        seen: set[Parts] = set()
         waiting = deque(
             parts[:count]
             for parts in sorted(wanted)
@@ -262,7 +264,7 @@ class Examiner:
 
 
 @contextmanager
-def _opened(root: int, parts: Parts) -> Iterator[int]:
+def _opened(root: int, parts: Parts) -> Generator[int, None, None]:
     """Open a directory below another one; no name on the way may be a link."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(".", flags, dir_fd=root)

@@ -7,7 +7,7 @@ ends, so many bytes, so many levels of nesting. What breaks one is a ValueError 
 import os
 import re
 import stat
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -94,7 +94,11 @@ def _read(fd: int, count: int) -> bytes:
     return content
 
 
-def parse_json(content: bytes, kind: type[T] | Any = Any, *, depth_max: int = DEPTH_MAX) -> T:
+@overload
+def parse_json(content: bytes, *, depth_max: int = DEPTH_MAX) -> Any: ...
+@overload
+def parse_json(content: bytes, kind: type[T], *, depth_max: int = DEPTH_MAX) -> T: ...
+def parse_json(content: bytes, kind: Any = Any, *, depth_max: int = DEPTH_MAX) -> Any:
     """Decode JSON as msgspec does; ValueError for all that it is not, and for what is too deep.
 
     >>> parse_json(b'{"version": 1}')
@@ -105,10 +109,9 @@ def parse_json(content: bytes, kind: type[T] | Any = Any, *, depth_max: int = DE
     """
     check_depth(content, depth_max)
     try:
-        found: T = msgspec.json.decode(content, type=kind)
+        return msgspec.json.decode(content, type=kind)
     except RecursionError as error:  # called with little of the stack left
         raise ValueError("nested too deep") from error
-    return found
 
 
 def check_depth(content: bytes, depth_max: int) -> None:
@@ -134,14 +137,13 @@ def parse_toml(content: bytes, *, depth_max: int = DEPTH_MAX) -> dict[str, Any]:
 def _check_depth(token: re.Pattern[bytes], content: bytes, depth_max: int) -> None:
     depth = dots = 0
     for found in token.finditer(content):
-        match found.lastgroup:
-            case "open":
-                depth, dots = depth + 1, 0
-            case "close":
-                depth = max(0, depth - 1)
-            case "dot":
-                dots += 1
-            case "next":
-                dots = 0
+        if found.lastgroup == "open":
+            depth, dots = depth + 1, 0
+        elif found.lastgroup == "close":
+            depth = max(0, depth - 1)
+        elif found.lastgroup == "dot":
+            dots += 1
+        elif found.lastgroup == "next":
+            dots = 0
         if depth > depth_max or dots > depth_max:
             raise ValueError(f"nested more than {depth_max} levels deep")

@@ -98,7 +98,8 @@ class Watcher:
             missed = True
             if not self._stopped:
                 self._wake.wait(retry_s)
-                self._stopped = self._stopped or self._loop.is_closed()
+                if self._loop.is_closed():
+                    self._stopped = True
             retry_s = min(2 * retry_s, RETRY_MAX_S)
 
     def _complain(self, error: BaseException) -> None:
@@ -141,7 +142,7 @@ class Watcher:
         paths = [path for path in islice(wanted, DIRECTORIES_MAX) if self._is_watchable(path)]
         try:
             return RustNotify(paths, False, False, 0, False, True)
-        except Exception as error:  # noqa: BLE001 - it has several kinds for one thing
+        except Exception as error:
             if len(paths) <= 1:
                 raise
             self._complain(error)

@@ -214,7 +214,7 @@ class Discovery:
         if changes is None:
             self._on_change(None)
         elif marks := {
-            os.path.join(path, name) if name else path  # noqa: PTH118
+            os.path.join(path, name) if name else path
             for path, name in changes
             if self._examiner.is_mark(path, name)
         }:

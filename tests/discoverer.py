@@ -5,8 +5,9 @@ import contextlib
 import errno
 import sys
 
-import aiochronicle
 from faults.system_calls import injected
+
+import aiochronicle
 
 
 async def main() -> None:

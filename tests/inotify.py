@@ -13,7 +13,9 @@ def watched_inodes(pid: int | str = "self") -> list[int]:
             lines = file.read_text().splitlines()
         except OSError:  # closed meanwhile
             continue
-        found += [int(line.split("ino:")[1].split()[0], 16) for line in lines if "inotify wd" in line]
+        found += [
+            int(line.split("ino:")[1].split()[0], 16) for line in lines if "inotify wd" in line
+        ]
     return found
 
 

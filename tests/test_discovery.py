@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from faults.system_calls import injected
 
 import aiochronicle
 from aiochronicle import Attached, Detached, Discovery, discover
 from aiochronicle._ready import READY_BYTES_MAX, parse_ready
 from aiochronicle.errors import InvalidArgument
-from faults.system_calls import injected
 
 # Segments are allocated when they are made: the default size would fill the disk with test queues.
 open_writer = functools.partial(aiochronicle.open_writer, segment_size=1 << 20)

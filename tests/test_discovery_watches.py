@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-
-import aiochronicle
-from aiochronicle import Attached, Detached, Discovery, discover
 from asynchronous.both_loops import on_both_loops
 from asynchronous.loops import LOOPS
 from asynchronous.test_no_watches import can_limit, limited
 from faults.system_calls import injected
 from inotify import count_watches, watched_inodes
 from waiting import eventually
+
+import aiochronicle
+from aiochronicle import Attached, Detached, Discovery, discover
 
 WITHIN_S = 20.0
 WAYS = ["nudge", "alone"]
@@ -79,7 +79,7 @@ class Discoverer:
             self._lines.put(line.strip())
 
     def expect(self, kind: str, path: Path) -> None:
-        assert self._lines.get(timeout=WITHIN_S) == f"{kind} {ascii(str(path))}"
+        assert self._lines.get(timeout=WITHIN_S) == f"{kind} {str(path)!a}"
 
     def __enter__(self) -> "Discoverer":
         return self
@@ -352,7 +352,7 @@ async def test_a_forked_child_holds_no_watches(tmp_path: Path) -> None:
         announce(tmp_path / "b")
         await found(discovery, tmp_path / "b")
         os.write(writable, b"x")
-        os.waitpid(child, 0)
+        os.waitpid(child, 0)  # noqa: ASYNC222 - it was told to end
         os.close(readable)
         os.close(writable)
     assert held <= 1  # the one of watchfiles

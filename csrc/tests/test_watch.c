@@ -67,4 +67,3 @@ TEST(limits_are_errors_with_their_errno) {
     close(dir);
     close(watches);
 }
-
