@@ -62,7 +62,11 @@ class Watcher:
             self._wanted, self._eager = wanted, eager
             self._wake.set()
         if self._thread.ident is None:
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # no more threads; the next call tries again
+                self._complain(error)
+                self._watching.set()
 
     async def watching(self) -> None:
         """Wait until nothing that changes from now on is missed, or until it failed."""

@@ -201,11 +201,11 @@ class Discovery:
             return
         try:
             nudge = Nudge()
+            loop.add_reader(nudge.fileno(), self._on_nudge)
         except OSError as error:
             self._complain("nudge", _NO_WATCHES, error.strerror)
             return
         self._examiner.nudge = nudge
-        loop.add_reader(nudge.fileno(), self._on_nudge)
 
     def _on_nudge(self) -> None:
         if self._examiner.nudge is None:
@@ -229,12 +229,13 @@ class Discovery:
 
     async def _look(self, hints: set[str] | None, watcher: Watcher) -> None:
         """Examine the directories that the paths lie in, None means all of them; then watch what is new."""
-        looking = in_background(lambda: self._examiner.look(hints, lambda: self._closed))
         try:
-            found = await asyncio.shield(looking)
-        except asyncio.CancelledError:
-            await asyncio.wait([looking])  # it has files open; it ends soon, for we are closed
-            raise
+            looking = in_background(lambda: self._examiner.look(hints, lambda: self._closed))
+            try:
+                found = await asyncio.shield(looking)
+            except asyncio.CancelledError:
+                await asyncio.wait([looking])  # it has files open; it ends soon, for we are closed
+                raise
         except Exception as error:  # noqa: BLE001 - the next look may fare better
             self._complain(type(error).__name__, "cannot be looked at, and is later: %s", error)
             return
