@@ -17,7 +17,7 @@ import msgspec
 
 from aiochronicle._description import Field, Record, build, differences
 from aiochronicle._prepared import prepared
-from aiochronicle._smallfile import read_small_file
+from aiochronicle._smallfile import check_depth, parse_json, read_small_file
 from aiochronicle.codec import Codec, Format
 from aiochronicle.errors import InvalidArgument, SchemaError, SchemaMismatch, UnsupportedVersion
 from aiochronicle.registry import TYPE_ID_MAX, RegisteredType, Registry, schema_file
@@ -26,6 +26,7 @@ __all__ = ["StoredType", "fingerprint", "read_schema", "reader_types", "writer_t
 
 VERSION = 1
 FILE_BYTES_MAX = 1 << 20
+DEPTH_MAX = 256  # a struct inside another one is four levels
 
 
 class StoredType(
@@ -77,11 +78,11 @@ def read_schema(file: str) -> dict[str, StoredType] | None:
         content = read_small_file(file, FILE_BYTES_MAX)
         if content is None:
             return None
-        version = msgspec.json.decode(content, type=_AnyVersion).version
+        version = parse_json(content, _AnyVersion, depth_max=DEPTH_MAX).version
         if version > VERSION:
             raise UnsupportedVersion(f"schema version {version}, not {VERSION}", path=file)
-        types = msgspec.json.decode(content, type=_Schema).types
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        types = parse_json(content, _Schema, depth_max=DEPTH_MAX).types
+    except ValueError as error:
         raise SchemaError(str(error), path=file) from error
     stored = {entry.name: entry for entry in types}
     if len(stored) < len(types) or len({entry.type_id for entry in types}) < len(types):
@@ -162,6 +163,10 @@ def writer_types(
     content = msgspec.json.format(content, indent=1) + b"\n"
     if len(content) > FILE_BYTES_MAX:
         raise InvalidArgument(f"a schema of {len(content)} bytes is too large", path=file)
+    try:
+        check_depth(content, DEPTH_MAX)
+    except ValueError as error:  # no reader would take it
+        raise InvalidArgument(f"a schema {error}", path=file) from error
     return matched, content
 
 

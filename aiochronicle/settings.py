@@ -16,6 +16,8 @@ and last by the table with its very name. Names with a slash are NAMESPACE/TOPIC
 give. Everything is checked when the file is read, whether a topic uses it or not.
 """
 
+import errno
+import os
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -26,6 +28,8 @@ import msgspec
 
 from aiochronicle._names import is_name
 from aiochronicle._prepared import prepared
+from aiochronicle._printable import printable
+from aiochronicle._smallfile import parse_toml, read_small_file
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import InvalidConfiguration
 
@@ -92,6 +96,9 @@ _TABLES = ("defaults", "topics")
 _WILDCARDS = frozenset("*?[")
 _MAY_BE_FALSE = ("roll", "retention", "capacity", "heartbeat", "lock_timeout", "max_ahead_s")
 
+FILE_BYTES_MAX = 1 << 20
+_SHOWN = 100
+
 Table = dict[str, Any]
 
 
@@ -115,20 +122,7 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_settings(path: Path, *, required: bool = False) -> BusSettings:
     """Read and check a configuration file; a missing one says nothing unless it is required."""
-    import tomllib  # only where there is a file, for a quick import of the package
-
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        if not required and isinstance(error, FileNotFoundError | NotADirectoryError):
-            return BusSettings()
-        raise InvalidConfiguration(
-            f"cannot be read: {error.strerror}", path=str(path), errno=error.errno
-        ) from error
-    try:
-        content = tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidConfiguration(f"not a TOML file: {error}", path=str(path)) from error
+    content = _read_toml(path, required=required)
     for key, value in content.items():
         if key not in _TABLES:
             raise _unknown(path, (), key, value, _TABLES)
@@ -145,6 +139,26 @@ def load_settings(path: Path, *, required: bool = False) -> BusSettings:
             for pattern, table in content.get("topics", {}).items()
         },
     )
+
+
+def _read_toml(path: Path, *, required: bool) -> Table:
+    """Read the file, also through a link: it is the operator's, who may keep it somewhere else."""
+    try:
+        text = read_small_file(str(path), FILE_BYTES_MAX, follow=True)
+    except ValueError as error:
+        number = getattr(error.__cause__, "errno", None)
+        raise InvalidConfiguration(
+            f"cannot be read: {error}", path=str(path), errno=number
+        ) from error
+    if text is None:
+        if not required:
+            return {}
+        missing = f"cannot be read: {os.strerror(errno.ENOENT)}"
+        raise InvalidConfiguration(missing, path=str(path), errno=errno.ENOENT)
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        raise InvalidConfiguration(f"not a TOML file: {error}", path=str(path)) from error
 
 
 def _expect_table(path: Path, keys: tuple[str, ...], value: object) -> None:
@@ -192,13 +206,21 @@ def _explain(path: Path, keys: tuple[str, ...], table: Table, problem: str) -> I
 
 def _dotted(keys: Iterable[str]) -> str:
     """Return a key as TOML spells it."""
-    return ".".join(key if re.fullmatch(r"[\w-]+", key) else f'"{key}"' for key in keys)
+    return ".".join(key if re.fullmatch(r"[\w-]+", key) else f'"{printable(key)}"' for key in keys)
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python prints
+        text = f"this {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _not_allowed(
     path: Path, keys: tuple[str, ...], value: object, allowed: str
 ) -> InvalidConfiguration:
-    return _invalid(path, keys, f"{_dotted(keys)} = {value!r}, but it must be {allowed}")
+    return _invalid(path, keys, f"{_dotted(keys)} = {_shown(value)}, but it must be {allowed}")
 
 
 def _unknown(
@@ -212,7 +234,7 @@ def _unknown(
     return _invalid(
         path,
         (*keys, key),
-        f"unknown key {named} = {value!r}; did you mean {nearest[0]}? Known are {', '.join(known)}",
+        f"unknown key {named} = {_shown(value)}; did you mean {nearest[0]}? Known are {', '.join(known)}",
     )
 
 

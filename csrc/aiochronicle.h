@@ -680,6 +680,22 @@ typedef struct ac_log_entry {
 AC_API int ac_log_next(ac_log_entry_t *out); /* [any thread] 1 = one was taken, 0 = there is none */
 AC_API int ac_log_wait(uint64_t timeout_ns); /* [any thread] 1 = there is one, 0 = timed out */
 
+/* Which of some directories changed: to find queues as they come and go. A change is a hint to look there, no
+ * more. The result of ac_watch_open is a file descriptor, which is readable when there are changes, and which
+ * close(2) releases with all its watches. Directories are given as descriptors, O_PATH is enough: no link is
+ * followed on the way to them. To add one again gives the number that it has. [any thread] */
+typedef struct ac_change {
+    int watch;      /* the number of the directory; negative: changes were lost, in any of them */
+    char name[256]; /* what came, went or was changed in it; empty: the directory itself */
+} ac_change_t;
+
+AC_API int ac_watch_open(ac_error_t *err);
+AC_API int ac_watch_add(int watches, int directory, ac_error_t *err);
+AC_API void ac_watch_remove(int watches, int watch);
+/* Takes the changes that are there and returns how many; without room for all, the last says that some were
+ * lost. */
+AC_API int ac_watch_read(int watches, ac_change_t *out, int room);
+
 /* Fault injection and observation of system calls, for tests: `hook` runs before each system call of
  * the engine with the call's number, its path or NULL, and the file range; it returns 0 to let it
  * happen or an errno to fail it with; for read and write also -n, to let at most n bytes through.

@@ -405,7 +405,7 @@ def test_a_newer_schema_is_refused(queue: Path) -> None:
 
 def test_deep_nesting_is_refused(queue: Path) -> None:
     deep = b'{"name":"a","type":' + b'{"kind":"list","of":' * 5_000 + b'"int"' + b"}" * 5_000 + b"}"
-    refused(queue, VALID % (b"00", deep), "recursion|fingerprint")
+    refused(queue, VALID % (b"00", deep), "nested more than 256 levels deep")
 
 
 @pytest.mark.parametrize("name", ["__init__", "class", "a b", "", "__class__"])
@@ -429,6 +429,16 @@ def fingerprint_of(stored: dict[str, Any]) -> str:
         {"kind": "struct", "name": "Trade", "fields": stored["fields"]}, Record
     )
     return fingerprint(stored["format"], record)
+
+
+def test_a_writer_makes_no_schema_that_is_too_deep_to_be_read(queue_path: Path) -> None:
+    deep: Any = int
+    for _ in range(300):
+        deep = list[deep]
+    too_deep = msgspec.defstruct("TooDeep", [("field", deep)])
+    with pytest.raises(InvalidArgument, match="a schema nested more than 256 levels deep"):
+        open_writer(queue_path, codec=too_deep)
+    assert not (queue_path / "schema.json").exists()
 
 
 def test_links_and_pipes_are_not_opened(queue: Path, tmp_path: Path) -> None:

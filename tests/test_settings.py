@@ -234,7 +234,9 @@ def test_not_toml(tmp_path: Path) -> None:
         load_settings(path)
     path.unlink()
     path.mkdir()
-    with pytest.raises(InvalidConfiguration, match="cannot be read: Is a directory"):
+    with pytest.raises(
+        InvalidConfiguration, match=r"cannot be read: config.toml is not a regular file"
+    ):
         load_settings(path)
 
 
