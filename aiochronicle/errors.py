@@ -561,6 +561,7 @@ def from_engine(
 ) -> ChronicleError:
     """Make the exception for an error record of the engine."""
     kind = _BY_CODE.get(code, ChronicleError)
+    detail = detail if detail.isprintable() else printable(detail)  # the engine says one line
     if issubclass(kind, PositionLost):
         detail = (
             f"{detail}: segment {wanted[0]}, offset {wanted[1]};"

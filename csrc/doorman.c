@@ -32,8 +32,9 @@ typedef struct door {
 
 typedef struct ac_listener {
     door_t door;
-    dev_t device;
-    ino_t inode; /* of the socket's file, whatever its names */
+    dev_t device;      /* of the directories that its file may have names in … */
+    dev_t file_device; /* … and its own, which some file systems make another … */
+    ino_t file_inode;
     uint32_t users;
     struct ac_listener *next;
 } ac_listener_t;
@@ -550,7 +551,7 @@ static void file_name(char out[AC_READER_NAME_MAX + 8], const ac_caller_t *calle
 static int is_file_of(const ac_listener_t *listener, int wake_fd, const char *file) {
     struct stat info;
     return ac_os_stat_at(wake_fd, file, &info) == 0 && S_ISSOCK(info.st_mode) &&
-           info.st_dev == listener->device && info.st_ino == listener->inode;
+           info.st_dev == listener->file_device && info.st_ino == listener->file_inode;
 }
 
 /* Another reader of ours on the same file system: its socket can serve this one too. */
@@ -589,8 +590,11 @@ static int listen_anew(const ac_caller_t *caller, int wake_fd, const char *file,
     listener->door = (door_t){DOOR_LISTENER, fd, NULL};
     listener->device = caller->dir.device;
     int rc = ac_os_stat_at(wake_fd, temporary, &info);
-    if (rc == 0) listener->inode = info.st_ino;
-    if (rc == 0) rc = ac_os_epoll_add(epoll, fd, listener);
+    if (rc == 0) {
+        listener->file_device = info.st_dev;
+        listener->file_inode = info.st_ino;
+        rc = ac_os_epoll_add(epoll, fd, listener);
+    }
     if (rc == 0) rc = ac_os_rename(wake_fd, temporary, file);
     if (rc < 0) {
         ac_os_unlink(wake_fd, temporary);

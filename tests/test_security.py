@@ -179,11 +179,13 @@ def test_hard_linked_files_of_another_user_than_the_directory_are_refused(
     file, other = known / name, tmp_path / "other"
     os.link(file, other)
     os.chown(known, 65534, -1)
+    other.chmod(0o640)
     content = file.read_bytes()
     for opener in openers(name):
         with pytest.raises(errors.NotAQueue, match="more than one link"):
             opener(known)
     assert other.read_bytes() == content
+    assert stat.S_IMODE(other.stat().st_mode) == 0o640
     os.chown(known, 0, -1)
     with open_reader(known) as reader:
         assert len(list(reader)) == 1
