@@ -216,9 +216,7 @@ def open_reader(
     config.skip_corrupt = one_of("on_corrupt", {"raise": 0, "skip": 1}, on_corrupt)
     config.mode = permissions(mode)
     config.wait_for_queue = int(wait_for_queue)
-    if (
-        _expect is not None
-    ):  # (st_dev, st_ino, st_uid) of what discovery found: QueueGone if it is not
+    if _expect is not None:  # (st_dev, st_ino, st_uid) of what was found; QueueGone if replaced
         config.expected.given = 1
         config.expected.device, config.expected.inode, config.expected.owner = _expect
     encoded_path = encode_path(path)

@@ -17,7 +17,7 @@ typedef struct ac_directory {
     uid_t owner;
     unsigned mode; /* of new files */
     int shared;    /* its mode lets other users create files in it: theirs are to be expected */
-    int pinned;    /* it was said beforehand which one it must be: not through a link, and of that owner */
+    int pinned;    /* it must be this one, of this owner, and not through a link */
 } ac_directory_t;
 
 /* Remembers the directory at `path`. AC_E_NOT_FOUND if there is nothing. With `create`, makes it. */

@@ -769,7 +769,7 @@ int ac_os_socket_listen(int dir, const char *name) {
     rc = ac_os_chmod(fd, 0600);
     if (rc == 0)
         CALL(rc, AC_CALL_SOCKET, name, fd, 0, 0,
-         bind(fd, (struct sockaddr *)(void *)&address, sizeof address));
+             bind(fd, (struct sockaddr *)(void *)&address, sizeof address));
     if (rc == 0) CALL(rc, AC_CALL_SOCKET, name, fd, 0, 0, listen(fd, 4096));
     if (rc == 0) return fd;
     close(fd);

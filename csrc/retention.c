@@ -285,8 +285,7 @@ static int move_file(const ac_directory_t *dir, int from_dir, const char *name, 
     int from = ac_file_open(dir, from_dir, name, O_RDONLY, &info, &err);
     if (from < 0) return err.sys_errno ? -err.sys_errno : -EPERM;
     rc = is_copied(from, to_dir, name, closing);
-    if (rc == 0)
-        rc = copy_file(from, (uint64_t)info.st_size, to_dir, name, dir->mode, closing);
+    if (rc == 0) rc = copy_file(from, (uint64_t)info.st_size, to_dir, name, dir->mode, closing);
     ac_os_close(from);
     if (rc >= 0) rc = ac_os_sync_dir(to_dir);
     return rc < 0 ? rc : ac_os_unlink(from_dir, name);

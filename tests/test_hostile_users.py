@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ class Process:
             try:
                 self._channel.close()
                 become(user)
-                work(lambda: (end.sendall(b"x"), end.recv(1)))
+                work(lambda: end.send(b"x") and end.recv(1))
                 status = 0
             except BaseException:  # noqa: BLE001  it is shown with the test
                 traceback.print_exc()
@@ -253,6 +254,13 @@ def test_directories_in_a_queue_that_lead_out_of_it(shared: Path, name: str) -> 
 KINDS = ["file", "hard link", "symbolic link", "pipe"]
 
 
+def do_as(user: int, work: Callable[[], None]) -> None:
+    if user == 0:
+        work()
+    else:
+        run_as(user, work)
+
+
 def plant_file(path: Path, kind: str, target: Path) -> None:
     if kind == "file":
         path.write_bytes(b"planted")
@@ -282,11 +290,10 @@ def test_a_new_segment_is_a_new_file(shared: Path, precious: Path, kind: str) ->
     feed = shared / "feed"
     run_as(ATTACKER, lambda: write(feed, b"x", 0o666))
     with open_writer(feed, roll=Roll(messages=1)) as writer:
+        # links to files of others need their permission, where the kernel protects them
+        user = 0 if kind == "hard link" else ATTACKER
         for segment in range(1, 6):
-            # links to files of others need their permission, where the kernel protects them
-            user = 0 if kind == "hard link" else ATTACKER
-            planted = feed / f"{segment:09}.q.tmp"
-            become_for_a_moment(user, lambda planted=planted: plant_file(planted, kind, precious))
+            do_as(user, partial(plant_file, feed / f"{segment:09}.q.tmp", kind, precious))
         for _ in range(4):
             writer.append(b"y")
         made = sorted(feed.glob("*.q"))[1:]
@@ -295,13 +302,6 @@ def test_a_new_segment_is_a_new_file(shared: Path, precious: Path, kind: str) ->
             found = path.lstat()
             assert (found.st_uid, found.st_nlink, stat.S_ISREG(found.st_mode)) == (0, 1, True)
             assert stat.S_IMODE(found.st_mode) == 0o600
-
-
-def become_for_a_moment(user: int, work: Callable[[], None]) -> None:
-    if user == 0:
-        work()
-    else:
-        run_as(user, work)
 
 
 @pytest.mark.parametrize("kind", KINDS)
