@@ -230,9 +230,11 @@ static int open_sub(const ac_directory_t *dir, int dir_fd, const char *name, int
     return ac_fail_os_in(err, fd, dir->path, name, "cannot open directory");
 }
 
+/* Where several users may create files, none removes those of another. */
 int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
                      ac_error_t *err) {
-    return open_sub(dir, dir_fd, name, create, ac_directory_mode(dir->mode), err);
+    unsigned mode = ac_directory_mode(dir->mode);
+    return open_sub(dir, dir_fd, name, create, mode & 0022 ? mode | S_ISVTX : mode, err);
 }
 
 static unsigned readers_mode(mode_t queue) {

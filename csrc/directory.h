@@ -53,7 +53,7 @@ int ac_file_publish(const ac_directory_t *dir, int dir_fd, const char *name, con
 int ac_file_publish_new(const ac_directory_t *dir, int dir_fd, const char *name,
                         const void *content, size_t length, ac_error_t *err);
 
-/* A sub-directory's fd, created when missing and `create`. */
+/* A sub-directory's fd, created when missing and `create`: sticky, if others may write into it. */
 int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
                      ac_error_t *err);
 

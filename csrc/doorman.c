@@ -270,10 +270,16 @@ static ac_connection_t *find_connection(const ac_callers_t *callers, const char 
     return NULL;
 }
 
-/* Whoever announces itself now is the reader of that name; its predecessor may have died unnoticed yet. */
-static void close_predecessor(const ac_callers_t *callers, const char *name) {
-    ac_connection_t *connection = find_connection(callers, name);
-    if (connection) connection_close(connection);
+/* Who has sent its eventfd is the reader of that name; its predecessor may have died unnoticed yet. Not before: a name
+ * in wake/ may be anybody's, and a reader that loses its live writer sleeps on. */
+static void close_predecessors(const ac_connection_t *successor) {
+    ac_connection_t *next;
+    for (ac_connection_t *connection = connections; connection; connection = next) {
+        next = connection->next;
+        if (connection != successor && connection->callers == successor->callers &&
+            strcmp(connection->name, successor->name) == 0)
+            connection_close(connection);
+    }
 }
 
 /* NAME.efd appeared in wake/. A leftover of a dead reader refuses the connection; one that nobody can
@@ -287,10 +293,7 @@ static void call_reader(ac_callers_t *callers, int wake_fd, const char *file, in
     if (length <= 4 || length - 4 > AC_READER_NAME_MAX || strcmp(file + length - 4, ".efd") != 0)
         return;
     memcpy(hello.name, file, length - 4);
-    if (anew)
-        close_predecessor(callers, hello.name);
-    else if (find_connection(callers, hello.name))
-        return;
+    if (!anew && find_connection(callers, hello.name)) return;
     int fd = note(callers->dir.path, ac_os_socket_connect(wake_fd, file));
     if (fd == -ECONNREFUSED && file[0] == AC_ANONYMOUS_PREFIX) ac_os_unlink(wake_fd, file);
     if (fd < 0) return;
@@ -320,6 +323,7 @@ static void on_outgoing(ac_connection_t *connection) {
         connection_close(connection);
         return;
     }
+    close_predecessors(connection);
     if (ac_callers_add(connection->callers, received, &bit) < 0) {
         ac_os_close(received);
         connection_close(connection);

@@ -1,5 +1,6 @@
 """What another user of the host tries, with real users: planted links, files and connections."""
 
+import asyncio
 import os
 import resource
 import shutil
@@ -13,12 +14,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_two_users import COLLEAGUE, READER, SHARED, STRANGER, WRITER, become, run_as
 from waiting import eventually
 
-from aiochronicle import Retention, Roll, list_readers, open_reader, open_writer
+from aiochronicle import (
+    Message,
+    Reader,
+    Retention,
+    Roll,
+    list_readers,
+    open_reader,
+    open_writer,
+)
 from aiochronicle.errors import ChronicleError, QueueGone, QueueNotFound
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
@@ -379,6 +389,11 @@ def team() -> Iterator[Path]:
     shutil.rmtree(base)
 
 
+async def next_of(reader: Reader[Any]) -> Message:
+    """Sleep until the bell rings: no look in between finds what nobody rang for."""
+    return await reader.next(30)
+
+
 def read_under_attack(queue: Path) -> Work:
     def read(pause: Pause) -> None:
         os.umask(0)
@@ -389,8 +404,7 @@ def read_under_attack(queue: Path) -> Work:
             pause()
             eventually(lambda: reader.statistics().attended)
             pause()
-            assert reader.wait(30)
-            (message,) = reader
+            message = asyncio.run(next_of(reader))
             late_s = time.time() - message.timestamp_ns / 1e9
             assert late_s < 5, late_s
             pause()
@@ -483,3 +497,56 @@ def test_silent_connections_take_few_descriptors(team: Path, attacker: int, most
                 victim.tell()
                 writer.go_on()
                 victim.await_pause()
+
+
+@pytest.mark.parametrize("planted", ["file", "name of another reader"])
+def test_a_reader_keeps_its_writer_whatever_appears_under_its_name(
+    team: Path, planted: str
+) -> None:
+    """A colleague who may write into wake/ cannot have a reader sleep through messages."""
+
+    def read_otherwise(pause: Pause) -> None:
+        for number in range(2):
+            with open_reader(team, f"other{number}", start="last") as reader:
+                reader.wait(0.001)
+                eventually(lambda reader=reader: reader.statistics().attended)  # type: ignore[misc]
+                pause()
+
+    def plant() -> None:
+        own, other = team / "wake" / "victim.efd", team / "wake" / "other0.efd"
+        if planted == "file":
+            own.unlink()
+            own.touch()
+        else:
+            other.rename(own)
+
+    (team / "wake").chmod(0o770)  # as earlier versions made it
+    with (
+        process_of(WRITER, append_when_told(team)) as writer,
+        process_of(WRITER, read_under_attack(team)) as victim,
+        process_of(WRITER, read_otherwise) as other,
+    ):
+        victim.go_on()
+        run_as(COLLEAGUE, plant)
+        other.go_on()  # connected: what appeared before it was looked at
+        victim.tell()
+        time.sleep(0.3)  # most probably it sleeps by now, which makes it harder
+        writer.go_on()
+        victim.await_pause()
+
+
+def test_sockets_of_others_cannot_be_removed(team: Path) -> None:
+    def remove() -> str:
+        try:
+            (team / "wake" / "victim.efd").unlink()
+        except PermissionError:
+            return "refused"
+        return "removed"
+
+    with process_of(WRITER, read_under_attack(team)) as victim:
+        assert run_as(COLLEAGUE, remove) == "refused"
+        with process_of(WRITER, append_when_told(team)) as writer:
+            victim.go_on()
+            victim.tell()
+            writer.go_on()
+            victim.await_pause()
