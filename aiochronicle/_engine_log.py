@@ -14,6 +14,7 @@ import threading
 from typing import Any
 
 from aiochronicle._engine import ffi, lib
+from aiochronicle._printable import printable
 
 __all__ = ["hand_over", "start"]
 
@@ -68,8 +69,8 @@ class _Log:
 
 def _emit(entry: Any) -> None:
     """Log one entry. What a handler or filter raises does not reach the caller."""
-    path = os.fsdecode(ffi.string(entry.path))
-    text = ffi.string(entry.text).decode("utf-8", "replace")
+    path = printable(os.fsdecode(ffi.string(entry.path)))
+    text = printable(ffi.string(entry.text).decode("utf-8", "surrogateescape"))
     try:
         if entry.dropped_before:
             _log.warning(

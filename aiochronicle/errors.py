@@ -48,7 +48,8 @@ ChronicleError
     ├── NotDurable           appended, but the sync after it failed
     └── QueueGone            files were cut, replaced or removed under us
 
-Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text says what to do.
+Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text says what to do. The
+text can be printed and logged whatever the path is; ``path`` is what the file system calls it.
 """
 
 import os
@@ -57,6 +58,7 @@ from datetime import datetime
 from errno import ERANGE
 from typing import Any, ClassVar
 
+from aiochronicle._printable import printable
 from aiochronicle.position import Position
 
 __all__ = [
@@ -135,8 +137,9 @@ class ChronicleError(Exception):
         errno: int | None = None,
         advice: str | None = None,
     ) -> None:
-        where = "" if path is None else path if not offset else f"{path} at offset {offset}"
-        text = f"{where}: {detail}" if where else detail
+        shown = None if path is None else printable(path)
+        where = "" if shown is None else shown if not offset else f"{shown} at offset {offset}"
+        text = f"{where}: {_printable_lines(detail)}" if where else _printable_lines(detail)
         advice = self.advice if advice is None else advice
         separator = "\n" if "\n" in detail else " " if detail.endswith("?") else ". "
         super().__init__(f"{text}{separator}{advice}" if advice else text)
@@ -149,6 +152,14 @@ class ChronicleError(Exception):
         """Copy and pickle what was made, instead of making it again out of its own text."""
         state = {**self.__dict__, "args": self.args, "errno": self.errno}
         return _bare, (type(self),), state
+
+
+def _printable_lines(detail: str) -> str:
+    """Return the detail, which may have several lines, without what a terminal would act on."""
+    if detail.isprintable():
+        return detail
+    lines = detail.split("\n")
+    return "\n".join(line if line.isprintable() else printable(line) for line in lines)
 
 
 def _bare(kind: type[ChronicleError]) -> ChronicleError:
@@ -550,6 +561,7 @@ def from_engine(
 ) -> ChronicleError:
     """Make the exception for an error record of the engine."""
     kind = _BY_CODE.get(code, ChronicleError)
+    detail = detail if detail.isprintable() else printable(detail)  # the engine says one line
     if issubclass(kind, PositionLost):
         detail = (
             f"{detail}: segment {wanted[0]}, offset {wanted[1]};"

@@ -167,10 +167,12 @@ def open_reader(
     poll_max_us: int = 2000,
     wait_for_queue: bool = False,
     mode: int = 0o600,
+    _expect: tuple[int, int, int] | None = None,
 ) -> "Reader[T]":
     """Open a queue for reading. In an event loop use ``aopen_reader``: opening waits for the disk.
 
     QueueNotFound if there is none; NotAQueue if there are some in subdirectories of the path.
+    The path may be a symbolic link to the queue; files and directories in the queue may not be.
     A reader with a ``name`` keeps a committed position and resumes there; one live reader per name.
     Without a name it needs read permission only, keeps nothing, and starts at the first message.
 
@@ -214,6 +216,9 @@ def open_reader(
     config.skip_corrupt = one_of("on_corrupt", {"raise": 0, "skip": 1}, on_corrupt)
     config.mode = permissions(mode)
     config.wait_for_queue = int(wait_for_queue)
+    if _expect is not None:  # (st_dev, st_ino, st_uid) of what was found; QueueGone if replaced
+        config.expected.given = 1
+        config.expected.device, config.expected.inode, config.expected.owner = _expect
     encoded_path = encode_path(path)
     directory = os.fsdecode(encoded_path)
     decoders = Decoders(directory, None if codec is None else registry_of(codec))

@@ -194,6 +194,13 @@ typedef struct ac_writer_stats {
     char last_error[1288]; /* … and its path and text */
 } ac_writer_stats_t;
 
+/* Which directory somebody has seen: what stat says about it. */
+typedef struct ac_identity {
+    uint64_t device, inode;
+    uint32_t owner;
+    int given; /* 0 = any will do */
+} ac_identity_t;
+
 typedef struct ac_reader_config {
     const char *name; /* NULL = anonymous: no committed position */
     int start;        /* AC_START_* */
@@ -202,6 +209,7 @@ typedef struct ac_reader_config {
     int skip_corrupt;   /* step over corrupt records and count them, instead of failing */
     int wait_for_queue; /* if there is no queue yet, open all the same; see ac_reader_open */
     unsigned mode;
+    ac_identity_t expected; /* the queue's directory must be this one; see ac_reader_open */
 } ac_reader_config_t;
 
 typedef struct ac_reader_stats {
@@ -353,7 +361,11 @@ AC_API void ac_reader_defaults(ac_reader_config_t *config);
  *
  * With wait_for_queue it also opens when there is no queue, or not even its directory. Until one appears,
  * there is nothing to read and waiting waits for it (the way to it is watched, not polled); what needs
- * the queue, such as seeking and committing, fails with AC_E_NOT_FOUND. */
+ * the queue, such as seeking and committing, fails with AC_E_NOT_FOUND.
+ *
+ * A path may be a link to the queue. But who found a queue in a directory into which others can write has to give
+ * its identity in `expected`: whatever is at the path then, link or not, is not touched unless it is that very
+ * directory (AC_E_GONE), now and at each later use. */
 AC_API int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader_t **out,
                           ac_error_t *err);
 

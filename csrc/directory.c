@@ -18,8 +18,9 @@ static int open_or_create(const char *path, unsigned mode, int create) {
     if (fd != -ENOENT || !create) return fd;
     int made = ac_os_mkdir(path, ac_directory_mode(mode));
     if (made < 0 && made != -EEXIST) return made;
-    fd = ac_os_open_dir(path);
-    if (fd >= 0 && made == 0) {
+    if (made < 0) return ac_os_open_dir(path);
+    fd = ac_os_open_dir_at(AT_FDCWD, path); /* what was made is no link */
+    if (fd >= 0) {
         int rc = ac_os_chmod(fd, ac_directory_mode(mode)); /* whatever the umask says */
         int parent = rc == 0 ? ac_os_open_dir_at(fd, "..") : rc;
         if (rc == 0) rc = parent < 0 ? parent : ac_os_sync_dir(parent);
@@ -32,11 +33,15 @@ static int open_or_create(const char *path, unsigned mode, int create) {
     return fd;
 }
 
+static int check_length(const char *path, ac_error_t *err) {
+    if (path[0] && strlen(path) < sizeof((ac_directory_t *)0)->path - 64) return AC_OK;
+    return ac_fail(err, AC_E_ARGUMENT, ENAMETOOLONG, path, 0, "path is empty or too long");
+}
+
 int ac_directory_init(ac_directory_t *dir, const char *path, unsigned mode, int create,
                       ac_error_t *err) {
     struct stat info;
-    if (!path[0] || strlen(path) >= sizeof dir->path - 64)
-        return ac_fail(err, AC_E_ARGUMENT, ENAMETOOLONG, path, 0, "path is empty or too long");
+    if (check_length(path, err) != AC_OK) return AC_E_ARGUMENT;
     int fd = open_or_create(path, mode, create);
     if (fd == -ENOENT)
         return ac_fail(err, AC_E_NOT_FOUND, ENOENT, path, 0,
@@ -56,30 +61,96 @@ int ac_directory_init(ac_directory_t *dir, const char *path, unsigned mode, int 
     return AC_OK;
 }
 
-int ac_directory_open(const ac_directory_t *dir, ac_error_t *err) {
+/* An inode number is used again after its file is gone; the owner tells ours from somebody else's then. */
+static int is_remembered(const ac_directory_t *dir, const struct stat *info) {
+    return info->st_dev == dir->device && info->st_ino == dir->inode &&
+           (!dir->pinned || info->st_uid == dir->owner);
+}
+
+int ac_directory_reopen(const ac_directory_t *dir) {
     struct stat info;
-    int fd = ac_os_open_dir(dir->path);
+    int fd = dir->pinned ? ac_os_open_dir_at(AT_FDCWD, dir->path) : ac_os_open_dir(dir->path);
+    int rc = fd < 0 ? fd : ac_os_stat(fd, &info);
+    if (rc == 0 && !is_remembered(dir, &info)) rc = -ESTALE;
+    if (rc == 0) return fd;
+    ac_os_close(fd);
+    return rc;
+}
+
+int ac_directory_init_expected(ac_directory_t *dir, const char *path, unsigned mode,
+                               const ac_identity_t *expected, ac_error_t *err) {
+    if (check_length(path, err) != AC_OK) return AC_E_ARGUMENT;
+    memset(dir, 0, sizeof *dir);
+    snprintf(dir->path, sizeof dir->path, "%s", path);
+    dir->device = (dev_t)expected->device;
+    dir->inode = (ino_t)expected->inode;
+    dir->owner = (uid_t)expected->owner;
+    dir->mode = mode & 0666;
+    dir->pinned = 1;
+    int fd = ac_directory_reopen(dir);
+    ac_os_close(fd);
+    if (fd >= 0) return AC_OK;
+    if (fd == -ENOENT) return ac_fail(err, AC_E_NOT_FOUND, ENOENT, path, 0, "no such directory");
+    if (fd == -ESTALE || fd == -ENOTDIR || fd == -ELOOP)
+        return ac_fail(err, AC_E_GONE, -fd, path, 0,
+                       "is not the directory that was found here, which was replaced%s; nothing in "
+                       "it was touched",
+                       fd == -ESTALE ? "" : " by a link or a file");
+    return ac_fail_os(err, fd, path, "cannot open directory");
+}
+
+int ac_directory_open(const ac_directory_t *dir, ac_error_t *err) {
+    int fd = ac_directory_reopen(dir);
+    if (fd >= 0) return fd;
     if (fd == -ENOENT || fd == -ENOTDIR)
         return ac_fail(err, AC_E_GONE, -fd, dir->path, 0, "the queue's directory was removed");
-    if (fd < 0) return ac_fail_os(err, fd, dir->path, "cannot open directory");
-    int rc = ac_os_stat(fd, &info);
-    if (rc == 0 && info.st_dev == dir->device && info.st_ino == dir->inode) return fd;
+    if (fd == -ESTALE || (dir->pinned && fd == -ELOOP))
+        return ac_fail(err, AC_E_GONE, 0, dir->path, 0, "the queue's directory was replaced");
+    return ac_fail_os(err, fd, dir->path, "cannot open directory");
+}
+
+enum { CREATE_TRIES = 10 };
+
+/* Without O_EXCL it would be open whether the file is a new one, which gets its mode, or somebody's. */
+static int open_or_create_at(int dir_fd, const char *name, int flags, unsigned mode, int *created) {
+    int fd = -ENOENT;
+    *created = 0;
+    for (int tries = 0; tries < CREATE_TRIES; tries++) {
+        if (!(flags & O_EXCL)) fd = ac_os_open_at(dir_fd, name, flags & ~O_CREAT, 0);
+        if (fd != -ENOENT || !(flags & O_CREAT)) return fd;
+        fd = ac_os_open_at(dir_fd, name, flags | O_EXCL, mode);
+        *created = fd >= 0;
+        if (fd != -EEXIST || (flags & O_EXCL)) return fd;
+    }
+    return fd;
+}
+
+int ac_file_create(int dir_fd, const char *name, unsigned mode) {
+    int fd = -EEXIST;
+    for (int tries = 0; tries < CREATE_TRIES && fd == -EEXIST; tries++) {
+        int rc = tries > 0 ? ac_os_unlink(dir_fd, name) : 0;
+        if (rc < 0 && rc != -ENOENT) return rc;
+        fd = ac_os_open_at(dir_fd, name, O_RDWR | O_CREAT | O_EXCL, mode);
+    }
+    int rc = fd < 0 ? fd : ac_os_chmod(fd, mode); /* whatever the umask says */
+    if (rc == 0) return fd;
+    if (fd >= 0) ac_os_unlink(dir_fd, name);
     ac_os_close(fd);
-    if (rc < 0) return ac_fail_os(err, rc, dir->path, "cannot examine directory");
-    return ac_fail(err, AC_E_GONE, 0, dir->path, 0, "the queue's directory was replaced");
+    return rc;
 }
 
 int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int flags,
                  struct stat *info, ac_error_t *err) {
     char path[1200];
-    int fd = ac_os_open_at(dir_fd, name, flags, dir->mode);
+    int created;
+    int fd = open_or_create_at(dir_fd, name, flags, dir->mode, &created);
     snprintf(path, sizeof path, "%s/%s", dir->path, name);
     if (fd == -ENOENT) return ac_fail(err, AC_E_NOT_FOUND, ENOENT, path, 0, "no such file");
     if (fd == -ELOOP)
         return ac_fail(err, AC_E_NOT_A_QUEUE, ELOOP, path, 0, "is a symbolic link; not followed");
     if (fd < 0) return ac_fail_os(err, fd, path, "cannot open");
     int rc = ac_os_stat(fd, info);
-    if (rc == 0 && (flags & O_CREAT)) rc = ac_os_chmod(fd, dir->mode);
+    if (rc == 0 && created) rc = ac_os_chmod(fd, dir->mode);
     if (rc < 0) {
         ac_os_close(fd);
         return ac_fail_os(err, rc, path, "cannot examine");
@@ -159,9 +230,11 @@ static int open_sub(const ac_directory_t *dir, int dir_fd, const char *name, int
     return ac_fail_os_in(err, fd, dir->path, name, "cannot open directory");
 }
 
+/* Where several users may create files, none removes those of another. */
 int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
                      ac_error_t *err) {
-    return open_sub(dir, dir_fd, name, create, ac_directory_mode(dir->mode), err);
+    unsigned mode = ac_directory_mode(dir->mode);
+    return open_sub(dir, dir_fd, name, create, mode & 0022 ? mode | S_ISVTX : mode, err);
 }
 
 static unsigned readers_mode(mode_t queue) {

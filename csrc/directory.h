@@ -1,7 +1,8 @@
 /* The directory of a queue: how files in it are opened, checked and published.
  *
  * No directory fd is kept: a process may follow a thousand queues. Each use opens the path again and
- * makes sure that it is still the same directory. */
+ * makes sure that it is still the same directory, before anything in it is looked at: so it does not matter which
+ * links led there. */
 #ifndef AC_DIRECTORY_H
 #define AC_DIRECTORY_H
 
@@ -16,19 +17,33 @@ typedef struct ac_directory {
     uid_t owner;
     unsigned mode; /* of new files */
     int shared;    /* its mode lets other users create files in it: theirs are to be expected */
+    int pinned;    /* it must be this one, of this owner, and not through a link */
 } ac_directory_t;
 
 /* Remembers the directory at `path`. AC_E_NOT_FOUND if there is nothing. With `create`, makes it. */
 int ac_directory_init(ac_directory_t *dir, const char *path, unsigned mode, int create,
                       ac_error_t *err);
 
+/* The same, if it is the one that the caller has seen: AC_E_GONE otherwise. A path through directories of other users
+ * may lead elsewhere by now. */
+int ac_directory_init_expected(ac_directory_t *dir, const char *path, unsigned mode,
+                               const ac_identity_t *expected, ac_error_t *err);
+
 /* An fd of the directory, or an AC_E_* code: AC_E_GONE if it is not the one remembered. */
 int ac_directory_open(const ac_directory_t *dir, ac_error_t *err);
 
+/* The same with a negated errno; -ESTALE if it is not the one remembered. */
+int ac_directory_reopen(const ac_directory_t *dir);
+
 /* Opens a regular file whose owner may be trusted. A second name of it is harmless if it belongs to the owner of
- * the directory; otherwise somebody may have linked another user's file into it. AC_E_NOT_FOUND if missing. */
+ * the directory; otherwise somebody may have linked another user's file into it. AC_E_NOT_FOUND if missing, unless
+ * O_CREAT is given. Nothing about a file that was there already is changed. */
 int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int flags,
                  struct stat *info, ac_error_t *err);
+
+/* A new file to be renamed later: an fd, or a negated errno. What has its name goes first: it is a leftover of a
+ * killed process, or somebody else's, who may hold it open. */
+int ac_file_create(int dir_fd, const char *name, unsigned mode);
 
 /* Creates NAME.tmp with `content`, syncs it, renames it to NAME and syncs the directory. */
 int ac_file_publish(const ac_directory_t *dir, int dir_fd, const char *name, const void *content,
@@ -38,7 +53,7 @@ int ac_file_publish(const ac_directory_t *dir, int dir_fd, const char *name, con
 int ac_file_publish_new(const ac_directory_t *dir, int dir_fd, const char *name,
                         const void *content, size_t length, ac_error_t *err);
 
-/* A sub-directory's fd, created when missing and `create`. */
+/* A sub-directory's fd, created when missing and `create`: sticky, if others may write into it. */
 int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
                      ac_error_t *err);
 

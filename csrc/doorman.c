@@ -15,6 +15,10 @@
 
 enum { EVENTS = 64 };
 enum { RETRY_NS = 10000000 };
+/* A writer says hello as soon as it is connected. SILENT_MAX descriptors are all that others can take from us. */
+enum { SILENT_MAX = 128 };
+#define SILENT_NS 5000000000u
+#define LOOK_NS 1000000000u
 #define COMPLAIN_AGAIN_NS 60000000000u
 
 enum door_kind { DOOR_BELL, DOOR_INOTIFY, DOOR_LISTENER, DOOR_INCOMING, DOOR_OUTGOING };
@@ -28,7 +32,9 @@ typedef struct door {
 
 typedef struct ac_listener {
     door_t door;
-    dev_t device;
+    dev_t device;      /* of the directories that its file may have names in … */
+    dev_t file_device; /* … and its own, which some file systems make another … */
+    ino_t file_inode;
     uint32_t users;
     struct ac_listener *next;
 } ac_listener_t;
@@ -39,7 +45,9 @@ typedef struct ac_connection {
     ac_callers_t *callers; /* outgoing: the writer it belongs to */
     char name[AC_READER_NAME_MAX + 1];
     int bell;        /* outgoing: the reader's eventfd, once it came */
-    uint64_t serial; /* incoming: accepted earlier = smaller */
+    uint64_t serial; /* incoming: accepted earlier = smaller … */
+    uint64_t accepted_ns;
+    uint32_t silent; /* incoming: has not said hello */
     int outdated;    /* incoming: somebody took the writer lock after it said hello */
     struct ac_connection *next;
 } ac_connection_t;
@@ -52,7 +60,9 @@ static door_t bell = {DOOR_BELL, -1, NULL}, inotify = {DOOR_INOTIFY, -1, NULL};
 static int last_out = -1; /* holds inotify.fd once more: see let_locks_go_first */
 static ac_listener_t *listeners;
 static ac_connection_t *connections;
-static uint64_t accepted; /* how many connections */
+static uint64_t accepted; /* how many connections … */
+static uint32_t silent;   /* … of which that many are there and said nothing yet … */
+static uint64_t heard_ns; /* … and were last looked through at this time */
 static door_t *graveyard; /* closed, but perhaps still named by events already fetched */
 static ac_caller_t *announced;
 static ac_caller_t *expecting; /* readers whose queue is not there yet */
@@ -131,47 +141,51 @@ static void connection_close(ac_connection_t *connection) {
         ac_store_release_u32(&caller->bit, AC_NO_BIT);
         ac_os_eventfd_signal(caller->bell->fd);
     }
+    silent -= connection->silent;
     ac_os_close(connection->bell);
     door_close(&connection->door);
 }
 
-/* ---- the reader's side ---- */
-
-static void accept_some(ac_listener_t *listener) {
-    for (int i = 0; i < EVENTS; i++) {
-        uid_t user;
-        int fd = ac_os_socket_accept(listener->door.fd);
-        if (fd == -EAGAIN) return;
-        if (note(NULL, fd) < 0) return;
-        if (ac_os_socket_peer(fd, &user) < 0) {
-            ac_os_close(fd);
-            continue;
-        }
-        ac_connection_t *connection = connection_new(DOOR_INCOMING, fd);
-        if (connection) connection->serial = ++accepted;
-    }
+static int has_trusted_peer(int fd) {
+    uid_t user;
+    return ac_os_socket_peer(fd, &user) == 0 && trusted(user);
 }
 
-static ac_caller_t *find_caller(const ac_hello_t *hello, uid_t user) {
+/* ---- the reader's side ---- */
+
+static ac_caller_t *find_caller(const ac_hello_t *hello) {
     for (ac_caller_t *caller = announced; caller; caller = caller->next)
-        if ((uint64_t)caller->device == hello->device && (uint64_t)caller->inode == hello->inode &&
-            strcmp(caller->name, hello->name) == 0)
-            return trusted(user) ? caller : NULL;
+        if ((uint64_t)caller->dir.device == hello->device &&
+            (uint64_t)caller->dir.inode == hello->inode && strcmp(caller->name, hello->name) == 0)
+            return caller;
     return NULL;
+}
+
+/* A newer writer replaces an older one. */
+static void close_older(const ac_caller_t *caller, uint64_t serial) {
+    ac_connection_t *next;
+    for (ac_connection_t *connection = connections; connection; connection = next) {
+        next = connection->next;
+        if (connection->caller == caller && connection->serial < serial &&
+            caller->connection != connection)
+            connection_close(connection);
+    }
 }
 
 /* 0 = keep the connection. */
 static int answer_hello(ac_connection_t *connection, ac_hello_t *hello, int length) {
-    uid_t user;
     if (length != (int)sizeof *hello || hello->magic != AC_HELLO_MAGIC ||
-        hello->version != AC_HELLO_VERSION || ac_os_socket_peer(connection->door.fd, &user) < 0)
+        hello->version != AC_HELLO_VERSION)
         return -1;
     hello->name[sizeof hello->name - 1] = 0;
-    ac_caller_t *caller = find_caller(hello, user);
+    ac_caller_t *caller = find_caller(hello);
     if (!caller) return -1;
     uint8_t yes = 1;
     if (ac_os_send(connection->door.fd, &yes, sizeof yes, caller->bell->fd) < 0) return -1;
+    silent--;
+    connection->silent = 0;
     connection->caller = caller;
+    close_older(caller, connection->serial);
     return 0;
 }
 
@@ -181,6 +195,7 @@ static int take_bit(ac_connection_t *connection, const uint32_t *bit, int length
     /* A newer writer replaces an older one, in whichever order their packets are looked at. */
     if (caller->connection && caller->connection->serial > connection->serial) return -1;
     caller->connection = connection;
+    close_older(caller, connection->serial);
     ac_store_release_u32(&caller->bit, *bit);
     if (!connection->outdated) ac_store_relaxed_u32(&caller->suspect, 0);
     /* What was published before the bit was known was not signalled to us. */
@@ -205,6 +220,47 @@ static void on_incoming(ac_connection_t *connection) {
     if (rc < 0) connection_close(connection);
 }
 
+/* What it said may not have been looked at yet; if it said nothing, it goes. */
+static void hear_oldest(void) {
+    ac_connection_t *oldest = NULL;
+    for (ac_connection_t *connection = connections; connection; connection = connection->next)
+        if (connection->silent && (!oldest || connection->serial < oldest->serial))
+            oldest = connection;
+    if (!oldest) return;
+    on_incoming(oldest);
+    if (oldest->door.fd >= 0 && oldest->silent) connection_close(oldest);
+}
+
+static void accept_some(ac_listener_t *listener) {
+    for (int i = 0; i < EVENTS; i++) {
+        int fd = ac_os_socket_accept(listener->door.fd);
+        if (fd == -EAGAIN) return;
+        if (note(NULL, fd) < 0) return;
+        if (!has_trusted_peer(fd)) {
+            ac_os_close(fd);
+            continue;
+        }
+        ac_connection_t *connection = connection_new(DOOR_INCOMING, fd);
+        if (!connection) continue;
+        connection->serial = ++accepted;
+        connection->accepted_ns = ac_os_monotonic_ns();
+        connection->silent = 1;
+        if (++silent > SILENT_MAX) hear_oldest();
+    }
+}
+
+static void close_silent(void) {
+    uint64_t now_ns = ac_os_monotonic_ns();
+    ac_connection_t *next;
+    if (now_ns - heard_ns < LOOK_NS) return;
+    heard_ns = now_ns;
+    for (ac_connection_t *connection = connections; connection; connection = next) {
+        next = connection->next;
+        if (connection->silent && now_ns - connection->accepted_ns >= SILENT_NS)
+            connection_close(connection);
+    }
+}
+
 /* ---- the writer's side ---- */
 
 static ac_connection_t *find_connection(const ac_callers_t *callers, const char *name) {
@@ -214,41 +270,45 @@ static ac_connection_t *find_connection(const ac_callers_t *callers, const char 
     return NULL;
 }
 
-/* Whoever announces itself now is the reader of that name; its predecessor may have died unnoticed yet. */
-static void close_predecessor(const ac_callers_t *callers, const char *name) {
-    ac_connection_t *connection = find_connection(callers, name);
-    if (connection) connection_close(connection);
+/* Who has sent its eventfd is the reader of that name; its predecessor may have died unnoticed yet. Not before: a name
+ * in wake/ may be anybody's, and a reader that loses its live writer sleeps on. */
+static void close_predecessors(const ac_connection_t *successor) {
+    ac_connection_t *next;
+    for (ac_connection_t *connection = connections; connection; connection = next) {
+        next = connection->next;
+        if (connection != successor && connection->callers == successor->callers &&
+            strcmp(connection->name, successor->name) == 0)
+            connection_close(connection);
+    }
 }
 
 /* NAME.efd appeared in wake/. A leftover of a dead reader refuses the connection; one that nobody can
  * ever use again, because its name was for that reader only, goes. */
 static void call_reader(ac_callers_t *callers, int wake_fd, const char *file, int anew) {
     size_t length = strlen(file);
-    uid_t user;
     ac_hello_t hello = {.magic = AC_HELLO_MAGIC,
                         .version = AC_HELLO_VERSION,
-                        .device = (uint64_t)callers->device,
-                        .inode = (uint64_t)callers->inode};
+                        .device = (uint64_t)callers->dir.device,
+                        .inode = (uint64_t)callers->dir.inode};
     if (length <= 4 || length - 4 > AC_READER_NAME_MAX || strcmp(file + length - 4, ".efd") != 0)
         return;
     memcpy(hello.name, file, length - 4);
-    if (anew)
-        close_predecessor(callers, hello.name);
-    else if (find_connection(callers, hello.name))
-        return;
-    int fd = note(callers->path, ac_os_socket_connect(wake_fd, file));
+    if (!anew && find_connection(callers, hello.name)) return;
+    int fd = note(callers->dir.path, ac_os_socket_connect(wake_fd, file));
     if (fd == -ECONNREFUSED && file[0] == AC_ANONYMOUS_PREFIX) ac_os_unlink(wake_fd, file);
     if (fd < 0) return;
+    if (!has_trusted_peer(fd)) {
+        ac_os_close(fd);
+        return;
+    }
     ac_connection_t *connection = connection_new(DOOR_OUTGOING, fd);
     if (!connection) {
-        note(callers->path, -ENOMEM);
+        note(callers->dir.path, -ENOMEM);
         return;
     }
     connection->callers = callers;
     memcpy(connection->name, hello.name, sizeof connection->name);
-    if (ac_os_socket_peer(fd, &user) < 0 || !trusted(user) ||
-        ac_os_send(fd, &hello, sizeof hello, -1) < 0)
-        connection_close(connection);
+    if (ac_os_send(fd, &hello, sizeof hello, -1) < 0) connection_close(connection);
 }
 
 static void on_outgoing(ac_connection_t *connection) {
@@ -263,6 +323,7 @@ static void on_outgoing(ac_connection_t *connection) {
         connection_close(connection);
         return;
     }
+    close_predecessors(connection);
     if (ac_callers_add(connection->callers, received, &bit) < 0) {
         ac_os_close(received);
         connection_close(connection);
@@ -272,8 +333,8 @@ static void on_outgoing(ac_connection_t *connection) {
     if (ac_os_send(connection->door.fd, &bit, sizeof bit, -1) < 0) connection_close(connection);
 }
 
-static int open_wake(const char *path) {
-    int dir_fd = ac_os_open_dir(path);
+static int open_wake(const ac_directory_t *dir) {
+    int dir_fd = ac_directory_reopen(dir);
     if (dir_fd < 0) return dir_fd;
     int wake_fd = ac_os_open_dir_at(dir_fd, AC_WAKE_DIRECTORY);
     ac_os_close(dir_fd);
@@ -292,13 +353,13 @@ static int call_found(void *context, const char *name) {
 }
 
 static void call_everybody(ac_callers_t *callers) {
-    scan_t scan = {callers, note(callers->path, open_wake(callers->path))};
+    scan_t scan = {callers, note(callers->dir.path, open_wake(&callers->dir))};
     if (scan.wake_fd >= 0) ac_os_list(scan.wake_fd, call_found, &scan);
     ac_os_close(scan.wake_fd);
 }
 
 static void on_reader_file(ac_callers_t *callers, const char *name) {
-    int wake_fd = note(callers->path, open_wake(callers->path));
+    int wake_fd = note(callers->dir.path, open_wake(&callers->dir));
     if (wake_fd >= 0) call_reader(callers, wake_fd, name, 1);
     ac_os_close(wake_fd);
 }
@@ -330,12 +391,9 @@ static void unwatch(int watch) {
 /* By name: the file that was watched may have been removed, and another made in its place. Without a watch
  * nobody may sleep who has no writer: ac_reader_park. */
 static void watch_writers(ac_caller_t *caller) {
-    struct stat info;
-    int old = caller->watch, watch = -1;
-    int dir_fd = ac_os_open_dir(caller->path);
-    if (dir_fd >= 0 && ac_os_stat(dir_fd, &info) == 0 && info.st_dev == caller->device &&
-        info.st_ino == caller->inode)
-        watch = watch_lock_file(dir_fd);
+    int old = caller->watch;
+    int dir_fd = ac_directory_reopen(&caller->dir);
+    int watch = dir_fd < 0 ? -1 : watch_lock_file(dir_fd);
     ac_os_close(dir_fd);
     caller->watch = watch;
     ac_store_release_u32(&caller->watching, watch >= 0);
@@ -417,15 +475,17 @@ static void *attend_doors(void *unused) {
     pthread_mutex_lock(&lock);
     for (;;) {
         bury();
-        int fd = epoll;
+        int fd = epoll, waits_for_silent = silent > 0;
         pthread_mutex_unlock(&lock);
-        int count = ac_os_epoll_wait(fd, doors, EVENTS, UINT64_MAX);
+        uint64_t timeout_ns = waits_for_silent ? LOOK_NS : UINT64_MAX;
+        int count = ac_os_epoll_wait(fd, doors, EVENTS, timeout_ns);
         pthread_mutex_lock(&lock);
         /* First of all: a writer touches the lock file before it connects, so a connection that is
          * served now is newer than every suspicion read here. */
         if (count > 0) ac_os_inotify_read(inotify.fd, on_change, NULL);
         for (int i = 0; i < count; i++)
             serve(doors[i]);
+        if (silent > 0) close_silent();
         if (exhausted) retry_later();
     }
     return unused;
@@ -459,6 +519,7 @@ static void after_fork_child(void) {
     attending = NULL;
     started = exhausted = complained = 0;
     complained_ns = 0;
+    silent = 0;
     pthread_mutex_init(&lock, NULL);
 }
 
@@ -490,20 +551,28 @@ static void file_name(char out[AC_READER_NAME_MAX + 8], const ac_caller_t *calle
     snprintf(out, AC_READER_NAME_MAX + 8, "%s.efd", caller->name);
 }
 
+/* Whoever may write into wake/ can put something else in the place of a socket. */
+static int is_file_of(const ac_listener_t *listener, int wake_fd, const char *file) {
+    struct stat info;
+    return ac_os_stat_at(wake_fd, file, &info) == 0 && S_ISSOCK(info.st_mode) &&
+           info.st_dev == listener->file_device && info.st_ino == listener->file_inode;
+}
+
 /* Another reader of ours on the same file system: its socket can serve this one too. */
 static int link_existing(const ac_caller_t *caller, int wake_fd, const char *file,
                          ac_listener_t **out) {
     for (ac_caller_t *other = announced; other; other = other->next) {
         char other_file[AC_READER_NAME_MAX + 8];
-        if (other->listener->device != caller->device) continue;
-        int other_fd = open_wake(other->path);
+        if (other->listener->device != caller->dir.device) continue;
+        int other_fd = open_wake(&other->dir);
         if (other_fd < 0) continue;
         file_name(other_file, other);
         int rc = ac_os_link(other_fd, other_file, wake_fd, file);
         ac_os_close(other_fd);
         if (rc < 0) continue;
         *out = other->listener;
-        return 0;
+        if (is_file_of(other->listener, wake_fd, file)) return 0;
+        ac_os_unlink(wake_fd, file);
     }
     return -ENOENT;
 }
@@ -521,9 +590,15 @@ static int listen_anew(const ac_caller_t *caller, int wake_fd, const char *file,
         free(listener);
         return fd;
     }
+    struct stat info;
     listener->door = (door_t){DOOR_LISTENER, fd, NULL};
-    listener->device = caller->device;
-    int rc = ac_os_epoll_add(epoll, fd, listener);
+    listener->device = caller->dir.device;
+    int rc = ac_os_stat_at(wake_fd, temporary, &info);
+    if (rc == 0) {
+        listener->file_device = info.st_dev;
+        listener->file_inode = info.st_ino;
+        rc = ac_os_epoll_add(epoll, fd, listener);
+    }
     if (rc == 0) rc = ac_os_rename(wake_fd, temporary, file);
     if (rc < 0) {
         ac_os_unlink(wake_fd, temporary);
@@ -555,9 +630,7 @@ int ac_doorman_announce(ac_caller_t *caller, const ac_directory_t *dir, ac_error
         ac_os_close(dir_fd);
         return wake_fd;
     }
-    snprintf(caller->path, sizeof caller->path, "%s", dir->path);
-    caller->device = dir->device;
-    caller->inode = dir->inode;
+    caller->dir = *dir;
     caller->bit = AC_NO_BIT;
     file_name(file, caller);
     pthread_mutex_lock(&lock);
@@ -610,7 +683,7 @@ void ac_doorman_retract(ac_caller_t *caller) {
             connection_close(connection);
         }
         caller->connection = NULL; /* it may be announced again, with another bell */
-        int wake_fd = open_wake(caller->path);
+        int wake_fd = open_wake(&caller->dir);
         file_name(file, caller);
         if (wake_fd >= 0) ac_os_unlink(wake_fd, file);
         ac_os_close(wake_fd);
@@ -702,9 +775,7 @@ int ac_doorman_attend(ac_callers_t *callers, const ac_directory_t *dir, ac_error
     int wake_fd = ac_directory_sub(dir, dir_fd, AC_WAKE_DIRECTORY, 1, err);
     ac_os_close(dir_fd);
     if (wake_fd < 0) return wake_fd;
-    snprintf(callers->path, sizeof callers->path, "%s", dir->path);
-    callers->device = dir->device;
-    callers->inode = dir->inode;
+    callers->dir = *dir;
     pthread_mutex_init(&callers->mutex, NULL);
     pthread_mutex_lock(&lock);
     int rc = start_locked();

@@ -16,7 +16,9 @@
  * ours appears. It is not readers/, because others take that directory for a list of who needs the data.
  *
  * One thread per process, started with the first handle that needs it. It never waits for a peer, and no peer
- * keeps it from the others: each gets one packet's worth of its time per turn. */
+ * keeps it from the others: each gets one packet's worth of its time per turn. The sockets are for their own user
+ * only. A peer of another user is closed before anything is kept of it, whoever says nothing is closed after
+ * some seconds, or sooner if there are many; and of a reader's writers only the newest is kept. */
 #ifndef AC_DOORMAN_H
 #define AC_DOORMAN_H
 
@@ -49,9 +51,7 @@ struct ac_listener;
 /* A reader that wants to be woken. `bell` and `bit` are shared with the thread; all else is its own. */
 typedef struct ac_caller {
     char name[AC_READER_NAME_MAX + 1];
-    char path[1024]; /* of the queue */
-    dev_t device;
-    ino_t inode;
+    ac_directory_t dir;     /* of the queue */
     ac_bell_t *bell;        /* not owned */
     int watch;              /* of the lock file; or, while it expects its queue, of a directory … */
     char step[AC_STEP_MAX]; /* … in which this has to appear next */
@@ -72,9 +72,7 @@ typedef struct ac_sleeper {
 } ac_sleeper_t;
 
 typedef struct ac_callers {
-    char path[1024];
-    dev_t device;
-    ino_t inode;
+    ac_directory_t dir;
     int watch;
     pthread_mutex_t mutex; /* guards what follows; held for moments only */
     ac_sleeper_t *sleepers;

@@ -144,9 +144,7 @@ static int lock_named(ac_lock_t *lock, const ac_directory_t *dir, int dir_fd, co
                       int create, ino_t *inode, ac_error_t *err) {
     for (int tries = 0; tries < REPLACED_TRIES; tries++) {
         struct stat info, now;
-        int fd = ac_file_open(dir, dir_fd, name, O_RDWR, &info, err);
-        if (fd == AC_E_NOT_FOUND && create)
-            fd = ac_file_open(dir, dir_fd, name, O_RDWR | O_CREAT, &info, err);
+        int fd = ac_file_open(dir, dir_fd, name, O_RDWR | (create ? O_CREAT : 0), &info, err);
         if (fd < 0) return fd;
         int rc = ac_lock_take(lock, fd);
         if (rc == 0) {

@@ -760,26 +760,46 @@ static int open_socket(void) {
     return fd;
 }
 
+/* bind takes the mode of the new file from the socket, less the umask: nobody finds it with more rights. */
 int ac_os_socket_listen(int dir, const char *name) {
     struct sockaddr_un address;
     int rc = socket_address(&address, dir, name);
     int fd = rc < 0 ? rc : open_socket();
     if (fd < 0) return fd;
-    CALL(rc, AC_CALL_SOCKET, name, fd, 0, 0,
-         bind(fd, (struct sockaddr *)(void *)&address, sizeof address));
+    rc = ac_os_chmod(fd, 0600);
+    if (rc == 0)
+        CALL(rc, AC_CALL_SOCKET, name, fd, 0, 0,
+             bind(fd, (struct sockaddr *)(void *)&address, sizeof address));
     if (rc == 0) CALL(rc, AC_CALL_SOCKET, name, fd, 0, 0, listen(fd, 4096));
     if (rc == 0) return fd;
     close(fd);
     return rc;
 }
 
+/* An fd of a socket's file, not to be read from, if it is one of ours. */
+static int find_own_socket(int dir, const char *name) {
+    struct stat info;
+    int fd = ac_os_open_at(dir, name, O_PATH, 0);
+    int rc = fd < 0 ? fd : ac_os_stat(fd, &info);
+    if (rc == 0 && (!S_ISSOCK(info.st_mode) || info.st_uid != geteuid())) rc = -EACCES;
+    if (rc == 0) return fd;
+    ac_os_close(fd);
+    return rc;
+}
+
+/* By the file that was examined, not by its name: connect would follow a link. */
 int ac_os_socket_connect(int dir, const char *name) {
-    struct sockaddr_un address;
-    int rc = socket_address(&address, dir, name);
-    int fd = rc < 0 ? rc : open_socket();
-    if (fd < 0) return fd;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int file = find_own_socket(dir, name);
+    int fd = file < 0 ? file : open_socket(), rc;
+    if (fd < 0) {
+        ac_os_close(file);
+        return fd;
+    }
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d", file);
     CALL(rc, AC_CALL_SOCKET, name, fd, 0, 0,
          connect(fd, (struct sockaddr *)(void *)&address, sizeof address));
+    close(file);
     if (rc == 0) return fd;
     close(fd);
     return rc;

@@ -114,7 +114,8 @@ int ac_os_eventfd_wait(int fd, uint64_t timeout_ns); /* 1 signalled and drained,
 int ac_os_thread(void *(*run)(void *), void *argument);
 
 /* Unix sockets by directory fd and name, which have no length limit. Sequenced packets, non-blocking. */
-int ac_os_socket_listen(int dir, const char *name);
+int ac_os_socket_listen(int dir, const char *name); /* for our own user only */
+/* -EACCES if it is not a socket, or that of another user. */
 int ac_os_socket_connect(int dir, const char *name);
 int ac_os_socket_pair(int ends[2]);
 int ac_os_socket_accept(int fd);

@@ -77,10 +77,9 @@ static int create(const ac_directory_t *readers, int readers_fd, const char *fil
     slots[0].checksum = ac_crc32(&slots[0], SLOT_CHECKED);
     if (ac_os_random(&unique, sizeof unique) < 0) unique = ac_os_monotonic_ns();
     snprintf(temporary, sizeof temporary, "%s.%016llx.tmp", file, (unsigned long long)unique);
-    int fd = ac_os_open_at(readers_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, readers->mode);
+    int fd = ac_file_create(readers_fd, temporary, readers->mode);
     if (fd < 0) return fd;
-    int rc = ac_os_chmod(fd, readers->mode);
-    if (rc == 0) rc = ac_os_write_at(fd, slots, sizeof slots, 0);
+    int rc = ac_os_write_at(fd, slots, sizeof slots, 0);
     if (rc == 0) rc = ac_os_sync(fd);
     if (rc == 0) rc = ac_os_flock(fd);
     if (rc == 0) rc = ac_os_claim(fd);

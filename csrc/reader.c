@@ -436,7 +436,9 @@ static void release_everything(ac_reader_t *reader) {
 /* Opens the queue and goes to where reading starts. */
 static int open_queue(ac_reader_t *reader, const char *path, const ac_reader_config_t *config,
                       ac_error_t *err) {
-    int rc = ac_directory_init(&reader->dir, path, config->mode, 0, err);
+    int rc = config->expected.given ? ac_directory_init_expected(&reader->dir, path, config->mode,
+                                                                 &config->expected, err)
+                                    : ac_directory_init(&reader->dir, path, config->mode, 0, err);
     if (rc == AC_OK) rc = open_control(reader, err);
     if (rc == AC_OK && config->name) rc = open_position(reader, config->name, err);
     if (rc == AC_OK) {

@@ -97,9 +97,8 @@ static int rewrite_segment(const ac_plan_t *plan, ac_map_t **map, uint64_t end, 
     char name[AC_NAME_MAX], temporary[AC_NAME_MAX];
     ac_segment_name(name, (*map)->segment, ".q");
     ac_segment_name(temporary, (*map)->segment, ".q.tmp");
-    int fd = ac_os_open_at(plan->dir_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, plan->dir->mode);
-    int rc = fd < 0 ? fd : ac_os_chmod(fd, plan->dir->mode);
-    if (rc == 0) rc = ac_os_allocate(fd, plan->segment_size);
+    int fd = ac_file_create(plan->dir_fd, temporary, plan->dir->mode);
+    int rc = fd < 0 ? fd : ac_os_allocate(fd, plan->segment_size);
     if (rc == 0) rc = ac_os_write_at(fd, (*map)->base, end, 0);
     if (rc == 0) rc = ac_os_sync(fd);
     /* Before it loses its name: killed in between, nobody would come to seal it for those who read it. */

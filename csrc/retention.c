@@ -208,7 +208,8 @@ static int open_archive_day(const char *root, uint64_t timestamp_ns, unsigned mo
     snprintf(parts[2], sizeof parts[2], "%02d", day.tm_mday);
     int rc = ac_os_mkdir(root, mode);
     if (rc < 0 && rc != -EEXIST) return rc;
-    int fd = ac_os_open_dir(root);
+    /* A link to it is the operator's; what was made here is none. */
+    int fd = rc == 0 ? ac_os_open_dir_at(AT_FDCWD, root) : ac_os_open_dir(root);
     if (rc == 0 && fd >= 0) ac_os_chmod(fd, mode); /* whatever the umask says */
     for (int i = 0; i < 3 && fd >= 0; i++) {
         rc = ac_os_mkdir_at(fd, parts[i], mode);
@@ -260,15 +261,12 @@ static int copy_bytes(int from, int to, uint64_t size, const uint32_t *closing) 
     return rc == 0 && is_stopped(closing) ? -ECANCELED : rc;
 }
 
-static int copy_file(int from, int to_dir, const char *name, unsigned mode,
+static int copy_file(int from, uint64_t size, int to_dir, const char *name, unsigned mode,
                      const uint32_t *closing) {
     char temporary[AC_NAME_MAX + 8];
-    struct stat info;
     snprintf(temporary, sizeof temporary, "%s.tmp", name);
-    int to = ac_os_open_at(to_dir, temporary, O_RDWR | O_CREAT | O_TRUNC, mode);
-    int rc = to < 0 ? to : ac_os_chmod(to, mode);
-    if (rc >= 0) rc = ac_os_stat(from, &info);
-    if (rc >= 0) rc = copy_bytes(from, to, (uint64_t)info.st_size, closing);
+    int to = ac_file_create(to_dir, temporary, mode);
+    int rc = to < 0 ? to : copy_bytes(from, to, size, closing);
     if (rc == 0) rc = ac_os_sync(to);
     ac_os_close(to);
     if (rc == 0) rc = ac_os_move_new(to_dir, temporary, to_dir, name);
@@ -278,23 +276,25 @@ static int copy_file(int from, int to_dir, const char *name, unsigned mode,
 
 /* Renames where possible; across file systems copies, syncs, and only then removes. What is in the
  * archive already is never replaced. */
-static int move_file(int from_dir, const char *name, int to_dir, unsigned mode,
+static int move_file(const ac_directory_t *dir, int from_dir, const char *name, int to_dir,
                      const uint32_t *closing) {
+    struct stat info;
+    ac_error_t err;
     int rc = ac_os_move_new(from_dir, name, to_dir, name);
     if (rc != -EXDEV) return rc;
-    int from = ac_os_open_at(from_dir, name, O_RDONLY, 0);
-    if (from < 0) return from;
+    int from = ac_file_open(dir, from_dir, name, O_RDONLY, &info, &err);
+    if (from < 0) return err.sys_errno ? -err.sys_errno : -EPERM;
     rc = is_copied(from, to_dir, name, closing);
-    if (rc == 0) rc = copy_file(from, to_dir, name, mode, closing);
+    if (rc == 0) rc = copy_file(from, (uint64_t)info.st_size, to_dir, name, dir->mode, closing);
     ac_os_close(from);
     if (rc >= 0) rc = ac_os_sync_dir(to_dir);
     return rc < 0 ? rc : ac_os_unlink(from_dir, name);
 }
 
 /* One that is there describes the same segment: it came before a crash, and was made again after it. */
-static int move_index(int from_dir, const char *name, int to_dir, unsigned mode,
+static int move_index(const ac_directory_t *dir, int from_dir, const char *name, int to_dir,
                       const uint32_t *closing) {
-    int rc = move_file(from_dir, name, to_dir, mode, closing);
+    int rc = move_file(dir, from_dir, name, to_dir, closing);
     if (rc == -EEXIST) rc = ac_os_unlink(from_dir, name);
     return rc == -ENOENT ? 0 : rc;
 }
@@ -350,8 +350,8 @@ static int archive_segment(const ac_directory_t *dir, int dir_fd, const ac_write
         return rc;
     }
     /* The index first: nobody comes back for that of a segment that is gone. */
-    rc = move_index(dir_fd, index, day, dir->mode, closing);
-    if (rc == 0) rc = move_file(dir_fd, segment, day, dir->mode, closing);
+    rc = move_index(dir, dir_fd, index, day, closing);
+    if (rc == 0) rc = move_file(dir, dir_fd, segment, day, closing);
     if (rc == 0) rc = ac_os_sync_dir(day);
     if (rc == 0) rc = ac_os_sync_dir(dir_fd);
     ac_os_close(day);

@@ -24,10 +24,9 @@ static int prepare(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t 
                                   .end = sealed ? AC_SEGMENT_DATA : 0};
     ac_segment_name(name, id, ".q");
     ac_segment_name(temporary, id, ".q.tmp");
-    int fd = ac_os_open_at(dir_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, dir->mode);
+    int fd = ac_file_create(dir_fd, temporary, dir->mode);
     if (fd < 0) return fd;
-    int rc = ac_os_chmod(fd, dir->mode);
-    if (rc == 0) rc = sealed ? ac_os_truncate(fd, size) : ac_os_allocate(fd, size);
+    int rc = sealed ? ac_os_truncate(fd, size) : ac_os_allocate(fd, size);
     if (rc == 0) rc = ac_os_write_at(fd, &header, sizeof header, 0);
     if (rc == 0) rc = ac_os_sync(fd);
     if (rc == 0) rc = ac_os_rename_new(dir_fd, temporary, name);

@@ -405,3 +405,16 @@ def test_what_works_should_not_be_in_the_log(
             reader.commit()
         time.sleep(5 * CHECK_S)
     assert lines(caplog) == []
+
+
+def test_names_of_files_forge_no_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A newline, an escape that clears the screen, and a byte that is no UTF-8."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\nERROR b\x1b[2J\xff"))
+    with open_writer(path, segment_size=SEGMENT) as writer:
+        (path / "writer.lock").unlink()
+        writer.append(b"x")
+        writer.flush_now()
+    ((_, line),) = lines(caplog)
+    assert line.isprintable()
+    assert line.startswith(f"{tmp_path}/a\\nERROR b\\x1b[2J\\udcff: writer.lock was removed")
+    assert line.encode() != b""

@@ -103,3 +103,33 @@ def test_an_error_crosses_a_process_pool(tmp_path: Path) -> None:
 def test_advice_follows_a_sentence_or_a_question() -> None:
     assert str(QueueNotFound("gone", advice="Look.")) == "gone. Look."
     assert str(QueueNotFound("gone?", advice="Look.")) == "gone? Look."
+
+
+UNPRINTABLE = "/data/a\nERROR all is lost\x1b[2J\udcff\u202eb"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_path_can_be_printed(kind: type[ChronicleError]) -> None:
+    """Names of files forge no lines in a log, command no terminal, and can be written as UTF-8."""
+    if issubclass(kind, SchemaMismatch):
+        error: ChronicleError = kind("types differ", ["a: \x1b[2J\udcff"], path=UNPRINTABLE)
+    elif issubclass(kind, FlushFailed):
+        error = kind({"a": DiskFull("cannot sync \x1b[2J\udcff", path=UNPRINTABLE)})
+    else:
+        error = kind("cannot open \x1b[2J\udcff", path=UNPRINTABLE)
+    assert error.path == UNPRINTABLE
+    for text in (str(error), str(pickle.loads(pickle.dumps(error)))):  # noqa: S301
+        assert text.encode() != b""
+        assert all(line.isprintable() for line in text.split("\n")), text
+        assert text.startswith("/data/a\\nERROR all is lost\\x1b[2J\\udcff\\u202eb: ")
+
+
+def test_the_engine_says_one_line(tmp_path: Path, queue: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/a\nb\x1b[2J\xff")
+    with pytest.raises(QueueNotFound) as told:
+        open_reader(path)
+    assert told.value.path == path
+    assert str(told.value).isprintable()
+    with pytest.raises(errors.InvalidName) as refused:
+        open_reader(queue, "a\nb\x1b")
+    assert str(refused.value).isprintable()
