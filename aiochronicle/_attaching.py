@@ -35,15 +35,17 @@ def open_source(
     name: str,
     start: StartPoint,
     codec: Registry | None,
+    identity: tuple[int, int, int] | None,
     place: Place | None,
     behind: Exception | None,
 ) -> tuple[Reader, int]:
     """Open a queue, where it was left if it is still the same one; also return how many were lost.
 
+    ``identity`` is that of the directory that was found: QueueGone if another is there by now.
     ``behind`` is the damage to go on behind, which an earlier try raised. Without it, a queue that
     was left at damage raises that again as long as it is there.
     """
-    options: dict[str, Any] = {"codec": codec}
+    options: dict[str, Any] = {"codec": codec, "_expect": identity}
     if isinstance(behind, PositionLost):
         reader: Reader = open_reader(path, name, start="first", **options)
     elif isinstance(behind, CorruptionError) and place is None:

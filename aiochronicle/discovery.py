@@ -28,6 +28,7 @@ from aiochronicle._arguments import pathname, positive, refuse_file, seconds
 from aiochronicle._background import in_background
 from aiochronicle._examiner import Attached, Detached, Examiner
 from aiochronicle._nudge import Nudge
+from aiochronicle._one_loop import OneLoop
 from aiochronicle._printable import printable
 from aiochronicle._ready import Ready
 from aiochronicle._watcher import Watcher
@@ -69,19 +70,28 @@ def discover(
 
 
 class Discovery:
-    """Made by discover; an asynchronous iterator and context manager."""
+    """Made by discover; an asynchronous iterator and context manager.
+
+    One event loop at a time: it may be used in another one when the first is closed, and goes on
+    there, and raises InvalidArgument in a second one before that.
+    """
 
     def __init__(self, root: str | os.PathLike[str], *, depth: int, rescan_s: float) -> None:
         self.root = pathname("root", root)
         self._rescan_s = seconds("rescan_s", rescan_s)
         self._examiner = Examiner(self.root, positive("depth", depth))
         self._events: deque[Attached | Detached | Scanned] = deque()
-        self._there = asyncio.Event()  # an event, or the end
-        self._hints: set[str] | None = set()  # paths; None: anything
-        self._stirred = asyncio.Event()
         self._logged: set[str] = set()
-        self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._home = OneLoop(f"the discovery of {self.root}")
+        self._renew()
+
+    def _renew(self) -> None:
+        """Make what serves one event loop only."""
+        self._there = asyncio.Event()  # an event, or the end
+        self._stirred = asyncio.Event()
+        self._hints: set[str] | None = set()  # paths; None: anything
+        self._task: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -95,6 +105,8 @@ class Discovery:
         """Wait for what comes next, the end of the first scan included."""
         if self._closed:
             raise StopAsyncIteration
+        if self._home.enter():
+            self._renew()
         if self._task is None:
             self._task = asyncio.create_task(self._follow(), name=f"discover {self.root}")
             self._task.add_done_callback(lambda _: self._there.set())
@@ -124,14 +136,20 @@ class Discovery:
         self._closed = True
         self._events.clear()
         self._there.set()
-        if self._task is not None:
+        if self._is_following():
+            assert self._task is not None
             self._task.cancel()
 
     async def aclose(self) -> None:
         """Stop watching. Iteration ends."""
         self.stop()
-        if self._task is not None:
+        if self._is_following():
+            assert self._task is not None
             await asyncio.wait([self._task])
+
+    def _is_following(self) -> bool:
+        """Tell whether there is something to be ended; a loop that is closed has ended it."""
+        return self._task is not None and not self._task.get_loop().is_closed()
 
     async def __aenter__(self) -> Self:
         return self

@@ -842,6 +842,15 @@ class Responder(Generic[T]):
         finally:
             await self._router.aclose()
 
+    def close(self) -> None:
+        """Close all queues at once, without a loop: the one that served may be closed.
+
+        Requests that were not answered come again next time; those whose answers were not flushed
+        yet are known by their answers.
+        """
+        self._closing = True
+        self._router.close()
+
     async def _end_handlers(self) -> None:
         running = self._handling - {asyncio.current_task()}  # one of them may close us
         if running:

@@ -375,15 +375,14 @@ class Router(FanIn[T]):
             return [*threads.map(self._open_one, paths)]
 
     def _open_one(self, path: str) -> tuple[Reader, int] | Exception:
-        # The one place where queues are opened: self._announced[path] is what discovery found there,
-        # and what is opened has to be that.
         aside = self._aside.get(path)
+        found = self._announced.get(path)
+        place, skip = (None, None) if aside is None else (aside.place, aside.skip)
+        identity = None if found is None else found.identity  # and no other directory is opened
         try:
-            if aside is None:
-                return open_source(path, self.name, self._start, self._codec, None, None)
-            if aside.closing is not None:
+            if aside is not None and aside.closing is not None:
                 aside.closing.result()
-            return open_source(path, self.name, self._start, self._codec, aside.place, aside.skip)
+            return open_source(path, self.name, self._start, self._codec, identity, place, skip)
         except Exception as error:  # noqa: BLE001 - it is that path's problem, whatever it is
             return error.with_traceback(None)
 

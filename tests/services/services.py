@@ -211,7 +211,7 @@ class DispatchingRouter(Routed):
             self.router.commit(message)
 
     async def run(self) -> None:
-        await self.router.dispatch()
+        await self.router.dispatch(failed="again")
 
 
 class Discovering(Service):
@@ -314,7 +314,16 @@ class Requesting(Service):
         await asyncio.Event().wait()
 
     async def exchange(self, queue: str) -> None:
-        payload = self.payload()
+        while True:
+            payload = self.payload()
+            try:
+                answer = await self.ask(queue, payload)
+            except QueueGone:  # of the answers, while it waited
+                continue
+            self.take(answer.payload)
+            return
+
+    async def ask(self, queue: str, payload: bytes) -> Message:
         asking = asyncio.create_task(self.requester.request(payload, timeout=WITHIN_S))
         try:
             with open_reader(self.root / "out" / "a") as requests:
@@ -322,10 +331,9 @@ class Requesting(Service):
                     if request.payload == payload:
                         self.writers[queue].append(payload, cause=request)
                         break
-            answer = await asking
+            return await asking
         finally:
             asking.cancel()
-        self.take(answer.payload)
 
     async def close(self) -> None:
         await self.requester.aclose()
