@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from typing import ClassVar
 
 from aiochronicle import (
     Attached,
@@ -32,7 +33,7 @@ RESCAN_S = 0.2
 class OneReader(Service):
     """``async for message in reader``; its user seeks on after a gap and opens a new queue."""
 
-    covers = (Reader,)
+    covers: ClassVar[tuple[type, ...]] = (Reader,)
     queues = ("a",)
     reader: Reader
 
@@ -97,7 +98,7 @@ class DispatchingReader(OneReader):
 class ConflatedReader(OneReader):
     """``async for message in reader.conflate(key)``, with a key for each message."""
 
-    covers = (Conflation,)
+    covers: ClassVar[tuple[type, ...]] = (Conflation,)
 
     async def consume(self) -> None:
         conflation = self.reader.conflate(lambda message: message.seq)
@@ -109,7 +110,7 @@ class ConflatedReader(OneReader):
 class BusReader(OneReader):
     """A reader of a bus."""
 
-    covers = (Bus,)
+    covers: ClassVar[tuple[type, ...]] = (Bus,)
 
     async def open(self) -> None:
         self.bus = Bus(self.root / "in")
@@ -128,7 +129,7 @@ class BusReader(OneReader):
 class Merged(Service):
     """``async for message in fan_in``; its user attaches again what failed."""
 
-    covers = (FanIn,)
+    covers: ClassVar[tuple[type, ...]] = (FanIn,)
 
     async def open(self) -> None:
         self.fan_in: FanIn = FanIn(on_error=self.on_error)
@@ -176,7 +177,7 @@ class Merged(Service):
 class Routed(Service):
     """``async for message in router``."""
 
-    covers = (Router,)
+    covers: ClassVar[tuple[type, ...]] = (Router,)
     finds = True
 
     async def open(self) -> None:
@@ -217,7 +218,7 @@ class DispatchingRouter(Routed):
 class Discovering(Service):
     """``async for event in discover(root)``. What goes through it is the news of a queue."""
 
-    covers = (Discovery,)
+    covers: ClassVar[tuple[type, ...]] = (Discovery,)
     finds = True
 
     async def open(self) -> None:
@@ -243,7 +244,7 @@ class Discovering(Service):
 class Responding(Service):
     """``responder.serve(handler)``. What goes through it is a request and its answer."""
 
-    covers = (Responder, Request)
+    covers: ClassVar[tuple[type, ...]] = (Responder, Request)
     handles = True
     serial = False
     finds = True
@@ -297,7 +298,7 @@ class Requesting(Service):
     The queue that it reads is that of the answers, which the test writes.
     """
 
-    covers = (Requester,)
+    covers: ClassVar[tuple[type, ...]] = (Requester,)
     queues = ("a",)
 
     def make_peers(self) -> None:
