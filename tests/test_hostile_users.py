@@ -1,6 +1,7 @@
 """What another user of the host tries, with real users: planted links, files and connections."""
 
 import asyncio
+import contextlib
 import os
 import resource
 import shutil
@@ -25,6 +26,7 @@ from aiochronicle import (
     Reader,
     Retention,
     Roll,
+    Router,
     list_readers,
     open_reader,
     open_writer,
@@ -550,3 +552,55 @@ def test_sockets_of_others_cannot_be_removed(team: Path) -> None:
             victim.tell()
             writer.go_on()
             victim.await_pause()
+
+
+# ---- a router in a directory that others may write to ----
+
+
+def swap_again_and_again(shared: Path, target: Path, pause: Pause) -> None:
+    """Have a queue and a link to another one take turns under one name."""
+    write(shared / "feed", b"public", 0o666)
+    (shared / "feed" / "READY").write_bytes(b'{"version": 1}')
+    (shared / "feed" / "READY").chmod(0o644)
+    (shared / "link").symlink_to(target)
+    pause()
+    ends_s = time.monotonic() + 3
+    while time.monotonic() < ends_s:
+        (shared / "feed").rename(shared / "aside")
+        (shared / "link").rename(shared / "feed")
+        (shared / "feed").rename(shared / "link")
+        (shared / "aside").rename(shared / "feed")
+    pause()
+
+
+async def route(root: Path, seconds: float) -> dict[str, int]:
+    """Return what a router delivered in that time, and how often."""
+    delivered: dict[str, int] = {}
+    ends_s = time.monotonic() + seconds
+    while time.monotonic() < ends_s:
+        async with Router(root, name="router", rescan_s=0.02) as router:
+            with contextlib.suppress(TimeoutError):
+                for _ in range(20):
+                    message = await router.next(timeout=0.05)
+                    text = message.payload.decode()
+                    delivered[text] = delivered.get(text, 0) + 1
+                    del message
+    return delivered
+
+
+def test_a_router_opens_what_was_found_or_nothing(shared: Path) -> None:
+    """However the attacker's swaps fall, the victim's own queue stays private."""
+    private = shared / "private"
+    run_as(VICTIM, lambda: private.mkdir(mode=0o700))
+    run_as(VICTIM, lambda: write(private / "orders", b"secret"))
+    run_as(VICTIM, lambda: (private / "orders" / "READY").write_bytes(b'{"version": 1}'))
+    before = everything(private)
+    with process_of(
+        ATTACKER, lambda pause: swap_again_and_again(shared, private / "orders", pause)
+    ) as attacker:
+        attacker.tell()
+        delivered = run_as(VICTIM, lambda: asyncio.run(route(shared, 2.5)))
+        attacker.await_pause()
+    assert "public" in delivered, "it never met the attacker's queue"
+    assert "secret" not in delivered
+    assert everything(private) == before

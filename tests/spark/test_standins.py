@@ -27,6 +27,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     base = Path(tempfile.mkdtemp())
     base.chmod(0o1777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(base))  # forked children do not clean up
     yield base / "cache"
     shutil.rmtree(base)
 
