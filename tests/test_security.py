@@ -1,5 +1,6 @@
 """Rights, names and links: what another user of the same host can and cannot do."""
 
+import ast
 import os
 import stat
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from test_bad_input import as_nobody, open_tmp
 from waiting import eventually
 
+import aiochronicle
 from aiochronicle import Retention, Roll, errors, open_reader, open_writer
 
 __all__ = ["open_tmp"]
@@ -237,3 +239,22 @@ def test_dropping_rights_is_real() -> None:
     outcome = as_nobody("open('/etc/shadow').read()")
     assert outcome.returncode != 0
     assert "PermissionError" in outcome.stderr
+
+
+# What Spark's tasks return to the driver that started them; Spark pickles the tasks themselves.
+UNPICKLES = {("spark/jobs/archive.py", "pickle"), ("spark/jobs/gate.py", "pickle")}
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    """No module of the package that reads files knows how to."""
+    package = Path(aiochronicle.__file__).parent
+    found = []
+    for module in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            name = module.relative_to(package).as_posix()
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                found += [(name, node.func.id)] if node.func.id in {"eval", "exec"} else []
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found += [(name, one) for one in modules if one in {"pickle", "marshal", "shelve"}]
+    assert set(found) == UNPICKLES
