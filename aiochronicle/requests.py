@@ -25,7 +25,15 @@ from typing import Any, Generic, Self
 import msgspec
 
 from aiochronicle._answers import Answers
-from aiochronicle._arguments import expect, pathname, positive, refuse_file, seconds, segment_bytes
+from aiochronicle._arguments import (
+    expect,
+    pathname,
+    permissions,
+    positive,
+    refuse_file,
+    seconds,
+    segment_bytes,
+)
 from aiochronicle._arguments import timeout as checked_timeout
 from aiochronicle._background import in_background, in_thread
 from aiochronicle._closing import Closing
@@ -108,7 +116,8 @@ class Requester(Closing, Generic[T]):
     ``decode`` gives.
 
     Its two queues are opened in the background by ``async with``, and at once, blocking, by
-    ``with`` or the first use of a requester that was not entered.
+    ``with`` or the first use of a requester that was not entered. ``mode`` is that of its queue of
+    requests: 0o660 lets a responder of another user in the group of the root read them.
 
     ``on_corrupt`` says what to do about a damaged answer, ``on_lost`` about answers that were removed
     before they were read. With "raise" every request that waits at that moment gets the exception,
@@ -137,6 +146,7 @@ class Requester(Closing, Generic[T]):
         reply_codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
         segment_size: int = 8 << 20,
         retention: Retention | None = None,
+        mode: int = 0o600,
         on_corrupt: OnDamageOfAnswers = "raise",
         on_lost: OnDamageOfAnswers = "raise",
     ) -> None:
@@ -150,6 +160,7 @@ class Requester(Closing, Generic[T]):
         self._options: dict[str, Any] = {
             "segment_size": segment_size,
             "retention": retention,
+            "mode": permissions(mode),
             "codec": None if codec is None else registry_of(codec),
             "ready": True,
         }
@@ -559,7 +570,7 @@ class Responder(Generic[T]):
     One responder at a time can serve a root; ``name`` is the reader name in the queues of the
     requesters. ``codec`` is what ``Request.decode`` gives, ``reply_codec`` what answers can be
     besides bytes; a requester's queue whose schema says something else is one of the ``problems``.
-    ``segment_size`` and ``retention`` are those of the queues of answers. Keep answers for longer
+    ``segment_size``, ``retention`` and ``mode`` are those of the queues of answers. Keep answers for longer
     than any request takes: by them a restarted responder knows what was answered.
     Cancelling a task anywhere in ``async for`` loses nothing.
 
@@ -580,6 +591,7 @@ class Responder(Generic[T]):
         reply_codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
         segment_size: int = 8 << 20,
         retention: Retention | None = None,
+        mode: int = 0o600,
         rescan_s: float = 5.0,
         on_corrupt: OnDamage = "set_aside",
         on_lost: OnDamage = "set_aside",
@@ -598,6 +610,7 @@ class Responder(Generic[T]):
             reply_root=answered,
             reply_segment_size=segment_size,
             reply_retention=retention,
+            reply_mode=mode,
             rescan_s=rescan_s,
             on_corrupt=on_corrupt,
             on_lost=on_lost,

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from aiochronicle import _hot
-from aiochronicle._arguments import expect, pathname, segment_bytes
+from aiochronicle._arguments import expect, pathname, permissions, segment_bytes
 from aiochronicle._attaching import Place, go_on_behind_loss, open_source, place_of
 from aiochronicle._background import in_background, in_thread
 from aiochronicle._damage import SERVICE_WORDS, OnDamage, Verdict, check_on_damage, judge
@@ -144,8 +144,8 @@ class Router(FanIn[T]):
 
     ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root``
     (by default ROOT.replies), named like the sender's, with segments of ``reply_segment_size``;
-    ``reply_codec`` is what it can ``send``. They are kept for ever unless ``reply_retention`` says
-    something else.
+    ``reply_codec`` is what it can ``send``, ``reply_mode`` that of its files. They are kept for ever
+    unless ``reply_retention`` says something else.
 
     Use it as an async context manager: entering returns when everything that is there is
     attached, leaving closes readers, writers and the watcher. One event loop at a time: it may be
@@ -165,6 +165,7 @@ class Router(FanIn[T]):
         reply_root: str | os.PathLike[str] | None = None,
         reply_segment_size: int = 8 << 20,
         reply_retention: Retention | None = None,
+        reply_mode: int = 0o600,
         reply_codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None = None,
         depth: int = 1,
         rescan_s: float = 5.0,
@@ -194,6 +195,7 @@ class Router(FanIn[T]):
         )
         self._reply_segment_size = reply_segment_size
         self._reply_retention = reply_retention
+        self._reply_mode = permissions(reply_mode)
         self._attached: dict[str, _Source] = {}
         self._aside: dict[str, _Aside] = {}
         self._announced: dict[str, Attached] = {}
@@ -615,6 +617,7 @@ class Router(FanIn[T]):
             target,
             segment_size=self._reply_segment_size,
             retention=self._reply_retention,
+            mode=self._reply_mode,
             codec=self._reply_codec,
             ready=True,
         )

@@ -414,8 +414,8 @@ AC_API int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err);
 AC_API int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                                    ac_error_t *err);
 
-/* Has the reader step over the damage that it stands at, as one with skip_corrupt does: the AC_E_CORRUPT that it
- * returned last, and no other one behind it. */
+/* Steps over the damage that the reader stands at, as one with skip_corrupt does: the AC_E_CORRUPT that it
+ * returned last, and no other one behind it. The position is behind it then. */
 AC_API int ac_reader_step_over(ac_reader_t *reader, ac_error_t *err);
 
 /* Has reading end at a position that ac_reader_position gave: from there on there is nothing to read,

@@ -13,6 +13,12 @@ unsigned ac_directory_mode(unsigned file_mode) {
     return (file_mode & 0777) | ((file_mode & 0444) >> 2);
 }
 
+int ac_directory_set_mode(int fd, unsigned mode) {
+    struct stat info;
+    int rc = ac_os_stat(fd, &info);
+    return rc < 0 ? rc : ac_os_chmod(fd, mode | (info.st_mode & S_ISGID));
+}
+
 static int open_or_create(const char *path, unsigned mode, int create) {
     int fd = ac_os_open_dir(path);
     if (fd != -ENOENT || !create) return fd;
@@ -21,7 +27,7 @@ static int open_or_create(const char *path, unsigned mode, int create) {
     if (made < 0) return ac_os_open_dir(path);
     fd = ac_os_open_dir_at(AT_FDCWD, path); /* what was made is no link */
     if (fd >= 0) {
-        int rc = ac_os_chmod(fd, ac_directory_mode(mode)); /* whatever the umask says */
+        int rc = ac_directory_set_mode(fd, ac_directory_mode(mode));
         int parent = rc == 0 ? ac_os_open_dir_at(fd, "..") : rc;
         if (rc == 0) rc = parent < 0 ? parent : ac_os_sync_dir(parent);
         ac_os_close(parent);
@@ -216,7 +222,7 @@ static int open_sub(const ac_directory_t *dir, int dir_fd, const char *name, int
             return ac_fail_os_in(err, rc, dir->path, name, "cannot create");
         fd = ac_os_open_dir_at(dir_fd, name);
         if (fd >= 0 && rc == 0) {
-            rc = ac_os_chmod(fd, mode);
+            rc = ac_directory_set_mode(fd, mode);
             if (rc == 0) rc = ac_os_sync_dir(dir_fd);
             if (rc < 0) {
                 ac_os_close(fd);

@@ -65,5 +65,8 @@ int ac_directory_readers(const ac_directory_t *dir, int dir_fd, int create, ac_d
 
 /* Directories are searchable by whom files are readable. */
 unsigned ac_directory_mode(unsigned file_mode);
+/* Gives a new directory its mode, whatever the umask said; in a setgid directory it stays setgid, so that what is
+ * made in it belongs to the group that shares the root. */
+int ac_directory_set_mode(int fd, unsigned mode);
 
 #endif

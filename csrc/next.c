@@ -27,12 +27,6 @@ static int may_skip(ac_reader_t *reader) {
     return once;
 }
 
-int ac_reader_step_over(ac_reader_t *reader, ac_error_t *err) {
-    int rc = ac_reader_usable(reader, err);
-    if (rc == AC_OK) reader->skip_once = 1;
-    return rc;
-}
-
 /* ---- moving between segments ---- */
 
 /* A position behind what is left of a file that was cut becomes the place of the cut, where at_gap says so. */
@@ -496,6 +490,17 @@ int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
     if (rc != 1) return rc;
     ac_reader_return(reader, &mark, &message);
     return 1;
+}
+
+/* At once, and not with the next read: the position is then behind the damage, and can be committed. */
+int ac_reader_step_over(ac_reader_t *reader, ac_error_t *err) {
+    ac_error_t later; /* what is wrong behind it is said by reading */
+    int rc = ac_reader_usable(reader, err);
+    if (rc != AC_OK) return rc;
+    reader->skip_once = 1;
+    ac_reader_ready(reader, &later);
+    reader->skip_once = 0;
+    return AC_OK;
 }
 
 void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message) {

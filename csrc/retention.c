@@ -210,12 +210,12 @@ static int open_archive_day(const char *root, uint64_t timestamp_ns, unsigned mo
     if (rc < 0 && rc != -EEXIST) return rc;
     /* A link to it is the operator's; what was made here is none. */
     int fd = rc == 0 ? ac_os_open_dir_at(AT_FDCWD, root) : ac_os_open_dir(root);
-    if (rc == 0 && fd >= 0) ac_os_chmod(fd, mode); /* whatever the umask says */
+    if (rc == 0 && fd >= 0) ac_directory_set_mode(fd, mode);
     for (int i = 0; i < 3 && fd >= 0; i++) {
         rc = ac_os_mkdir_at(fd, parts[i], mode);
         int sub = rc < 0 && rc != -EEXIST ? rc : ac_os_open_dir_at(fd, parts[i]);
         if (rc == 0 && sub >= 0) {
-            ac_os_chmod(sub, mode);
+            ac_directory_set_mode(sub, mode);
             ac_os_sync_dir(fd);
         }
         ac_os_close(fd);

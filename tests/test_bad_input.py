@@ -626,3 +626,35 @@ def test_index_that_is_none(filled: Path, content: bytes) -> None:
             message = reader.poll()
             assert message is not None
             assert message.seq == seq
+
+
+def flip_payload(queue: Path, number: int) -> None:
+    segment = queue / "000000000.q"
+    content = bytearray(segment.read_bytes())
+    content[64 + number * 128 + 64] ^= 1
+    segment.write_bytes(content)
+
+
+def test_a_commit_after_step_over_lies_behind_the_damage(filled: Path) -> None:
+    """Also at the end: the next reader of the name does not meet it again."""
+    flip_payload(filled, 2)
+    with open_reader(filled, "risk") as reader:
+        assert [message.seq for message in reader.read_batch(2)] == [0, 1]
+        with pytest.raises(errors.CorruptionError):
+            reader.poll()
+        reader.step_over()
+        reader.commit()
+        assert reader.statistics().skipped_records == 1
+    with open_reader(filled, "risk") as reader:
+        following = reader.poll()
+        assert following is not None
+        assert following.seq == 3
+
+
+def test_step_over_without_damage_changes_nothing(filled: Path) -> None:
+    flip_payload(filled, 2)
+    with open_reader(filled) as reader:
+        reader.step_over()
+        assert [message.seq for message in reader.read_batch(2)] == [0, 1]
+        with pytest.raises(errors.CorruptionError):  # it was for what the reader stood at
+            reader.poll()

@@ -1,8 +1,10 @@
 """One queue, a writer and readers of several users: real processes, each of a user of its own."""
 
+import asyncio
 import json
 import os
 import shutil
+import signal
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,6 +15,9 @@ from typing import Any
 import pytest
 
 from aiochronicle import (
+    Request,
+    Requester,
+    Responder,
     Retention,
     Roll,
     forget_reader,
@@ -181,3 +186,60 @@ def test_retention_names_a_position_that_it_may_not_read(path: Path) -> None:
     told = run_as(WRITER, lambda: refused(lambda: retain(path, 0o640)))
     assert "queue/readers/risk.meta" in told
     assert inspect(path).first_segment == 0
+
+
+@pytest.fixture
+def shared_root() -> Iterator[Path]:
+    """A root that a group shares: what is made in it belongs to the group."""
+    base = Path(tempfile.mkdtemp())
+    base.chmod(0o755)
+    for name in ("asked", "answered"):
+        (base / name).mkdir()
+        os.chown(base / name, 0, SHARED)
+        (base / name).chmod(0o3770)
+    yield base
+    shutil.rmtree(base)
+
+
+def test_a_queue_in_a_shared_root_belongs_to_the_group_of_the_root(shared_root: Path) -> None:
+    """Also if that is not the first group of the writer."""
+    queue = shared_root / "asked" / "queue"
+    run_as(READER, lambda: fill(queue, 0o660))
+    assert run_as(COLLEAGUE, lambda: read(queue, 2)) == [0, 1]
+    assert run_as(WRITER, lambda: retain(queue, 0o660)) == 1
+    groups = {entry.stat().st_gid for entry in [queue, *queue.rglob("*")]}
+    assert groups == {SHARED}
+
+
+async def _ask(root: Path) -> list[str]:
+    roots = root / "asked", root / "answered"
+    async with Requester(*roots, "desk", mode=0o660) as requester:
+        answers = [await requester.request(b"%d" % number, timeout=30) for number in range(3)]
+        return [answer.payload.decode() for answer in answers]
+
+
+async def _answer(root: Path, started: Callable[[], None]) -> None:
+    async def double(request: Request) -> bytes:
+        return request.payload * 2
+
+    roots = root / "asked", root / "answered"
+    async with Responder(*roots, mode=0o660) as responder:
+        started()
+        await responder.serve(double)
+
+
+def test_requests_between_two_users(shared_root: Path) -> None:
+    started, tell_started = os.pipe()
+    child = os.fork()
+    if child == 0:
+        become(WRITER)
+        asyncio.run(_answer(shared_root, lambda: os.write(tell_started, b"x") and None))
+        os._exit(1)
+    try:
+        assert os.read(started, 1) == b"x"
+        assert run_as(READER, lambda: asyncio.run(_ask(shared_root))) == ["00", "11", "22"]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(started)
+        os.close(tell_started)
