@@ -25,8 +25,14 @@ class Decoders:
     is decoded; and again if a type_id is unknown, since the writer may have added a type.
     """
 
-    def __init__(self, directory: str, registry: Registry | None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        registry: Registry | None,
+        identity: tuple[int, int, int] | None = None,
+    ) -> None:
         self.directory = directory
+        self._identity = identity  # of the directory, if it was found and not given
         self._registry = registry
         self._codecs: dict[int, Codec[Any]] = {}
         self._bound: tuple[int, int, int] | None = None  # stamp of the file they come from
@@ -44,7 +50,7 @@ class Decoders:
         from aiochronicle._schemafile import reader_types
 
         stamp = self._stamp()  # before reading: a change in between is noticed the next time
-        types = reader_types(registry, self.directory)
+        types = reader_types(registry, self.directory, self._identity)
         self._codecs = {type_id: entry.codec for type_id, entry in types.items()}
         if len(registry) == 1:  # messages without a type can only be of this one
             self._codecs.setdefault(0, next(iter(registry)).codec)

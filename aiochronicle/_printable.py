@@ -10,8 +10,7 @@ __all__ = ["printable"]
 def printable(text: object) -> str:
     r"""Return the text (of a path, an error, anything) on one line that is safe to print.
 
-    What cannot be printed is escaped as in a Python string, and so is the backslash: what is
-    escaped can be told from what is not.
+    What cannot be printed is escaped as in a Python string. What was escaped before stays as it is.
 
     >>> print(printable("ticks\n2026 root: all is well\x1b[2J"))
     ticks\n2026 root: all is well\x1b[2J
@@ -19,12 +18,12 @@ def printable(text: object) -> str:
     '/data/zürich'
     """
     text = str(text)
-    if text.isprintable() and "\\" not in text:  # nearly always
+    if text.isprintable():  # nearly always
         return text
     return "".join(map(_escaped, text))
 
 
 def _escaped(character: str) -> str:
-    if character == "\\" or not character.isprintable():
+    if not character.isprintable():
         return character.encode("unicode_escape", "surrogatepass").decode("ascii")
     return character

@@ -9,6 +9,7 @@ before anything is made of it. ::
                            {"name": "venue", "type": "str", "required": false, "default": ""}]}]}
 """
 
+import os
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Annotated, Any
@@ -19,7 +20,13 @@ from aiochronicle._description import Field, Record, build, differences
 from aiochronicle._prepared import prepared
 from aiochronicle._smallfile import check_depth, parse_json, read_small_file
 from aiochronicle.codec import Codec, Format
-from aiochronicle.errors import InvalidArgument, SchemaError, SchemaMismatch, UnsupportedVersion
+from aiochronicle.errors import (
+    InvalidArgument,
+    QueueGone,
+    SchemaError,
+    SchemaMismatch,
+    UnsupportedVersion,
+)
 from aiochronicle.registry import TYPE_ID_MAX, RegisteredType, Registry, schema_file
 
 __all__ = ["StoredType", "fingerprint", "read_schema", "reader_types", "writer_types"]
@@ -72,10 +79,15 @@ def fingerprint(form: Format, record: Record) -> str:
     return blake2b(msgspec.json.encode((form, record)), digest_size=16).hexdigest()
 
 
-def read_schema(file: str) -> dict[str, StoredType] | None:
-    """Return the types of a schema.json by name; None if there is none."""
+def read_schema(
+    file: str, identity: tuple[int, int, int] | None = None
+) -> dict[str, StoredType] | None:
+    """Return the types of a schema.json by name; None if there is none.
+
+    With ``identity`` (device, inode and owner) in that directory only: QueueGone if it is another.
+    """
     try:
-        content = read_small_file(file, FILE_BYTES_MAX)
+        content = _read_in(file, identity) if identity else read_small_file(file, FILE_BYTES_MAX)
         if content is None:
             return None
         version = parse_json(content, _AnyVersion, depth_max=DEPTH_MAX).version
@@ -170,10 +182,27 @@ def writer_types(
     return matched, content
 
 
-def reader_types(registry: Registry, directory: str) -> dict[int, RegisteredType]:
+def _read_in(file: str, identity: tuple[int, int, int]) -> bytes | None:
+    path, name = os.path.split(file)
+    try:
+        directory = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise QueueGone(f"cannot be opened: {error.strerror}", path=path) from error
+    try:
+        found = os.fstat(directory)
+        if (found.st_dev, found.st_ino, found.st_uid) != identity:
+            raise QueueGone("is not the directory that was found here", path=path)
+        return read_small_file(name, FILE_BYTES_MAX, directory=directory)
+    finally:
+        os.close(directory)
+
+
+def reader_types(
+    registry: Registry, directory: str, identity: tuple[int, int, int] | None = None
+) -> dict[int, RegisteredType]:
     """Compare with the queue's schema; return the types by id."""
     file = schema_file(directory)
-    stored = read_schema(file)
+    stored = read_schema(file, identity)
     if stored is None:  # nobody else says what the ids mean
         return {entry.type_id: entry for entry in registry}
     return _match(registry, stored, file, writing=False)

@@ -221,7 +221,7 @@ def open_reader(
         config.expected.device, config.expected.inode, config.expected.owner = _expect
     encoded_path = encode_path(path)
     directory = os.fsdecode(encoded_path)
-    decoders = Decoders(directory, None if codec is None else registry_of(codec))
+    decoders = Decoders(directory, None if codec is None else registry_of(codec), _expect)
     handle = ffi.new("ac_reader_t **")
     error = new_error()
     _engine_log.start()

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,24 +20,45 @@ int ac_directory_set_mode(int fd, unsigned mode) {
     return rc < 0 ? rc : ac_os_chmod(fd, mode | (info.st_mode & S_ISGID));
 }
 
+/* Opens the directory above a path; *name is the last part of it. */
+static int open_above(const char *path, char *name, size_t size) {
+    char above[sizeof((ac_directory_t *)0)->path];
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start > 0 && path[start - 1] != '/')
+        start--;
+    if (end - start >= size || start >= sizeof above) return -ENAMETOOLONG;
+    snprintf(name, size, "%.*s", (int)(end - start), path + start);
+    snprintf(above, sizeof above, "%.*s", (int)start, path);
+    return ac_os_open_dir(start > 0 ? above : ".");
+}
+
+/* A directory that we have just made, by the descriptor of the one above: whoever may change the way to it, or
+ * what is in the one above, cannot have another directory changed instead. */
+static int open_made(int above, const char *name, unsigned mode) {
+    struct stat info;
+    int fd = ac_os_open_dir_at(above, name);
+    int rc = fd < 0 ? fd : ac_os_stat(fd, &info);
+    if (rc == 0 && info.st_uid != geteuid()) rc = -ESTALE;
+    if (rc == 0) rc = ac_directory_set_mode(fd, ac_directory_mode(mode));
+    if (rc == 0) rc = ac_os_sync_dir(above);
+    if (rc == 0) return fd;
+    ac_os_close(fd);
+    return rc;
+}
+
 static int open_or_create(const char *path, unsigned mode, int create) {
+    char name[NAME_MAX + 1];
     int fd = ac_os_open_dir(path);
     if (fd != -ENOENT || !create) return fd;
-    int made = ac_os_mkdir(path, ac_directory_mode(mode));
-    if (made < 0 && made != -EEXIST) return made;
-    if (made < 0) return ac_os_open_dir(path);
-    fd = ac_os_open_dir_at(AT_FDCWD, path); /* what was made is no link */
-    if (fd >= 0) {
-        int rc = ac_directory_set_mode(fd, ac_directory_mode(mode));
-        int parent = rc == 0 ? ac_os_open_dir_at(fd, "..") : rc;
-        if (rc == 0) rc = parent < 0 ? parent : ac_os_sync_dir(parent);
-        ac_os_close(parent);
-        if (rc < 0) {
-            ac_os_close(fd);
-            return rc;
-        }
-    }
-    return fd;
+    int above = open_above(path, name, sizeof name);
+    if (above < 0) return above;
+    int made = ac_os_mkdir_at(above, name, ac_directory_mode(mode));
+    fd = made == 0 ? open_made(above, name, mode) : made;
+    ac_os_close(above);
+    return made == -EEXIST ? ac_os_open_dir(path) : fd;
 }
 
 static int check_length(const char *path, ac_error_t *err) {
@@ -145,6 +167,14 @@ int ac_file_create(int dir_fd, const char *name, unsigned mode) {
     return rc;
 }
 
+/* Whether an open file has this name and no other. The link that gave it the name may have been removed again
+ * between opening and the look at the number of links. */
+static int is_only_name(int dir_fd, const char *name, const struct stat *file) {
+    struct stat now;
+    return ac_os_stat_at(dir_fd, name, &now) == 0 && now.st_dev == file->st_dev &&
+           now.st_ino == file->st_ino && now.st_nlink == 1;
+}
+
 int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int flags,
                  struct stat *info, ac_error_t *err) {
     char path[1200];
@@ -169,6 +199,9 @@ int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int fl
         wrong = "has more than one link, and belongs to another user than its directory";
     else if (!dir->shared && info->st_uid != dir->owner && info->st_uid != me && info->st_uid != 0)
         wrong = "belongs to another user than its directory";
+    else if (info->st_uid != dir->owner && !is_only_name(dir_fd, name, info))
+        wrong = "belongs to another user than its directory, and was put there or taken away "
+                "while it was opened";
     if (!wrong) return fd;
     ac_os_close(fd);
     return ac_fail(err, AC_E_NOT_A_QUEUE, 0, path, 0, "%s", wrong);

@@ -1058,12 +1058,12 @@ void ac_os_process_command(int pid, char *out, size_t size) {
         out[i - 1] = 0;
 }
 
-/* "12: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF" */
+/* "12: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF"; a shared lock, READ, keeps others out as well. */
 static int flock_pid(const char *line, const struct stat *file) {
     int pid;
     unsigned major_number, minor_number;
     unsigned long long inode;
-    if (sscanf(line, "%*u: FLOCK %*s WRITE %d %x:%x:%llu", &pid, &major_number, &minor_number,
+    if (sscanf(line, "%*u: FLOCK %*s %*s %d %x:%x:%llu", &pid, &major_number, &minor_number,
                &inode) != 4)
         return 0;
     return inode == file->st_ino && major_number == major(file->st_dev) &&

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from test_two_users import COLLEAGUE, READER, SHARED, STRANGER, WRITER, become, run_as
 from waiting import eventually
@@ -604,3 +605,31 @@ def test_a_router_opens_what_was_found_or_nothing(shared: Path) -> None:
     assert "public" in delivered, "it never met the attacker's queue"
     assert "secret" not in delivered
     assert everything(private) == before
+
+
+class Order(msgspec.Struct):
+    size: int
+
+
+class Hidden(msgspec.Struct):
+    secret: str
+
+
+def test_a_schema_is_read_in_the_directory_that_was_found(shared: Path) -> None:
+    """What a private queue's schema says is in no error and no log."""
+    private = shared / "private"
+    run_as(VICTIM, lambda: private.mkdir(mode=0o700))
+
+    def make_private() -> None:
+        open_writer(private / "orders", segment_size=SEGMENT, codec=Hidden).close()
+
+    run_as(VICTIM, make_private)
+    run_as(ATTACKER, lambda: write(shared / "feed", b"public", 0o666))
+    found = identity(shared / "feed")
+    run_as(ATTACKER, lambda: swap_directory(shared, "feed", private / "orders"))
+    said = run_as(
+        VICTIM,
+        lambda: outcome(lambda: open_reader(shared / "feed", codec=Order, _expect=found)),
+    )
+    assert said.startswith("QueueGone"), said
+    assert "Hidden" not in said

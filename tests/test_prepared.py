@@ -81,7 +81,11 @@ def _decoded_types(tree: ast.Module) -> set[str]:
     """Return the names given to msgspec as types to decode or convert to."""
     names = set[str]()
     for call in ast.walk(tree):
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        if not isinstance(call, ast.Call):
+            continue
+        if ast.unparse(call.func) == "parse_json":
+            names |= {value.id for value in call.args[1:] if isinstance(value, ast.Name)}
+        if not isinstance(call.func, ast.Attribute):
             continue
         if not ast.unparse(call.func).startswith("msgspec."):
             continue

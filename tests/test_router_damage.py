@@ -374,10 +374,10 @@ async def test_discovery_that_fails_is_begun_again(
         assert len(await take(router, 2)) == 2
         with monkeypatch.context() as broken:
 
-            def fail(*_: object) -> None:
+            async def fail(*_: object) -> None:
                 raise MemoryError("no room to look around")
 
-            broken.setattr(aiochronicle.discovery.Discovery, "_examine", fail)
+            broken.setattr(aiochronicle.discovery.Discovery, "_look", fail)
             await until(lambda: str(tmp_path) in router.problems)
             shutil.rmtree(tmp_path / "two")
             make(tmp_path / "three", 1)

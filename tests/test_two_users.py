@@ -206,7 +206,6 @@ def test_a_queue_in_a_shared_root_belongs_to_the_group_of_the_root(shared_root: 
     queue = shared_root / "asked" / "queue"
     run_as(READER, lambda: fill(queue, 0o660))
     assert run_as(COLLEAGUE, lambda: read(queue, 2)) == [0, 1]
-    assert run_as(WRITER, lambda: retain(queue, 0o660)) == 1
     groups = {entry.stat().st_gid for entry in [queue, *queue.rglob("*")]}
     assert groups == {SHARED}
 

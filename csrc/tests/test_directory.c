@@ -165,3 +165,93 @@ TEST(sockets_are_for_their_own_user_and_not_found_through_links) {
     ac_os_close(listener);
     ac_os_close(dir_fd);
 }
+
+/* ---- what another user does between two system calls ---- */
+
+static int unlink_before_stat(void *context, int call, const char *path, int fd, uint64_t offset,
+                              uint64_t length) {
+    (void)path, (void)fd, (void)offset, (void)length;
+    if (call == AC_CALL_STAT) unlink(context);
+    return 0;
+}
+
+/* A link to a file of ours, gone again before anybody counts the links: that file is not the queue's. */
+TEST(a_link_that_is_removed_while_it_is_opened_is_noticed) {
+    ac_directory_t dir;
+    if (geteuid() != 0) return; /* directories of other users */
+    make_file(check_path("precious"), 0600);
+    int dir_fd = open_directory(&dir, check_path("queue"));
+    char path[1024];
+    snprintf(path, sizeof path, "%s", check_path("queue/writer.lock"));
+    CHECK_EQUAL(link(check_path("precious"), path), 0);
+    CHECK_EQUAL(fchown(dir_fd, SOMEBODY, SOMEBODY), 0);
+    dir.owner = SOMEBODY;
+    ac_os_set_hook(unlink_before_stat, path);
+    int fd = ac_file_open(&dir, dir_fd, "writer.lock", O_RDWR, &info, &err);
+    ac_os_set_hook(NULL, NULL);
+    CHECK_FAILS(fd, err, AC_E_NOT_A_QUEUE);
+    check_precious(check_path("precious"), 0600);
+    ac_os_close(dir_fd);
+}
+
+static char swapped[3][1024];
+
+/* The directory above becomes a link to another one as soon as the new directory was made. */
+static int swap_after_mkdir(void *context, int call, const char *path, int fd, uint64_t offset,
+                            uint64_t length) {
+    int *made = context;
+    (void)path, (void)fd, (void)offset, (void)length;
+    if (*made == 1) {
+        *made = 2;
+        CHECK_EQUAL(rename(swapped[0], swapped[1]), 0);
+        CHECK_EQUAL(symlink(swapped[2], swapped[0]), 0);
+    }
+    if (call == AC_CALL_MKDIR && *made == 0) *made = 1;
+    return 0;
+}
+
+TEST(a_directory_above_that_is_swapped_changes_no_other_directory) {
+    ac_directory_t dir;
+    int made = 0;
+    snprintf(swapped[0], sizeof swapped[0], "%s", check_path("above"));
+    snprintf(swapped[1], sizeof swapped[1], "%s", check_path("aside"));
+    snprintf(swapped[2], sizeof swapped[2], "%s", check_path("private"));
+    CHECK_EQUAL(mkdir(swapped[0], 0755), 0);
+    CHECK_EQUAL(mkdir(swapped[2], 0755), 0);
+    CHECK_EQUAL(mkdir(check_path("private/q"), 0755), 0);
+    CHECK_EQUAL(chmod(check_path("private/q"), 0755), 0);
+    ac_os_set_hook(swap_after_mkdir, &made);
+    int rc = ac_directory_init(&dir, check_path("above/q"), 0600, 1, &err);
+    ac_os_set_hook(NULL, NULL);
+    CHECK_EQUAL(made, 2);
+    CHECK_OK(rc, err);
+    CHECK_EQUAL(stat(check_path("private/q"), &info), 0);
+    CHECK_EQUAL(info.st_mode & 07777, 0755);
+    CHECK_EQUAL(stat(check_path("aside/q"), &info), 0);
+    CHECK_EQUAL(info.st_mode & 07777, 0700);
+    CHECK_EQUAL(info.st_ino, dir.inode);
+}
+
+TEST(directories_are_made_whatever_the_form_of_the_path) {
+    static const char *const forms[] = {"plain", "slash/", "slashes///", "./dot", "in/../dots"};
+    ac_directory_t dir;
+    CHECK_EQUAL(chdir(check_path(".")), 0);
+    CHECK_EQUAL(mkdir("in", 0700), 0);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        CHECK_OK(ac_directory_init(&dir, forms[i], 0640, 1, &err), err);
+        CHECK_EQUAL(stat(forms[i], &info), 0);
+        CHECK_EQUAL(info.st_mode & 07777, 0750);
+        CHECK_OK(ac_directory_init(&dir, forms[i], 0640, 1, &err), err);
+    }
+    CHECK_FAILS(ac_directory_init(&dir, "no/such", 0600, 1, &err), err, AC_E_NOT_FOUND);
+}
+
+/* In a root that a group shares, by its setgid bit. */
+TEST(a_new_directory_stays_setgid) {
+    ac_directory_t dir;
+    CHECK_EQUAL(mkdir(check_path("root"), 0770), 0);
+    CHECK_EQUAL(chmod(check_path("root"), 02770), 0);
+    CHECK_OK(ac_directory_init(&dir, check_path("root/queue"), 0660, 1, &err), err);
+    CHECK_EQUAL(stat(check_path("root/queue"), &info), 0);
+    CHECK_EQUAL(info.st_mode & 07777, 02770);
+}
