@@ -12,6 +12,7 @@ throws comes out as `JavaThrew`.
 """
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -181,8 +182,6 @@ def _digest() -> str:
 @contextlib.contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
     """Two test sessions must not compile into one directory at a time."""
-    import fcntl
-
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -230,7 +229,7 @@ class Judge:
     def __init__(self, *, timeout_s: float = 60.0, properties: Sequence[str] = ()) -> None:
         built = build()
         self.timeout_s = timeout_s
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         path = f"{built / 'classes'}:{built / 'lib'}/*"
         self._process = subprocess.Popen(
             ["java", *MODULES, *PROPERTIES, *properties, "-cp", path, "judge.Main"],
@@ -248,14 +247,11 @@ class Judge:
         return jar.stem.removeprefix("chronicle-queue-")
 
     @property
-    def version(self) -> str:
-        """That of chronicle-queue."""
-        [jar] = (BUILT / "lib").glob("chronicle-queue-*.jar")
-        return jar.stem.removeprefix("chronicle-queue-")
-
-    @property
     def pid(self) -> int:
         return self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def log(self) -> str:
         """What the JVM and its libraries have printed so far."""
@@ -384,7 +380,7 @@ class Judge:
 
     def decode(self, encoded: Iterable[bytes], as_: str = "object") -> list[Any]:
         """What Java reads, each as [class, value]; as_ is "object", "i64", "f64", "text", "fields" …"""
-        answer = self.ask("decode", encoded=[each.hex() for each in encoded], **{"as": as_})
+        answer = self.ask("decode", encoded=[each.hex() for each in encoded], read_as=as_)
         decoded: list[Any] = answer["decoded"]
         return decoded
 
@@ -408,7 +404,7 @@ class _Handle:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self.judge._process.poll() is None:
+        if self.judge.is_running():
             self.close()
 
     def close(self) -> None:

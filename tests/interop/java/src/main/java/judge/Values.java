@@ -87,10 +87,14 @@ final class Values {
         return list;
     }
 
-    private static Map<String, Object> map(JsonArray pairs) {
-        Map<String, Object> map = new LinkedHashMap<>();
-        for (JsonElement pair : pairs)
-            map.put(pair.getAsJsonArray().get(0).getAsString(), value(pair.getAsJsonArray().get(1)));
+    /** Keys are texts, or values as any other. */
+    private static Map<Object, Object> map(JsonArray pairs) {
+        Map<Object, Object> map = new LinkedHashMap<>();
+        for (JsonElement element : pairs) {
+            JsonArray pair = element.getAsJsonArray();
+            Object key = pair.get(0).isJsonArray() ? value(pair.get(0)) : pair.get(0).getAsString();
+            map.put(key, value(pair.get(1)));
+        }
         return map;
     }
 

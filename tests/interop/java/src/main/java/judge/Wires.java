@@ -101,7 +101,7 @@ final class Wires {
     /** What Java reads: as an object, and as the type that is asked for ("i64", "f64", "text" ...). */
     static JsonObject decode(JsonObject request) {
         JsonArray decoded = new JsonArray();
-        String as = Session.text(request, "as", "object");
+        String as = Session.text(request, "read_as", "object");
         for (JsonElement each : request.getAsJsonArray("encoded")) {
             Bytes<?> bytes = Bytes.allocateElasticDirect();
             bytes.write(Values.bytes(each.getAsString()));
