@@ -44,7 +44,7 @@ _MARK = "__cq4_method__"
 
 
 class _Method(msgspec.Struct, frozen=True):
-    """A method as messages see it: its names, what its parameters take, and the class that a chain goes on in."""
+    """A method as messages see it: its names, what its parameters take, and what a chain goes on with."""
 
     attribute: str
     names: tuple[str | int, ...]

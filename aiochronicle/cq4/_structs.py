@@ -26,9 +26,9 @@ _MAPPINGS = (inspect.DictType, inspect.StructType, inspect.DataclassType, inspec
 
 def decode_as(
     payload: bytes | bytearray | memoryview,
-    type: type[T],
+    type: type[T],  # noqa: A002
     *,
-    max_values: int = MAX_VALUES,  # noqa: A002
+    max_values: int = MAX_VALUES,
 ) -> T:
     """A document as a msgspec.Struct with the field names of the Java object, or a value as any type.
 
