@@ -13,7 +13,7 @@ method readers and writers.
 """
 
 from ._decoding import decode, decode_calls, decode_fields
-from ._encoding import encode, encode_call, encode_fields, encode_text, to_fields
+from ._encoding import encode, encode_call, encode_calls, encode_fields, encode_text, to_fields
 from ._methods import MethodReader, method, method_writer
 from ._structs import decode_as
 from ._values import Call, Fields, History, Typed
@@ -30,6 +30,7 @@ __all__ = [
     "decode_fields",
     "encode",
     "encode_call",
+    "encode_calls",
     "encode_fields",
     "encode_text",
     "method",

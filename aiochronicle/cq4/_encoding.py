@@ -20,7 +20,7 @@ from aiochronicle.errors import EncodeError
 from . import _codes as code
 from ._text import encode_cesu8, encode_stop_bit
 from ._times import format_datetime, format_time
-from ._values import Call, Fields, Typed
+from ._values import Call, Fields, History, Typed
 
 MAX_DEPTH = 64
 _I64_MAX = (1 << 63) - 1
@@ -83,6 +83,21 @@ def encode_call(name: str | int, *args: Any) -> bytes:
     else:
         _write_event(out, name)
     _write(out, args[0] if len(args) == 1 else list(args) if args else "", 0)
+    return bytes(out)
+
+
+def encode_calls(calls: Iterable[Call]) -> bytes:
+    """The message that `decode_calls` gives these calls for; the history is that of the first.
+
+    >>> encode_calls([Call("to", "one"), Call("say", "hi")]).hex(" ")
+    'b9 02 74 6f e3 6f 6e 65 b9 03 73 61 79 e2 68 69'
+    """
+    given = list(calls)
+    out = bytearray()
+    if given and given[0].history is not None:
+        _write_history(out, given[0].history)
+    for call in given:
+        out += encode_call(call.name, call.value)
     return bytes(out)
 
 
@@ -301,7 +316,23 @@ def _write_typed(out: bytearray, value: Typed, depth: int) -> None:
 def _write_call(out: bytearray, value: Call, depth: int) -> None:
     if depth:
         raise EncodeError("a call is a message, and not a value inside one")
-    out += encode_call(value.name, value.value)
+    out += encode_calls([value])
+
+
+def _write_history(out: bytearray, history: History) -> None:
+    """As Java does: a numbered event with a block of 16-bit length."""
+    out.append(code.FIELD_NUMBER)
+    out += encode_stop_bit(code.HISTORY_ID)
+    try:
+        sources = len(history.sources)
+        ids = struct.pack(f"<B{sources}i", sources, *(source for source, _ in history.sources))
+        indexes = struct.pack(f"<{sources}q", *(index for _, index in history.sources))
+        timings = len(history.timings)
+        times = struct.pack(f"<B{timings}q", timings, *history.timings)
+    except struct.error as error:
+        raise EncodeError(f"a history that Java has no room for: {error}") from None
+    out += struct.pack("<BHB", code.LENGTH_16, 1 + len(ids + indexes + times), code.HISTORY)
+    out += ids + indexes + times
 
 
 def _write_block(out: bytearray, write: Callable[..., None], value: Any, depth: int) -> None:

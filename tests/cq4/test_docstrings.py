@@ -1,4 +1,4 @@
-"""The examples in the docstrings of aiochronicle.cq4 are run, and importing aiochronicle does not import it."""
+"""The examples in docstrings of aiochronicle.cq4 are run; importing aiochronicle does not import it."""
 
 import doctest
 import importlib

@@ -11,18 +11,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiochronicle.errors import EncodeError
 from aiochronicle.cq4 import (
     Call,
     Fields,
+    History,
     Typed,
     decode,
     encode,
     encode_call,
+    encode_calls,
     encode_fields,
     encode_text,
     to_fields,
 )
+from aiochronicle.errors import EncodeError
 
 
 class Side(enum.Enum):
@@ -99,6 +101,17 @@ def test_calls() -> None:
     assert encode_call(5, 9).hex() == "ba05a109"
     assert encode_call("two", "a", 7).hex() == "b90374776f8204000000e161a107"
     assert encode(Call("two", ["a", 7])) == encode_call("two", "a", 7)
+    assert encode_calls([Call("to", "a"), Call("b", 1)]) == encode_call("to", "a") + encode_call(
+        "b", 1
+    )
+
+
+def test_histories_come_back() -> None:
+    history = History(((3, 1 << 40), (-1, -1)), (5, 6, 7))
+    chain = [Call("to", "x", history), Call("say", "hi", history)]
+    assert decode(encode_calls(chain)) == chain
+    with pytest.raises(EncodeError, match="no room"):
+        encode(Call("a", 1, History((), tuple(range(256)))))
 
 
 @pytest.mark.parametrize(

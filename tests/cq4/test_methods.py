@@ -6,8 +6,8 @@ from typing import Any, Protocol, Self
 import msgspec
 import pytest
 
-from aiochronicle.errors import DecodeError, InvalidArgument
 from aiochronicle.cq4 import MethodReader, decode_calls, encode_call, method, method_writer
+from aiochronicle.errors import DecodeError, InvalidArgument
 
 
 class Quote(msgspec.Struct):
@@ -173,7 +173,7 @@ def test_an_unknown_annotation_is_refused_at_once() -> None:
     class Wrong:
         def note(self, text: "Nowhere") -> None: ...  # type: ignore[name-defined] # noqa: F821
 
-    with pytest.raises(InvalidArgument, match="Wrong.note is not known"):
+    with pytest.raises(InvalidArgument, match=r"Wrong\.note is not known"):
         MethodReader(Wrong())
 
 

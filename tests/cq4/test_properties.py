@@ -1,5 +1,6 @@
 """What is written comes back, and no bytes at all do worse than a DecodeError."""
 
+import contextlib
 import datetime as dt
 import random
 from typing import Any
@@ -136,10 +137,8 @@ def survive(payload: bytes) -> None:
         MethodReader(Listener()).handle,
     )
     for attempt in attempts:
-        try:
+        with contextlib.suppress(DecodeError):
             attempt(payload)
-        except DecodeError as error:
-            assert str(error)
 
 
 @settings(max_examples=500, deadline=None)

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiochronicle.errors import DecodeError
 from aiochronicle.cq4 import Fields, Typed, decode_as, encode, encode_fields
+from aiochronicle.errors import DecodeError
 
 
 class Side(enum.Enum):
@@ -36,7 +36,16 @@ class Quote(msgspec.Struct):
 
 
 QUOTE = Quote(
-    "EURUSD", 2**63 - 1, 1.25, 300, True, Side.SELL, dt.date(2024, 2, 29), ["a"], {"x": 2.0}, Leg("l")
+    "EURUSD",
+    2**63 - 1,
+    1.25,
+    300,
+    True,
+    Side.SELL,
+    dt.date(2024, 2, 29),
+    ["a"],
+    {"x": 2.0},
+    Leg("l"),
 )
 
 

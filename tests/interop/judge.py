@@ -390,10 +390,10 @@ class _Handle:
 
     def __init__(self, judge: Judge, number: int) -> None:
         self.judge = judge
-        self._number = number
+        self.number = number
 
     def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        return self.judge.ask(op, **{self._name: self._number}, **fields)
+        return self.judge.ask(op, **{self._name: self.number}, **fields)
 
     def __enter__(self) -> Self:
         return self
@@ -524,6 +524,14 @@ class JudgeTailer(_Handle):
         """The calls that Java's method reader makes, arguments as [class, value]."""
         answer = self._ask("read-calls", limit=limit)
         return [(name, arguments) for name, arguments in answer["calls"]]
+
+    def forward(self, queue: JudgeQueue, limit: int | None = None) -> int:
+        """Let Java's method reader call the method writer of another queue; gives the number of messages.
+
+        If that queue has a source_id, its messages begin with their history.
+        """
+        read: int = self._ask("forward", queue=queue.number, limit=limit)["read"]
+        return read
 
     def seek(self, *indexes: int) -> list[bool]:
         """moveToIndex for each; the tailer stays at the last one."""

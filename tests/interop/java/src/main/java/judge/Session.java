@@ -32,6 +32,8 @@ final class Session implements AutoCloseable {
                 return tail(request).read(request);
             case "read-calls":
                 return tail(request).readCalls(request);
+            case "forward":
+                return tail(request).forward(queue(request).queue.methodWriter(Calls.class), request);
             case "seek":
                 return tail(request).seek(request);
             case "close-tailer":

@@ -86,6 +86,19 @@ final class Tail implements AutoCloseable {
         return reply;
     }
 
+    /** Java's reader calls Java's writer of another queue, which adds the history of each message. */
+    JsonObject forward(Calls writer, JsonObject request) {
+        long limit = Session.number(request, "limit", Long.MAX_VALUE);
+        long read = 0;
+        try (MethodReader reader = tailer.methodReader(writer)) {
+            while (read < limit && reader.readOne())
+                read++;
+        }
+        JsonObject reply = new JsonObject();
+        reply.addProperty("read", read);
+        return reply;
+    }
+
     /** An exception of one message is written down, and reading goes on behind it. */
     private static boolean readOne(MethodReader reader, Recorder recorder) {
         try {
