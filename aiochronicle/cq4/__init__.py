@@ -16,12 +16,14 @@ from ._decoding import decode, decode_calls, decode_fields
 from ._encoding import encode, encode_call, encode_calls, encode_fields, encode_text, to_fields
 from ._methods import MethodReader, method, method_writer
 from ._structs import decode_as
-from ._values import Call, Fields, History, Typed
+from ._values import Call, Fields, Float32, History, JavaFloat, Typed
 
 __all__ = [
     "Call",
     "Fields",
+    "Float32",
     "History",
+    "JavaFloat",
     "MethodReader",
     "Typed",
     "decode",

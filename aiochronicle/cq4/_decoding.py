@@ -15,7 +15,7 @@ from aiochronicle.errors import DecodeError
 from . import _codes as code
 from ._text import decode_cesu8
 from ._times import parse_date, parse_datetime, parse_time, parse_zoned
-from ._values import Call, Fields, History, Typed
+from ._values import Call, Fields, History, Typed, is_list
 
 MAX_DEPTH = 64
 MAX_VALUES = 1 << 20
@@ -43,8 +43,14 @@ def decode(payload: bytes | bytearray | memoryview, *, max_values: int = MAX_VAL
 def decode_any(decoder: "Decoder") -> Any:
     """What `decode` gives."""
     first = decoder.peek(decoder.size)
+    start, left = decoder.at, decoder.left
     if first in (code.EVENT_NAME, code.FIELD_NUMBER):
         calls = decoder.calls()
+        if first == code.FIELD_NUMBER and decoder.has_field_names:
+            decoder.at, decoder.left = start, left
+            return decoder.fields(decoder.size, 0)
+        if not calls:
+            return decoder.found_history
         return calls[0] if len(calls) == 1 else calls
     if first == code.EVENT_OBJECT:
         return decoder.mapping(decoder.size, 0)
@@ -99,6 +105,8 @@ class Decoder:
         self.left = max_values
         self.whole_floats = whole_floats
         self.has_empty_blocks = False
+        self.has_field_names = False
+        self.found_history: History | None = None
 
     def error(self, what: str, at: int | None = None) -> DecodeError:
         where = self.at if at is None else at
@@ -189,17 +197,17 @@ class Decoder:
     def calls(self) -> list[Call]:
         """All that is left, as names and values."""
         found: list[Call] = []
-        history: History | None = None
         while (first := self.peek(self.size)) >= 0:
             name = self.name(first, self.size)
+            self.has_field_names |= first == code.FIELD_NAME or first >= code.FIELD_NAME_0
             value = self.value(self.size, 1)
             if name in ("history", code.HISTORY_ID) and (read := _history(value)) is not None:
-                history = read
+                self.found_history = read
             else:
                 found.append(Call(name, value))
-        if history is not None:
-            return [Call(call.name, call.value, history) for call in found]
-        return found
+        if self.found_history is None:
+            return found
+        return [Call(call.name, call.value, self.found_history) for call in found]
 
     def fields(self, end: int, depth: int) -> Fields:
         fields = Fields()
@@ -226,7 +234,7 @@ class Decoder:
         return mapping
 
     def sequence(self, end: int, depth: int) -> list[Any]:
-        values = []
+        values: list[Any] = []
         while self.peek(end) >= 0:
             values.append(self.value(end, depth + 1))
         return values
@@ -346,7 +354,7 @@ def _history(value: Any) -> History | None:
     if not isinstance(value, Fields) or set(value) != {"sources", "timings"}:
         return None
     sources, timings = value["sources"], value["timings"]
-    if not (isinstance(sources, list) and isinstance(timings, list)) or len(sources) % 2:
+    if not is_list(sources) or not is_list(timings) or len(sources) % 2:
         return None
     if not all(isinstance(number, int) for number in (*sources, *timings)):
         return None

@@ -11,7 +11,7 @@ import struct
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -20,7 +20,7 @@ from aiochronicle.errors import EncodeError
 from . import _codes as code
 from ._text import encode_cesu8, encode_stop_bit
 from ._times import format_datetime, format_time
-from ._values import Call, Fields, History, Typed
+from ._values import Call, Fields, Float32, History, JavaFloat, Typed
 
 MAX_DEPTH = 64
 _I64_MAX = (1 << 63) - 1
@@ -36,8 +36,8 @@ _TEXTS = {
 def encode(value: Any) -> bytes:
     """One value, as a message or a part of one.
 
-    None, bool, int, float, str, bytes, date, time, datetime, UUID, the value of an Enum, lists and tuples,
-    mappings (a Java Map), `Fields` and msgspec.Struct (a Java object), `Typed` and `Call`.
+    None, bool, int, float, `Float32`, str, bytes, date, time, datetime, UUID, the value of an Enum, lists and
+    tuples, mappings (a Java Map), `Fields` and msgspec.Struct (a Java object), `Typed` and `Call`.
 
     >>> [encode(value).hex() for value in ("one", 300, 1.5, None, [1, "x"])]
     ['e36f6e65', 'a52c01', '929601', 'bb', '8204000000a101e178']
@@ -112,19 +112,28 @@ def to_fields(message: msgspec.Struct, *, type: str | None = None) -> Fields:  #
     >>> to_fields(Quote("EURUSD", 1.25), type="market.Quote")
     Fields({'symbol': 'EURUSD', 'price': 1.25}, type='market.Quote')
     """
-    names = _names(message.__class__)
-    return Fields(((encoded, getattr(message, name)) for name, encoded in names), type=type)
+    fields = Fields(type=type)
+    for name, encoded, is_single in _names(message.__class__):
+        value = getattr(message, name)
+        fields[encoded] = Float32(value) if is_single and isinstance(value, float) else value
+    return fields
 
 
 @lru_cache(maxsize=1024)
-def _names(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))
+def _names(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, bool], ...]:
+    fields = msgspec.structs.fields(kind)
+    return tuple((field.name, field.encode_name, _is_single(field.type)) for field in fields)
+
+
+def _is_single(annotation: Any) -> bool:
+    """Whether it is JavaFloat, or that or None."""
+    return annotation == JavaFloat or JavaFloat in get_args(annotation)
 
 
 def _write(out: bytearray, value: Any, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise EncodeError(f"values inside values, more than {MAX_DEPTH} deep")
-    write = _WRITERS.get(type(value))
+    write = _WRITERS.get(value.__class__)
     if write is None:
         write = next((write for kind, write in _KINDS if isinstance(value, kind)), None)
     if write is None:
@@ -246,6 +255,36 @@ _DECIMALS = (
     (code.FLOAT_STOP_4, 100, 1e4),
     (code.FLOAT_STOP_6, 1, 1e6),
 )
+
+
+def _write_single(out: bytearray, value: Float32, depth: int) -> None:
+    single = _single(value)
+    if single is None:
+        raise EncodeError(f"{float(value)!r} does not fit into 32 bits")
+    if math.isfinite(single) and single.is_integer() and abs(single) <= 1 << 63:
+        _write_whole(out, single)
+    elif math.isfinite(single) and (decimal := _single_decimal(single)) is not None:
+        number, scaled = decimal
+        out.append(number)
+        out += encode_stop_bit(scaled)
+    else:
+        out += struct.pack("<Bf", code.FLOAT_32, single)
+
+
+def _single_decimal(value: float) -> tuple[int, int] | None:
+    """As `_decimal`, but all in 32 bits, and only if it takes three bytes at most."""
+    scaled = value * 1e6
+    if not -(1 << 14) - 1 < scaled < 1 << 21:
+        return None
+    below = math.floor(scaled)
+    millionths = below + (scaled - below >= 0.5)
+    if _single(millionths / 1e6) != value or not -(1 << 14) < millionths < 1 << 21:
+        return None
+    for number, step, unit in _DECIMALS:
+        shorter = abs(millionths) // step * (1 if millionths >= 0 else -1)
+        if _single(shorter / unit) == value:
+            return number, shorter
+    return None
 
 
 def _write_text(out: bytearray, value: str, depth: int) -> None:
@@ -399,7 +438,7 @@ def _write_name(out: bytearray, name: str) -> None:
         out += encoded
 
 
-def _latin1(name: str) -> bytes:
+def _latin1(name: object) -> bytes:
     if not isinstance(name, str):
         raise EncodeError(f"the name {name!r} is no str")
     try:
@@ -420,6 +459,7 @@ _WRITERS: dict[type, Callable[[bytearray, Any, int], None]] = {
     Fields: _write_object,
     Call: _write_call,
     Typed: _write_typed,
+    Float32: _write_single,
 }
 
 # Subclasses too; an Enum may be a str or an int as well, and a datetime is a date.
@@ -432,6 +472,7 @@ _KINDS: tuple[tuple[Any, Callable[[bytearray, Any, int], None]], ...] = (
     ((bytes, bytearray, memoryview), _write_bytes),
     (str, _write_text),
     (int, _write_int),
+    (Float32, _write_single),
     (float, _write_float),
     (dt.datetime, _write_moment),
     (dt.date, _write_date),

@@ -3,6 +3,7 @@
 import inspect
 import typing
 from collections.abc import Callable, Generator, Iterator
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -92,7 +93,7 @@ def _describe(kind: type, attribute: str, function: Callable[..., Any]) -> _Meth
 
 
 def _chained(kind: type, returns: Any) -> type | None:
-    if returns is typing.Self:
+    if returns is typing.Self:  # pyright: ignore[reportUnknownMemberType]
         return kind
     return returns if isinstance(returns, type) and returns is not type(None) else None
 
@@ -215,20 +216,20 @@ def method_writer(protocol: type[T], send: Callable[[bytes], object]) -> T:
     >>> sent == [encode_call("note", "hi")]
     True
     """
-    writer = _writer_class(protocol)(send, b"")
-    return typing.cast(T, writer)
+    kind: type = protocol
+    return typing.cast(T, _writer_class(kind)(send, b""))
 
 
 class _Writer:
     """What has been said of a chain so far, and where it goes."""
 
-    __slots__ = ("_before", "_send")
+    __slots__ = ("_state",)
 
     def __init__(self, send: Callable[[bytes], object], before: bytes) -> None:
-        self._send = send
-        self._before = before
+        self._state = (before, send)
 
 
+@lru_cache(maxsize=256)
 def _writer_class(protocol: type) -> type[_Writer]:
     functions: dict[str, Any] = {each.attribute: _sender(each) for each in _methods(protocol)}
     return type(f"{protocol.__name__}Writer", (_Writer,), {"__slots__": (), **functions})
@@ -241,11 +242,12 @@ def _sender(found: _Method) -> Callable[..., Any]:
     def send(self: _Writer, *args: Any, **kwargs: Any) -> Any:
         bound = found.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        message = self._before + encode_call(name, *bound.args)
-        if chained is None:
-            self._send(message)
-            return None
-        return _writer_class(chained)(self._send, message)
+        before, give = self._state  # pyright: ignore[reportPrivateUsage]
+        message = before + encode_call(name, *bound.args)
+        if chained is not None:
+            return _writer_class(chained)(give, message)
+        give(message)
+        return None
 
     send.__name__ = found.attribute
     return send

@@ -10,7 +10,7 @@ from aiochronicle.errors import DecodeError
 
 from . import _codes as code
 from ._decoding import MAX_VALUES, Decoder, decode_any
-from ._values import Fields, Typed
+from ._values import Fields, Typed, is_dict, is_list
 
 T = TypeVar("T")
 
@@ -81,23 +81,25 @@ def _untyped(value: Any) -> Any:
     """Without the types that Java wrote: the wanted type says it all."""
     if isinstance(value, Typed):
         return _untyped(value.value)
-    if isinstance(value, list):
+    if is_list(value):
         return [_untyped(element) for element in value]
-    if isinstance(value, dict):
+    if is_dict(value):
         return {key: _untyped(element) for key, element in value.items()}
     return value
 
 
 def _with_empty_maps(value: Any, info: inspect.Type) -> Any:
     """With empty maps for empty lists where no list is wanted."""
+    if isinstance(info, inspect.Metadata):
+        info = info.type
     choices = info.types if isinstance(info, inspect.UnionType) else (info,)
-    kinds = _SEQUENCES if isinstance(value, list) else _MAPPINGS
+    kinds = _SEQUENCES if is_list(value) else _MAPPINGS
     chosen = next((choice for choice in choices if isinstance(choice, kinds)), None)
     if value == [] and chosen is None and any(isinstance(each, _MAPPINGS) for each in choices):
         return {}
-    if isinstance(value, list):
+    if is_list(value):
         return [_with_empty_maps(element, _element(chosen, at)) for at, element in enumerate(value)]
-    if isinstance(value, dict):
+    if is_dict(value):
         changed = {key: _with_empty_maps(each, _member(chosen, key)) for key, each in value.items()}
         return Fields(changed, type=value.type) if isinstance(value, Fields) else changed
     return value

@@ -26,7 +26,7 @@ def _surrogates(found: re.Match[str]) -> str:
 
 
 def decode_cesu8(encoded: bytes) -> str:
-    """Raises UnicodeDecodeError. Plain UTF-8, which other writers use, is read too.
+    """Raises UnicodeDecodeError. Plain UTF-8, which other writers use, is read too, and ``C0 80`` as NUL.
 
     >>> decode_cesu8(bytes.fromhex("c3a9eda0bdedb880"))
     'é😀'
@@ -34,7 +34,7 @@ def decode_cesu8(encoded: bytes) -> str:
     try:
         return encoded.decode()
     except UnicodeDecodeError:
-        halves = encoded.decode("utf-8", "surrogatepass")
+        halves = encoded.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
     return halves.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 

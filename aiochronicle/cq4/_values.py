@@ -1,10 +1,18 @@
 """What a payload is decoded to, where Python has no type of its own for it."""
 
-from typing import Any
+from typing import Annotated, Any, TypeGuard
 
 import msgspec
 
-__all__ = ["Call", "Fields", "History", "Typed"]
+__all__ = ["Call", "Fields", "Float32", "History", "JavaFloat", "Typed"]
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(value, dict)
 
 
 class Fields(dict[str, Any]):
@@ -31,6 +39,19 @@ class Fields(dict[str, Any]):
 
 def _fields(fields: dict[str, Any], java_type: str | None) -> Fields:
     return Fields(fields, type=java_type)
+
+
+class Float32(float):
+    """A number that is written as Java writes a ``float``; a plain float is written as a ``double``.
+
+    Java reads either as either. Only the bytes differ, for some numbers.
+    """
+
+    __slots__ = ()
+
+
+JavaFloat = Annotated[float, msgspec.Meta(extra={"java": "float"})]
+"""Annotates a field of a Struct that is a ``float`` in Java, so that it has the same bytes; see `Float32`."""
 
 
 class Typed(msgspec.Struct, frozen=True):
@@ -72,7 +93,7 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def args(self) -> tuple[Any, ...]:
         """The elements of a list, nothing for an empty text, or the one value."""
-        if type(self.value) is list:
+        if is_list(self.value):
             return tuple(self.value)
         return () if self.value == "" else (self.value,)
 
@@ -82,7 +103,7 @@ class Call(msgspec.Struct, frozen=True):
             return ()
         if count == 1:
             return (self.value,)
-        if type(self.value) is not list or len(self.value) != count:
-            given = len(self.value) if type(self.value) is list else 1
-            raise ValueError(f"{given} arguments were written, but {count} are wanted")
-        return tuple(self.value)
+        values = self.value if is_list(self.value) else [self.value]
+        if len(values) != count:
+            raise ValueError(f"{len(values)} arguments were written, but {count} are wanted")
+        return tuple(values)

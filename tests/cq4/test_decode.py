@@ -66,6 +66,7 @@ def hexed(text: str) -> bytes:
         ("e4 f0 9f 98 80", "😀"),
         ("e3 ed a0 bd", "\ud83d"),
         ("e1 00", "\0"),
+        ("e3 c0 80 61", "\0a"),
         ("80 03 8a 01 02", b"\1\2"),
         ("80 01 8a", b""),
         ("81 03 00 8a 01 02", b"\1\2"),
@@ -160,6 +161,8 @@ def test_calls() -> None:
         Call("to", "a"),
         Call("say", "b"),
     ]
+    assert decode(hexed("ba 05 a1 09 ba 06 b1")) == [Call(5, 9), Call(6, True)]
+    assert decode(hexed("ba 05 a1 09 c1 61 b1")) == {"5": 9, "a": True}
     assert decode_calls(hexed("c4 6e 6f 74 65 e2 68 69")) == [Call("note", "hi")]
     assert decode_fields(hexed("ba 05 a1 09")) == {"5": 9}
 
@@ -180,6 +183,8 @@ def test_history_is_kept_apart() -> None:
     for name in (hexed("ba 80 00"), b"\xb9\x07history"):
         payload = name + bytes([0x80, len(compact)]) + compact + hexed("b9 01 61 b1")
         assert decode(payload) == Call("a", True, history)
+        assert decode(payload[:-4]) == history
+        assert decode_calls(payload[:-4]) == []
     sources = hexed("c7") + b"sources" + hexed("80 0b a1 07 af 00 00 00 00 00 01 00 00")
     timings = hexed("c7") + b"timings" + hexed("80 04 a1 0b a1 0c")
     fields = sources + timings

@@ -53,7 +53,7 @@ VALUES = st.recursive(
         | st.dictionaries(st.integers(-(2**31), 2**31), inner)
         | st.dictionaries(NAMES, inner).map(Fields)
     ),
-    max_leaves=30,
+    max_leaves=15,
 )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiochronicle.cq4 import Fields, Typed, decode_as, encode, encode_fields
-from aiochronicle.errors import DecodeError
+from aiochronicle.cq4 import Fields, Float32, JavaFloat, Typed, decode_as, encode, encode_fields
+from aiochronicle.errors import DecodeError, EncodeError
 
 
 class Side(enum.Enum):
@@ -83,6 +83,22 @@ def test_numbers_of_other_forms_are_taken_as_integers() -> None:
 def test_types_that_java_wrote_are_no_hindrance() -> None:
     fields = Fields({"name": Typed("java.lang.String", "x"), "ratio": 2}, type="market.Leg")
     assert decode_as(encode(fields), Leg) == Leg("x", 2.0)
+
+
+def test_floats_of_32_bits() -> None:
+    class Ratio(msgspec.Struct):
+        ratio: JavaFloat
+        other: JavaFloat | None = None
+        double: float = 2.5
+
+    assert encode(Float32(2.5)).hex() == "9000002040"
+    ratio = Ratio(2.5, 2.5)
+    assert encode_fields(ratio) == encode_fields(
+        {"ratio": Float32(2.5), "other": Float32(2.5), "double": 2.5}
+    )
+    assert decode_as(encode_fields(ratio), Ratio) == ratio
+    with pytest.raises(EncodeError, match="32 bits"):
+        encode(Float32(1e300))
 
 
 def test_what_does_not_fit_is_a_decode_error() -> None:
