@@ -2,6 +2,7 @@
 
 `missing()` says why there can be none here (no Java, no Maven, no network and nothing cached).
 `build()` compiles `tests/interop/java` once, into build/judge, and again when its sources change.
+AIOCHRONICLE_JUDGE_VERSION chooses another version of the library, from 5.24 on, for all tests.
 
     with Judge() as judge, judge.open(path, roll_cycle="TEST_DAILY") as queue:
         index = queue.append_bytes(b"hello")
@@ -32,6 +33,7 @@ import msgspec
 
 PROJECT = Path(__file__).parent / "java"
 BUILT = Path(__file__).resolve().parents[2] / "build" / "judge"
+VERSION = os.environ.get("AIOCHRONICLE_JUDGE_VERSION") or "2026.4"
 BUILD_SECONDS = 90  # less than a test may take; what was downloaded by then is there the next time
 MODULES = [
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -129,7 +131,6 @@ class RollCycle(msgspec.Struct, frozen=True, kw_only=True):
     index_spacing: int
     shift: int
     max_messages: int
-    default_epoch: int
     files: list[CycleFile]
 
 
@@ -149,29 +150,30 @@ def pattern(length: int, seed: int) -> bytes:
 
 
 @functools.cache
-def missing() -> str | None:
+def missing(version: str = VERSION) -> str | None:
     """Why the judge cannot run here, or None if it can; builds it."""
     try:
-        build()
+        build(version)
     except JudgeUnavailable as reason:
         return str(reason)
     return None
 
 
-def build() -> Path:
+def build(version: str = VERSION) -> Path:
     """Compile the judge if its sources changed, and give the directory of its classes."""
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
             raise JudgeUnavailable(f"{tool} is not installed")
     digest = _digest()
-    stamp = BUILT / "stamp"
-    BUILT.mkdir(parents=True, exist_ok=True)
-    with _exclusive(BUILT.parent / "judge.lock"):
+    built = BUILT / version
+    stamp = built / "stamp"
+    built.mkdir(parents=True, exist_ok=True)
+    with _exclusive(built / "lock"):
         if not stamp.exists() or stamp.read_text() != digest:
             stamp.unlink(missing_ok=True)
-            _compile()
+            _compile(built)
             stamp.write_text(digest)
-    return BUILT
+    return built
 
 
 def _digest() -> str:
@@ -187,31 +189,24 @@ def _exclusive(path: Path) -> Iterator[None]:
         yield
 
 
-def _compile() -> None:
+def _compile(built: Path) -> None:
     for directory in ("classes", "lib", "maven-status"):
-        shutil.rmtree(BUILT / directory, ignore_errors=True)
-    if _maven("-o") is None:
+        shutil.rmtree(built / directory, ignore_errors=True)
+    if _maven(built, "-o") is None:
         return
-    complaint = _maven()
+    complaint = _maven(built)
     if complaint is not None:
         raise JudgeUnavailable(f"Maven could not fetch or build the judge: {complaint}")
 
 
-def _maven(*options: str) -> str | None:
+def _maven(built: Path, *options: str) -> str | None:
     """What Maven complains of, or None."""
-    command = [
-        "mvn",
-        "-q",
-        "-B",
-        *options,
-        "-f",
-        str(PROJECT / "pom.xml"),
-        f"-Djudge.build={BUILT}",
-    ]
+    command = ["mvn", "-q", "-B", *options, "-f", str(PROJECT / "pom.xml")]
+    chosen = [f"-Djudge.build={built}", f"-Dqueue.version={built.name}"]
     goals = ["compile", "dependency:copy-dependencies", "-DincludeScope=runtime"]
     try:
         done = subprocess.run(
-            [*command, *goals, f"-DoutputDirectory={BUILT / 'lib'}"],
+            [*command, *chosen, *goals, f"-DoutputDirectory={built / 'lib'}"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -233,8 +228,11 @@ def _environment() -> dict[str, str]:
 class Judge:
     """A JVM with the official library; requests are answered one at a time."""
 
-    def __init__(self, *, timeout_s: float = 60.0, properties: Sequence[str] = ()) -> None:
-        built = build()
+    def __init__(
+        self, *, version: str = VERSION, timeout_s: float = 60.0, properties: Sequence[str] = ()
+    ) -> None:
+        built = build(version)
+        self.version = version
         self.timeout_s = timeout_s
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         path = f"{built / 'classes'}:{built / 'lib'}/*"
@@ -247,12 +245,6 @@ class Judge:
         )
         self._pending = b""
         self.ask("hello")
-
-    @property
-    def version(self) -> str:
-        """That of chronicle-queue."""
-        [jar] = (BUILT / "lib").glob("chronicle-queue-*.jar")
-        return jar.stem.removeprefix("chronicle-queue-")
 
     @property
     def pid(self) -> int:

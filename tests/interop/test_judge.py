@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .judge import JavaThrew, Judge, JudgeDied, JudgeTimeout, pattern
+from .judge import VERSION, JavaThrew, Judge, JudgeDied, JudgeTimeout, pattern
 
 NOON_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -18,8 +18,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "queue"
 
 
-def test_the_library_is_the_one_that_the_protocol_was_checked_with(judge: Judge) -> None:
-    assert judge.version == "2026.4"
+def test_the_library_is_the_one_that_was_asked_for(judge: Judge, path: Path) -> None:
+    judge.open(path).close()
+    opened = {file.readlink().name for file in Path(f"/proc/{judge.pid}/fd").iterdir()}
+    assert f"chronicle-queue-{VERSION}.jar" in opened
 
 
 def test_text_is_read_as_it_was_written(judge: Judge, path: Path) -> None:

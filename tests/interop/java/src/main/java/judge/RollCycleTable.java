@@ -25,7 +25,6 @@ final class RollCycleTable {
             row.addProperty("index_spacing", cycle.defaultIndexSpacing());
             row.addProperty("shift", Long.numberOfTrailingZeros(cycle.toIndex(1, 0)));
             row.addProperty("max_messages", cycle.maxMessagesPerCycle());
-            row.addProperty("default_epoch", cycle.defaultEpoch());
             row.add("files", files(cycle, request));
             table.add(row);
         }
