@@ -281,7 +281,9 @@ class Decoder:
             return self.take(end - self.at, end)
         if found == code.HISTORY:
             self.at += 1
-            return self.history(end)
+            history = self.history(end)
+            self.at = end  # Java 5.26 wrote more than it used
+            return history
         if found in (code.EVENT_NAME, code.EVENT_OBJECT):
             return self.mapping(end, depth)
         return self.fields(end, depth) if code.is_name(found) else self.sequence(end, depth)

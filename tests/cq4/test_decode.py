@@ -181,10 +181,12 @@ def test_history_is_kept_apart() -> None:
     compact = b"\x86\x01" + struct.pack("<iqBqq", 7, 1 << 40, 2, 11, 12)
     history = History(((7, 1 << 40),), (11, 12))
     for name in (hexed("ba 80 00"), b"\xb9\x07history"):
-        payload = name + bytes([0x80, len(compact)]) + compact + hexed("b9 01 61 b1")
-        assert decode(payload) == Call("a", True, history)
-        assert decode(payload[:-4]) == history
-        assert decode_calls(payload[:-4]) == []
+        for tail in (b"", bytes(8)):  # Java 5.26 leaves eight bytes behind it
+            block = compact + tail
+            payload = name + bytes([0x80, len(block)]) + block + hexed("b9 01 61 b1")
+            assert decode(payload) == Call("a", True, history)
+            assert decode(payload[:-4]) == history
+            assert decode_calls(payload[:-4]) == []
     sources = hexed("c7") + b"sources" + hexed("80 0b a1 07 af 00 00 00 00 00 01 00 00")
     timings = hexed("c7") + b"timings" + hexed("80 04 a1 0b a1 0c")
     fields = sources + timings

@@ -198,7 +198,7 @@ def test_what_java_throws_is_raised_and_the_jvm_goes_on(judge: Judge, tmp_path: 
 
 def test_the_table_of_roll_cycles(judge: Judge) -> None:
     table = {cycle.name: cycle for cycle in judge.roll_cycles([NOON_MS], [0, 61_200_000])}
-    assert len(table) >= 28
+    assert len(table) >= 27
     huge = table["HUGE_DAILY_XSPARSE"]
     assert (huge.format, huge.index_count, huge.index_spacing) == ("yyyyMMdd'HX'", 16384, 1 << 20)
     assert (huge.shift, huge.max_messages) == (48, 0xFFFFFFFFFFFF)
