@@ -53,13 +53,18 @@ class _Method(msgspec.Struct, frozen=True):
     types: tuple[Any, ...]
     required: int
     takes_any_number: bool
+    is_asynchronous: bool
     chained: type | None
 
 
 def _methods(kind: type) -> Iterator[_Method]:
-    for attribute, function in inspect.getmembers(kind, _is_method):
-        if not attribute.startswith("_"):
-            yield _describe(kind, attribute, function)
+    for attribute, function in _public(kind):
+        yield _describe(kind, attribute, function)
+
+
+def _public(kind: type) -> list[tuple[str, Callable[..., Any]]]:
+    found = inspect.getmembers(kind, _is_method)
+    return [(name, function) for name, function in found if not name.startswith("_")]
 
 
 def _is_method(member: object) -> bool:
@@ -70,7 +75,8 @@ def _is_method(member: object) -> bool:
 def _describe(kind: type, attribute: str, function: Callable[..., Any]) -> _Method:
     try:
         signature = inspect.signature(function)
-        hints = typing.get_type_hints(function, include_extras=True)
+        own = {kind.__name__: kind}  # a class inside a function is in no namespace
+        hints = typing.get_type_hints(function, localns=own, include_extras=True)
     except (NameError, TypeError, ValueError) as error:
         raise InvalidArgument(
             f"the signature of {function.__qualname__} is not known: {error}"
@@ -88,14 +94,16 @@ def _describe(kind: type, attribute: str, function: Callable[..., Any]) -> _Meth
         types=tuple(hints.get(each.name, Any) for each in positional),
         required=sum(each.default is _EMPTY for each in positional),
         takes_any_number=any(each.kind is each.VAR_POSITIONAL for each in parameters),
+        is_asynchronous=inspect.iscoroutinefunction(function),
         chained=_chained(kind, hints.get("return")),
     )
 
 
 def _chained(kind: type, returns: Any) -> type | None:
+    """The class in which the next call of a chain is looked up: one with methods, which int has not."""
     if returns is typing.Self:  # pyright: ignore[reportUnknownMemberType]
         return kind
-    return returns if isinstance(returns, type) and returns is not type(None) else None
+    return returns if isinstance(returns, type) and _public(returns) else None
 
 
 class MethodReader:
@@ -103,8 +111,8 @@ class MethodReader:
 
     Arguments are converted to the annotated types, so a Java object arrives as a msgspec.Struct. Only methods
     of the object's class that are written in Python are called, and none that begins with an underscore; with
-    a protocol, only those that the protocol has. A method that is annotated to return a class begins a chain:
-    the next call of the message is made on what it returned, and must be a method of that class.
+    a protocol, only those that the protocol has. A method that is annotated to return a class with methods
+    begins a chain: the next call of the message is made on what it returned, by a method of that class.
 
     >>> class Listener:
     ...     def note(self, text: str) -> None:
@@ -198,7 +206,7 @@ def _arguments(found: _Method, call: Call, has_empty_blocks: bool) -> tuple[Any,
             f" {found.required if found.required == most else f'{found.required} to {most}'}"
         )
     return tuple(
-        arg if wanted is Any else convert(arg, wanted, has_empty_blocks)
+        arg if wanted in (Any, object) else convert(arg, wanted, has_empty_blocks)
         for arg, wanted in zip(args, found.types, strict=False)
     )
 
@@ -206,8 +214,9 @@ def _arguments(found: _Method, call: Call, has_empty_blocks: bool) -> tuple[Any,
 def method_writer(protocol: type[T], send: Callable[[bytes], object]) -> T:
     """An object with the methods of a class or Protocol; each call is encoded and given to send.
 
-    A method that is annotated to return a class begins a chain: the message is sent by the first method of
-    the chain that returns None.
+    A method that is annotated to return a class with methods begins a chain: the message is sent by the first
+    method of the chain that returns something else. An asynchronous method waits for what send returns, if
+    that is awaitable; cancelled, it cancels that.
 
     >>> class Listener:
     ...     def note(self, text: str) -> None: ...
@@ -237,17 +246,27 @@ def _writer_class(protocol: type) -> type[_Writer]:
 
 def _sender(found: _Method) -> Callable[..., Any]:
     name = found.names[-1]  # Java writes the number if there is one
-    chained = found.chained
 
     def send(self: _Writer, *args: Any, **kwargs: Any) -> Any:
         bound = found.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         before, give = self._state  # pyright: ignore[reportPrivateUsage]
         message = before + encode_call(name, *bound.args)
-        if chained is not None:
-            return _writer_class(chained)(give, message)
-        give(message)
-        return None
+        if found.chained is not None:
+            return _writer_class(found.chained)(give, message)
+        return give(message) if found.is_asynchronous else _forget(give(message))
 
-    send.__name__ = found.attribute
-    return send
+    async def send_and_wait(self: _Writer, *args: Any, **kwargs: Any) -> Any:
+        result = send(self, *args, **kwargs)
+        if inspect.isawaitable(result):
+            await result
+            return None
+        return result if isinstance(result, _Writer) else None
+
+    chosen = send_and_wait if found.is_asynchronous else send
+    chosen.__name__ = found.attribute
+    return chosen
+
+
+def _forget(result: object) -> None:
+    """What send returns is nobody's: the method is annotated with something else."""

@@ -63,8 +63,13 @@ def _type_info(wanted: Any) -> inspect.Type:
     return inspect.type_info(wanted)
 
 
+_OWN = (Fields, Typed)
+
+
 def convert(value: Any, wanted: Any, has_empty_blocks: bool) -> Any:
     """What was decoded, as the wanted type; DecodeError if it is something else."""
+    if wanted in _OWN and isinstance(value, wanted):
+        return value
     if has_empty_blocks:
         value = _with_empty_maps(value, type_info(wanted))
     try:

@@ -6,7 +6,15 @@ from typing import Any, Protocol, Self
 import msgspec
 import pytest
 
-from aiochronicle.cq4 import MethodReader, decode_calls, encode_call, method, method_writer
+from aiochronicle.cq4 import (
+    Fields,
+    MethodReader,
+    Typed,
+    decode_calls,
+    encode_call,
+    method,
+    method_writer,
+)
 from aiochronicle.errors import DecodeError, InvalidArgument
 
 
@@ -167,6 +175,62 @@ def test_arguments_that_do_not_fit() -> None:
     with pytest.raises(DecodeError, match="at byte 0"):
         reader.handle(b"\xe3one")
     assert not reader.handle(b"\x8f")
+
+
+def test_annotations_of_this_package_take_what_was_decoded() -> None:
+    class Raw:
+        def __init__(self) -> None:
+            self.heard: list[Any] = []
+
+        def fields(self, fields: Fields) -> None:
+            self.heard.append(fields)
+
+        def typed(self, value: Typed) -> None:
+            self.heard.append(value)
+
+        def anything(self, value: object) -> None:
+            self.heard.append(value)
+
+    raw = Raw()
+    reader = MethodReader(raw)
+    fields, typed = Fields({"a": Typed("B", "c")}, type="A"), Typed("A", "b")
+    for call in (("fields", fields), ("typed", typed), ("anything", typed)):
+        assert reader.handle(encode_call(*call))
+    assert raw.heard == [fields, typed, typed]
+    assert raw.heard[0].type == "A"
+    with pytest.raises(DecodeError, match="the payload is no Fields"):
+        reader.handle(encode_call("fields", "text"))
+
+
+def test_a_method_that_returns_a_plain_value_ends_its_message() -> None:
+    class Counts:
+        def count(self, text: str) -> int:
+            return len(text)
+
+    sent: list[bytes] = []
+    method_writer(Counts, sent.append).count("x")
+    assert sent == [encode_call("count", "x")]
+    assert MethodReader(Counts()).handle(sent[0] + sent[0])
+
+
+async def test_a_writer_with_asynchronous_methods() -> None:
+    class Slow:
+        async def slow(self, value: int) -> None: ...
+
+        async def to(self, name: str) -> "Slow":
+            return self
+
+    sent: list[bytes] = []
+
+    async def send(message: bytes) -> None:
+        await asyncio.sleep(0)
+        sent.append(message)
+
+    for give in (send, sent.append):
+        writer = method_writer(Slow, give)
+        await writer.slow(1)
+        await (await writer.to("x")).slow(2)
+    assert sent == 2 * [encode_call("slow", 1), encode_call("to", "x") + encode_call("slow", 2)]
 
 
 def test_an_unknown_annotation_is_refused_at_once() -> None:

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from .judge import VERSION, JavaThrew, Judge, JudgeDied, JudgeTimeout, pattern
+from .judge import (
+    VERSION,
+    JavaThrew,
+    Judge,
+    JudgeDied,
+    JudgeTimeout,
+    JudgeUnavailable,
+    build,
+    pattern,
+)
 
 NOON_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -188,6 +197,12 @@ def test_a_frozen_jvm_is_given_up_and_a_killed_one_is_noticed() -> None:
             judge.ask("hello", timeout_s=0.2)
         with pytest.raises(JudgeDied):
             judge.ask("hello")
+
+
+def test_without_java_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(JudgeUnavailable, match="java is not installed"):
+        build()
 
 
 def test_what_java_throws_is_raised_and_the_jvm_goes_on(judge: Judge, tmp_path: Path) -> None:
