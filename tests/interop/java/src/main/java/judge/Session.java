@@ -2,6 +2,7 @@ package judge;
 
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
+import net.openhft.chronicle.queue.ChronicleQueue;
 
 import java.util.HashMap;
 import java.util.Map;
@@ -55,6 +56,8 @@ final class Session implements AutoCloseable {
     private static JsonObject hello() {
         JsonObject reply = new JsonObject();
         reply.addProperty("pid", ProcessHandle.current().pid());
+        reply.addProperty("library",
+                ChronicleQueue.class.getProtectionDomain().getCodeSource().getLocation().getPath());
         reply.addProperty("java", System.getProperty("java.version"));
         return reply;
     }
