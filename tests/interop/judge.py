@@ -307,8 +307,10 @@ class Judge:
         self._process.wait()
 
     def stop(self, stopped: bool = True) -> None:
-        """Freeze the JVM, or let it go on."""
+        """Freeze the JVM, and wait until all its threads stand still; or let it go on."""
         self._process.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
+        if stopped:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def close(self) -> None:
         """End the JVM in order; what is open is closed."""
