@@ -6,7 +6,6 @@ Java itself uses fixed forms in one place only, for numbers whose declared type 
 
 import datetime as dt
 import enum
-import math
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -18,12 +17,12 @@ import msgspec
 from aiochronicle.errors import EncodeError
 
 from . import _codes as code
+from ._numbers import encode_double, encode_integer, encode_single
 from ._text import encode_cesu8, encode_stop_bit
 from ._times import format_datetime, format_time
 from ._values import Call, Fields, Float32, History, JavaFloat, Typed
 
 MAX_DEPTH = 64
-_I64_MAX = (1 << 63) - 1
 _TEXTS = {
     "type": code.TYPE_LITERAL,
     "LocalTime": code.TIME,
@@ -152,139 +151,15 @@ def _write_bool(out: bytearray, value: bool, depth: int) -> None:
 
 
 def _write_int(out: bytearray, value: int, depth: int) -> None:
-    for low, high, number, form in _INTEGERS:
-        if low <= value <= high:
-            out.append(number)
-            out += struct.pack(form, value)
-            return
-    if not ~_I64_MAX <= value <= _I64_MAX:
-        raise EncodeError(f"{value} does not fit into 64 bits")
-    single = _single(float(value))
-    if single is not None and (int(single) == value or value == _I64_MAX):
-        out.append(code.FLOAT_32)
-        out += struct.pack("<f", single)
-    else:
-        out.append(code.INT_64)
-        out += struct.pack("<q", value)
-
-
-_INTEGERS = (
-    (0, 0xFF, code.UINT_8, "<B"),
-    (0, 0x7FFF, code.INT_16, "<h"),
-    (0, 0xFFFF, code.UINT_16, "<H"),
-    (0, 0x7FFFFFFF, code.INT_32, "<i"),
-    (0, 0xFFFFFFFF, code.UINT_32, "<I"),
-    (-0x80, -1, code.INT_8, "<b"),
-    (-0x8000, -1, code.INT_16, "<h"),
-    (-0x80000000, -1, code.INT_32, "<i"),
-)
-
-
-def _single(value: float) -> float | None:
-    """The nearest number of 32 bits, or None if there is no finite one."""
-    try:
-        nearest: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        return None
-    return nearest
+    out += encode_integer(value)
 
 
 def _write_float(out: bytearray, value: float, depth: int) -> None:
-    if math.isfinite(value) and value.is_integer() and -(1 << 63) <= value <= 1 << 63:
-        _write_whole(out, value)
-    elif math.isfinite(value) and (decimal := _decimal(value)) is not None:
-        number, scaled = decimal
-        out.append(number)
-        out += encode_stop_bit(scaled)
-    elif math.isnan(value):
-        out.append(code.FLOAT_32)
-        out += struct.pack("<I", 0x7FC00000)
-    else:
-        _write_binary(out, value)
-
-
-def _write_whole(out: bytearray, value: float) -> None:
-    number = int(value)
-    for low, high, kind, form in _WHOLES:
-        if low <= number <= high:
-            out.append(kind)
-            out += struct.pack(form, number)
-            return
-    if _single(value) == value or not -0x80000000 <= number <= 0xFFFFFFFF:
-        _write_binary(out, value)
-        return
-    out.append(code.UINT_32 if number >= 0 else code.INT_32)
-    out += struct.pack("<I" if number >= 0 else "<i", number)
-
-
-_WHOLES = (
-    (0, 0xFF, code.UINT_8, "<B"),
-    (0, 0xFFFF, code.UINT_16, "<H"),
-    (-0x80, -1, code.INT_8, "<b"),
-    (-0x8000, -1, code.INT_16, "<h"),
-)
-
-
-def _write_binary(out: bytearray, value: float) -> None:
-    if _single(value) == value:
-        out.append(code.FLOAT_32)
-        out += struct.pack("<f", value)
-    else:
-        out.append(code.FLOAT_64)
-        out += struct.pack("<d", value)
-
-
-def _decimal(value: float) -> tuple[int, int] | None:
-    """The code and the number of hundredths, ten thousandths or millionths that are exactly this."""
-    scaled = value * 1e6
-    if not -(1 << 35) - 1 < scaled < 1 << 42:
-        return None
-    below = math.floor(scaled)
-    millionths = below + (scaled - below >= 0.5)
-    if millionths / 1e6 != value or not -(1 << 35) < millionths < 1 << 42:
-        return None
-    for number, step, unit in _DECIMALS:
-        shorter = abs(millionths) // step * (1 if millionths >= 0 else -1)
-        if shorter / unit == value:
-            return number, shorter
-    return None
-
-
-_DECIMALS = (
-    (code.FLOAT_STOP_2, 10_000, 1e2),
-    (code.FLOAT_STOP_4, 100, 1e4),
-    (code.FLOAT_STOP_6, 1, 1e6),
-)
+    out += encode_double(value)
 
 
 def _write_single(out: bytearray, value: Float32, depth: int) -> None:
-    single = _single(value)
-    if single is None:
-        raise EncodeError(f"{float(value)!r} does not fit into 32 bits")
-    if math.isfinite(single) and single.is_integer() and abs(single) <= 1 << 63:
-        _write_whole(out, single)
-    elif math.isfinite(single) and (decimal := _single_decimal(single)) is not None:
-        number, scaled = decimal
-        out.append(number)
-        out += encode_stop_bit(scaled)
-    else:
-        out += struct.pack("<Bf", code.FLOAT_32, single)
-
-
-def _single_decimal(value: float) -> tuple[int, int] | None:
-    """As `_decimal`, but all in 32 bits, and only if it takes three bytes at most."""
-    scaled = value * 1e6
-    if not -(1 << 14) - 1 < scaled < 1 << 21:
-        return None
-    below = math.floor(scaled)
-    millionths = below + (scaled - below >= 0.5)
-    if _single(millionths / 1e6) != value or not -(1 << 14) < millionths < 1 << 21:
-        return None
-    for number, step, unit in _DECIMALS:
-        shorter = abs(millionths) // step * (1 if millionths >= 0 else -1)
-        if _single(shorter / unit) == value:
-            return number, shorter
-    return None
+    out += encode_single(value)
 
 
 def _write_text(out: bytearray, value: str, depth: int) -> None:
