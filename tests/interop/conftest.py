@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from .judge import Judge, missing
+from .building import missing
+from .judge import Judge
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from .judge import (
-    VERSION,
-    JavaThrew,
-    Judge,
-    JudgeDied,
-    JudgeTimeout,
-    JudgeUnavailable,
-    build,
-    pattern,
-)
+from .building import VERSION, JudgeUnavailable, build
+from .judge import JavaThrew, Judge, JudgeDied, JudgeTimeout, pattern
 
 NOON_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

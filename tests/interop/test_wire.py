@@ -9,7 +9,7 @@ import struct
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -19,6 +19,7 @@ from aiochronicle.cq4 import (
     Fields,
     Float32,
     JavaFloat,
+    MethodReader,
     Typed,
     decode,
     decode_as,
@@ -27,6 +28,8 @@ from aiochronicle.cq4 import (
     encode_call,
     encode_calls,
     encode_fields,
+    method,
+    method_writer,
     to_fields,
 )
 
@@ -318,6 +321,75 @@ def test_chained_calls(judge: Judge, tmp_path: Path) -> None:
         [message] = queue.read_all()
     assert decode_calls(message.payload) == [Call("to", "x"), Call("via", 3), Call("say", "hi")]
     assert encode_calls(decode_calls(message.payload)) == message.payload
+
+
+class To:
+    """judge.Calls.To of the Java side."""
+
+    def __init__(self, heard: list[Any]) -> None:
+        self.heard = heard
+
+    def via(self, hop: int) -> Self:
+        self.heard.append(("via", hop))
+        return self
+
+    def say(self, text: str) -> None:
+        self.heard.append(("say", text))
+
+
+class Calls:
+    """Some of judge.Calls of the Java side."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def none(self) -> None:
+        self.heard.append("none")
+
+    def quote(self, quote: Quote) -> None:
+        self.heard.append(quote)
+
+    def five(self, text: str, number: int, price: float, flag: bool, quote: Quote) -> None:
+        self.heard.append((text, number, price, flag, quote))
+
+    @method(name="dateTime")
+    def date_time(self, moment: dt.datetime) -> None:
+        self.heard.append(moment)
+
+    @method(id=5)
+    def numbered(self, number: int) -> None:
+        self.heard.append(number)
+
+    def to(self, destination: str) -> To:
+        self.heard.append(("to", destination))
+        return To(self.heard)
+
+
+def say_all(calls: Calls) -> None:
+    calls.none()
+    for quote in QUOTES:
+        calls.quote(quote)
+    calls.five("a", 7, 0.1, False, FULL)
+    calls.date_time(dt.datetime(2024, 2, 29, 12, 30))
+    calls.numbered(9)
+    calls.to("x").via(3).say("hi")
+
+
+def test_our_writer_calls_java_and_java_calls_us(judge: Judge, tmp_path: Path) -> None:
+    """Our method writer, Java's reader, Java's writer, our method reader: what arrives is what was said."""
+    sent: list[bytes] = []
+    say_all(method_writer(Calls, sent.append))
+    with judge.open(tmp_path / "ours") as ours, judge.open(tmp_path / "theirs") as theirs:
+        ours.append_bytes(*sent)
+        with ours.tailer() as tailer:
+            assert tailer.forward(theirs) == len(sent)
+        written = [message.payload for message in theirs.read_all()]
+    assert not different(zip(range(len(sent)), written, sent, strict=True))
+    expected, calls = Calls(), Calls()
+    say_all(expected)
+    reader = MethodReader(calls)
+    assert all(reader.handle(payload) for payload in written)
+    assert calls.heard == expected.heard
 
 
 def test_the_history_of_a_message(judge: Judge, tmp_path: Path) -> None:
