@@ -211,6 +211,7 @@ def test_a_call_named_history_that_has_none() -> None:
         ("b8 05 61", 2),
         ("b8 ff ff ff ff ff ff ff ff ff ff 01", 1),
         ("b8 82 80 00", 1),
+        ("b8 81 00", 1),
         ("e1 ff", 1),
         ("a7 00", 1),
         ("82 05 00 00 00 a1", 0),

@@ -3,6 +3,7 @@
 import collections
 import datetime as dt
 import enum
+import math
 import pickle
 import uuid
 import zoneinfo
@@ -14,6 +15,7 @@ import pytest
 from aiochronicle.cq4 import (
     Call,
     Fields,
+    Float32,
     History,
     Typed,
     decode,
@@ -61,6 +63,10 @@ class Quote(msgspec.Struct, rename="camel"):
         (2**63 - 2, "a7feffffffffffff7f"),
         (1.0, "a101"),
         (-0.0, "a100"),
+        (math.nan, "900000c07f"),
+        (Float32("nan"), "900000c07f"),
+        (Float32("-inf"), "90000080ff"),
+        (dt.date(2024, 2, 29), "b30a323032342d30322d3239"),
         (0.1, "920a"),
         (70000.0, "9000b88847"),
         (b"", "80018a"),
