@@ -1,0 +1,41 @@
+"""Messages of Java's Chronicle Queue: its wire format as Python objects, and back.
+
+`decode` reads what a Java program wrote, `encode`, `encode_text`, `encode_fields` and `encode_call` write
+what one reads, byte for byte as Java would (wire type BINARY_LIGHT, which its queues use). `decode_as` and
+`to_fields` turn Java's objects into msgspec.Struct and back. `MethodReader` and `method_writer` are Java's
+method readers and writers.
+
+>>> payload = encode_call("price", "EURUSD", 1.25)
+>>> decode(payload).args
+('EURUSD', 1.25)
+
+`import aiochronicle` does not import this package.
+"""
+
+from ._decoding import decode, decode_calls, decode_fields
+from ._encoding import encode, encode_call, encode_calls, encode_fields, encode_text, to_fields
+from ._methods import MethodReader, method, method_writer
+from ._structs import decode_as
+from ._values import Call, Fields, Float32, History, JavaFloat, Typed
+
+__all__ = [
+    "Call",
+    "Fields",
+    "Float32",
+    "History",
+    "JavaFloat",
+    "MethodReader",
+    "Typed",
+    "decode",
+    "decode_as",
+    "decode_calls",
+    "decode_fields",
+    "encode",
+    "encode_call",
+    "encode_calls",
+    "encode_fields",
+    "encode_text",
+    "method",
+    "method_writer",
+    "to_fields",
+]

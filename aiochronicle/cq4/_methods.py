@@ -1,0 +1,272 @@
+"""Messages as calls: what a Java MethodWriter writes calls methods of a Python object, and the reverse."""
+
+import inspect
+import typing
+from collections.abc import Callable, Generator, Iterator
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from aiochronicle.errors import DecodeError, InvalidArgument
+
+from ._decoding import MAX_VALUES, Decoder
+from ._encoding import encode_call
+from ._structs import convert
+from ._values import Call
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EMPTY = inspect.Parameter.empty
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def method(*, name: str | None = None, id: int | None = None) -> Callable[[F], F]:  # noqa: A002
+    """Give a method the name, or the number of @MethodId, that it has in Java.
+
+    >>> class Listener:
+    ...     @method(name="onTrade")
+    ...     def on_trade(self, symbol: str, price: float) -> None:
+    ...         print(symbol, price)
+    >>> MethodReader(Listener()).handle(encode_call("onTrade", "EURUSD", 1.25))
+    EURUSD 1.25
+    True
+    """
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, (name, id))
+        return function
+
+    return mark
+
+
+_MARK = "__cq4_method__"
+
+
+class _Method(msgspec.Struct, frozen=True):
+    """A method as messages see it: its names, what its parameters take, and what a chain goes on with."""
+
+    attribute: str
+    names: tuple[str | int, ...]
+    signature: inspect.Signature
+    types: tuple[Any, ...]
+    required: int
+    takes_any_number: bool
+    is_asynchronous: bool
+    chained: type | None
+
+
+def _methods(kind: type) -> Iterator[_Method]:
+    for attribute, function in _public(kind):
+        yield _describe(kind, attribute, function)
+
+
+def _public(kind: type) -> list[tuple[str, Callable[..., Any]]]:
+    found = inspect.getmembers(kind, _is_method)
+    return [(name, function) for name, function in found if not name.startswith("_")]
+
+
+def _is_method(member: object) -> bool:
+    """Written in Python: a handler that is also a list does not offer its clear()."""
+    return inspect.isfunction(member) or inspect.ismethod(member)
+
+
+def _describe(kind: type, attribute: str, function: Callable[..., Any]) -> _Method:
+    try:
+        signature = inspect.signature(function)
+        own = {kind.__name__: kind}  # a class inside a function is in no namespace
+        hints = typing.get_type_hints(function, localns=own, include_extras=True)
+    except (NameError, TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"the signature of {function.__qualname__} is not known: {error}"
+        ) from None
+    parameters = list(signature.parameters.values())
+    static = isinstance(inspect.getattr_static(kind, attribute), staticmethod)
+    if not static and not inspect.ismethod(function):
+        parameters = parameters[1:]
+    positional = [each for each in parameters if each.kind in _POSITIONAL]
+    name, number = getattr(function, _MARK, (None, None))
+    return _Method(
+        attribute=attribute,
+        names=tuple(each for each in (name or attribute, number) if each is not None),
+        signature=signature.replace(parameters=parameters),
+        types=tuple(hints.get(each.name, Any) for each in positional),
+        required=sum(each.default is _EMPTY for each in positional),
+        takes_any_number=any(each.kind is each.VAR_POSITIONAL for each in parameters),
+        is_asynchronous=inspect.iscoroutinefunction(function),
+        chained=_chained(kind, hints.get("return")),
+    )
+
+
+def _chained(kind: type, returns: Any) -> type | None:
+    """The class in which the next call of a chain is looked up: one with methods, which int has not."""
+    if returns is typing.Self:  # pyright: ignore[reportUnknownMemberType]
+        return kind
+    return returns if isinstance(returns, type) and _public(returns) else None
+
+
+class MethodReader:
+    """Calls the public methods of an object by the calls that are in messages.
+
+    Arguments are converted to the annotated types, so a Java object arrives as a msgspec.Struct. Only methods
+    of the object's class that are written in Python are called, and none that begins with an underscore; with
+    a protocol, only those that the protocol has. A method that is annotated to return a class with methods
+    begins a chain: the next call of the message is made on what it returned, by a method of that class.
+
+    >>> class Listener:
+    ...     def note(self, text: str) -> None:
+    ...         print(text)
+    >>> reader = MethodReader(Listener())
+    >>> reader.handle(encode_call("note", "hi"))
+    hi
+    True
+    >>> reader.handle(encode_call("other", "hi"))
+    False
+    """
+
+    def __init__(
+        self, target: object, protocol: type | None = None, *, max_values: int = MAX_VALUES
+    ) -> None:
+        self._target = target
+        self._protocol = protocol or type(target)
+        self._max_values = max_values
+        self._by_kind = {self._protocol: _by_name(self._protocol)}
+
+    def handle(self, payload: bytes | bytearray | memoryview) -> bool:
+        """Make the calls of one message; False if it has none, or one that the object has no method for.
+
+        Calls before that one have been made. A payload that cannot be decoded, or has arguments that do not
+        fit the parameters, raises DecodeError. What a method raises comes out.
+        """
+        steps = self._steps(payload)
+        result: Any = None
+        try:
+            while True:
+                result = steps.send(result)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise InvalidArgument("the method is asynchronous: use ahandle")
+        except StopIteration as ended:
+            return bool(ended.value)
+
+    async def ahandle(self, payload: bytes | bytearray | memoryview) -> bool:
+        """`handle` for methods of which some are asynchronous.
+
+        Cancelled, the call that is being waited for is cancelled, and the rest of its chain is not made.
+        """
+        steps = self._steps(payload)
+        result: Any = None
+        try:
+            while True:
+                result = steps.send(result)
+                if inspect.isawaitable(result):
+                    result = await result
+        except StopIteration as ended:
+            return bool(ended.value)
+
+    def _steps(self, payload: bytes | bytearray | memoryview) -> Generator[Any, Any, bool]:
+        """Makes each call, and is sent what came of it."""
+        decoder = Decoder(payload, self._max_values, whole_floats=True)
+        calls = decoder.calls()
+        target, kind = self._target, self._protocol
+        for call in calls:
+            found = self._methods_of(kind).get(call.name)
+            if found is None:
+                return False
+            arguments = _arguments(found, call, decoder.has_empty_blocks)
+            result = yield getattr(target, found.attribute)(*arguments)
+            chained = found.chained is not None and result is not None
+            target, kind = (
+                (result, found.chained or kind) if chained else (self._target, self._protocol)
+            )
+        return bool(calls)
+
+    def _methods_of(self, kind: type) -> dict[str | int, _Method]:
+        if kind not in self._by_kind:
+            self._by_kind[kind] = _by_name(kind)
+        return self._by_kind[kind]
+
+
+def _by_name(kind: type) -> dict[str | int, _Method]:
+    return {name: each for each in _methods(kind) for name in each.names}
+
+
+def _arguments(found: _Method, call: Call, has_empty_blocks: bool) -> tuple[Any, ...]:
+    most = len(found.types)
+    if found.takes_any_number:
+        return call.args
+    if most == 1 and (found.required or call.value != ""):
+        args = call.args_for(1)
+    else:
+        args = call.args if most else ()
+    if not found.required <= len(args) <= most:
+        raise DecodeError(
+            f"the call of {call.name} has {len(args)} arguments, but the method takes"
+            f" {found.required if found.required == most else f'{found.required} to {most}'}"
+        )
+    return tuple(
+        arg if wanted in (Any, object) else convert(arg, wanted, has_empty_blocks)
+        for arg, wanted in zip(args, found.types, strict=False)
+    )
+
+
+def method_writer(protocol: type[T], send: Callable[[bytes], object]) -> T:
+    """An object with the methods of a class or Protocol; each call is encoded and given to send.
+
+    A method that is annotated to return a class with methods begins a chain: the message is sent by the first
+    method of the chain that returns something else. An asynchronous method waits for what send returns, if
+    that is awaitable; cancelled, it cancels that.
+
+    >>> class Listener:
+    ...     def note(self, text: str) -> None: ...
+    >>> sent: list[bytes] = []
+    >>> method_writer(Listener, sent.append).note("hi")
+    >>> sent == [encode_call("note", "hi")]
+    True
+    """
+    kind: type = protocol
+    return typing.cast(T, _writer_class(kind)(send, b""))
+
+
+class _Writer:
+    """What has been said of a chain so far, and where it goes."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, send: Callable[[bytes], object], before: bytes) -> None:
+        self._state = (before, send)
+
+
+@lru_cache(maxsize=256)
+def _writer_class(protocol: type) -> type[_Writer]:
+    functions: dict[str, Any] = {each.attribute: _sender(each) for each in _methods(protocol)}
+    return type(f"{protocol.__name__}Writer", (_Writer,), {"__slots__": (), **functions})
+
+
+def _sender(found: _Method) -> Callable[..., Any]:
+    name = found.names[-1]  # Java writes the number if there is one
+
+    def send(self: _Writer, *args: Any, **kwargs: Any) -> Any:
+        bound = found.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        before, give = self._state  # pyright: ignore[reportPrivateUsage]
+        message = before + encode_call(name, *bound.args)
+        if found.chained is not None:
+            return _writer_class(found.chained)(give, message)
+        return give(message) if found.is_asynchronous else _forget(give(message))
+
+    async def send_and_wait(self: _Writer, *args: Any, **kwargs: Any) -> Any:
+        result = send(self, *args, **kwargs)
+        if inspect.isawaitable(result):
+            await result
+            return None
+        return result if isinstance(result, _Writer) else None
+
+    chosen = send_and_wait if found.is_asynchronous else send
+    chosen.__name__ = found.attribute
+    return chosen
+
+
+def _forget(result: object) -> None:
+    """What send returns is nobody's: the method is annotated with something else."""

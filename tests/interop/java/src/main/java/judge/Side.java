@@ -1,0 +1,6 @@
+package judge;
+
+/** Either. */
+public enum Side {
+    BUY, SELL
+}

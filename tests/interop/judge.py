@@ -1,0 +1,454 @@
+"""The judge: Java's own Chronicle Queue in one JVM, told by JSON lines what to write, read and check.
+
+    with Judge() as judge, judge.open(path, roll_cycle="TEST_DAILY") as queue:
+        index = queue.append_bytes(b"hello")
+        [message] = queue.tailer().read()
+
+Every request has a time limit, after which the JVM is killed and `JudgeTimeout` is raised. What Java
+throws comes out as `JavaThrew`.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal, Self
+
+import msgspec
+
+from .building import VERSION, build, environment
+
+MODULES = [
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=jdk.unsupported/sun.misc=ALL-UNNAMED",
+    "--add-exports=jdk.compiler/com.sun.tools.javac.file=ALL-UNNAMED",
+    "--add-opens=jdk.compiler/com.sun.tools.javac=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang.reflect=ALL-UNNAMED",
+    "--add-opens=java.base/java.io=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+]
+# Without the first one the library reports its use over the network.
+PROPERTIES = [
+    "-Dchronicle.analytics.disable=true",
+    "-Dchronicle.announcer.disable=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Xshare:auto",
+    "-XX:TieredStopAtLevel=1",  # the tests are short: the second compiler would only take their time
+    "-Xmx512m",
+]
+
+Value = Sequence[Any] | None
+"""["kind", value] as `judge.Values` of the Java side reads it, or None for null."""
+
+Call = tuple[str, Sequence[Value]]
+
+
+class JudgeTimeout(Exception):
+    """The JVM did not answer in time, and was killed."""
+
+
+class JudgeDied(Exception):
+    """The JVM ended; the text has what it printed last."""
+
+
+class JavaThrew(Exception):
+    """Java answered with an exception; ``error`` is its class."""
+
+    def __init__(self, error: str, message: str) -> None:
+        super().__init__(f"{error}: {message}")
+        self.error = error
+        self.message = message
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as Java reads it; long ones have no payload, only its hash."""
+
+    index: int
+    length: int
+    sha256: str
+    metadata: bool
+    hex: str | None = None
+
+    @property
+    def payload(self) -> bytes:
+        assert self.hex is not None, f"{self.length} bytes: compare sha256"
+        return bytes.fromhex(self.hex)
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """What Java says of a queue; files are the names of its cycles."""
+
+    entry_count: int
+    first_index: int
+    last_index: int
+    first_cycle: int
+    last_cycle: int
+    cycle: int
+    epoch: int
+    roll_cycle: str
+    files: list[str]
+
+
+class CycleFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that a time falls into."""
+
+    epoch: int
+    time_ms: int
+    cycle: int
+    name: str
+
+
+class RollCycle(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of Java's table."""
+
+    name: str
+    format: str
+    length_ms: int
+    index_count: int
+    index_spacing: int
+    shift: int
+    max_messages: int
+    files: list[CycleFile]
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """What a background appender did."""
+
+    written: int
+    last_index: int
+    thrown: str | None
+
+
+def pattern(length: int, seed: int) -> bytes:
+    """The payload that `append_pattern` appends."""
+    start = seed * 31 % 251
+    repeated = bytes((start + i) % 251 for i in range(251))
+    return (repeated * (length // 251 + 1))[:length]
+
+
+class Judge:
+    """A JVM with the official library; requests are answered one at a time."""
+
+    def __init__(
+        self, *, version: str = VERSION, timeout_s: float = 60.0, properties: Sequence[str] = ()
+    ) -> None:
+        built = build(version)
+        self.version = version
+        self.timeout_s = timeout_s
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        path = f"{built / 'classes'}:{built / 'lib'}/*"
+        self._process = subprocess.Popen(
+            ["java", *MODULES, *PROPERTIES, *properties, "-cp", path, "judge.Main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment(),
+        )
+        self._pending = b""
+        self.ask("hello")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def log(self) -> str:
+        """What the JVM and its libraries have printed so far."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def ask(self, op: str, *, timeout_s: float | None = None, **fields: Any) -> dict[str, Any]:
+        """Send one request and wait for the answer."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        self.send(op, **given)
+        return self.answer(timeout_s)
+
+    def send(self, op: str, **fields: Any) -> None:
+        """Send a request whose answer is fetched later, with `answer`."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._death() from None
+
+    def answer(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Wait for the answer to the oldest request that has none yet."""
+        line = self._line(self.timeout_s if timeout_s is None else timeout_s)
+        answer: dict[str, Any] = json.loads(line)
+        if not answer.pop("ok"):
+            raise JavaThrew(answer["error"], answer["message"])
+        return answer
+
+    def _line(self, timeout_s: float) -> bytes:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._pending:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.kill()
+                    raise JudgeTimeout(f"no answer in {timeout_s} s\n{self.log()[-4000:]}")
+                received = os.read(self._process.stdout.fileno(), 1 << 20)
+                if not received:
+                    raise self._death()
+                self._pending += received
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+    def _death(self) -> JudgeDied:
+        status = self._process.wait(self.timeout_s)
+        return JudgeDied(f"the JVM ended with status {status}\n{self.log()[-4000:]}")
+
+    def kill(self) -> None:
+        """End the JVM with SIGKILL, and reap it: a zombie would still count as a live lock holder."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self, stopped: bool = True) -> None:
+        """Freeze the JVM, and wait until all its threads stand still; or let it go on."""
+        self._process.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
+        if stopped:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def close(self) -> None:
+        """End the JVM in order; what is open is closed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(self.timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process.stdout.close()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def open(
+        self,
+        path: Path,
+        *,
+        roll_cycle: str | None = None,
+        time_ms: int | None = None,
+        shift_ms: int | None = None,
+        timeout_ms: int | None = None,
+        epoch: int | None = None,
+        roll_time: str | None = None,
+        block_size: int | None = None,
+        index_count: int | None = None,
+        index_spacing: int | None = None,
+        source_id: int | None = None,
+        read_only: bool = False,
+    ) -> "JudgeQueue":
+        """Open a queue, or make it. The clock stands at time_ms, or is shift_ms ahead of the real one."""
+        answer = self.ask(
+            "open",
+            path=str(path),
+            roll_cycle=roll_cycle,
+            time_ms=time_ms,
+            shift_ms=shift_ms,
+            timeout_ms=timeout_ms,
+            epoch=epoch,
+            roll_time=roll_time,
+            block_size=block_size,
+            index_count=index_count,
+            index_spacing=index_spacing,
+            source_id=source_id,
+            read_only=read_only,
+        )
+        return JudgeQueue(self, answer["number"])
+
+    def roll_cycles(self, times_ms: Sequence[int], epochs: Sequence[int] = (0,)) -> list[RollCycle]:
+        """Java's table, with the file of every time in every epoch."""
+        answer = self.ask("roll-cycles", times_ms=list(times_ms), epochs=list(epochs))
+        return msgspec.convert(answer["roll_cycles"], list[RollCycle])
+
+    def encode(self, values: Iterable[Value]) -> list[bytes]:
+        """The bytes that Java writes for each value."""
+        answer = self.ask("encode", values=list(values))
+        return [bytes.fromhex(text) for text in answer["encoded"]]
+
+    def decode(self, encoded: Iterable[bytes], as_: str = "object") -> list[Any]:
+        """What Java reads, each as [class, value]; as_ is "object", "i64", "f64", "text", "fields" …"""
+        answer = self.ask("decode", encoded=[each.hex() for each in encoded], read_as=as_)
+        decoded: list[Any] = answer["decoded"]
+        return decoded
+
+
+class _Handle:
+    _name: str
+
+    def __init__(self, judge: Judge, number: int) -> None:
+        self.judge = judge
+        self.number = number
+
+    def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        return self.judge.ask(op, **{self._name: self.number}, **fields)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.judge.is_running():
+            self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class JudgeQueue(_Handle):
+    """A queue that the JVM has open."""
+
+    _name = "queue"
+
+    def append(self, *messages: dict[str, Any]) -> list[int]:
+        """Append messages as `judge.Append` of the Java side reads them, and give their indexes."""
+        indexes: list[int] = self._ask("append", messages=list(messages))["indexes"]
+        return indexes
+
+    def append_text(self, *texts: str) -> list[int]:
+        return self.append(*({"kind": "text", "text": text} for text in texts))
+
+    def append_bytes(self, *payloads: bytes) -> list[int]:
+        return self.append(*({"kind": "bytes", "hex": payload.hex()} for payload in payloads))
+
+    def append_pattern(self, length: int, seed: int = 0) -> int:
+        """Append `pattern(length, seed)`, which need not travel to the JVM."""
+        return self.append({"kind": "fill", "length": length, "seed": seed})[0]
+
+    def append_fields(self, fields: Sequence[tuple[str, Value]]) -> int:
+        """Append a document with these fields, each through the typed method of the wire."""
+        return self.append({"kind": "fields", "fields": list(fields)})[0]
+
+    def append_quote(self, **fields: Any) -> int:
+        """Append a Quote, a SelfDescribingMarshallable, as a document."""
+        return self.append({"kind": "dto", "quote": fields})[0]
+
+    def append_calls(self, *chains: Sequence[Call]) -> list[int]:
+        """Append a message per chain of calls, by a generated method writer."""
+        return self.append(*({"kind": "calls", "calls": list(chain)} for chain in chains))
+
+    def append_empty(self) -> int:
+        return self.append({"kind": "empty"})[0]
+
+    def append_metadata(self, payload: bytes) -> None:
+        """Append a document that tailers skip; it has no index."""
+        self.append({"kind": "metadata", "hex": payload.hex()})
+
+    def roll_back(self, payload: bytes) -> None:
+        """Begin a message, write the payload, and take it back."""
+        self.append({"kind": "rollback", "hex": payload.hex()})
+
+    def start_append(
+        self, *, prefix: str = "j", count: int | None = None, rate_hz: int | None = None
+    ) -> None:
+        """Append b"prefix:0", b"prefix:1" … in the background."""
+        self._ask("start-append", prefix=prefix, count=count, rate_hz=rate_hz)
+
+    def stop_append(self, *, let_finish: bool = False) -> Written:
+        """Stop it, or wait until it has written its count."""
+        return msgspec.convert(self._ask("stop-append", let_finish=let_finish), Written)
+
+    def tailer(
+        self,
+        name: str | None = None,
+        *,
+        start: int | Literal["start", "end"] | None = None,
+        backward: bool = False,
+    ) -> "JudgeTailer":
+        """A tailer; a named one goes on where it was unless start is given."""
+        where = None if start is None else str(start)
+        answer = self._ask("tailer", name=name, start=where, backward=backward)
+        return JudgeTailer(self.judge, answer["number"])
+
+    def read_all(self) -> list[Message]:
+        """Every message, read by a new tailer."""
+        with self.tailer(start="start") as tailer:
+            return tailer.read()
+
+    def set_time(self, time_ms: int) -> None:
+        """Set the clock of a queue that was opened with time_ms."""
+        self._ask("set-time", time_ms=time_ms)
+
+    def hold_lock(self, written: bytes = b"") -> None:
+        """Begin a message, which takes the write lock, and write this much of it."""
+        self._ask("hold-lock", hex=written.hex())
+
+    def release_lock(self, *, rollback: bool = True) -> None:
+        """End that message."""
+        self._ask("release-lock", rollback=rollback)
+
+    def sync(self) -> None:
+        self._ask("sync")
+
+    def dump(self) -> str:
+        """The text of every record of every file."""
+        text: str = self._ask("dump")["text"]
+        return text
+
+    def info(self) -> Info:
+        return msgspec.convert(self._ask("info"), Info)
+
+    def close(self) -> None:
+        self._ask("close")
+
+
+class JudgeTailer(_Handle):
+    """A tailer that the JVM has open."""
+
+    _name = "tailer"
+
+    def read(
+        self, limit: int | None = None, *, wait_s: float = 0.0, metadata: bool = False
+    ) -> list[Message]:
+        """Up to limit messages; ends sooner when none has come for wait_s."""
+        answer = self._ask("read", limit=limit, wait_ms=round(wait_s * 1000), metadata=metadata)
+        return msgspec.convert(answer["messages"], list[Message])
+
+    def read_calls(self, limit: int | None = None) -> list[tuple[str, list[Any]]]:
+        """The calls that Java's method reader makes, arguments as [class, value]."""
+        answer = self._ask("read-calls", limit=limit)
+        return [(name, arguments) for name, arguments in answer["calls"]]
+
+    def forward(self, queue: JudgeQueue, limit: int | None = None) -> int:
+        """Let Java's method reader call the method writer of another queue; gives the number of messages.
+
+        If that queue has a source_id, its messages begin with their history.
+        """
+        read: int = self._ask("forward", queue=queue.number, limit=limit)["read"]
+        return read
+
+    def seek(self, *indexes: int) -> list[bool]:
+        """moveToIndex for each; the tailer stays at the last one."""
+        found: list[bool] = self._ask("seek", indexes=list(indexes))["found"]
+        return found
+
+    def close(self) -> None:
+        self._ask("close-tailer")
