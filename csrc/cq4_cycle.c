@@ -233,18 +233,24 @@ uint64_t ac_cq4_cycle_write_position(const ac_cq4_cycle_t *cycle) {
     return ac_cq4_load_u64(cycle->map->base + cycle->write_position_at);
 }
 
-/* On over complete records, to message `seq`, or to `offset`, or to where none follows; whichever is first. */
-static ac_cq4_place_t walk(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from, uint64_t seq,
-                           uint64_t offset) {
+/* On over complete records, to message `seq`, or to `offset`, or to where none follows; whichever is first. Or to
+ * where *budget, if there is one, is used up. */
+static ac_cq4_place_t walk_some(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from, uint64_t seq,
+                                uint64_t offset, int64_t *budget) {
     uint32_t length;
     for (;;) {
         from.kind = ac_cq4_inspect(cycle->map->base, cycle->map->size, from.offset, &length);
         if (from.offset >= offset || (from.kind != AC_CQ4_DATA && from.kind != AC_CQ4_META) ||
-            (from.kind == AC_CQ4_DATA && from.seq >= seq))
+            (from.kind == AC_CQ4_DATA && from.seq >= seq) || (budget && --*budget < 0))
             return from;
         from.seq += from.kind == AC_CQ4_DATA;
         from.offset = ac_cq4_after(from.offset, length, cycle->padding);
     }
+}
+
+static ac_cq4_place_t walk(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from, uint64_t seq,
+                           uint64_t offset) {
+    return walk_some(cycle, from, seq, offset, NULL);
 }
 
 static ac_cq4_place_t start_of(const ac_cq4_cycle_t *cycle) {
@@ -257,7 +263,8 @@ int ac_cq4_cycle_has_message(const ac_cq4_cycle_t *cycle) {
 
 /* ---- the index ---- */
 
-enum { ARRAY_HEAD = 64, SEARCH_MAX = 1 << 20, PREDECESSOR_MAX = 64 };
+/* A search that looks at more slots or records than this has a hostile index before it, and does without. */
+enum { ARRAY_HEAD = 64, SEARCH_MAX = 1 << 24 };
 
 /* The array in the metadata record at `offset`, if it is one of that event and all of it is mapped. */
 static int find_array(const ac_cq4_cycle_t *cycle, uint64_t offset, const char *event,
@@ -306,7 +313,8 @@ typedef struct slot {
 } slot_t;
 
 /* The nearest slot at or before `number` that may be good, as far as `budget` searches go. */
-static slot_t slot_before(ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit, int *budget) {
+static slot_t slot_before(ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit,
+                          int64_t *budget) {
     uint64_t count = cycle->roll.index_count;
     uint32_t length;
     for (;; number--) {
@@ -327,10 +335,11 @@ static slot_t slot_before(ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit
     }
 }
 
-static int is_confirmed(const ac_cq4_cycle_t *cycle, slot_t slot, ac_cq4_place_t from) {
+static int is_confirmed(const ac_cq4_cycle_t *cycle, slot_t slot, ac_cq4_place_t from,
+                        int64_t *budget) {
     uint64_t seq = slot.number * cycle->roll.index_spacing;
     if (from.offset > slot.offset) return 0;
-    ac_cq4_place_t there = walk(cycle, from, seq, slot.offset + 1);
+    ac_cq4_place_t there = walk_some(cycle, from, seq, slot.offset + 1, budget);
     return there.kind == AC_CQ4_DATA && there.offset == slot.offset && there.seq == seq;
 }
 
@@ -338,7 +347,7 @@ static int is_confirmed(const ac_cq4_cycle_t *cycle, slot_t slot, ac_cq4_place_t
 static ac_cq4_place_t nearest(ac_cq4_cycle_t *cycle, uint64_t seq, uint64_t limit) {
     uint64_t count = cycle->roll.index_count, spacing = cycle->roll.index_spacing;
     uint64_t number = seq / spacing, written = ac_cq4_cycle_write_position(cycle);
-    int budget = SEARCH_MAX;
+    int64_t budget = SEARCH_MAX;
     if (written < limit) limit = written;
     if (number > count * count - 1) number = count * count - 1;
     slot_t slot = slot_before(cycle, number, limit, &budget);
@@ -347,9 +356,7 @@ static ac_cq4_place_t nearest(ac_cq4_cycle_t *cycle, uint64_t seq, uint64_t limi
         ac_cq4_place_t from = start_of(cycle), found = {slot.offset, slot.number * spacing, 0};
         if (slot.number > 0) before = slot_before(cycle, slot.number - 1, limit, &budget);
         if (before.offset) from = (ac_cq4_place_t){before.offset, before.number * spacing, 0};
-        /* With so many holes between them a proof would cost more than the index saves. */
-        int is_far = slot.number - before.number > PREDECESSOR_MAX && from.offset < slot.offset;
-        if (is_far || is_confirmed(cycle, slot, from)) return found;
+        if (is_confirmed(cycle, slot, from, &budget)) return found;
         slot = before;
     }
     return start_of(cycle);

@@ -180,11 +180,8 @@ static int width_after(uint8_t code) {
 int ac_cq4_wire_skip(ac_cq4_wire_t *wire) {
     ac_cq4_wire_t inside;
     ac_cq4_array_t array;
-    char type[2];
     uint64_t length;
-    /* A type may have a type before it only in a file that nobody wrote. */
-    if (ac_cq4_wire_type(wire, type, sizeof type) < 0) return -1;
-    int rc = ac_cq4_wire_block(wire, &inside);
+    int rc = ac_cq4_wire_block(wire, &inside); /* also takes the type of any other value */
     if (rc != 0) return rc;
     rc = ac_cq4_wire_array(wire, 0, &array);
     if (rc != 0 || left(wire) == 0) return rc;

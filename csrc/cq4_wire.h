@@ -42,7 +42,8 @@ int ac_cq4_wire_name(ac_cq4_wire_t *wire, char *out, size_t size);
 /* The type before a value. 0 if it has none; *out is then empty. */
 int ac_cq4_wire_type(ac_cq4_wire_t *wire, char *out, size_t size);
 
-/* A block, with or without type, as a wire of its own; this one goes on after it. 0: another value is there. */
+/* A block, with or without type, as a wire of its own; this one goes on after it. 0: another value is there, whose
+ * type, if it has one, was taken. */
 int ac_cq4_wire_block(ac_cq4_wire_t *wire, ac_cq4_wire_t *inside);
 
 /* A whole number of any code. *where is the offset in the record of an i64 that was written as eight bytes,
