@@ -1,8 +1,9 @@
 /* Lists a Java Chronicle Queue: one line per message, index and payload in hexadecimal, as Java's own listings in
- * tests/data/cq4 are. Driven by tests/cq4.
+ * tests/data/cq4 are. Driven by tests/test_cq4_engine.py.
  *
  *   cq4_list QUEUE                all messages that are there now
- *   cq4_list QUEUE seek INDEX     from an index (hexadecimal) on, found by the index of its file
+ *   cq4_list QUEUE seek INDEX…    the first message at or after each (hexadecimal), found by the index of its file;
+ *                                 "none" at the end
  *   cq4_list QUEUE follow COUNT   waits until it has read so many
  *   cq4_list QUEUE bench ROUNDS   reads all of it so often; prints nanoseconds per message
  *   cq4_list QUEUE lag            messages and bytes */
@@ -37,6 +38,17 @@ static void list(void) {
     while ((rc = ac_cq4_tail_next(&tail, &message, &err)) == 1)
         print(&message);
     check(rc);
+}
+
+static void seek(uint64_t index) {
+    ac_message_t message;
+    check(ac_cq4_tail_seek_index(&tail, index, &err));
+    int rc = ac_cq4_tail_next(&tail, &message, &err);
+    check(rc);
+    if (rc == 1)
+        print(&message);
+    else
+        printf("none\n");
 }
 
 static void follow(uint64_t count) {
@@ -78,9 +90,9 @@ int main(int argc, char **argv) {
     if (argc < 2) return 2;
     const char *command = argc > 2 ? argv[2] : "";
     check(ac_cq4_tail_open(&tail, argv[1], &err));
-    if (strcmp(command, "seek") == 0 && argc == 4) {
-        check(ac_cq4_tail_seek_index(&tail, strtoull(argv[3], NULL, 16), &err));
-        list();
+    if (strcmp(command, "seek") == 0) {
+        for (int i = 3; i < argc; i++)
+            seek(strtoull(argv[i], NULL, 16));
     } else if (strcmp(command, "follow") == 0 && argc == 4) {
         follow(strtoull(argv[3], NULL, 10));
     } else if (strcmp(command, "bench") == 0 && argc == 4) {

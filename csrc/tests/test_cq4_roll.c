@@ -3,9 +3,6 @@
 #include "check.h"
 #include "cq4_writer.h"
 
-/* What Java prints for every roll cycle, and for files of all of them under several epochs, is compared in
- * tests/cq4; here, what Java does not print. */
-
 static ac_cq4_roll_t roll_of(const char *format, uint64_t length_ms, int64_t epoch_ms) {
     ac_cq4_roll_t roll = {.length_ms = length_ms, .epoch_ms = epoch_ms, .shift = 32};
     snprintf(roll.format, sizeof roll.format, "%s", format);
@@ -15,6 +12,45 @@ static ac_cq4_roll_t roll_of(const char *format, uint64_t length_ms, int64_t epo
 static const char *name_of(const ac_cq4_roll_t *roll, uint32_t cycle) {
     static char name[AC_CQ4_NAME_MAX];
     return ac_cq4_roll_file_name(roll, cycle, name) == AC_OK ? name : "";
+}
+
+/* What Java prints about each of its roll cycles, and about files of all of them under several epochs. The Makefile
+ * runs tests in the root of the tree. */
+TEST(cycles_and_names_are_those_of_java) {
+    FILE *file = fopen("tests/data/cq4/roll-cycles.txt", "r");
+    char line[256], name[64], format[64], expected[64];
+    int cycles = 0, names = 0;
+    unsigned count, spacing, cycle, again;
+    long long length_ms, epoch_ms, time_ms;
+    unsigned long long index;
+    CHECK(file != NULL);
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "cycle %63s %63s %lld %u %u %llx", name, format, &length_ms, &count,
+                   &spacing, &index) == 6) {
+            const ac_cq4_known_roll_t *known = ac_cq4_roll_by_name(name);
+            CHECK_EQUAL(ac_cq4_log2(index), ac_cq4_shift(count, spacing));
+            cycles++;
+            if (strcmp(name, "WEEKLY") == 0) { /* see cq4_roll.h */
+                CHECK(!known);
+                continue;
+            }
+            CHECK(known && strcmp(known->format, format) == 0);
+            CHECK(known->length_ms == length_ms && known->index_count == count);
+            CHECK_EQUAL(known->index_spacing, spacing);
+        } else if (sscanf(line, "name %63s %lld %lld %u %63s %u", name, &epoch_ms, &time_ms, &cycle,
+                          expected, &again) == 6) {
+            const ac_cq4_known_roll_t *known = ac_cq4_roll_by_name(name);
+            ac_cq4_roll_t roll = roll_of(known->format, known->length_ms, epoch_ms);
+            CHECK_EQUAL(ac_cq4_roll_cycle_at(&roll, time_ms), cycle);
+            CHECK(strcmp(name_of(&roll, cycle), expected) == 0);
+            CHECK_EQUAL(ac_cq4_roll_cycle_of_name(&roll, expected), cycle);
+            CHECK_EQUAL(again, cycle);
+            names++;
+        }
+    }
+    fclose(file);
+    CHECK_EQUAL(cycles, ac_cq4_known_roll_count + 1);
+    CHECK(names > 300);
 }
 
 TEST(shifts_are_those_of_java) {
