@@ -118,8 +118,8 @@ static int parse_header(ac_cq4_cycle_t *cycle, uint32_t length, ac_error_t *err)
     memcpy(copy, cycle->map->base + AC_CQ4_HEADER_BYTES, length);
     if (ac_cq4_wire_name(&wire, name, sizeof name) != 1 || strcmp(name, "header") != 0 ||
         ac_cq4_wire_type(&wire, name, sizeof name) != 1 || strcmp(name, "SCQStore") != 0)
-        return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, 0,
-                                 "is not a data file of Chronicle Queue", err);
+        return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, 0, "is not a data file of Chronicle Queue",
+                                 err);
     int rc = ac_cq4_wire_block(&wire, &inside) == 1 ? parse_store(&inside, cycle) : -1;
     if (rc == -2)
         return ac_cq4_cycle_fail(cycle, AC_E_VERSION, 0, 0, "has an unknown data format", err);
@@ -141,8 +141,7 @@ static int parse_header(ac_cq4_cycle_t *cycle, uint32_t length, ac_error_t *err)
 static int map_file(ac_cq4_cycle_t *cycle, int fd, uint64_t size, ac_map_t **out, ac_error_t *err) {
     int error;
     *out = ac_map_new(fd, size, 0, &error);
-    if (!*out)
-        return ac_fail_os_in(err, error, cycle->dir->path, cycle->name, "cannot map");
+    if (!*out) return ac_fail_os_in(err, error, cycle->dir->path, cycle->name, "cannot map");
     (*out)->segment = cycle->number;
     return AC_OK;
 }
@@ -157,8 +156,8 @@ static int read_header(ac_cq4_cycle_t *cycle, uint32_t shift, ac_error_t *err) {
     ac_cq4_kind_t kind = ac_cq4_inspect(cycle->map->base, cycle->map->size, 0, &length);
     if (kind == AC_CQ4_NONE || kind == AC_CQ4_BUSY) return is_being_created(cycle, err);
     if (kind != AC_CQ4_META)
-        return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, 0,
-                                 "is not a data file of Chronicle Queue", err);
+        return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, 0, "is not a data file of Chronicle Queue",
+                                 err);
     int rc = parse_header(cycle, length, err);
     if (rc != AC_OK) return rc;
     cycle->first = ac_cq4_after(0, length, cycle->padding);
@@ -295,9 +294,8 @@ static uint64_t array_value(const ac_cq4_cycle_t *cycle, const ac_cq4_page_t *pa
 static int load_page(ac_cq4_cycle_t *cycle, uint64_t number) {
     if (cycle->page.at && cycle->page.number == number) return 1;
     if (cycle->index2index.at == 0) {
-        uint64_t offset = cycle->index2index_at
-                              ? ac_cq4_load_u64(cycle->map->base + cycle->index2index_at)
-                              : 0;
+        uint64_t offset =
+            cycle->index2index_at ? ac_cq4_load_u64(cycle->map->base + cycle->index2index_at) : 0;
         if (!find_array(cycle, offset, "index2index", &cycle->index2index)) return 0;
     }
     ac_cq4_page_t page = {.number = number};
@@ -313,16 +311,14 @@ typedef struct slot {
 } slot_t;
 
 /* The nearest slot at or before `number` that may be good, as far as `budget` searches go. */
-static slot_t slot_before(ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit,
-                          int64_t *budget) {
+static slot_t slot_before(ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit, int64_t *budget) {
     uint64_t count = cycle->roll.index_count;
     uint32_t length;
     for (;; number--) {
         if (--*budget < 0) return (slot_t){0, 0};
         uint64_t page = number / count, place = number % count;
         /* All of a page that begins too far on lies too far on. */
-        if (!load_page(cycle, page) ||
-            (place > 0 && array_value(cycle, &cycle->page, 0) > limit)) {
+        if (!load_page(cycle, page) || (place > 0 && array_value(cycle, &cycle->page, 0) > limit)) {
             if (page == 0) return (slot_t){0, 0};
             number = page * count; /* its last one is the next */
             continue;

@@ -43,13 +43,14 @@ typedef struct ac_cq4_cycle {
     dev_t device;
     ino_t inode;
     uint32_t number;
-    uint32_t shift;      /* of the roll cycle, for writePosition[1] */
-    uint64_t padding;    /* 3 where records are padded, else 0 */
-    uint64_t first;      /* offset of the first record after the header */
-    ac_cq4_roll_t roll;  /* of this header: index count and spacing, shift; the rest in old files only */
+    uint32_t shift;   /* of the roll cycle, for writePosition[1] */
+    uint64_t padding; /* 3 where records are padded, else 0 */
+    uint64_t first;   /* offset of the first record after the header */
+    ac_cq4_roll_t
+        roll; /* of this header: index count and spacing, shift; the rest in old files only */
     uint64_t write_position_at, index2index_at, last_index_at; /* offsets of these; 0 = not there */
     uint32_t write_positions;                                  /* 2; 1 in the oldest files */
-    ac_cq4_page_t index2index, page; /* found last */
+    ac_cq4_page_t index2index, page;                           /* found last */
 } ac_cq4_cycle_t;
 
 /* Opens and maps a data file. AC_E_NOT_FOUND if there is none, and with EAGAIN if it is being created.

@@ -218,12 +218,11 @@ int ac_cq4_queue_open_cycle(const ac_cq4_queue_t *queue, uint32_t number, ac_cq4
     char name[AC_CQ4_NAME_MAX];
     memset(out, 0, sizeof *out);
     if (ac_cq4_roll_file_name(&queue->roll, number, name) != AC_OK)
-        return ac_fail(err, AC_E_NOT_FOUND, ENOENT, queue->dir.path, 0,
-                       "cycle %u has no file name", number);
+        return ac_fail(err, AC_E_NOT_FOUND, ENOENT, queue->dir.path, 0, "cycle %u has no file name",
+                       number);
     int dir_fd = ac_directory_open(&queue->dir, err);
     if (dir_fd < 0) return dir_fd;
-    int rc =
-        ac_cq4_cycle_open(&queue->dir, dir_fd, name, number, queue->roll.shift, out, err);
+    int rc = ac_cq4_cycle_open(&queue->dir, dir_fd, name, number, queue->roll.shift, out, err);
     ac_os_close(dir_fd);
     return rc;
 }

@@ -7,8 +7,8 @@
  *   C0000000              the end of this file
  *
  * The next header follows the payload: at the next multiple of four where records are padded, right there in
- * older files. An unaligned header can lie across two cache lines, and then one load can see half of a store;
- * so it counts only if two loads agree.
+ * older files. There a header can lie across two words; it is put together from both, and counts only if the first
+ * is then still the same.
  *
  * Written by the process that holds the write lock, with release; read by everybody, with acquire. */
 #ifndef AC_CQ4_RECORD_H
@@ -31,19 +31,15 @@ typedef enum ac_cq4_kind {
     AC_CQ4_BEYOND, /* it, or its header, reaches beyond what is mapped */
 } ac_cq4_kind_t;
 
-/* Shared words that need not be aligned. */
-typedef uint32_t __attribute__((aligned(1), may_alias)) ac_cq4_any_u32_t;
-typedef uint64_t __attribute__((aligned(1), may_alias)) ac_cq4_any_u64_t;
-
+/* From the aligned words that it lies in: a mapping has whole ones. */
 static inline uint32_t ac_cq4_load_unaligned(const uint8_t *at) {
-    const volatile ac_cq4_any_u32_t *word = (const volatile ac_cq4_any_u32_t *)at;
-    uint32_t header = *word;
-    if (((uintptr_t)at & 63) > 60) {
-        ac_cpu_relax();
-        if (*word != header) header = 0; /* look again later */
-    }
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    return header;
+    unsigned bits = (unsigned)((uintptr_t)at & 7) * 8;
+    const uint64_t *words = (const uint64_t *)(const void *)(at - bits / 8);
+    uint64_t low = ac_load_acquire_u64(words);
+    if (bits <= 32) return (uint32_t)(low >> bits);
+    uint64_t high = ac_load_acquire_u64(words + 1);
+    if (ac_load_acquire_u64(words) != low) return 0; /* it changes just now: look again later */
+    return (uint32_t)(low >> bits | high << (64 - bits));
 }
 
 static inline uint32_t ac_cq4_load_header(const uint8_t *at) {
@@ -52,11 +48,11 @@ static inline uint32_t ac_cq4_load_header(const uint8_t *at) {
     return ac_cq4_load_unaligned(at);
 }
 
-/* A number that is changed in place. Java aligns all of them; a file that does not gets a plain load. */
+/* A number that is changed in place. Java aligns all of them; one that is not may be seen in halves. */
 static inline uint64_t ac_cq4_load_u64(const uint8_t *at) {
     if (AC_LIKELY(((uintptr_t)at & 7) == 0))
         return ac_load_acquire_u64((const uint64_t *)(const void *)at);
-    return *(const volatile ac_cq4_any_u64_t *)(const void *)at;
+    return ac_cq4_load_unaligned(at) | (uint64_t)ac_cq4_load_unaligned(at + 4) << 32;
 }
 
 /* What is at `offset` of a mapping; *length is that of the payload, of data and metadata. */

@@ -227,7 +227,8 @@ int64_t ac_cq4_roll_cycle_of_name(const ac_cq4_roll_t *roll, const char *name) {
     date_t date = {0};
     char again[AC_CQ4_NAME_MAX];
     if (roll->length_ms == 0 || !parse_date(roll->format, name, &date)) return -1;
-    int64_t time_ms = days_of_date(&date) * AC_CQ4_DAY_MS + date.value[HOUR_OF_DAY] * (int64_t)HOUR +
+    int64_t time_ms = days_of_date(&date) * AC_CQ4_DAY_MS +
+                      date.value[HOUR_OF_DAY] * (int64_t)HOUR +
                       date.value[MINUTE_OF_HOUR] * (int64_t)MINUTE +
                       date.value[SECOND_OF_MINUTE] * (int64_t)SECOND;
     int64_t since_ms = time_ms - floor_to_days(roll->epoch_ms);
@@ -252,8 +253,7 @@ int64_t ac_cq4_roll_cycle_at(const ac_cq4_roll_t *roll, int64_t time_ms) {
 uint64_t ac_cq4_roll_moment_ns(const ac_cq4_roll_t *roll, uint32_t cycle) {
     int64_t time_ms;
     if (__builtin_mul_overflow((int64_t)cycle, (int64_t)roll->length_ms, &time_ms) ||
-        __builtin_add_overflow(time_ms, roll->epoch_ms, &time_ms) ||
-        time_ms > INT64_MAX / 1000000)
+        __builtin_add_overflow(time_ms, roll->epoch_ms, &time_ms) || time_ms > INT64_MAX / 1000000)
         return UINT64_MAX;
     return time_ms < 0 ? 0 : (uint64_t)time_ms * 1000000;
 }

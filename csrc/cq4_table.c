@@ -92,8 +92,7 @@ static int map_table(const ac_directory_t *dir, int dir_fd, int writable, ac_cq4
                      ac_error_t *err) {
     struct stat info;
     int error;
-    int fd =
-        ac_file_open(dir, dir_fd, table->name, writable ? O_RDWR : O_RDONLY, &info, err);
+    int fd = ac_file_open(dir, dir_fd, table->name, writable ? O_RDWR : O_RDONLY, &info, err);
     if (fd < 0) return fd;
     uint64_t size = (uint64_t)info.st_size;
     if (size > AC_CQ4_TABLE_BYTES_MAX) size = AC_CQ4_TABLE_BYTES_MAX;

@@ -220,8 +220,7 @@ int ac_cq4_tail_next(ac_cq4_tail_t *tail, ac_message_t *out, ac_error_t *err) {
 }
 
 void ac_cq4_tail_unread(ac_cq4_tail_t *tail, const ac_message_t *message) {
-    tail->offset =
-        (uint64_t)(message->record - tail->base) + AC_HEADER_SIZE - AC_CQ4_HEADER_BYTES;
+    tail->offset = (uint64_t)(message->record - tail->base) + AC_HEADER_SIZE - AC_CQ4_HEADER_BYTES;
     tail->index = message->seq;
     tail->messages--;
     tail->payload_bytes -= message->length;
@@ -315,8 +314,7 @@ int ac_cq4_tail_seek_index(ac_cq4_tail_t *tail, uint64_t index, ac_error_t *err)
     if (cycle.number > number)
         enter(tail, &cycle, start_of(&cycle));
     else
-        enter(tail, &cycle,
-                 ac_cq4_cycle_find(&cycle, index & ac_cq4_seq_mask(&tail->queue.roll)));
+        enter(tail, &cycle, ac_cq4_cycle_find(&cycle, index & ac_cq4_seq_mask(&tail->queue.roll)));
     return AC_OK;
 }
 
@@ -345,8 +343,7 @@ int ac_cq4_tail_seek_position(ac_cq4_tail_t *tail, uint64_t segment, uint64_t of
         return position_lost(tail, segment, offset, near_segment, near_offset,
                              "the file of this cycle was removed", err);
     }
-    ac_cq4_place_t place =
-        offset ? ac_cq4_cycle_place_at(&cycle, offset) : start_of(&cycle);
+    ac_cq4_place_t place = offset ? ac_cq4_cycle_place_at(&cycle, offset) : start_of(&cycle);
     if (offset && place.offset != offset) {
         ac_cq4_cycle_close(&cycle);
         return position_lost(tail, segment, offset, segment, place.offset,

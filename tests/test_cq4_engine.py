@@ -5,7 +5,6 @@
 
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,11 @@ _NAMES = sorted(path.name.removesuffix(".tar.xz") for path in _DATA.glob("*.tar.
 
 
 @pytest.fixture
-def unpacked(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+def unpacked(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """The queue of the test's parameter; its listing lies beside it."""
     with tarfile.open(_DATA / f"{request.param}.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
-    yield tmp_path / request.param
+    return tmp_path / str(request.param)
 
 
 def _expected(queue: Path, kind: str = "expected") -> list[str]:
@@ -30,7 +29,7 @@ def _expected(queue: Path, kind: str = "expected") -> list[str]:
 
 
 def _list(queue: Path, *arguments: str) -> list[str]:
-    command = [program("cq4_list"), queue, *arguments]
+    command: list[str | Path] = [program("cq4_list"), queue, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

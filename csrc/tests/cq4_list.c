@@ -4,7 +4,7 @@
  *   cq4_list QUEUE                all messages that are there now
  *   cq4_list QUEUE seek INDEX…    the first message at or after each (hexadecimal), found by the index of its file;
  *                                 "none" at the end
- *   cq4_list QUEUE follow COUNT   waits until it has read so many
+ *   cq4_list QUEUE follow COUNT   waits for the queue, and until it has read so many
  *   cq4_list QUEUE bench ROUNDS   reads all of it so often; prints nanoseconds per message
  *   cq4_list QUEUE lag            messages and bytes */
 #include "cq4_tail.h"
@@ -75,7 +75,8 @@ static void bench(int rounds) {
         uint64_t start_ns = ac_os_monotonic_ns();
         while (ac_cq4_tail_next(&tail, &message, &err) == 1) {
             uint64_t number = 0;
-            memcpy(&number, message.record + AC_HEADER_SIZE, message.length < 8 ? message.length : 8);
+            memcpy(&number, message.record + AC_HEADER_SIZE,
+                   message.length < 8 ? message.length : 8);
             sum += number;
             messages++;
         }
@@ -89,11 +90,15 @@ int main(int argc, char **argv) {
     ac_lag_t lag;
     if (argc < 2) return 2;
     const char *command = argc > 2 ? argv[2] : "";
-    check(ac_cq4_tail_open(&tail, argv[1], &err));
+    int is_following = strcmp(command, "follow") == 0, rc;
+    while ((rc = ac_cq4_tail_open(&tail, argv[1], &err)) < 0 && is_following &&
+           (rc == AC_E_NOT_FOUND || rc == AC_E_NOT_A_QUEUE))
+        ac_os_sleep_ns(1000000);
+    check(rc);
     if (strcmp(command, "seek") == 0) {
         for (int i = 3; i < argc; i++)
             seek(strtoull(argv[i], NULL, 16));
-    } else if (strcmp(command, "follow") == 0 && argc == 4) {
+    } else if (is_following && argc == 4) {
         follow(strtoull(argv[3], NULL, 10));
     } else if (strcmp(command, "bench") == 0 && argc == 4) {
         bench(atoi(argv[3]));

@@ -90,8 +90,10 @@ static inline uint64_t cq4_array(cq4_out_t *out, uint64_t capacity, uint64_t ali
 }
 
 static inline void cq4_store_header(cq4_out_t *out, uint64_t offset, uint32_t header) {
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-    *(volatile ac_cq4_any_u32_t *)(out->base + offset) = header;
+    if (offset % 4 == 0)
+        ac_store_release_u32((uint32_t *)(void *)(out->base + offset), header);
+    else
+        memcpy(out->base + offset, &header, 4); /* nobody reads it meanwhile */
 }
 
 /* ---- files ---- */
@@ -265,8 +267,7 @@ static inline uint64_t cq4_append(cq4_file_t *file, const void *payload, uint32_
     cq4_align(file);
     cq4_store_header(&file->out, position, length);
     cq4_set(&file->out, file->write_position, position);
-    cq4_set(&file->out, file->write_position + 8,
-            (position << file->roll.shift) + file->seq);
+    cq4_set(&file->out, file->write_position + 8, (position << file->roll.shift) + file->seq);
     cq4_add_to_index(file, position);
     file->seq++;
     return position;

@@ -143,10 +143,10 @@ TEST(the_end_is_found_whatever_the_write_position_says) {
     uint64_t position = offsets[99], stale = offsets[40];
     const uint64_t pairs[][2] = {
         {position, (position << 32) + 99},
-        {position, (position << 40) + 99},   /* of a roll cycle with another shift */
-        {position, (stale << 32) + 40},      /* between the two stores */
-        {stale, (stale << 32) + 40},         /* before both */
-        {stale, (stale << 32) + 41},         /* wrong */
+        {position, (position << 40) + 99},    /* of a roll cycle with another shift */
+        {position, (stale << 32) + 40},       /* between the two stores */
+        {stale, (stale << 32) + 40},          /* before both */
+        {stale, (stale << 32) + 41},          /* wrong */
         {position + 4, (position << 32) + 4}, /* in a payload */
         {0, 0},
         {UINT64_MAX, UINT64_MAX},

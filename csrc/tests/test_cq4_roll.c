@@ -103,10 +103,10 @@ TEST(formats_that_cannot_be_followed_are_refused) {
 }
 
 TEST(names_that_are_no_cycle_s_are_none) {
-    static const char *const names[] = {"20230231F.cq4", "20231301F.cq4",  "2023111F.cq4",
-                                        "20231114F",     "20231114F.cq4t", "20231114G.cq4",
-                                        "metadata.cq4",  ".cq4",           "20231114F.cq4-1.discard",
-                                        "00000101F.cq4", "19691231F.cq4",  ""};
+    static const char *const names[] = {
+        "20230231F.cq4",           "20231301F.cq4", "2023111F.cq4",  "20231114F",
+        "20231114F.cq4t",          "20231114G.cq4", "metadata.cq4",  ".cq4",
+        "20231114F.cq4-1.discard", "00000101F.cq4", "19691231F.cq4", ""};
     ac_cq4_roll_t roll = roll_of("yyyyMMdd'F'", 86400000, 0);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         CHECK_EQUAL(ac_cq4_roll_cycle_of_name(&roll, names[i]), -1);

@@ -87,7 +87,8 @@ TEST(any_damage_is_an_error_or_harmless) {
         uint8_t was = written.out.base[at];
         for (int bit = 0; bit < 8; bit++) {
             written.out.base[at] = (uint8_t)(was ^ 1 << bit);
-            if (ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 0, &table, &err) != AC_OK) continue;
+            if (ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 0, &table, &err) != AC_OK)
+                continue;
             if (ac_cq4_table_find(&table, AC_CQ4_KEY_WRITE_LOCK, &value)) {
                 uint64_t where = (uint64_t)((uint8_t *)value - table.map->base);
                 CHECK(where % 8 == 0 && where + 8 <= table.map->size);
