@@ -23,10 +23,10 @@ static int is_any_of_ours(void *context, const char *name) {
 
 int ac_cq4_is_queue(const char *path) {
     int fd = ac_os_open_dir(path);
-    if (fd < 0) return 0;
+    if (fd < 0) return fd == -ENOENT || fd == -ENOTDIR ? 0 : fd;
     int rc = ac_os_list(fd, is_any_of_ours, NULL);
     ac_os_close(fd);
-    return rc > 0;
+    return rc;
 }
 
 /* ---- opening ---- */
@@ -44,20 +44,27 @@ static void find_keys(ac_cq4_queue_t *queue) {
     find_key(&queue->lock, AC_CQ4_KEY_WRITE_LOCK, &queue->write_lock);
 }
 
-static int open_tables(ac_cq4_queue_t *queue, int dir_fd, ac_error_t *err) {
+/* 1 = opened, 0 = there is none. */
+static int open_table(const ac_directory_t *dir, int dir_fd, const char *name, ac_cq4_table_t *out,
+                      ac_error_t *err) {
     struct stat info;
+    int rc = ac_os_stat_at(dir_fd, name, &info);
+    if (rc == -ENOENT) return 0;
+    if (rc < 0) return ac_fail_os_in(err, rc, dir->path, name, "cannot examine");
+    rc = ac_cq4_table_open(dir, dir_fd, name, 0, out, err);
+    return rc == AC_OK ? 1 : rc;
+}
+
+static int open_tables(ac_cq4_queue_t *queue, int dir_fd, ac_error_t *err) {
     const ac_directory_t *dir = &queue->dir;
     queue->dialect = AC_CQ4_DIALECT_V5;
-    if (ac_os_stat_at(dir_fd, AC_CQ4_METADATA, &info) == 0)
-        return ac_cq4_table_open(dir, dir_fd, AC_CQ4_METADATA, 0, &queue->table, err);
+    int rc = open_table(dir, dir_fd, AC_CQ4_METADATA, &queue->table, err);
+    if (rc != 0) return rc;
     queue->dialect = AC_CQ4_DIALECT_V4;
-    int rc = AC_OK;
-    if (ac_os_stat_at(dir_fd, AC_CQ4_LISTING, &info) == 0)
-        rc = ac_cq4_table_open(dir, dir_fd, AC_CQ4_LISTING, 0, &queue->table, err);
-    if (rc == AC_OK && ac_os_stat_at(dir_fd, AC_CQ4_QUEUE_LOCK, &info) == 0) {
-        queue->dialect = AC_CQ4_DIALECT_EARLY_V5;
-        rc = ac_cq4_table_open(dir, dir_fd, AC_CQ4_QUEUE_LOCK, 0, &queue->lock, err);
-    }
+    rc = open_table(dir, dir_fd, AC_CQ4_LISTING, &queue->table, err);
+    if (rc < 0) return rc;
+    rc = open_table(dir, dir_fd, AC_CQ4_QUEUE_LOCK, &queue->lock, err);
+    if (rc == 1) queue->dialect = AC_CQ4_DIALECT_EARLY_V5;
     return rc;
 }
 
@@ -87,8 +94,9 @@ int ac_cq4_queue_open(const char *path, ac_cq4_queue_t *out, ac_error_t *err) {
     memset(out, 0, sizeof *out);
     int rc = ac_directory_init(&out->dir, path, 0600, 0, err);
     if (rc != AC_OK) return rc;
-    if (!ac_cq4_is_queue(path))
-        return ac_fail(err, AC_E_NOT_A_QUEUE, 0, path, 0, "is not a Chronicle Queue");
+    rc = ac_cq4_is_queue(path);
+    if (rc < 0) return ac_fail_os(err, rc, path, "cannot list");
+    if (rc == 0) return ac_fail(err, AC_E_NOT_A_QUEUE, 0, path, 0, "is not a Chronicle Queue");
     int dir_fd = ac_directory_open(&out->dir, err);
     if (dir_fd < 0) return dir_fd;
     rc = ac_os_stat(dir_fd, &info);
@@ -99,7 +107,7 @@ int ac_cq4_queue_open(const char *path, ac_cq4_queue_t *out, ac_error_t *err) {
     out->dir.shared = (info.st_mode & 0022) != 0;
     rc = open_tables(out, dir_fd, err);
     ac_os_close(dir_fd);
-    if (rc == AC_OK) rc = take_roll(out, err);
+    if (rc >= 0) rc = take_roll(out, err);
     if (rc == AC_OK) rc = ac_cq4_queue_learn(out, err);
     if (rc < 0) ac_cq4_queue_close(out);
     return rc < 0 ? rc : AC_OK;

@@ -29,7 +29,7 @@ typedef struct ac_cq4_queue {
     const uint64_t *highest, *mod_count, *write_lock; /* values in them; NULL: there is none */
 } ac_cq4_queue_t;
 
-/* 1 = a Chronicle Queue is in this directory, 0 = none, or no such directory. */
+/* 1 = a Chronicle Queue is in this directory, 0 = none, or no such directory; or a negated errno. */
 int ac_cq4_is_queue(const char *path);
 
 /* AC_E_NOT_FOUND if there is no directory, or the queue in it is being created (EAGAIN); AC_E_NOT_A_QUEUE if
