@@ -30,6 +30,15 @@ static ac_cq4_place_t start_of(const ac_cq4_cycle_t *cycle) {
     return (ac_cq4_place_t){cycle->first, 0, AC_CQ4_NONE};
 }
 
+/* Within the cycle at hand. */
+static void move(ac_cq4_tail_t *tail, ac_cq4_place_t place) {
+    tail->offset = place.offset;
+    tail->index = ac_cq4_index(&tail->queue.roll, tail->cycle.number, place.seq);
+    tail->look_again_ns = 0;
+    tail->busy_offset = 0;
+    use_map(tail);
+}
+
 /* Takes over the cycle. */
 static void enter(ac_cq4_tail_t *tail, const ac_cq4_cycle_t *cycle, ac_cq4_place_t place) {
     ac_cq4_cycle_close(&tail->cycle);
@@ -37,12 +46,8 @@ static void enter(ac_cq4_tail_t *tail, const ac_cq4_cycle_t *cycle, ac_cq4_place
     tail->cycles_entered++;
     tail->padding = tail->cycle.padding;
     tail->segment = tail->cycle.number;
-    tail->offset = place.offset;
-    tail->index = ac_cq4_index(&tail->queue.roll, tail->cycle.number, place.seq);
     tail->timestamp_ns = ac_cq4_roll_moment_ns(&tail->queue.roll, tail->cycle.number);
-    tail->look_again_ns = 0;
-    tail->busy_offset = 0;
-    use_map(tail);
+    move(tail, place);
 }
 
 static void leave(ac_cq4_tail_t *tail) {
@@ -308,13 +313,22 @@ int ac_cq4_tail_seek_index(ac_cq4_tail_t *tail, uint64_t index, ac_error_t *err)
     if (rc < 0) return rc;
     if (rc == 0) return ac_cq4_tail_seek_first(tail, err);
     uint64_t number = ac_cq4_cycle_of_index(&tail->queue.roll, index);
+    uint64_t seq = index & ac_cq4_seq_mask(&tail->queue.roll);
+    /* A message that is there, in the file at hand, needs no look at the directory. */
+    if (tail->cycle.map && tail->segment == number && !ac_map_is_cut(tail->cycle.map)) {
+        ac_cq4_place_t place = ac_cq4_cycle_find(&tail->cycle, seq);
+        if (place.kind == AC_CQ4_DATA) {
+            move(tail, place);
+            return AC_OK;
+        }
+    }
     rc = open_from(tail, number, &cycle, err);
     if (rc < 0) return rc;
     if (rc == 0) return ac_cq4_tail_seek_last(tail, err);
     if (cycle.number > number)
         enter(tail, &cycle, start_of(&cycle));
     else
-        enter(tail, &cycle, ac_cq4_cycle_find(&cycle, index & ac_cq4_seq_mask(&tail->queue.roll)));
+        enter(tail, &cycle, ac_cq4_cycle_find(&cycle, seq));
     return AC_OK;
 }
 
