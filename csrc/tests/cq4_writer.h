@@ -137,6 +137,12 @@ static inline void cq4_put_roll(cq4_out_t *out, const ac_cq4_roll_t *roll) {
     cq4_coded(out, 0xB8, roll->format);
     cq4_field(out, "epoch");
     cq4_int(out, roll->epoch_ms);
+    if (roll->epoch_ms > 0) { /* as if it were a roll time */
+        cq4_field(out, "rollTime");
+        cq4_coded(out, 0xB2, "17:00");
+        cq4_field(out, "rollTimeZone");
+        cq4_coded(out, 0xB8, "UTC");
+    }
     cq4_end_block(out, block);
 }
 

@@ -47,6 +47,20 @@ TEST(the_header_gives_the_roll_and_keys_give_addresses) {
     ac_os_close(dir_fd);
 }
 
+TEST(a_roll_time_is_kept_for_whoever_appends) {
+    ac_cq4_table_t table;
+    ac_cq4_roll_t roll = cq4_known_roll("DAILY");
+    roll.epoch_ms = 61200000;
+    open_directory();
+    cq4_table_t written = cq4_create_table(dir.path, &roll);
+    CHECK_OK(ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 0, &table, &err), err);
+    CHECK_EQUAL(table.roll.epoch_ms, 61200000);
+    CHECK(strcmp(table.roll_time, "17:00") == 0 && strcmp(table.roll_time_zone, "UTC") == 0);
+    ac_cq4_table_close(&table);
+    cq4_close_file(&written.out);
+    ac_os_close(dir_fd);
+}
+
 TEST(a_table_that_is_being_created_is_not_there_yet) {
     ac_cq4_table_t table;
     uint32_t busy = AC_CQ4_NOT_COMPLETE, none = 0;
