@@ -88,8 +88,13 @@ static int open_later(ac_cq4_tail_t *tail, int is_finished, ac_cq4_cycle_t *out,
                       ac_error_t *err) {
     uint32_t *cycles;
     size_t count;
-    int rc = ac_cq4_queue_cycles(&tail->queue, &cycles, &count, err);
+    int rc;
     *some = 0;
+    /* Mostly it is the next one; a directory may have a hundred thousand. */
+    if (is_finished && tail->cycle.map &&
+        (rc = ac_cq4_queue_open_cycle(&tail->queue, tail->segment + 1, out, err)) != AC_E_NOT_FOUND)
+        return rc == AC_OK ? 1 : rc;
+    rc = ac_cq4_queue_cycles(&tail->queue, &cycles, &count, err);
     for (size_t i = 0; rc == AC_OK && i < count; i++) {
         if (tail->cycle.map && cycles[i] <= tail->segment) continue;
         rc = ac_cq4_queue_open_cycle(&tail->queue, cycles[i], out, err);
