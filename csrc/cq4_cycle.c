@@ -215,7 +215,8 @@ int ac_cq4_cycle_refresh(ac_cq4_cycle_t *cycle, ac_error_t *err) {
         rc = map_file(cycle, fd, size, &map, err);
         if (rc == AC_OK) {
             /* What is left of a file that was cut may not have these any more. */
-            if (size < cycle->map->size) cycle->index2index.at = cycle->page.at = 0;
+            if (size < cycle->map->size)
+                cycle->index2index.at = cycle->page.at = cycle->page_confirmed = 0;
             ac_map_release(cycle->map);
             cycle->map = map;
             rc = 1;
@@ -310,10 +311,19 @@ typedef struct slot {
     uint64_t offset; /* 0: there is none */
 } slot_t;
 
+/* A slot of the page that was loaded last, if it may be good. */
+static slot_t slot_of_page(const ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit) {
+    uint32_t length;
+    uint64_t offset = array_value(cycle, &cycle->page, number % cycle->roll.index_count);
+    if (offset >= cycle->first && offset <= limit && !(offset & cycle->padding) &&
+        ac_cq4_inspect(cycle->map->base, cycle->map->size, offset, &length) == AC_CQ4_DATA)
+        return (slot_t){number, offset};
+    return (slot_t){0, 0};
+}
+
 /* The nearest slot at or before `number` that may be good, as far as `budget` searches go. */
 static slot_t slot_before(ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit, int64_t *budget) {
     uint64_t count = cycle->roll.index_count;
-    uint32_t length;
     for (;; number--) {
         if (--*budget < 0) return (slot_t){0, 0};
         uint64_t page = number / count, place = number % count;
@@ -323,10 +333,8 @@ static slot_t slot_before(ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit
             number = page * count; /* its last one is the next */
             continue;
         }
-        uint64_t offset = array_value(cycle, &cycle->page, place);
-        if (offset >= cycle->first && offset <= limit && !(offset & cycle->padding) &&
-            ac_cq4_inspect(cycle->map->base, cycle->map->size, offset, &length) == AC_CQ4_DATA)
-            return (slot_t){number, offset};
+        slot_t slot = slot_of_page(cycle, number, limit);
+        if (slot.offset) return slot;
         if (number == 0) return (slot_t){0, 0};
     }
 }
@@ -339,20 +347,50 @@ static int is_confirmed(const ac_cq4_cycle_t *cycle, slot_t slot, ac_cq4_place_t
     return there.kind == AC_CQ4_DATA && there.offset == slot.offset && there.seq == seq;
 }
 
+static ac_cq4_place_t place_of(const ac_cq4_cycle_t *cycle, slot_t slot) {
+    return slot.offset ? (ac_cq4_place_t){slot.offset, slot.number * cycle->roll.index_spacing, 0}
+                       : start_of(cycle);
+}
+
+/* Whether the page of `slot` is where it should be among the messages: slots of another page agree with each other as
+ * well. One of its first slots has to follow what is before the page. */
+static int is_page_confirmed(ac_cq4_cycle_t *cycle, slot_t slot, uint64_t limit, int64_t *budget) {
+    enum { TRIES = 4 };
+    slot_t before = {0, 0};
+    uint64_t count = cycle->roll.index_count, page = slot.number / count;
+    if (cycle->page_confirmed == page + 1) return 1;
+    if (page > 0) before = slot_before(cycle, page * count - 1, limit, budget);
+    if (!load_page(cycle, page)) return 0;
+    int tries = TRIES;
+    for (uint64_t number = page * count; number <= slot.number && tries > 0; number++) {
+        slot_t candidate = slot_of_page(cycle, number, limit);
+        if (!candidate.offset) continue;
+        if (is_confirmed(cycle, candidate, place_of(cycle, before), budget)) {
+            cycle->page_confirmed = page + 1;
+            return 1;
+        }
+        tries--;
+    }
+    return 0;
+}
+
 /* The best place to start walking from to message `seq`, and to no offset after `limit`. */
 static ac_cq4_place_t nearest(ac_cq4_cycle_t *cycle, uint64_t seq, uint64_t limit) {
-    uint64_t count = cycle->roll.index_count, spacing = cycle->roll.index_spacing;
-    uint64_t number = seq / spacing, written = ac_cq4_cycle_write_position(cycle);
+    uint64_t count = cycle->roll.index_count, number = seq / cycle->roll.index_spacing;
+    uint64_t written = ac_cq4_cycle_write_position(cycle);
     int64_t budget = SEARCH_MAX;
     if (written < limit) limit = written;
     if (number > count * count - 1) number = count * count - 1;
     slot_t slot = slot_before(cycle, number, limit, &budget);
     while (slot.offset) {
         slot_t before = {0, 0};
-        ac_cq4_place_t from = start_of(cycle), found = {slot.offset, slot.number * spacing, 0};
         if (slot.number > 0) before = slot_before(cycle, slot.number - 1, limit, &budget);
-        if (before.offset) from = (ac_cq4_place_t){before.offset, before.number * spacing, 0};
-        if (is_confirmed(cycle, slot, from, &budget)) return found;
+        if (is_confirmed(cycle, slot, place_of(cycle, before), &budget)) {
+            if (is_page_confirmed(cycle, slot, limit, &budget)) return place_of(cycle, slot);
+            uint64_t page = slot.number / count; /* none of its slots is any better */
+            if (page == 0) break;
+            before = slot_before(cycle, page * count - 1, limit, &budget);
+        }
         slot = before;
     }
     return start_of(cycle);

@@ -13,8 +13,8 @@
  *    message. Message seq: slot = seq / spacing, page = slot / count, place in the page = slot % count.
  * 4. Index records stand among the messages. Slots may be missing; those that nobody has set may hold anything.
  *    So a slot counts only if it is a multiple of four (where padded), not after writePosition[0], not below its
- *    predecessor, the header of a message, and as many messages after its predecessor as it should be. Else it is
- *    a hole: the search goes back to the slot before it, and from there forward over the records.
+ *    predecessor, the header of a message, and as many messages after its predecessor as it should be; and a page only
+ *    if one of its first slots is so, counted from the page before. Else it is a hole: the search goes back to the slot before it, and from there forward over the records.
  * 5. The file grows as it is written, and is cut to its end when it is finished, or not. Nothing after st_size
  *    at the time of mapping is looked at. A file without size, or whose first header is 0 or 80000000, is being
  *    created.
@@ -51,6 +51,7 @@ typedef struct ac_cq4_cycle {
     uint64_t write_position_at, index2index_at, last_index_at; /* offsets of these; 0 = not there */
     uint32_t write_positions;                                  /* 2; 1 in the oldest files */
     ac_cq4_page_t index2index, page;                           /* found last */
+    uint64_t page_confirmed; /* number + 1 of the page whose place was proven last */
 } ac_cq4_cycle_t;
 
 /* Opens and maps a data file. AC_E_NOT_FOUND if there is none, and with EAGAIN if it is being created.
