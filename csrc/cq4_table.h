@@ -1,0 +1,63 @@
+/* Table stores of Java Chronicle Queue: small files of named 64-bit numbers that processes share.
+ *
+ * The first record is metadata: event "header", type STStore, a block of
+ *   wireType: BINARY_LIGHT
+ *   metadata: SCQMeta { roll: SCQSRoll { length, format, epoch [, rollTime] [, rollTimeZone] },
+ *                       [deltaCheckpointInterval,] sourceId }        metadata.cq4t, since 5.16.9
+ *   recovery: TimedStoreRecovery { timeStamp }                       4.x to 5.16
+ * Each further record is data: an event, whose name is the key, and an i64 whose eight bytes are the last of
+ * the record, at a multiple of eight in the file. Records are padded. Keys are Latin-1, and the same whatever
+ * their case. Keys are added at the end and never removed; a key that is there stays where it is.
+ *
+ *   metadata.cq4t            5.16.9 and later: all of it
+ *   directory-listing.cq4t   4.x, 5.16.0 to 5.16.8: listing.highestCycle, .lowestCycle, .modCount
+ *   queue-lock.cq4t          5.16.0 to 5.16.8: chronicle.write.lock
+ *
+ * listing.*: written by whoever creates a data file, after the file is complete; modCount grows with each
+ * change. Stale values are harmless: they are a hint to look at the directory again.
+ * chronicle.write.lock: 0x8000000000000000, or the pid of the process that is appending. */
+#ifndef AC_CQ4_TABLE_H
+#define AC_CQ4_TABLE_H
+
+#include "cq4_roll.h"
+#include "directory.h"
+#include "map.h"
+
+#define AC_CQ4_METADATA "metadata.cq4t"
+#define AC_CQ4_LISTING "directory-listing.cq4t"
+#define AC_CQ4_QUEUE_LOCK "queue-lock.cq4t"
+
+#define AC_CQ4_KEY_HIGHEST "listing.highestCycle"
+#define AC_CQ4_KEY_LOWEST "listing.lowestCycle"
+#define AC_CQ4_KEY_MOD_COUNT "listing.modCount"
+#define AC_CQ4_KEY_WRITE_LOCK "chronicle.write.lock"
+#define AC_CQ4_KEY_APPEND_LOCK "chronicle.append.lock"
+
+#define AC_CQ4_UNLOCKED 0x8000000000000000ull
+
+enum { AC_CQ4_TABLE_BYTES_MAX = 1 << 20, AC_CQ4_KEY_MAX = 256 };
+
+typedef struct ac_cq4_table {
+    ac_map_t *map;
+    char name[32];      /* of the file */
+    ac_cq4_roll_t roll; /* length, format and epoch; an empty format: the header has none */
+    char roll_time[16], roll_time_zone[48];
+    int64_t source_id;
+    uint64_t first; /* offset of the first key's record */
+} ac_cq4_table_t;
+
+/* Maps a table store. AC_E_NOT_FOUND also if its creator has not finished it. */
+int ac_cq4_table_open(const ac_directory_t *dir, int dir_fd, const char *name, int writable,
+                      ac_cq4_table_t *out, ac_error_t *err);
+void ac_cq4_table_close(ac_cq4_table_t *table); /* also one that is all zeros */
+
+/* The value of a key, in the mapping: 1 and *out, or 0 if there is no such key. Reads every key before it. */
+int ac_cq4_table_find(const ac_cq4_table_t *table, const char *key, uint64_t **out);
+
+/* Calls `visit` with each key, until it returns non-zero; returns that, or 0. *end is then the offset after the
+ * last record, where the next one would be, unless the walk stopped before; NULL is fine. */
+int ac_cq4_table_each(const ac_cq4_table_t *table,
+                      int (*visit)(void *context, const char *key, uint64_t *value), void *context,
+                      uint64_t *end);
+
+#endif
