@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.programs import program
+from faults.programs import program
 
 _DATA = Path(__file__).parent / "data" / "cq4"
 _NAMES = sorted(path.name.removesuffix(".tar.xz") for path in _DATA.glob("*.tar.xz"))
