@@ -8,7 +8,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-
 from faults.programs import program
 
 _DATA = Path(__file__).parent / "data" / "cq4"
