@@ -135,9 +135,10 @@ static int glance_at(ac_fanin_t *fanin, uint32_t index, int properly, ac_error_t
 /* Backwards: what takes the place of a source that woke up has been looked at then. */
 static int look_everywhere(ac_fanin_t *fanin, int properly, ac_error_t *err) {
     uint32_t chosen = fanin->idle_next;
-    fanin->look_everywhere = 0;
+    int at_all = fanin->look_properly;
+    fanin->look_everywhere = fanin->look_properly = 0;
     for (uint32_t i = fanin->idle_count; i-- > 0;) {
-        int rc = glance_at(fanin, i, properly && i == chosen, err);
+        int rc = glance_at(fanin, i, at_all || (properly && i == chosen), err);
         if (rc < 0) return rc;
     }
     return AC_OK;
@@ -146,7 +147,8 @@ static int look_everywhere(ac_fanin_t *fanin, int properly, ac_error_t *err) {
 static int look_at_idle(ac_fanin_t *fanin, ac_error_t *err) {
     int properly = fanin->heap_count == 0 || fanin->looks++ % PROPER_EVERY == 0;
     if (++fanin->idle_next >= fanin->idle_count) fanin->idle_next = 0;
-    if (fanin->heap_count == 0 || fanin->look_everywhere || fanin->idle_count <= EXACT_IDLE)
+    if (fanin->heap_count == 0 || fanin->look_everywhere || fanin->look_properly ||
+        fanin->idle_count <= EXACT_IDLE)
         return look_everywhere(fanin, properly, err);
     int rc = glance_at(fanin, fanin->idle_next, properly, err);
     return rc < 0 ? rc : AC_OK;
@@ -373,7 +375,9 @@ int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *lat
 int ac_fanin_ready(ac_fanin_t *fanin, ac_error_t *err) {
     fanin->look_everywhere = 1;
     int rc = settle(fanin, err);
-    return rc < 0 ? 1 : rc; /* next will report it */
+    if (rc >= 0) return rc;
+    fanin->look_properly = 1; /* so that the next call reports it, too */
+    return 1;
 }
 
 int ac_fanin_bell(ac_fanin_t *fanin, ac_error_t *err) {
@@ -387,6 +391,7 @@ int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err) {
     for (uint32_t i = 0; i < fanin->idle_count; i++) {
         ac_reader_t *reader = fanin->sources[fanin->idle[i]].reader;
         int rc = ac_reader_is_parked(reader) ? AC_PARKED : ac_reader_park(reader, err);
+        if (rc == AC_READY) fanin->look_properly = 1; /* perhaps with what is wrong with it */
         if (rc < 0 || (rc == AC_READY && !fanin->strict)) return rc;
         poll |= rc == AC_POLL;
     }

@@ -60,6 +60,7 @@ struct ac_fanin {
     uint32_t idle_count, idle_next, looks;
     int refill; /* the top of the heap was delivered and needs its next message */
     int look_everywhere;
+    int look_properly; /* at every idle source: one of them has news that a glance does not show */
     uint32_t failed_slot; /* of the error that a call returns */
     ac_heap_entry_t safe; /* strict: no idle source can still deliver anything before it … */
     ac_relied_t *relied;  /* … as long as none of these is opened again */

@@ -363,6 +363,21 @@ static int is_full(const ac_reader_t *reader) {
     return reader->offset + AC_HEADER_SIZE > reader->size;
 }
 
+/* How far records are known to stand in the segment at hand, which is not finished: what is durable; and what a
+ * writer of ours has published, unless a power cut or a copy may have brought back its control block without the
+ * pages. Every record was committed before write_offset was moved over it, pairs with ac_writer_publish; that the
+ * newest record is noted, too, and lies at or after the position tells that the writer is one that does so. */
+static uint64_t known_end(const ac_reader_t *reader) {
+    uint64_t end = reader->segment == reader->durable.segment ? reader->durable.offset : 0;
+    uint64_t offset, last = ac_load_acquire_u64(&reader->control->last_record);
+    uint32_t segment;
+    if (reader->unrepaired_epoch == 0 && last >= reader->offset && last > end &&
+        ac_control_position(reader->control, &segment, &offset) && segment == reader->segment &&
+        last < offset)
+        return offset;
+    return end;
+}
+
 /* Nothing committed at the position. 1 = look again (in this or the next segment), 0 = wait. */
 static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     ac_message_t message;
@@ -383,9 +398,7 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
         /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
         int finished = is_full(reader) || ac_segment_sealed(reader->map) ||
                        reader->segment < reader->durable.segment;
-        uint64_t end = finished                                     ? ac_segment_end(reader->map)
-                       : reader->segment == reader->durable.segment ? reader->durable.offset
-                                                                    : 0;
+        uint64_t end = finished ? ac_segment_end(reader->map) : known_end(reader);
         if (!finished && reader->offset >= end) return 0;
         /* Committed between our look at the record and our look at the seal? */
         if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,

@@ -658,3 +658,48 @@ def test_step_over_without_damage_changes_nothing(filled: Path) -> None:
         assert [message.seq for message in reader.read_batch(2)] == [0, 1]
         with pytest.raises(errors.CorruptionError):  # it was for what the reader stood at
             reader.poll()
+
+
+def zero(segment: Path, first: int, last: int) -> None:
+    with segment.open("r+b") as file:
+        file.seek(first)
+        file.write(bytes(last - first))
+
+
+@pytest.mark.parametrize(
+    "zeros", [(64 + 3 * 128, 68 + 3 * 128), (4096, 8192)], ids=["word", "page"]
+)
+@pytest.mark.parametrize("is_open", [False, True], ids=["before", "while it reads"])
+def test_records_that_became_zeros_under_a_live_writer(
+    tmp_path: Path, zeros: tuple[int, int], is_open: bool
+) -> None:
+    """What the writer has published is not "nothing there yet"."""
+    path = tmp_path / "queue"
+    lost = range((zeros[0] - 64) // 128, (zeros[1] - 64 + 127) // 128)
+    with open_writer(path, segment_size=1 << 16) as writer, open_reader(path) as early:
+        writer.append_many([b"x"] * 80)
+        zero(path / "000000000.q", *zeros)
+        reader = early if is_open else open_reader(path)
+        with pytest.raises(errors.CorruptionError) as caught, reader:
+            for message in reader:
+                last = message.seq
+        assert caught.value.offset is not None
+        assert last == lost[0] - 1
+    with open_writer(path) as writer, open_reader(path, on_corrupt="skip") as reader:
+        seqs = [message.seq for message in reader]
+        assert seqs == [seq for seq in range(80) if seq not in lost]
+
+
+def test_the_last_record_that_became_zeros(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "queue", segment_size=1 << 16) as writer:
+        writer.append_many([b"x"] * 3)
+        with open_reader(tmp_path / "queue") as reader:
+            assert len(reader.read_batch(2)) == 2
+            zero(tmp_path / "queue" / "000000000.q", 64 + 2 * 128, 68 + 2 * 128)
+            with pytest.raises(errors.CorruptionError):
+                reader.poll()
+            reader.step_over()
+            writer.append(b"y")
+            following = reader.poll()
+            assert following is not None
+            assert following.seq == 3

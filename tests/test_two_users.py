@@ -217,7 +217,7 @@ async def _ask(root: Path) -> list[str]:
         return [answer.payload.decode() for answer in answers]
 
 
-async def _answer(root: Path, started: Callable[[], None]) -> None:
+async def _answer(root: Path, started: Callable[[], object]) -> None:
     async def double(request: Request) -> bytes:
         return request.payload * 2
 
@@ -232,7 +232,7 @@ def test_requests_between_two_users(shared_root: Path) -> None:
     child = os.fork()
     if child == 0:
         become(WRITER)
-        asyncio.run(_answer(shared_root, lambda: os.write(tell_started, b"x") and None))
+        asyncio.run(_answer(shared_root, lambda: os.write(tell_started, b"x")))
         os._exit(1)
     try:
         assert os.read(started, 1) == b"x"

@@ -128,6 +128,16 @@ class Service(ABC):
             segment.seek(place.offset + 64)
             segment.write(b"D")
 
+    def blank(self, queue: str) -> None:
+        """Send a message whose length becomes zero, as if nothing were there yet."""
+        writer = self.writers[queue]
+        place = writer.position
+        writer.append(b"blank")
+        if writer.position.segment == place.segment:
+            with (self.input(queue) / f"{place.segment:09}.q").open("r+b") as segment:
+                segment.seek(place.offset)
+                segment.write(bytes(4))
+
     def lose(self, queue: str) -> None:
         """Remove segments that the service has not read yet; nobody has a turn meanwhile."""
         writer = self.writers[queue]

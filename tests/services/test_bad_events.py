@@ -73,6 +73,15 @@ async def test_a_corrupt_record(kind: type[Service], tmp_path: Path) -> None:
 
 
 @every
+async def test_a_record_that_became_zeros(kind: type[Service], tmp_path: Path) -> None:
+    async with running(kind, tmp_path) as service:
+        for _ in range(3):
+            service.blank("a")
+            for queue in service.queues:
+                await service.exchange(queue)
+
+
+@every
 async def test_a_position_that_is_lost(kind: type[Service], tmp_path: Path) -> None:
     async with running(kind, tmp_path) as service:
         service.lose("a")
