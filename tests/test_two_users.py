@@ -181,3 +181,20 @@ def test_retention_names_a_position_that_it_may_not_read(path: Path) -> None:
     told = run_as(WRITER, lambda: refused(lambda: retain(path, 0o640)))
     assert "queue/readers/risk.meta" in told
     assert inspect(path).first_segment == 0
+
+
+def test_a_refusal_says_whose_it_is_and_what_would_be_allowed(path: Path) -> None:
+    run_as(WRITER, lambda: fill(path, 0o644))
+    for opener in (lambda: open_writer(path), lambda: open_reader(path, "risk")):
+        told = run_as(STRANGER, lambda opener=opener: refused(opener))
+        assert f"belongs to uid {WRITER}, gid {SHARED}, with mode 0" in told
+        assert f"this process is uid {STRANGER}" in told
+        assert "a reader without a name" in told.lower()
+    run_as(WRITER, lambda: path.chmod(0o700))
+    told = run_as(STRANGER, lambda: refused(lambda: open_reader(path)))
+    assert f"belongs to uid {WRITER}, gid {SHARED}, with mode 0700;" in told
+    assert "without a name" not in told
+    assert "mode=" in told
+    told = run_as(STRANGER, lambda: refused(lambda: open_writer(path.with_name("new"))))
+    assert f"{path.parent} belongs to uid {WRITER}, gid {SHARED}, with mode 0755;" in told
+    assert "without a name" not in told
