@@ -190,8 +190,8 @@ def _log_recovery(path: str, recovery: Recovery) -> None:
         )
     if corrupt:
         _log.warning(
-            "%s: checked %d records; damage was found in %d places and left as it is, since what was"
-            " there had been durable: readers raise there",
+            "%s: checked %d records; damaged places that were found and left as they are, since what"
+            " was there had been durable: %d; readers raise there",
             path,
             checked,
             corrupt,

@@ -270,7 +270,7 @@ def test_damage_that_was_left_alone_is_no_repair(
     ((level, text),) = lines(caplog, "aiochronicle.writer")
     assert level == logging.WARNING
     assert "repaired" not in text
-    assert "damage was found in 1 places and left as it is" in text
+    assert "left as they are, since what was there had been durable: 1;" in text
 
 
 def test_a_short_program_should_lose_nothing(queue_path: Path) -> None:

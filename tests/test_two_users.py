@@ -185,8 +185,10 @@ def test_retention_names_a_position_that_it_may_not_read(path: Path) -> None:
 
 def test_a_refusal_says_whose_it_is_and_what_would_be_allowed(path: Path) -> None:
     run_as(WRITER, lambda: fill(path, 0o644))
-    for opener in (lambda: open_writer(path), lambda: open_reader(path, "risk")):
-        told = run_as(STRANGER, lambda opener=opener: refused(opener))
+    for told in (
+        run_as(STRANGER, lambda: refused(lambda: open_writer(path))),
+        run_as(STRANGER, lambda: refused(lambda: open_reader(path, "risk"))),
+    ):
         assert f"belongs to uid {WRITER}, gid {SHARED}, with mode 0" in told
         assert f"this process is uid {STRANGER}" in told
         assert "a reader without a name" in told.lower()
