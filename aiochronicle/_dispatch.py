@@ -97,9 +97,10 @@ class Dispatching:
     ) -> int:
         """Hand every message that is there or comes to its handler, until this is closed.
 
-        Returns how many messages there were. One after the other: an ``async`` handler is awaited
-        before the next message is taken. A payload that cannot be decoded raises DecodeError, or
-        goes to ``on_error(error, message)``; an exception of a handler comes out.
+        Returns how many messages this call took, without those of earlier calls that raised. One
+        after the other: an ``async`` handler is awaited before the next message is taken. A payload
+        that cannot be decoded raises DecodeError, or goes to ``on_error(error, message)``; an
+        exception of a handler comes out.
 
         Either way the message has been taken, and is ``failed_message``. What becomes of it when
         this is called again says ``failed``: "again" hands it over once more, before all others;

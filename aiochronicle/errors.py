@@ -53,9 +53,10 @@ text can be printed and logged whatever the path is; ``path`` is what the file s
 """
 
 import os
+import stat
 from collections.abc import Sequence
 from datetime import datetime
-from errno import ERANGE
+from errno import ERANGE, EROFS
 from typing import Any, ClassVar
 
 from aiochronicle._printable import printable
@@ -189,6 +190,8 @@ class CorruptionError(ChronicleError):
 
     advice = (
         'Nothing was changed. Read on with on_corrupt="skip", or restore the file from a backup.'
+        " open_reader, Router, Responder and Requester take on_corrupt; Reader.step_over steps over"
+        " this one place."
     )
 
 
@@ -443,9 +446,9 @@ class DiskFull(StorageError):
 
 
 class AccessDenied(StorageError, PermissionError):
-    """No permission."""
+    """No permission; the text has the owner and mode of what was refused, where they can be seen."""
 
-    advice = "Check the owner and mode; a reader without a name needs read permission only."
+    advice = "Check the owner, group and mode of it and of the directories above it."
 
 
 class ExportFailed(StorageError):
@@ -535,6 +538,52 @@ AHEAD_ADVICE = (
 )
 
 
+def _permission_advice(path: str, errno: int) -> str:
+    """Say whose file it is that was refused, and what would be allowed."""
+    if errno == EROFS:
+        return "The file system is mounted read-only: a reader without a name works there."
+    place, found = _nearest_that_shows(path)
+    if found is None:
+        return AccessDenied.advice
+    owner = (
+        f"{'It' if place == path else printable(place)} belongs to uid {found.st_uid}, gid {found.st_gid},"
+        f" with mode 0{stat.S_IMODE(found.st_mode):o}; this process is uid {os.geteuid()}."
+    )
+    if _is_about_positions(path):
+        return f"{owner} A reader without a name needs no permission there."
+    if place == path and _can_read(path, found.st_mode):
+        return f"{owner} It may be read, not written: a reader without a name needs no more."
+    return (
+        f"{owner} Its owner can allow more: by the mode= that a queue is written with, by chmod for"
+        " the directories above."
+    )
+
+
+def _nearest_that_shows(path: str) -> tuple[str, os.stat_result | None]:
+    """Return the path, or the nearest directory above it, whose owner and mode can be seen."""
+    while True:
+        try:
+            return path, os.lstat(path)
+        except OSError:
+            above = os.path.dirname(path) or "."  # noqa: PTH120 - any bytes, and no normalising
+            if above == path:
+                return path, None
+            path = above
+
+
+def _is_about_positions(path: str) -> bool:
+    """Tell whether this is the readers/ of a queue, or a file in it."""
+    above, name = os.path.split(path)
+    if name != "readers":
+        above, name = os.path.split(above)
+    return name == "readers" and os.path.lexists(os.path.join(above, "control.meta"))  # noqa: PTH118
+
+
+def _can_read(path: str, mode: int) -> bool:
+    wanted = os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK
+    return os.access(path, wanted, effective_ids=True)
+
+
 def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
     """Return what to do where the advice of the kind does not serve; else None.
 
@@ -542,6 +591,8 @@ def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
     """
     if kind is TimestampOrder and errno == ERANGE:
         return AHEAD_ADVICE
+    if kind is AccessDenied:
+        return _permission_advice(path, errno)
     if os.path.basename(path) != "control.meta":  # noqa: PTH119
         return None
     if kind is CorruptionError:

@@ -87,6 +87,8 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
     A source that fails is set aside and the error raised once; iterate on for the others. With
     ``on_error`` it is given the source id and the exception instead.
 
+    ``close`` detaches the readers and leaves them open; ``Router.close`` closes those it opened.
+
     While a reader is attached, read from the fan-in, not from the reader. Its automatic commits
     go on. Cancelling a task anywhere in ``async for``, ``next`` or ``batches`` loses nothing.
 

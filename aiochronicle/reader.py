@@ -464,7 +464,8 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         """Step over the damage that the last read raised, and over no other behind it.
 
         For whoever decides about each CorruptionError; ``on_corrupt="skip"`` steps over all of them.
-        Either way ``skipped_records`` counts it. ``commit`` then commits the place behind it.
+        Either way ``skipped_records`` counts it. A ``commit`` right after it commits the place behind
+        the damage.
         """
         self._move(lib.ac_reader_step_over)
 

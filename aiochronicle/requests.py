@@ -82,6 +82,8 @@ _log = logging.getLogger(__name__)
 class RequesterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of a requester: ``sent`` requests, what became of them, and answers too late.
 
+    ``answered`` requests got a result, ``failed`` ones RequestFailed: no request counts as both,
+    unlike in ResponderStatistics.
     ``given_up`` requests timed out or were cancelled; ``pending`` ones are waited for. ``dropped``
     answers came when nobody waited for them any more, or to a requester of the same name before.
     ``skipped`` answers were damaged; ``lost`` ones were removed before they were read, as far as
@@ -540,10 +542,11 @@ Handler = Callable[[Request[T]], Awaitable[Payload | msgspec.Struct | None]]
 class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of a responder: ``received`` requests, and what became of them.
 
-    ``failed`` are those of the ``answered`` ones that were answered by ``fail``. ``repeated``
-    requests had been answered before a restart; ``gone`` requesters had no queue any more.
-    ``expired`` requests came to their turn after their deadline, and were dropped. ``skipped``
-    and ``lost`` are those of RouterStatistics: damaged requests, and removed ones.
+    ``answered`` counts every answer, results and failures; ``failed`` are those of them that say why
+    there is no result. RequesterStatistics counts the two apart. ``repeated`` requests had been
+    answered before a restart; ``gone`` requesters had no queue any more. ``expired`` requests came
+    to their turn after their deadline, and were dropped. ``skipped`` and ``lost`` are those of
+    RouterStatistics: damaged requests, and removed ones.
     """
 
     received: int
@@ -641,7 +644,7 @@ class Responder(Generic[T]):
 
     @property
     def problems(self) -> dict[str, Exception]:
-        """Requesters' queues that cannot be read, by path; see Router."""
+        """Why requesters are not served now, by the path of their queue; see ``Router.problems``."""
         return self._router.problems
 
     def __aiter__(self) -> Self:

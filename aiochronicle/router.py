@@ -133,7 +133,8 @@ class Router(FanIn[T]):
     A queue that cannot be attached, or that fails, does not stop the others: it is set aside. Its
     exception is in ``problems`` by path, and in the log; and it is tried again, after 0.1 s at
     first and every ``rescan_s`` in the end, so that it comes back once it was repaired. It goes on
-    where it failed, or where a commit under the router's name was made meanwhile.
+    where it failed, or where a commit under the router's name was made meanwhile. A copy that was
+    put in its place, a backup for instance, is another queue: it goes on where that was committed.
 
     ``on_corrupt`` says what to do about a damaged record, ``on_lost`` about messages that were
     removed before they were read: "set_aside" does no more than that; "raise" also raises the
@@ -185,7 +186,7 @@ class Router(FanIn[T]):
         super().__init__(order=order, max_wait=max_wait, burst=burst, on_error=self._on_error)
         _raise_fd_limit()
         self.name = name
-        self.problems: dict[str, Exception] = {}
+        self._problems: dict[str, Exception] = {}
         self._start: StartPoint = start
         self._depth = depth
         self._rescan_s = rescan_s
@@ -221,6 +222,15 @@ class Router(FanIn[T]):
     def root(self) -> str:
         """Directory under which queues are found."""
         return self._discovery.root
+
+    @property
+    def problems(self) -> dict[str, Exception]:
+        """Why queues are not in the stream now, by path; look here first if nothing comes.
+
+        A queue is in it while it is set aside, and leaves it when it is attached again or removed.
+        The root is in it while it cannot be watched.
+        """
+        return self._problems
 
     def paths(self) -> dict[int, str]:
         """Return the attached queues: source id to path."""
@@ -504,7 +514,7 @@ class Router(FanIn[T]):
         verdict = self._judge(error)
         if verdict.skip and self._go_on(source, reader, error):
             return
-        _log.warning("detached: %s", printable(error))
+        _log.warning("%s: %s", "detached" if path is None else "set aside", printable(error))
         self.detach(source)
         self._stepped_over.pop(source, None)
         if path is None:  # one that was attached by hand stays its owner's
@@ -673,7 +683,11 @@ class Router(FanIn[T]):
             await in_background(lambda: wait(closings))
 
     def close(self) -> None:
-        """As aclose, at once: whatever runs in the background is told to end, not waited for."""
+        """As aclose, at once: whatever runs in the background is told to end, not waited for.
+
+        Unlike ``FanIn.close`` it also closes the readers that the router opened, but not those that
+        were attached by hand.
+        """
         for task in self._tasks:
             if not task.get_loop().is_closed():
                 task.cancel()

@@ -170,31 +170,34 @@ def refuse_root_of_queues(directory: Path) -> None:
 
 
 def _log_recovery(path: str, recovery: Recovery) -> None:
-    """Say in one line what an unclean opening found: an operator sees no report."""
+    """Say what an unclean opening found, repairs and damage apart: an operator sees no report."""
     if recovery.clean:
         return
-    lost = (
-        recovery.torn_records,
-        recovery.corrupt_records,
-        recovery.bytes_set_aside,
-        recovery.segments_set_aside,
-    )
-    if not any(lost):
-        checked = recovery.records_scanned
+    checked, corrupt = recovery.records_scanned, recovery.corrupt_records
+    cut = recovery.torn_records, recovery.bytes_set_aside, recovery.segments_set_aside
+    if any(cut):
+        _log.warning(
+            "%s: was repaired: of %d records that were checked (segment %d, offset %d was durable) %d"
+            " were torn and cut, %d bytes and %d segments set aside in recovered/;"
+            " its records end in segment %d, offset %d",
+            path,
+            checked,
+            recovery.durable_segment,
+            recovery.durable_offset,
+            *cut,
+            recovery.end_segment,
+            recovery.end_offset,
+        )
+    if corrupt:
+        _log.warning(
+            "%s: checked %d records; damaged places that were found and left as they are, since what"
+            " was there had been durable: %d; readers raise there",
+            path,
+            checked,
+            corrupt,
+        )
+    if not corrupt and not any(cut):
         _log.info("%s: was not closed; checked %d records, nothing was lost", path, checked)
-        return
-    _log.warning(
-        "%s: was repaired: of %d records that were checked (segment %d, offset %d was durable) %d were"
-        " torn and cut, %d corrupt, %d bytes and %d segments set aside in recovered/;"
-        " its records end in segment %d, offset %d",
-        path,
-        recovery.records_scanned,
-        recovery.durable_segment,
-        recovery.durable_offset,
-        *lost,
-        recovery.end_segment,
-        recovery.end_offset,
-    )
 
 
 def _open(path: bytes, config: Any) -> Any:

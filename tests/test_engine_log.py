@@ -254,6 +254,25 @@ os.kill(os.getpid(), 9)
     assert "recovered/" in text
 
 
+def test_damage_that_was_left_alone_is_no_repair(
+    queue_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_writer(queue_path, segment_size=SEGMENT) as writer:
+        writer.append_many([b"order"] * 10)
+    segment = queue_path / "000000000.q"
+    with segment.open("r+b") as file:
+        file.seek(64 + 128 + 64)  # the payload of the second message
+        file.write(b"O")
+    before = segment.read_bytes()
+    with open_writer(queue_path, verify=True) as writer:
+        assert writer.recovery.corrupt_records == 1
+    assert segment.read_bytes()[: 64 + 10 * 128] == before[: 64 + 10 * 128]
+    ((level, text),) = lines(caplog, "aiochronicle.writer")
+    assert level == logging.WARNING
+    assert "repaired" not in text
+    assert "left as they are, since what was there had been durable: 1;" in text
+
+
 def test_a_short_program_should_lose_nothing(queue_path: Path) -> None:
     """Its last lines are logged while it ends; and a thread that waits does not keep it alive."""
     code = """

@@ -415,7 +415,7 @@ async def test_a_queue_that_fails_does_not_stop_the_others(
                 router.problems[str(tmp_path / "bad")], aiochronicle.errors.CorruptionError
             )
             assert [*router.paths().values()] == [str(tmp_path / "good")]
-            assert "detached" in caplog.text
+            assert "set aside: " in caplog.text
             router.commit()
             await until(lambda: not in_use(tmp_path / "bad"))
             shutil.rmtree(tmp_path / "bad")

@@ -242,3 +242,22 @@ def test_requests_between_two_users(shared_root: Path) -> None:
         os.waitpid(child, 0)
         os.close(started)
         os.close(tell_started)
+
+
+def test_a_refusal_says_whose_it_is_and_what_would_be_allowed(path: Path) -> None:
+    run_as(WRITER, lambda: fill(path, 0o644))
+    for told in (
+        run_as(STRANGER, lambda: refused(lambda: open_writer(path))),
+        run_as(STRANGER, lambda: refused(lambda: open_reader(path, "risk"))),
+    ):
+        assert f"belongs to uid {WRITER}, gid {SHARED}, with mode 0" in told
+        assert f"this process is uid {STRANGER}" in told
+        assert "a reader without a name" in told.lower()
+    run_as(WRITER, lambda: path.chmod(0o700))
+    told = run_as(STRANGER, lambda: refused(lambda: open_reader(path)))
+    assert f"belongs to uid {WRITER}, gid {SHARED}, with mode 0700;" in told
+    assert "without a name" not in told
+    assert "mode=" in told
+    told = run_as(STRANGER, lambda: refused(lambda: open_writer(path.with_name("new"))))
+    assert f"{path.parent} belongs to uid {WRITER}, gid {SHARED}, with mode 0755;" in told
+    assert "without a name" not in told
