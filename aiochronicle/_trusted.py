@@ -5,6 +5,7 @@ nothing that is put in its place meanwhile is taken for it. The root itself is i
 and may be reached by links.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Collection, Generator, Sequence
@@ -174,8 +175,9 @@ def _made_below(
         return open_below(root, parts, owners=owners, mode=mode)
     except (FileNotFoundError, NotADirectoryError) as error:
         path = os.path.join(root, *parts)  # noqa: PTH118
-        detail = f"cannot make the directory: {error.strerror}"
-        raise StorageError(detail, path=path, errno=error.errno) from error
+        number = errno.EEXIST if isinstance(error, NotADirectoryError) else errno.ENOENT
+        detail = f"cannot make the directory: {os.strerror(number)}"
+        raise StorageError(detail, path=path, errno=number) from error
 
 
 def make_below(root: str, parts: Sequence[str], owners: Collection[int], mode: int) -> None:
