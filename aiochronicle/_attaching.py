@@ -79,9 +79,9 @@ def _refuse_unfinished(path: str) -> None:
             os.close(fd)
     except (OSError, ValueError):
         return  # opening it says what is wrong
-    if len(state) == len(_STATE_READY) and state != _STATE_READY:
-        if time.time_ns() - touched_ns < _PATIENCE_NS:
-            raise QueueNotFound("is being made", path=path, advice="It will be tried again.")
+    is_unfinished = len(state) == len(_STATE_READY) and state != _STATE_READY
+    if is_unfinished and time.time_ns() - touched_ns < _PATIENCE_NS:
+        raise QueueNotFound("is being made", path=path, advice="It will be tried again.")
 
 
 def _go_on(reader: Reader, place: Place | None, behind: Exception | None) -> int:

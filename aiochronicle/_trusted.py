@@ -276,12 +276,17 @@ def open_trusted_writer(
         fd = open_below(root, parts, mode=directory_mode(mode))
     except NotADirectoryError as error:
         raise NotAQueue("is not a directory", path=path, errno=error.errno) from error
+    except FileNotFoundError as error:
+        raise QueueGone("was removed while it was opened", path=path, errno=error.errno) from error
     try:
         refuse_foreign(path, os.fstat(fd), owners)
         writer = open_writer(path, mode=mode, **options)
-        if not _is_queue_in(fd, writer):
+        try:
+            if not _is_queue_in(fd, writer):
+                raise QueueGone("was replaced while it was opened; nothing was appended", path=path)
+        except BaseException:
             writer.close()
-            raise QueueGone("was replaced while it was opened; nothing was appended", path=path)
+            raise
         return writer
     finally:
         os.close(fd)

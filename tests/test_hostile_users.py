@@ -21,6 +21,7 @@ import pytest
 from test_two_users import COLLEAGUE, READER, SHARED, STRANGER, WRITER, become, run_as
 from waiting import eventually
 
+import aiochronicle._trusted
 from aiochronicle import (
     Bus,
     Message,
@@ -730,6 +731,25 @@ def test_a_bus_does_not_append_to_the_queue_of_a_stranger(shared: Path) -> None:
             assert f"{topic}: belongs to user {ATTACKER}; only those of 0" in said
     assert run_as(VICTIM, lambda: read_topic(shared, "pay")) == ["public"]
     with open_reader(shared / "pay") as reader:
+        assert [message.payload for message in reader] == [b"public"]
+
+
+def test_a_topic_that_is_swapped_while_it_is_opened_is_closed_again(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the root has no sticky bit, everybody may rename everything in it, at any moment."""
+    shared.chmod(0o777)
+    append_to(shared, "orders")
+    run_as(ATTACKER, lambda: write(shared / "own", b"public", 0o666))
+
+    def swap_and_open(path: str, **options: Any) -> Any:
+        run_as(ATTACKER, lambda: swap_directory(shared, "orders", shared / "own"))
+        return open_writer(path, **options)
+
+    monkeypatch.setattr(aiochronicle._trusted, "open_writer", swap_and_open)
+    with pytest.raises(QueueGone, match="was replaced while it was opened; nothing was appended"):
+        append_to(shared, "orders")
+    with open_reader(shared / "own") as reader:
         assert [message.payload for message in reader] == [b"public"]
 
 
