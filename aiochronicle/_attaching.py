@@ -1,15 +1,21 @@
 """Opening a queue's reader at the right place: anew, where it failed, or behind what is damaged."""
 
+import os
+import time
 from typing import Any, NamedTuple
 
-from aiochronicle.errors import ChronicleError, CorruptionError, PositionLost
+from aiochronicle._smallfile import open_regular
+from aiochronicle.errors import ChronicleError, CorruptionError, PositionLost, QueueNotFound
 from aiochronicle.position import Position
 from aiochronicle.reader import Reader, StartPoint, open_reader
 from aiochronicle.registry import Registry
+from aiochronicle.writer import CONTROL
 
 __all__ = ["Place", "go_on_behind_loss", "open_source", "place_of"]
 
 _SEGMENT_DATA = 64  # where the first record of a segment stands
+_STATE_OFFSET, _STATE_READY = 8, (2).to_bytes(4, "little")  # in control.meta
+_PATIENCE_NS = 1_100_000_000  # a little more than the engine's
 
 
 class Place(NamedTuple):
@@ -43,8 +49,9 @@ def open_source(
 
     ``identity`` is that of the directory that was found: QueueGone if another is there by now.
     ``behind`` is the damage to go on behind, which an earlier try raised. Without it, a queue that
-    was left at damage raises that again as long as it is there.
+    was left at damage raises that again as long as it is there. QueueNotFound while it is being made.
     """
+    _refuse_unfinished(path)
     options: dict[str, Any] = {"codec": codec, "_expect": identity}
     if isinstance(behind, PositionLost):
         reader: Reader = open_reader(path, name, start="first", **options)
@@ -57,6 +64,24 @@ def open_source(
     except BaseException:
         reader.close()
         raise
+
+
+def _refuse_unfinished(path: str) -> None:
+    """Raise QueueNotFound instead of waiting, as opening does, until a queue has been made.
+
+    That takes microseconds, or for ever; and of those there may be hundreds.
+    """
+    try:
+        fd = open_regular(os.path.join(path, CONTROL))  # noqa: PTH118
+        try:
+            state, touched_ns = os.pread(fd, 4, _STATE_OFFSET), os.fstat(fd).st_ctime_ns
+        finally:
+            os.close(fd)
+    except (OSError, ValueError):
+        return  # opening it says what is wrong
+    is_unfinished = len(state) == len(_STATE_READY) and state != _STATE_READY
+    if is_unfinished and time.time_ns() - touched_ns < _PATIENCE_NS:
+        raise QueueNotFound("is being made", path=path, advice="It will be tried again.")
 
 
 def _go_on(reader: Reader, place: Place | None, behind: Exception | None) -> int:

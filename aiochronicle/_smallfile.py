@@ -7,6 +7,7 @@ ends, so many bytes, so many levels of nesting. What breaks one is a ValueError 
 import os
 import re
 import stat
+from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -62,12 +63,18 @@ def _name(path: str) -> str:
 
 
 def read_small_file(
-    path: str, max_bytes: int, *, directory: int | None = None, follow: bool = False
+    path: str,
+    max_bytes: int,
+    *,
+    directory: int | None = None,
+    follow: bool = False,
+    check: Callable[[os.stat_result], None] | None = None,
 ) -> bytes | None:
     """Return the content, None if there is no such file, ValueError if it is not to be used.
 
     Nothing that could block or never end is read. See ``open_regular`` for the rest; the cause of
-    the ValueError is the system's error, if there was one.
+    the ValueError is the system's error, if there was one. ``check`` is called with the status of
+    the file that is read, and may raise.
     """
     try:
         fd = open_regular(path, directory=directory, follow=follow)
@@ -76,14 +83,21 @@ def read_small_file(
     except OSError as error:
         raise ValueError(f"{_name(path)} cannot be opened: {error.strerror}") from error
     try:
-        content = _read(fd, max_bytes + 1)
-    except OSError as error:
-        raise ValueError(f"{_name(path)} cannot be read: {error.strerror}") from error
+        if check is not None:
+            check(os.fstat(fd))
+        content = _read_named(fd, max_bytes + 1, path)
     finally:
         os.close(fd)
     if len(content) > max_bytes:
         raise ValueError(f"{_name(path)} is larger than {max_bytes} bytes")
     return content
+
+
+def _read_named(fd: int, count: int, path: str) -> bytes:
+    try:
+        return _read(fd, count)
+    except OSError as error:
+        raise ValueError(f"{_name(path)} cannot be read: {error.strerror}") from error
 
 
 def _read(fd: int, count: int) -> bytes:

@@ -21,6 +21,15 @@ from aiochronicle._arguments import expect, one_of, pathname, positive, refuse_f
 from aiochronicle._background import GroupCommit, in_background
 from aiochronicle._closing import Closing
 from aiochronicle._names import check_name, is_name
+from aiochronicle._trusted import (
+    directory_mode,
+    has_queue,
+    make_below,
+    make_directories,
+    open_trusted_writer,
+    opened_below,
+    owners_of,
+)
 from aiochronicle.codec import Codec, T
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import (
@@ -37,7 +46,7 @@ from aiochronicle.queue import ReaderInfo, list_readers
 from aiochronicle.reader import Reader, ReaderStatistics, StartPoint, WaitStrategy, open_reader
 from aiochronicle.registry import Registry, TypeOrCodec
 from aiochronicle.settings import TopicSettings, load_settings
-from aiochronicle.writer import CONTROL, Writer, WriterStatistics, open_writer
+from aiochronicle.writer import Writer, WriterStatistics
 
 __all__ = ["Bus", "BusStatistics"]
 
@@ -134,8 +143,9 @@ class Bus(Closing):
         self._root = _root_directory(root)
         self._namespace = _checked_namespace(namespace)
         self._directory = self._root / self._namespace
+        self._way = tuple(filter(None, self._namespace.split("/")))  # from the root to that
         self._settings = (
-            load_settings(self._root / CONFIGURATION)
+            load_settings(self._root / CONFIGURATION, owners=owners_of(self._root))
             if config is None
             else load_settings(Path(pathname("config", config)), required=True)
         )
@@ -183,19 +193,30 @@ class Bus(Closing):
         return msgspec.structs.replace(settings, retention=retention)
 
     def topics(self) -> list[str]:
-        """Return the names of all topics that have a queue, sorted. Reads the directory."""
+        """Return the names of all topics that have a queue, sorted. Reads the directory.
+
+        Directories that this user may not look into, and links, are left out.
+        """
+        with opened_below(str(self._root), self._way) as directory:
+            if directory is None:
+                return []
+            names = _listed(directory, str(self._directory))
+        return sorted(name for name in names if is_name(name) and self._can_see_queue(name))
+
+    def _can_see_queue(self, topic: str) -> bool:
         try:
-            names = [entry.name for entry in os.scandir(self._directory) if entry.is_dir()]
-        except FileNotFoundError:
-            return []
-        return sorted(name for name in names if is_name(name) and self._has_queue(name))
+            return self._has_queue(topic)
+        except StorageError:
+            return False
 
     def readers(self, topic: str) -> list[ReaderInfo]:
         """Return the readers that have a position in the topic, open or not, with their lag.
 
         QueueNotFound if nobody has written to the topic yet.
         """
-        return list_readers(self.path(topic))
+        path = self.path(topic)
+        with opened_below(str(self._root), (*self._way, topic)):  # over no links
+            return list_readers(path)
 
     def writer(
         self,
@@ -349,16 +370,28 @@ class Bus(Closing):
         wanted |= options
         if name is None:
             self._check_open()
-            reader = open_reader(self.path(topic), codec=codec, **wanted)
+            reader = self._open_found(topic, None, codec, wanted)
             return self._keep(reader, lambda: self._anonymous.add(reader))
         with self._turn_to_open((topic, name)):
             self._check_open()
             there = self._open_already(topic, name, codec, options)
             if there is not None:  # another thread was first
                 return there
-            reader = open_reader(self.path(topic), name, codec=codec, **wanted)
+            reader = self._open_found(topic, name, codec, wanted)
             reading = _Reading(reader, (codec, options))
             return self._keep(reader, lambda: self._readings.update({(topic, name): reading}))
+
+    def _open_found(
+        self, topic: str, name: str | None, codec: Any, options: ReaderOptions
+    ) -> Reader[Any]:
+        """Open the reader of what is found without following links, whoever owns it."""
+        with opened_below(str(self._root), (*self._way, topic)) as found:
+            identity = None
+            if found is not None:
+                status = os.fstat(found)
+                identity = status.st_dev, status.st_ino, status.st_uid
+            path = self.path(topic)
+            return open_reader(path, name, codec=codec, _expect=identity, **options)
 
     def read_batch(
         self,
@@ -480,14 +513,20 @@ class Bus(Closing):
         codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None,
         settings: TopicSettings,
     ) -> Writer:
-        path = self.path(topic)
+        _checked_topic(topic)
         with self._turn_to_open(topic):
             self._check_open()
             there = self._writers.get(topic)
             if there is not None and not there.closed:  # another thread was first
                 return there
             self._make_way(topic, settings)
-            writer = open_writer(path, codec=codec, **msgspec.structs.asdict(settings))
+            writer = open_trusted_writer(
+                str(self._root),
+                (*self._way, topic),
+                way_mode=directory_mode(settings.mode),
+                codec=codec,
+                **msgspec.structs.asdict(settings),
+            )
             return self._keep(writer, lambda: self._writers.update({topic: writer}))
 
     def _turn_to_open(self, what: str | tuple[str, str]) -> threading.RLock:
@@ -504,22 +543,31 @@ class Bus(Closing):
         raise self._closed_error()
 
     def _make_way(self, topic: str, settings: TopicSettings) -> None:
-        """Make the directories that lead to a new queue; the queue's own is made by the engine."""
+        """Make the root of a new queue, and the way to its archive."""
         if self._has_queue(topic):
             return
-        inside = self._directory
-        while inside != self._root:
-            if (inside / CONTROL).exists():
-                raise InvalidName("is a topic, not a namespace", path=str(inside))
-            inside = inside.parent
-        if (self._directory / topic).is_dir() and any((self._directory / topic).iterdir()):
-            raise InvalidName("is a namespace, not a topic", path=self.path(topic))
-        _make_directory(self._directory, settings.mode)
+        root = str(self._root)
+        for count in range(1, len(self._way) + 1):
+            if has_queue(root, self._way[:count]):
+                path = self._root.joinpath(*self._way[:count])
+                raise InvalidName("is a topic, not a namespace", path=str(path))
+        with opened_below(root, (*self._way, topic)) as found:
+            if found is not None and _listed(found, self.path(topic), files=True):
+                raise InvalidName("is a namespace, not a topic", path=self.path(topic))
+        mode = directory_mode(settings.mode)
+        make_directories(root, mode)
         if settings.retention is not None and settings.retention.archive is not None:
-            _make_directory(Path(settings.retention.archive).parent, settings.mode)
+            self._make_archive(Path(settings.retention.archive).parent, mode)
+
+    def _make_archive(self, path: Path, mode: int) -> None:
+        if path.is_relative_to(self._root) and ".." not in path.parts:
+            parts = path.relative_to(self._root).parts
+            make_below(str(self._root), parts, owners_of(self._root), mode)
+        else:
+            make_directories(path, mode)
 
     def _has_queue(self, topic: str) -> bool:
-        return (self._directory / topic / CONTROL).exists()
+        return has_queue(str(self._root), (*self._way, topic))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -609,23 +657,16 @@ def _flushed(writers: list[tuple[str, Writer]]) -> dict[str, int]:
     return durable
 
 
-def _make_directory(path: Path, file_mode: int) -> None:
-    """Make a directory and those above it, durably: messages are only as safe as the way to them.
-
-    It may be searched by whom the files may be read, whatever the umask says.
-    """
-    if path.is_dir():
-        return
-    _make_directory(path.parent, file_mode)
+def _listed(directory: int, path: str, *, files: bool = False) -> list[str]:
+    """Return the names of the directories in one, of files as well if that is asked for."""
     try:
-        path.mkdir(exist_ok=True)
-        path.chmod(file_mode | (file_mode & 0o444) >> 2)
-        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:
-            os.fsync(parent)
+            with os.scandir(fd) as entries:
+                return [one.name for one in entries if files or one.is_dir(follow_symlinks=False)]
         finally:
-            os.close(parent)
+            os.close(fd)
     except OSError as error:
         kind = AccessDenied if isinstance(error, PermissionError) else StorageError
-        detail = f"cannot make the directory: {error.strerror}"
-        raise kind(detail, path=str(path), errno=error.errno) from error
+        detail = f"cannot be listed: {error.strerror}"
+        raise kind(detail, path=path, errno=error.errno) from error

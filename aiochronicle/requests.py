@@ -44,7 +44,7 @@ from aiochronicle._damage import (
     check_on_damage,
 )
 from aiochronicle._hot import Message
-from aiochronicle._names import check_name
+from aiochronicle._names import check_name, is_name
 from aiochronicle._one_loop import OneLoop
 from aiochronicle._printable import printable
 from aiochronicle.codec import Codec, T
@@ -53,6 +53,7 @@ from aiochronicle.errors import (
     ChronicleError,
     ClosedError,
     InvalidArgument,
+    InvalidName,
     QueueGone,
     RequestFailed,
     RequestTimeout,
@@ -560,6 +561,19 @@ class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
 
 
+class _RequestRouter(Router[T]):
+    """A router that leaves queues alone which no requester can have made."""
+
+    def _open_one(self, path: str) -> tuple[Reader, int] | Exception:
+        if not is_name(Path(path).name):
+            return InvalidName(
+                "no requester can have this name, so nothing in it is read or answered",
+                path=path,
+                advice="Remove it.",
+            )
+        return super()._open_one(path)
+
+
 class Responder(Generic[T]):
     """Answers the requests of any number of requesters; an async context manager.
 
@@ -605,7 +619,7 @@ class Responder(Generic[T]):
         if types is not None and types.fixed_ids and FAILURE_TYPE in types:
             raise _is_reserved(FAILURE_TYPE)
         asked, answered = _roots(requests, replies)
-        self._router: Router[T] = Router(
+        self._router: Router[T] = _RequestRouter(
             asked,
             name=name,
             codec=codec,

@@ -27,6 +27,7 @@ from aiochronicle._damage import SERVICE_WORDS, OnDamage, Verdict, check_on_dama
 from aiochronicle._names import check_name
 from aiochronicle._one_loop import OneLoop
 from aiochronicle._printable import printable
+from aiochronicle._trusted import make_trusted_root, open_trusted_writer, owners_of
 from aiochronicle.codec import Codec, T
 from aiochronicle.config import Retention
 from aiochronicle.discovery import Attached, Discovery, Scanned, discover
@@ -36,12 +37,11 @@ from aiochronicle.errors import (
     CorruptionError,
     PositionLost,
     SourceGone,
-    StorageError,
 )
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
 from aiochronicle.reader import Reader, StartPoint, check_start
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
-from aiochronicle.writer import Writer, open_writer
+from aiochronicle.writer import Writer
 
 __all__ = ["Router", "RouterStatistics"]
 
@@ -49,6 +49,7 @@ _FDS_WANTED = 65536
 _RUN_MAX = 256
 _OPENING_THREADS = 8
 _FIRST_RETRY_S = 0.1
+_REPLY_ROOT_MODE = 0o700
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +147,9 @@ class Router(FanIn[T]):
     ``await reply(message)`` gives the writer of a queue back to the sender, under ``reply_root``
     (by default ROOT.replies), named like the sender's, with segments of ``reply_segment_size``;
     ``reply_codec`` is what it can ``send``, ``reply_mode`` that of its files. They are kept for ever
-    unless ``reply_retention`` says something else.
+    unless ``reply_retention`` says something else. AccessDenied if ``reply_root`` or the reply queue
+    belongs to another user than this one, root or the owner of the directory it is in, or is a link
+    of such a user.
 
     Use it as an async context manager: entering returns when everything that is there is
     attached, leaving closes readers, writers and the watcher. One event loop at a time: it may be
@@ -614,17 +617,12 @@ class Router(FanIn[T]):
     def _open_reply(self, path: str, instead_of: Writer | None) -> Writer:
         if instead_of is not None:
             instead_of.close()
-        target = Path(self._reply_root) / os.path.relpath(path, self.root)
-        try:
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(
-                f"no directory for reply queues can be made: {error.strerror}",
-                path=str(target.parent),
-                errno=error.errno,
-            ) from error
-        return open_writer(
-            target,
+        root = os.fspath(Path(self._reply_root))  # without a slash at its end, which follows links
+        make_trusted_root(root, owners_of(self.root), _REPLY_ROOT_MODE)
+        return open_trusted_writer(
+            root,
+            os.path.relpath(path, self.root).split("/"),
+            way_mode=_REPLY_ROOT_MODE,
             segment_size=self._reply_segment_size,
             retention=self._reply_retention,
             mode=self._reply_mode,

@@ -19,7 +19,8 @@ give. Everything is checked when the file is read, whether a topic uses it or no
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -30,8 +31,9 @@ from aiochronicle._names import is_name
 from aiochronicle._prepared import prepared
 from aiochronicle._printable import printable
 from aiochronicle._smallfile import parse_toml, read_small_file
+from aiochronicle._trusted import is_trusted_link, refuse_foreign
 from aiochronicle.config import Batch, Capacity, Retention, Roll
-from aiochronicle.errors import InvalidConfiguration
+from aiochronicle.errors import AccessDenied, InvalidConfiguration
 
 __all__ = ["BusSettings", "TopicSettings", "load_settings"]
 
@@ -98,6 +100,10 @@ _MAY_BE_FALSE = ("roll", "retention", "capacity", "heartbeat", "lock_timeout", "
 
 FILE_BYTES_MAX = 1 << 20
 _SHOWN = 100
+_UNTRUSTED = (
+    "It was not obeyed. Remove it, or chown it to yourself and chmod 644, or name another file"
+    " with Bus(root, config=...)."
+)
 
 Table = dict[str, Any]
 
@@ -120,9 +126,15 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(merged, TopicSettings)
 
 
-def load_settings(path: Path, *, required: bool = False) -> BusSettings:
-    """Read and check a configuration file; a missing one says nothing unless it is required."""
-    content = _read_toml(path, required=required)
+def load_settings(
+    path: Path, *, required: bool = False, owners: Collection[int] | None = None
+) -> BusSettings:
+    """Read and check a configuration file; a missing one says nothing unless it is required.
+
+    AccessDenied if everybody may write to it; with ``owners`` also if it, or the link that it is,
+    belongs to nobody of these, or if a group may write to it and it is neither ours nor root's.
+    """
+    content = _read_toml(path, required=required, owners=owners)
     for key, value in content.items():
         if key not in _TABLES:
             raise _unknown(path, (), key, value, _TABLES)
@@ -141,10 +153,27 @@ def load_settings(path: Path, *, required: bool = False) -> BusSettings:
     )
 
 
-def _read_toml(path: Path, *, required: bool) -> Table:
+def _refuse_others_file(path: Path, status: os.stat_result, owners: Collection[int] | None) -> None:
+    if owners is not None:
+        refuse_foreign(path, status, owners, _UNTRUSTED)
+    writers = "everybody" if status.st_mode & stat.S_IWOTH else ""
+    if not writers and owners is not None and status.st_uid not in (0, os.geteuid()):
+        writers = f"group {status.st_gid}" if status.st_mode & stat.S_IWGRP else ""
+    if writers:
+        what = f"{writers} may write to it (mode {stat.S_IMODE(status.st_mode):04o})"
+        raise AccessDenied(what, path=str(path), advice=_UNTRUSTED)
+
+
+def _read_toml(path: Path, *, required: bool, owners: Collection[int] | None) -> Table:
     """Read the file, also through a link: it is the operator's, who may keep it somewhere else."""
+    follow = owners is None or is_trusted_link(path, owners, _UNTRUSTED)
     try:
-        text = read_small_file(str(path), FILE_BYTES_MAX, follow=True)
+        text = read_small_file(
+            str(path),
+            FILE_BYTES_MAX,
+            follow=follow,
+            check=lambda status: _refuse_others_file(path, status, owners),
+        )
     except ValueError as error:
         number = getattr(error.__cause__, "errno", None)
         raise InvalidConfiguration(

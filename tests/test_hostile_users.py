@@ -22,9 +22,12 @@ import pytest
 from test_two_users import COLLEAGUE, READER, SHARED, STRANGER, WRITER, become, run_as
 from waiting import eventually
 
+import aiochronicle._trusted
 from aiochronicle import (
+    Bus,
     Message,
     Reader,
+    Responder,
     Retention,
     Roll,
     Router,
@@ -32,7 +35,13 @@ from aiochronicle import (
     open_reader,
     open_writer,
 )
-from aiochronicle.errors import ChronicleError, QueueGone, QueueNotFound
+from aiochronicle.errors import (
+    AccessDenied,
+    ChronicleError,
+    InvalidName,
+    QueueGone,
+    QueueNotFound,
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 
@@ -633,3 +642,374 @@ def test_a_schema_is_read_in_the_directory_that_was_found(shared: Path) -> None:
     )
     assert said.startswith("QueueGone"), said
     assert "Hidden" not in said
+
+
+# ---- a bus in a directory that others may write to ----
+
+
+def append_to(root: Path, topic: str, **where: Any) -> None:
+    with Bus(root, **where) as bus:
+        bus.append(topic, b"order")
+
+
+def read_topic(root: Path, topic: str) -> list[str]:
+    with Bus(root) as bus:
+        return [message.payload.decode() for message in bus.read_batch(topic, "audit")]
+
+
+def plant_configuration(root: Path, text: str = "[defaults]\nmode = 0o666\n") -> None:
+    (root / "config.toml").write_text(text)
+    (root / "config.toml").chmod(0o644)
+
+
+@pytest.mark.parametrize("text", ["[defaults]\nmode = 0o666\n", "broken"])
+def test_a_configuration_of_a_stranger_is_not_obeyed(shared: Path, text: str) -> None:
+    run_as(ATTACKER, lambda: plant_configuration(shared, text))
+    for victim in (0, VICTIM):
+        said = run_or_call(victim, lambda: outcome(lambda: append_to(shared, "orders")))
+        assert said.startswith("AccessDenied"), said
+        assert f"config.toml: belongs to user {ATTACKER}" in said
+    assert not (shared / "orders").exists()
+    run_as(VICTIM, lambda: append_with_own_configuration(shared))  # which is the way around it
+
+
+def append_with_own_configuration(shared: Path) -> None:
+    own = shared / "own.toml"
+    own.write_text("[defaults]\nsegment_size = 65536\n")
+    append_to(shared, "orders", config=own)
+
+
+def run_or_call(user: int, work: Callable[[], Any]) -> Any:
+    return work() if user == 0 else run_as(user, work)
+
+
+def test_a_configuration_by_a_link_is_obeyed_if_link_and_file_are_trusted(shared: Path) -> None:
+    elsewhere = shared / "elsewhere"
+    elsewhere.mkdir()
+    plant_configuration(elsewhere)
+    root = shared / "bus"
+    root.mkdir()
+    root.chmod(0o1777)
+    run_as(ATTACKER, lambda: (root / "config.toml").symlink_to(elsewhere / "config.toml"))
+    said = run_as(VICTIM, lambda: outcome(lambda: append_to(root, "orders")))
+    assert f"is a symbolic link of user {ATTACKER}" in said, said
+    (root / "config.toml").unlink()
+    (root / "config.toml").symlink_to(elsewhere / "config.toml")
+    assert run_as(VICTIM, lambda: Bus(root).settings("orders").mode) == 0o666
+    os.chown(elsewhere / "config.toml", ATTACKER, -1)
+    said = run_as(VICTIM, lambda: outcome(lambda: append_to(root, "orders")))
+    assert f"belongs to user {ATTACKER}" in said, said
+
+
+def test_a_configuration_that_others_may_write_is_not_obeyed(shared: Path) -> None:
+    plant_configuration(shared)
+    file = shared / "config.toml"
+    file.chmod(0o666)
+    for config in (None, file):
+        with pytest.raises(AccessDenied, match=r"everybody may write to it \(mode 0666\)"):
+            Bus(shared, config=config)
+    file.chmod(0o664)  # root's own group
+    assert Bus(shared).settings("x").mode == 0o666
+    os.chown(shared, WRITER, -1)
+    os.chown(file, WRITER, -1)
+    with pytest.raises(AccessDenied, match="group 0 may write to it"):
+        Bus(shared)
+    file.chmod(0o644)
+    assert Bus(shared).settings("x").mode == 0o666
+
+
+@pytest.mark.parametrize("linked", ["topic", "namespace"])
+def test_a_bus_follows_no_links_below_its_root(shared: Path, linked: str) -> None:
+    """Neither to append to a private queue of its user, nor to read it or make one beside it."""
+    private, root = shared / "private", shared / "bus"
+    root.mkdir()
+    root.chmod(0o1777)
+    run_as(VICTIM, private.mkdir)
+    run_as(VICTIM, lambda: write(private / "ledger", b"secret"))
+    before = everything(private)
+    target = private / "ledger" if linked == "topic" else private
+    run_as(ATTACKER, lambda: (root / "link").symlink_to(target))
+
+    def attempts() -> list[str]:
+        topic = "link" if linked == "topic" else "ledger"
+        with Bus(root, namespace=None if linked == "topic" else "link") as bus:
+            return [
+                outcome(lambda: bus.append(topic, b"order")),
+                outcome(lambda: bus.append(topic if linked == "topic" else "new", b"order")),
+                outcome(lambda: [m.payload for m in bus.read_batch(topic, "audit")]),
+                outcome(lambda: bus.reader(topic)),
+                outcome(lambda: bus.readers(topic)),
+            ]
+
+    for victim in (0, VICTIM):
+        for said in run_or_call(victim, attempts):
+            assert said.startswith("AccessDenied"), said
+            assert f"link: is a symbolic link, made by user {ATTACKER}" in said
+    assert everything(private) == before
+    assert run_as(VICTIM, lambda: Bus(root).topics()) == []
+
+
+def test_a_bus_does_not_append_to_the_queue_of_a_stranger(shared: Path) -> None:
+    """Made beforehand, it would be read by its owner. Reading what others publish is allowed."""
+    run_as(ATTACKER, lambda: write(shared / "pay", b"public", 0o666))
+    run_as(ATTACKER, lambda: (shared / "new").mkdir())
+    for victim in (0, VICTIM):
+        for topic in ("pay", "new"):
+            said = run_or_call(victim, lambda: outcome(lambda: append_to(shared, topic)))  # noqa: B023
+            assert said.startswith("AccessDenied"), said
+            assert f"{topic}: belongs to user {ATTACKER}; only those of 0" in said
+    assert run_as(VICTIM, lambda: read_topic(shared, "pay")) == ["public"]
+    with open_reader(shared / "pay") as reader:
+        assert [message.payload for message in reader] == [b"public"]
+
+
+def test_a_topic_that_is_swapped_while_it_is_opened_is_closed_again(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the root has no sticky bit, everybody may rename everything in it, at any moment."""
+    shared.chmod(0o777)
+    append_to(shared, "orders")
+    run_as(ATTACKER, lambda: write(shared / "own", b"public", 0o666))
+
+    def swap_and_open(path: str, **options: Any) -> Any:
+        run_as(ATTACKER, lambda: swap_directory(shared, "orders", shared / "own"))
+        return open_writer(path, **options)
+
+    monkeypatch.setattr(aiochronicle._trusted, "open_writer", swap_and_open)
+    with pytest.raises(QueueGone, match="was replaced while it was opened; nothing was appended"):
+        append_to(shared, "orders")
+    with open_reader(shared / "own") as reader:
+        assert [message.payload for message in reader] == [b"public"]
+
+
+def test_a_namespace_of_a_stranger_is_not_used(shared: Path) -> None:
+    run_as(ATTACKER, lambda: (shared / "desk").mkdir(mode=0o777))
+    (shared / "desk").chmod(0o777)
+    said = outcome(lambda: append_to(shared, "orders", namespace="desk"))
+    assert f"desk: belongs to user {ATTACKER}" in said, said
+    assert everything(shared / "desk") == []
+
+
+def test_colleagues_share_a_bus(shared: Path) -> None:
+    """In a root of their group each writes topics of its own, in one namespace, and reads all."""
+    root = shared / "team"
+    root.mkdir()
+    os.chown(root, 0, SHARED)
+    for mode in (0o2770, 0o3770):
+        root.chmod(mode)
+        for user in (WRITER, COLLEAGUE, READER):
+            topic = f"of-{user}-{mode:o}"
+            run_as(user, lambda: append_as_team(root, topic))  # noqa: B023
+            owner = (root / "desk" / topic).stat()
+            assert (owner.st_uid, owner.st_gid) == (user, SHARED)
+    desk = (root / "desk").stat()
+    assert (desk.st_gid, stat.S_IMODE(desk.st_mode)) == (SHARED, 0o2770)
+    topics = run_as(READER, lambda: Bus(root, namespace="desk").topics())
+    assert len(topics) == 6
+    service = shared / "of-a-service"
+    run_as(WRITER, lambda: append_as_team(service, "orders"))
+    run_as(WRITER, lambda: append_to(service, "orders", namespace="desk"))
+    append_to(service, "orders", namespace="desk")  # the owner of the root is trusted
+    (shared / "way").symlink_to(service)
+    append_to(shared / "way", "orders", namespace="desk")
+
+
+def append_as_team(root: Path, topic: str) -> None:
+    with Bus(root, namespace="desk") as bus:
+        bus.writer(topic, mode=0o660, segment_size=SEGMENT).append(b"x")
+
+
+def test_topics_leaves_out_what_this_user_may_not_look_into(shared: Path) -> None:
+    run_as(ATTACKER, lambda: (shared / "closed").mkdir(mode=0o700))
+    run_as(VICTIM, lambda: append_to(shared, "orders"))
+    assert run_as(VICTIM, lambda: Bus(shared).topics()) == ["orders"]
+    said = run_as(VICTIM, lambda: outcome(lambda: append_to(shared, "closed")))
+    assert said.startswith("AccessDenied"), said
+
+
+def flip_namespace(root: Path, own: Path, target: Path, pause: Pause) -> None:
+    """Have the name of a namespace lead nowhere and to a directory of root, by turns."""
+    (own / "nowhere").symlink_to("/nonexistent/directory")
+    (own / "there").symlink_to(target)
+    (root / "md").symlink_to(own / "turn")
+    pause()
+    ends_s = time.monotonic() + 2
+    while time.monotonic() < ends_s:
+        for turn in ("nowhere", "there"):
+            (own / turn).rename(own / "turn")
+            (own / "turn").rename(own / turn)
+    pause()
+
+
+def test_a_bus_changes_the_mode_of_no_other_directory(shared: Path) -> None:
+    """However the attacker's swaps fall, only what the bus has made gets its mode."""
+    root, own, target = shared / "bus", shared / "own", shared / "like-etc"
+    for directory in (root, own, target):
+        directory.mkdir()
+    root.chmod(0o1777)
+    target.chmod(0o755)
+    (target / "keep").mkdir()
+    os.chown(own, ATTACKER, -1)
+    with process_of(ATTACKER, lambda pause: flip_namespace(root, own, target, pause)) as attacker:
+        attacker.tell()
+        ends_s = time.monotonic() + 1.5
+        while time.monotonic() < ends_s:
+            said = outcome(lambda: append_to(root, "orders", namespace="md"))
+            assert said.startswith("AccessDenied"), said
+        attacker.await_pause()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o755
+    assert everything(target) == ["keep"]
+
+
+# ---- replies and requests ----
+
+
+async def reply_to_first(root: Path, payload: bytes, **options: Any) -> str:
+    async with Router(root, name=f"gateway-{os.geteuid()}", **options) as router:
+        message = await router.next(timeout=30)
+        writer = await router.reply(message)
+        writer.append(payload)
+        return writer.path
+
+
+def announce(path: Path, text: bytes = b"hello") -> None:
+    with open_writer(path, ready=True, mode=0o666, segment_size=SEGMENT) as writer:
+        writer.append(text)
+
+
+@pytest.fixture
+def orders(shared: Path) -> Path:
+    """Return a root where everybody may put queues, beside which everybody may create."""
+    root = shared / "orders"
+    root.mkdir()
+    root.chmod(0o1777)
+    run_as(WRITER, lambda: announce(root / "alice"))
+    return root
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("planted", ["link", "directory", "queue", "link to a queue"])
+def test_replies_go_to_no_stranger(
+    shared: Path, orders: Path, planted: str, *, explicit: bool
+) -> None:
+    replies, private = shared / "orders.replies", shared / "private"
+    run_as(VICTIM, private.mkdir)
+
+    def plant() -> None:
+        if planted == "link":
+            replies.symlink_to(private)
+        elif planted == "directory":
+            replies.mkdir()
+        elif planted == "queue":
+            announce(replies / "alice")
+        else:
+            (replies / "alice").symlink_to(private)
+
+    if "queue" in planted:
+        replies.mkdir()
+        replies.chmod(0o1777)
+    run_as(ATTACKER, plant)
+    before = everything(private), everything(replies)
+    options = {"reply_root": f"{replies}/"} if explicit else {}
+    for victim in (0, VICTIM):
+        work = partial(outcome, lambda: asyncio.run(reply_to_first(orders, b"secret", **options)))
+        said = run_or_call(victim, work)
+        assert said.startswith("AccessDenied"), said
+        assert f"user {ATTACKER}" in said
+    assert (everything(private), everything(replies)) == before
+
+
+def test_replies_go_where_the_operator_links_them(shared: Path, orders: Path) -> None:
+    elsewhere = shared / "elsewhere"
+    elsewhere.mkdir()
+    (shared / "orders.replies").symlink_to(elsewhere)
+    asyncio.run(reply_to_first(orders, b"answer"))
+    assert (elsewhere / "alice" / "READY").exists()
+
+
+NO_NAMES = [b"evil\nforged line\x1b[31m", b"bad\xff", b".hidden", b"-rf", b"x" * 200, b"..x"]
+
+
+def test_a_responder_serves_no_impossible_names(
+    shared: Path, orders: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    replies = shared / "replies"
+
+    def plant() -> None:
+        for name in NO_NAMES:
+            announce(Path(os.fsdecode(os.fsencode(orders) + b"/" + name)))
+
+    async def serve() -> dict[str, Exception]:
+        async with Responder(orders, replies, rescan_s=0.02) as responder:
+            request = await anext(responder)
+            assert request.requester == "alice"
+            request.reply(b"done")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await anext(responder)
+            assert responder.requesters() == ["alice"]
+            return dict(responder.problems)
+
+    run_as(ATTACKER, plant)
+    with caplog.at_level("WARNING"):
+        problems = asyncio.run(serve())
+    assert sorted(os.fsencode(path).rpartition(b"/")[2] for path in problems) == sorted(NO_NAMES)
+    assert {type(error) for error in problems.values()} == {InvalidName}
+    assert [entry.name for entry in replies.iterdir()] == ["alice"]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == len(NO_NAMES)
+    assert all(text.isprintable() and "no requester can have this name" in text for text in told)
+
+
+def test_queues_that_are_never_completed_hold_nobody_up(shared: Path, orders: Path) -> None:
+    """A second of patience for each of them would be half a minute."""
+
+    def plant(pause: Pause) -> None:
+        block = bytearray((orders / "alice" / "control.meta").read_bytes())
+        block[8:12] = (1).to_bytes(4, "little")
+        files = [orders / f"planted{number}" / "control.meta" for number in range(200)]
+        for file in files:
+            file.parent.mkdir()
+            file.write_bytes(block)
+            (file.parent / "READY").write_bytes(b"version=1")
+        pause()
+        ends_s = time.monotonic() + 30
+        while time.monotonic() < ends_s and not (shared / "done").exists():
+            for file in files:  # is young for ever
+                file.chmod(0o644)
+        pause()
+
+    async def route() -> float:
+        started_s = time.monotonic()
+        async with Router(orders, name="gateway", rescan_s=1) as router:
+            entered_s = time.monotonic() - started_s
+            assert (await router.next(timeout=30)).source == "alice"
+            assert len(router.problems) == 200
+            announce(orders / "late")
+            assert (await router.next(timeout=30)).source == "late"
+            late_s = time.monotonic() - started_s
+        return max(entered_s, late_s)
+
+    with process_of(ATTACKER, plant) as attacker:
+        attacker.tell()
+        try:
+            took_s = asyncio.run(route())
+        finally:
+            (shared / "done").touch()
+            attacker.await_pause()
+    assert took_s < 10, took_s
+
+
+def test_a_queue_that_is_completed_late_is_attached(orders: Path) -> None:
+    control = orders / "late" / "control.meta"
+    announce(orders / "late")
+    block = control.read_bytes()
+    control.write_bytes(block[:8] + (1).to_bytes(4, "little") + block[12:])
+
+    async def route() -> set[str]:
+        async with Router(orders, name="gateway", rescan_s=0.1) as router:
+            names = {(await router.next(timeout=30)).source}
+            control.write_bytes(block)
+            return names | {(await router.next(timeout=30)).source}
+
+    assert asyncio.run(route()) == {"alice", "late"}

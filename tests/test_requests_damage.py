@@ -262,7 +262,7 @@ async def test_opening_and_closing_do_not_block_the_loop(
         monkeypatch.setattr(module, name, wrapper)
 
     watched(aiochronicle.requests, "open_writer")
-    watched(aiochronicle.router, "open_writer")
+    watched(aiochronicle._trusted, "open_writer")
     for module in ("_answers", "_attaching", "requests"):
         watched(getattr(aiochronicle, module), "open_reader")
     watched(aiochronicle._answers, "forget_reader")
