@@ -11,6 +11,7 @@ can keep another from being seen.
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
@@ -32,7 +33,8 @@ __all__ = ["Conflation", "ConflationStatistics", "Feed", "take_snapshot", "take_
 K = TypeVar("K", bound=Hashable)
 
 _STEP_MESSAGES = 1024  # taken from the feed without a turn for the loop
-_TURN_MESSAGES = 256  # handed over without a turn for the loop
+_TURN_MESSAGES = 256  # handed over without a turn for the loop …
+_TURN_S = 0.001  # … or for so long: what the consumer does counts, too
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +103,8 @@ class Conflation(Generic[K]):
         self._read = 0  # messages that the feed gave
         self._checkpoints = Checkpoints()
         self._delivered = self._skipped = self._last_skipped = 0
-        self._handed_over = 0  # since the loop had a turn
+        self._handed_over = 0  # since the loop had a turn …
+        self._turn_ended_s = 0.0  # … which was then
 
     @property
     def skipped(self) -> int:
@@ -177,11 +180,15 @@ class Conflation(Generic[K]):
             while left > 0:
                 await asyncio.sleep(0)
                 left = left - _STEP_MESSAGES if self._take_step() else 0
-        elif self._handed_over >= _TURN_MESSAGES:
+        elif (
+            self._handed_over >= _TURN_MESSAGES
+            or time.monotonic() - self._turn_ended_s >= _TURN_S
+        ):
             await asyncio.sleep(0)
         else:
             return
         self._handed_over = 0
+        self._turn_ended_s = time.monotonic()
 
     def _take_step(self) -> bool:
         """Take some messages from the feed; True if there may be more to take."""

@@ -277,3 +277,40 @@ def test_a_message_without_a_key_is_named_by_its_queue(feeds: Feeds) -> None:
             conflation.poll()
         assert any(f"of {path}: it has no key" in caught.value.__notes__[0] for path in feeds.paths)
         assert conflation.poll() is None
+
+
+async def test_a_consumer_that_commits_each_message_leaves_turns_to_the_loop(
+    tmp_path: Path,
+) -> None:
+    """However short its messages are: by the clock, not only by their number."""
+    readers = []
+    for number in range(100):
+        path = tmp_path / f"{number:03}"
+        with aiochronicle.open_writer(path, segment_size=1 << 16) as writer:
+            writer.append_many([b"x"] * 20)
+        readers.append(aiochronicle.open_reader(path, "view"))
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    with FanIn(readers) as fan_in:
+        counting = asyncio.create_task(count_turns())
+        conflation = fan_in.conflate(lambda message: (message.source, message.seq))
+        taken = 0
+        busy_s = 0.0
+        async for _ in conflation:
+            started_s = time.monotonic()
+            conflation.commit()
+            busy_s += time.monotonic() - started_s
+            taken += 1
+            if taken == 1000:
+                break
+        counting.cancel()
+    for reader in readers:
+        reader.close()
+    # One at least for every few milliseconds of work; by number alone it would be four or five.
+    assert turns > min(busy_s / 0.01, 20)
