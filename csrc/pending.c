@@ -44,7 +44,7 @@ static uint64_t open_aside(ac_task_t *task, uint64_t now_ns) {
     (void)now_ns;
     opening->rc = open_wanted(&opening->opened, &opening->error);
     /* The first look reads from the disk, too. What it finds, the reader finds again. */
-    if (opening->rc == AC_OK) ac_reader_ready(&opening->opened, NULL);
+    if (opening->rc == AC_OK) ac_reader_ready(&opening->opened, &opening->error);
     ac_store_release_u32(&opening->done, 1);
     ac_os_eventfd_signal(opening->bell->fd);
     return UINT64_MAX;
