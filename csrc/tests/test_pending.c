@@ -278,13 +278,14 @@ TEST(a_child_that_is_forked_meanwhile_does_not_inherit_the_lock) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        alarm(60);
+        alarm(20);
         told = ac_reader_next_in_loop(reader, &message, &err) == AC_E_FORKED &&
                ac_reader_park(reader, &err) == AC_E_FORKED;
         ac_reader_free(reader);
         if (write(ends[1], &told, 1) == 1) pause();
         _exit(1);
     }
+    close(ends[1]);
     CHECK_EQUAL(pthread_join(helper, NULL), 0);
     ac_os_set_hook(NULL, NULL);
     CHECK_EQUAL(read(ends[0], &told, 1), 1);
@@ -295,7 +296,6 @@ TEST(a_child_that_is_forked_meanwhile_does_not_inherit_the_lock) {
     CHECK_EQUAL(kill(child, SIGKILL), 0);
     CHECK_EQUAL(waitpid(child, NULL, 0), child);
     close(ends[0]);
-    close(ends[1]);
 }
 
 /* It is polled while its writer makes the first segment. */
