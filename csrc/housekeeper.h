@@ -20,7 +20,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum ac_lane { AC_LANE_MEMORY, AC_LANE_FLUSH, AC_LANE_DISK, AC_LANE_ARCHIVE, AC_LANE_OPEN, AC_LANES };
+enum ac_lane {
+    AC_LANE_MEMORY,
+    AC_LANE_FLUSH,
+    AC_LANE_DISK,
+    AC_LANE_ARCHIVE,
+    AC_LANE_OPEN,
+    AC_LANES
+};
 
 typedef struct ac_task {
     /* Does what is due and returns the monotonic time of the next turn (UINT64_MAX = when nudged). */

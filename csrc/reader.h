@@ -43,14 +43,14 @@ struct ac_reader {
     uint64_t segment_size;
     uint64_t ahead; /* of the offset is the record that a fan-in has read and not delivered */
     uint64_t end_segment, end_offset; /* nothing is read from here on; UINT64_MAX: no end */
-    ac_durable_t durable;      /* when it was opened: every record before it must be there */
-    uint64_t unrepaired_epoch; /* see ac_reader_sound_limit; 0 = the end is sound */
+    ac_durable_t durable;             /* when it was opened: every record before it must be there */
+    uint64_t unrepaired_epoch;        /* see ac_reader_sound_limit; 0 = the end is sound */
     uint64_t whole_end; /* in the unrepaired part: every batch before this offset is complete */
     int named, skip_corrupt;
-    int skip_once;      /* the damage that it stands at, see ac_reader_step_over */
-    int gone;           /* its directory was removed or replaced */
-    uint64_t looked_ns; /* when that was last looked at, on the monotonic clock */
-    uint64_t none_after; /* one less: there was no later segment, … */
+    int skip_once;            /* the damage that it stands at, see ac_reader_step_over */
+    int gone;                 /* its directory was removed or replaced */
+    uint64_t looked_ns;       /* when that was last looked at, on the monotonic clock */
+    uint64_t none_after;      /* one less: there was no later segment, … */
     uint32_t none_generation; /* … and this was control.segment_gen; see is_known_to_come */
     ac_position_t position;
     ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */

@@ -14,11 +14,11 @@ static ac_message_t message;
 
 typedef struct watched {
     pthread_t loop;
-    uint32_t by_loop;  /* calls that scan, lock, sync or make directories */
-    uint32_t by_other; /* the same, in other threads */
-    int hold_at;       /* other threads stop before this call … */
-    uint32_t held;     /* … which one did … */
-    uint32_t let_go;   /* … until this is set */
+    uint32_t by_loop;       /* calls that scan, lock, sync or make directories */
+    uint32_t by_other;      /* the same, in other threads */
+    int hold_at;            /* other threads stop before this call … */
+    uint32_t held;          /* … which one did … */
+    uint32_t let_go;        /* … until this is set */
     uint64_t no_memory_for; /* so many bytes, or more; 0 = there is enough */
 } watched_t;
 

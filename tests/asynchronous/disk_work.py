@@ -25,6 +25,7 @@ from asynchronous.loops import LOOPS
 __all__ = ["WORK"]
 
 SEGMENT = 4 << 20
+LOOKS = ("open", "open64", "openat", "openat64")
 WAKE_FILE = b".efd"
 
 SERVICE = Path(__file__).parent.parent / "responder.py"
@@ -354,7 +355,7 @@ async def main(root: Path, delay_s: float) -> None:
             calls = library.disk_calls_of_this_thread().decode().splitlines()
             library.disk_calls_delay(0)
             if name in FIRST_WAITS:
-                calls = [call for call in calls if not call.startswith(("open ", "open64 ", "openat ", "openat64 "))]
+                calls = [call for call in calls if call.split(" ")[0] not in LOOKS]
             print(json.dumps([name, calls, pause_s]), flush=True)
 
 
