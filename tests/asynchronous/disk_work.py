@@ -286,7 +286,7 @@ async def topic_that_a_reader_waits_for(root: Path) -> AsyncIterator[Callable[[]
 
 @first_wait
 async def first_answer_of_a_requester(root: Path) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    service = subprocess.Popen(  # noqa: ASYNC220
+    service = subprocess.Popen(
         [sys.executable, "-W", "error", str(SERVICE), str(root)], stdout=subprocess.PIPE
     )
     try:
