@@ -10,6 +10,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
 static ac_task_t *tasks;
 static int fork_handlers;
+static int forks_wait_for; /* how many tasks that are running now */
 
 static struct lane {
     int bell; /* eventfd that wakes the thread; 0 = none yet */
@@ -18,6 +19,8 @@ static struct lane {
 
 static void before_fork(void) {
     pthread_mutex_lock(&lock);
+    while (forks_wait_for > 0)
+        pthread_cond_wait(&idle, &lock);
 }
 
 static void after_fork_parent(void) {
@@ -57,11 +60,13 @@ static void begin(ac_task_t *task) {
     /* Before the work, so that a nudge during it is not lost. */
     ac_exchange_seq_cst_u64(&task->due_ns, UINT64_MAX);
     task->running = 1;
+    forks_wait_for += task->forks_wait;
 }
 
 static void end(ac_task_t *task, uint64_t next) {
     uint64_t untouched = UINT64_MAX;
     task->running = 0;
+    forks_wait_for -= task->forks_wait;
     __atomic_compare_exchange_n(&task->due_ns, &untouched, next, 0, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
     pthread_cond_broadcast(&idle);

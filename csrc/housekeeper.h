@@ -6,6 +6,7 @@
  *   flush     what has a deadline: batch flushes, writers' heartbeats and looks at their files
  *   disk      finishing full segments: a sync of up to a whole segment, and its seek index
  *   archive   retention, which may copy segments to another disk for minutes
+ *   open      queues that readers of an event loop have waited for: some syncs each
  *
  * With one thread for memory and disk, a sync of a full segment held up the pages of every writer, and appends
  * became ten times slower. With one for flush, disk and archive, a batch of 50 ms took a second while another
@@ -19,7 +20,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum ac_lane { AC_LANE_MEMORY, AC_LANE_FLUSH, AC_LANE_DISK, AC_LANE_ARCHIVE, AC_LANES };
+enum ac_lane {
+    AC_LANE_MEMORY,
+    AC_LANE_FLUSH,
+    AC_LANE_DISK,
+    AC_LANE_ARCHIVE,
+    AC_LANE_OPEN,
+    AC_LANES
+};
 
 typedef struct ac_task {
     /* Does what is due and returns the monotonic time of the next turn (UINT64_MAX = when nudged). */
@@ -30,6 +38,7 @@ typedef struct ac_task {
     /* In a forked child: the handle is dead. Takes no lock. May be NULL. */
     void (*forked)(struct ac_task *task);
     enum ac_lane lane;
+    int forks_wait; /* for the end of its turn: a child must not inherit what it has open meanwhile */
     uint64_t due_ns;
     int running;
     int met; /* `together` was done for it, its own turn is still to come */

@@ -193,15 +193,28 @@ int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err) {
     return AC_NEXT_ENTERED;
 }
 
+/* Whoever waits for the first segment of a queue looks often. There was no later one, and no writer has entered any
+ * since: the directory need not be listed again. */
+static int is_known_to_come(const ac_reader_t *reader, uint32_t segment, uint32_t generation) {
+    return reader->none_after == segment + 1ull && reader->none_generation == generation;
+}
+
 /* The segment after the finished one: 1 entered, 0 not there yet. */
 static int advance(ac_reader_t *reader, ac_error_t *err) {
     uint32_t next = reader->map ? reader->segment + 1 : reader->segment;
     int rc = ac_reader_enter_next(reader, err);
     if (rc != AC_NEXT_MISSING) return rc == AC_NEXT_SPARE ? 0 : rc;
     /* Not there: still to come, or removed? Only later segments can tell. */
-    if (ac_load_acquire_u32(&reader->control->current_segment) <= next && reader->map) return 0;
+    uint32_t generation = ac_load_acquire_u32(&reader->control->segment_gen);
+    if (ac_load_acquire_u32(&reader->control->current_segment) <= next &&
+        (reader->map || is_known_to_come(reader, next, generation)))
+        return 0;
     uint32_t later;
     int removed = ac_reader_first_segment_after(reader, next, &later, err);
+    if (removed == 0) {
+        reader->none_after = next + 1ull;
+        reader->none_generation = generation;
+    }
     if (removed <= 0) return removed;
     /* Later ones are there, so by now it was too, unless it is gone. */
     rc = ac_reader_enter_next(reader, err);

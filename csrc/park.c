@@ -134,10 +134,11 @@ int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
     if (rc < 0) return rc;
     if (reader->pending) {
         int watched = ac_doorman_expect(&reader->caller, reader->dir.path) == 0;
-        rc = ac_reader_ready(reader, err);
+        rc = ac_reader_ready_in_loop(reader, err);
         if (rc != 0) return rc;
         /* The last step of a half-made control block may be a store that no watch can see. */
-        if (reader->pending) return watched && !reader->half_made ? AC_PARKED : AC_POLL;
+        if (reader->pending)
+            return reader->opening || (watched && !reader->half_made) ? AC_PARKED : AC_POLL;
     }
     ac_control_t *control = reader->control;
     if (!reader->announced) ac_reader_announce(reader);

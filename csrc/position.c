@@ -301,6 +301,11 @@ void ac_position_close(ac_position_t *position) {
     position->map = NULL;
 }
 
+void ac_position_forked(ac_position_t *position) {
+    position->lock.mapping = NULL;
+    position->map = NULL;
+}
+
 /* Of a reader that is there, to look at. */
 static int open_file(const ac_directory_t *dir, int dir_fd, const char *name, ac_error_t *err) {
     char file[FILE_NAME_MAX];

@@ -64,6 +64,8 @@ void ac_position_get(ac_position_t *position, uint64_t *segment, uint64_t *offse
 void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns);
 int ac_position_sync(ac_position_t *position);
 void ac_position_close(ac_position_t *position);
+/* In a forked child, which inherited neither lock nor mapping. */
+void ac_position_forked(ac_position_t *position);
 
 /* Whether its name still leads to the file that is stored to; one system call. What cannot be looked at may well
  * be there. */

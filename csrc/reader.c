@@ -22,8 +22,6 @@ void ac_reader_defaults(ac_reader_config_t *config) {
     config->mode = 0600;
 }
 
-static int attach(ac_reader_t *reader, ac_error_t *err);
-
 int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&reader->state);
     if (AC_LIKELY(state == 0)) return AC_OK;
@@ -35,7 +33,7 @@ int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err) {
 
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err) {
     int rc = ac_reader_check_open(reader, err);
-    return AC_UNLIKELY(rc == AC_OK && reader->pending) ? attach(reader, err) : rc;
+    return AC_UNLIKELY(rc == AC_OK && reader->pending) ? ac_reader_attach(reader, err) : rc;
 }
 
 /* ---- positions ---- */
@@ -312,8 +310,7 @@ static void on_fork(ac_task_t *task) {
     ac_reader_t *reader = (ac_reader_t *)(void *)((char *)task - offsetof(ac_reader_t, task));
     ac_store_relaxed_u32(&reader->state, 2);
     reader->window_end = 0;
-    reader->position.lock.mapping = NULL; /* not inherited … */
-    reader->position.map = NULL;          /* … and neither is this */
+    ac_position_forked(&reader->position);
     reader->announced = reader->retracting = 0;
 }
 
@@ -404,8 +401,7 @@ static int open_control(ac_reader_t *reader, ac_error_t *err) {
     return AC_OK;
 }
 
-/* Lets go of the queue. */
-static void detach(ac_reader_t *reader) {
+void ac_reader_detach(ac_reader_t *reader) {
     ac_position_close(&reader->position);
     ac_map_release(reader->map);
     ac_map_release(reader->control_map);
@@ -430,15 +426,20 @@ static void release_everything(ac_reader_t *reader) {
     ac_bell_release(reader->bell);
     reader->bell = NULL;
     reader->tried_to_announce = 0;
-    detach(reader);
+    ac_opening_free(ac_reader_take_opening(reader));
+    ac_reader_detach(reader);
 }
 
-/* Opens the queue and goes to where reading starts. */
-static int open_queue(ac_reader_t *reader, const char *path, const ac_reader_config_t *config,
-                      ac_error_t *err) {
-    int rc = config->expected.given ? ac_directory_init_expected(&reader->dir, path, config->mode,
-                                                                 &config->expected, err)
-                                    : ac_directory_init(&reader->dir, path, config->mode, 0, err);
+int ac_reader_find(ac_directory_t *dir, const char *path, const ac_reader_config_t *config,
+                   ac_error_t *err) {
+    return config->expected.given
+               ? ac_directory_init_expected(dir, path, config->mode, &config->expected, err)
+               : ac_directory_init(dir, path, config->mode, 0, err);
+}
+
+int ac_reader_open_queue(ac_reader_t *reader, const char *path, const ac_reader_config_t *config,
+                         ac_error_t *err) {
+    int rc = ac_reader_find(&reader->dir, path, config, err);
     if (rc == AC_OK) rc = open_control(reader, err);
     if (rc == AC_OK && config->name) rc = open_position(reader, config->name, err);
     if (rc == AC_OK) {
@@ -447,30 +448,14 @@ static int open_queue(ac_reader_t *reader, const char *path, const ac_reader_con
         rc = go_to_start(reader, config, err);
         reader->pending = rc == AC_OK ? 0 : waited;
     }
-    if (rc != AC_OK) detach(reader);
+    if (rc != AC_OK) ac_reader_detach(reader);
     return rc;
 }
 
-static void begin_heartbeat(ac_reader_t *reader) {
+void ac_reader_begin_heartbeat(ac_reader_t *reader) {
     if (!reader->named) return;
     reader->task.run = heartbeat;
     ac_housekeeper_nudge(&reader->task);
-}
-
-/* Is the queue there now? */
-static int attach(ac_reader_t *reader, ac_error_t *err) {
-    char path[sizeof reader->dir.path];
-    ac_error_t local;
-    snprintf(path, sizeof path, "%s", reader->dir.path);
-    int rc = open_queue(reader, path, &reader->wanted, &local);
-    if (rc != AC_OK) {
-        if (err) *err = local;
-        return rc;
-    }
-    ac_doorman_stop_expecting(&reader->caller);
-    if (reader->tried_to_announce) ac_reader_announce(reader);
-    begin_heartbeat(reader);
-    return AC_OK;
 }
 
 /* All of a queue that comes later is new to whoever waited for it. */
@@ -486,17 +471,21 @@ static int wait_for_queue(ac_reader_t *reader, const char *path, const ac_reader
     return AC_OK;
 }
 
-int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader_t **out,
-                   ac_error_t *err) {
-    ac_reader_t *reader = ac_os_alloc(sizeof *reader);
-    if (!reader) return ac_fail_os(err, -ENOMEM, path, "cannot open");
+void ac_reader_init(ac_reader_t *reader, const ac_reader_config_t *config) {
     reader->control = &ac_control_of_nobody;
     reader->offset = AC_SEGMENT_DATA;
     reader->end_segment = UINT64_MAX;
     reader->check = config->verify ? AC_CHECK_PAYLOAD : AC_CHECK_HEADER;
     reader->skip_corrupt = config->skip_corrupt;
     reader->pending = config->wait_for_queue;
-    int rc = open_queue(reader, path, config, err);
+}
+
+int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader_t **out,
+                   ac_error_t *err) {
+    ac_reader_t *reader = ac_os_alloc(sizeof *reader);
+    if (!reader) return ac_fail_os(err, -ENOMEM, path, "cannot open");
+    ac_reader_init(reader, config);
+    int rc = ac_reader_open_queue(reader, path, config, err);
     if (rc == AC_E_NOT_FOUND && config->wait_for_queue)
         rc = wait_for_queue(reader, path, config, err);
     if (rc == AC_OK && config->name)
@@ -512,7 +501,7 @@ int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader
         free(reader);
         return rc;
     }
-    begin_heartbeat(reader);
+    ac_reader_begin_heartbeat(reader);
     *out = reader;
     return AC_OK;
 }

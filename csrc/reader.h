@@ -18,6 +18,8 @@
 #include "seekindex.h"
 #include "segment.h"
 
+typedef struct ac_opening ac_opening_t;
+
 struct ac_reader {
     /* Hot. */
     const uint8_t *base; /* NULL: no segment is open */
@@ -40,31 +42,38 @@ struct ac_reader {
     ac_directory_t dir;
     uint64_t segment_size;
     uint64_t ahead; /* of the offset is the record that a fan-in has read and not delivered */
-    uint64_t end_segment, end_offset;  /* nothing is read from here on; UINT64_MAX: no end */
-    char name[AC_READER_NAME_MAX + 1]; /* empty: anonymous */
-    ac_durable_t durable;      /* when it was opened: every record before it must be there */
-    uint64_t unrepaired_epoch; /* see ac_reader_sound_limit; 0 = the end is sound */
+    uint64_t end_segment, end_offset; /* nothing is read from here on; UINT64_MAX: no end */
+    ac_durable_t durable;             /* when it was opened: every record before it must be there */
+    uint64_t unrepaired_epoch;        /* see ac_reader_sound_limit; 0 = the end is sound */
     uint64_t whole_end; /* in the unrepaired part: every batch before this offset is complete */
     int named, skip_corrupt;
-    int skip_once; /* the damage that it stands at, see ac_reader_step_over */
-    uint32_t state;
-    int pending;               /* there is no queue yet; nothing below but `bell` exists … */
-    int gone;                  /* its directory was removed or replaced */
-    uint64_t looked_ns;        /* when that was last looked at, on the monotonic clock */
-    int half_made;             /* the control block is there, but not complete */
-    ac_reader_config_t wanted; /* … and this is how to open it when it comes */
+    int skip_once;            /* the damage that it stands at, see ac_reader_step_over */
+    int gone;                 /* its directory was removed or replaced */
+    uint64_t looked_ns;       /* when that was last looked at, on the monotonic clock */
+    uint64_t none_after;      /* one less: there was no later segment, … */
+    uint32_t none_generation; /* … and this was control.segment_gen; see is_known_to_come */
     ac_position_t position;
+    ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */
+    size_t catalogue_count, catalogue_room;
+    uint64_t skipped_records, skipped_bytes, seq_restarts, timestamp_returns, segments_entered;
+
+    /* Up to here: the queue, and where it is read. From here on, `name` first, the handle, which may be there
+     * before its queue is: see pending.c. */
+    char name[AC_READER_NAME_MAX + 1]; /* empty: anonymous */
+    uint32_t state;
+    int pending;               /* there is no queue yet … */
+    ac_reader_config_t wanted; /* … and this is how to open it when it comes … */
+    ac_opening_t *opening;     /* … which is being done in the background; NULL = it is not */
+    int half_made;             /* something of it is there, but not complete */
+    uint64_t missed_ns;        /* when opening last missed something, on the monotonic clock */
     ac_task_t task;
     int heartbeat_failed; /* and the log says so */
     ac_caller_t caller;   /* how a writer reaches us; valid while `announced` */
     int shares_bell;      /* with the other sources of a fan-in */
     ac_bell_t *bell;
     int announced, tried_to_announce;
-    int retracting;        /* the announcement is being taken back: see ac_reader_begin_retract */
-    uint64_t tried_epoch;  /* the writer to whom that was tried last */
-    ac_index_t *catalogue; /* one index per segment, for seeking; filled on demand */
-    size_t catalogue_count, catalogue_room;
-    uint64_t skipped_records, skipped_bytes, seq_restarts, timestamp_returns, segments_entered;
+    int retracting;       /* the announcement is being taken back: see ac_reader_begin_retract */
+    uint64_t tried_epoch; /* the writer to whom that was tried last */
     uint64_t commits, waits, parks;
 };
 
@@ -92,6 +101,29 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
 /* reader.c. Usable: open, and the queue is there; a reader that waits for its queue looks for it. */
 int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
+
+/* The steps of opening. A new one, all zero, gets what it has before its queue is found. */
+void ac_reader_init(ac_reader_t *reader, const ac_reader_config_t *config);
+/* The queue's directory. */
+int ac_reader_find(ac_directory_t *dir, const char *path, const ac_reader_config_t *config,
+                   ac_error_t *err);
+/* Opens the queue and goes to where reading starts; or lets go of it. Nobody else knows of the reader by then. */
+int ac_reader_open_queue(ac_reader_t *reader, const char *path, const ac_reader_config_t *config,
+                         ac_error_t *err);
+void ac_reader_detach(ac_reader_t *reader);
+void ac_reader_begin_heartbeat(ac_reader_t *reader);
+
+/* pending.c. Opens the queue that was waited for, if it is there now. May wait for the disk. */
+int ac_reader_attach(ac_reader_t *reader, ac_error_t *err);
+/* As ac_reader_next and ac_reader_ready, for an event loop: the queue that was waited for is opened in the
+ * background. Until it is open there is nothing to read, and then the bell rings. */
+int ac_reader_next_in_loop(ac_reader_t *reader, ac_message_t *out, ac_error_t *err);
+int ac_reader_ready_in_loop(ac_reader_t *reader, ac_error_t *err);
+/* An opening that is under way has to end before the reader is closed, and that may wait for the disk. Whoever holds
+ * a lock that others wait for takes it away from the reader, closes that, and frees this when the lock is given up;
+ * the reader is freed later. */
+ac_opening_t *ac_reader_take_opening(ac_reader_t *reader);
+void ac_opening_free(ac_opening_t *opening);
 
 /* next.c. Whether the segment, the newest there is, is yet to get its header from another program that published
  * it first; then it counts as not there. Not if control block or index.meta say that records are in it. */

@@ -87,14 +87,13 @@ static void after_fork(void) {
     pthread_mutex_unlock(&slots_lock);
 }
 
-static int install(void) {
-    static int fork_handlers;
-    if (!fork_handlers) {
-        int rc = pthread_atfork(before_fork, after_fork, after_fork);
-        if (rc != 0) return -rc;
-        fork_handlers = 1;
-    }
+/* Before the housekeeper registers its own: handlers run in the reverse order before a fork, and that one waits for
+ * tasks that map files. */
+__attribute__((constructor)) static void register_fork_handlers(void) {
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
 
+static int install(void) {
     struct sigaction action = {.sa_sigaction = on_sigbus,
                                .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     page_size = ac_os_page_size();

@@ -129,17 +129,19 @@ static int commit_when_due(ReaderObject *self) {
 }
 
 /* Whatever is not simply the next message of the segment at hand. 1 = taken, 0 = nothing there now. */
-static __attribute__((noinline)) int take_slow(ReaderObject *self, ac_message_t *message) {
+static __attribute__((noinline)) int take_slow(ReaderObject *self, ac_message_t *message,
+                                               int in_loop) {
     ac_error_t err;
-    int rc = ac_reader_next(self->reader, message, &err);
+    int rc = in_loop ? ac_reader_next_in_loop(self->reader, message, &err)
+                     : ac_reader_next(self->reader, message, &err);
     if (rc < 0) raise_engine_error(&err);
     return rc;
 }
 
-static PyObject *fetch(ReaderObject *self) {
+static inline PyObject *fetch(ReaderObject *self, int in_loop) {
     ac_message_t message;
     if (AC_UNLIKELY(ac_reader_try_next(self->reader, &message) != 1) &&
-        take_slow(self, &message) != 1)
+        take_slow(self, &message, in_loop) != 1)
         return NULL;
     PyObject *made = NULL;
     if (AC_LIKELY(self->segment && self->segment->map == self->reader->map) ||
@@ -153,12 +155,12 @@ static PyObject *fetch(ReaderObject *self) {
 }
 
 /* The next message, or NULL: with an exception set, or nothing there now. */
-static PyObject *reader_take(ReaderObject *self) {
-    return commit_when_due(self) < 0 ? NULL : fetch(self);
+static inline PyObject *reader_take(ReaderObject *self, int in_loop) {
+    return commit_when_due(self) < 0 ? NULL : fetch(self, in_loop);
 }
 
 static PyObject *ops_take(Pollable *self) {
-    return reader_take((ReaderObject *)self);
+    return reader_take((ReaderObject *)self, 1);
 }
 
 static int ops_commit_due(Pollable *self) {
@@ -166,7 +168,7 @@ static int ops_commit_due(Pollable *self) {
 }
 
 static int ops_ready(Pollable *self, ac_error_t *err) {
-    return ac_reader_ready(((ReaderObject *)self)->reader, err);
+    return ac_reader_ready_in_loop(((ReaderObject *)self)->reader, err);
 }
 
 static int ops_park(Pollable *self, ac_error_t *err) {
@@ -192,7 +194,7 @@ static PyObject *reader_poll(ReaderObject *self, PyObject *unused) {
     (void)unused;
     PyObject *message;
     GATE_BEGIN(self);
-    message = reader_take(self);
+    message = reader_take(self, 0);
     GATE_END();
     if (!message && !PyErr_Occurred()) Py_RETURN_NONE;
     return message;
@@ -236,7 +238,7 @@ static PyObject *collect(ReaderObject *self, Py_ssize_t max_messages, Py_ssize_t
     Py_ssize_t bytes = 0;
     while (list && PyList_GET_SIZE(list) < max_messages) {
         ac_mark_t mark = ac_reader_mark(self->reader);
-        PyObject *message = fetch(self);
+        PyObject *message = fetch(self, 0);
         if (!message) {
             if (!PyErr_Occurred()) break;
             if (PyList_GET_SIZE(list) == 0)
@@ -450,6 +452,7 @@ static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     (void)unused;
     int rc = 0, announced;
     ac_map_t *maps = NULL, **before;
+    ac_opening_t *opening;
     GATE_BEGIN(self);
     announced = ac_reader_begin_retract(self->reader);
     GATE_END();
@@ -462,11 +465,13 @@ static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     if (announced) ac_reader_end_retract(self->reader);
     rc = pollable_leave_loop(&self->base);
     before = ac_map_collect(&maps);
+    opening = ac_reader_take_opening(self->reader);
     ac_reader_close(self->reader);
     Py_CLEAR(self->segment);
     ac_map_collect(before);
     GATE_END();
     Py_BEGIN_ALLOW_THREADS;
+    ac_opening_free(opening);
     ac_map_unmap(maps);
     Py_END_ALLOW_THREADS;
     if (rc < 0) return NULL;
@@ -560,7 +565,7 @@ static void iterator_dealloc(ReaderIteratorObject *self) {
 static PyObject *iterator_next(ReaderIteratorObject *self) {
     PyObject *message;
     GATE_BEGIN(self->reader);
-    message = reader_take(self->reader);
+    message = reader_take(self->reader, 0);
     GATE_END();
     return message;
 }

@@ -3,12 +3,16 @@
 ``python -m asynchronous.disk_work ROOT LOOP DELAY_S``, with disk_calls.c preloaded, prints for each piece
 of work which calls the loop's thread made meanwhile, and for how long it stood still at most. Each call
 that writes to the disk, in whatever thread, takes DELAY_S longer.
+
+A reader that waits in the loop looks for files there, and makes one in the queue's wake directory:
+docs/guide/asyncio.md says so. Where the first wait is part of the work, these calls are left out.
 """
 
 import asyncio
 import contextlib
 import ctypes
 import json
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,15 +25,26 @@ from asynchronous.loops import LOOPS
 __all__ = ["WORK"]
 
 SEGMENT = 4 << 20
+LOOKS = ("open", "open64", "openat", "openat64")
+WAKE_FILE = b".efd"
+
+SERVICE = Path(__file__).parent.parent / "responder.py"
 
 Work = Callable[[Path], AsyncIterator[Callable[[], Awaitable[Any]]]]
 WORK: dict[str, Work] = {}
+FIRST_WAITS: set[str] = set()
 
 
 def work(function: Work) -> Work:
     """Register it: what it yields is measured, what is before and after is not."""
     WORK[function.__name__] = function
     return function
+
+
+def first_wait(function: Work) -> Work:
+    """Register it as work that contains the first wait of a reader."""
+    FIRST_WAITS.add(function.__name__)
+    return work(function)
 
 
 def filled(path: Path, megabytes: int = 3) -> aiochronicle.Writer:
@@ -198,6 +213,114 @@ async def waiting_for_a_lock(root: Path) -> AsyncIterator[Callable[[], Awaitable
         yield measured
 
 
+async def first_of(reader: aiochronicle.Reader) -> bytes:
+    async for message in reader:
+        return message.payload
+    raise AssertionError("closed")
+
+
+@first_wait
+async def queue_that_a_named_reader_waits_for(
+    root: Path,
+) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    async with aiochronicle.aopen_reader(root / "q", "name", wait_for_queue=True) as reader:
+        waiting = asyncio.ensure_future(first_of(reader))
+        await asyncio.sleep(0.01)
+
+        async def measured() -> None:
+            async with aiochronicle.aopen_writer(root / "q", segment_size=SEGMENT) as writer:
+                writer.append(b"x")
+                assert await waiting == b"x"
+
+        yield measured
+        reader.commit()
+        assert reader.name == "name"
+
+
+@first_wait
+async def queue_that_came_before_the_first_step(
+    root: Path,
+) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    async with aiochronicle.aopen_reader(root / "q", "name", wait_for_queue=True) as reader:
+        with filled(root / "q", megabytes=1):
+            yield lambda: first_of(reader)
+
+
+@first_wait
+async def queue_that_an_anonymous_reader_waits_for(
+    root: Path,
+) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    async with aiochronicle.aopen_reader(root / "q", wait_for_queue=True) as reader:
+        with filled(root / "q", megabytes=1):
+            yield reader.next
+
+
+@first_wait
+async def batches_of_a_queue_that_comes_later(
+    root: Path,
+) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    async with aiochronicle.aopen_reader(root / "q", "name", wait_for_queue=True) as reader:
+        with filled(root / "q", megabytes=1):
+
+            async def measured() -> None:
+                async for batch in reader.batches():
+                    assert len(batch) == 1
+                    break
+
+            yield measured
+
+
+@first_wait
+async def topic_that_a_reader_waits_for(root: Path) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    async with aiochronicle.Bus(root / "bus") as bus:
+        reader = await bus.areader("topic", "name")
+        waiting = asyncio.ensure_future(reader.next())
+        await asyncio.sleep(0.01)
+
+        async def measured() -> None:
+            await bus.aappend("topic", b"x")
+            assert (await waiting).payload == b"x"
+
+        yield measured
+
+
+@first_wait
+async def first_answer_of_a_requester(root: Path) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    service = subprocess.Popen(
+        [sys.executable, "-W", "error", str(SERVICE), str(root)], stdout=subprocess.PIPE
+    )
+    try:
+        assert service.stdout is not None
+        assert service.stdout.readline() == b"ready\n"
+        async with aiochronicle.Requester(root / "asked", root / "answered", "desk") as desk:
+
+            async def measured() -> None:
+                assert (await desk.request(b"21")).payload == b"42"
+
+            yield measured
+    finally:
+        service.kill()
+        service.communicate()
+
+
+@first_wait
+async def close_while_the_queue_is_being_opened(
+    root: Path,
+) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    reader = await aiochronicle.aopen_reader(root / "q", "name", wait_for_queue=True)
+    with filled(root / "q", megabytes=0):
+
+        async def measured() -> None:
+            waiting = asyncio.ensure_future(reader.next())
+            await asyncio.sleep(0.001)
+            await reader.aclose()
+            with contextlib.suppress(aiochronicle.errors.ClosedError):
+                await waiting
+
+        yield measured
+        aiochronicle.open_reader(root / "q", "name").close()
+
+
 async def longest_pause_s(awaitable: Awaitable[Any]) -> float:
     """Await it; return for how long the loop gave another task no turn."""
     longest_s, last_s = 0.0, time.monotonic()
@@ -224,12 +347,15 @@ async def main(root: Path, delay_s: float) -> None:
     for name, function in WORK.items():
         directory = root / name
         directory.mkdir()
+        library.disk_calls_ignore(WAKE_FILE if name in FIRST_WAITS else None)
         async for measured in function(directory):
             library.disk_calls_delay(round(delay_s * 1e6))
             library.disk_calls_of_this_thread()
             pause_s = await longest_pause_s(measured())
             calls = library.disk_calls_of_this_thread().decode().splitlines()
             library.disk_calls_delay(0)
+            if name in FIRST_WAITS:
+                calls = [call for call in calls if call.split(" ")[0] not in LOOKS]
             print(json.dumps([name, calls, pause_s]), flush=True)
 
 
