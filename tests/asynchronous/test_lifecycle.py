@@ -213,7 +213,7 @@ async def test_a_thousand_times_opened_and_closed_leaves_nothing(queue_path: Pat
             waiting = asyncio.ensure_future(reader.next())
             await asyncio.sleep(0)
             if number % 50 == 0:
-                await eventually(lambda: reader.attended)
+                await eventually(lambda: reader.attended, 10)
                 writer.append(b"x")
                 await asyncio.wait_for(waiting, 5)
             waiting.cancel()
