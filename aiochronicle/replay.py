@@ -558,7 +558,7 @@ class Replay(Dispatching, Closing, Generic[T]):
             source=self,
             readers=self._readers,
             ready=self._ready,
-            commit_before=lambda *_: self.commit(),
+            commit_before=lambda message, places: self.commit(),
             mark=self._mark,
         )
 
