@@ -31,8 +31,6 @@ from pyspark.sql import SparkSession
 from aiochronicle.digest import StreamDigest
 from aiochronicle.errors import AccessDenied, ChronicleError, InvalidArgument
 from aiochronicle.export import Compression, write_parquet
-from aiochronicle.queue import inspect
-from aiochronicle.registry import schema_file
 from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.continuity import check_continuity, fingerprint
 from aiochronicle.spark.jobs.failures import Failures, failure, noting
@@ -308,7 +306,7 @@ def _publish(
     target: Path, given: Input, source: Source, ledger: Ledger | None, files: list[ArchivedFile]
 ) -> Archived:
     """Replace the ledger of one queue by one that lists the new files."""
-    name = source.name
+    name, live = source.name, source.live_directory
     fresh = sorted(files, key=lambda file: file.first_seq)
     before = () if ledger is None else ledger.files
     compacted = [file for file in before if fresh and file.end_seq > fresh[0].first_seq]
@@ -319,7 +317,7 @@ def _publish(
     unchanged = ledger is not None and ledger.next_seq == next_seq
     new = Ledger(
         source=name,
-        queue_id=0 if source.live is None else inspect(source.live).queue_id,
+        queue_id=0 if live is None else live.inspect().queue_id,
         next_seq=next_seq,
         rows=sum(file.rows for file in listed),
         last=ledger.last if ledger is not None and unchanged else fingerprint(source, next_seq - 1),
@@ -327,8 +325,8 @@ def _publish(
         files=listed,
     )
     mode = source.readable_mode()
-    if source.live is not None:
-        keep_schema(target, name, Path(schema_file(source.live)), mode)
+    if live is not None:
+        keep_schema(target, name, live, mode)
     new.save(target, mode)
     return Archived(
         source=name,

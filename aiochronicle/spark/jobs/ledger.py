@@ -30,6 +30,8 @@ from aiochronicle.errors import (
     SchemaError,
     UnsupportedVersion,
 )
+from aiochronicle.registry import FILE_NAME, schema_file
+from aiochronicle.spark.found import FoundDirectory
 from aiochronicle.spark.options import LEDGERS
 from aiochronicle.spark.private_files import FILE_MODE, Location, directory_mode
 
@@ -161,12 +163,13 @@ def schema_copy(archive: Path, source: str) -> Path:
     return archive / LEDGERS / f"{escape(source)}{SCHEMA}"
 
 
-def keep_schema(archive: Path, source: str, schema: Path, mode: int = FILE_MODE) -> None:
+def keep_schema(archive: Path, source: str, queue: FoundDirectory, mode: int = FILE_MODE) -> None:
     """Copy the schema of a queue, if it has one; SchemaError if that is a link, or too large."""
     try:
-        content = read_small_file(str(schema), FILE_BYTES_MAX)
+        with queue.opened() as directory:
+            content = read_small_file(FILE_NAME, FILE_BYTES_MAX, directory=directory)
     except ValueError as error:
-        raise SchemaError(str(error), path=str(schema)) from error
+        raise SchemaError(str(error), path=schema_file(queue.path)) from error
     if content is not None:
         _replace(schema_copy(archive, source), content, mode)
 

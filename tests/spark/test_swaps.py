@@ -1,0 +1,303 @@
+"""Queues of a stranger that become links to private ones: a job uses what it has found, or nothing.
+
+The stranger is a real user. What in an attack is a race is here a swap at a chosen moment.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+from test_two_users import STRANGER, run_as
+
+import aiochronicle
+from aiochronicle import list_readers
+from aiochronicle.errors import AccessDenied, ChronicleError, QueueGone, QueueNotFound
+from aiochronicle.spark.jobs import archive
+from aiochronicle.spark.jobs import gate as gate_module
+from aiochronicle.spark.jobs.inputs import find_input
+from aiochronicle.spark.options import read_options
+from aiochronicle.spark.plan import Range, plan
+from aiochronicle.spark.queues import Source, find_sources
+from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.typed import find_type
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
+
+MESSAGES = 20
+
+
+class Trade(msgspec.Struct):
+    price: float
+
+
+def write_queue(path: Path, payload: bytes, mode: int) -> None:
+    with aiochronicle.open_writer(
+        path, segment_size=1 << 16, ready=True, mode=mode, codec=Trade
+    ) as writer:
+        for _ in range(MESSAGES):
+            writer.append(payload)
+
+
+class Shared(msgspec.Struct):
+    """A directory in which everybody may write, with a queue of the stranger, and root's private ones."""
+
+    root: Path
+    private: Path
+
+    @property
+    def queue(self) -> Path:
+        """Return the stranger's queue."""
+        return self.root / "q"
+
+    @property
+    def secret(self) -> Path:
+        """Return root's own, which is to stay its own."""
+        return self.private / "q"
+
+    def swap(self) -> None:
+        """Put a link to root's queue where the stranger's is."""
+
+        def exchange() -> None:
+            self.queue.rename(self.root / ".hidden")
+            self.queue.symlink_to(self.secret)
+
+        run_as(STRANGER, exchange)
+
+    def source(self, **options: str) -> Source:
+        """Return the stranger's queue as it is found, swapped afterwards."""
+        found = find_sources(read_options({"path": str(self.root), **options}))["q"]
+        self.swap()
+        return found
+
+
+@pytest.fixture
+def shared() -> Iterator[Shared]:
+    base = Path(tempfile.mkdtemp())
+    base.chmod(0o755)
+    made = Shared(base / "bus", base / "private")
+    made.root.mkdir()
+    made.root.chmod(0o1777)
+    made.private.mkdir(mode=0o700)
+    write_queue(made.secret, b"ROOT-SECRET", 0o600)
+    run_as(STRANGER, lambda: write_queue(made.queue, b"mine", 0o644))
+    yield made
+    shutil.rmtree(base)
+
+
+def swapping(shared: Shared, work: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a swap before its first call."""
+    waiting = [shared.swap]
+
+    def swapped(*arguments: Any, **options: Any) -> Any:
+        while waiting:
+            waiting.pop()()
+        return work(*arguments, **options)
+
+    return swapped
+
+
+def archived_rows(out: Path) -> list[bytes]:
+    return [
+        row
+        for file in sorted(out.rglob("*.parquet"))
+        for row in parquet.ParquetFile(file).read(["payload"]).column(0).to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("step", ["_let_readers_in", "_work", "over_parts", "_publish"])
+def test_archive_copies_nothing_of_a_queue_that_was_put_in_place_of_the_strangers(
+    spark: SparkSession, shared: Shared, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    module = __import__("aiochronicle.spark.jobs.archive", fromlist=["archive"])
+    monkeypatch.setattr(module, step, swapping(shared, getattr(module, step)))
+    out = shared.root.parent / "out"
+    with pytest.raises(ChronicleError, match=r"bus/q: "):
+        archive(spark, str(shared.root), str(out))
+    assert b"ROOT-SECRET" not in archived_rows(out)
+    assert list_readers(shared.secret) == []
+    assert not list(out.rglob("*.schema.json"))
+
+
+@pytest.mark.parametrize("step", ["_gate", "_damaged"])
+def test_the_gate_commits_no_reader_in_a_queue_that_was_put_there(
+    spark: SparkSession, shared: Shared, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(gate_module, step, swapping(shared, getattr(gate_module, step)))
+    out = shared.root.parent / "out"
+    with pytest.raises(QueueGone, match=r"bus/q: "):
+        archive(spark, str(shared.root), str(out))
+    assert list_readers(shared.secret) == []
+    assert archived_rows(out) == [b"mine"] * MESSAGES
+
+
+def test_nothing_that_reads_a_source_takes_another_directory(shared: Shared) -> None:
+    source = shared.source()
+    for ask in (source.earliest, source.latest, lambda: source.at_time(1)):
+        with pytest.raises(QueueGone, match=r"bus/q: is not the directory that was found"):
+            ask()
+    assert source.readable_mode() == 0o600
+    assert find_type(source, "Trade") is None
+    options = read_options({"path": str(shared.root), "failOnDataLoss": "false"})
+    [part] = plan({"q": source}, {"q": 0}, {"q": MESSAGES})
+    assert list(read_range(part, ["seq", "payload"], options)) == []
+
+
+def test_a_range_takes_the_identity_along_to_its_task(shared: Shared) -> None:
+    whole = Range(
+        source=find_sources(read_options({"path": str(shared.root)}))["q"], start=0, end=9
+    )
+    there = msgspec.msgpack.decode(msgspec.msgpack.encode(whole), type=Range)
+    assert there.source.latest() == MESSAGES
+    shared.swap()
+    with pytest.raises(QueueGone):
+        there.source.latest()
+
+
+def test_a_root_that_is_a_link_to_a_queue_is_found_by_the_name_of_the_link(shared: Shared) -> None:
+    link = shared.root.parent / "current"
+    link.symlink_to(shared.queue)
+    found = find_sources(read_options({"path": str(link)}))
+    assert found["current"].latest() == MESSAGES
+    shared.swap()
+    with pytest.raises(QueueGone):
+        found["current"].latest()
+
+
+def test_the_device_counts_only_where_it_is_the_same_one(shared: Shared) -> None:
+    """Another host, or container, has other numbers for the same file system."""
+    found = find_sources(read_options({"path": str(shared.root)}))["q"]
+    identity = found.live_identity
+    assert identity is not None
+    renumbered = msgspec.structs.replace(identity, device=identity.device + 1)
+    with pytest.raises(QueueGone):
+        msgspec.structs.replace(found, live_identity=renumbered).latest()
+    elsewhere = msgspec.structs.replace(renumbered, mounts="of another host")
+    assert msgspec.structs.replace(found, live_identity=elsewhere).latest() == MESSAGES
+    another = msgspec.structs.replace(elsewhere, owner=identity.owner + 1)
+    with pytest.raises(QueueGone):
+        msgspec.structs.replace(found, live_identity=another).latest()
+
+
+def fill_archive(path: Path, archived: Path) -> None:
+    """Write a queue most of whose segments retention has moved to an archive."""
+    with aiochronicle.open_writer(
+        path,
+        segment_size=1 << 16,
+        retention=aiochronicle.Retention(max_bytes=1 << 16, archive=archived),
+    ) as writer:
+        for _ in range(300):
+            writer.append(b"ROOT-SECRET" + bytes(900))
+        until = time.monotonic() + 60
+        while not list(archived.rglob("control.meta")):  # the background may be at it
+            assert time.monotonic() < until
+            writer.retain_now()
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_links_to_days_or_what_is_above_them_are_no_archive(shared: Shared, level: int) -> None:
+    fill_archive(shared.private / "kept", shared.private / "days")
+    [control] = (shared.private / "days").rglob("control.meta")
+    parts = control.parent.relative_to(shared.private / "days").parts[:level]
+
+    def plant() -> None:
+        link = Path(shared.root, "evil", *parts)
+        link.parent.mkdir(parents=True)
+        link.symlink_to(Path(shared.private, "days", *parts))
+
+    run_as(STRANGER, plant)
+    assert list(find_sources(read_options({"path": str(shared.root)}))) == ["q"]
+
+
+def test_a_day_that_becomes_a_link_is_not_read(shared: Shared) -> None:
+    fill_archive(shared.private / "kept", shared.private / "days")
+    [control] = (shared.private / "days").rglob("control.meta")
+    day = control.parent.relative_to(shared.private / "days")
+    evil = shared.root / "evil"
+    run_as(STRANGER, lambda: fill_archive(shared.root / ".own", evil))
+    source = find_sources(read_options({"path": str(shared.root), "subscribe": "evil"}))["evil"]
+    [part] = source.parts()
+
+    def exchange() -> None:
+        (evil / day.parts[0]).rename(shared.root / ".hidden")
+        (evil / day.parts[0]).symlink_to(shared.private / "days" / day.parts[0])
+
+    run_as(STRANGER, exchange)
+    assert source.parts() == []
+    with pytest.raises(QueueGone):
+        part.inspect()
+
+
+def test_a_directory_that_cannot_be_entered_is_left_out_and_told(
+    shared: Shared, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_as(STRANGER, lambda: (shared.root / "zz").mkdir(0o700))
+
+    def look(**options: str) -> list[str]:
+        return list(find_sources(read_options({"path": str(shared.root), **options})))
+
+    def as_victim() -> list[Any]:
+        told: list[Any] = [look()]
+        told.append([record.getMessage() for record in caplog.records])
+        for name in ("zz", "zz/below"):
+            with pytest.raises(AccessDenied) as refused:
+                look(subscribe=name)
+            told.append(str(refused.value))
+        told.append(look(subscribe="q"))
+        return told
+
+    found, log, refused, below, asked = run_as(1001, as_victim)
+    assert found == asked == ["q"]
+    assert log == [f"{shared.root}/zz: left out, since it cannot be looked into: Permission denied"]
+    assert refused == below
+    assert refused.startswith(f"{shared.root}/zz: cannot be looked into: Permission denied. ")
+
+
+def test_a_pipe_among_the_indexes_is_not_opened(shared: Shared) -> None:
+    run_as(STRANGER, lambda: os.mkfifo(shared.queue / "evil.idx"))
+    found = find_sources(read_options({"path": str(shared.root)}))
+    [part] = plan(found, {"q": 0}, {"q": MESSAGES})
+    assert (part.start, part.end) == (0, MESSAGES)
+
+
+def test_headless_directories_that_are_touched_for_ever_are_waited_for_once(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiochronicle.spark.queues.PATIENCE_S", 2.0)
+    headless = [shared.root / f"h{number}" for number in range(8)]
+
+    def plant() -> None:
+        for directory in headless:
+            directory.mkdir()
+            (directory / "000000000.q").touch()
+            os.utime(directory, (2**32, 2**32))  # as if touched again at every look
+
+    run_as(STRANGER, plant)
+    touches = iter(range(10**6))
+
+    def touch(_: float) -> None:
+        for directory in headless:
+            os.utime(directory, (2**32, 2**32 + next(touches)))
+
+    monkeypatch.setattr("aiochronicle.spark.queues.time.sleep", touch)
+    begun = time.monotonic()
+    failed: dict[str, ChronicleError] = {}
+    assert list(find_input(str(shared.root), None, failed=failed).sources) == ["q"]
+    assert sorted(failed) == [directory.name for directory in headless]
+    assert time.monotonic() - begun < 8 * 2.0
+
+
+def test_names_of_strangers_are_printed_on_one_line(shared: Shared) -> None:
+    evil = "ev\n2026 FORGED\x1b[2J"
+    run_as(STRANGER, lambda: write_queue(shared.root / evil, b"x", 0o644))
+    with pytest.raises(QueueNotFound) as refused:
+        find_sources(read_options({"path": str(shared.root), "subscribe": "nope"}))
+    assert "\n" not in str(refused.value)
+    assert r"there are ev\n2026 FORGED\x1b[2J, q" in str(refused.value)
