@@ -12,6 +12,7 @@ nobody can make a directory that belongs to somebody else.
 import errno
 import functools
 import os
+import re
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from aiochronicle._printable import printable
 from aiochronicle.errors import AccessDenied, ChronicleError, QueueGone, QueueNotFound, StorageError
 from aiochronicle.queue import QueueInfo, inspect
 from aiochronicle.reader import Reader, open_reader
@@ -34,11 +36,26 @@ __all__ = [
     "has_file",
     "identify",
     "names_in",
+    "naming",
     "unreadable",
 ]
 
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@contextmanager
+def naming(pinned: str, path: str) -> Generator[None]:
+    """Say in errors where something is, and not by which descriptor it was opened."""
+    descriptor = re.compile(re.escape(pinned) + r"(?!\d)")
+    try:
+        yield
+    except ChronicleError as error:
+        error.args = (descriptor.sub(lambda _: printable(path), str(error)),)
+        error.detail = descriptor.sub(lambda _: path, error.detail)
+        if error.path is not None:
+            error.path = descriptor.sub(lambda _: path, error.path)
+        raise
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -134,11 +151,8 @@ class FoundDirectory(msgspec.Struct, frozen=True):
         """Give a path that leads into this very directory; errors of the package name the real one."""
         with self.opened() as directory:
             pinned = f"/proc/self/fd/{directory}"
-            try:
+            with naming(pinned, self.path):
                 yield pinned
-            except ChronicleError as error:
-                _rename(error, pinned, self.path)
-                raise
 
     def expected(self) -> dict[str, Any]:
         """Return what to give to open_reader and Queue, so that they open no other directory."""
@@ -198,12 +212,3 @@ def _is_same(found: Identity, here: Identity) -> bool:
     return (found.inode, found.owner) == (here.inode, here.owner) and (
         not same_numbers or found.device == here.device
     )
-
-
-def _rename(error: ChronicleError, pinned: str, path: str) -> None:
-    """Say in an error where a directory is, and not by which descriptor it was opened."""
-    if error.path is not None and f"{error.path}/".startswith(f"{pinned}/"):
-        remade = ChronicleError("", path=path + error.path[len(pinned) :])
-        shown = ChronicleError("", path=error.path)
-        error.args = (str(error).replace(str(shown)[:-2], str(remade)[:-2], 1),)
-        error.path = remade.path

@@ -110,9 +110,9 @@ def _segments(source: Source) -> list[_Segment]:
     for part in source.parts():
         # Gone, or not to be read: those who read the queue tell.
         with contextlib.suppress(ChronicleError, PermissionError), part.opened() as directory:
-            for name in names_in(directory):
-                if name.endswith(".idx") and (segment := _segment(directory, name)) is not None:
-                    found.append(segment)
+            indexes = (name for name in names_in(directory) if name.endswith(".idx"))
+            segments = [_segment(directory, index) for index in indexes]
+            found += [segment for segment in segments if segment is not None]
     return found
 
 

@@ -3,6 +3,7 @@
 The stranger is a real user. What in an attack is a race is here a swap at a chosen moment.
 """
 
+import importlib
 import os
 import shutil
 import tempfile
@@ -19,10 +20,21 @@ from test_two_users import STRANGER, run_as
 
 import aiochronicle
 from aiochronicle import list_readers
-from aiochronicle.errors import AccessDenied, ChronicleError, QueueGone, QueueNotFound
+from aiochronicle.errors import (
+    AccessDenied,
+    ChronicleError,
+    CorruptionError,
+    QueueGone,
+    QueueNotFound,
+    StorageError,
+)
+from aiochronicle.spark.badrecords import bad_records
 from aiochronicle.spark.jobs import archive
 from aiochronicle.spark.jobs import gate as gate_module
+from aiochronicle.spark.jobs import readback as readback_module
 from aiochronicle.spark.jobs.inputs import find_input
+from aiochronicle.spark.jobs.ledger import ArchivedFile
+from aiochronicle.spark.jobs.readback import read_listed
 from aiochronicle.spark.options import read_options
 from aiochronicle.spark.plan import Range, plan
 from aiochronicle.spark.queues import Source, find_sources
@@ -30,6 +42,9 @@ from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.typed import find_type
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
+
+# The package has a function of that name.
+archive_module: Any = importlib.import_module("aiochronicle.spark.jobs.archive")
 
 MESSAGES = 20
 
@@ -105,19 +120,18 @@ def swapping(shared: Shared, work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def archived_rows(out: Path) -> list[bytes]:
-    return [
-        row
-        for file in sorted(out.rglob("*.parquet"))
-        for row in parquet.ParquetFile(file).read(["payload"]).column(0).to_pylist()
+    files = [parquet.ParquetFile(file) for file in sorted(out.rglob("*.parquet"))]
+    rows: list[Any] = [
+        row for file in files for row in file.read(["payload"]).column(0).to_pylist()
     ]
+    return rows
 
 
 @pytest.mark.parametrize("step", ["_let_readers_in", "_work", "over_parts", "_publish"])
 def test_archive_copies_nothing_of_a_queue_that_was_put_in_place_of_the_strangers(
     spark: SparkSession, shared: Shared, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    module = __import__("aiochronicle.spark.jobs.archive", fromlist=["archive"])
-    monkeypatch.setattr(module, step, swapping(shared, getattr(module, step)))
+    monkeypatch.setattr(archive_module, step, swapping(shared, getattr(archive_module, step)))
     out = shared.root.parent / "out"
     with pytest.raises(ChronicleError, match=r"bus/q: "):
         archive(spark, str(shared.root), str(out))
@@ -191,7 +205,7 @@ def fill_archive(path: Path, archived: Path) -> None:
     with aiochronicle.open_writer(
         path,
         segment_size=1 << 16,
-        retention=aiochronicle.Retention(max_bytes=1 << 16, archive=archived),
+        retention=aiochronicle.Retention(max_bytes=1 << 16, archive=str(archived)),
     ) as writer:
         for _ in range(300):
             writer.append(b"ROOT-SECRET" + bytes(900))
@@ -301,3 +315,72 @@ def test_names_of_strangers_are_printed_on_one_line(shared: Shared) -> None:
         find_sources(read_options({"path": str(shared.root), "subscribe": "nope"}))
     assert "\n" not in str(refused.value)
     assert r"there are ev\n2026 FORGED\x1b[2J, q" in str(refused.value)
+
+
+def test_archive_writes_into_the_directory_that_it_has_checked(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where everybody may rename, another directory can have its name when the file is written."""
+    out = shared.root.parent / "out"
+    out.mkdir()
+    out.chmod(0o777)
+    given, ledgers, _ = archive_module.archive_plan(str(shared.root), str(out))
+    [work] = archive_module._work(given, ledgers)
+
+    def exchange() -> None:
+        [day] = out.glob("date=*")
+        day.rename(out / "moved")
+        day.mkdir()
+        (day / "source=q").symlink_to(shared.private)
+
+    def swapped(*arguments: Any, **options: Any) -> Any:
+        run_as(STRANGER, exchange)
+        return write_parquet(*arguments, **options)
+
+    write_parquet = archive_module.write_parquet
+    monkeypatch.setattr(archive_module, "write_parquet", swapped)
+    before = sorted(shared.private.iterdir())
+    [file] = archive_module._write_files(out, "run", given.options, work)
+    assert sorted(shared.private.iterdir()) == before
+    [written] = (out / "moved").rglob("*.parquet")
+    assert file.path.endswith(written.name)
+    assert file.bytes == written.stat().st_size
+
+
+def test_pipes_among_notes_and_archived_files_are_not_opened(shared: Shared) -> None:
+    path = "date=2026-11-18/source=q/0.parquet"
+
+    def plant() -> None:
+        os.mkfifo(shared.root / "x.json")
+        (shared.root / path).parent.mkdir(parents=True)
+        os.mkfifo(shared.root / path)
+
+    run_as(STRANGER, plant)
+    with pytest.raises(StorageError, match=r"bus/x\.json: not notes: .*not a regular file"):
+        bad_records(shared.root)
+    for checksum in (None, 1):
+        file = ArchivedFile(
+            path=path, first_seq=0, end_seq=1, rows=1, bytes=1, digest="x", checksum=checksum
+        )
+        with pytest.raises(CorruptionError, match=f"bus/{path}: .*not a regular file"):
+            list(read_listed(shared.root, "q", file))
+
+
+def test_what_is_read_of_an_archive_is_the_file_that_was_checked(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = shared.root.parent / "out"
+    given, ledgers, _ = archive_module.archive_plan(str(shared.root), str(out))
+    [work] = archive_module._work(given, ledgers)
+    out.mkdir()
+    [file] = archive_module._write_files(out, "run", given.options, work)
+    check = readback_module._check
+
+    def replaced(*arguments: Any) -> None:
+        check(*arguments)
+        (out / file.path).unlink()
+        (out / file.path).write_bytes(b"something else")
+
+    monkeypatch.setattr(readback_module, "_check", replaced)
+    rows = [row for batch in read_listed(out, "q", file) for row in batch.column("payload")]
+    assert [row.as_py() for row in rows] == [b"mine"] * MESSAGES

@@ -32,6 +32,7 @@ from aiochronicle.digest import StreamDigest
 from aiochronicle.errors import AccessDenied, ChronicleError, InvalidArgument
 from aiochronicle.export import Compression, write_parquet
 from aiochronicle.spark.arrow import Batch, pa
+from aiochronicle.spark.found import naming
 from aiochronicle.spark.jobs.continuity import check_continuity, fingerprint
 from aiochronicle.spark.jobs.failures import Failures, failure, noting
 from aiochronicle.spark.jobs.gate import tell_retention
@@ -255,8 +256,7 @@ def _write_file(
     first_seq = int(first.column("seq")[0].as_py())
     names = (f"date={np.datetime64(day, 'D')}", f"source={escape(source.name)}")
     mode = source.readable_mode()
-    Location(root=str(target), names=names).make(directory_mode(mode)).close()
-    path = Path(*names, f"{first_seq:019d}-{run}.parquet")
+    name = f"{first_seq:019d}-{run}.parquet"
     digest = StreamDigest([source.name])
     last_seq = first_seq - 1
     proofs: list[Proof] = []
@@ -275,23 +275,29 @@ def _write_file(
         bytes_checksum = checksum(part)  # first: so these are the bytes that are verified
         verify(proofs, part)
 
-    count = write_parquet(
-        rows(),
-        first.schema,
-        target / path,
-        rows_total=0,
-        row_group_rows=1,  # so each batch is one, and can be compared with its proof
-        compression=COMPRESSION,
-        progress=None,
-        verify=verify_bytes,
-        mode=mode,
-    )
+    with (
+        # Held open: whatever has its name a moment later, the file is written into this one.
+        Location(root=str(target), names=names).make(directory_mode(mode)) as directory,
+        naming(directory.pinned(), str(directory.path)),
+    ):
+        count = write_parquet(
+            rows(),
+            first.schema,
+            Path(directory.pinned(name)),
+            rows_total=0,
+            row_group_rows=1,  # so each batch is one, and can be compared with its proof
+            compression=COMPRESSION,
+            progress=None,
+            verify=verify_bytes,
+            mode=mode,
+        )
+        written = directory.find(name)
     return ArchivedFile(
-        path=str(path),
+        path="/".join((*names, name)),
         first_seq=first_seq,
         end_seq=last_seq + 1,
         rows=count,
-        bytes=(target / path).stat().st_size,
+        bytes=0 if written is None else written.st_size,
         digest=digest.hexdigest(),
         checksum=bytes_checksum,
     )
