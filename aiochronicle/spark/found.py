@@ -51,10 +51,13 @@ def naming(pinned: str, path: str) -> Generator[None]:
     try:
         yield
     except ChronicleError as error:
-        error.args = (descriptor.sub(lambda _: printable(path), str(error)),)
-        error.detail = descriptor.sub(lambda _: path, error.detail)
-        if error.path is not None:
-            error.path = descriptor.sub(lambda _: path, error.path)
+        cause: BaseException | None = error
+        while isinstance(cause, ChronicleError):
+            cause.args = (descriptor.sub(lambda _: printable(path), str(cause)),)
+            cause.detail = descriptor.sub(lambda _: path, cause.detail)
+            if cause.path is not None:
+                cause.path = descriptor.sub(lambda _: path, cause.path)
+            cause = cause.__cause__
         raise
 
 

@@ -24,10 +24,12 @@ from aiochronicle.errors import (
     AccessDenied,
     ChronicleError,
     CorruptionError,
+    LockedError,
     QueueGone,
     QueueNotFound,
     StorageError,
 )
+from aiochronicle.spark import targets
 from aiochronicle.spark.badrecords import bad_records
 from aiochronicle.spark.jobs import archive
 from aiochronicle.spark.jobs import gate as gate_module
@@ -35,10 +37,11 @@ from aiochronicle.spark.jobs import readback as readback_module
 from aiochronicle.spark.jobs.inputs import find_input
 from aiochronicle.spark.jobs.ledger import ArchivedFile
 from aiochronicle.spark.jobs.readback import read_listed
-from aiochronicle.spark.options import read_options
+from aiochronicle.spark.options import read_options, write_options
 from aiochronicle.spark.plan import Range, plan
 from aiochronicle.spark.queues import Source, find_sources
 from aiochronicle.spark.rows import read_range
+from aiochronicle.spark.runs import Run, Share
 from aiochronicle.spark.typed import find_type
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
@@ -384,3 +387,68 @@ def test_what_is_read_of_an_archive_is_the_file_that_was_checked(
     monkeypatch.setattr(readback_module, "_check", replaced)
     rows = [row for batch in read_listed(out, "q", file) for row in batch.column("payload")]
     assert [row.as_py() for row in rows] == [b"mine"] * MESSAGES
+
+
+def begin(root: Path, queue: str) -> None:
+    """Open a queue for a batch of one row, as the sink does, and append to it."""
+    share = Share(
+        queue=queue, batches=[0], rows=1, first_ns=1, payload_bytes_max=5, record_bytes=64
+    )
+    options = write_options({"path": str(root), "segmentSize": "65536"})
+    with targets.open_to_begin(options, [Run(path="x", shares=[share])]) as writers:
+        writers[queue].append(b"hello", timestamp_ns=1)
+
+
+@pytest.mark.parametrize("swapped", ["a", "a/q"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_sink_writes_into_no_directory_that_was_swapped_meanwhile(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch, swapped: str, is_there: bool
+) -> None:
+    """The stranger owns what is above the queue, and puts a link there after it was looked at."""
+
+    def prepare() -> None:
+        (shared.root / "a").mkdir()
+        (shared.root / "a").chmod(0o777)
+
+    def exchange() -> None:
+        if (shared.root / swapped).exists():
+            (shared.root / swapped).rename((shared.root / swapped).with_name(".moved"))
+        (shared.root / swapped).symlink_to(shared.private if swapped == "a" else shared.secret)
+
+    run_as(STRANGER, prepare)
+    if is_there:
+        begin(shared.root, "a/q")
+    before = sorted(shared.private.rglob("*")), aiochronicle.inspect(shared.secret)
+    segment_bytes = targets._segment_bytes
+
+    def choose(*arguments: Any) -> Any:
+        run_as(STRANGER, exchange)
+        return segment_bytes(*arguments)
+
+    monkeypatch.setattr(targets, "_segment_bytes", choose)
+    with pytest.raises(AccessDenied, match=f"bus/{swapped}: is a link of user {STRANGER}"):
+        begin(shared.root, "a/q")
+    assert (sorted(shared.private.rglob("*")), aiochronicle.inspect(shared.secret)) == before
+
+
+def test_a_sink_that_writes_below_a_directory_of_others_says_where(shared: Shared) -> None:
+    def prepare() -> None:
+        (shared.root / "a").mkdir()
+        (shared.root / "a").chmod(0o777)
+
+    run_as(STRANGER, prepare)
+    begin(shared.root, "a/q")
+    with (
+        aiochronicle.open_writer(shared.root / "a" / "q"),
+        pytest.raises(LockedError, match=r"bus/a/q") as refused,
+    ):
+        begin(shared.root, "a/q")
+    assert refused.value.path == str(shared.root / "a" / "q" / "writer.lock")
+    assert "/proc/" not in str(refused.value)
+    assert (shared.root / "a" / "q" / "READY").exists()
+
+
+def test_links_of_root_itself_on_the_way_to_a_queue_are_followed(shared: Shared) -> None:
+    (shared.root / "own").symlink_to("../private")
+    begin(shared.root, "own/new")
+    assert aiochronicle.inspect(shared.private / "new").next_seq == 1
