@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField
 
 from aiochronicle import typed_columns
 from aiochronicle._description import build
+from aiochronicle._printable import printable
 from aiochronicle.errors import (
     DecodeError,
     QueueGone,
@@ -69,12 +70,14 @@ def typed_fields(
             {entry.name for source in sources.values() for entry in _registry(source) or ()}
         )
         if not known_names:
-            places = ", ".join(source.place for source in sources.values())
+            places = ", ".join(printable(source.place) for source in sources.values())
             raise UnknownType(
                 f"no queue has a type {name!r}, nor any other: there is no schema.json in {places}."
                 " A writer that is opened with a codec leaves one; to an archive it can be copied"
             )
-        raise UnknownType(f"no queue has a type {name!r}; there are {', '.join(known_names)}")
+        raise UnknownType(
+            f"no queue has a type {name!r}; there are {', '.join(map(printable, known_names))}"
+        )
     return columns
 
 

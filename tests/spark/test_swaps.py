@@ -20,6 +20,8 @@ from test_two_users import STRANGER, run_as
 
 import aiochronicle
 from aiochronicle import list_readers
+from aiochronicle._description import Field, Record
+from aiochronicle._schemafile import fingerprint
 from aiochronicle.errors import (
     AccessDenied,
     ChronicleError,
@@ -27,6 +29,7 @@ from aiochronicle.errors import (
     LockedError,
     QueueGone,
     QueueNotFound,
+    SchemaError,
     StorageError,
 )
 from aiochronicle.spark import targets
@@ -318,6 +321,36 @@ def test_names_of_strangers_are_printed_on_one_line(shared: Shared) -> None:
         find_sources(read_options({"path": str(shared.root), "subscribe": "nope"}))
     assert "\n" not in str(refused.value)
     assert r"there are ev\n2026 FORGED\x1b[2J, q" in str(refused.value)
+
+
+@pytest.mark.parametrize("own_fingerprint", [False, True])
+def test_names_in_a_strangers_schema_are_printed_on_one_line(
+    shared: Shared, own_fingerprint: bool
+) -> None:
+    evil = "ev\n2026 FORGED\x1b[2J"
+    record = Record(name=evil, fields=(Field(name=evil, type="int"),))
+    entry = {
+        "type_id": 1,
+        "name": evil,
+        "format": "msgpack",
+        "fingerprint": fingerprint("msgpack", record) if own_fingerprint else "",
+        "fields": record.fields,
+    }
+    content = msgspec.json.encode({"version": 1, "types": [entry]})
+    run_as(STRANGER, lambda: (shared.queue / "schema.json").write_bytes(content))
+    told: list[ChronicleError] = []
+    for ask in (
+        lambda: aiochronicle.Registry.load(shared.queue),
+        lambda: aiochronicle.open_reader(shared.queue, codec=Trade),
+        lambda: find_type(find_sources(read_options({"path": str(shared.root)}))["q"], "Trade"),
+    ):
+        with pytest.raises(SchemaError) as refused:
+            ask()
+        told.append(refused.value)
+    for error in told:
+        assert "\n2026" not in str(error)
+        assert "\x1b" not in str(error)
+        assert r"ev\n2026 FORGED\x1b[2J" in str(error).replace("\\\\", "\\")
 
 
 def test_archive_writes_into_the_directory_that_it_has_checked(

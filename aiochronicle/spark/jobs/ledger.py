@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from aiochronicle._prepared import prepared
+from aiochronicle._printable import printable
 from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import (
     AccessDenied,
@@ -108,9 +109,9 @@ def find_archive(archive: Path, queues: Collection[str] | None = None) -> list[L
     read = [_read(file) for file in files if not file.name.endswith(SCHEMA)]
     known = {ledger.source: ledger for ledger in read if ledger is not None}
     if missing := sorted(set(queues or ()) - set(known)):
-        there = ", ".join(sorted(known)) or "none at all"
+        there = ", ".join(map(printable, sorted(known))) or "none at all"
         raise QueueNotFound(
-            f"no queue {', '.join(missing)} in it; there are {there}",
+            f"no queue {', '.join(map(printable, missing))} in it; there are {there}",
             path=str(archive),
             advice="",
         )
