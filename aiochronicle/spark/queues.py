@@ -454,7 +454,8 @@ def _found_under(root: Path, options: ReadOptions, ready_only: bool) -> Iterator
         asked_for = any(f"{wanted}/".startswith(f"{name}/") for wanted in options.subscribe or ())
         if asked_for or not names:
             raise unreadable(path, error) from error
-        if not ready_only:  # which is looked for again and again
+        # What is found by name lacks nothing, and what is awaited is looked for again and again.
+        if options.subscribe is None and not ready_only:
             _log.warning(
                 "%s: left out, since it cannot be looked into: %s", printable(path), error.strerror
             )
