@@ -167,7 +167,8 @@ class FoundDirectory(msgspec.Struct, frozen=True):
 
     def reader(self, name: str | None = None, **options: Any) -> Reader:
         """Open a reader, at the first message unless its options say otherwise."""
-        return open_reader(self.path, name, **{"start": "first", **self.expected(), **options})
+        wanted: dict[str, Any] = {"start": "first", **self.expected(), **options}
+        return open_reader(self.path, name, **wanted)
 
     def queue(self, **options: Any) -> Queue:
         """Open it as a queue to read parts of."""
