@@ -18,6 +18,7 @@ import msgspec
 
 from aiochronicle._description import Field, Record, build, differences
 from aiochronicle._prepared import prepared
+from aiochronicle._printable import printable
 from aiochronicle._smallfile import check_depth, parse_json, read_small_file
 from aiochronicle.codec import Codec, Format
 from aiochronicle.errors import (
@@ -95,13 +96,14 @@ def read_schema(
             raise UnsupportedVersion(f"schema version {version}, not {VERSION}", path=file)
         types = parse_json(content, _Schema, depth_max=DEPTH_MAX).types
     except ValueError as error:
-        raise SchemaError(str(error), path=file) from error
+        raise SchemaError(printable(error), path=file) from error
     stored = {entry.name: entry for entry in types}
     if len(stored) < len(types) or len({entry.type_id for entry in types}) < len(types):
         raise SchemaError("a name or type_id is there twice", path=file)
     for entry in types:
         if entry.fingerprint != fingerprint(entry.format, entry.record):
-            raise SchemaError(f"the fingerprint of {entry.name} is not its own", path=file)
+            what = f"the fingerprint of {printable(entry.name)} is not its own"
+            raise SchemaError(what, path=file)
     return stored
 
 

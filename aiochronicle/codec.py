@@ -27,6 +27,7 @@ import re
 import struct
 import typing
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, get_args
 
@@ -216,6 +217,7 @@ _NUMBERS = {
 _STRING = re.compile(r"S([1-9][0-9]{0,5})", re.ASCII)
 _ALLOWED: dict[Any, str] = {int: "iu", float: "f", bytes: "S", str: "S"}
 _PLAIN: dict[Any, str] = {int: "i8", float: "f8"}
+_SHORTER_MAX = 16  # a type that has had more versions is compiled again now and then
 
 
 def _width(owner: str, name: str, annotation: Any) -> tuple[Any, str, str]:
@@ -253,7 +255,8 @@ class _Layout:
             raise InvalidArgument(f"{cls.__name__} has no fields to lay out")
         widths = [_width(cls.__name__, name, hints[name]) for name in names]
         codes = [code for _, _, code in widths]
-        offsets = [struct.calcsize("<" + "".join(codes[:count])) for count in range(len(codes) + 1)]
+        # Nothing is padded.
+        offsets = [0, *accumulate(struct.calcsize(f"<{code}") for code in codes)]
         self.itemsize = offsets.pop()
         self.fields = tuple(
             LayoutField(name, typestr, offset)
@@ -269,14 +272,12 @@ class _Layout:
             if code.endswith("s")
         ]
         self._values = attrgetter(*names)
-        parameters = inspect.signature(cls).parameters.values()
+        parameters = list(inspect.signature(cls).parameters.values())
         self._by_position = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
-        required = sum(p.default is p.empty for p in parameters)
-        self._shorter = {
-            offsets[count]: struct.Struct("<" + "".join(codes[:count]))
-            for count in range(1, len(names))
-            if required <= count and all(p.default is not p.empty for p in [*parameters][count:])
-        }
+        required = [place for place, p in enumerate(parameters, 1) if p.default is p.empty]
+        counts = range(max(required, default=1), len(names))
+        self._shorter = {offsets[count]: count for count in counts}  # fields of so many bytes
+        self._shorter_compiled: dict[int, struct.Struct] = {}
 
     def decode(self, buffer: "Buffer") -> Any:
         try:
@@ -293,7 +294,12 @@ class _Layout:
         size = memoryview(buffer).nbytes
         if size not in self._shorter:
             raise DecodeError(f"{self._cls.__name__} has {self.itemsize} bytes, the payload {size}")
-        return self._shorter[size].unpack(buffer)
+        if size not in self._shorter_compiled:
+            if len(self._shorter_compiled) >= _SHORTER_MAX:  # payloads are others' to choose
+                self._shorter_compiled.clear()
+            codes = "".join(self._codes[: self._shorter[size]])
+            self._shorter_compiled[size] = struct.Struct(f"<{codes}")
+        return self._shorter_compiled[size].unpack(buffer)
 
     def _decode_strings(self, values: Sequence[Any]) -> Sequence[Any]:
         decoded = list(values)

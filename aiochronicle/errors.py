@@ -273,7 +273,8 @@ class SchemaMismatch(SchemaError):
     )
 
     def __init__(self, detail: str, differences: Sequence[str], *, path: str | None = None) -> None:
-        super().__init__("\n  ".join([f"{detail}:", *differences]), path=path)
+        lines = map(printable, (f"{detail}:", *differences))  # with names that others have chosen
+        super().__init__("\n  ".join(lines), path=path)
         self.differences = tuple(differences)
 
 

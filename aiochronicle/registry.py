@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from aiochronicle._arguments import expect_several, integer
+from aiochronicle._printable import printable
 from aiochronicle.codec import Codec, Format
 from aiochronicle.errors import InvalidArgument, SchemaError, SchemaNotFound
 
@@ -128,7 +129,8 @@ class Registry:
             try:
                 registry._put(RegisteredType(entry.type_id, entry.build(), entry.record))
             except (ValueError, TypeError, NameError, RecursionError) as error:
-                raise SchemaError(f"{entry.name} cannot be made: {error}", path=file) from error
+                what = printable(f"{entry.name} cannot be made: {error}")
+                raise SchemaError(what, path=file) from error
         return registry
 
     def named(self, name: str) -> RegisteredType:

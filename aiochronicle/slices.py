@@ -65,8 +65,9 @@ class Queue(Closing):
         *,
         verify: bool = True,
         on_corrupt: Literal["raise", "skip"] = "raise",
+        _expect: tuple[int, int, int] | None = None,
     ) -> None:
-        self._recording = Recording(path, verify, on_corrupt)
+        self._recording = Recording(path, verify, on_corrupt, _expect)
 
     @property
     def path(self) -> str:
@@ -135,8 +136,11 @@ class Recording:
         path: str | os.PathLike[str],
         verify: bool = True,
         on_corrupt: Literal["raise", "skip"] = "raise",
+        expect: tuple[int, int, int] | None = None,  # of the directory, as open_reader takes it
     ) -> None:
-        self._open = partial(open_reader, start="first", verify=verify, on_corrupt=on_corrupt)
+        self._open = partial(
+            open_reader, start="first", verify=verify, on_corrupt=on_corrupt, _expect=expect
+        )
         self._asking = RLock()
         self.scout = self._open(path)
         self.path = self.scout.path

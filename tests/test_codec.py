@@ -2,6 +2,7 @@
 
 import math
 import random
+import tracemalloc
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -188,3 +189,18 @@ def test_misuse_is_said() -> None:
         Codec(Trade).encode(5)  # type: ignore[arg-type]
     with pytest.raises(EncodeError, match=r"Trade cannot be encoded: .*object"):
         Codec(Trade).encode(Trade("A", object()))  # type: ignore[arg-type]
+
+
+def test_a_layout_of_many_fields_takes_little_memory() -> None:
+    """A type may be described by somebody else, who chooses how many fields have defaults."""
+    fields = [(f"f{number}", int, 0) for number in range(3000)]
+    many = msgspec.defstruct("Many", fields)
+    tracemalloc.start()
+    try:
+        codec = Codec(many, "struct")
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert codec.decode(bytes(8 * 1999)) == many()
+    for count in range(1, 40):
+        assert codec.decode(bytes(8 * count)) == many()

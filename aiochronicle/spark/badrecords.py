@@ -15,10 +15,13 @@ from pathlib import Path
 import msgspec
 
 from aiochronicle._prepared import prepared
-from aiochronicle.errors import ChronicleError, ExportFailed
+from aiochronicle._smallfile import read_small_file
+from aiochronicle.errors import ChronicleError, ExportFailed, StorageError
 from aiochronicle.spark.private_files import replacing
 
 __all__ = ["BadRecords", "bad_records", "keep"]
+
+FILE_BYTES_MAX = 256 << 20
 
 
 @prepared
@@ -59,12 +62,20 @@ class BadRecords(msgspec.Struct, frozen=True, kw_only=True):
 def bad_records(directory: str | os.PathLike[str]) -> list[BadRecords]:
     """Read what was noted in a directory, which option badRecordsPath names, in order.
 
+    StorageError for what is no file of notes, which others may have put there.
+
     >>> bad_records(tmp_path)
     []
     """
     decoder = msgspec.json.Decoder(BadRecords)
     files = Path(directory).glob("*.json")
-    notes = [note for file in files for note in decoder.decode_lines(file.read_bytes())]
+    notes: list[BadRecords] = []
+    for file in files:
+        try:
+            notes += decoder.decode_lines(read_small_file(str(file), FILE_BYTES_MAX) or b"")
+        except (ValueError, msgspec.DecodeError, RecursionError) as error:
+            advice = "Remove it, if it should not be there."
+            raise StorageError(f"not notes: {error}", path=str(file), advice=advice) from error
     return sorted(notes, key=lambda note: (note.source, note.first_seq))
 
 

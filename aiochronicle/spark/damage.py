@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from aiochronicle.errors import ChronicleError, CorruptionError, NotAQueue
 from aiochronicle.spark.badrecords import BadRecords, keep
 from aiochronicle.spark.options import ReadOptions
-from aiochronicle.spark.queues import Source, damage_of
+from aiochronicle.spark.queues import Source, patience
 
 __all__ = ["openable"]
 
@@ -30,11 +30,12 @@ def openable(
     on_corrupt=skip; unless it was asked for by its own name or path.
     """
     good: dict[str, Source] = {}
+    patient_until = patience()
     for name, source in sources.items():
         try:
-            source.check()
+            source.check(patient_until)
             good[name] = source
-            _tell(source, options, [found for day in source.left_out if (found := damage_of(day))])
+            _tell(source, options, source.damaged_days())
         except (CorruptionError, NotAQueue) as error:
             if failed is not None:
                 failed[name] = error
@@ -46,7 +47,8 @@ def openable(
 
 
 def _is_asked_for(source: Source, options: ReadOptions) -> bool:
-    return source.name in (options.subscribe or ()) or os.path.abspath(options.path) == source.place
+    path = os.path.realpath(options.path)
+    return source.name in (options.subscribe or ()) or path == os.path.realpath(source.place)
 
 
 def _tell(source: Source, options: ReadOptions, causes: Sequence[ChronicleError]) -> None:

@@ -5,15 +5,18 @@ many tasks rarely share one; but the parts cover the range whatever an index say
 where the one before it ends.
 """
 
+import contextlib
 import os
 import struct
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 
 from aiochronicle._prepared import prepared
+from aiochronicle._smallfile import open_regular
+from aiochronicle.errors import ChronicleError
+from aiochronicle.spark.found import names_in
 from aiochronicle.spark.queues import Source
 
 __all__ = ["Range", "plan"]
@@ -105,12 +108,23 @@ def _segments(source: Source) -> list[_Segment]:
     """List the segments that have an index, in order."""
     found: list[_Segment] = []
     for part in source.parts():
-        for index in sorted(Path(part).glob("*.idx")):
-            try:
-                with index.open("rb") as file:
-                    head = INDEX_HEAD.unpack(file.read(INDEX_HEAD.size))
-            except (FileNotFoundError, struct.error):  # retention, or a foreign file
-                continue
-            segment_size, last_seq = head[5], head[9]
-            found.append(_Segment(last_seq + 1, segment_size))
+        # Gone, or not to be read: those who read the queue tell.
+        with contextlib.suppress(ChronicleError, PermissionError), part.opened() as directory:
+            indexes = (name for name in names_in(directory) if name.endswith(".idx"))
+            segments = [_segment(directory, index) for index in indexes]
+            found += [segment for segment in segments if segment is not None]
     return found
+
+
+def _segment(directory: int, index: str) -> _Segment | None:
+    """Return what an index says; None if it is not one, or retention has removed it."""
+    try:
+        opened = open_regular(index, directory=directory)
+        try:
+            head = INDEX_HEAD.unpack(os.read(opened, INDEX_HEAD.size))
+        finally:
+            os.close(opened)
+    except (OSError, ValueError, struct.error):
+        return None
+    segment_size, last_seq = head[5], head[9]
+    return _Segment(last_seq + 1, segment_size)

@@ -34,8 +34,10 @@ __all__ = [
     "PrivateDirectory",
     "directory_mode",
     "is_out_of_reach",
+    "made_below",
     "refuse_links_of_others",
     "replacing",
+    "safe_path",
     "temporary_directory",
 ]
 
@@ -108,9 +110,72 @@ def refuse_links_of_others(root: Path, names: Iterable[str]) -> None:
             found = path.lstat()
         except OSError:  # not there, or nothing can be: whoever makes it finds out
             return
-        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-            what = f"is a link of user {found.st_uid}"
-            raise _denied(what, path, "Remove it, if it should not be there.")
+        if stat.S_ISLNK(found.st_mode):
+            _check_link(found, path)
+
+
+def _check_link(found: os.stat_result, path: Path) -> None:
+    if found.st_uid not in (0, os.geteuid()):
+        what = f"is a link of user {found.st_uid}"
+        raise _denied(what, path, "Remove it, if it should not be there.")
+
+
+@contextlib.contextmanager
+def made_below(root: Path, names: Iterable[str]) -> Generator[int]:
+    """Open a directory below a root, name by name; what is missing is made, and is on disk then.
+
+    Other users may own directories on the way, but AccessDenied for a link that is not ours.
+    """
+    opened, path = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), root
+    try:
+        for name in names:
+            path /= name
+            above, opened = opened, -1
+            try:
+                opened = _step(above, name, path)
+            finally:
+                os.close(above)
+        yield opened
+    finally:
+        if opened >= 0:
+            os.close(opened)
+
+
+def _step(above: int, name: str, path: Path) -> int:
+    if _made(above, name, DIRECTORY_MODE):
+        _sync(above)
+    found = os.open(name, _LOOK, dir_fd=above)
+    try:
+        status = os.fstat(found)
+        if not stat.S_ISLNK(status.st_mode):
+            return os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=found)
+        _check_link(status, path)
+        # That of the link which was looked at, whatever has its name by now.
+        to = os.readlink("", dir_fd=found)
+        return os.open(to, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
+    finally:
+        os.close(found)
+
+
+def _sync(looked_at: int) -> None:
+    directory = os.open(".", _READ, dir_fd=looked_at)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def safe_path(directory: int) -> str:
+    """Return a path that leads to this directory and no other, for as long as it is open.
+
+    It is the usual one, if nobody else can put something else in its place.
+    """
+    pinned = f"/proc/self/fd/{directory}"
+    path = os.readlink(pinned)  # noqa: PTH115
+    with contextlib.suppress(OSError):  # removed meanwhile
+        if is_out_of_reach(Path(path)):
+            return path
+    return pinned
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ who ask for its queue (Source.check), and nobody else.
 """
 
 import contextlib
+import logging
 import os
 import re
 import time
@@ -16,10 +17,11 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from aiochronicle._printable import printable
 from aiochronicle.errors import (
     CONTROL_ADVICE,
     ChronicleError,
@@ -29,9 +31,18 @@ from aiochronicle.errors import (
     QueueGone,
     QueueNotFound,
 )
-from aiochronicle.queue import QueueInfo, inspect
-from aiochronicle.reader import Reader, open_reader
-from aiochronicle.slices import Queue
+from aiochronicle.queue import QueueInfo
+from aiochronicle.reader import Reader
+from aiochronicle.spark.found import (
+    FoundDirectory,
+    Identity,
+    below,
+    directories_in,
+    has_file,
+    identify,
+    names_in,
+    unreadable,
+)
 from aiochronicle.spark.options import LEDGERS, ReadOptions
 
 __all__ = ["Source", "damage_of", "find_or_await", "find_sources", "is_queue", "restarted"]
@@ -42,6 +53,9 @@ CONTROL, READY, LOCK = "control.meta", "READY", "writer.lock"
 SEGMENT = re.compile(r"\d{9}\.q")
 TRIES = 10
 HEADLESS_S = 1.0  # nobody who is about to remove the rest of a queue pauses for so long
+PATIENCE_S = 10.0  # for all of them together: somebody may touch them for ever
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -49,8 +63,9 @@ T = TypeVar("T")
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """A queue by the name it has under the root; at least one of its two places is there.
 
-    ``schema`` is the file with its types, if that is in neither. ``left_out`` are days of the archive
-    that on_corrupt=skip steps over, because nobody can open them.
+    Each is opened only if it is the directory that was found. ``schema`` is the file with its types, if
+    that is in neither. ``left_out`` are days of the archive that on_corrupt=skip steps over, because
+    nobody can open them.
     """
 
     name: str
@@ -58,35 +73,58 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     archive: str | None
     schema: str | None = None
     left_out: tuple[str, ...] = ()
+    live_identity: Identity | None = None
+    archive_identity: Identity | None = None
 
     @property
     def place(self) -> str:
         """Where it is, for messages to people."""
         return self.live or self.archive or self.name
 
+    @property
+    def live_directory(self) -> FoundDirectory | None:
+        """The queue's own directory, if it has one."""
+        return None if self.live is None else FoundDirectory(self.live, self.live_identity)
+
+    @property
+    def archive_directory(self) -> FoundDirectory | None:
+        """The directory of its days, if it has one."""
+        return None if self.archive is None else FoundDirectory(self.archive, self.archive_identity)
+
     def readable_mode(self) -> int:
         """Return the mode of copies of its messages: who may read the queue may read them."""
-        for place in self.parts() if self.live is None else [self.live]:
-            with contextlib.suppress(OSError):
-                return (Path(place) / CONTROL).stat().st_mode & 0o044 | 0o600
+        live = self.live_directory
+        for place in self.parts() if live is None else [live]:
+            with contextlib.suppress(OSError, ChronicleError), place.opened() as directory:
+                found = os.stat(CONTROL, dir_fd=directory, follow_symlinks=False)
+                return found.st_mode & 0o044 | 0o600
         return 0o600
 
-    def parts(self) -> list[str]:
+    def parts(self) -> list[FoundDirectory]:
         """Return the directories that make up the queue, oldest first."""
-        days = [] if self.archive is None else _days_of(Path(self.archive))
-        kept = [day for day in map(str, days) if day not in self.left_out]
-        return [*kept, *([] if self.live is None else [self.live])]
+        kept = [day for day in self._days() if day.path not in self.left_out]
+        return kept if self.live_directory is None else [*kept, self.live_directory]
 
-    def newest_part(self) -> str:
+    def all_parts(self) -> list[FoundDirectory]:
+        """Return the directories that make up the queue, those left out behind the others."""
+        return [*self.parts(), *self._left_out()]
+
+    def _left_out(self) -> list[FoundDirectory]:
+        return [day for day in self._days() if day.path in self.left_out] if self.left_out else []
+
+    def _days(self) -> list[FoundDirectory]:
+        return [] if self.archive_directory is None else _days_in(self.archive_directory)
+
+    def newest_part(self) -> FoundDirectory:
         """Return the directory with the newest messages; QueueNotFound if there is none any more."""
-        if self.live is None and not self.parts():
+        if not (parts := self.parts()):
             raise QueueNotFound("there are no days in the archive any more", path=self.place)
-        return self.live or self.parts()[-1]
+        return parts[-1]
 
     def earliest(self) -> int:
         """Return the seq of the first message, or where the first one will be."""
         for part in self.parts():
-            with open_reader(part, start="first", verify=False, on_corrupt="skip") as reader:
+            with part.reader(verify=False, on_corrupt="skip") as reader:
                 if (message := reader.poll()) is not None:
                     return message.seq
         return self.latest()
@@ -94,8 +132,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def latest(self) -> int:
         """Return the seq behind the last message."""
         for part in reversed(self.parts()):
-            with open_reader(part, start="first", verify=False, on_corrupt="skip") as reader:
-                if (end := end_of(reader)) > 0:
+            with part.reader(verify=False, on_corrupt="skip") as reader:
+                if (end := end_of(reader, part)) > 0:
                     return end
         return 0
 
@@ -122,28 +160,35 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
                 for moment_ns in moments_ns
                 # A segment is archived by the day of its newest message.
                 if moment_ns not in found
-                and (part == self.live or _day_of(moment_ns) <= part[-10:])
+                and (part.path == self.live or _day_of(moment_ns) <= part.path[-10:])
             ]
             if wanted:
                 found |= _patiently(partial(_seqs_at, part, wanted))
         return {ns: found[ns] if ns in found else self.latest() for ns in moments_ns}
 
-    def check(self) -> None:
-        """Raise CorruptionError or NotAQueue if a part has a damaged control block, or all were left out."""
-        for part in self.parts() or self.left_out:
-            if (damage := damage_of(part)) is not None:
-                raise damage if part == self.live else _damaged_day(damage)
+    def check(self, patient_until: float | None = None) -> None:
+        """Raise CorruptionError or NotAQueue if a part has a damaged control block, or all were left out.
+
+        ``patient_until`` is how long damage may be waited for that is perhaps only a removal.
+        """
+        for part in self.parts() or self._left_out():
+            if (damage := damage_of(part, patient_until)) is not None:
+                raise damage if part.path == self.live else _damaged_day(damage)
+
+    def damaged_days(self) -> list[ChronicleError]:
+        """Return what is wrong with each of the days that are left out."""
+        return [damage for day in self._left_out() if (damage := damage_of(day)) is not None]
 
     def check_seqs(self) -> None:
         """Raise ChronicleError if there are more messages than seqs, which costs an index per segment.
 
         What cannot be counted, because segments are missing, is left to those who read it.
         """
-        if self.live is None:
+        if (live := self.live_directory) is None:
             return
         with contextlib.suppress(PositionLost, QueueGone, QueueNotFound):
-            if _patiently(partial(_has_more_messages_than_seqs, self.live)):
-                raise restarted(self.live)
+            if _patiently(partial(_has_more_messages_than_seqs, live)):
+                raise restarted(live.path)
 
 
 def _day_of(moment_ns: int) -> str:
@@ -159,23 +204,23 @@ def _patiently(ask: Callable[[], T]) -> T:
     return ask()
 
 
-def _seqs_at(part: str, moments_ns: Collection[int]) -> dict[int, int]:
+def _seqs_at(part: FoundDirectory, moments_ns: Collection[int]) -> dict[int, int]:
     found: dict[int, int] = {}
     # A reader would go to a corrupt place before it; a slice begins behind that.
-    with Queue(part, verify=False, on_corrupt="skip") as queue:
+    with part.queue(verify=False, on_corrupt="skip") as queue:
         for moment_ns in moments_ns:
             if (message := next(iter(queue.slice_time(moment_ns)), None)) is not None:
                 found[moment_ns] = message.seq
     return found
 
 
-def _has_more_messages_than_seqs(path: str) -> bool:
+def _has_more_messages_than_seqs(live: FoundDirectory) -> bool:
     # In this order nothing that is appended or removed meanwhile looks like too many messages.
-    with Queue(path, verify=False, on_corrupt="skip") as queue:
+    with live.queue(verify=False, on_corrupt="skip") as queue:
         first = next(iter(queue.slice()), None)
         messages = queue.slice().count
-    with open_reader(path, start="first", verify=False, on_corrupt="skip") as reader:
-        return first is not None and messages > end_of(reader) - first.seq
+    with live.reader(verify=False, on_corrupt="skip") as reader:
+        return first is not None and messages > end_of(reader, live) - first.seq
 
 
 def restarted(path: str) -> ChronicleError:
@@ -188,36 +233,52 @@ def restarted(path: str) -> ChronicleError:
     )
 
 
-def damage_of(path: str | Path) -> CorruptionError | NotAQueue | None:
+def damage_of(
+    directory: FoundDirectory, patient_until: float | None = None
+) -> CorruptionError | NotAQueue | None:
     """Return what is wrong with a control block; other troubles are left to those who read the queue."""
     try:
-        inspect(path)
+        directory.inspect()
     except (CorruptionError, NotAQueue) as error:
         return error
     except QueueNotFound:
-        return _lost_control(Path(path))
+        return _lost_control(directory, patience() if patient_until is None else patient_until)
     except ChronicleError:
         pass
     return None
 
 
-def _lost_control(path: Path) -> CorruptionError | None:
-    """Return what to raise for segments without a control block, unless somebody is removing them."""
-    touched_ns, patient_until = -1, 0.0
-    with contextlib.suppress(FileNotFoundError):
-        while _is_headless(path):
-            if (now_touched_ns := path.stat().st_mtime_ns) != touched_ns:
+def patience() -> float:
+    """Return until when to wait, by the monotonic clock, for others to finish what they may be doing."""
+    return time.monotonic() + PATIENCE_S
+
+
+def _lost_control(directory: FoundDirectory, patient_until: float) -> CorruptionError | None:
+    """Return what to raise for segments without a control block, unless somebody is removing them.
+
+    Who touches them again and again is not waited for longer than ``patient_until``.
+    """
+    touched_ns, untouched_until = -1, 0.0
+    with contextlib.suppress(FileNotFoundError, PermissionError, QueueGone):
+        while (now_touched_ns := _headless_since(directory)) is not None:
+            if now_touched_ns != touched_ns:
                 touched_ns = now_touched_ns
                 untouched_s = max(time.time() - touched_ns / 1e9, 0.0)
-                patient_until = time.monotonic() + HEADLESS_S - untouched_s
-            if time.monotonic() >= patient_until:
+                untouched_until = time.monotonic() + HEADLESS_S - untouched_s
+            if time.monotonic() >= min(untouched_until, patient_until):
                 return CorruptionError(
                     "is missing, though there are segments",
-                    path=str(path / CONTROL),
+                    path=f"{directory.path}/{CONTROL}",
                     advice=CONTROL_ADVICE,
                 )
             time.sleep(HEADLESS_S / TRIES)
     return None
+
+
+def _headless_since(directory: FoundDirectory) -> int | None:
+    """Return when a queue without a control block was touched last; None if it is none."""
+    with directory.opened() as opened:
+        return os.fstat(opened).st_mtime_ns if _is_headless(opened) else None
 
 
 def _damaged_day(damage: ChronicleError) -> CorruptionError:
@@ -230,7 +291,7 @@ def _damaged_day(damage: ChronicleError) -> CorruptionError:
     )
 
 
-def end_of(reader: Reader, known: int = 0) -> int:
+def end_of(reader: Reader, directory: FoundDirectory, known: int = 0) -> int:
     """Return the seq behind the last message of the reader's directory; 0 if it never had one.
 
     ``known`` is what it was before, from where to look on if it has to be found message by message;
@@ -241,7 +302,7 @@ def end_of(reader: Reader, known: int = 0) -> int:
         return proven
     # The newest segment is still empty, or another program wrote it: find the last message, or, if
     # a power cut took what was noted, the last that is left.
-    noted = inspect(reader.path).next_seq
+    noted = directory.inspect().next_seq
     for start in (max(noted, known, 1) - 1, 0):
         reader.seek(start)
         restarts = reader.statistics().seq_restarts
@@ -260,18 +321,14 @@ def is_queue(path: Path) -> bool:
     return (path / CONTROL).is_file()
 
 
-def _is_headless(path: Path) -> bool:
+def _is_headless(opened: int) -> bool:
     """Tell whether there are segments here, but no control block: a queue that nobody can open."""
-    if is_queue(path):
-        return False
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
-        return any(SEGMENT.fullmatch(entry.name) for entry in entries)
-    return False
+    return not has_file(opened, CONTROL) and any(map(SEGMENT.fullmatch, names_in(opened)))
 
 
-def _was_queue(path: Path) -> bool:
+def _was_queue(opened: int) -> bool:
     """Tell whether there is a queue here, be it one that has lost its control block."""
-    return is_queue(path) or _is_headless(path)
+    return has_file(opened, CONTROL) or _is_headless(opened)
 
 
 def find_sources(
@@ -293,10 +350,10 @@ def find_sources(
     missing = sorted(set(options.subscribe or ()) - set(found))
     if missing and not ready_only:
         everything = msgspec.structs.replace(options, subscribe=None)
-        there = ", ".join(sorted(dict(_sources_under(root, everything, False)))) or "none at all"
-        raise QueueNotFound(
-            f"no queue {', '.join(missing)}; there are {there}", path=str(root), advice=advice
-        )
+        names = sorted(dict(_sources_under(root, everything, ready_only=False)))
+        there = ", ".join(map(printable, names)) or "none at all"
+        what = ", ".join(map(printable, missing))
+        raise QueueNotFound(f"no queue {what}; there are {there}", path=str(root), advice=advice)
     if not found and not ready_only:
         wanted = options.subscribe_pattern
         what = "no queue" if wanted is None else f"no queue whose name matches {wanted!r}"
@@ -327,56 +384,118 @@ def _sources_under(
             path=str(archives),
             advice="Give the directory that retention moves segments to.",
         )
-    for place in _walk(root, DEPTH_MAX):
-        name = place.name if place == root else place.relative_to(root).as_posix()
+    patient_until = patience()
+    for names, place, is_live in _found_under(root, options, ready_only):
+        name = "/".join(names) or root.name
         if name in known or not options.wants(name):
             continue
-        if ready_only and not (is_queue(place) and (place / READY).is_file()):
+        if ready_only and not (place.has(CONTROL) and place.has(READY)):
             continue
-        live = str(place) if _was_queue(place) else None
-        archive = str(place) if live is None else None
-        if live is not None and archives is not None:
+        archive = None if is_live else place
+        if is_live and archives is not None:
             archive = _archive_of(name, place, archives)
         left_out: tuple[str, ...] = ()
         if options.skip_corrupt and archive is not None:
-            left_out = tuple(str(day) for day in _days_of(Path(archive)) if damage_of(day))
-        yield name, Source(name=name, live=live, archive=archive, left_out=left_out)
+            days = _days_in(archive)
+            left_out = tuple(day.path for day in days if damage_of(day, patient_until))
+        yield (
+            name,
+            Source(
+                name=name,
+                live=place.path if is_live else None,
+                archive=None if archive is None else archive.path,
+                left_out=left_out,
+                live_identity=place.identity if is_live else None,
+                archive_identity=None if archive is None else archive.identity,
+            ),
+        )
 
 
-def _archive_of(name: str, live: Path, archives: Path) -> str | None:
+def _archive_of(name: str, live: FoundDirectory, archives: Path) -> FoundDirectory | None:
     """Find a queue's archive: named like it, or the only one there is, which may be another's."""
-    for place in (archives / name, archives):
-        days = _days_of(place)
+    for names in (name.split("/"), []):
+        with contextlib.ExitStack() as stack:
+            opened = stack.enter_context(FoundDirectory(str(archives)).opened())
+            try:
+                for step in names:
+                    opened = stack.enter_context(below(opened, step))
+                days = _days_of(opened, archives.joinpath(*names))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except PermissionError as error:
+                raise unreadable(str(archives.joinpath(*names)), error) from error
+            place = FoundDirectory(_path_of(opened, archives, names), identify(opened))
         if days and _is_archive(days, of=live):
-            return str(place)
-        if days and place != archives:
+            return place
+        if days and names:
             raise NotAQueue(
-                f"not the archive of {name}, or not of it alone; give each queue an archive of its"
-                " own, and one that is made anew a new one",
-                path=str(place),
+                f"not the archive of {printable(name)}, or not of it alone; give each queue an archive"
+                " of its own, and one that is made anew a new one",
+                path=place.path,
             )
     return None
 
 
-def _walk(directory: Path, levels: int) -> Iterator[Path]:
+def _path_of(opened: int, root: Path, names: Sequence[str]) -> str:
+    """Return the path of a directory below a root, or of the root itself behind a link that it may be."""
+    if names or not root.is_symlink():
+        return str(root.joinpath(*names))
+    return os.readlink(f"/proc/self/fd/{opened}")  # noqa: PTH115
+
+
+_Found: TypeAlias = tuple[tuple[str, ...], FoundDirectory, bool]  # names below the root, is it live
+
+
+def _found_under(root: Path, options: ReadOptions, ready_only: bool) -> Iterator[_Found]:
     """Yield the directories that are queues or archives, not looking into them."""
-    if _was_queue(directory):
-        yield directory
-        return
-    days = _days_of(directory)
-    if days and _is_archive(days):
-        yield directory
-        return
-    levels = max(levels, DAY_DEPTH) if days else levels
-    if levels > 0:
-        with os.scandir(directory) as entries:
-            children = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
-        for child in children:
-            if not child.startswith("."):
-                yield from _walk(directory / child, levels - 1)
+
+    def refused(names: Sequence[str], error: PermissionError) -> None:
+        name, path = "/".join(names), str(root.joinpath(*names))
+        asked_for = any(f"{wanted}/".startswith(f"{name}/") for wanted in options.subscribe or ())
+        if asked_for or not names:
+            raise unreadable(path, error) from error
+        # What is found by name lacks nothing, and what is awaited is looked for again and again.
+        if options.subscribe is None and not ready_only:
+            _log.warning(
+                "%s: left out, since it cannot be looked into: %s", printable(path), error.strerror
+            )
+
+    with FoundDirectory(str(root)).opened() as opened:
+        yield from _walk(opened, root, (), DEPTH_MAX, refused)
 
 
-def _is_archive(days: Sequence[Path], *, of: Path | None = None) -> bool:
+def _walk(
+    opened: int,
+    root: Path,
+    names: tuple[str, ...],
+    levels: int,
+    refused: Callable[[Sequence[str], PermissionError], None],
+) -> Iterator[_Found]:
+    children: list[str] = []
+    try:
+        is_live = _was_queue(opened)
+        days = [] if is_live else _days_of(opened, root.joinpath(*names))
+        is_found = is_live or (bool(days) and _is_archive(days))
+        levels = max(levels, DAY_DEPTH) if days else levels
+        if levels > 0 and not is_found:
+            children = directories_in(opened)
+    except PermissionError as error:
+        refused(names, error)
+        return
+    if is_found:
+        place = FoundDirectory(_path_of(opened, root, names), identify(opened))
+        yield names, place, is_live
+    for child in children:
+        if not child.startswith("."):
+            # Moved or removed since it was listed, or a link by now.
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                below(opened, child) as found,
+            ):
+                yield from _walk(found, root, (*names, child), levels - 1, refused)
+
+
+def _is_archive(days: Sequence[FoundDirectory], *, of: FoundDirectory | None = None) -> bool:
     """Tell whether days hold segments of one queue; of a certain one, if it is named.
 
     Retention gives each day a control block with the id of the queue, which no writer ever opens.
@@ -392,29 +511,43 @@ def _is_archive(days: Sequence[Path], *, of: Path | None = None) -> bool:
     return (
         len(ids) <= 1
         and all(block.writer_epoch == 0 for block in blocks)
-        and not any((day / LOCK).exists() for day in days if day not in known)
+        and not any(day.has(LOCK) for day in days if day not in known)
         and (0 not in ids or all(a.last_segment < b.first_segment for a, b in pairwise(blocks)))
     )
 
 
-def _control_block(path: Path) -> QueueInfo | None:
+def _control_block(directory: FoundDirectory) -> QueueInfo | None:
     """Return what a control block says; None if it cannot be read, of which others tell."""
     with contextlib.suppress(ChronicleError):
-        return inspect(path)
+        return directory.inspect()
     return None
 
 
-def _days_of(directory: Path) -> list[Path]:
-    """Return the directories of days that can be opened like queues, in order."""
-    days: list[Path] = []
-    for year in _numbered(directory, r"\d{4}"):
-        for month in _numbered(year, r"\d\d"):
-            days += [day for day in _numbered(month, r"\d\d") if _was_queue(day)]
-    return days
-
-
-def _numbered(directory: Path, pattern: str) -> list[Path]:
+def _days_in(archive: FoundDirectory) -> list[FoundDirectory]:
+    """Return the days of an archive that was found; none if it is gone, AccessDenied if not to be read."""
     try:
-        return sorted(path for path in directory.iterdir() if re.fullmatch(pattern, path.name))
-    except (FileNotFoundError, NotADirectoryError):  # moved or removed since it was listed
-        return []
+        with contextlib.suppress(QueueNotFound), archive.opened() as opened:
+            return _days_of(opened, Path(archive.path))
+    except PermissionError as error:
+        if isinstance(error, ChronicleError):
+            raise
+        raise unreadable(archive.path, error) from error
+    return []
+
+
+def _days_of(
+    opened: int, path: Path, levels: Sequence[str] = (r"\d{4}", r"\d\d", r"\d\d")
+) -> list[FoundDirectory]:
+    """Return the directories of days that can be opened like queues, in order; links are none."""
+    if not levels:
+        return [FoundDirectory(str(path), identify(opened))] if _was_queue(opened) else []
+    days: list[FoundDirectory] = []
+    for name in directories_in(opened):
+        if re.fullmatch(levels[0], name):
+            # Moved or removed since it was listed.
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                below(opened, name) as found,
+            ):
+                days += _days_of(found, path / name, levels[1:])
+    return days

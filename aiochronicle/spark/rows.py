@@ -20,10 +20,9 @@ from aiochronicle.errors import (
     QueueGone,
     QueueNotFound,
 )
-from aiochronicle.reader import open_reader
-from aiochronicle.slices import Queue
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.badrecords import BadRecords, keep
+from aiochronicle.spark.found import FoundDirectory
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.queues import damage_of, restarted
@@ -103,11 +102,11 @@ class _Gaps:
     def _cause(self, seq: int) -> ChronicleError:
         """Find out what is wrong with a message, by reading on from the one before it."""
         source = self._part.source
-        for directory in (*source.parts(), *source.left_out):
+        for directory in source.all_parts():
             try:
                 with (
-                    open_reader(directory, start="first", on_corrupt="skip") as tolerant,
-                    open_reader(directory, start="first") as strict,
+                    directory.reader(on_corrupt="skip") as tolerant,
+                    directory.reader() as strict,
                 ):
                     tolerant.seek(max(0, seq - 1))  # or to an earlier corrupt one, if there is one
                     seqs = (message.seq for message in tolerant)
@@ -160,7 +159,7 @@ def _everywhere(
 
 
 def _batches(
-    directory: str,
+    directory: FoundDirectory,
     start: int,
     end: int,
     columns: Sequence[str],
@@ -168,5 +167,5 @@ def _batches(
     batch_rows: int,
 ) -> Iterator[Batch]:
     on_corrupt: Literal["raise", "skip"] = "skip" if options.skip_corrupt else "raise"
-    with Queue(directory, verify=options.verify, on_corrupt=on_corrupt) as queue:
+    with directory.queue(verify=options.verify, on_corrupt=on_corrupt) as queue:
         yield from queue.slice(start, end).batches(batch_rows, columns)

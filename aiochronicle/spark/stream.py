@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -27,13 +28,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from aiochronicle.errors import InvalidArgument, NotAQueue, PositionLost, QueueGone, QueueNotFound
-from aiochronicle.queue import inspect
-from aiochronicle.reader import Reader, open_reader
+from aiochronicle.reader import Reader
 from aiochronicle.spark import offsets
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.columns import check_schema
 from aiochronicle.spark.damage import openable
 from aiochronicle.spark.filters import Narrowing
+from aiochronicle.spark.found import FoundDirectory
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.parts import RangePartition, as_row, read_part
 from aiochronicle.spark.plan import plan
@@ -171,7 +172,7 @@ class _Queues:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._tails: dict[str, Reader] = {}
+        self._tails: dict[str, tuple[FoundDirectory, Reader]] = {}
         self._known: Positions = {}
         self._ids: dict[str, int] = {}
         self.replaced: set[str] = set()  # names that another queue has now
@@ -214,8 +215,10 @@ class _Queues:
     def _end(self, source: Source) -> int | None:
         for fresh in (False, True):
             try:
-                tail = self._tail(source, fresh=fresh)
-                end = end_of(tail, 0 if fresh else self._known.get(source.name, 0))
+                if fresh:
+                    source = self._find_again(source)
+                place, tail = self._tail(source)
+                end = end_of(tail, place, 0 if fresh else self._known.get(source.name, 0))
                 self._known[source.name] = end
                 return end if end > 0 or source.archive is None else source.latest()
             except (QueueNotFound, QueueGone, NotAQueue):
@@ -224,14 +227,20 @@ class _Queues:
                     return None
         raise AssertionError("unreachable")
 
-    def _tail(self, source: Source, *, fresh: bool) -> Reader:
-        if fresh or source.name not in self._tails:
-            self._drop_tail(source.name)
+    def _find_again(self, source: Source) -> Source:
+        """Return the queue of this name as it is now, perhaps another one; QueueNotFound if it is gone."""
+        self._drop_tail(source.name)
+        alone = msgspec.structs.replace(
+            self._options, subscribe=(source.name,), subscribe_pattern=None
+        )
+        self.sources[source.name] = find_sources(alone)[source.name]
+        return self.sources[source.name]
+
+    def _tail(self, source: Source) -> tuple[FoundDirectory, Reader]:
+        if source.name not in self._tails:
             place = source.newest_part()
-            self._tails[source.name] = open_reader(
-                place, start="first", verify=False, on_corrupt="skip"
-            )
-            queue_id = inspect(place).queue_id
+            self._tails[source.name] = place, place.reader(verify=False, on_corrupt="skip")
+            queue_id = place.inspect().queue_id
             if self._ids.get(source.name, queue_id) != queue_id:
                 self.replaced.add(source.name)
             self._ids[source.name] = queue_id
@@ -243,7 +252,7 @@ class _Queues:
 
     def _drop_tail(self, name: str) -> None:
         if (tail := self._tails.pop(name, None)) is not None:
-            tail.close()
+            tail[1].close()
 
     def close(self) -> None:
         for name in list(self._tails):

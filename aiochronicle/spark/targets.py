@@ -15,8 +15,14 @@ from aiochronicle._directories import make_directory
 from aiochronicle.config import Batch
 from aiochronicle.errors import DiskFull, InvalidArgument, MessageTooLarge, TimestampOrder
 from aiochronicle.spark.append import RECORD_OVERHEAD_BYTES, TOGETHER_BYTES_MAX
+from aiochronicle.spark.found import has_file, naming
 from aiochronicle.spark.options import WriteOptions
-from aiochronicle.spark.private_files import DIRECTORY_MODE, refuse_links_of_others
+from aiochronicle.spark.private_files import (
+    DIRECTORY_MODE,
+    made_below,
+    refuse_links_of_others,
+    safe_path,
+)
 from aiochronicle.spark.queues import CONTROL, DEPTH_MAX, is_queue
 from aiochronicle.spark.runs import Run
 from aiochronicle.writer import Writer, open_writer
@@ -43,7 +49,7 @@ def open_all(
     options: WriteOptions, runs: Sequence[Run]
 ) -> contextlib.AbstractContextManager[dict[str, Writer]]:
     """Open the queues of a batch that was begun; LockedError if somebody writes to one of them."""
-    return _opened({name: _path(options, name) for name in _parts(runs)}, {})
+    return _opened(options, {name: _path(options, name) for name in _parts(runs)}, {})
 
 
 @contextlib.contextmanager
@@ -57,7 +63,7 @@ def open_to_begin(options: WriteOptions, runs: Sequence[Run]) -> Generator[dict[
     _refuse_queues_in_queues(options, paths)
     there = {name: path for name, path in paths.items() if is_queue(path)}
     sizes = {name: _segment_bytes(options, part) for name, part in parts.items()}
-    with _opened(there, {}) as existing:
+    with _opened(options, there, {}) as existing:
         needed_bytes: dict[Path, int] = {}
         for name, part in parts.items():
             if name in existing:
@@ -69,7 +75,7 @@ def open_to_begin(options: WriteOptions, runs: Sequence[Run]) -> Generator[dict[
             needed_bytes[where] = needed_bytes.get(where, 0) + more
         _check_room(options, needed_bytes)
         new = {name: path for name, path in paths.items() if name not in there}
-        with _opened(new, sizes) as made:
+        with _opened(options, new, sizes) as made:
             yield existing | made
 
 
@@ -180,15 +186,24 @@ def free_bytes(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def _opened(paths: dict[str, Path], sizes: dict[str, int]) -> Generator[dict[str, Writer]]:
+def _opened(
+    options: WriteOptions, paths: dict[str, Path], sizes: dict[str, int]
+) -> Generator[dict[str, Writer]]:
+    root = Path(options.path)
     with contextlib.ExitStack() as opened:
         yield {
-            name: opened.enter_context(_open(path, sizes.get(name, SEGMENT_BYTES)))
+            name: opened.enter_context(_open(root, path, sizes.get(name, SEGMENT_BYTES)))
             for name, path in paths.items()
         }
 
 
-def _open(path: Path, segment_bytes: int) -> Writer:
-    make_directory(path.parent, DIRECTORY_MODE)
-    ready = not is_queue(path)
-    return open_writer(path, segment_size=segment_bytes, flush=FLUSH, ready=ready)
+@contextlib.contextmanager
+def _open(root: Path, path: Path, segment_bytes: int) -> Generator[Writer]:
+    """Open a queue below the root, in the directory that is there now, or that is made."""
+    make_directory(root, DIRECTORY_MODE)
+    names = path.relative_to(root).parts
+    with made_below(root, names) as directory, naming(f"/proc/self/fd/{directory}", str(path)):
+        ready = not has_file(directory, CONTROL)
+        place = safe_path(directory)
+        with open_writer(place, segment_size=segment_bytes, flush=FLUSH, ready=ready) as writer:
+            yield writer

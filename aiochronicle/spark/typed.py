@@ -4,8 +4,8 @@ How payloads become columns is the same with and without Spark (aiochronicle.typ
 nothing is made of the fields that nobody asked for.
 """
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +13,15 @@ from pyspark.sql.types import StringType, StructField
 
 from aiochronicle import typed_columns
 from aiochronicle._description import build
-from aiochronicle.errors import DecodeError, SchemaMismatch, SchemaNotFound, UnknownType
+from aiochronicle._printable import printable
+from aiochronicle.errors import (
+    DecodeError,
+    QueueGone,
+    QueueNotFound,
+    SchemaMismatch,
+    SchemaNotFound,
+    UnknownType,
+)
 from aiochronicle.registry import RegisteredType, Registry
 from aiochronicle.spark.arrow import Batch, Column
 from aiochronicle.spark.queues import Source
@@ -62,22 +70,25 @@ def typed_fields(
             {entry.name for source in sources.values() for entry in _registry(source) or ()}
         )
         if not known_names:
-            places = ", ".join(source.place for source in sources.values())
+            places = ", ".join(printable(source.place) for source in sources.values())
             raise UnknownType(
                 f"no queue has a type {name!r}, nor any other: there is no schema.json in {places}."
                 " A writer that is opened with a codec leaves one; to an archive it can be copied"
             )
-        raise UnknownType(f"no queue has a type {name!r}; there are {', '.join(known_names)}")
+        raise UnknownType(
+            f"no queue has a type {name!r}; there are {', '.join(map(printable, known_names))}"
+        )
     return columns
 
 
 def _registry(source: Source) -> Registry | None:
-    for place in (source.live, source.archive, source.schema):
-        if place is not None and Path(place).exists():
-            try:
-                return Registry.load(place)
-            except SchemaNotFound:
-                continue
+    for directory in (source.live_directory, source.archive_directory):
+        # Of what is gone, those who read the queue tell.
+        with contextlib.suppress(SchemaNotFound, QueueNotFound, QueueGone):
+            if directory is not None:
+                return directory.registry()
+    with contextlib.suppress(SchemaNotFound):
+        return None if source.schema is None else Registry.load(source.schema)
     return None
 
 

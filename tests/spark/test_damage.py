@@ -17,6 +17,7 @@ from aiochronicle.errors import ChronicleError, CorruptionError, NotAQueue
 from aiochronicle.spark import bad_records, explain, scan
 from aiochronicle.spark.__main__ import main
 from aiochronicle.spark.columns import frame_schema
+from aiochronicle.spark.found import FoundDirectory
 from aiochronicle.spark.jobs import archive
 from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.plan import plan
@@ -47,7 +48,7 @@ def missing(control: Path) -> None:
 
 
 def test_a_queue_that_is_being_removed_is_not_damaged(root: Path) -> None:
-    """However long it takes, if only something is removed every now and then."""
+    """Though it takes a while, if only something is removed every now and then."""
     with aiochronicle.open_writer(root / "a", segment_size=1 << 12) as writer:
         for _ in range(40):
             writer.append(bytes(1000))
@@ -60,7 +61,7 @@ def test_a_queue_that_is_being_removed_is_not_damaged(root: Path) -> None:
 
     remover = Thread(target=remove)
     remover.start()
-    assert damage_of(root / "a") is None
+    assert damage_of(FoundDirectory(str(root / "a"))) is None
     assert not list((root / "a").glob("*.q"))
     remover.join()
 

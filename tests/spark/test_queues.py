@@ -11,6 +11,7 @@ from aiochronicle import Retention, Roll
 from aiochronicle.errors import ChronicleError
 from aiochronicle.spark import count
 from aiochronicle.spark.columns import frame_schema
+from aiochronicle.spark.found import FoundDirectory
 from aiochronicle.spark.options import read_options
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.queues import Source, end_of
@@ -67,7 +68,7 @@ def test_a_queue_of_another_program_is_found_by_its_messages(root: Path) -> None
     start, end = bounds(root / "a")
     assert end - start == 1000
     with aiochronicle.open_reader(root / "a") as reader:
-        assert end_of(reader, known=end - 10) == end
+        assert end_of(reader, FoundDirectory(str(root / "a")), known=end - 10) == end
 
 
 def append_as_other_program(path: Path, messages: int) -> None:

@@ -31,9 +31,8 @@ from pyspark.sql import SparkSession
 from aiochronicle.digest import StreamDigest
 from aiochronicle.errors import AccessDenied, ChronicleError, InvalidArgument
 from aiochronicle.export import Compression, write_parquet
-from aiochronicle.queue import inspect
-from aiochronicle.registry import schema_file
 from aiochronicle.spark.arrow import Batch, pa
+from aiochronicle.spark.found import naming
 from aiochronicle.spark.jobs.continuity import check_continuity, fingerprint
 from aiochronicle.spark.jobs.failures import Failures, failure, noting
 from aiochronicle.spark.jobs.gate import tell_retention
@@ -257,8 +256,7 @@ def _write_file(
     first_seq = int(first.column("seq")[0].as_py())
     names = (f"date={np.datetime64(day, 'D')}", f"source={escape(source.name)}")
     mode = source.readable_mode()
-    Location(root=str(target), names=names).make(directory_mode(mode)).close()
-    path = Path(*names, f"{first_seq:019d}-{run}.parquet")
+    name = f"{first_seq:019d}-{run}.parquet"
     digest = StreamDigest([source.name])
     last_seq = first_seq - 1
     proofs: list[Proof] = []
@@ -277,23 +275,29 @@ def _write_file(
         bytes_checksum = checksum(part)  # first: so these are the bytes that are verified
         verify(proofs, part)
 
-    count = write_parquet(
-        rows(),
-        first.schema,
-        target / path,
-        rows_total=0,
-        row_group_rows=1,  # so each batch is one, and can be compared with its proof
-        compression=COMPRESSION,
-        progress=None,
-        verify=verify_bytes,
-        mode=mode,
-    )
+    with (
+        # Held open: whatever has its name a moment later, the file is written into this one.
+        Location(root=str(target), names=names).make(directory_mode(mode)) as directory,
+        naming(directory.pinned(), str(directory.path)),
+    ):
+        count = write_parquet(
+            rows(),
+            first.schema,
+            Path(directory.pinned(name)),
+            rows_total=0,
+            row_group_rows=1,  # so each batch is one, and can be compared with its proof
+            compression=COMPRESSION,
+            progress=None,
+            verify=verify_bytes,
+            mode=mode,
+        )
+        written = directory.find(name)
     return ArchivedFile(
-        path=str(path),
+        path="/".join((*names, name)),
         first_seq=first_seq,
         end_seq=last_seq + 1,
         rows=count,
-        bytes=(target / path).stat().st_size,
+        bytes=0 if written is None else written.st_size,
         digest=digest.hexdigest(),
         checksum=bytes_checksum,
     )
@@ -308,7 +312,7 @@ def _publish(
     target: Path, given: Input, source: Source, ledger: Ledger | None, files: list[ArchivedFile]
 ) -> Archived:
     """Replace the ledger of one queue by one that lists the new files."""
-    name = source.name
+    name, live = source.name, source.live_directory
     fresh = sorted(files, key=lambda file: file.first_seq)
     before = () if ledger is None else ledger.files
     compacted = [file for file in before if fresh and file.end_seq > fresh[0].first_seq]
@@ -319,7 +323,7 @@ def _publish(
     unchanged = ledger is not None and ledger.next_seq == next_seq
     new = Ledger(
         source=name,
-        queue_id=0 if source.live is None else inspect(source.live).queue_id,
+        queue_id=0 if live is None else live.inspect().queue_id,
         next_seq=next_seq,
         rows=sum(file.rows for file in listed),
         last=ledger.last if ledger is not None and unchanged else fingerprint(source, next_seq - 1),
@@ -327,8 +331,8 @@ def _publish(
         files=listed,
     )
     mode = source.readable_mode()
-    if source.live is not None:
-        keep_schema(target, name, Path(schema_file(source.live)), mode)
+    if live is not None:
+        keep_schema(target, name, live, mode)
     new.save(target, mode)
     return Archived(
         source=name,

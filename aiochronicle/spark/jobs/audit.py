@@ -19,7 +19,6 @@ from aiochronicle._directories import make_directory
 from aiochronicle.digest import SECOND_NS, Block, StreamDigest, digest_of_blocks
 from aiochronicle.errors import CorruptionError, InvalidArgument
 from aiochronicle.export import write_parquet
-from aiochronicle.reader import open_reader
 from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.options import Given, ReadOptions
@@ -127,7 +126,7 @@ def _slices(given: Input) -> list[_Slice]:
 def _time_of(source: Source, seq: int) -> int:
     """Return the time of a message, or of one near it: it only decides where to cut."""
     for part in source.parts():
-        with open_reader(part, start="first", verify=False, on_corrupt="skip") as reader:
+        with part.reader(verify=False, on_corrupt="skip") as reader:
             reader.seek(seq)
             if (message := reader.poll()) is not None:
                 return message.timestamp_ns

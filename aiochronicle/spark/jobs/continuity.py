@@ -17,8 +17,6 @@ from aiochronicle.errors import (
     QueueGone,
     QueueNotFound,
 )
-from aiochronicle.queue import inspect
-from aiochronicle.slices import Queue
 from aiochronicle.spark.jobs.ledger import Ledger
 from aiochronicle.spark.queues import Source
 
@@ -30,7 +28,8 @@ def check_continuity(source: Source, ledger: Ledger, out: str, *, gaps: bool) ->
 
     ``gaps`` allows for messages that were removed before they were archived.
     """
-    if source.live is not None and ledger.queue_id != inspect(source.live).queue_id:
+    live = source.live_directory
+    if live is not None and ledger.queue_id != live.inspect().queue_id:
         raise NotAQueue(
             f"the archive holds another queue of the name {source.name}; give this one an archive of"
             " its own",
@@ -57,7 +56,7 @@ def fingerprint(source: Source, seq: int) -> str | None:
     for part in reversed(source.parts()):
         with (
             contextlib.suppress(CorruptionError, PositionLost, QueueGone, QueueNotFound),
-            Queue(part) as queue,
+            part.queue() as queue,
         ):
             message = next(iter(queue.slice(max(seq, 0), seq + 1)), None)
             if message is not None:

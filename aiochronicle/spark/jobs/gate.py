@@ -15,8 +15,8 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aiochronicle.errors import ChronicleError
-from aiochronicle.reader import open_reader
 from aiochronicle.spark.arrow import Batch, pa
+from aiochronicle.spark.found import FoundDirectory
 from aiochronicle.spark.jobs.failures import Failures, noting
 from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger
 from aiochronicle.spark.jobs.readback import check_file
@@ -31,7 +31,7 @@ _DAMAGED = "source string, first_seq long, error binary"
 class _Gate(msgspec.Struct, frozen=True, kw_only=True):
     """A queue from which retention deletes, and what is archived of it."""
 
-    live: str
+    live: FoundDirectory
     first_seq: int
     ledger: Ledger
 
@@ -66,7 +66,7 @@ def tell_retention(
         damage = damaged.get(name)
         if damage is None and name in failed:
             continue
-        with noting(failed, name), open_reader(gate.live, reader, start="first") as position:
+        with noting(failed, name), gate.live.reader(reader) as position:
             position.seek(gate.ledger.next_seq if damage is None else damage.first_seq)
             position.commit()
         if damage is not None:
@@ -75,10 +75,10 @@ def tell_retention(
 
 def _gate(archive: Path, source: Source) -> _Gate | None:
     ledger = Ledger.load(archive, source.name)
-    if source.live is None or ledger is None or not ledger.whole:
+    if (live := source.live_directory) is None or ledger is None or not ledger.whole:
         return None
-    first_seq = Source(name=source.name, live=source.live, archive=None).earliest()
-    return _Gate(live=source.live, first_seq=first_seq, ledger=ledger)
+    first_seq = msgspec.structs.replace(source, archive=None).earliest()
+    return _Gate(live=live, first_seq=first_seq, ledger=ledger)
 
 
 def _damaged(

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from aiochronicle._prepared import prepared
+from aiochronicle._printable import printable
 from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import (
     AccessDenied,
@@ -30,6 +31,8 @@ from aiochronicle.errors import (
     SchemaError,
     UnsupportedVersion,
 )
+from aiochronicle.registry import FILE_NAME, schema_file
+from aiochronicle.spark.found import FoundDirectory
 from aiochronicle.spark.options import LEDGERS
 from aiochronicle.spark.private_files import FILE_MODE, Location, directory_mode
 
@@ -106,9 +109,9 @@ def find_archive(archive: Path, queues: Collection[str] | None = None) -> list[L
     read = [_read(file) for file in files if not file.name.endswith(SCHEMA)]
     known = {ledger.source: ledger for ledger in read if ledger is not None}
     if missing := sorted(set(queues or ()) - set(known)):
-        there = ", ".join(sorted(known)) or "none at all"
+        there = ", ".join(map(printable, sorted(known))) or "none at all"
         raise QueueNotFound(
-            f"no queue {', '.join(missing)} in it; there are {there}",
+            f"no queue {', '.join(map(printable, missing))} in it; there are {there}",
             path=str(archive),
             advice="",
         )
@@ -161,12 +164,13 @@ def schema_copy(archive: Path, source: str) -> Path:
     return archive / LEDGERS / f"{escape(source)}{SCHEMA}"
 
 
-def keep_schema(archive: Path, source: str, schema: Path, mode: int = FILE_MODE) -> None:
+def keep_schema(archive: Path, source: str, queue: FoundDirectory, mode: int = FILE_MODE) -> None:
     """Copy the schema of a queue, if it has one; SchemaError if that is a link, or too large."""
     try:
-        content = read_small_file(str(schema), FILE_BYTES_MAX)
+        with queue.opened() as directory:
+            content = read_small_file(FILE_NAME, FILE_BYTES_MAX, directory=directory)
     except ValueError as error:
-        raise SchemaError(str(error), path=str(schema)) from error
+        raise SchemaError(str(error), path=schema_file(queue.path)) from error
     if content is not None:
         _replace(schema_copy(archive, source), content, mode)
 

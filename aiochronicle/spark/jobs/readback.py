@@ -6,6 +6,7 @@ a row that is missing, changed or in another place shows in most of them. What w
 as long as the bytes of the file are the same; so before a file is used again, only these are looked at.
 """
 
+import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,11 @@ import msgspec
 import numpy as np
 
 from aiochronicle._binding import ffi, lib
+from aiochronicle._smallfile import open_regular
 from aiochronicle.digest import StreamDigest, parts_of_binary
 from aiochronicle.errors import CorruptionError
 from aiochronicle.spark.arrow import Batch, Column, pa
+from aiochronicle.spark.found import naming
 from aiochronicle.spark.jobs.ledger import ArchivedFile
 from aiochronicle.spark.runs import checksum
 
@@ -48,23 +51,25 @@ def read_listed(
     archive: Path, source: str, file: ArchivedFile, columns: Sequence[str] = COLUMNS
 ) -> Iterator[Batch]:
     """Yield the rows of a file that a ledger lists; CorruptionError before the first if it has changed."""
-    check_file(archive, source, file)
-    yield from read_back(archive / file.path, columns)
+    with _regular(archive / file.path, RESTORE) as opened:
+        _check(opened, source, file)
+        yield from _rows(opened, columns)
 
 
 def check_file(archive: Path, source: str, file: ArchivedFile) -> None:
     """Raise CorruptionError if a file of the archive is not the one that was verified."""
-    path = archive / file.path
-    try:
-        if file.checksum is not None:
-            is_same = checksum(path) == file.checksum
-        else:
-            digest = StreamDigest([source])
-            for batch in read_back(path):
-                digest.add_batch(batch)
-            is_same = digest.hexdigest() == file.digest
-    except FileNotFoundError as error:
-        raise CorruptionError("is gone", path=str(path), advice=RESTORE) from error
+    with _regular(archive / file.path, RESTORE) as opened:
+        _check(opened, source, file)
+
+
+def _check(path: Path, source: str, file: ArchivedFile) -> None:
+    if file.checksum is not None:
+        is_same = checksum(path) == file.checksum
+    else:
+        digest = StreamDigest([source])
+        for batch in _rows(path):
+            digest.add_batch(batch)
+        is_same = digest.hexdigest() == file.digest
     if not is_same:
         raise CorruptionError(
             f"has changed since it was verified: {path.stat().st_size} bytes now, {file.bytes} then,"
@@ -76,7 +81,12 @@ def check_file(archive: Path, source: str, file: ArchivedFile) -> None:
 
 def read_back(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[Batch]:
     """Yield the rows of a file; CorruptionError if they cannot be read, or not in order."""
-    with _opened(path, RESTORE) as file:
+    with _regular(path, RESTORE) as opened:
+        yield from _rows(opened, columns)
+
+
+def _rows(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[Batch]:
+    with _parquet(path, RESTORE) as file:
         batches = file.iter_batches(batch_size=BATCH_ROWS, columns=list(columns))
         yield from _in_order(batches, path, RESTORE)
 
@@ -92,7 +102,7 @@ def prove(batch: Batch) -> Proof:
 
 def verify(proofs: Sequence[Proof], path: Path) -> None:
     """Raise CorruptionError if the file has other row groups than these, or in another order."""
-    with _opened(path, _AGAIN) as file:
+    with _regular(path, _AGAIN) as opened, _parquet(opened, _AGAIN) as file:
         if file.num_row_groups != len(proofs):
             raise CorruptionError(
                 f"has {file.num_row_groups} row groups, where {len(proofs)} were written",
@@ -129,15 +139,30 @@ def _in_order(batches: Iterable[Batch], path: Path, advice: str) -> Iterator[Bat
 
 
 @contextmanager
-def _opened(path: Path, advice: str) -> Generator[Any]:
-    """Give a file to read; CorruptionError with this advice if it is not there, or not Parquet."""
+def _regular(path: Path, advice: str) -> Generator[Path]:
+    """Open a file once; give a path to that very file, which is a regular one and no link."""
+    try:
+        opened = open_regular(str(path))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CorruptionError("is gone", path=str(path), advice=advice) from error
+    except ValueError as error:
+        raise CorruptionError(str(error), path=str(path), advice=advice) from error
+    try:
+        pinned = f"/proc/self/fd/{opened}"
+        with naming(pinned, str(path)):
+            yield Path(pinned)
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def _parquet(path: Path, advice: str) -> Generator[Any]:
+    """Give a file to read; CorruptionError with this advice if it is not Parquet."""
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path) as file:
             yield file
-    except FileNotFoundError as error:
-        raise CorruptionError("is gone", path=str(path), advice=advice) from error
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None:  # the system's, not Arrow's
             raise
