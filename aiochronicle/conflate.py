@@ -181,8 +181,7 @@ class Conflation(Generic[K]):
                 await asyncio.sleep(0)
                 left = left - _STEP_MESSAGES if self._take_step() else 0
         elif (
-            self._handed_over >= _TURN_MESSAGES
-            or time.monotonic() - self._turn_ended_s >= _TURN_S
+            self._handed_over >= _TURN_MESSAGES or time.monotonic() - self._turn_ended_s >= _TURN_S
         ):
             await asyncio.sleep(0)
         else:
