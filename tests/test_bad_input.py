@@ -683,7 +683,7 @@ def test_records_that_became_zeros_under_a_live_writer(
         seqs = []
         with pytest.raises(errors.CorruptionError) as caught, reader:
             for message in reader:
-                seqs.append(message.seq)  # noqa: PERF402 - those before the exception
+                seqs.append(message.seq)
         assert caught.value.offset is not None
         assert seqs == list(range(lost[0]))
     with open_writer(path) as writer, open_reader(path, on_corrupt="skip") as reader:
