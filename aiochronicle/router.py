@@ -35,6 +35,7 @@ from aiochronicle.errors import (
     ClosedError,
     CorruptionError,
     PositionLost,
+    QueueGone,
     SourceGone,
     StorageError,
 )
@@ -645,12 +646,17 @@ class Router(FanIn[T]):
         raise SourceGone(f"the queue of {source!r} is not attached")
 
     def commit(self, source: "int | _hot.Message | None" = None) -> None:
-        """Do what ``FanIn.commit`` does; nothing for a message whose queue has gone meanwhile."""
+        """Do what ``FanIn.commit`` does; nothing for queues that have gone meanwhile."""
         try:
             super().commit(source)
+        except QueueGone:  # discovery is about to find out
+            pass
         except (KeyError, ClosedError):
             if self.closed or not isinstance(source, _hot.Message):
                 raise
+
+    def _matters(self, error: ChronicleError) -> bool:
+        return not isinstance(error, QueueGone)
 
     # ---- the end ----
 
@@ -669,6 +675,7 @@ class Router(FanIn[T]):
             for opened in self._with_replies():
                 await self._close_reply(opened)
         finally:
+            self._discovery.stop()  # if this was cancelled before: it ends in the background
             closings = self._close()
             await in_background(lambda: wait(closings))
 
