@@ -49,6 +49,7 @@ __all__ = ["Router", "RouterStatistics"]
 _FDS_WANTED = 65536
 _RUN_MAX = 256
 _OPENING_THREADS = 8
+_DAMAGE_MAX = 64  # that one try goes on behind
 _FIRST_RETRY_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -332,6 +333,14 @@ class Router(FanIn[T]):
     # ---- attaching ----
 
     async def _attach(self, paths: list[str]) -> None:
+        """Attach queues, also behind damage that is to be skipped; each is judged on its own."""
+        for _ in range(_DAMAGE_MAX):  # and the rest at the next try
+            await self._try_to_attach(paths)
+            paths = [path for path in paths if path in self._aside and self._aside[path].skip]
+            if not paths:
+                return
+
+    async def _try_to_attach(self, paths: list[str]) -> None:
         """Open queues and merge them; those that fail are set aside, whatever it is."""
         for path, opened in zip(paths, await self._open(paths), strict=True):
             if isinstance(opened, Exception):
@@ -343,9 +352,6 @@ class Router(FanIn[T]):
             except Exception as error:  # noqa: BLE001 - it is that queue's problem
                 self._close_reader(reader)
                 self._cannot_attach(path, error)
-        behind = [path for path in paths if path in self._aside and self._aside[path].skip]
-        if behind:  # once: if that fails, it is not asked for again
-            await self._attach(behind)
 
     def _take_in(self, path: str, reader: Reader, lost: int) -> None:
         source = self._attached[path] = _Source(self.attach(reader), reader)
@@ -354,10 +360,7 @@ class Router(FanIn[T]):
         if aside is not None:
             source.attached_s += aside.pause_s  # failing again soon, it waits for longer
             source.reply = aside.reply
-            if isinstance(aside.skip, PositionLost):
-                self._count(path).lost += lost
-            elif aside.skip is not None:
-                self._count(path).skipped += 1
+            self._count_skip(path, aside.skip, lost)
         _log.info("attached: %s", printable(path))
 
     async def _open(self, paths: list[str]) -> list[tuple[Reader, int] | Exception]:
@@ -396,7 +399,9 @@ class Router(FanIn[T]):
             before.due_s = time.monotonic() + before.pause_s
             before.skip = None  # it was of no use
             return
-        verdict = Verdict() if before is not None and before.skip else self._judge(error)
+        if before is not None:
+            self._count_skip(path, before.skip, 1)  # it was: this comes behind it
+        verdict = self._judge(error)
         aside = self._set_aside(path, error, verdict, None if before is None else before.place)
         if before is not None:
             aside.inherit(before)
@@ -549,6 +554,13 @@ class Router(FanIn[T]):
         self._stepped_over[source] = where
         self._log_skip(error)
         return True
+
+    def _count_skip(self, path: str, error: Exception | None, lost: int) -> None:
+        """Count what opening went on behind, if anything."""
+        if isinstance(error, PositionLost):
+            self._count(path).lost += lost
+        elif error is not None:
+            self._count(path).skipped += 1
 
     def _log_skip(self, error: Exception) -> None:
         what = "went on behind a loss" if isinstance(error, PositionLost) else "stepped over"
