@@ -4,12 +4,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiochronicle._binding import lib
+from aiochronicle._examiner import Identity
+from aiochronicle._hot import Message
 from aiochronicle.errors import ChronicleError, CorruptionError, PositionLost
 from aiochronicle.position import Position
 from aiochronicle.reader import Reader, StartPoint, open_reader
 from aiochronicle.registry import Registry
 
-__all__ = ["Place", "go_on_behind_loss", "open_anywhere", "open_source", "place_of"]
+__all__ = [
+    "Place",
+    "commit_as_told",
+    "commit_late",
+    "go_on_behind_loss",
+    "open_anywhere",
+    "open_source",
+    "place_of",
+]
 
 _SEGMENT_DATA = 64  # where the first record of a segment stands
 
@@ -69,6 +79,23 @@ def open_anywhere(path: str, name: str, **options: Any) -> Reader:
     reader: Reader = open_reader(path, name, start="first", on_corrupt="skip", **options)
     lib.ac_reader_report_corrupt(reader._handle)
     return reader
+
+
+def commit_late(
+    path: str, name: str, identity: Identity | None, done: Message | Position
+) -> Position:
+    """Commit to a queue that nobody reads now, and return where a reader would resume."""
+    with open_anywhere(path, name, _expect=identity) as reader:
+        commit_as_told(reader, done)
+        return reader.committed
+
+
+def commit_as_told(reader: Reader, done: Message | Position) -> None:
+    """Commit up to and with a message, or up to a position."""
+    if isinstance(done, Message):
+        reader.commit(done)
+    else:
+        reader.commit_position(done)
 
 
 def _go_on(reader: Reader, place: Place | None, behind: Exception | None) -> int:

@@ -35,7 +35,7 @@ from aiochronicle._arguments import (
     segment_bytes,
 )
 from aiochronicle._arguments import timeout as checked_timeout
-from aiochronicle._background import in_background, in_thread
+from aiochronicle._background import in_background, in_thread, shielded
 from aiochronicle._closing import Closing
 from aiochronicle._damage import (
     REQUESTER_WORDS,
@@ -231,7 +231,7 @@ class Requester(Closing, Generic[T]):
         """Open both queues in the background. Cancelled, what was opened is closed."""
         opening = in_thread(self._open)
         try:
-            await asyncio.shield(asyncio.wrap_future(opening))
+            await shielded(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
             opening.add_done_callback(lambda _: in_thread(self.close))
             raise
@@ -302,7 +302,7 @@ class Requester(Closing, Generic[T]):
             self._fail_all(error)  # what they asked may never be read
             if self._reopening is None or self._reopening.done():
                 self._reopening = in_thread(lambda: self._open_again(dead))
-            await asyncio.shield(asyncio.wrap_future(self._reopening))
+            await shielded(asyncio.wrap_future(self._reopening))
         return self._open()
 
     def statistics(self) -> RequesterStatistics:
