@@ -351,11 +351,3 @@ async def test_what_fails_after_its_waiter_was_cancelled_is_no_error_of_the_prog
         await in_background(fail)
 
     assert await errors_of_nobody(wait, may_fail.set) == 0
-
-
-async def test_entering_a_requester_that_fails_after_it_was_cancelled(tmp_path: Path) -> None:
-    (tmp_path / "asked").mkdir()
-    requester = aiochronicle.Requester(tmp_path / "asked", tmp_path / "answered", "desk")
-    with aiochronicle.open_writer(tmp_path / "asked" / "desk", segment_size=1 << 16):
-        requester._opening.acquire()
-        assert await errors_of_nobody(requester.__aenter__, requester._opening.release) == 0
