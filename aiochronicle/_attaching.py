@@ -71,7 +71,7 @@ def open_source(
         raise
 
 
-def open_anywhere(path: str, name: str, **options: Any) -> Reader:
+def open_anywhere(path: str, name: str | None, **options: Any) -> Reader:
     """Open a queue wherever there is a segment that can be opened, to be sent where it is to read.
 
     Damage that it meets from then on is raised.

@@ -36,6 +36,7 @@ from aiochronicle._arguments import (
     segment_bytes,
 )
 from aiochronicle._arguments import timeout as checked_timeout
+from aiochronicle._attaching import open_anywhere
 from aiochronicle._background import in_background, in_thread, shielded
 from aiochronicle._closing import Closing
 from aiochronicle._damage import (
@@ -54,6 +55,7 @@ from aiochronicle.errors import (
     CapacityError,
     ChronicleError,
     ClosedError,
+    CorruptionError,
     InvalidArgument,
     QueueGone,
     RequestFailed,
@@ -556,7 +558,8 @@ class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     ``failed`` are those of the ``answered`` ones that were answered by ``fail``. ``repeated``
     requests had been answered before a restart; ``gone`` requesters had no queue any more.
     ``expired`` requests came to their turn after their deadline, and were dropped. ``skipped``
-    and ``lost`` are those of RouterStatistics: damaged requests, and removed ones.
+    and ``lost`` are those of RouterStatistics: damaged requests, and removed ones; damaged answers,
+    which are looked at when a requester is attached, are among the ``skipped``.
     """
 
     received: int
@@ -589,7 +592,9 @@ class Responder(Generic[T]):
 
     A request whose deadline is over is dropped before anybody gets it, and counted as ``expired``.
     ``on_corrupt`` and ``on_lost`` are those of Router: by default a requester whose queue is damaged
-    is set aside, in ``problems`` and tried again, and the others are served. Closing it gives
+    is set aside, in ``problems`` and tried again, and the others are served. So it is if its answers
+    are damaged by which the responder would know what was answered; if that is skipped, requests whose
+    answers are damaged are answered again. Closing it gives
     handlers that run ``grace_s`` seconds to end; what they return is answered. One event loop at a
     time, as Router.
     """
@@ -630,6 +635,7 @@ class Responder(Generic[T]):
         )
         self._clients: dict[tuple[str, int], _Client] = {}
         self._taken: Message[T] | None = None  # from the router, when its task was cancelled
+        self._told: dict[str, str] = {}  # by requester: which damage was judged
         self._returned: list[Request[T]] = []  # by handlers that were cancelled
         self._due: dict[_Client, None] = {}  # in order: whose answers are to be flushed
         self._closing = False
@@ -818,7 +824,7 @@ class Responder(Generic[T]):
         if client is None or client.reader.closed:
             reader = self._router.reader_of(message)
             replies = await self._router.reply(message)
-            answered = await in_background(lambda: _answered_since(replies.path, message))
+            answered = await self._answered_since(replies.path, message)
             for old in [old for old, one in self._clients.items() if one.reader.closed]:
                 if old != key and not self._clients[old].outstanding:
                     del self._clients[old]
@@ -829,6 +835,37 @@ class Responder(Generic[T]):
         elif client.replies.closed:
             client.replies = await self._router.reply(message)
         return client
+
+    async def _answered_since(self, path: str, first: Message) -> set[tuple[int, int]]:
+        """Return which requests from this one on, by seq and epoch, have an answer in the queue.
+
+        A damaged answer is dealt with as ``on_corrupt`` says. Skipped, its request has none.
+        """
+        answers = _AnswersSince(path, first)
+        behind: CorruptionError | None = None
+        try:
+            while (damage := await in_background(partial(answers.read, behind))) is not None:
+                if behind is not None and str(damage) == str(behind):  # stepping over was of no use
+                    raise damage
+                self._judge_answer(first, damage)
+                behind = damage
+            return answers.answered
+        finally:
+            await in_background(answers.close)
+
+    def _judge_answer(self, first: Message, damage: CorruptionError) -> None:
+        """Raise damage among the answers to a requester, unless it is to be skipped."""
+        if self._told.get(first.source) == str(damage):  # it is met at every try
+            raise damage
+        verdict = self._router._judge(damage)
+        if verdict.skip:
+            self._router._count(self._router.reader_of(first).path).skipped += 1
+            self._router._log_skip(damage)
+            return
+        self._told[first.source] = str(damage)
+        if verdict.raised is not None:
+            self._router._fail(verdict.raised)
+        raise damage
 
     def _answer(
         self, client: _Client, message: Message, payload: Payload | msgspec.Struct, type_id: int
@@ -1049,13 +1086,43 @@ def _not_before(request_ns: int, replies: Writer) -> int | None:
     return max(request_ns, replies.statistics().last_timestamp_ns)
 
 
-def _answered_since(path: str, first: Message) -> set[tuple[int, int]]:
-    """Return which requests from this one on, by seq and epoch, have an answer in the queue."""
-    with open_reader(path) as replies:
-        replies.seek_time(first.timestamp_ns)
-        causes = ((reply.cause, reply.cause_epoch or 0) for reply in replies)
-        return {
-            (cause[1], epoch)
-            for cause, epoch in causes
-            if cause is not None and cause[0] == first.queue_id and cause[1] >= first.seq
-        }
+class _AnswersSince:
+    """Which requests from one on, by seq and epoch, have an answer in a queue."""
+
+    def __init__(self, path: str, first: Message) -> None:
+        self.answered: set[tuple[int, int]] = set()
+        self._path = path
+        self._queue_id, self._seq = first.queue_id, first.seq
+        self._timestamp_ns = first.timestamp_ns
+        self._reader: Reader | None = None
+
+    def read(self, behind: CorruptionError | None) -> CorruptionError | None:
+        """Read on, behind this damage; return what damage is met, None at the end. Blocks."""
+        try:
+            self._read(behind)
+        except CorruptionError as damage:
+            return damage.with_traceback(None)
+        return None
+
+    def _read(self, behind: CorruptionError | None) -> None:
+        if self._reader is not None and behind is not None:
+            self._reader.step_over()
+        elif behind is not None:  # it could not even be searched
+            self._reader = open_anywhere(self._path, None)
+        else:
+            reader = open_reader(self._path)
+            try:
+                reader.seek_time(self._timestamp_ns)
+            except BaseException:
+                reader.close()
+                raise
+            self._reader = reader
+        assert self._reader is not None
+        for reply in self._reader:
+            cause = reply.cause
+            if cause is not None and cause[0] == self._queue_id and cause[1] >= self._seq:
+                self.answered.add((cause[1], reply.cause_epoch or 0))
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()

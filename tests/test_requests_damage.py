@@ -369,6 +369,87 @@ async def test_a_damaged_request_is_raised_out_of_the_iteration(tmp_path: Path) 
             await asyncio.wait([serving])
 
 
+@pytest.mark.parametrize("policy", ["set_aside", "raise", "skip", "function"])
+@pytest.mark.parametrize("where", ["payload", "header"])
+async def test_a_damaged_answer_to_what_was_not_committed(
+    tmp_path: Path, policy: str, where: str
+) -> None:
+    begun: list[bytes] = []
+
+    async def hold_first(request: Request) -> bytes:
+        if request.payload == b"hold":
+            await asyncio.Event().wait()
+        return request.payload
+
+    async def handle(request: Request) -> bytes:
+        begun.append(request.payload)
+        return request.payload
+
+    answers = tmp_path / "answered" / "desk"
+
+    def flip_answer() -> None:
+        if where == "payload":
+            damage(answers, 2)
+        else:
+            with (answers / "000000000.q").open("r+b") as segment:
+                byte = segment.read(1)[0]
+                segment.seek(0)
+                segment.write(bytes([byte ^ 1]))
+
+    asked: list[Exception] = []
+    on_corrupt: Any = asked.append if policy == "function" else policy
+    async with requester(tmp_path) as desk:
+        async with serving(tmp_path, hold_first, grace_s=0):
+            held = asyncio.create_task(desk.request(b"hold"))
+            await until(lambda: desk.statistics().pending)
+            for number in range(5):
+                await desk.request(b"%d" % number, timeout=WITHIN_S)
+        if where == "header":  # there has to be a segment that can be opened
+            with aiochronicle.open_writer(answers) as writer:
+                for _ in range(30):
+                    writer.append(bytes(3000))
+        flip_answer()
+        async with responder(tmp_path, on_corrupt=on_corrupt) as service:
+            raised = await served_until(service, handle, held, flip_answer, policy)
+        expected = {"payload": [b"hold", b"2"], "header": [b"hold", *b"0 1 2 3 4".split()]}[where]
+        assert begun == (expected if policy in ("skip", "function") else [b"hold"])
+        assert len(asked) == (policy == "function")
+        assert len(raised) == (policy == "raise")
+        assert service.statistics().skipped == (policy in ("skip", "function"))
+
+
+async def served_until(
+    service: Responder,
+    handler: Handler,
+    answered: "asyncio.Task[Any]",
+    repair: Callable[[], None],
+    policy: str,
+) -> list[Exception]:
+    """Serve until there is an answer; repair the damage if that is needed. Return what was raised."""
+    raised: list[Exception] = []
+
+    async def serve() -> None:
+        while True:
+            try:
+                await service.serve(handler)
+                return
+            except CorruptionError as error:
+                raised.append(error)
+
+    serving = asyncio.create_task(serve())
+    if policy in ("set_aside", "raise"):
+        for _ in range(2):  # it is tried again
+            await until(lambda: service.problems)
+            await until(lambda: not service.problems)
+        repair()
+    async with asyncio.timeout(WITHIN_S):
+        await answered
+    await until(lambda: service.statistics().outstanding == 0 and not service._due)
+    serving.cancel()
+    await asyncio.wait([serving])
+    return raised
+
+
 async def test_what_is_being_handled_is_not_begun_twice_when_its_queue_comes_back(
     tmp_path: Path,
 ) -> None:
