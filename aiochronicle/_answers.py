@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Generic
 
 from aiochronicle._attaching import go_on_behind_loss
-from aiochronicle._background import in_background, in_thread
+from aiochronicle._background import in_background, in_thread, shielded
 from aiochronicle._damage import Verdict, judge
 from aiochronicle._hot import Message
 from aiochronicle._printable import printable
@@ -124,7 +124,7 @@ class Answers(Generic[T]):
     async def _opened_again(self) -> Reader[T]:
         opening = in_thread(self._open_again)
         try:
-            return await asyncio.shield(asyncio.wrap_future(opening))
+            return await shielded(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
             opening.add_done_callback(_close_opened)
             raise

@@ -2,8 +2,12 @@
 
 import os
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from aiochronicle._binding import lib
+from aiochronicle._examiner import Identity
+from aiochronicle._hot import Message
 from aiochronicle._smallfile import open_regular
 from aiochronicle.errors import ChronicleError, CorruptionError, PositionLost, QueueNotFound
 from aiochronicle.position import Position
@@ -11,7 +15,15 @@ from aiochronicle.reader import Reader, StartPoint, open_reader
 from aiochronicle.registry import Registry
 from aiochronicle.writer import CONTROL
 
-__all__ = ["Place", "go_on_behind_loss", "open_source", "place_of"]
+__all__ = [
+    "Place",
+    "commit_as_told",
+    "commit_late",
+    "go_on_behind_loss",
+    "open_anywhere",
+    "open_source",
+    "place_of",
+]
 
 _SEGMENT_DATA = 64  # where the first record of a segment stands
 _STATE_OFFSET, _STATE_READY = 8, (2).to_bytes(4, "little")  # in control.meta
@@ -55,8 +67,8 @@ def open_source(
     options: dict[str, Any] = {"codec": codec, "_expect": identity}
     if isinstance(behind, PositionLost):
         reader: Reader = open_reader(path, name, start="first", **options)
-    elif isinstance(behind, CorruptionError) and place is None:
-        reader = open_reader(path, name, start="first", on_corrupt="skip", **options)
+    elif isinstance(behind, CorruptionError):
+        reader = open_anywhere(path, name, **options)
     else:
         reader = open_reader(path, name, start=start, **options)
     try:
@@ -84,34 +96,75 @@ def _refuse_unfinished(path: str) -> None:
         raise QueueNotFound("is being made", path=path, advice="It will be tried again.")
 
 
+def open_anywhere(path: str, name: str | None, **options: Any) -> Reader:
+    """Open a queue wherever there is a segment that can be opened, to be sent where it is to read.
+
+    Damage that it meets from then on is raised.
+    """
+    reader: Reader = open_reader(path, name, start="first", on_corrupt="skip", **options)
+    lib.ac_reader_report_corrupt(reader._handle)
+    return reader
+
+
+def commit_late(
+    path: str, name: str, identity: Identity | None, done: Message | Position
+) -> Position:
+    """Commit to a queue that nobody reads now, and return where a reader would resume."""
+    with open_anywhere(path, name, _expect=identity) as reader:
+        commit_as_told(reader, done)
+        return reader.committed
+
+
+def commit_as_told(reader: Reader, done: Message | Position) -> None:
+    """Commit up to and with a message, or up to a position."""
+    if isinstance(done, Message):
+        reader.commit(done)
+    else:
+        reader.commit_position(done)
+
+
 def _go_on(reader: Reader, place: Place | None, behind: Exception | None) -> int:
     if isinstance(behind, PositionLost):
         return go_on_behind_loss(reader, behind, 0 if place is None else place.next_seq)
     if place is None or place.queue_id != reader.statistics().queue_id:
         if behind is not None:
-            _leave_segment(reader)
-        return 0
-    if place.committed != reader.committed:  # by an operator, under our name
+            _leave_segment(reader, behind)
+    elif place.committed != reader.committed:  # by an operator, under our name
         reader.seek_position(reader.committed)
-        return 0
-    reader.seek_position(place.position)
-    if behind is not None:
-        reader.step_over()
+    elif behind is not None:
+        _step_over(reader, place.position, behind)
     else:
+        reader.seek_position(place.position)
         reader.poll()  # raises if it is still damaged
         reader.seek_position(place.position)
     return 0
 
 
-def _leave_segment(reader: Reader) -> None:
-    """Go to the segment behind the committed position, whose own cannot be opened."""
-    segment = reader.committed.segment + 1
+def _step_over(reader: Reader, position: Position, damage: Exception) -> None:
+    try:
+        reader.seek_position(position)
+    except (CorruptionError, PositionLost):
+        _leave_segment(reader, damage)
+    else:
+        reader.step_over()
+
+
+def _leave_segment(reader: Reader, damage: Exception) -> None:
+    """Go to the segment behind the one that cannot be opened."""
+    segment = _segment_of(damage, reader.committed.segment) + 1
     try:
         reader.seek_position(Position(segment, _SEGMENT_DATA))
     except PositionLost as lost:
         if lost.nearest.segment < segment:
             raise
         reader.seek_position(lost.nearest)
+
+
+def _segment_of(damage: Exception, otherwise: int) -> int:
+    """Return the number of the segment that an exception is about."""
+    path = damage.path if isinstance(damage, ChronicleError) else None
+    number = Path(path or "").stem
+    return int(number) if number.isdecimal() else otherwise
 
 
 def go_on_behind_loss(reader: Reader, lost: PositionLost, next_seq: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-__all__ = ["GroupCommit", "in_background", "in_thread"]
+__all__ = ["GroupCommit", "in_background", "in_thread", "shielded"]
 
 T = TypeVar("T")
 
@@ -55,7 +55,29 @@ def in_background(function: Callable[[], T]) -> asyncio.Future[T]:
     """Run a blocking function in a thread. Cancelled, the function still runs to its end."""
     # Shielded: a call that no thread has taken up yet would otherwise be cancelled with its waiter.
     # And no task: whoever cancels all of them would leave nobody to close what a function opens.
-    return asyncio.shield(asyncio.get_running_loop().run_in_executor(_threads(), function))
+    return shielded(asyncio.get_running_loop().run_in_executor(_threads(), function))
+
+
+def shielded(inner: asyncio.Future[T]) -> asyncio.Future[T]:
+    """Return a future that ends as this one does, and may be cancelled without it.
+
+    As asyncio.shield, but what is raised when nobody waits any more is no error of the program.
+    """
+    outer: asyncio.Future[T] = inner.get_loop().create_future()
+
+    def hand_over(_: asyncio.Future[T]) -> None:
+        error = None if inner.cancelled() else inner.exception()
+        if outer.done():
+            return
+        if inner.cancelled():
+            outer.cancel()
+        elif error is not None:
+            outer.set_exception(error)
+        else:
+            outer.set_result(inner.result())
+
+    inner.add_done_callback(hand_over)
+    return outer
 
 
 class GroupCommit(Generic[T]):

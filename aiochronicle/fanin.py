@@ -4,6 +4,7 @@ The merge itself is in C (csrc/fanin.c); here are its construction and what can 
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Literal, TypeVar
 
@@ -19,6 +20,7 @@ from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import T
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
+from aiochronicle.errors import ChronicleError
 from aiochronicle.reader import Lag, Reader, turns
 
 __all__ = ["FanIn", "FanInStatistics", "SourceStatistics"]
@@ -134,6 +136,39 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
     def _readers_of_messages(self) -> Iterable[Reader[Any]]:
         return self.sources().values()
 
+    def commit(self, source: int | _hot.Message[Any] | None = None) -> None:
+        """Commit what was delivered: from all named readers, from one source, or up to a message.
+
+        If it fails for one of them all, the others are committed; the first failure is raised then.
+        """
+        if source is not None:
+            super().commit(source)
+            return
+        try:
+            super().commit()
+        except ChronicleError:  # which ended it there
+            if self.closed:
+                raise
+            commit = super().commit
+            named = [one for one, reader in self.sources().items() if reader.name is not None]
+            self._commit_each(functools.partial(commit, one) for one in named)
+
+    def _commit_each(self, commits: Iterable[Callable[[], None]]) -> None:
+        """Make the commits of these sources, whatever becomes of one; raise the first failure."""
+        failed: ChronicleError | None = None
+        for commit in commits:
+            try:
+                commit()
+            except ChronicleError as error:
+                if failed is None and self._matters(error):
+                    failed = error
+        if failed is not None:
+            raise failed
+
+    def _matters(self, error: ChronicleError) -> bool:
+        """Tell whether a commit that failed is to be raised."""
+        return True
+
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until a message may go out; False if ``timeout`` seconds passed.
 
@@ -201,9 +236,11 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
         if oldest is None or places is None:
             self.commit()
             return
-        for source, reader in self.sources().items():
-            if reader.name is not None and source in places:
-                reader._commit_at(*places[source])
+        self._commit_each(
+            functools.partial(reader._commit_at, *places[source])
+            for source, reader in self.sources().items()
+            if reader.name is not None and source in places
+        )
 
     def _places(self) -> Places:
         return {source: reader.position for source, reader in self.sources().items()}

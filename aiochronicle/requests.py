@@ -11,6 +11,7 @@ carries its deadline, and is not executed after it.
 
 import asyncio
 import contextlib
+import copy
 import logging
 import os
 import threading
@@ -35,7 +36,8 @@ from aiochronicle._arguments import (
     segment_bytes,
 )
 from aiochronicle._arguments import timeout as checked_timeout
-from aiochronicle._background import in_background, in_thread
+from aiochronicle._attaching import open_anywhere
+from aiochronicle._background import in_background, in_thread, shielded
 from aiochronicle._closing import Closing
 from aiochronicle._damage import (
     REQUESTER_WORDS,
@@ -50,14 +52,17 @@ from aiochronicle._printable import printable
 from aiochronicle.codec import Codec, T
 from aiochronicle.config import Retention
 from aiochronicle.errors import (
+    CapacityError,
     ChronicleError,
     ClosedError,
+    CorruptionError,
     InvalidArgument,
     InvalidName,
     QueueGone,
     RequestFailed,
     RequestTimeout,
     SourceGone,
+    StorageError,
     WriterPoisoned,
 )
 from aiochronicle.position import Position
@@ -76,6 +81,8 @@ _COMMIT_INTERVAL_S = 0.1
 _LOOK_INTERVAL_S = 1.0
 _GRACE_S = 1.0
 _TIME_MAX_NS = 2**63 - 1
+_CANNOT_WRITE = StorageError, CapacityError, WriterPoisoned  # now, but perhaps later
+_REMOVED = ClosedError, QueueGone  # one of a requester's two queues
 
 _log = logging.getLogger(__name__)
 
@@ -234,7 +241,7 @@ class Requester(Closing, Generic[T]):
         """Open both queues in the background. Cancelled, what was opened is closed."""
         opening = in_thread(self._open)
         try:
-            await asyncio.shield(asyncio.wrap_future(opening))
+            await shielded(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
             opening.add_done_callback(lambda _: in_thread(self.close))
             raise
@@ -305,7 +312,7 @@ class Requester(Closing, Generic[T]):
             self._fail_all(error)  # what they asked may never be read
             if self._reopening is None or self._reopening.done():
                 self._reopening = in_thread(lambda: self._open_again(dead))
-            await asyncio.shield(asyncio.wrap_future(self._reopening))
+            await shielded(asyncio.wrap_future(self._reopening))
         return self._open()
 
     def statistics(self) -> RequesterStatistics:
@@ -389,6 +396,7 @@ class Requester(Closing, Generic[T]):
     def _end_waiting(self) -> None:
         for task in self._tasks:
             task.cancel()
+        self._tasks = []  # their exceptions hold frames, and those the last answer
         self._fail_all(ClosedError("the requester was closed", path=self._path))
 
     def _close_queues(self) -> None:
@@ -471,6 +479,7 @@ class Request(Generic[T]):
         self.message = message
         self._answer = answer
         self._answered = False
+        self._refused: ChronicleError | None = None  # why its answer could not be written
 
     @property
     def payload(self) -> bytes:
@@ -512,7 +521,9 @@ class Request(Generic[T]):
     def reply(self, payload: Payload | msgspec.Struct, *, type_id: int = 0) -> None:
         """Answer it, with bytes or an object of the responder's ``reply_codec``.
 
-        Never waits; if the requester's queue was removed, nothing happens.
+        Never waits; if the requester's queue was removed, nothing happens. If the answer cannot be
+        written now (DiskFull, say), the requester is set aside until it can: a handler of ``serve``
+        gets its request again, others may call this again.
         """
         if type_id == FAILURE_TYPE:
             raise _is_reserved(type_id)
@@ -530,7 +541,11 @@ class Request(Generic[T]):
     def _answer_once(self, payload: Payload | msgspec.Struct, type_id: int) -> None:
         if self._answered:
             raise InvalidArgument(f"{self!r} has its answer already")
-        self._answer(payload, type_id)
+        try:
+            self._answer(payload, type_id)
+        except _CANNOT_WRITE as error:
+            self._refused = copy.copy(error)
+            raise
         self._answered = True
 
     def __repr__(self) -> str:
@@ -547,7 +562,8 @@ class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     there is no result. RequesterStatistics counts the two apart. ``repeated`` requests had been
     answered before a restart; ``gone`` requesters had no queue any more. ``expired`` requests came
     to their turn after their deadline, and were dropped. ``skipped`` and ``lost`` are those of
-    RouterStatistics: damaged requests, and removed ones.
+    RouterStatistics: damaged requests, and removed ones; damaged answers, which are looked at when
+    a requester is attached, are among the ``skipped``.
     """
 
     received: int
@@ -593,7 +609,9 @@ class Responder(Generic[T]):
 
     A request whose deadline is over is dropped before anybody gets it, and counted as ``expired``.
     ``on_corrupt`` and ``on_lost`` are those of Router: by default a requester whose queue is damaged
-    is set aside, in ``problems`` and tried again, and the others are served. Closing it gives
+    is set aside, in ``problems`` and tried again, and the others are served. So it is if its answers
+    are damaged by which the responder would know what was answered; if that is skipped, requests whose
+    answers are damaged are answered again. Closing it gives
     handlers that run ``grace_s`` seconds to end; what they return is answered. One event loop at a
     time, as Router.
     """
@@ -634,10 +652,12 @@ class Responder(Generic[T]):
         )
         self._clients: dict[tuple[str, int], _Client] = {}
         self._taken: Message[T] | None = None  # from the router, when its task was cancelled
+        self._told: dict[str, str] = {}  # by requester: which damage was judged
+        self._returned: list[Request[T]] = []  # by handlers that were cancelled
         self._due: dict[_Client, None] = {}  # in order: whose answers are to be flushed
         self._closing = False
         self._received = self._answered = self._failed = self._repeated = self._gone = 0
-        self._expired = 0
+        self._expired = self._left = 0
         self._home = OneLoop(f"the responder of {self._router.root}")
         self._renew()
 
@@ -668,6 +688,8 @@ class Responder(Generic[T]):
         self._enter_loop()
         async with self._taking:
             while True:
+                if (returned := self._returned_request()) is not None:
+                    return returned
                 message = await self._next_message()
                 try:
                     client = await self._client_of(message)
@@ -685,7 +707,10 @@ class Responder(Generic[T]):
                     self._taken = message
                     raise
                 self._commit_now_and_then()
-                if not client.accept(message):
+                if client.lost_answers is not None:  # it is about to be set aside, and comes again
+                    client.newest = message
+                    self._due[client] = None
+                elif not client.accept(message):
                     self._due[client] = None
                     self._repeated += 1
                 elif _is_expired(message):
@@ -693,6 +718,19 @@ class Responder(Generic[T]):
                 else:
                     self._received += 1
                     return Request(message, partial(self._answer, client, message))
+
+    def _returned_request(self) -> Request[T] | None:
+        """Return the first of the requests whose handlers were cancelled."""
+        while self._returned and not self._closing:
+            request = min(self._returned, key=lambda one: one.message.seq)  # of each in order
+            self._returned.remove(request)
+            self._commit_now_and_then()
+            if request.answered:  # by somebody who kept it
+                continue
+            if not request.expired:
+                return request
+            self._expire(request)
+        return None
 
     async def _next_message(self) -> Message[T]:
         if self._closing:
@@ -717,8 +755,8 @@ class Responder(Generic[T]):
         text; any other exception does with its type and text, and is also logged. Whatever is
         wrong with one requester, its request or its queues, the others are served. A request that
         expired before its handler begins is dropped. Cancelled, handlers that run are cancelled;
-        what they return all the same is answered, and the other requests come again after a
-        restart. If ``on_corrupt`` or ``on_lost`` raises, that ends it when the handlers have ended;
+        what they return all the same is answered, and the other requests come again: first
+        of all to whoever serves next, or after a restart. If ``on_corrupt`` or ``on_lost`` raises, that ends it when the handlers have ended;
         call it again for the other requesters.
         """
         positive("concurrency", concurrency)
@@ -733,10 +771,12 @@ class Responder(Generic[T]):
                 except StopAsyncIteration:
                     break
                 handling = asyncio.create_task(self._handle(handler, request))
+                handling.add_done_callback(partial(self._handled, request))
                 for tasks in (own, self._handling):
                     tasks.add(handling)
                     handling.add_done_callback(tasks.discard)
                 handling.add_done_callback(lambda _: free.release())
+                del request, handling  # while this waits, it keeps no segment mapped
             await _ended(own)
         except asyncio.CancelledError:
             for handling in own:
@@ -746,13 +786,33 @@ class Responder(Generic[T]):
             await _ended(own)
 
     async def _handle(self, handler: Handler[T], request: Request[T]) -> None:
-        if not request.expired:  # which waiting for its first turn may have made it
+        if request.expired:  # which waiting for its first turn may have made it
+            self._expire(request)
+        else:
             await _handle(handler, request)
+
+    def _handled(self, request: Request[T], handling: asyncio.Task[None]) -> None:
+        """See to it that a request without an answer comes again."""
+        client = self._client_that_sent(request)
+        if request.answered or client is None:
             return
-        client = self._clients.get((request.message.source, request.message.queue_id))
-        if client is not None and request.message.seq in client.outstanding:
+        if handling.cancelled():  # perhaps before it began
+            self._returned.append(request)
+        elif request._refused is not None:
+            client.lost_answers = client.lost_answers or request._refused
+            self._settled(client, request.message)  # its queue is tried again, and read again
+
+    def _expire(self, request: Request[T]) -> None:
+        client = self._client_that_sent(request)
+        if client is not None:
             self._received -= 1
             self._drop(client, request.message)
+
+    def _client_that_sent(self, request: Request[T]) -> _Client | None:
+        """Return whose request it is, if it waits for its answer."""
+        message = request.message
+        client = self._clients.get((message.source, message.queue_id))
+        return client if client is not None and message.seq in client.outstanding else None
 
     def _drop(self, client: _Client, message: Message) -> None:
         """Leave out a request that nobody waits for any more: commit it without an answer."""
@@ -766,7 +826,8 @@ class Responder(Generic[T]):
             received=self._received,
             answered=self._answered,
             failed=self._failed,
-            outstanding=sum(len(client.outstanding) for client in self._clients.values()),
+            outstanding=self._left
+            + sum(len(client.outstanding) for client in self._clients.values()),
             repeated=self._repeated,
             gone=self._gone,
             expired=self._expired,
@@ -780,7 +841,7 @@ class Responder(Generic[T]):
         if client is None or client.reader.closed:
             reader = self._router.reader_of(message)
             replies = await self._router.reply(message)
-            answered = await in_background(lambda: _answered_since(replies.path, message))
+            answered = await self._answered_since(replies.path, message)
             for old in [old for old, one in self._clients.items() if one.reader.closed]:
                 if old != key and not self._clients[old].outstanding:
                     del self._clients[old]
@@ -792,17 +853,56 @@ class Responder(Generic[T]):
             client.replies = await self._router.reply(message)
         return client
 
+    async def _answered_since(self, path: str, first: Message) -> set[tuple[int, int]]:
+        """Return which requests from this one on, by seq and epoch, have an answer in the queue.
+
+        A damaged answer is dealt with as ``on_corrupt`` says. Skipped, its request has none.
+        """
+        answers = _AnswersSince(path, first)
+        behind: CorruptionError | None = None
+        try:
+            while (damage := await in_background(partial(answers.read, behind))) is not None:
+                if behind is not None and str(damage) == str(behind):  # stepping over was of no use
+                    raise damage
+                self._judge_answer(first, damage)
+                behind = damage
+            return answers.answered
+        finally:
+            await in_background(answers.close)
+
+    def _judge_answer(self, first: Message, damage: CorruptionError) -> None:
+        """Raise damage among the answers to a requester, unless it is to be skipped."""
+        if self._told.get(first.source) == str(damage):  # it is met at every try
+            raise damage
+        verdict = self._router._judge(damage)
+        if verdict.skip:
+            self._router._count(self._router.reader_of(first).path).skipped += 1
+            self._router._log_skip(damage)
+            return
+        self._told[first.source] = str(damage)
+        if verdict.raised is not None:
+            self._router._fail(verdict.raised)
+        raise damage
+
     def _answer(
         self, client: _Client, message: Message, payload: Payload | msgspec.Struct, type_id: int
     ) -> None:
         if self._router.closed:
             raise ClosedError("the responder is closed", path=self._router.root)
+        if client.lost_answers is not None and not isinstance(client.lost_answers, _REMOVED):
+            raise copy.copy(client.lost_answers)
         timestamp_ns = _not_before(message.timestamp_ns, client.replies)
         try:
             _write(client.replies, payload, type_id, timestamp_ns=timestamp_ns, cause=message)
-        except (ClosedError, QueueGone) as error:  # one of the requester's two queues was removed
+        except _REMOVED as error:
             self._gone += 1
             client.lost_answers = error
+        except _CANNOT_WRITE as error:
+            # The requester is set aside until it can: then its requests come again. No further
+            # answer is written before, not even that there is none.
+            client.lost_answers = copy.copy(error)  # whose frames do not hold the message
+            self._due[client] = None
+            raise
         else:
             self._answered += 1
             self._failed += type_id == FAILURE_TYPE
@@ -870,7 +970,17 @@ class Responder(Generic[T]):
                 await asyncio.wait([self._committing])
             await self._commit_due()
         finally:
-            await self._router.aclose()
+            try:
+                await self._router.aclose()
+            finally:
+                self._forget()
+
+    def _forget(self) -> None:
+        """Let go of all messages: they keep their segments mapped."""
+        self._left = self.statistics().outstanding
+        self._taken = None
+        for held in (self._returned, self._due, self._clients):
+            held.clear()
 
     def close(self) -> None:
         """Close all queues at once, without a loop: the one that served may be closed.
@@ -880,6 +990,7 @@ class Responder(Generic[T]):
         """
         self._closing = True
         self._router.close()
+        self._forget()
 
     async def _end_handlers(self) -> None:
         running = self._handling - {asyncio.current_task()}  # one of them may close us
@@ -951,6 +1062,8 @@ async def _handle(handler: Handler[T], request: Request[T]) -> None:
         _fail(request, "CancelledError: its handling was cancelled")  # by the handler itself
     except Exception as error:  # noqa: BLE001 - it is the requester that is told
         _fail(request, _reason(error))
+        if request._refused is not None:  # the requester is set aside, which the log says
+            return
         name = printable(request.requester)
         _log.exception("handling request %d of '%s' failed", request.message.seq, name)
 
@@ -973,7 +1086,9 @@ def _fail(request: Request, reason: str) -> None:
         return
     try:
         request.fail(reason)
-    except ChronicleError:  # no space, say: without an answer it comes again after a restart
+    except _CANNOT_WRITE:  # it comes again
+        return
+    except ChronicleError:  # without an answer it comes again after a restart
         name = printable(request.requester)
         _log.exception("request %d of '%s' has no answer", request.message.seq, name)
 
@@ -988,13 +1103,43 @@ def _not_before(request_ns: int, replies: Writer) -> int | None:
     return max(request_ns, replies.statistics().last_timestamp_ns)
 
 
-def _answered_since(path: str, first: Message) -> set[tuple[int, int]]:
-    """Return which requests from this one on, by seq and epoch, have an answer in the queue."""
-    with open_reader(path) as replies:
-        replies.seek_time(first.timestamp_ns)
-        causes = ((reply.cause, reply.cause_epoch or 0) for reply in replies)
-        return {
-            (cause[1], epoch)
-            for cause, epoch in causes
-            if cause is not None and cause[0] == first.queue_id and cause[1] >= first.seq
-        }
+class _AnswersSince:
+    """Which requests from one on, by seq and epoch, have an answer in a queue."""
+
+    def __init__(self, path: str, first: Message) -> None:
+        self.answered: set[tuple[int, int]] = set()
+        self._path = path
+        self._queue_id, self._seq = first.queue_id, first.seq
+        self._timestamp_ns = first.timestamp_ns
+        self._reader: Reader | None = None
+
+    def read(self, behind: CorruptionError | None) -> CorruptionError | None:
+        """Read on, behind this damage; return what damage is met, None at the end. Blocks."""
+        try:
+            self._read(behind)
+        except CorruptionError as damage:
+            return damage.with_traceback(None)
+        return None
+
+    def _read(self, behind: CorruptionError | None) -> None:
+        if self._reader is not None and behind is not None:
+            self._reader.step_over()
+        elif behind is not None:  # it could not even be searched
+            self._reader = open_anywhere(self._path, None)
+        else:
+            reader = open_reader(self._path)
+            try:
+                reader.seek_time(self._timestamp_ns)
+            except BaseException:
+                reader.close()
+                raise
+            self._reader = reader
+        assert self._reader is not None
+        for reply in self._reader:
+            cause = reply.cause
+            if cause is not None and cause[0] == self._queue_id and cause[1] >= self._seq:
+                self.answered.add((cause[1], reply.cause_epoch or 0))
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import resource
+import threading
 import time
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,9 +22,17 @@ import msgspec
 
 from aiochronicle import _hot
 from aiochronicle._arguments import expect, pathname, permissions, segment_bytes
-from aiochronicle._attaching import Place, go_on_behind_loss, open_source, place_of
-from aiochronicle._background import in_background, in_thread
-from aiochronicle._damage import SERVICE_WORDS, OnDamage, Verdict, check_on_damage, judge
+from aiochronicle._attaching import (
+    Place,
+    commit_as_told,
+    commit_late,
+    go_on_behind_loss,
+    open_source,
+    place_of,
+)
+from aiochronicle._background import in_background, in_thread, shielded
+from aiochronicle._damage import SERVICE_WORDS, Damage, OnDamage, Verdict, check_on_damage, judge
+from aiochronicle._examiner import Identity
 from aiochronicle._names import check_name
 from aiochronicle._one_loop import OneLoop
 from aiochronicle._printable import printable
@@ -36,9 +45,11 @@ from aiochronicle.errors import (
     ClosedError,
     CorruptionError,
     PositionLost,
+    QueueGone,
     SourceGone,
 )
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.position import Position
 from aiochronicle.reader import Reader, StartPoint, check_start
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import Writer
@@ -48,6 +59,7 @@ __all__ = ["Router", "RouterStatistics"]
 _FDS_WANTED = 65536
 _RUN_MAX = 256
 _OPENING_THREADS = 8
+_DAMAGE_MAX = 64  # that one try goes on behind
 _FIRST_RETRY_S = 0.1
 _REPLY_ROOT_MODE = 0o700
 
@@ -83,40 +95,72 @@ class _Counts:
         self.skipped = self.lost = 0
 
 
-class _Source:
-    """An attached queue."""
+class _Known:
+    """A queue that was announced: the reader that it has or had, and the replies to it."""
 
-    def __init__(self, source: int, reader: Reader) -> None:
-        self.id = source
+    def __init__(self, reader: Reader | None) -> None:
         self.reader = reader
         self.reply: Future[Writer] | None = None
-        self.attached_s = time.monotonic()
+
+    def has_sent(self, message: _hot.Message) -> bool:
+        """Tell whether a message is from this queue."""
+        return self.reader is not None and self.reader._is_of(message)
+
+    def has_no_reply(self) -> bool:
+        """Tell whether the writer of replies is yet to be opened, perhaps because that failed."""
+        return self.reply is None or (self.reply.done() and self.reply.exception() is not None)
 
     def dead_reply(self) -> Writer | None:
         """Return the writer of replies if its owner closed it, or its queue was removed."""
-        reply = self.reply
-        if reply is None or not reply.done() or reply.exception() is not None:
+        if self.reply is None or not self.reply.done() or self.has_no_reply():
             return None
-        writer = reply.result()
+        writer = self.reply.result()
         return writer if writer.closed or writer.gone else None
 
 
-class _Aside:
-    """A queue that was announced and is not attached: why, and when it is tried again."""
+class _Source(_Known):
+    """An attached queue."""
+
+    reader: Reader
+
+    def __init__(self, source: int, reader: Reader) -> None:
+        super().__init__(reader)
+        self.id = source
+        self.attached_s = time.monotonic()
+
+
+class _Aside(_Known):
+    """A queue that is not attached: why, and when it is tried again."""
 
     def __init__(self, error: Exception, pause_s: float) -> None:
+        super().__init__(None)
         self.error = error
         self.pause_s = pause_s
         self.due_s = time.monotonic() + pause_s
         self.place: Place | None = None
         self.closing: Future[None] | None = None  # its reader; its name is busy until then
         self.skip: Exception | None = None  # the damage that opening is to go on behind
-        self.reply: Future[Writer] | None = None
+        self.done: _hot.Message | Position | None = None  # committed since, not stored yet
+        self.storing = threading.RLock()  # held by who has its reader open
+        self.cannot_store = False  # before it is attached again
 
     def inherit(self, before: "_Aside") -> None:
         """Go on waiting as before, for another reason."""
         self.pause_s, self.due_s = before.pause_s, time.monotonic() + before.pause_s
         self.closing, self.reply = before.closing, before.reply
+        self.reader, self.done = before.reader, before.done
+
+    def store(self, path: str, name: str, identity: Identity | None) -> None:
+        """Store what was committed since it was set aside, if anything. Blocks."""
+        if self.closing is not None:
+            self.closing.result()
+        with self.storing:
+            while (done := self.done) is not None:
+                committed = commit_late(path, name, identity, done)
+                if self.place is not None:  # so that this is not taken for an operator's commit
+                    self.place = self.place._replace(committed=committed)
+                if self.done is done:
+                    self.done = None
 
 
 def _close_opened(reply: "Future[Writer]") -> None:
@@ -344,6 +388,14 @@ class Router(FanIn[T]):
     # ---- attaching ----
 
     async def _attach(self, paths: list[str]) -> None:
+        """Attach queues, also behind damage that is to be skipped; each is judged on its own."""
+        for _ in range(_DAMAGE_MAX):  # and the rest at the next try
+            await self._try_to_attach(paths)
+            paths = [path for path in paths if path in self._aside and self._aside[path].skip]
+            if not paths:
+                return
+
+    async def _try_to_attach(self, paths: list[str]) -> None:
         """Open queues and merge them; those that fail are set aside, whatever it is."""
         for path, opened in zip(paths, await self._open(paths), strict=True):
             if isinstance(opened, Exception):
@@ -355,9 +407,6 @@ class Router(FanIn[T]):
             except Exception as error:  # noqa: BLE001 - it is that queue's problem
                 self._close_reader(reader)
                 self._cannot_attach(path, error)
-        behind = [path for path in paths if path in self._aside and self._aside[path].skip]
-        if behind:  # once: if that fails, it is not asked for again
-            await self._attach(behind)
 
     def _take_in(self, path: str, reader: Reader, lost: int) -> None:
         source = self._attached[path] = _Source(self.attach(reader), reader)
@@ -366,16 +415,15 @@ class Router(FanIn[T]):
         if aside is not None:
             source.attached_s += aside.pause_s  # failing again soon, it waits for longer
             source.reply = aside.reply
-            if isinstance(aside.skip, PositionLost):
-                self._count(path).lost += lost
-            elif aside.skip is not None:
-                self._count(path).skipped += 1
+            if aside.done is not None:  # while it was opened
+                self._commit_as_told(reader, aside.done)
+            self._count_skip(path, aside.skip, lost)
         _log.info("attached: %s", printable(path))
 
     async def _open(self, paths: list[str]) -> list[tuple[Reader, int] | Exception]:
         opening = in_thread(lambda: self._open_all(paths))
         try:
-            return await asyncio.shield(asyncio.wrap_future(opening))
+            return await shielded(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
             # It goes on in its thread, and nobody else would close what it opens.
             self._closings.add(in_thread(lambda: _close_all(opening)))
@@ -391,15 +439,20 @@ class Router(FanIn[T]):
 
     def _open_one(self, path: str) -> tuple[Reader, int] | Exception:
         aside = self._aside.get(path)
-        found = self._announced.get(path)
-        place, skip = (None, None) if aside is None else (aside.place, aside.skip)
-        identity = None if found is None else found.identity  # and no other directory is opened
+        identity = self._identity_of(path)  # and no other directory is opened
+        options = self.name, self._start, self._codec, identity
         try:
-            if aside is not None and aside.closing is not None:
-                aside.closing.result()
-            return open_source(path, self.name, self._start, self._codec, identity, place, skip)
+            if aside is None:
+                return open_source(path, *options, None, None)
+            with aside.storing:
+                aside.store(path, self.name, identity)
+                return open_source(path, *options, aside.place, aside.skip)
         except Exception as error:  # noqa: BLE001 - it is that path's problem, whatever it is
             return error.with_traceback(None)
+
+    def _identity_of(self, path: str) -> Identity | None:
+        found = self._announced.get(path)
+        return None if found is None else found.identity
 
     def _cannot_attach(self, path: str, error: Exception) -> None:
         before = self._aside.get(path)
@@ -408,7 +461,9 @@ class Router(FanIn[T]):
             before.due_s = time.monotonic() + before.pause_s
             before.skip = None  # it was of no use
             return
-        verdict = Verdict() if before is not None and before.skip else self._judge(error)
+        if before is not None and isinstance(error, Damage):
+            self._count_skip(path, before.skip, 1)  # it was: this comes behind it
+        verdict = self._judge(error)
         aside = self._set_aside(path, error, verdict, None if before is None else before.place)
         if before is not None:
             aside.inherit(before)
@@ -438,18 +493,19 @@ class Router(FanIn[T]):
                 loop.call_soon_threadsafe(self._stirred.set)
 
     async def _detach(self, path: str) -> None:
-        self.problems.pop(path, None)
+        if path in self._attached:
+            await self._leave(path)
+            _log.info("removed: %s", printable(path))
+        # After that: it may have failed, and been set aside, while its replies were closed.
         aside = self._aside.pop(path, None)
         if aside is not None and aside.reply is not None:
             aside.reply.add_done_callback(_close_opened)
+        self.problems.pop(path, None)
         self._announced.pop(path, None)
         counts = self._counts.pop(path, None)
         if counts is not None:
             self._removed.skipped += counts.skipped
             self._removed.lost += counts.lost
-        if path in self._attached:
-            await self._leave(path)
-            _log.info("removed: %s", printable(path))
 
     async def _leave(self, path: str) -> "Future[None] | None":
         """Detach a queue; return what closes its reader."""
@@ -494,9 +550,11 @@ class Router(FanIn[T]):
                 return
             source = self._attached[path]
             closing = await self._leave(path)
+            failed = self._aside.get(path)  # meanwhile
             # Its frames hold the message, and that would hold the segment.
             aside = self._set_aside(path, error.with_traceback(None), Verdict(), None)
-            aside.closing = closing
+            aside.closing = closing if failed is None else failed.closing
+            aside.reader = source.reader
             self._pause_longer(aside, source)
             _log.warning("set aside: %s", printable(error))
 
@@ -533,7 +591,8 @@ class Router(FanIn[T]):
         aside = self._set_aside(path, error, verdict, place_of(reader))
         aside.closing = self._close_reader(reader)
         self._pause_longer(aside, source)
-        aside.reply = source.reply  # what was delivered before can still be answered
+        # What was delivered before can still be answered, and committed.
+        aside.reader, aside.reply = reader, source.reply
 
     def _pause_longer(self, aside: _Aside, source: _Source) -> None:
         """Let a queue that fails as soon as it is attached again wait for longer each time."""
@@ -561,6 +620,13 @@ class Router(FanIn[T]):
         self._stepped_over[source] = where
         self._log_skip(error)
         return True
+
+    def _count_skip(self, path: str, error: Exception | None, lost: int) -> None:
+        """Count what opening went on behind, if anything."""
+        if isinstance(error, PositionLost):
+            self._count(path).lost += lost
+        elif error is not None:
+            self._count(path).skipped += 1
 
     def _log_skip(self, error: Exception) -> None:
         what = "went on behind a loss" if isinstance(error, PositionLost) else "stepped over"
@@ -591,24 +657,28 @@ class Router(FanIn[T]):
     async def reply(self, source: "int | _hot.Message") -> Writer:
         """Return the writer of the reply queue of this source (an id, or a message from it).
 
-        The first call opens it, outside the loop, and so does the first after it was found that the
-        reply queue alone was removed. SourceGone if the queue is not attached any more; and when it
-        goes later, the writer is closed.
+        The first call opens it, outside the loop, and so does the first after that failed, or after it
+        was found that the reply queue alone was removed. A message whose queue was set aside since can
+        be answered, too. SourceGone if the queue was removed; and when it is later, the writer is
+        closed.
         """
         self._enter_loop()
+        path, known = self._known(source)
+        dead = known.dead_reply()
+        if known.has_no_reply() or dead is not None:
+            known.reply = in_thread(lambda: self._open_reply(path, dead))
+        assert known.reply is not None
+        # Shielded: it is for all who asked, whoever is cancelled.
+        return await shielded(asyncio.wrap_future(known.reply))
+
+    def _known(self, source: "int | _hot.Message") -> tuple[str, _Known]:
+        """Return the queue of a source or message, attached or set aside."""
+        if isinstance(source, _hot.Message):
+            for path, aside in self._aside.items():
+                if aside.has_sent(source):
+                    return path, aside
         path = self._path_of(source)
-        attached = self._attached[path]
-        dead = attached.dead_reply()
-        if attached.reply is None or dead is not None:
-            attached.reply = in_thread(lambda: self._open_reply(path, dead))
-        opening = attached.reply
-        try:
-            # Shielded: it is for all who asked, whoever is cancelled.
-            return await asyncio.shield(asyncio.wrap_future(opening))
-        except Exception:
-            if attached.reply is opening:  # or somebody who was told before us has tried again
-                attached.reply = None
-            raise
+        return path, self._attached[path]
 
     def reader_of(self, message: _hot.Message) -> Reader:
         """Return the reader that the message came from; SourceGone if it is not attached any more."""
@@ -653,12 +723,55 @@ class Router(FanIn[T]):
         raise SourceGone(f"the queue of {source!r} is not attached")
 
     def commit(self, source: "int | _hot.Message | None" = None) -> None:
-        """Do what ``FanIn.commit`` does; nothing for a message whose queue has gone meanwhile."""
+        """Do what ``FanIn.commit`` does; nothing for queues that were removed meanwhile.
+
+        For a queue that was set aside meanwhile it is done in the background, or when it is attached
+        again if it cannot be done before.
+        """
         try:
             super().commit(source)
+        except QueueGone:  # discovery is about to find out
+            pass
         except (KeyError, ClosedError):
             if self.closed or not isinstance(source, _hot.Message):
                 raise
+        else:
+            if source is not None:
+                return
+        for path, aside in list(self._aside.items()):
+            if source is None:
+                delivered = None if aside.place is None else aside.place.position
+                if aside.place is not None and delivered not in (aside.place.committed, aside.done):
+                    self._commit_aside(path, aside, delivered)
+            elif isinstance(source, _hot.Message) and aside.has_sent(source):
+                self._commit_aside(path, aside, source)
+
+    def _commit_aside(
+        self, path: str, aside: _Aside, done: "_hot.Message | Position | None"
+    ) -> None:
+        aside.done = done
+        if not aside.cannot_store:
+            storing = in_thread(lambda: self._store(path, aside))
+            self._closings.add(storing)
+            storing.add_done_callback(self._closings.discard)
+
+    def _store(self, path: str, aside: _Aside) -> None:
+        try:
+            aside.store(path, self.name, self._identity_of(path))
+        except Exception as error:  # noqa: BLE001 - it is that queue's problem
+            if not aside.cannot_store and self._aside.get(path) is aside:
+                aside.cannot_store = True
+                text = "committed when it is attached again, because it cannot be now: %s"
+                _log.warning(text, printable(error))
+
+    def _commit_as_told(self, reader: Reader, done: "_hot.Message | Position") -> None:
+        try:
+            commit_as_told(reader, done)
+        except ChronicleError as error:
+            _log.warning("what was set aside cannot be committed: %s", printable(error))
+
+    def _matters(self, error: ChronicleError) -> bool:
+        return not isinstance(error, QueueGone)
 
     # ---- the end ----
 
@@ -677,6 +790,7 @@ class Router(FanIn[T]):
             for opened in self._with_replies():
                 await self._close_reply(opened)
         finally:
+            self._discovery.stop()  # if this was cancelled before: it ends in the background
             closings = self._close()
             await in_background(lambda: wait(closings))
 

@@ -418,6 +418,9 @@ AC_API int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64
  * returned last, and no other one behind it. The position is behind it then. */
 AC_API int ac_reader_step_over(ac_reader_t *reader, ac_error_t *err);
 
+/* From now on corrupt records are reported, although skip_corrupt had the queue opened behind some. */
+AC_API void ac_reader_report_corrupt(ac_reader_t *reader);
+
 /* Has reading end at a position that ac_reader_position gave: from there on there is nothing to read,
  * whatever is written, and strict order does not wait for it. Not while attached to a fan-in. */
 AC_API int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offset,

@@ -529,6 +529,10 @@ int ac_reader_step_over(ac_reader_t *reader, ac_error_t *err) {
     return AC_OK;
 }
 
+void ac_reader_report_corrupt(ac_reader_t *reader) {
+    reader->skip_corrupt = 0;
+}
+
 void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message) {
     reader->offset -= ac_record_size(message->length);
     reader->expected_seq = message->seq;

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
+import gc
 import logging
 import os
 import random
@@ -17,6 +19,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from faults.system_calls import injected
 
 import aiochronicle
 import aiochronicle._answers
@@ -29,6 +32,7 @@ from aiochronicle.errors import (
     ChronicleError,
     ClosedError,
     CorruptionError,
+    DiskFull,
     InvalidArgument,
     InvalidName,
     PositionLost,
@@ -365,6 +369,87 @@ async def test_a_damaged_request_is_raised_out_of_the_iteration(tmp_path: Path) 
             await asyncio.wait([serving])
 
 
+@pytest.mark.parametrize("policy", ["set_aside", "raise", "skip", "function"])
+@pytest.mark.parametrize("where", ["payload", "header"])
+async def test_a_damaged_answer_to_what_was_not_committed(
+    tmp_path: Path, policy: str, where: str
+) -> None:
+    begun: list[bytes] = []
+
+    async def hold_first(request: Request) -> bytes:
+        if request.payload == b"hold":
+            await asyncio.Event().wait()
+        return request.payload
+
+    async def handle(request: Request) -> bytes:
+        begun.append(request.payload)
+        return request.payload
+
+    answers = tmp_path / "answered" / "desk"
+
+    def flip_answer() -> None:
+        if where == "payload":
+            damage(answers, 2)
+        else:
+            with (answers / "000000000.q").open("r+b") as segment:
+                byte = segment.read(1)[0]
+                segment.seek(0)
+                segment.write(bytes([byte ^ 1]))
+
+    asked: list[Exception] = []
+    on_corrupt: Any = asked.append if policy == "function" else policy
+    async with requester(tmp_path) as desk:
+        async with serving(tmp_path, hold_first, grace_s=0):
+            held = asyncio.create_task(desk.request(b"hold"))
+            await until(lambda: desk.statistics().pending)
+            for number in range(5):
+                await desk.request(b"%d" % number, timeout=WITHIN_S)
+        if where == "header":  # there has to be a segment that can be opened
+            with aiochronicle.open_writer(answers) as writer:
+                for _ in range(30):
+                    writer.append(bytes(3000))
+        flip_answer()
+        async with responder(tmp_path, on_corrupt=on_corrupt) as service:
+            raised = await served_until(service, handle, held, flip_answer, policy)
+        expected = {"payload": [b"hold", b"2"], "header": [b"hold", *b"0 1 2 3 4".split()]}[where]
+        assert begun == (expected if policy in ("skip", "function") else [b"hold"])
+        assert len(asked) == (policy == "function")
+        assert len(raised) == (policy == "raise")
+        assert service.statistics().skipped == (policy in ("skip", "function"))
+
+
+async def served_until(
+    service: Responder,
+    handler: Handler,
+    answered: "asyncio.Task[Any]",
+    repair: Callable[[], None],
+    policy: str,
+) -> list[Exception]:
+    """Serve until there is an answer; repair the damage if that is needed. Return what was raised."""
+    raised: list[Exception] = []
+
+    async def serve() -> None:
+        while True:
+            try:
+                await service.serve(handler)
+                return
+            except CorruptionError as error:
+                raised.append(error)
+
+    serving = asyncio.create_task(serve())
+    if policy in ("set_aside", "raise"):
+        for _ in range(2):  # it is tried again
+            await until(lambda: service.problems)
+            await until(lambda: not service.problems)
+        repair()
+    async with asyncio.timeout(WITHIN_S):
+        await answered
+    await until(lambda: service.statistics().outstanding == 0 and not service._due)
+    serving.cancel()
+    await asyncio.wait([serving])
+    return raised
+
+
 async def test_what_is_being_handled_is_not_begun_twice_when_its_queue_comes_back(
     tmp_path: Path,
 ) -> None:
@@ -518,6 +603,111 @@ async def test_requests_that_expire_while_all_handlers_are_busy(tmp_path: Path) 
         assert service.statistics().expired == 1
         serving.cancel()
         await asyncio.wait([serving])
+
+
+async def test_answers_that_the_disk_has_no_room_for_are_given_when_it_has(tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    async def large(request: Request) -> bytes:
+        begun.append(request.message.seq)
+        return b"x" * 3000
+
+    async with serving(tmp_path, large) as service, requester(tmp_path) as desk:
+        await desk.request(b"first", timeout=WITHIN_S)
+        with injected("allocate", errno.ENOSPC):
+            asking = [asyncio.create_task(desk.request(b"%d" % n)) for n in range(60)]
+            asked = str(tmp_path / "asked" / "desk")
+            await until(lambda: isinstance(service.problems.get(asked), DiskFull))
+            await until(lambda: asked not in service.problems)  # it is tried again
+            await until(lambda: asked in service.problems)
+            assert not all(one.done() for one in asking)
+        async with asyncio.timeout(WITHIN_S):
+            answers = await asyncio.gather(*asking)
+        assert {len(answer) for answer in answers} == {3000}
+        statistics = service.statistics()
+        assert (statistics.answered, statistics.failed, statistics.outstanding) == (61, 0, 0)
+        assert desk.statistics().dropped == 0  # every request was answered once
+        assert set(begun) == set(range(61))
+
+
+async def test_an_answer_without_room_can_be_given_again(tmp_path: Path) -> None:
+    async with responder(tmp_path) as service, requester(tmp_path) as desk:
+        asking = [asyncio.create_task(desk.request(b"?")) for _ in range(40)]
+        async with asyncio.timeout(WITHIN_S):
+            requests = [await anext(service) for _ in range(40)]
+        with injected("allocate", errno.ENOSPC), pytest.raises(DiskFull):
+            for request in requests:
+                request.reply(b"x" * 3000)
+        left = [request for request in requests if not request.answered]
+        taking = asyncio.create_task(anext(service))
+        while left:
+            try:
+                left[0].reply(b"x" * 3000)
+            except DiskFull:
+                await asyncio.sleep(0.001)
+            else:
+                left.pop(0)
+        async with asyncio.timeout(WITHIN_S):
+            answers = await asyncio.gather(*asking)
+        assert {len(answer) for answer in answers} == {3000}
+        assert not taking.done()  # none of them comes again
+        taking.cancel()
+
+
+async def test_requests_of_cancelled_handlers_come_first_to_whoever_serves_next(
+    tmp_path: Path,
+) -> None:
+    begun: list[bytes] = []
+
+    async def wait(request: Request) -> None:
+        begun.append(request.payload)
+        await asyncio.Event().wait()
+
+    async def handle(request: Request) -> bytes:
+        begun.append(request.payload)
+        return request.payload
+
+    async with responder(tmp_path) as service, requester(tmp_path) as desk:
+        asking = [asyncio.create_task(desk.request(b"%d" % n)) for n in range(8)]
+        asking.append(asyncio.create_task(desk.request(b"expires", timeout=0.3)))
+        serving = asyncio.create_task(service.serve(wait))
+        await until(lambda: len(begun) == 9)
+        serving.cancel()
+        await asyncio.wait([serving])
+        await asyncio.wait([asking.pop()])
+        later = asyncio.create_task(desk.request(b"later"))
+        begun.clear()
+        serving = asyncio.create_task(service.serve(handle, concurrency=1))
+        async with asyncio.timeout(WITHIN_S):
+            answers = await asyncio.gather(*asking, later)
+        expected = [b"%d" % n for n in range(8)] + [b"later"]
+        assert [answer.payload for answer in answers] == begun == expected
+        statistics = service.statistics()
+        assert (statistics.received, statistics.answered, statistics.expired) == (9, 9, 1)
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+async def test_what_is_closed_keeps_nothing_mapped(tmp_path: Path) -> None:
+    async with responder(tmp_path) as service, requester(tmp_path) as desk:
+        serving = asyncio.create_task(service.serve(echo))
+        for _ in range(3):
+            await desk.request(b"?", timeout=WITHIN_S)
+        late = asyncio.create_task(desk.request(b"?"))
+        await until(lambda: service.statistics().received == 4)
+        serving.cancel()
+        await asyncio.wait([serving])
+    await asyncio.wait([late])
+    del late
+
+    def is_mapped() -> bool:
+        gc.collect()
+        return str(tmp_path) in Path("/proc/self/maps").read_text()
+
+    await until(lambda: not is_mapped())
+    assert service.statistics().received == 4
+    assert desk.statistics().sent == 4
+    assert serving.cancelled()
 
 
 def test_an_expiring_message_is_an_ordinary_one_for_everybody_else(tmp_path: Path) -> None:

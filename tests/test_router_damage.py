@@ -299,6 +299,45 @@ async def test_damage_that_cannot_be_stepped_over_is_set_aside(tmp_path: Path) -
         assert await take(router, 1) == payloads("good", [2])
 
 
+def flip_header(path: Path, segment: int) -> None:
+    """Damage the header of a segment: it cannot be opened."""
+    with (path / f"{segment:09}.q").open("r+b") as file:
+        byte = file.read(1)[0]
+        file.seek(0)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("policy", ["skip", "function"])
+@pytest.mark.parametrize("broken", [(1,), (1, 2), (0, 1, 3), (1, 5)])
+async def test_damage_behind_the_one_that_opening_met_is_judged_and_counted(
+    tmp_path: Path, policy: str, broken: tuple[int, ...]
+) -> None:
+    path = tmp_path / "bad"
+    make(path, 6 * PER_SEGMENT)
+    with open_reader(path, "router", start=PER_SEGMENT + 3) as reader:
+        reader.commit()
+    for segment in broken:
+        flip_header(path, segment)
+    flipped = (4 * PER_SEGMENT + 1, 4 * PER_SEGMENT + 7)
+    for number in flipped:
+        flip(path, number)
+    asked: list[Exception] = []
+    on_corrupt: Any = "skip" if policy == "skip" else asked.append
+    expected = [
+        number
+        for number in range(PER_SEGMENT, 6 * PER_SEGMENT)
+        if number // PER_SEGMENT not in broken and number not in flipped
+    ]
+    damages = sum(segment >= 1 for segment in broken) + len(flipped)
+    async with Router(tmp_path, name="router", on_corrupt=on_corrupt, rescan_s=0.2) as router:
+        assert await take(router, len(expected)) == payloads("bad", expected)
+        assert router.poll() is None
+        if 5 not in broken:  # behind the last one there is nothing yet
+            assert router.statistics().skipped == damages
+            assert router.problems == {}
+            assert len(asked) == (damages if policy == "function" else 0)
+
+
 async def test_a_queue_that_was_removed_and_made_again(tmp_path: Path) -> None:
     make(tmp_path / "bad", 3)
     flip(tmp_path / "bad", 0)

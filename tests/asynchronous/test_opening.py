@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 from faults.system_calls import injected
 
 import aiochronicle
-from aiochronicle._background import _THREADS_MAX, in_thread
+from aiochronicle._background import _THREADS_MAX, in_background, in_thread
 from aiochronicle.errors import (
     ChronicleError,
     InvalidArgument,
@@ -317,3 +317,37 @@ def test_a_program_that_ends_while_a_thread_opens(queue: Path, after_s: float, w
     assert done.stderr == ""
     with aiochronicle.open_writer(queue) as writer:
         assert writer.recovery.clean
+
+
+async def errors_of_nobody(begin: Callable[[], Awaitable[object]], end: Callable[[], None]) -> int:
+    """Cancel something that waits, let what it waited for fail, and count what the loop reports."""
+    loop, reported = asyncio.get_running_loop(), 0
+
+    def report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal reported
+        reported += 1
+
+    loop.set_exception_handler(report)
+    waiting = asyncio.ensure_future(begin())
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    end()
+    await asyncio.to_thread(lambda: None)
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        gc.collect()
+    return reported
+
+
+async def test_what_fails_after_its_waiter_was_cancelled_is_no_error_of_the_program() -> None:
+    may_fail = threading.Event()
+
+    def fail() -> None:
+        may_fail.wait(60)
+        raise OSError("nobody waits for this")
+
+    async def wait() -> None:
+        await in_background(fail)
+
+    assert await errors_of_nobody(wait, may_fail.set) == 0
