@@ -15,6 +15,7 @@ import logging
 import os
 import stat
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
@@ -41,11 +42,15 @@ Wanted: TypeAlias = Mapping[str, object]
 
 
 class Watcher:
-    """Calls ``changed`` in the loop with the paths that changed, None if that may be any."""
+    """Calls ``changed`` in the loop with the paths that changed, None if that may be any.
+
+    A method, whose object it does not keep: a loop may be closed and everything in it forgotten long
+    before the thread looks whether it is.
+    """
 
     def __init__(self, root: str, changed: Callable[[set[str] | None], None]) -> None:
         self._root = root
-        self._changed = changed
+        self._changed = weakref.WeakMethod(changed)
         self._loop = asyncio.get_running_loop()
         self._watching = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch {root}", daemon=True)
@@ -87,6 +92,11 @@ class Watcher:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop was closed without stopping us
             self._stopped = True
+
+    def _tell_changed(self, paths: set[str] | None) -> None:
+        changed = self._changed()
+        if changed is not None:
+            self._tell(changed, paths)
 
     def _run(self) -> None:
         """Watch until stopped, whatever happens."""
@@ -130,7 +140,7 @@ class Watcher:
                     notify = self._notify(wanted)
                     # Whatever changed between the look that found these and now was not watched.
                     if missed or (eager and watched is not None):
-                        self._tell(self._changed, None)
+                        self._tell_changed(None)
                     watched, missed = wanted, False
                 self._tell(self._watching.set)
                 self._await_changes(notify, eager=eager)
@@ -169,6 +179,6 @@ class Watcher:
             self._wake.wait(SELDOM_S)
             changes = notify.watch(1, 1, 1, None)  # what there is
         if isinstance(changes, set):
-            self._tell(self._changed, {path for _, path in changes})
+            self._tell_changed({path for _, path in changes})
         if self._loop.is_closed():
             self._stopped = True

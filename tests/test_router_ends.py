@@ -6,14 +6,17 @@ import gc
 import os
 import shutil
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import aiochronicle
-from aiochronicle import FanIn, Message, Reader, Router, Writer, open_reader
+from aiochronicle import FanIn, Message, Reader, Responder, Router, Writer, open_reader
+from aiochronicle._watcher import SELDOM_S
 from aiochronicle.errors import QueueGone, ReaderBusy
 
 WITHIN_S = 20.0
@@ -244,4 +247,39 @@ def take_name(path: Path, readers: list[Reader]) -> bool:
         readers.append(open_reader(path, "router"))
     except ReaderBusy:
         return False
+    return True
+
+
+@pytest.mark.parametrize("kind", ["router", "responder"])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_names_are_free_when_the_loop_was_closed_and_the_router_forgotten(
+    tmp_path: Path, kind: str
+) -> None:
+    make(tmp_path / "root", "a")
+
+    async def begin() -> None:
+        if kind == "router":
+            router = await Router(tmp_path / "root", name="router").__aenter__()
+            await router.next(timeout=WITHIN_S)
+        else:
+            roots = tmp_path / "root", tmp_path / "answered"
+            await anext(await Responder(*roots, name="router").__aenter__())
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    loop.close()
+    del loop
+    closed_s = time.monotonic()
+    while not is_free(tmp_path / "root" / "a"):
+        assert time.monotonic() - closed_s < SELDOM_S / 2  # when the watcher's thread looks
+    eventually(lambda: not [name for name in watches() if str(tmp_path) in name])
+
+
+def is_free(path: Path) -> bool:
+    gc.collect()
+    readers: list[Reader] = []
+    if not take_name(path, readers):
+        return False
+    readers[0].close()
     return True
