@@ -755,9 +755,9 @@ class Responder(Generic[T]):
         text; any other exception does with its type and text, and is also logged. Whatever is
         wrong with one requester, its request or its queues, the others are served. A request that
         expired before its handler begins is dropped. Cancelled, handlers that run are cancelled;
-        what they return all the same is answered, and the other requests come again: first
-        of all to whoever serves next, or after a restart. If ``on_corrupt`` or ``on_lost`` raises, that ends it when the handlers have ended;
-        call it again for the other requesters.
+        what they return all the same is answered, and the other requests come again: first of all
+        to whoever serves next, or after a restart. If ``on_corrupt`` or ``on_lost`` raises, that
+        ends it when the handlers have ended; call it again for the other requesters.
         """
         positive("concurrency", concurrency)
         self._enter_loop()
