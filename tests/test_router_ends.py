@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import gc
-import os
 import shutil
 import threading
 import time
