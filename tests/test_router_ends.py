@@ -103,7 +103,7 @@ async def three(router: FanIn) -> dict[str, Message]:
     return {message.source: message for message in messages}
 
 
-def committed(root: Path, *names: str) -> list[int]:
+def committed(root: Path, *names: str) -> list[int | None]:
     found = []
     for name in names:
         with open_reader(root / name, "router") as reader:
@@ -170,7 +170,7 @@ async def test_a_removed_queue_that_fails_while_its_replies_are_closed_is_no_pro
             may_open.wait(WITHIN_S)
             return open_reply(*arguments)
 
-        router._open_reply = open_later  # type: ignore[method-assign]
+        router._open_reply = open_later  # type: ignore[method-assign,assignment]
         replying = asyncio.create_task(router.reply(message))
         await asyncio.sleep(0)
         path = root / message.source
