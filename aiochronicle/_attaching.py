@@ -102,7 +102,7 @@ def open_anywhere(path: str, name: str | None, **options: Any) -> Reader:
     Damage that it meets from then on is raised.
     """
     reader: Reader = open_reader(path, name, start="first", on_corrupt="skip", **options)
-    lib.ac_reader_report_corrupt(reader._handle)
+    lib.ac_reader_report_corrupt(reader._handle)  # pyright: ignore[reportPrivateUsage]
     return reader
 
 

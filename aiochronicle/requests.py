@@ -798,8 +798,8 @@ class Responder(Generic[T]):
             return
         if handling.cancelled():  # perhaps before it began
             self._returned.append(request)
-        elif request._refused is not None:
-            client.lost_answers = client.lost_answers or request._refused
+        elif request._refused is not None:  # pyright: ignore[reportPrivateUsage]
+            client.lost_answers = client.lost_answers or request._refused  # pyright: ignore[reportPrivateUsage]
             self._settled(client, request.message)  # its queue is tried again, and read again
 
     def _expire(self, request: Request[T]) -> None:
@@ -874,10 +874,10 @@ class Responder(Generic[T]):
         """Raise damage among the answers to a requester, unless it is to be skipped."""
         if self._told.get(first.source) == str(damage):  # it is met at every try
             raise damage
-        verdict = self._router._judge(damage)
+        verdict = self._router._judge(damage)  # pyright: ignore[reportPrivateUsage]
         if verdict.skip:
-            self._router._count(self._router.reader_of(first).path).skipped += 1
-            self._router._log_skip(damage)
+            self._router._count(self._router.reader_of(first).path).skipped += 1  # pyright: ignore[reportPrivateUsage]
+            self._router._log_skip(damage)  # pyright: ignore[reportPrivateUsage]
             return
         self._told[first.source] = str(damage)
         if verdict.raised is not None:
@@ -1062,7 +1062,7 @@ async def _handle(handler: Handler[T], request: Request[T]) -> None:
         _fail(request, "CancelledError: its handling was cancelled")  # by the handler itself
     except Exception as error:  # noqa: BLE001 - it is the requester that is told
         _fail(request, _reason(error))
-        if request._refused is not None:  # the requester is set aside, which the log says
+        if request._refused is not None:  # pyright: ignore[reportPrivateUsage]
             return
         name = printable(request.requester)
         _log.exception("handling request %d of '%s' failed", request.message.seq, name)

@@ -99,7 +99,7 @@ class _Known:
     """A queue that was announced: the reader that it has or had, and the replies to it."""
 
     def __init__(self, reader: Reader | None) -> None:
-        self.reader = reader
+        self.reader: Reader[Any] | None = reader
         self.reply: Future[Writer] | None = None
 
     def has_sent(self, message: _hot.Message) -> bool:
@@ -121,7 +121,7 @@ class _Known:
 class _Source(_Known):
     """An attached queue."""
 
-    reader: Reader
+    reader: Reader[Any]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, source: int, reader: Reader) -> None:
         super().__init__(reader)

@@ -24,6 +24,7 @@ from faults.system_calls import injected
 import aiochronicle
 import aiochronicle._answers
 import aiochronicle._attaching
+import aiochronicle._trusted
 import aiochronicle.columns
 import aiochronicle.requests
 import aiochronicle.router
