@@ -739,8 +739,8 @@ class Responder(Generic[T]):
         wrong with one requester, its request or its queues, the others are served. A request that
         expired before its handler begins is dropped. Cancelled, handlers that run are cancelled;
         what they return all the same is answered, and the other requests come again: first
-        of all to whoever serves next, or after a restart. If ``on_corrupt`` or ``on_lost`` raises, that ends it when the handlers have ended;
-        call it again for the other requesters.
+        of all to whoever serves next, or after a restart. If ``on_corrupt`` or ``on_lost`` raises, that
+        ends it when the handlers have ended; call it again for the other requesters.
         """
         positive("concurrency", concurrency)
         self._enter_loop()

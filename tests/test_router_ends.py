@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import gc
-import os
 import shutil
 import threading
 import time
@@ -51,7 +50,7 @@ def watches() -> list[str]:
     found = [thread.name for thread in threading.enumerate() if thread.name.startswith("watch ")]
     for fd in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(fd)
+            target = str(fd.readlink())
         except FileNotFoundError:
             continue
         if "inotify" in target:
