@@ -1112,13 +1112,17 @@ class _AnswersSince:
         self._queue_id, self._seq = first.queue_id, first.seq
         self._timestamp_ns = first.timestamp_ns
         self._reader: Reader | None = None
+        self._closed = False
+        self._alone = threading.Lock()  # whoever waits may be cancelled while a thread reads
 
     def read(self, behind: CorruptionError | None) -> CorruptionError | None:
         """Read on, behind this damage; return what damage is met, None at the end. Blocks."""
-        try:
-            self._read(behind)
-        except CorruptionError as damage:
-            return damage.with_traceback(None)
+        with self._alone:
+            try:
+                if not self._closed:  # before a thread had time for this
+                    self._read(behind)
+            except CorruptionError as damage:
+                return damage.with_traceback(None)
         return None
 
     def _read(self, behind: CorruptionError | None) -> None:
@@ -1141,5 +1145,8 @@ class _AnswersSince:
                 self.answered.add((cause[1], reply.cause_epoch or 0))
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
+        """Close the queue, when nothing is read there any more. Blocks."""
+        with self._alone:
+            self._closed = True
+            if self._reader is not None:
+                self._reader.close()
