@@ -289,10 +289,9 @@ import asyncio, sys
 import aiochronicle
 
 async def main():
+    global opening
     opening = asyncio.ensure_future(aiochronicle.aopen_writer(sys.argv[1]))
     await asyncio.sleep(float(sys.argv[2]))
-    if opening.done():
-        opening.result().close()
     if sys.argv[3] == "kept":
         loop = asyncio.get_running_loop()
         loop.opening = opening
@@ -306,6 +305,8 @@ if sys.argv[3] == "kept":  # neither cancelled nor awaited when the interpreter 
     loop.close()
 else:
     asyncio.run(main())
+if opening.done() and not opening.cancelled():  # in time, or in the very last turn of the loop
+    opening.result().close()
 """
 
 
