@@ -18,7 +18,8 @@ _NAMES = sorted(path.name.removesuffix(".tar.xz") for path in _DATA.glob("*.tar.
 def unpacked(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """The queue of the test's parameter; its listing lies beside it."""
     with tarfile.open(_DATA / f"{request.param}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+        archive.extractall(tmp_path)
     return tmp_path / str(request.param)
 
 

@@ -207,6 +207,9 @@ async def test_the_loop_runs_while_the_rest_of_a_recording_is_waited_for(queue_p
             with (queue_path / f"{segment:09}.q").open("r+b") as file:
                 file.seek(offset + 10 * 128)
                 file.write(bytes(10 * 128))
+            with (queue_path / "control.meta").open("r+b") as file:
+                file.seek(296)  # which record is the newest; other programs' writers do not say
+                file.write(bytes(8))
             assert [(await anext(history)).seq for _ in range(9)] == [*range(1, 10)]
             async with counted_turns() as turns:
                 with pytest.raises(CorruptionError, match="ends too early"):
