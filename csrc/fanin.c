@@ -391,7 +391,8 @@ int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err) {
     for (uint32_t i = 0; i < fanin->idle_count; i++) {
         ac_reader_t *reader = fanin->sources[fanin->idle[i]].reader;
         int rc = ac_reader_is_parked(reader) ? AC_PARKED : ac_reader_park(reader, err);
-        if (rc == AC_READY) fanin->look_properly = 1; /* perhaps with what is wrong with it */
+        if (rc == AC_READY && has_nothing(&fanin->sources[fanin->idle[i]]))
+            fanin->look_properly = 1; /* what is wrong with it */
         if (rc < 0 || (rc == AC_READY && !fanin->strict)) return rc;
         poll |= rc == AC_POLL;
     }
