@@ -139,9 +139,7 @@ DEEP_TOML = {
 def test_a_deep_configuration_is_refused_at_once(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(DEEP_TOML[name])
     began = time.monotonic()
-    with pytest.raises(
-        InvalidConfiguration, match=r"not a TOML file: nested (more than 64|too deep)"
-    ):
+    with pytest.raises(InvalidConfiguration, match="not a TOML file: nested more than 64"):
         load_settings(tmp_path / "config.toml")
     assert time.monotonic() - began < LIMIT_S
 
