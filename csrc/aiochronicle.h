@@ -64,7 +64,8 @@ enum {
     AC_E_TOO_MANY_READERS = -26, /* the queue has as many reader names as it may have */
     AC_E_SALVAGE = -27,   /* opening would set aside what may have been durable: see `salvage` */
     AC_E_REENTRANT = -28, /* the binding refuses a call from within another one */
-    AC_E_READER_NOT_FOUND = -29 /* the queue has no reader of this name */
+    AC_E_READER_NOT_FOUND = -29, /* the queue has no reader of this name */
+    AC_E_UNSUPPORTED = -30       /* the format of this queue has no place for it */
 };
 
 enum {
