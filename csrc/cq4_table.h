@@ -32,6 +32,7 @@
 #define AC_CQ4_KEY_MOD_COUNT "listing.modCount"
 #define AC_CQ4_KEY_WRITE_LOCK "chronicle.write.lock"
 #define AC_CQ4_KEY_APPEND_LOCK "chronicle.append.lock"
+#define AC_CQ4_KEY_SYNCED "chronicle.lastIndexMSynced"
 
 #define AC_CQ4_UNLOCKED 0x8000000000000000ull
 

@@ -498,18 +498,32 @@ int ac_os_flock(int fd) {
     return rc;
 }
 
-int ac_os_claim(int fd) {
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+int ac_os_claim_at(int fd, uint64_t offset, uint64_t length) {
+    struct flock part = {.l_type = F_WRLCK,
+                         .l_whence = SEEK_SET,
+                         .l_start = (off_t)offset,
+                         .l_len = (off_t)length};
     int rc;
-    CALL(rc, AC_CALL_LOCK, NULL, fd, 0, 0, fcntl(fd, F_OFD_SETLK, &whole));
+    CALL(rc, AC_CALL_LOCK, NULL, fd, offset, length, fcntl(fd, F_OFD_SETLK, &part));
     return rc;
 }
 
-int ac_os_claimed(int fd) {
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+int ac_os_claimed_at(int fd, uint64_t offset, uint64_t length) {
+    struct flock part = {.l_type = F_WRLCK,
+                         .l_whence = SEEK_SET,
+                         .l_start = (off_t)offset,
+                         .l_len = (off_t)length};
     int rc;
-    CALL(rc, AC_CALL_LOCK, NULL, fd, 0, 0, fcntl(fd, F_OFD_GETLK, &whole));
-    return rc < 0 ? rc : whole.l_type != F_UNLCK;
+    CALL(rc, AC_CALL_LOCK, NULL, fd, offset, length, fcntl(fd, F_OFD_GETLK, &part));
+    return rc < 0 ? rc : part.l_type != F_UNLCK;
+}
+
+int ac_os_claim(int fd) {
+    return ac_os_claim_at(fd, 0, 0);
+}
+
+int ac_os_claimed(int fd) {
+    return ac_os_claimed_at(fd, 0, 0);
 }
 
 int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *context) {

@@ -100,6 +100,9 @@ int ac_os_flock(int fd); /* exclusive, -EWOULDBLOCK if held */
  * like flock's, and independent of it. */
 int ac_os_claim(int fd);   /* -EAGAIN if claimed */
 int ac_os_claimed(int fd); /* 1 = by somebody else's open file, 0 = by nobody */
+/* The same for a part of the file; length 0: all of it. */
+int ac_os_claim_at(int fd, uint64_t offset, uint64_t length);
+int ac_os_claimed_at(int fd, uint64_t offset, uint64_t length);
 
 /* Calls `visit` with each entry's name; stops when it returns non-zero and returns that. */
 int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *context);
