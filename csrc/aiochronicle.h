@@ -204,7 +204,7 @@ typedef struct ac_identity {
 } ac_identity_t;
 
 /* Gives the time of a message of a Java queue: AC_OK and *timestamp_ns, or any other value if it cannot. */
-typedef int (*ac_stamp_t)(void *context, const uint8_t *payload, uint32_t length,
+typedef int (*ac_timestamp_t)(void *context, const uint8_t *payload, uint32_t length,
                           uint64_t *timestamp_ns);
 
 typedef struct ac_reader_config {
@@ -220,7 +220,7 @@ typedef struct ac_reader_config {
      * function, which may be called as long as the reader is open; or NULL: it is that of the cycle. */
     const char *timestamp_field;
     uint64_t timestamp_unit_ns;
-    ac_stamp_t timestamp_function;
+    ac_timestamp_t timestamp_function;
     void *timestamp_context;
 } ac_reader_config_t;
 

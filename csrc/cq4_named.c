@@ -27,7 +27,7 @@ static int open_names(int dir_fd, int flags) {
 int ac_cq4_named_is_held(int dir_fd, uint64_t value_at) {
     int fd = open_names(dir_fd, O_RDONLY);
     if (fd < 0) return 0;
-    int rc = ac_os_claimed_at(fd, value_at, 1);
+    int rc = ac_os_claimed_range(fd, value_at, 1);
     ac_os_close(fd);
     return rc == 1;
 }
@@ -38,7 +38,7 @@ static int lock_name(ac_cq4_named_t *named, const ac_directory_t *dir, int dir_f
     uint64_t value_at = (uint64_t)((uint8_t *)named->index - named->table.map->base);
     int fd = open_names(dir_fd, O_RDWR | O_CREAT);
     if (fd < 0) return AC_OK;
-    int rc = ac_os_claim_at(fd, value_at, 1);
+    int rc = ac_os_claim_range(fd, value_at, 1);
     if (rc == 0) {
         named->lock_fd = fd;
         return AC_OK;
@@ -79,8 +79,6 @@ static int open_in(ac_cq4_named_t *named, const ac_directory_t *dir, int dir_fd,
     rc = ac_cq4_table_open(dir, dir_fd, AC_CQ4_METADATA, 1, &named->table, err);
     if (rc == AC_OK) rc = ac_cq4_table_add(&named->table, dir, key, 0, &named->index, err);
     if (rc < 0) return rc;
-    named->device = info.st_dev;
-    named->inode = info.st_ino;
     return lock_name(named, dir, dir_fd, name, err);
 }
 
@@ -116,7 +114,7 @@ static int check_name(ac_cq4_named_t *named, const ac_directory_t *dir, int sync
     ac_os_close(dir_fd);
     if (rc < 0 && rc != -ENOENT)
         return ac_fail_os_in(err, rc, dir->path, AC_CQ4_METADATA, "cannot examine");
-    int is_same = rc == 0 && info.st_dev == named->device && info.st_ino == named->inode;
+    int is_same = rc == 0 && info.st_dev == named->table.device && info.st_ino == named->table.inode;
     named->looked_ns = is_same ? now_ns : 0; /* it may have been moved away and back */
     if (is_same && !ac_map_is_cut(named->table.map)) return AC_OK;
     char path[1200];

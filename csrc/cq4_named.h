@@ -18,8 +18,6 @@
 typedef struct ac_cq4_named {
     ac_cq4_table_t table; /* writable; not mapped: the reader has no name */
     uint64_t *index;
-    dev_t device;
-    ino_t inode;
     int lock_fd; /* -1: none */
     uint64_t looked_ns;
 } ac_cq4_named_t;

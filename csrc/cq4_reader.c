@@ -355,7 +355,7 @@ int ac_cq4_reader_seq_at(ac_reader_t *reader, uint64_t segment, uint64_t offset,
 int ac_cq4_reader_durable_seq(ac_reader_t *reader, uint64_t *seq) {
     const ac_cq4_table_t *table = &reader->java->tail.queue.table;
     uint64_t *synced;
-    if (!table->map || !ac_cq4_table_find(table, AC_CQ4_KEY_SYNCED, &synced)) return 0;
+    if (!table->map || !ac_cq4_table_find(table, AC_CQ4_KEY_LAST_SYNCED, &synced)) return 0;
     uint64_t index = ac_load_acquire_u64(synced);
     *seq = index + 1;
     return index < INT64_MAX;

@@ -11,7 +11,7 @@ enum { AC_CQ4_BY_CYCLE = 0, AC_CQ4_BY_FIELD, AC_CQ4_BY_FUNCTION };
 typedef struct ac_cq4_stamp {
     int how;
     ac_cq4_field_t field;
-    ac_stamp_t function;
+    ac_timestamp_t function;
     void *context;
 } ac_cq4_stamp_t;
 
