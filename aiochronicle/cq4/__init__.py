@@ -12,6 +12,8 @@ method readers and writers.
 `import aiochronicle` does not import this package.
 """
 
+from aiochronicle.config import Timestamp
+
 from ._decoding import decode, decode_calls, decode_fields
 from ._encoding import encode, encode_call, encode_calls, encode_fields, encode_text, to_fields
 from ._methods import MethodReader, method, method_writer
@@ -25,6 +27,7 @@ __all__ = [
     "History",
     "JavaFloat",
     "MethodReader",
+    "Timestamp",
     "Typed",
     "decode",
     "decode_as",
