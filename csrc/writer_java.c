@@ -12,6 +12,7 @@
 #include "error.h"
 #include "writer.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -125,28 +126,49 @@ static int check_message(const ac_writer_t *writer, unsigned type_id, int has_ti
     return AC_OK;
 }
 
+/* What was appended and synced, in sync mode. */
+static void note_durable(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    writer->durable_seq = ac_load_relaxed_u64(&writer->seq);
+    writer->syncs++;
+    pthread_mutex_unlock(&writer->mutex);
+}
+
+/* After a failure another sync of the same pages succeeds, whether they are on disk or not. */
+static void poison(ac_writer_t *writer, int sys_errno) {
+    ac_store_release_u32(&writer->poisoned, (uint32_t)(sys_errno ? sys_errno : EIO));
+}
+
+static int check_usable(const ac_writer_t *writer, ac_error_t *err) {
+    int rc = ac_writer_usable(writer, err);
+    uint32_t poisoned = ac_load_acquire_u32(&writer->poisoned);
+    if (rc != AC_OK || !poisoned) return rc;
+    return ac_fail(err, AC_E_POISONED, (int)poisoned, writer->dir.path, 0,
+                   "an earlier sync failed; close the writer and open it again");
+}
+
 static int64_t note(ac_writer_t *writer, size_t length, int64_t index) {
     if (index >= 0) {
         ac_store_release_u64(&writer->seq, (uint64_t)index + 1);
         ac_count_u64(&writer->java_messages, 1);
         ac_count_u64(&writer->payload_bytes, length);
+        if (writer->config.flush_mode == AC_FLUSH_SYNC) note_durable(writer);
     }
+    if (index == AC_E_NOT_DURABLE) poison(writer, 0);
     if (index == AC_E_GONE)
         __atomic_store_n(&writer->gone, "the queue's files were removed or replaced", __ATOMIC_RELEASE);
     return index;
 }
 
 int64_t ac_java_try_append(ac_writer_t *writer, const void *payload, size_t length) {
-    if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN ||
-        __atomic_load_n(&writer->gone, __ATOMIC_ACQUIRE))
-        return AC_E_SLOW;
-    int64_t index = ac_cq4_writer_try_append(writer->java, payload, length, NULL);
+    if (check_usable(writer, NULL) != AC_OK) return AC_E_SLOW;
+    int64_t index = ac_cq4_writer_try_append(writer->java, payload, length);
     return index < 0 ? AC_E_SLOW : note(writer, length, index);
 }
 
 int64_t ac_java_append(ac_writer_t *writer, const void *payload, size_t length, unsigned type_id,
                        uint64_t timestamp_ns, const ac_cause_t *cause, ac_error_t *err) {
-    int rc = ac_writer_usable(writer, err);
+    int rc = check_usable(writer, err);
     if (rc == AC_OK) rc = check_message(writer, type_id, timestamp_ns != AC_NOW, cause, err);
     if (rc != AC_OK) return rc;
     return note(writer, length, ac_cq4_writer_append(writer->java, payload, length, err));
@@ -156,7 +178,7 @@ int64_t ac_java_append(ac_writer_t *writer, const void *payload, size_t length, 
 int64_t ac_java_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                             unsigned type_id, const uint64_t *timestamps_ns,
                             const ac_cause_t *cause, ac_error_t *err) {
-    int rc = ac_writer_usable(writer, err);
+    int rc = check_usable(writer, err);
     if (rc == AC_OK) rc = check_message(writer, type_id, timestamps_ns != NULL, cause, err);
     if (rc != AC_OK) return rc;
     int64_t first = (int64_t)ac_load_relaxed_u64(&writer->seq);
@@ -192,11 +214,16 @@ int64_t ac_java_flush(ac_writer_t *writer, ac_error_t *err) {
     pthread_mutex_unlock(&writer->mutex);
     int rc = AC_OK;
     if (durable < seq) {
-        rc = ac_writer_usable(writer, err);
-        if (rc == AC_OK) rc = ac_cq4_writer_flush(writer->java, err);
+        ac_error_t why;
+        rc = check_usable(writer, err);
+        int synced = rc == AC_OK ? ac_cq4_writer_flush(writer->java, &why) : AC_OK;
+        if (synced != AC_OK && synced != AC_E_GONE) poison(writer, why.sys_errno);
+        if (synced != AC_OK && err) *err = why;
+        if (rc == AC_OK) rc = synced;
         if (rc == AC_OK) {
             pthread_mutex_lock(&writer->mutex);
             writer->durable_seq = seq;
+            writer->syncs++;
             pthread_mutex_unlock(&writer->mutex);
         }
     }
@@ -210,13 +237,13 @@ void ac_java_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     ac_cq4_writer_stats(writer->java, &java);
     ac_cq4_writer_position(writer->java, &out->segment, &out->offset);
     out->durable_seq = writer->durable_seq;
+    out->syncs = writer->syncs;
     pthread_mutex_unlock(&writer->mutex);
     out->messages = ac_load_relaxed_u64(&writer->java_messages);
     out->payload_bytes = ac_load_relaxed_u64(&writer->payload_bytes);
     out->batches = ac_load_relaxed_u64(&writer->batches);
     out->next_seq = ac_load_acquire_u64(&writer->seq);
-    out->rolls = java.rolls;
-    out->syncs = java.syncs;
+    out->rolls = java.cycles_entered > 0 ? java.cycles_entered - 1 : 0;
 }
 
 void ac_java_free(ac_writer_t *writer) {
