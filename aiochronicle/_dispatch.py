@@ -73,22 +73,24 @@ class Dispatching:
         1
         """
 
-        def register(function: _Function) -> _Function:
-            if type in self._handlers:
-                raise InvalidArgument(f"{type.__name__} has a handler already")
-            handler = _Handler(
-                function,
-                type is not Message and _takes_two(function),
-                inspect.iscoroutinefunction(function),
-            )
-            self._handlers = {**self._handlers, type: handler}
-            return function
-
         if isinstance(type, str):
             return self._on_call(type)
-        if type is not Message and not self.decodes_to(type):
+        wanted = type
+
+        def register(function: _Function) -> _Function:
+            if wanted in self._handlers:
+                raise InvalidArgument(f"{wanted.__name__} has a handler already")
+            handler = _Handler(
+                function,
+                wanted is not Message and _takes_two(function),
+                inspect.iscoroutinefunction(function),
+            )
+            self._handlers = {**self._handlers, wanted: handler}
+            return function
+
+        if wanted is not Message and not self.decodes_to(wanted):
             raise InvalidArgument(
-                f"{type!r} is none of the codec's types, so it never comes;"
+                f"{wanted!r} is none of the codec's types, so it never comes;"
                 " add it to the codec= that messages are read with"
             )
         return register

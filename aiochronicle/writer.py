@@ -445,6 +445,13 @@ class Writer(_hot.Writer, Closing):
         return self._format
 
     @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the file by which the directory is this queue."""
+        found = ffi.new("ac_identity_t *")
+        lib.ac_writer_identity(self._handle, found)
+        return int(found.device), int(found.inode)
+
+    @property
     def position(self) -> Position:
         """Where the next record goes; of a Java queue, after the last message of this writer."""
         statistics = self.statistics()

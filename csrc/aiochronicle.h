@@ -360,6 +360,9 @@ AC_API int ac_writer_retain(ac_writer_t *writer, ac_error_t *err);
 AC_API void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out); /* [any thread] */
 AC_API void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out);  /* [any thread] */
 AC_API const char *ac_writer_path(ac_writer_t *writer);
+/* Which file makes the directory the queue that this writer has open: its control.meta, or the metadata.cq4t of a
+ * Java queue. Device and inode only. */
+AC_API void ac_writer_identity(ac_writer_t *writer, ac_identity_t *out);
 
 /* Syncs, marks the queue as cleanly closed and releases the lock. Stops retention that is under way; a copy to
  * the archive within a piece of it. The handle stays allocated until ac_writer_free so that late callers get

@@ -857,6 +857,11 @@ const char *ac_writer_path(ac_writer_t *writer) {
     return writer->dir.path;
 }
 
+void ac_writer_identity(ac_writer_t *writer, ac_identity_t *out) {
+    *out = (ac_identity_t){.device = writer->dir.device, .inode = writer->lock.control_inode};
+    if (writer->java) ac_java_identity(writer, out);
+}
+
 /* A prepared segment that was never entered. */
 static void discard_next(ac_writer_t *writer) {
     char name[AC_NAME_MAX];

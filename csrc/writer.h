@@ -303,6 +303,7 @@ int ac_java_refuse(const ac_writer_t *writer, const char *what, ac_error_t *err)
 int64_t ac_java_flush(ac_writer_t *writer, ac_error_t *err);
 void ac_java_stats(ac_writer_t *writer, ac_writer_stats_t *out);
 int ac_java_close(ac_writer_t *writer, ac_error_t *err);
+void ac_java_identity(const ac_writer_t *writer, ac_identity_t *out);
 void ac_java_free(ac_writer_t *writer);
 
 /* With the mutex held: the last error, which nobody counts. */

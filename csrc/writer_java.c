@@ -246,6 +246,11 @@ void ac_java_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     out->rolls = java.cycles_entered > 0 ? java.cycles_entered - 1 : 0;
 }
 
+void ac_java_identity(const ac_writer_t *writer, ac_identity_t *out) {
+    const ac_cq4_table_t *table = &ac_cq4_writer_queue(writer->java)->table;
+    *out = (ac_identity_t){.device = table->device, .inode = table->inode};
+}
+
 void ac_java_free(ac_writer_t *writer) {
     ac_cq4_writer_free(writer->java);
     writer->java = NULL;

@@ -218,7 +218,7 @@ class MethodReader:
 
     def _steps(self, payload: Payload, may_be_another: bool) -> "_Steps":
         """Give each call, to be made, and be sent what came of it."""
-        decoder = Decoder(payload, self._max_values, whole_floats=True)
+        decoder = Decoder(bytes(payload), self._max_values, whole_floats=True)
         if may_be_another and not is_name(decoder.peek(decoder.size)):
             return False
         calls = decoder.calls()
