@@ -15,7 +15,15 @@ method readers and writers.
 from aiochronicle.config import Timestamp
 
 from ._decoding import decode, decode_calls, decode_fields
-from ._encoding import encode, encode_call, encode_calls, encode_fields, encode_text, to_fields
+from ._encoding import (
+    encode,
+    encode_call,
+    encode_calls,
+    encode_fields,
+    encode_message,
+    encode_text,
+    to_fields,
+)
 from ._methods import MethodReader, method, method_writer
 from ._structs import decode_as
 from ._values import Call, Fields, Float32, History, JavaFloat, Typed
@@ -37,6 +45,7 @@ __all__ = [
     "encode_call",
     "encode_calls",
     "encode_fields",
+    "encode_message",
     "encode_text",
     "method",
     "method_writer",
