@@ -4,6 +4,7 @@
  *      writePosition: i64[2]     indexing: SCQSIndexing { indexCount, indexSpacing, index2Index, lastIndex }
  *      dataFormat: 1             since 5.19.11: records are padded to multiples of four. Absent: they are not
  *      roll, wireType, …         4.x and 5.16.0 to 5.16.8 only
+ *    A queue of the wire type FIELDLESS_BINARY has these values without their names, in this order.
  * 2. writePosition[0] is the offset of the last message's header, 0 if there is none; writePosition[1] is
  *    (that offset << shift) + seq, where the shift is that of the roll cycle or, in a file with an index count of
  *    its own that was opened again, the one that follows from this header. While the two do not fit, a writer is

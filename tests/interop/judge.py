@@ -275,6 +275,7 @@ class Judge:
         index_count: int | None = None,
         index_spacing: int | None = None,
         source_id: int | None = None,
+        wire_type: str | None = None,
         read_only: bool = False,
     ) -> "JudgeQueue":
         """Open a queue, or make it.
@@ -297,6 +298,7 @@ class Judge:
             index_count=index_count,
             index_spacing=index_spacing,
             source_id=source_id,
+            wire_type=wire_type,
             read_only=read_only,
         )
         return JudgeQueue(self, answer["number"])

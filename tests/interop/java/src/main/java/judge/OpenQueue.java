@@ -11,8 +11,10 @@ import net.openhft.chronicle.queue.RollCycles;
 import net.openhft.chronicle.queue.impl.single.SingleChronicleQueue;
 import net.openhft.chronicle.queue.impl.single.SingleChronicleQueueBuilder;
 import net.openhft.chronicle.wire.DocumentContext;
+import net.openhft.chronicle.wire.WireType;
 
 import java.io.File;
+import java.nio.file.Path;
 import java.time.LocalTime;
 import java.time.ZoneId;
 import java.util.Arrays;
@@ -27,8 +29,9 @@ final class OpenQueue implements AutoCloseable {
     private Background background;
 
     OpenQueue(JsonObject request) {
-        SingleChronicleQueueBuilder builder =
-                SingleChronicleQueueBuilder.binary(request.get("path").getAsString());
+        SingleChronicleQueueBuilder builder = SingleChronicleQueueBuilder.builder(
+                Path.of(request.get("path").getAsString()),
+                WireType.valueOf(Session.text(request, "wire_type", "BINARY_LIGHT")));
         String cycle = Session.text(request, "roll_cycle", null);
         if (cycle != null)
             builder.rollCycle(rollCycle(cycle));
