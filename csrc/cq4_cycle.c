@@ -155,7 +155,8 @@ static int is_being_created(const ac_cq4_cycle_t *cycle, ac_error_t *err) {
 static int read_header(ac_cq4_cycle_t *cycle, uint32_t shift, ac_error_t *err) {
     uint32_t length;
     ac_cq4_kind_t kind = ac_cq4_inspect(cycle->map->base, cycle->map->size, 0, &length);
-    if (kind == AC_CQ4_NONE || kind == AC_CQ4_BUSY) return is_being_created(cycle, err);
+    if (kind == AC_CQ4_NONE || kind == AC_CQ4_BUSY || kind == AC_CQ4_END)
+        return is_being_created(cycle, err);
     if (kind != AC_CQ4_META)
         return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, 0, "is not a data file of Chronicle Queue",
                                  err);

@@ -455,6 +455,10 @@ class JudgeQueue(_Handle):
         """End that message."""
         self._ask("release-lock", rollback=rollback)
 
+    def hold_append_lock(self, held: bool = True) -> None:
+        """Forbid all appends, as a sink of replication does; or allow them."""
+        self._ask("append-lock", held=held)
+
     def sync(self) -> None:
         self._ask("sync")
 

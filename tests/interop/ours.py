@@ -85,26 +85,47 @@ def digest(
 # --- the other process -------------------------------------------------------------------------
 
 
+class Clock(msgspec.Struct, kw_only=True):
+    """As the judge's: it stands at time_ms, or has been speed times as fast since since_ms."""
+
+    time_ms: int | None = None
+    since_ms: int = 0
+    speed: int = 1
+
+    def time_ns(self) -> int:
+        """Give the time."""
+        if self.time_ms is not None:
+            return self.time_ms * 1_000_000
+        since_ns = self.since_ms * 1_000_000
+        return since_ns + (time.time_ns() - since_ns) * self.speed
+
+
+def _open(path: str, clock: Clock | None, options: dict[str, Any]) -> Writer:
+    if clock is not None:
+        options = {**options, "clock": clock.time_ns}
+    return open_writer(path, **options)
+
+
 class Flood(msgspec.Struct, kw_only=True):
     """Append b"prefix:0", b"prefix:1" … to a queue."""
 
     path: str
     prefix: str
     options: dict[str, Any]
+    clock: Clock | None = None
     count: int | None = None
     rate_hz: int = 0
     seconds: float | None = None
     ledger: str | None = None
-    first: int = 0
 
     def run(self) -> dict[str, int]:
         """Until it has its count, or the time is up, or it is killed."""
         ledger = Ledger(self.ledger) if self.ledger else None
-        number, last_index = self.first, -1
+        number, last_index = 0, -1
         started = time.monotonic()
         deadline = started + self.seconds if self.seconds else None
-        with open_writer(self.path, format="cq4", **self.options) as writer:
-            while self.count is None or number < self.first + self.count:
+        with _open(self.path, self.clock, self.options) as writer:
+            while self.count is None or number < self.count:
                 if ledger:
                     ledger[Word.ATTEMPTED] = number + 1
                 last_index = writer.append(b"%s:%d" % (self.prefix.encode(), number))
@@ -112,11 +133,11 @@ class Flood(msgspec.Struct, kw_only=True):
                 if ledger:
                     ledger[Word.ACKNOWLEDGED] = number
                 if self.rate_hz:
-                    due = started + (number - self.first) / self.rate_hz
+                    due = started + number / self.rate_hz
                     time.sleep(max(0.0, due - time.monotonic()))
                 if deadline and not number & 63 and time.monotonic() >= deadline:
                     break
-        return {"written": number - self.first, "last_index": last_index}
+        return {"written": number, "last_index": last_index}
 
 
 class _Side:
@@ -124,12 +145,18 @@ class _Side:
 
     def __init__(self) -> None:
         self.writer: Writer | None = None
+        self.clock: Clock | None = None
 
     def perform(self, op: str, request: dict[str, Any]) -> Any:
         match op:
             case "open":
-                self.writer = open_writer(request["path"], **request["options"])
-                return os.getpid()
+                self.clock = msgspec.convert(request["clock"], Clock | None)
+                self.writer = _open(request["path"], self.clock, request["options"])
+                return None
+            case "set-time":
+                assert self.clock is not None
+                self.clock.time_ms = request["time_ms"]
+                return None
             case "append":
                 assert self.writer is not None
                 return [self.writer.append(bytes.fromhex(each)) for each in request["payloads"]]
@@ -234,9 +261,15 @@ class Ours:
         self.send(op, **fields)
         return self.answer()
 
-    def open(self, path: Path, **options: Any) -> None:
+    def open(self, path: Path, *, time_ms: int | None = None, **options: Any) -> None:
         """Open a writer: the one that `append` and `close_writer` mean."""
-        self.ask("open", path=str(path), options={"format": "cq4", **options})
+        clock = None if time_ms is None else {"time_ms": time_ms}
+        options = {"format": "cq4", **options}
+        self.ask("open", path=str(path), clock=clock, options=options)
+
+    def set_time(self, time_ms: int) -> None:
+        """Set the clock of a queue that was opened with time_ms."""
+        self.ask("set-time", time_ms=time_ms)
 
     def append(self, *payloads: bytes) -> list[int]:
         """Give their indexes."""
@@ -303,9 +336,10 @@ class Ours:
 
 
 def _flood(path: Path, prefix: str, settings: dict[str, Any]) -> dict[str, Any]:
-    known = {"count", "rate_hz", "seconds", "ledger", "first"}
+    known = {"clock", "count", "rate_hz", "seconds", "ledger"}
     given = {name: settings.pop(name) for name in known & settings.keys()}
-    return {"path": str(path), "prefix": prefix, "options": settings, **given}
+    options = {"format": "cq4", **settings}
+    return {"path": str(path), "prefix": prefix, "options": options, **given}
 
 
 if __name__ == "__main__":

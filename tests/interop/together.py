@@ -3,10 +3,10 @@
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from .clock import SetClock
 from .judge import Digest, Judge
 from .ours import Ours, digest
 
@@ -35,12 +35,10 @@ def append_together(path: Path, load: Load) -> Digest:
     """Run it; AssertionError if anything is lost, doubled or out of order, or seen differently."""
     with ExitStack() as stack:
         since_ms = time.time_ns() // 1_000_000
-        clock = SetClock(path.with_name(path.name + ".clock"), since_ms, speed=load.speed)
-        shown = {"speed": load.speed, "since_ms": since_ms}
-        env = clock.environment()
+        clock = {"speed": load.speed, "since_ms": since_ms}
         judges = [stack.enter_context(Judge()) for _ in range(load.jvms + 1)]
-        ours = [stack.enter_context(Ours(env=env)) for _ in range(load.ours + 1)]
-        options = {"roll_cycle": load.roll_cycle, **shown}
+        ours = [stack.enter_context(Ours()) for _ in range(load.ours + 1)]
+        options: dict[str, Any] = {"roll_cycle": load.roll_cycle, **clock}
         if not load.java_first:
             ours[0].open(path, roll_cycle=load.roll_cycle)
             ours[0].close_writer()
@@ -57,7 +55,11 @@ def append_together(path: Path, load: Load) -> Digest:
             )
         for number, process in enumerate(ours[:-1]):
             process.start_flood(
-                path, f"ours{number}", count=load.messages, rate_hz=load.rate_hz
+                path,
+                f"ours{number}",
+                count=load.messages,
+                rate_hz=load.rate_hz,
+                clock=clock if load.speed > 1 else None,
             )
         timeout_s = 60.0 + 2 * load.messages / (load.rate_hz or 2000)
         for process in ours[:-1]:

@@ -1,8 +1,8 @@
 /* Keeps the queues that a program removes. Loaded by LD_PRELOAD into JVMs that run Chronicle's tests.
  *
  * A data file or table store that is removed gets a second name before: $KEEP_QUEUES/+INODE-NAME/FILE, where INODE and
- * NAME are those of the directory it was in. When that directory is removed, or gets another file of the same name,
- * the queue is complete, and is renamed to $KEEP_QUEUES/NAME.TIME: the inode may soon be another directory's. */
+ * NAME are those of the directory it was in; of two files with one name, the later one stays. When that directory is
+ * removed, the queue is complete, and is renamed to $KEEP_QUEUES/NAME.TIME: the inode may soon be another directory's. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -47,21 +47,22 @@ static void complete(const char *kept, const char *name) {
     rename(kept, path);
 }
 
-static void keep_file(int dir_fd, const char *path) {
+typedef int remove_t(int dir_fd, const char *path, int flags);
+
+static void keep_file(int dir_fd, const char *path, remove_t *removes) {
     char parent[PATH_MAX], kept[PATH_MAX], name[NAME_MAX], second[PATH_MAX];
     const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
-    struct stat info, other;
     if (!is_kept(file) || strlen(path) >= sizeof parent) return;
-    snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-    if (!find_kept(dir_fd, parent, kept, name) || fstatat(dir_fd, path, &info, 0) < 0) return;
+    snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    if (!find_kept(dir_fd, parent, kept, name)) return;
     snprintf(second, sizeof second, "%.3800s/%.255s", kept, file);
-    if (stat(second, &other) == 0 && other.st_ino != info.st_ino) complete(kept, name);
     mkdir(kept, 0755);
+    removes(AT_FDCWD, second, 0);
     linkat(dir_fd, path, AT_FDCWD, second, 0);
 }
 
-/* To be called before the directory is removed, with what removing it will be given. */
-static int keep_directory(int dir_fd, const char *path, int (*removes)(int, const char *, int)) {
+static int keep_directory(int dir_fd, const char *path, remove_t *removes) {
     char kept[PATH_MAX], name[NAME_MAX];
     int is_found = find_kept(dir_fd, path, kept, name);
     int rc = removes(dir_fd, path, AT_REMOVEDIR);
@@ -70,10 +71,9 @@ static int keep_directory(int dir_fd, const char *path, int (*removes)(int, cons
 }
 
 int unlinkat(int dir_fd, const char *path, int flags) {
-    int (*next)(int, const char *, int) =
-        (int (*)(int, const char *, int))dlsym(RTLD_NEXT, "unlinkat");
+    remove_t *next = (remove_t *)dlsym(RTLD_NEXT, "unlinkat");
     if (flags & AT_REMOVEDIR) return keep_directory(dir_fd, path, next);
-    keep_file(dir_fd, path);
+    keep_file(dir_fd, path, next);
     return next(dir_fd, path, flags);
 }
 

@@ -104,6 +104,12 @@ final class OpenQueue implements AutoCloseable {
                 held.close();
                 held = null;
                 return reply;
+            case "append-lock":
+                if (Session.flag(request, "held"))
+                    queue.appendLock().lock();
+                else
+                    queue.appendLock().unlock();
+                return reply;
             case "sync":
                 appender().sync();
                 return reply;
