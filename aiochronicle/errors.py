@@ -17,6 +17,7 @@ ChronicleError
 ├── LockedError              another live writer holds the queue
 ├── ReaderBusy               another live reader uses this name
 ├── ReaderNotFound           the queue has no reader of this name      (also LookupError)
+├── NotSupported             the format of this queue cannot do it
 ├── ClosedError              the handle is closed
 │   └── ForkedError          … because it belongs to the parent process
 ├── InvalidArgument          an argument cannot be used                (also ValueError)
@@ -83,6 +84,7 @@ __all__ = [
     "MessageTooLarge",
     "NotAQueue",
     "NotDurable",
+    "NotSupported",
     "PositionCorrupt",
     "PositionError",
     "PositionLost",
@@ -305,6 +307,12 @@ class ReaderNotFound(ChronicleError, LookupError):
     advice = "list_readers names those that it has."
 
 
+class NotSupported(ChronicleError):
+    """The format of this queue has no place for it: see docs/guide/java.md. Nothing was changed."""
+
+    advice = "Leave it out, or write to a queue of aiochronicle's own format."
+
+
 class ClosedError(ChronicleError):
     """The handle is closed."""
 
@@ -524,6 +532,7 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
     -27: SalvageRequired,
     -28: ReentrantCall,
     -29: ReaderNotFound,
+    -30: NotSupported,
 }
 
 

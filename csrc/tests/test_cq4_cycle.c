@@ -1,6 +1,6 @@
 #include "cq4_cycle.h"
 
-#include "cq4_writer.h"
+#include "cq4_files.h"
 #include "queue.h"
 
 enum { SIZE = 256 << 10, MESSAGES = 700 };
