@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from faults.programs import program
+
+from aiochronicle import open_reader
+from aiochronicle.errors import ChronicleError
 
 from .building import chronicle_tests, environment, preloaded
 from .judge import MODULES, PROPERTIES, JavaThrew, Judge
@@ -22,7 +24,8 @@ from .judge import MODULES, PROPERTIES, JavaThrew, Judge
 __all__ = ["Verdict", "classes", "compare", "find_queues", "leave_queues", "unpack_queues"]
 
 _CLASS_SECONDS = 600
-_NOT_READY = "-3 "  # AC_E_NOT_FOUND
+_NOT_READY = "its creator has not finished it"
+_WEEKLY = "format \"YYYY'W'ww\""  # Java cannot read what it wrote, either
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -31,7 +34,7 @@ class Verdict(msgspec.Struct, frozen=True):
     ``equal``: before Java opened it, and after.
     ``completed``: only after Java, opening it, had completed a table store that was not ready.
     ``ended``: Java lists less until an appender of its own has written end marks that were missing.
-    ``refused``: by Java.
+    ``refused``: by Java; or by us, since it is WEEKLY.
     """
 
     queue: Path
@@ -116,11 +119,13 @@ def _compare(judge: Judge, queue: Path, scratch: Path) -> Verdict:
     java, thrown = _java(judge, queue, scratch / "java")
     if thrown:
         return Verdict(queue, "refused", reason=f"Java: {thrown}; ours: {before or 'listed'}")
+    if _WEEKLY in before:
+        return Verdict(queue, "refused", reason=before)
     after = _ours(queue, scratch / "after")
     if not after and _is_same(scratch, "after"):
         if not before and _is_same(scratch, "before"):
             return Verdict(queue, "equal", java)
-        if before.startswith(_NOT_READY):
+        if _NOT_READY in before:
             return Verdict(queue, "completed", java)
     java, thrown = _java(judge, queue, scratch / "java", end_cycles=True)
     if thrown:
@@ -141,12 +146,14 @@ def _java(judge: Judge, queue: Path, into: Path, *, end_cycles: bool = False) ->
 
 
 def _ours(queue: Path, into: Path) -> str:
-    """List a queue by the engine; what it complains of."""
-    with into.open("wb") as lines:
-        done = subprocess.run(
-            [program("cq4_list"), queue], stdout=lines, stderr=subprocess.PIPE, check=False
-        )
-    return done.stderr.decode(errors="replace").strip()
+    """List a queue by our reader; what it raises."""
+    try:
+        with into.open("wb") as lines, open_reader(queue) as reader:
+            for message in reader:
+                lines.write(b"%x %s\n" % (message.seq, message.payload.hex().encode()))
+    except ChronicleError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _is_same(scratch: Path, ours: str) -> bool:
