@@ -85,7 +85,7 @@ def kill_java_appenders(run: Run) -> str:
     return "none lost"
 
 
-@campaign("java-tests", "queues of Chronicle's own tests are listed as Java lists them", goal=300)
+@campaign("java-tests", "queues of Chronicle's own tests are listed as Java lists them", goal=161)
 @_needs_java
 def read_what_tests_leave(run: Run) -> str:
     """Run its test classes, all of them if the goal is high enough."""
