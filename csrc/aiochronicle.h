@@ -65,7 +65,8 @@ enum {
     AC_E_SALVAGE = -27,   /* opening would set aside what may have been durable: see `salvage` */
     AC_E_REENTRANT = -28, /* the binding refuses a call from within another one */
     AC_E_READER_NOT_FOUND = -29, /* the queue has no reader of this name */
-    AC_E_UNSUPPORTED = -30       /* the format of this queue has no place for it */
+    AC_E_UNSUPPORTED = -30,      /* the format of this queue has no place for it */
+    AC_E_STAMP = -31             /* the time of a Java queue's message cannot be told from it */
 };
 
 enum {
@@ -215,6 +216,10 @@ typedef struct ac_identity {
     int given; /* 0 = any will do */
 } ac_identity_t;
 
+/* Gives the time of a message of a Java queue: AC_OK and *timestamp_ns, or any other value if it cannot. */
+typedef int (*ac_timestamp_t)(void *context, const uint8_t *payload, uint32_t length,
+                          uint64_t *timestamp_ns);
+
 typedef struct ac_reader_config {
     const char *name; /* NULL = anonymous: no committed position */
     int start;        /* AC_START_* */
@@ -224,6 +229,12 @@ typedef struct ac_reader_config {
     int wait_for_queue; /* if there is no queue yet, open all the same; see ac_reader_open */
     unsigned mode;
     ac_identity_t expected; /* the queue's directory must be this one; see ac_reader_open */
+    /* Of a Java queue: where the time of a message is. The name of a field, whose number is so many nanoseconds; or a
+     * function, which may be called as long as the reader is open; or NULL: it is that of the cycle. */
+    const char *timestamp_field;
+    uint64_t timestamp_unit_ns;
+    ac_timestamp_t timestamp_function;
+    void *timestamp_context;
 } ac_reader_config_t;
 
 typedef struct ac_reader_stats {

@@ -446,3 +446,33 @@ ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle) {
     if (!last_message(cycle, &from)) from = nearest(cycle, UINT64_MAX, UINT64_MAX);
     return walk(cycle, from, UINT64_MAX, UINT64_MAX);
 }
+
+/* ---- damage ---- */
+
+/* By the word of its writer. */
+static int newest_message(const ac_cq4_cycle_t *cycle, ac_cq4_place_t *out) {
+    uint64_t pair[2];
+    uint32_t length;
+    if (!load_pair(cycle, pair) || (pair[0] & cycle->padding) || pair[0] < cycle->first) return 0;
+    out->offset = pair[0];
+    out->kind = ac_cq4_inspect(cycle->map->base, cycle->map->size, pair[0], &length);
+    return seq_of_pair(pair[0], pair[1], cycle->shift, &out->seq) ||
+           seq_of_pair(pair[0], pair[1], cycle->roll.shift, &out->seq);
+}
+
+ac_cq4_place_t ac_cq4_cycle_after_damage(ac_cq4_cycle_t *cycle, ac_cq4_place_t damage) {
+    ac_cq4_place_t place = {0, 0, AC_CQ4_NONE};
+    uint64_t count = cycle->roll.index_count, limit = ac_cq4_cycle_write_position(cycle);
+    uint64_t number = damage.seq / cycle->roll.index_spacing + 1;
+    for (int64_t budget = SEARCH_MAX; budget > 0 && number < count * count; budget--, number++) {
+        if (!load_page(cycle, number / count)) break;
+        slot_t slot = slot_of_page(cycle, number, limit);
+        if (slot.offset <= damage.offset) continue;
+        place = place_of(cycle, slot);
+        place.kind = AC_CQ4_DATA;
+        return place;
+    }
+    if (newest_message(cycle, &place) && place.offset > damage.offset && place.seq > damage.seq)
+        return place;
+    return (ac_cq4_place_t){0, 0, AC_CQ4_NONE};
+}

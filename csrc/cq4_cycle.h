@@ -81,6 +81,10 @@ ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle);
 /* The record at this offset; or, if no record begins there, a place whose offset is another. */
 ac_cq4_place_t ac_cq4_cycle_place_at(ac_cq4_cycle_t *cycle, uint64_t offset);
 
+/* The first message after a damaged place of which the index or writePosition knows: kind is AC_CQ4_DATA; else there is
+ * none. What the index says is believed, since there is no way to it over the records. */
+ac_cq4_place_t ac_cq4_cycle_after_damage(ac_cq4_cycle_t *cycle, ac_cq4_place_t damage);
+
 int ac_cq4_cycle_has_message(const ac_cq4_cycle_t *cycle);
 
 /* Offset of the last message, as its writer says; 0 = none, or nobody says so. */

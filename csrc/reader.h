@@ -8,6 +8,7 @@
 #include "aiochronicle.h"
 #include "atomics.h"
 #include "control.h"
+#include "cq4_roll.h"
 #include "directory.h"
 #include "doorman.h"
 #include "housekeeper.h"
@@ -19,6 +20,9 @@
 #include "segment.h"
 
 typedef struct ac_opening ac_opening_t;
+typedef struct ac_cq4_reader ac_cq4_reader_t;
+
+enum { AC_FIELD_NAME_MAX = 127 };
 
 struct ac_reader {
     /* Hot. */
@@ -36,6 +40,7 @@ struct ac_reader {
     uint64_t payload_bytes;
 
     /* Cold. */
+    ac_cq4_reader_t *java; /* of a Java queue: see cq4_reader.h. NULL: the queue is one of ours */
     ac_map_t *map;
     ac_map_t *control_map;
     ac_control_t *control; /* never NULL: see ac_control_of_nobody */
@@ -63,6 +68,7 @@ struct ac_reader {
     uint32_t state;
     int pending;               /* there is no queue yet … */
     ac_reader_config_t wanted; /* … and this is how to open it when it comes … */
+    char timestamp_field[AC_FIELD_NAME_MAX + 1];
     ac_opening_t *opening;     /* … which is being done in the background; NULL = it is not */
     int half_made;             /* something of it is there, but not complete */
     uint64_t missed_ns;        /* when opening last missed something, on the monotonic clock */
@@ -168,6 +174,15 @@ uint32_t ac_reader_epoch_beside(const ac_reader_t *reader, uint64_t segment, uin
 /* AC_E_POSITION_LOST if none of the records beside the reader's position has this epoch. */
 int ac_reader_confirm_epoch(ac_reader_t *reader, uint32_t epoch, ac_error_t *err);
 
+/* Whether to step over a damage instead of failing. Once allowed, once done. */
+int ac_reader_may_skip(ac_reader_t *reader);
+
+/* Where a message that the reader gave begins in its file, and how many bytes its record takes there. Before the
+ * payload of a Java queue's there is a header of four bytes only: see cq4_tail.h. */
+uint64_t ac_reader_offset_of(const ac_reader_t *reader, const ac_message_t *message,
+                             const uint8_t *base);
+uint64_t ac_reader_bytes_of(const ac_reader_t *reader, const ac_message_t *message);
+
 /* Takes back the message that was read last. */
 void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message);
 
@@ -211,6 +226,7 @@ static inline uint64_t ac_reader_limit(const ac_reader_t *reader) {
 typedef struct ac_way {
     ac_directory_t dir;
     uint64_t segment_size, from_segment, from_offset, to_segment, to_offset;
+    ac_cq4_roll_t roll; /* of a Java queue, whose end is found on the way; shift 0: of ours */
 } ac_way_t;
 
 int ac_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_error_t *err);

@@ -12,6 +12,8 @@ method readers and writers.
 `import aiochronicle` does not import this package.
 """
 
+from aiochronicle.config import Timestamp
+
 from ._decoding import decode, decode_calls, decode_fields
 from ._encoding import (
     encode,
@@ -33,6 +35,7 @@ __all__ = [
     "History",
     "JavaFloat",
     "MethodReader",
+    "Timestamp",
     "Typed",
     "decode",
     "decode_as",
