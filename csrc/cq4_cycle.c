@@ -25,9 +25,11 @@ static uint64_t in_file(uint32_t where) {
 }
 
 static int parse_indexing(ac_cq4_wire_t *wire, ac_cq4_cycle_t *cycle) {
+    static const char *const order[] = {"indexCount", "indexSpacing", "index2Index", "lastIndex",
+                                        NULL};
     char name[AC_CQ4_WIRE_NAME_MAX];
-    int rc;
-    while ((rc = ac_cq4_wire_name(wire, name, sizeof name)) == 1) {
+    int rc, place = 0;
+    while ((rc = ac_cq4_wire_name_in(wire, order, &place, name, sizeof name)) == 1) {
         int64_t number;
         uint32_t where;
         if (ac_cq4_wire_i64(wire, &number, &where) != 1) {
@@ -81,12 +83,13 @@ static int parse_write_position(ac_cq4_wire_t *wire, ac_cq4_cycle_t *cycle) {
 }
 
 static int parse_store(ac_cq4_wire_t *wire, ac_cq4_cycle_t *cycle) {
+    static const char *const order[] = {"writePosition", "indexing", "dataFormat", NULL};
     char name[AC_CQ4_WIRE_NAME_MAX];
     ac_cq4_wire_t inside;
     int64_t number;
     uint32_t where;
-    int rc;
-    while ((rc = ac_cq4_wire_name(wire, name, sizeof name)) == 1) {
+    int rc, place = 0;
+    while ((rc = ac_cq4_wire_name_in(wire, order, &place, name, sizeof name)) == 1) {
         if (strcmp(name, "writePosition") == 0) {
             rc = parse_write_position(wire, cycle);
         } else if (strcmp(name, "indexing") == 0) {
@@ -125,9 +128,7 @@ static int parse_header(ac_cq4_cycle_t *cycle, uint32_t length, ac_error_t *err)
         return ac_cq4_cycle_fail(cycle, AC_E_VERSION, 0, 0, "has an unknown data format", err);
     if (rc < 0)
         return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, AC_CQ4_HEADER_BYTES + inside.at,
-                                 "the header is malformed; a queue without field names "
-                                 "(FIELDLESS_BINARY) cannot be read",
-                                 err);
+                                 "the header is malformed", err);
     /* 4.x had roll cycles with up to 512 Ki entries in a page. */
     if (!is_power_of_two(cycle->roll.index_count, ENTRIES_MAX << 4) ||
         !is_power_of_two(cycle->roll.index_spacing, SPACING_MAX))
@@ -155,7 +156,8 @@ static int is_being_created(const ac_cq4_cycle_t *cycle, ac_error_t *err) {
 static int read_header(ac_cq4_cycle_t *cycle, uint32_t shift, ac_error_t *err) {
     uint32_t length;
     ac_cq4_kind_t kind = ac_cq4_inspect(cycle->map->base, cycle->map->size, 0, &length);
-    if (kind == AC_CQ4_NONE || kind == AC_CQ4_BUSY) return is_being_created(cycle, err);
+    if (kind == AC_CQ4_NONE || kind == AC_CQ4_BUSY || kind == AC_CQ4_END)
+        return is_being_created(cycle, err);
     if (kind != AC_CQ4_META)
         return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, 0, "is not a data file of Chronicle Queue",
                                  err);

@@ -4,6 +4,7 @@
  *      writePosition: i64[2]     indexing: SCQSIndexing { indexCount, indexSpacing, index2Index, lastIndex }
  *      dataFormat: 1             since 5.19.11: records are padded to multiples of four. Absent: they are not
  *      roll, wireType, …         4.x and 5.16.0 to 5.16.8 only
+ *    A queue of the wire type FIELDLESS_BINARY has these values without their names, in this order.
  * 2. writePosition[0] is the offset of the last message's header, 0 if there is none; writePosition[1] is
  *    (that offset << shift) + seq, where the shift is that of the roll cycle or, in a file with an index count of
  *    its own that was opened again, the one that follows from this header. While the two do not fit, a writer is
@@ -16,8 +17,8 @@
  *    predecessor, the header of a message, and as many messages after its predecessor as it should be; and a page only
  *    if one of its first slots is so, counted from the page before. Else it is a hole: the search goes back to the slot before it, and from there forward over the records.
  * 5. The file grows as it is written, and is cut to its end when it is finished, or not. Nothing after st_size
- *    at the time of mapping is looked at. A file without size, or whose first header is 0 or 80000000, is being
- *    created.
+ *    at the time of mapping is looked at. A file without size, or whose first header is 0, 80000000 or, in old ones,
+ *    C0000000, is being created.
  *
  * Written by the process that holds the queue's write lock. Stale values cost time, not messages: the records
  * themselves say where the messages are. */

@@ -89,6 +89,20 @@ int ac_cq4_wire_name(ac_cq4_wire_t *wire, char *out, size_t size) {
     return take_bytes(wire, length, out, size) ? 1 : -1;
 }
 
+static int is_name(uint8_t code) {
+    return code == 0xB7 || code == 0xB9 || code == 0xBA || (code >= 0xC0 && code <= 0xDF);
+}
+
+int ac_cq4_wire_name_in(ac_cq4_wire_t *wire, const char *const order[], int *place, char *out,
+                        size_t size) {
+    int rc = at_code(wire);
+    if (rc <= 0) return rc;
+    if (is_name(wire->base[wire->at])) return ac_cq4_wire_name(wire, out, size);
+    if (!order[*place]) return -1;
+    snprintf(out, size, "%s", order[(*place)++]);
+    return 1;
+}
+
 int ac_cq4_wire_type(ac_cq4_wire_t *wire, char *out, size_t size) {
     uint64_t length;
     int rc = at_code(wire);

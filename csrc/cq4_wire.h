@@ -45,6 +45,11 @@ int ac_cq4_wire_code(ac_cq4_wire_t *wire);
  * fits is cut; so is one at its first NUL. */
 int ac_cq4_wire_name(ac_cq4_wire_t *wire, char *out, size_t size);
 
+/* The same in a wire that may have been written without names (FIELDLESS_BINARY): if a value is at the front, its name
+ * is the next of `order`, a list that ends with NULL; *place counts them. -1 if it has no more. */
+int ac_cq4_wire_name_in(ac_cq4_wire_t *wire, const char *const order[], int *place, char *out,
+                        size_t size);
+
 /* The type before a value. 0 if it has none; *out is then empty. */
 int ac_cq4_wire_type(ac_cq4_wire_t *wire, char *out, size_t size);
 
