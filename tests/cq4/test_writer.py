@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -128,7 +129,11 @@ def test_the_clock_says_which_cycle_it_is(queue_path: Path) -> None:
     assert [index >> 32 for index in indexes] == [100, 100, 101, 105]
     assert [index & 0xFFFFFFFF for index in indexes] == [0, 1, 0, 0]
     assert seqs(queue_path) == indexes
-    assert files(queue_path) == ["19700101-000140T.cq4", "19700101-000141T.cq4", "19700101-000145T.cq4"]
+    assert files(queue_path) == [
+        "19700101-000140T.cq4",
+        "19700101-000141T.cq4",
+        "19700101-000145T.cq4",
+    ]
     with open_reader(queue_path) as reader:
         stamps = [message.timestamp_ns // SECOND_NS for message in reader]
     assert stamps == [100, 100, 101, 105]
@@ -218,16 +223,14 @@ def test_processes_append_at_once(queue_path: Path, roll_cycle: str) -> None:
     """They also make the queue at once. Nothing is lost, and each one's messages are in its order."""
     count = 5000
     children = [
-        subprocess.Popen(
-            [sys.executable, "-c", APPENDER, queue_path, name, str(count), roll_cycle]
-        )
+        subprocess.Popen([sys.executable, "-c", APPENDER, queue_path, name, str(count), roll_cycle])
         for name in "abc"
     ]
     for child in children:
         assert child.wait(60) == 0
     with open_reader(queue_path) as reader:
         found = [(message.seq, *message.payload.split()) for message in reader]
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         gap = after[0] - before[0]
         assert gap == 1 or after[0] & 0xFFFFFFFF == 0, (before, after)
     for name in (b"a", b"b", b"c"):
@@ -367,7 +370,9 @@ def test_native_queues_have_no_methods(queue_path: Path) -> None:
 
 
 def test_topics_of_a_bus_may_be_java_queues(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('[topics.ticks]\nformat = "cq4"\nroll_cycle = "FAST_HOURLY"\n')
+    (tmp_path / "config.toml").write_text(
+        '[topics.ticks]\nformat = "cq4"\nroll_cycle = "FAST_HOURLY"\n'
+    )
     with Bus(tmp_path) as bus:
         index = bus.append("ticks", b"one")
         assert bus.writer("ticks").format == "cq4"

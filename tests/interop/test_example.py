@@ -29,7 +29,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def start_service(root: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, str(EXAMPLE / "service.py"), str(root)]
+    command = [sys.executable, str(EXAMPLE / "tick_service.py"), str(root)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
