@@ -6,7 +6,7 @@ import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import pytest
@@ -102,9 +102,10 @@ def test_an_existing_queue_keeps_its_settings(queue_path: Path) -> None:
     open_writer(queue_path, format="cq4", roll_cycle="FAST_HOURLY", epoch=DAY_MS).close()
     open_writer(queue_path, roll_cycle="FAST_HOURLY", epoch=DAY_MS).close()
     open_writer(queue_path).close()
-    for other in ({"roll_cycle": "FAST_DAILY"}, {"epoch": 0}):
+    others: list[dict[str, Any]] = [{"roll_cycle": "FAST_DAILY"}, {"epoch": 0}]
+    for other in others:
         with pytest.raises(InvalidArgument):
-            open_writer(queue_path, **other)  # type: ignore[arg-type]
+            open_writer(queue_path, **other)
 
 
 async def test_opening_in_a_loop(queue_path: Path) -> None:
@@ -229,14 +230,14 @@ def test_processes_append_at_once(queue_path: Path, roll_cycle: str) -> None:
     for child in children:
         assert child.wait(60) == 0
     with open_reader(queue_path) as reader:
-        found = [(message.seq, *message.payload.split()) for message in reader]
+        found = [(message.seq, message.payload.split()) for message in reader]
     for before, after in pairwise(found):
         gap = after[0] - before[0]
         assert gap == 1 or after[0] & 0xFFFFFFFF == 0, (before, after)
     for name in (b"a", b"b", b"c"):
-        numbers = [int(number) for _, whose, number in found if whose == name]
+        numbers = [int(number) for _, (whose, number) in found if whose == name]
         assert numbers == list(range(count))
-        batches = [int(number) for _, whose, number in found if whose == name + b"b"]
+        batches = [int(number) for _, (whose, number) in found if whose == name + b"b"]
         assert batches == [n + i for n in range(0, count, 100) for i in range(3)]
 
 
@@ -330,14 +331,15 @@ def test_a_codec_says_what_is_taken(queue_path: Path) -> None:
 
 def test_sending_what_has_no_place(queue_path: Path) -> None:
     with open_writer(queue_path, format="cq4") as writer:
-        for options in ({"timestamp_ns": 1}, {"cause": (1, 2)}, {"expires_ns": 5}):
+        refused: list[dict[str, Any]] = [{"timestamp_ns": 1}, {"cause": (1, 2)}, {"expires_ns": 5}]
+        for options in refused:
             with pytest.raises(NotSupported):
-                writer.send("x", **options)  # type: ignore[arg-type]
+                writer.send("x", **options)
         assert writer.statistics().messages == 0
 
 
 def test_methods(queue_path: Path) -> None:
-    class Prices(Protocol):
+    class Prices:
         def price(self, symbol: str, price: float) -> None: ...
 
     with open_writer(queue_path, format="cq4") as writer:
@@ -354,7 +356,7 @@ def test_methods(queue_path: Path) -> None:
 
 
 def test_native_queues_have_no_methods(queue_path: Path) -> None:
-    class Prices(Protocol):
+    class Prices:
         def price(self, symbol: str) -> None: ...
 
     with open_writer(queue_path, segment_size=1 << 16) as writer:
