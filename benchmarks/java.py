@@ -22,13 +22,13 @@ from typing import Any
 from aiochronicle import open_reader, open_writer
 from benchmarks.measure import PAYLOAD, PAYLOAD_BYTES, Best, Result, skip
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from interop.building import missing
 from interop.judge import Judge
 from interop.ours import Ours
 
+ROOT = Path(__file__).resolve().parent.parent
 MESSAGES = 1_000_000
 MESSAGES_QUICK = 50_000
 APPENDS = 20_000
@@ -60,7 +60,15 @@ def build(directory: Path) -> Path:
     library = directory / "java_bench.so"
     flags = (ROOT / "csrc" / "compile_flags.txt").read_text(encoding="utf-8").split()
     sources = [*sorted((ROOT / "csrc").glob("*.c")), Path(__file__).with_name("java_bench.c")]
-    command = [os.environ.get("CC", "cc"), *flags, "-fPIC", "-shared", "-I", ROOT / "csrc"]
+    command = [
+        os.environ.get("CC", "cc"),
+        *flags,
+        "-fvisibility=default",
+        "-fPIC",
+        "-shared",
+        "-I",
+        ROOT / "csrc",
+    ]
     subprocess.run([*command, *sources, "-o", library], check=True)
     return library
 
@@ -137,9 +145,14 @@ def reading(judge: Judge, native: ctypes.CDLL, path: Path, quick: bool) -> list[
     size = f"{PAYLOAD_BYTES} bytes"
     return [
         best.at_least(1.0, f"C tail, {size} / Java tailer", question="java", pair=("c", "java")),
-        best.at_least(0.3, "message.payload for each / Java tailer", question="java", pair=("for", "java")),
         best.at_least(
-            10.0, "message.payload for each / ctypes callback", question="java", pair=("for", "ctypes")
+            0.3, "message.payload for each / Java tailer", question="java", pair=("for", "java")
+        ),
+        best.at_least(
+            10.0,
+            "message.payload for each / ctypes callback",
+            question="java",
+            pair=("for", "ctypes"),
         ),
     ]
 
@@ -174,7 +187,9 @@ def appending(judge: Judge, native: ctypes.CDLL, path: Path, quick: bool) -> lis
         best = in_turns(contestants, 3 if quick else 40)
     return [
         best.at_most(1.3, "append in C / Java appender", question="java", pair=("c", "java")),
-        best.at_most(2.0, "writer.append / Java appender", question="java", pair=("python", "java")),
+        best.at_most(
+            2.0, "writer.append / Java appender", question="java", pair=("python", "java")
+        ),
     ]
 
 
