@@ -139,9 +139,10 @@ static int parse_header(ac_cq4_cycle_t *cycle, uint32_t length, ac_error_t *err)
 
 /* ---- opening ---- */
 
-static int map_file(ac_cq4_cycle_t *cycle, int fd, uint64_t size, ac_map_t **out, ac_error_t *err) {
+static int map_file(ac_cq4_cycle_t *cycle, int fd, uint64_t size, int writable, ac_map_t **out,
+                    ac_error_t *err) {
     int error;
-    *out = ac_map_new(fd, size, 0, &error);
+    *out = ac_map_new(fd, size, writable, &error);
     if (!*out) return ac_fail_os_in(err, error, cycle->dir->path, cycle->name, "cannot map");
     (*out)->segment = cycle->number;
     return AC_OK;
@@ -171,24 +172,54 @@ static int read_header(ac_cq4_cycle_t *cycle, uint32_t shift, ac_error_t *err) {
     return AC_OK;
 }
 
-int ac_cq4_cycle_open(const ac_directory_t *dir, int dir_fd, const char *name, uint32_t number,
-                      uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err) {
+int ac_cq4_cycle_open_fd(const ac_directory_t *dir, int fd, int writable, const char *name,
+                         uint32_t number, uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err) {
     struct stat info;
     memset(out, 0, sizeof *out);
     out->dir = dir;
     out->number = number;
     snprintf(out->name, sizeof out->name, "%s", name);
-    int fd = ac_file_open(dir, dir_fd, name, O_RDONLY, &info, err);
-    if (fd < 0) return fd;
+    int rc = ac_os_stat(fd, &info);
+    if (rc < 0) return ac_fail_os_in(err, rc, dir->path, name, "cannot examine");
     out->device = info.st_dev;
     out->inode = info.st_ino;
-    int rc = info.st_size < (off_t)AC_CQ4_HEADER_BYTES
-                 ? is_being_created(out, err)
-                 : map_file(out, fd, (uint64_t)info.st_size, &out->map, err);
-    ac_os_close(fd);
+    rc = info.st_size < (off_t)AC_CQ4_HEADER_BYTES
+             ? is_being_created(out, err)
+             : map_file(out, fd, (uint64_t)info.st_size, writable, &out->map, err);
     if (rc == AC_OK) rc = read_header(out, shift, err);
-    if (rc != AC_OK) ac_cq4_cycle_close(out);
+    if (rc != AC_OK)
+        ac_cq4_cycle_close(out);
+    else if (writable)
+        out->map->fd = fd;
     return rc;
+}
+
+int ac_cq4_cycle_open(const ac_directory_t *dir, int dir_fd, const char *name, uint32_t number,
+                      uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err) {
+    struct stat info;
+    memset(out, 0, sizeof *out);
+    int fd = ac_file_open(dir, dir_fd, name, O_RDONLY, &info, err);
+    if (fd < 0) return fd;
+    int rc = ac_cq4_cycle_open_fd(dir, fd, 0, name, number, shift, out, err);
+    ac_os_close(fd);
+    return rc;
+}
+
+int ac_cq4_cycle_remap(ac_cq4_cycle_t *cycle, ac_error_t *err) {
+    struct stat info;
+    ac_map_t *map, *before = cycle->map;
+    int rc = ac_os_stat(before->fd, &info);
+    if (rc < 0) return ac_fail_os_in(err, rc, cycle->dir->path, cycle->name, "cannot examine");
+    if ((uint64_t)info.st_size < cycle->first)
+        return ac_cq4_cycle_fail(cycle, AC_E_GONE, 0, (uint64_t)info.st_size, "was cut", err);
+    rc = map_file(cycle, before->fd, (uint64_t)info.st_size, 1, &map, err);
+    if (rc != AC_OK) return rc;
+    map->fd = before->fd;
+    before->fd = -1;
+    cycle->index2index.at = cycle->page.at = cycle->page_confirmed = 0;
+    cycle->map = map;
+    ac_map_release(before);
+    return AC_OK;
 }
 
 void ac_cq4_cycle_close(ac_cq4_cycle_t *cycle) {
@@ -214,7 +245,7 @@ int ac_cq4_cycle_refresh(ac_cq4_cycle_t *cycle, ac_error_t *err) {
     else if (size > cycle->map->size || ac_map_is_cut(cycle->map))
         rc = 1;
     if (rc == 1) {
-        rc = map_file(cycle, fd, size, &map, err);
+        rc = map_file(cycle, fd, size, 0, &map, err);
         if (rc == AC_OK) {
             /* What is left of a file that was cut may not have these any more. */
             if (size < cycle->map->size)
@@ -253,6 +284,10 @@ static ac_cq4_place_t walk_some(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from
 static ac_cq4_place_t walk(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from, uint64_t seq,
                            uint64_t offset) {
     return walk_some(cycle, from, seq, offset, NULL);
+}
+
+ac_cq4_place_t ac_cq4_cycle_walk(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from) {
+    return walk(cycle, from, UINT64_MAX, UINT64_MAX);
 }
 
 static ac_cq4_place_t start_of(const ac_cq4_cycle_t *cycle) {
@@ -294,7 +329,7 @@ static uint64_t array_value(const ac_cq4_cycle_t *cycle, const ac_cq4_page_t *pa
 }
 
 /* Pages stay where they are: one that was found once is not looked for again. */
-static int load_page(ac_cq4_cycle_t *cycle, uint64_t number) {
+int ac_cq4_cycle_load_page(ac_cq4_cycle_t *cycle, uint64_t number) {
     if (cycle->page.at && cycle->page.number == number) return 1;
     if (cycle->index2index.at == 0) {
         uint64_t offset =
@@ -330,7 +365,8 @@ static slot_t slot_before(ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit
         if (--*budget < 0) return (slot_t){0, 0};
         uint64_t page = number / count, place = number % count;
         /* All of a page that begins too far on lies too far on. */
-        if (!load_page(cycle, page) || (place > 0 && array_value(cycle, &cycle->page, 0) > limit)) {
+        if (!ac_cq4_cycle_load_page(cycle, page) ||
+            (place > 0 && array_value(cycle, &cycle->page, 0) > limit)) {
             if (page == 0) return (slot_t){0, 0};
             number = page * count; /* its last one is the next */
             continue;
@@ -362,7 +398,7 @@ static int is_page_confirmed(ac_cq4_cycle_t *cycle, slot_t slot, uint64_t limit,
     uint64_t count = cycle->roll.index_count, page = slot.number / count;
     if (cycle->page_confirmed == page + 1) return 1;
     if (page > 0) before = slot_before(cycle, page * count - 1, limit, budget);
-    if (!load_page(cycle, page)) return 0;
+    if (!ac_cq4_cycle_load_page(cycle, page)) return 0;
     int tries = TRIES;
     for (uint64_t number = page * count; number <= slot.number && tries > 0; number++) {
         slot_t candidate = slot_of_page(cycle, number, limit);
@@ -441,6 +477,14 @@ static int last_message(ac_cq4_cycle_t *cycle, ac_cq4_place_t *out) {
         if (out->kind == AC_CQ4_DATA && out->seq == seq && out->offset == pair[0]) return 1;
     }
     return 0;
+}
+
+int ac_cq4_cycle_last(const ac_cq4_cycle_t *cycle, uint64_t *offset, uint64_t *seq) {
+    const uint8_t *at = cycle->map->base + cycle->write_position_at;
+    if (cycle->write_positions < 2 || cycle->shift != cycle->roll.shift) return 0;
+    *offset = ac_cq4_load_u64(at);
+    return *offset >= cycle->first && !(*offset & cycle->padding) &&
+           seq_of_pair(*offset, ac_cq4_load_u64(at + 8), cycle->shift, seq);
 }
 
 ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle) {

@@ -61,6 +61,14 @@ int ac_cq4_cycle_open(const ac_directory_t *dir, int dir_fd, const char *name, u
                       uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err);
 void ac_cq4_cycle_close(ac_cq4_cycle_t *cycle); /* also one that is all zeros */
 
+/* The same with a file that is open already, whatever its name is now. A writable mapping keeps the fd; else it stays
+ * the caller's, as it does on error. */
+int ac_cq4_cycle_open_fd(const ac_directory_t *dir, int fd, int writable, const char *name,
+                         uint32_t number, uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err);
+
+/* Maps a writable one again, as far as its file goes now. */
+int ac_cq4_cycle_remap(ac_cq4_cycle_t *cycle, ac_error_t *err);
+
 /* Maps the file again if it has grown, or if a page of the mapping could not be read. 1 = mapped again, 0 = as it
  * was. The old mapping stays with the messages that hold it. AC_E_GONE if another file has its name; a file that
  * has no name any more is left as it is. */
@@ -78,6 +86,15 @@ ac_cq4_place_t ac_cq4_cycle_find(ac_cq4_cycle_t *cycle, uint64_t seq);
 
 /* After the last message: its seq is their number. */
 ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle);
+
+/* On from a place to the end of the messages, counting them. */
+ac_cq4_place_t ac_cq4_cycle_walk(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from);
+
+/* Finds an index page: 1 and it is cycle->page, 0 if there is none. */
+int ac_cq4_cycle_load_page(ac_cq4_cycle_t *cycle, uint64_t number);
+
+/* writePosition, if its two numbers fit: 1 with the offset and the seq of the last message. */
+int ac_cq4_cycle_last(const ac_cq4_cycle_t *cycle, uint64_t *offset, uint64_t *seq);
 
 /* The record at this offset; or, if no record begins there, a place whose offset is another. */
 ac_cq4_place_t ac_cq4_cycle_place_at(ac_cq4_cycle_t *cycle, uint64_t offset);

@@ -143,7 +143,7 @@ static void free_dead(ac_cq4_lock_t *lock, int is_last_look) {
     int is_dead = is_last_look && (uint64_t)(uint32_t)pid == lock->pid;
     if (holder == AC_CQ4_UNLOCKED || (!is_dead && ac_os_process_exists(pid))) return;
     if (!ac_cq4_lock_swap(lock->word, holder, AC_CQ4_UNLOCKED)) return;
-    lock->freed++;
+    ac_count_u64(&lock->freed, 1);
     ac_log(AC_LOG_WARNING, lock->path, "frees the write lock of process %d, which has ended", pid);
 }
 
@@ -160,7 +160,7 @@ static void wait_a_little(uint64_t waited_ns, uint64_t *sleep_ns) {
 static int wait_for_lock(ac_cq4_lock_t *lock) {
     uint64_t start_ns = ac_os_monotonic_ns(), waited_ns = 0, looked_ns = 0;
     uint64_t sleep_ns = SLEEP_NS_MIN;
-    lock->waits++;
+    ac_count_u64(&lock->waits, 1);
     for (;;) {
         if (ac_cq4_lock_try(lock)) return 1;
         int is_last_look = waited_ns >= lock->timeout_ns;

@@ -91,7 +91,8 @@ int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err);
 
 /* Gives it back; the gate stays. */
 static inline void ac_cq4_lock_release(ac_cq4_lock_t *lock) {
-    if (AC_UNLIKELY(!ac_cq4_lock_swap(lock->word, lock->pid, AC_CQ4_UNLOCKED))) lock->stolen++;
+    if (AC_UNLIKELY(!ac_cq4_lock_swap(lock->word, lock->pid, AC_CQ4_UNLOCKED)))
+        ac_count_u64(&lock->stolen, 1);
 }
 
 #endif
