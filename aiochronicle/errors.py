@@ -37,6 +37,7 @@ ChronicleError
 ├── RequestError
 │   ├── RequestFailed        the responder answered with an error
 │   └── RequestTimeout       no answer came in time                    (also TimeoutError)
+├── TimestampUnknown         a Java queue's message does not say its time (also ValueError)
 ├── SourceGone               the queue is not attached to the router   (also KeyError)
 ├── TooManyKeys              more distinct keys than allowed
 ├── TooManyReaders           the queue takes no more reader names
@@ -57,9 +58,10 @@ import os
 import stat
 from collections.abc import Sequence
 from datetime import datetime
-from errno import ERANGE, EROFS
+from errno import ECANCELED, ERANGE, EROFS
 from typing import Any, ClassVar
 
+from aiochronicle import _hot
 from aiochronicle._printable import printable
 from aiochronicle.position import Position
 
@@ -105,6 +107,7 @@ __all__ = [
     "SourceGone",
     "StorageError",
     "TimestampOrder",
+    "TimestampUnknown",
     "TooManyKeys",
     "TooManyReaders",
     "UnknownType",
@@ -305,6 +308,19 @@ class ReaderNotFound(ChronicleError, LookupError):
     """The queue has no reader of this name."""
 
     advice = "list_readers names those that it has."
+
+
+class TimestampUnknown(ChronicleError, ValueError):
+    """The ``timestamp`` that a reader was opened with cannot tell the time of a message.
+
+    The field is missing or says no time, or the function raised: its exception is the cause. The
+    reader stays at the message.
+    """
+
+    advice = (
+        "step_over() passes the message; a function given as timestamp= can say what the time of"
+        " such messages is."
+    )
 
 
 class NotSupported(ChronicleError):
@@ -533,6 +549,7 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
     -28: ReentrantCall,
     -29: ReaderNotFound,
     -30: NotSupported,
+    -31: TimestampUnknown,
 }
 
 
@@ -637,4 +654,8 @@ def from_engine(
         error.nearest = Position(*nearest)
     if isinstance(error, NotDurable):
         error.seq = seq
+    if isinstance(error, TimestampUnknown) and errno == ECANCELED:
+        error.__cause__ = failure = _hot.timestamp_failure()
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure  # KeyboardInterrupt and the like
     return error

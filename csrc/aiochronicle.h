@@ -80,6 +80,13 @@ enum {
     AC_CAPACITY_BLOCK = 1 /* it waits, capacity_timeout_ns at most (0 = for ever) */
 };
 
+/* What a directory holds. A writer may have AC_FORMAT_NONE: what is there, or a native queue. */
+enum {
+    AC_FORMAT_NONE = 0,
+    AC_FORMAT_NATIVE = 1,
+    AC_FORMAT_CQ4 = 2 /* Java's Chronicle Queue: docs/guide/java.md tells what it cannot do */
+};
+
 enum {
     AC_START_COMMITTED = 0, /* after the last commit; a new name starts at the first record */
     AC_START_FIRST = 1,
@@ -146,6 +153,12 @@ typedef struct ac_writer_config {
     uint64_t takeover_ns; /* how long to wait for the lock of a writer that is dead or was killed */
     int inline_housekeeping; /* for tests that must be deterministic: 1 = no background thread, 2 = nor
                                 does a roll do its work, as if that thread had not come to it yet */
+    int format;              /* AC_FORMAT_*; a queue of another format is refused */
+    const char *roll_cycle;  /* AC_FORMAT_CQ4: its name in Java; NULL = FAST_DAILY for a new queue … */
+    int64_t epoch_ms;        /* … and its epoch; what contradicts an existing queue is refused */
+    int epoch_given;
+    uint64_t lock_timeout_ns; /* how long an append waits for Java's lock; 0 = 15 s, as Java does */
+    uint64_t now_ns; /* what the caller's clock shows, by which cycles go; AC_NOW = the system's */
 } ac_writer_config_t;
 
 /* What opening for writing found and did. All zero after a clean close. */
@@ -282,7 +295,8 @@ typedef struct ac_message {
 AC_API void ac_writer_defaults(ac_writer_config_t *config);
 
 /* Opens the queue for appending, creating it when there is none (its directory, but none above that), and
- * repairing what a killed predecessor or a power cut left. Takes the writer lock; AC_E_LOCKED says who holds
+ * repairing what a killed predecessor or a power cut left. A Java queue takes any number of writers, ours and
+ * Java's; a seq is then Java's index, and what it has no place for is AC_E_UNSUPPORTED. Of a native queue: Takes the writer lock; AC_E_LOCKED says who holds
  * it. Costs one directory listing after a clean close; otherwise a walk over the records behind the last
  * durable position. */
 AC_API int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer_t **out,
@@ -302,7 +316,8 @@ AC_API int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, 
                                       const ac_cause_t *cause, ac_error_t *err);
 
 /* Appends `count` records that become visible together or not at all, also across a crash. They must
- * fit into one segment. timestamps_ns may be NULL. Returns the first seq. */
+ * fit into one segment. timestamps_ns may be NULL. Returns the first seq. To a Java queue they are appended one
+ * after the other, others' perhaps in between; on error those before stay. */
 AC_API int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                                      unsigned type_id, const uint64_t *timestamps_ns,
                                      ac_error_t *err);
@@ -356,6 +371,9 @@ AC_API int ac_writer_retain(ac_writer_t *writer, ac_error_t *err);
 AC_API void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out); /* [any thread] */
 AC_API void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out);  /* [any thread] */
 AC_API const char *ac_writer_path(ac_writer_t *writer);
+/* Which file makes the directory the queue that this writer has open: its control.meta, or the metadata.cq4t of a
+ * Java queue. Device and inode only. */
+AC_API void ac_writer_identity(ac_writer_t *writer, ac_identity_t *out);
 
 /* Syncs, marks the queue as cleanly closed and releases the lock. Stops retention that is under way; a copy to
  * the archive within a piece of it. The handle stays allocated until ac_writer_free so that late callers get
@@ -651,6 +669,9 @@ typedef struct ac_queue_info {
     uint64_t last_timestamp_ns;
     uint64_t watermark_ns;
 } ac_queue_info_t;
+
+/* AC_FORMAT_* of what is in this directory; AC_FORMAT_NONE also if it cannot be looked at. */
+AC_API int ac_queue_format(const char *path);
 
 AC_API int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err);
 

@@ -2,6 +2,7 @@
 
 #include "error.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +32,8 @@ int ac_cq4_stamp_find(const ac_cq4_stamp_t *stamp, const ac_cq4_cycle_t *cycle,
     } else {
         /* Said before: the cycle may be gone when the function returns. */
         ac_error_t failed;
-        ac_cq4_cycle_fail(cycle, AC_E_STAMP, 0, offset, "the timestamp function failed", &failed);
+        ac_cq4_cycle_fail(cycle, AC_E_STAMP, ECANCELED, offset, "the timestamp function failed",
+                          &failed);
         if (stamp->function(stamp->context, payload, length, timestamp_ns) == AC_OK) return AC_OK;
         if (err) *err = failed;
         return AC_E_STAMP;

@@ -1,5 +1,6 @@
 /* Questions about a whole queue, answered without opening it for anything. */
 #include "control.h"
+#include "cq4_queue.h"
 #include "cq4_reader.h"
 #include "crc32.h"
 #include "error.h"
@@ -24,6 +25,15 @@ uint32_t ac_checksum(const void *data, size_t length) {
 
 const char *ac_checksum_implementation(void) {
     return ac_crc32_implementation();
+}
+
+/* What cannot be looked at is none: whoever opens it is told why. */
+int ac_queue_format(const char *path) {
+    char control[1200];
+    struct stat info;
+    snprintf(control, sizeof control, "%s/control.meta", path);
+    if (ac_os_stat_path(control, &info) == 0) return AC_FORMAT_NATIVE;
+    return ac_cq4_is_queue(path) == 1 ? AC_FORMAT_CQ4 : AC_FORMAT_NONE;
 }
 
 /* What every question starts with. */

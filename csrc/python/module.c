@@ -80,6 +80,11 @@ static PyMethodDef functions[] = {
     {"set_decoding", hot_set_decoding, METH_VARARGS,
      "set_decoding(find, failed, cut): find(decoders, message, type) -> what decodes the message;"
      " failed(decoders, message, exception) -> exception; cut(decoders, message) -> exception"},
+    {"timestamp_function", hot_timestamp_function, METH_NOARGS,
+     "timestamp_function() -> address of the function by which the engine calls one of Python, "
+     "which is its context."},
+    {"timestamp_failure", hot_timestamp_failure, METH_NOARGS,
+     "timestamp_failure() -> what that raised last in this thread, once; or None."},
     {"own_methods", hot_own_methods, METH_O,
      "own_methods(class) -> class: gives a subclass the C methods of its bases as its own."},
     {"nothing", hot_nothing, METH_O, "nothing(object): does nothing."},

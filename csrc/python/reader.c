@@ -1,7 +1,7 @@
 #include "hot.h"
 
+#include "cq4_reader.h"
 #include "os.h"
-#include "reader.h"
 
 typedef struct {
     PyObject_HEAD
@@ -27,13 +27,14 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
     static char *names[] = {"address",      "source",   "queue_id",
                             "commit_every", "burst",    "spin_ns",
-                            "poll_max_ns",  "decoders", NULL};
+                            "poll_max_ns",  "decoders", "timestamp",
+                            NULL};
     unsigned long long address, queue_id, commit_every, spin_ns, poll_max_ns;
     unsigned burst;
-    PyObject *source, *decoders;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KUKKIKKO", names, &address, &source,
+    PyObject *source, *decoders, *timestamp;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KUKKIKKOO", names, &address, &source,
                                      &queue_id, &commit_every, &burst, &spin_ns, &poll_max_ns,
-                                     &decoders))
+                                     &decoders, &timestamp))
         return -1;
     if (self->reader != &nobody) {
         PyErr_SetString(PyExc_RuntimeError, "reader is initialised already");
@@ -42,6 +43,7 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
     self->reader = (ac_reader_t *)(uintptr_t)address;
     self->source = Py_NewRef(source);
     self->decoders = Py_NewRef(decoders);
+    self->timestamp = Py_NewRef(timestamp);
     self->queue_id = queue_id;
     self->commit_every = commit_every;
     self->base.burst = burst;
@@ -52,6 +54,7 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
 
 static int reader_traverse(ReaderObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->decoders);
+    Py_VISIT(self->timestamp);
     return pollable_traverse(&self->base, visit, arg);
 }
 
@@ -74,6 +77,7 @@ static void reader_dealloc(ReaderObject *self) {
     Py_XDECREF(self->segment);
     Py_XDECREF(self->source);
     Py_XDECREF(self->decoders);
+    Py_XDECREF(self->timestamp);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -132,6 +136,7 @@ static int commit_when_due(ReaderObject *self) {
 static __attribute__((noinline)) int take_slow(ReaderObject *self, ac_message_t *message,
                                                int in_loop) {
     ac_error_t err;
+    if (ac_cq4_reader_try_next(self->reader, message) == 1) return 1;
     int rc = in_loop ? ac_reader_next_in_loop(self->reader, message, &err)
                      : ac_reader_next(self->reader, message, &err);
     if (rc < 0) raise_engine_error(&err);
@@ -249,10 +254,12 @@ static PyObject *collect(ReaderObject *self, Py_ssize_t max_messages, Py_ssize_t
         }
         uint32_t length = ((MessageObject *)message)->length;
         int fits = (Py_ssize_t)length <= max_bytes - bytes || PyList_GET_SIZE(list) == 0;
+        ac_message_t last = {.record = ((MessageObject *)message)->record,
+                             .seq = ((MessageObject *)message)->seq,
+                             .length = length};
         int taken = fits && PyList_Append(list, message) == 0;
         Py_DECREF(message);
         if (!taken) {
-            ac_message_t last = {.length = length};
             ac_reader_return(self->reader, &mark, &last);
             self->uncommitted--;
             if (PyList_GET_SIZE(list) == 0)
@@ -294,9 +301,10 @@ static int commit_behind(ReaderObject *self, const MessageObject *message, ac_er
         ac_reader_position(self->reader, &segment, &offset);
         return ac_reader_commit(self->reader, segment, offset, 0, err);
     }
+    if (self->reader->java)
+        return ac_cq4_reader_commit_seq(self->reader, message->seq + 1, 0, err);
     segment = message->segment->map->segment;
-    offset =
-        (uint64_t)(message->record - message->segment->map->base) + ac_record_size(message->length);
+    offset = message_offset(message) + ac_record_size(message->length);
     return ac_reader_commit_epoch(self->reader, segment, offset, message_epoch(message), 0, err);
 }
 

@@ -206,12 +206,39 @@ static int cause_argument(PyObject *object, ac_cause_t *room, const ac_cause_t *
                         object);
 }
 
+/* A Java queue, whose clock is asked by cq4_writer.c: what that of our caller showed. Nothing but the cycle goes
+ * by it. */
+static void set_java_clock(WriterObject *self, int clocked, uint64_t *timestamp_ns) {
+    if (!self->writer->java) return;
+    ac_store_relaxed_u64(&self->writer->java_now_ns, clocked ? *timestamp_ns : AC_NOW);
+    if (clocked) *timestamp_ns = AC_NOW;
+}
+
+/* If Java's lock is free and the message fits into what is mapped, the interpreter's lock need not be given up. */
+static int64_t try_append_java(WriterObject *self, const void *data, size_t length, unsigned type_id,
+                               uint64_t timestamp_ns, int clocked, const ac_cause_t *cause) {
+    int64_t seq = AC_E_SLOW;
+    HOT_BEGIN(self);
+    if (!self->busy) {
+        set_java_clock(self, clocked, &timestamp_ns);
+        if (type_id == 0 && timestamp_ns == AC_NOW && !cause)
+            seq = ac_java_try_append(self->writer, data, length);
+    }
+    HOT_END();
+    return seq;
+}
+
 static int64_t append_slow(WriterObject *self, const void *data, size_t length, unsigned type_id,
                            uint64_t timestamp_ns, int clocked, const ac_cause_t *cause,
                            ac_error_t *err) {
-    int64_t seq = begin_slow(self, err);
+    int64_t seq = AC_E_SLOW;
+    if (self->writer->java)
+        seq = try_append_java(self, data, length, type_id, timestamp_ns, clocked, cause);
+    if (seq != AC_E_SLOW) return seq;
+    seq = begin_slow(self, err);
     if (seq < 0) return seq;
     timestamp_ns = in_order(self, clocked, timestamp_ns);
+    set_java_clock(self, clocked, &timestamp_ns);
     Py_BEGIN_ALLOW_THREADS;
     seq = ac_writer_append_cause(self->writer, data, length, type_id, timestamp_ns, cause, err);
     Py_END_ALLOW_THREADS;
@@ -297,6 +324,7 @@ typedef struct {
     int clocked;        /* they are all one reading of the caller's clock */
     Py_buffer *buffers; /* only for items that are not bytes */
     Py_ssize_t count, buffered;
+    uint64_t end; /* the seq after its last one */
 } batch_t;
 
 static void batch_clear(batch_t *batch) {
@@ -405,15 +433,22 @@ static void batch_in_order(WriterObject *self, const batch_t *batch) {
         batch->timestamps[i] = now;
 }
 
-static int64_t append_batch(WriterObject *self, const batch_t *batch, unsigned type_id,
-                            ac_error_t *err) {
+static int64_t append_batch(WriterObject *self, batch_t *batch, unsigned type_id, ac_error_t *err) {
+    const uint64_t *timestamps = batch->timestamps;
     batch_in_order(self, batch);
-    return ac_writer_append_many_cause(self->writer, batch->slices, (size_t)batch->count, type_id,
-                                       batch->timestamps, batch->cause, err);
+    if (self->writer->java) {
+        uint64_t now = batch->clocked ? timestamps[0] : AC_NOW;
+        set_java_clock(self, batch->clocked, &now);
+        if (batch->clocked) timestamps = NULL;
+    }
+    int64_t first = ac_writer_append_many_cause(self->writer, batch->slices, (size_t)batch->count,
+                                                type_id, timestamps, batch->cause, err);
+    batch->end = self->writer->seq;
+    return first;
 }
 
 /* The first seq; AC_E_SLOW if that may take a while. */
-static int64_t try_append_batch(WriterObject *self, const batch_t *batch, unsigned type_id,
+static int64_t try_append_batch(WriterObject *self, batch_t *batch, unsigned type_id,
                                 ac_error_t *err) {
     uint64_t size = 0;
     int64_t seq = AC_E_SLOW;
@@ -426,7 +461,7 @@ static int64_t try_append_batch(WriterObject *self, const batch_t *batch, unsign
     return seq;
 }
 
-static int64_t append_batch_slow(WriterObject *self, const batch_t *batch, unsigned type_id,
+static int64_t append_batch_slow(WriterObject *self, batch_t *batch, unsigned type_id,
                                  ac_error_t *err) {
     int64_t seq = begin_slow(self, err);
     if (seq < 0) return seq;
@@ -475,7 +510,7 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
         raise_engine_error(&err);
     else
         result = PyObject_CallFunction((PyObject *)&PyRange_Type, "LL", (long long)first,
-                                       (long long)first + (long long)batch.count);
+                                       (long long)batch.end);
 done:
     batch_clear(&batch);
     return result;
@@ -761,7 +796,8 @@ static PyMethodDef writer_methods[] = {
      "same; its expires_ns tells them. It has no cause."},
     {"append_many", (PyCFunction)(void (*)(void))writer_append_many, METH_FASTCALL | METH_KEYWORDS,
      "append_many(payloads, *, type_id=0, timestamps_ns=None, cause=None) -> range\n\n"
-     "Appends all messages so that readers see either none or all of them; returns their seqs."},
+     "Appends all messages so that readers see either none or all of them; returns their seqs. To a "
+     "Java queue they are appended one by one, and the seqs of others may lie between."},
     {"reserve", (PyCFunction)(void (*)(void))writer_reserve, METH_VARARGS | METH_KEYWORDS,
      "reserve(size, *, type_id=0, timestamp_ns=None, cause=None) -> Reservation\n\n"
      "with writer.reserve(n) as room: fill room, a writable memoryview inside the segment. "
