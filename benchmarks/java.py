@@ -60,16 +60,10 @@ def build(directory: Path) -> Path:
     library = directory / "java_bench.so"
     flags = (ROOT / "csrc" / "compile_flags.txt").read_text(encoding="utf-8").split()
     sources = [*sorted((ROOT / "csrc").glob("*.c")), Path(__file__).with_name("java_bench.c")]
-    command = [
-        os.environ.get("CC", "cc"),
-        *flags,
-        "-fvisibility=default",
-        "-fPIC",
-        "-shared",
-        "-I",
-        ROOT / "csrc",
-    ]
-    subprocess.run([*command, *sources, "-o", library], check=True)
+    flags += ["-fvisibility=default", "-fPIC", "-shared"]
+    compiler = os.environ.get("CC", "cc")
+    command: list[str | Path] = [compiler, *flags, "-I", ROOT / "csrc", *sources, "-o", library]
+    subprocess.run(command, check=True)
     return library
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aiochronicle import open_reader, open_writer
-from aiochronicle.errors import ChronicleError, LockedError, TooLarge
+from aiochronicle.errors import ChronicleError, LockedError, MessageTooLarge
 
 from .judge import JavaThrew, Judge, JudgeQueue, pattern
 from .ours import Ours, OursFailed
@@ -80,7 +80,7 @@ def test_the_largest_message_and_one_byte_more(judge: Judge, path: Path) -> None
         for seed in range(5):
             payload = pattern(LARGEST, seed)
             writer.append(payload) if seed % 2 else queue.append_pattern(LARGEST, seed)
-        with pytest.raises(TooLarge):
+        with pytest.raises(MessageTooLarge):
             writer.append(bytes(LARGEST + 1))
         writer.append(b"after")
         expected = [hashlib.sha256(pattern(LARGEST, seed)).hexdigest() for seed in range(5)]
