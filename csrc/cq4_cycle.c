@@ -511,7 +511,7 @@ ac_cq4_place_t ac_cq4_cycle_after_damage(ac_cq4_cycle_t *cycle, ac_cq4_place_t d
     uint64_t count = cycle->roll.index_count, limit = ac_cq4_cycle_write_position(cycle);
     uint64_t number = damage.seq / cycle->roll.index_spacing + 1;
     for (int64_t budget = SEARCH_MAX; budget > 0 && number < count * count; budget--, number++) {
-        if (!load_page(cycle, number / count)) break;
+        if (!ac_cq4_cycle_load_page(cycle, number / count)) break;
         slot_t slot = slot_of_page(cycle, number, limit);
         if (slot.offset <= damage.offset) continue;
         place = place_of(cycle, slot);

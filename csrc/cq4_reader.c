@@ -31,7 +31,6 @@ static int open_java(ac_reader_t *reader, const ac_reader_config_t *config, ac_e
 int ac_cq4_reader_open(ac_reader_t *reader, const ac_reader_config_t *config, ac_error_t *err) {
     reader->java = ac_os_alloc(sizeof *reader->java);
     if (!reader->java) return ac_fail_os(err, -ENOMEM, reader->dir.path, "cannot open");
-    reader->java->named.lock_fd = -1;
     int rc = open_java(reader, config, err);
     if (rc != AC_OK) ac_cq4_reader_close(reader);
     return rc;
@@ -49,11 +48,6 @@ void ac_cq4_reader_close(ac_reader_t *reader) {
     ac_cq4_named_close(&java->named);
     ac_cq4_tail_close(&java->tail);
     free(java);
-}
-
-void ac_cq4_reader_forked(ac_reader_t *reader) {
-    ac_os_close(reader->java->named.lock_fd);
-    reader->java->named.lock_fd = -1;
 }
 
 /* ---- reading ---- */

@@ -1,6 +1,5 @@
 /* Questions about a whole queue, answered without opening it for anything. */
 #include "control.h"
-#include "cq4_queue.h"
 #include "cq4_reader.h"
 #include "crc32.h"
 #include "error.h"
