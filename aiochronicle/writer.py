@@ -395,8 +395,8 @@ def open_writer(
     writer = Writer(address, own_clock, capacity_bytes=config.capacity_bytes, format=chosen)
     _log_recovery(writer.path, writer.recovery)
     try:
-        if registry is not None:
-            writer.register(registry)
+        if codec is not None and registry is not None:
+            writer.register(codec if chosen == "cq4" else registry)
         if heartbeat is not None:
             keep_beating(writer, heartbeat)
         if ready:
