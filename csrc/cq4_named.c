@@ -1,42 +1,26 @@
 #include "cq4_named.h"
 
 #include "atomics.h"
-#include "cq4_field.h"
 #include "error.h"
 #include "os.h"
+#include "position.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
-enum { NAME_MAX_BYTES = 64 };
 #define LOOK_NS 1000000ull
 
 /* ---- opening ---- */
-
-static int make_key(char *key, size_t size, const char *path, const char *name, ac_error_t *err) {
-    size_t prefix = strlen(AC_CQ4_KEY_NAMED);
-    snprintf(key, size, "%s", AC_CQ4_KEY_NAMED);
-    if (!name[0] || strlen(name) > NAME_MAX_BYTES ||
-        !ac_cq4_to_latin1(name, key + prefix, size - prefix))
-        return ac_fail(err, AC_E_NAME, 0, path, 0,
-                       "reader name '%.80s' must have 1 to %d bytes, of Latin-1 characters only",
-                       name, NAME_MAX_BYTES);
-    if (strncasecmp(name, "replicated:", 11) == 0)
-        return ac_fail(err, AC_E_UNSUPPORTED, 0, path, 0,
-                       "reader names that begin with 'replicated:' are those of Java's "
-                       "replication");
-    return AC_OK;
-}
 
 static int open_in(ac_cq4_named_t *named, const ac_directory_t *dir, int dir_fd, const char *name,
                    ac_error_t *err) {
     char key[AC_CQ4_KEY_MAX];
     struct stat info;
-    int rc = make_key(key, sizeof key, dir->path, name, err);
+    int rc = ac_reader_name_check(name, dir->path, err);
     if (rc != AC_OK) return rc;
+    snprintf(key, sizeof key, "%s%s", AC_CQ4_KEY_NAMED, name);
     if (ac_os_stat_at(dir_fd, AC_CQ4_METADATA, &info) == -ENOENT)
         return ac_fail(err, AC_E_UNSUPPORTED, 0, dir->path, 0,
                        "Java before 5.16.9 kept no named tailers in its queues: read it without "

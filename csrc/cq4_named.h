@@ -18,7 +18,7 @@ typedef struct ac_cq4_named {
     uint64_t looked_ns;
 } ac_cq4_named_t;
 
-/* Finds the name, or adds it. AC_E_UNSUPPORTED if the queue has no metadata.cq4t. */
+/* Finds the name, or adds it; the names that Java may use and queues of ours may not are refused. AC_E_UNSUPPORTED if the queue has no metadata.cq4t. */
 int ac_cq4_named_open(ac_cq4_named_t *named, const ac_directory_t *dir, const char *name,
                       ac_error_t *err);
 void ac_cq4_named_close(ac_cq4_named_t *named);
