@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import repeat
 from pathlib import Path
@@ -38,16 +38,16 @@ FAIRNESS_S = 10.0
 FULL_SPEED = ["-XX:TieredStopAtLevel=4", "-Xmx2g"]
 
 
-def run(directory: Path, quick: bool) -> list[Result]:
+def run(directory: Path, quick: bool) -> Iterator[Result]:
     reason = missing()
     if reason is not None:
         skip("java", "Chronicle Queue", reason)
-        return []
+        return
     native = load(build(directory))
     with Judge(properties=FULL_SPEED) as judge:
-        results = reading(judge, native, directory / "java-read", quick)
-        results += appending(judge, native, directory / "java-append", quick)
-    return [*results, fairness(directory / "java-fair", 2.0 if quick else FAIRNESS_S)]
+        yield from reading(judge, native, directory / "java-read", quick)
+        yield from appending(judge, native, directory / "java-append", quick)
+    yield fairness(directory / "java-fair", 2.0 if quick else FAIRNESS_S)
 
 
 # --- the engine, by ctypes ---------------------------------------------------------------------
@@ -202,7 +202,9 @@ def fairness(path: Path, seconds: float) -> Result:
         for process in ours:
             process.finish_flood(seconds + 60)
         for queue in queues:
-            queue.stop_append()
+            written = queue.stop_append()
+            if written.thrown:
+                raise RuntimeError(f"after {written.written} messages: {written.thrown}")
     least, detail = shares(path)
     return Result.at_least("java", "least share of 2 JVMs and 2 of ours", least, 0.1, "", detail)
 
