@@ -127,12 +127,15 @@ void ac_cq4_lock_close(ac_cq4_lock_t *lock) {
 
 static int fail_held(const ac_cq4_lock_t *lock, uint64_t holder, const char *what,
                      ac_error_t *err) {
+    char command[sizeof err->holder_command] = "";
     int pid = (int)(uint32_t)holder;
-    ac_fail(err, AC_E_LOCKED, ETIMEDOUT, lock->path, 0, "%s", what);
+    ac_os_process_command(pid, command, sizeof command);
+    ac_fail(err, AC_E_LOCKED, ETIMEDOUT, lock->path, 0, "%s: by pid %d%s%.70s%s", what, pid,
+            command[0] ? " (" : "", command, command[0] ? ")" : "");
     if (!err || pid <= 0) return AC_E_LOCKED;
     err->holder_pid = pid;
     err->holder_since_ns = ac_os_process_started_ns(pid);
-    ac_os_process_command(pid, err->holder_command, sizeof err->holder_command);
+    memcpy(err->holder_command, command, sizeof command);
     return AC_E_LOCKED;
 }
 
@@ -178,13 +181,13 @@ int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err) {
     if (ac_cq4_lock_is_append_locked(lock))
         return fail_held(lock, ac_load_acquire_u64(lock->append_word),
                          "is the sink of a replication: " AC_CQ4_KEY_APPEND_LOCK
-                         " is held, and nobody else may append",
+                         " is held, so that nobody else may append",
                          err);
     for (int spins = 0; spins < SPINS; spins++) {
         if (ac_cq4_lock_try(lock)) return AC_OK;
         ac_cpu_relax();
     }
     if (wait_for_lock(lock)) return AC_OK;
-    return fail_held(lock, ac_load_acquire_u64(lock->word),
-                     "a live process has held the write lock all the time", err);
+    return fail_held(lock, ac_load_acquire_u64(lock->word), "the write lock was held all the time",
+                     err);
 }
