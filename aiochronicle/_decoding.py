@@ -10,7 +10,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from aiochronicle import _hot
+from aiochronicle._binding import lib
 from aiochronicle.codec import Codec, Format
 from aiochronicle.errors import ChronicleError, DecodeError, QueueGone, UnknownType
 from aiochronicle.registry import Registry, schema_file
@@ -57,10 +60,14 @@ class Decoders:
         self._bound = stamp
 
     def may_give(self, wanted: type[Any]) -> bool:
-        """Tell whether the type is one of the reader's codec."""
-        return self._registry is not None and wanted in {
-            entry.codec.type for entry in self._registry
-        }
+        """Tell whether the type is one of the reader's codec.
+
+        Without a codec, a message of a Java queue says itself what it is, but not as a Struct.
+        """
+        if self._registry is None:
+            is_java = lib.ac_queue_format(os.fsencode(self.directory)) == lib.AC_FORMAT_CQ4
+            return is_java and not _is_own_struct(wanted)
+        return wanted in {entry.codec.type for entry in self._registry}
 
     def codec(self, message: _hot.Message) -> Codec[Any]:
         """Return the codec for this type_id, or UnknownType."""
@@ -116,6 +123,12 @@ class Decoders:
             "offset": offset,
             "seq": message.seq,
         }
+
+
+def _is_own_struct(wanted: type[Any]) -> bool:
+    """Tell whether it is a type of the program, and not one of aiochronicle.cq4."""
+    is_ours = wanted.__module__.startswith("aiochronicle.cq4.")
+    return issubclass(wanted, msgspec.Struct) and not is_ours
 
 
 @lru_cache(maxsize=256)

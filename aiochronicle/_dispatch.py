@@ -223,7 +223,7 @@ class Dispatching:
 
     def _deliver(self, message: Message[Any], on_error: ErrorHandler | None) -> object:
         """Call the handler of one message; return what that returned."""
-        if self._callers and message.is_java:
+        if self._callers and message._java_file is not None:  # pyright: ignore[reportPrivateUsage]
             result = self._make_calls(message, on_error)
             if result is not False:
                 return result
@@ -243,7 +243,6 @@ class Dispatching:
         if handler is None:
             return None
         return handler.function(obj, message) if handler.wants_message else handler.function(obj)
-
 
     def _make_calls(self, message: Message[Any], on_error: ErrorHandler | None) -> object:
         """Have the calls of a message made; False if nobody has a method for them."""

@@ -38,7 +38,7 @@ from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark, Timestamp
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
-from aiochronicle.errors import InvalidArgument, InvalidName, QueueNotFound
+from aiochronicle.errors import InvalidArgument, InvalidName, NotSupported, QueueNotFound
 from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import refuse_root_of_queues
@@ -347,6 +347,14 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
     def decodes_to(self, wanted: type[Any]) -> bool:
         """Tell whether messages may be of this type: whether it is one of the codec's."""
         return self._decoders.may_give(wanted)
+
+    def _refuse_calls(self) -> None:
+        if lib.ac_queue_format(encode_path(self.path)) == lib.AC_FORMAT_NATIVE:
+            raise NotSupported(
+                "only messages of a Java queue are calls of methods",
+                path=self.path,
+                advice="Register a handler for a type of the codec.",
+            )
 
     def _readers_of_messages(self) -> "tuple[Reader[Any]]":
         return (self,)

@@ -14,10 +14,10 @@
 #define AC_CQ4_BELLS_H
 
 #include "atomics.h"
-#include "cq4_named.h"
 #include "doorman.h"
 #include "map.h"
 
+#define AC_CQ4_OWN_DIRECTORY ".aiochronicle"
 #define AC_CQ4_PARKED_FILE "parked"
 
 typedef struct ac_cq4_bells {

@@ -1,9 +1,6 @@
 /* Questions about a whole Java queue, answered without opening it for anything. */
 #include "cq4_reader.h"
-#include "error.h"
-#include "os.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -32,7 +29,6 @@ int ac_cq4_info(const char *path, ac_queue_info_t *out, ac_error_t *err) {
 
 typedef struct entries {
     ac_cq4_queue_t *queue;
-    int dir_fd;
     ac_reader_entry_t *out;
     size_t count, room;
 } entries_t;
@@ -42,11 +38,11 @@ static int is_name(const char *name) {
     return strncasecmp(name, "replicated:", 11) != 0;
 }
 
-/* Where an index is; a cycle that is not there has its start. */
+/* Where an index is; a cycle that is not there has its start. Whether a reader of this name is open, nobody knows. */
 static void locate(ac_cq4_queue_t *queue, uint64_t index, ac_reader_entry_t *entry) {
     ac_cq4_cycle_t cycle;
     uint64_t number = queue->roll.shift ? ac_cq4_cycle_of_index(&queue->roll, index) : 0;
-    if (number == 0 || number > AC_CQ4_CYCLE_MAX) return;
+    if (index == 0 || number > AC_CQ4_CYCLE_MAX) return;
     entry->segment = number;
     if (ac_cq4_queue_open_cycle(queue, (uint32_t)number, &cycle, NULL) != AC_OK) return;
     entry->offset = ac_cq4_cycle_find(&cycle, index & ac_cq4_seq_mask(&queue->roll)).offset;
@@ -59,12 +55,9 @@ static int note(void *context, const char *key, uint64_t *value) {
     if (strncasecmp(key, AC_CQ4_KEY_NAMED, prefix) != 0 || !is_name(key + prefix)) return 0;
     if (entries->count < entries->room) {
         ac_reader_entry_t *entry = &entries->out[entries->count];
-        const ac_map_t *map = entries->queue->table.map;
         memset(entry, 0, sizeof *entry);
         ac_cq4_from_latin1(key + prefix, entry->name, sizeof entry->name);
         locate(entries->queue, ac_load_acquire_u64(value), entry);
-        entry->open = ac_cq4_named_is_held(entries->dir_fd,
-                                           (uint64_t)((const uint8_t *)value - map->base)) == 1;
     }
     entries->count++;
     return 0;
@@ -74,10 +67,9 @@ int64_t ac_cq4_readers(const char *path, ac_reader_entry_t *out, size_t room, ac
     ac_cq4_queue_t queue;
     int rc = ac_cq4_queue_open(path, &queue, err);
     if (rc != AC_OK) return rc;
-    entries_t entries = {&queue, ac_directory_open(&queue.dir, err), out, 0, room};
-    if (entries.dir_fd >= 0 && queue.dialect == AC_CQ4_DIALECT_V5)
+    entries_t entries = {&queue, out, 0, room};
+    if (queue.dialect == AC_CQ4_DIALECT_V5)
         ac_cq4_table_each(&queue.table, note, &entries, NULL);
-    ac_os_close(entries.dir_fd);
     ac_cq4_queue_close(&queue);
-    return entries.dir_fd < 0 ? entries.dir_fd : (int64_t)entries.count;
+    return (int64_t)entries.count;
 }

@@ -1,91 +1,38 @@
 #include "cq4_named.h"
 
 #include "atomics.h"
-#include "cq4_field.h"
 #include "error.h"
 #include "os.h"
+#include "position.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
-enum { NAME_MAX_BYTES = 64 };
 #define LOOK_NS 1000000ull
 
-/* ---- the lock of the name ---- */
-
-static int open_names(int dir_fd, int flags) {
-    int own_fd = ac_os_open_dir_at(dir_fd, AC_CQ4_OWN_DIRECTORY);
-    if (own_fd < 0) return own_fd;
-    int fd = ac_os_open_at(own_fd, AC_CQ4_NAMES_FILE, flags, 0666);
-    ac_os_close(own_fd);
-    return fd;
-}
-
-int ac_cq4_named_is_held(int dir_fd, uint64_t value_at) {
-    int fd = open_names(dir_fd, O_RDONLY);
-    if (fd < 0) return 0;
-    int rc = ac_os_claimed_range(fd, value_at, 1);
-    ac_os_close(fd);
-    return rc == 1;
-}
-
-/* Where there is no such directory, or nothing may be written in it, the name is not locked. */
-static int lock_name(ac_cq4_named_t *named, const ac_directory_t *dir, int dir_fd, const char *name,
-                     ac_error_t *err) {
-    uint64_t value_at = (uint64_t)((uint8_t *)named->index - named->table.map->base);
-    int fd = open_names(dir_fd, O_RDWR | O_CREAT);
-    if (fd < 0) return AC_OK;
-    int rc = ac_os_claim_range(fd, value_at, 1);
-    if (rc == 0) {
-        named->lock_fd = fd;
-        return AC_OK;
-    }
-    ac_os_close(fd);
-    if (rc != -EAGAIN && rc != -EACCES) return AC_OK;
-    return ac_fail(err, AC_E_READER_BUSY, 0, dir->path, 0,
-                   "reader '%s' is open already, in this process or another", name);
-}
-
 /* ---- opening ---- */
-
-static int make_key(char *key, size_t size, const char *path, const char *name, ac_error_t *err) {
-    size_t prefix = strlen(AC_CQ4_KEY_NAMED);
-    snprintf(key, size, "%s", AC_CQ4_KEY_NAMED);
-    if (!name[0] || strlen(name) > NAME_MAX_BYTES ||
-        !ac_cq4_to_latin1(name, key + prefix, size - prefix))
-        return ac_fail(err, AC_E_NAME, 0, path, 0,
-                       "reader name '%.80s' must have 1 to %d bytes, of Latin-1 characters only",
-                       name, NAME_MAX_BYTES);
-    if (strncasecmp(name, "replicated:", 11) == 0)
-        return ac_fail(err, AC_E_UNSUPPORTED, 0, path, 0,
-                       "reader names that begin with 'replicated:' are those of Java's "
-                       "replication");
-    return AC_OK;
-}
 
 static int open_in(ac_cq4_named_t *named, const ac_directory_t *dir, int dir_fd, const char *name,
                    ac_error_t *err) {
     char key[AC_CQ4_KEY_MAX];
     struct stat info;
-    int rc = make_key(key, sizeof key, dir->path, name, err);
+    int rc = ac_reader_name_check(name, dir->path, err);
     if (rc != AC_OK) return rc;
+    snprintf(key, sizeof key, "%s%s", AC_CQ4_KEY_NAMED, name);
     if (ac_os_stat_at(dir_fd, AC_CQ4_METADATA, &info) == -ENOENT)
         return ac_fail(err, AC_E_UNSUPPORTED, 0, dir->path, 0,
                        "Java before 5.16.9 kept no named tailers in its queues: read it without "
                        "a name");
     rc = ac_cq4_table_open(dir, dir_fd, AC_CQ4_METADATA, 1, &named->table, err);
     if (rc == AC_OK) rc = ac_cq4_table_add(&named->table, dir, key, 0, &named->index, err);
-    if (rc < 0) return rc;
-    return lock_name(named, dir, dir_fd, name, err);
+    return rc < 0 ? rc : AC_OK;
 }
 
 int ac_cq4_named_open(ac_cq4_named_t *named, const ac_directory_t *dir, const char *name,
                       ac_error_t *err) {
     memset(named, 0, sizeof *named);
-    named->lock_fd = -1;
     int dir_fd = ac_directory_open(dir, err);
     if (dir_fd < 0) return dir_fd;
     int rc = open_in(named, dir, dir_fd, name, err);
@@ -96,8 +43,6 @@ int ac_cq4_named_open(ac_cq4_named_t *named, const ac_directory_t *dir, const ch
 
 void ac_cq4_named_close(ac_cq4_named_t *named) {
     ac_cq4_table_close(&named->table);
-    ac_os_close(named->lock_fd);
-    named->lock_fd = -1;
     named->index = NULL;
 }
 

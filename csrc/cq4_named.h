@@ -4,25 +4,21 @@
  * Written by whoever reads under that name, Java or we, with a plain store; the last one wins. Stale or wrong values
  * are checked when a reader resumes.
  *
- * Java lets two tailers have one name. Of ours, the second is refused if a writer of ours has made .aiochronicle/ in
- * the queue: there the byte of the file `names` that has the offset of the value is locked. */
+ * As in Java, nobody keeps a second reader from having the same name. */
 #ifndef AC_CQ4_NAMED_H
 #define AC_CQ4_NAMED_H
 
 #include "cq4_table.h"
 
-#define AC_CQ4_OWN_DIRECTORY ".aiochronicle"
-#define AC_CQ4_NAMES_FILE "names"
 #define AC_CQ4_KEY_NAMED "index."
 
 typedef struct ac_cq4_named {
     ac_cq4_table_t table; /* writable; not mapped: the reader has no name */
     uint64_t *index;
-    int lock_fd; /* -1: none */
     uint64_t looked_ns;
 } ac_cq4_named_t;
 
-/* Finds the name, or adds it. AC_E_UNSUPPORTED if the queue has no metadata.cq4t. */
+/* Finds the name, or adds it; the names that Java may use and queues of ours may not are refused. AC_E_UNSUPPORTED if the queue has no metadata.cq4t. */
 int ac_cq4_named_open(ac_cq4_named_t *named, const ac_directory_t *dir, const char *name,
                       ac_error_t *err);
 void ac_cq4_named_close(ac_cq4_named_t *named);
@@ -31,8 +27,5 @@ void ac_cq4_named_close(ac_cq4_named_t *named);
  * once a millisecond otherwise. */
 int ac_cq4_named_store(ac_cq4_named_t *named, const ac_directory_t *dir, uint64_t index, int sync,
                        ac_error_t *err);
-
-/* Whether a live reader of ours holds the name whose value is at this offset: 1 or 0. */
-int ac_cq4_named_is_held(int dir_fd, uint64_t value_at);
 
 #endif

@@ -31,16 +31,18 @@ static int open_java(ac_reader_t *reader, const ac_reader_config_t *config, ac_e
 int ac_cq4_reader_open(ac_reader_t *reader, const ac_reader_config_t *config, ac_error_t *err) {
     reader->java = ac_os_alloc(sizeof *reader->java);
     if (!reader->java) return ac_fail_os(err, -ENOMEM, reader->dir.path, "cannot open");
-    reader->java->named.lock_fd = -1;
     int rc = open_java(reader, config, err);
     if (rc != AC_OK) ac_cq4_reader_close(reader);
     return rc;
 }
 
-/* The mapping is the tail's. */
+/* The mapping is the tail's. The counters of a closed reader can still be asked for. */
 void ac_cq4_reader_close(ac_reader_t *reader) {
     ac_cq4_reader_t *java = reader->java;
     if (!java) return;
+    reader->messages = java->tail.messages;
+    reader->payload_bytes = java->tail.payload_bytes;
+    reader->segments_entered = java->tail.cycles_entered;
     reader->map = NULL;
     reader->base = NULL;
     reader->java = NULL;
@@ -49,11 +51,6 @@ void ac_cq4_reader_close(ac_reader_t *reader) {
     ac_cq4_named_close(&java->named);
     ac_cq4_tail_close(&java->tail);
     free(java);
-}
-
-void ac_cq4_reader_forked(ac_reader_t *reader) {
-    ac_os_close(reader->java->named.lock_fd);
-    reader->java->named.lock_fd = -1;
 }
 
 /* ---- reading ---- */
@@ -257,6 +254,20 @@ static int index_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint
     return place.offset == offset;
 }
 
+/* Where a new name begins. */
+static int first_position(ac_cq4_tail_t *tail, uint64_t *segment, uint64_t *offset,
+                          ac_error_t *err) {
+    ac_cq4_cycle_t cycle;
+    int rc = ac_cq4_tail_open_first(tail, &cycle, err);
+    if (rc < 0) return rc;
+    if (rc == 1) {
+        *segment = cycle.number;
+        *offset = cycle.first;
+        ac_cq4_cycle_close(&cycle);
+    }
+    return 1;
+}
+
 /* The position of an index: 1; 0 = the queue does not reach so far, *offset is then where the messages of the cycle
  * end; AC_E_NOT_FOUND if the cycle has no file. */
 static int position_of(ac_reader_t *reader, uint64_t index, uint64_t *segment, uint64_t *offset,
@@ -264,7 +275,7 @@ static int position_of(ac_reader_t *reader, uint64_t index, uint64_t *segment, u
     ac_cq4_tail_t *tail = &reader->java->tail;
     ac_cq4_cycle_t cycle;
     *segment = *offset = 0;
-    if (index == 0) return 1;
+    if (index == 0) return first_position(tail, segment, offset, err);
     int rc = ac_cq4_queue_learn(&tail->queue, err);
     if (rc <= 0) return rc < 0 ? rc : AC_E_NOT_FOUND;
     *segment = ac_cq4_cycle_of_index(&tail->queue.roll, index);
@@ -321,8 +332,9 @@ int ac_cq4_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset,
     rc = is_start ? 1 : index_at(reader, segment, offset, &index, err);
     if (rc == 0)
         return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, offset,
-                       "no message of cycle %llu begins or ends at offset %llu; commit a position "
-                       "that a message or a reader gave",
+                       "cycle %llu, offset %llu is not where a message begins or ends, or lies "
+                       "behind the end of the queue; commit a position that a message or a reader "
+                       "gave",
                        (unsigned long long)segment, (unsigned long long)offset);
     return rc < 0 ? rc : ac_cq4_reader_commit_seq(reader, index, sync, err);
 }

@@ -39,7 +39,6 @@ int ac_cq4_reader_recognises(const ac_directory_t *dir, ac_error_t *err);
  * created. */
 int ac_cq4_reader_open(ac_reader_t *reader, const ac_reader_config_t *config, ac_error_t *err);
 void ac_cq4_reader_close(ac_reader_t *reader);
-void ac_cq4_reader_forked(ac_reader_t *reader); /* in the child */
 
 /* Each as the public function of the same name, for an open reader. */
 int ac_cq4_reader_next(ac_reader_t *reader, ac_message_t *out, ac_error_t *err);

@@ -332,9 +332,13 @@ static int open_from(ac_cq4_tail_t *tail, uint64_t number, ac_cq4_cycle_t *out, 
     return rc;
 }
 
+int ac_cq4_tail_open_first(ac_cq4_tail_t *tail, ac_cq4_cycle_t *out, ac_error_t *err) {
+    return open_from(tail, 0, out, err);
+}
+
 int ac_cq4_tail_seek_first(ac_cq4_tail_t *tail, ac_error_t *err) {
     ac_cq4_cycle_t cycle;
-    int rc = open_from(tail, 0, &cycle, err);
+    int rc = ac_cq4_tail_open_first(tail, &cycle, err);
     if (rc < 0) return rc;
     if (rc == 1)
         enter(tail, &cycle, start_of(&cycle));

@@ -106,6 +106,8 @@ static inline ac_map_t *ac_cq4_tail_map(const ac_cq4_tail_t *tail) {
  * error the reader stays where it is, as with the others. */
 int ac_cq4_tail_seek_index(ac_cq4_tail_t *tail, uint64_t index, ac_error_t *err);
 int ac_cq4_tail_seek_first(ac_cq4_tail_t *tail, ac_error_t *err);
+/* The file in which that is: 1 and *out, to be closed; 0 if there is none. */
+int ac_cq4_tail_open_first(ac_cq4_tail_t *tail, ac_cq4_cycle_t *out, ac_error_t *err);
 int ac_cq4_tail_seek_last(ac_cq4_tail_t *tail, ac_error_t *err); /* after the newest message */
 
 /* To a position that ac_cq4_tail_position gave; offset 0 is the start of a cycle. AC_E_POSITION_LOST if the cycle has no

@@ -506,22 +506,18 @@ int ac_os_flock(int fd) {
     return rc;
 }
 
-int ac_os_claimed_range(int fd, uint64_t offset, uint64_t length) {
-    struct flock range = {.l_type = F_WRLCK,
-                          .l_whence = SEEK_SET,
-                          .l_start = (off_t)offset,
-                          .l_len = (off_t)length};
-    int rc;
-    CALL(rc, AC_CALL_LOCK, NULL, fd, offset, length, fcntl(fd, F_OFD_GETLK, &range));
-    return rc < 0 ? rc : range.l_type != F_UNLCK;
-}
-
 int ac_os_claim(int fd) {
-    return ac_os_claim_range(fd, 0, 0);
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int rc;
+    CALL(rc, AC_CALL_LOCK, NULL, fd, 0, 0, fcntl(fd, F_OFD_SETLK, &whole));
+    return rc;
 }
 
 int ac_os_claimed(int fd) {
-    return ac_os_claimed_range(fd, 0, 0);
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int rc;
+    CALL(rc, AC_CALL_LOCK, NULL, fd, 0, 0, fcntl(fd, F_OFD_GETLK, &whole));
+    return rc < 0 ? rc : whole.l_type != F_UNLCK;
 }
 
 int ac_os_claim_range(int fd, uint64_t offset, uint64_t length) {

@@ -106,7 +106,6 @@ int ac_os_claimed(int fd); /* 1 = by somebody else's open file, 0 = by nobody */
 int ac_os_claim_range(int fd, uint64_t offset,
                       uint64_t length); /* -EAGAIN if any of it is claimed */
 void ac_os_unclaim_range(int fd, uint64_t offset, uint64_t length);
-int ac_os_claimed_range(int fd, uint64_t offset, uint64_t length);
 
 /* Calls `visit` with each entry's name; stops when it returns non-zero and returns that. */
 int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *context);

@@ -323,7 +323,6 @@ static void on_fork(ac_task_t *task) {
     ac_store_relaxed_u32(&reader->state, 2);
     reader->window_end = 0;
     ac_position_forked(&reader->position);
-    if (reader->java) ac_cq4_reader_forked(reader);
     reader->announced = reader->retracting = 0;
 }
 

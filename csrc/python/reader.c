@@ -96,12 +96,14 @@ uint64_t reader_id_of(ReaderObject *self, uint32_t segment) {
 }
 
 /* Queues of other programs have no id: of those, only what this very reader gave is known to be its, since a
- * directory that is removed may give its number to the next. */
+ * directory that is removed may give its number to the next. A Java queue's messages have an index, which is checked. */
 int reader_is_of(ReaderObject *self, const SegmentObject *segment) {
     const ac_directory_t *dir = &self->reader->dir;
+    int is_same = segment->file ? self->reader->java != NULL
+                                : segment->queue_id != 0 && segment->queue_id == reader_queue_id(self);
     return segment->decoders == self->decoders ||
-           (segment->queue_id != 0 && segment->queue_id == reader_queue_id(self) &&
-            segment->device == (uint64_t)dir->device && segment->inode == (uint64_t)dir->inode);
+           (is_same && segment->device == (uint64_t)dir->device &&
+            segment->inode == (uint64_t)dir->inode);
 }
 
 static PyObject *reader_is_of_message(ReaderObject *self, PyObject *message) {
