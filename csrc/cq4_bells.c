@@ -43,8 +43,8 @@ static int map_parked(const ac_directory_t *own, int own_fd, int create, ac_map_
                       ac_error_t *err) {
     struct stat info;
     int error;
-    int fd = ac_file_open(own, own_fd, AC_CQ4_PARKED_FILE, O_RDWR | (create ? O_CREAT : 0), &info,
-                          err);
+    int fd =
+        ac_file_open(own, own_fd, AC_CQ4_PARKED_FILE, O_RDWR | (create ? O_CREAT : 0), &info, err);
     if (fd < 0) return fd;
     int rc = 0;
     if (info.st_size < PARKED_BYTES)

@@ -21,7 +21,7 @@
 #define AC_CQ4_PARKED_FILE "parked"
 
 typedef struct ac_cq4_bells {
-    ac_map_t *map;       /* of `parked`; NULL: nobody can be reached */
+    ac_map_t *map;        /* of `parked`; NULL: nobody can be reached */
     ac_callers_t callers; /* of a writer */
     int attends;
     uint64_t tried_ns; /* a reader, monotonic */

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,7 +26,7 @@ def enter(writer: Writer) -> None:
         pass
 
 
-OPENING = {
+OPENING: dict[str, dict[str, Any]] = {
     "batch flush": {"flush": Batch(1 << 20, 1.0)},
     "capacity": {"capacity": 1 << 20},
     "codec formats": {"codec": Codec(Trade, "json")},
@@ -117,6 +118,16 @@ def test_writers_in_one_process_take_turns(queue_path: Path) -> None:
         assert one.append_many([b"a", b"b"]) == range(200, 202)
         assert two.append_many([b"c"]) == range(202, 203)
     assert len(CQ4.payloads(queue_path)) == 203
+
+
+def test_one_name_may_be_open_twice(queue_path: Path) -> None:
+    CQ4.fill(queue_path, 3)
+    with CQ4.open_reader(queue_path, "twice") as one, CQ4.open_reader(queue_path, "twice") as two:
+        one.read_batch(1)
+        two.read_batch(2)
+        two.commit()
+        one.commit()
+    assert CQ4.payloads(queue_path, "twice") == [b"1", b"2"], "the last commit wins"
 
 
 def test_what_is_there_is_recognised(tmp_path: Path, backend: Backend) -> None:

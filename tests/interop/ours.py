@@ -178,9 +178,9 @@ class _Side:
     @staticmethod
     def _fork(flood: Flood) -> int:
         pid = os.fork()
-        if pid:
-            return pid
-        _child(flood)
+        if not pid:
+            _child(flood)
+        return pid
 
     def serve(self) -> None:
         for line in sys.stdin:
