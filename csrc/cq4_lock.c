@@ -188,6 +188,7 @@ static int wait_for_lock(ac_cq4_lock_t *lock, ac_error_t *err) {
     }
 }
 
+/* The same, but first without waiting. */
 static int try_and_wait(ac_cq4_lock_t *lock, ac_error_t *err) {
     for (int spins = 0; spins < SPINS; spins++) {
         if (ac_cq4_lock_try(lock)) return 1;
@@ -198,14 +199,14 @@ static int try_and_wait(ac_cq4_lock_t *lock, ac_error_t *err) {
 
 int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err) {
     int is_append_locked = ac_cq4_lock_is_append_locked(lock);
-    int taken = is_append_locked ? 0 : try_and_wait(lock, err);
+    int rc = is_append_locked ? 0 : try_and_wait(lock, err);
     if (AC_UNLIKELY(ac_map_is_cut(lock->map)))
         return ac_fail(err, AC_E_GONE, 0, lock->path, 0, AC_CQ4_METADATA " was cut");
-    if (taken != 0) return taken < 0 ? taken : AC_OK;
+    if (rc != 0) return rc < 0 ? rc : AC_OK;
     if (is_append_locked)
         return fail_held(lock, ac_load_acquire_u64(lock->append_word),
                          "is the sink of a replication: " AC_CQ4_KEY_APPEND_LOCK
-                         " is held, so that nobody else may append",
+                         " is held, and nobody else may append",
                          err);
     return fail_held(lock, ac_load_acquire_u64(lock->word), "the write lock was held all the time",
                      err);
