@@ -525,6 +525,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         the damage.
         """
         self._move(lib.ac_reader_step_over)
+        _hot.timestamp_failure()  # is stepped over as well
 
     def end_at(self, position: Position) -> None:
         """Read nothing from this position on, whatever is written there.

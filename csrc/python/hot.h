@@ -108,6 +108,7 @@ static inline PyObject *lag_tuple(const ac_lag_t *lag) {
 /* timestamp.c: a function of the caller's as the engine calls it. */
 PyObject *hot_timestamp_function(PyObject *module, PyObject *unused);
 PyObject *hot_timestamp_failure(PyObject *module, PyObject *unused);
+void timestamp_forget(void); /* what it raised is of no interest, and would keep all that its frames hold */
 
 /* Where a message's record begins in its file. */
 uint64_t message_offset(const MessageObject *self);

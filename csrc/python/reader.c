@@ -398,7 +398,9 @@ static PyObject *reader_lag(ReaderObject *self, PyObject *unused) {
         rc = ac_reader_lag_bytes(&way, &lag, &err);
         Py_END_ALLOW_THREADS;
     }
-    return rc < 0 ? raise_engine_error(&err) : lag_tuple(&lag);
+    if (rc < 0) return raise_engine_error(&err);
+    timestamp_forget();
+    return lag_tuple(&lag);
 }
 
 static PyObject *reader_stats(ReaderObject *self, PyObject *unused) {
