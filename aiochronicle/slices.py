@@ -51,8 +51,8 @@ _NO_BOUND: _Bound = (lib.AC_BOUND_NONE, 0)
 class Queue(Closing):
     """A queue to read parts of. Needs read permission only; a context manager.
 
-    ``verify``, ``on_corrupt`` and ``timestamp`` are those of open_reader. What takes Arrow streams takes a Queue
-    as a whole, and a Slice as a part.
+    ``verify``, ``on_corrupt`` and ``timestamp`` are those of open_reader. What takes Arrow streams
+    takes a Queue as a whole, and a Slice as a part.
 
     >>> with Queue(queue) as whole:
     ...     [message.payload for message in whole.slice(0, 10)]

@@ -7,6 +7,7 @@ import struct
 import tarfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class Clock:
 def write_cycles(path: Path, cycles: int, per_cycle: int) -> list[int]:
     """Write messages whose field ``at`` counts seconds, some in each of several files."""
     clock = Clock(1_700_000_000 * SECOND_NS)
-    indexes = []
+    indexes: list[int] = []
     with open_writer(path, format="cq4", roll_cycle="TEST_SECONDLY", clock=clock) as writer:
         for cycle in range(cycles):
             clock.now_ns = (1_700_000_000 + 2 * cycle) * SECOND_NS
@@ -149,7 +150,8 @@ def test_decodes_what_java_wrote(recorded: Path) -> None:
         assert first is not None
         assert first.decode() == cq4.decode(first.payload)
         assert first.queue_id == first.type_id == first.epoch == 0
-        assert first.cause is first.expires_ns is None
+        assert first.cause is None
+        assert first.expires_ns is None
         kinds = {type(message.decode()) for message in reader}
         assert cq4.Call in kinds
 
@@ -159,12 +161,12 @@ def test_needs_read_permission_only(tmp_path: Path) -> None:
     for file in queue.iterdir():
         file.chmod(0o400)
     queue.chmod(0o500)
-    before = sorted(os.listdir(queue))
+    before = sorted(queue.iterdir())
     try:
         with open_reader(queue) as reader:
             assert len(list(reader)) == len(expected(queue))
             assert not reader.wait(0.01)
-        assert sorted(os.listdir(queue)) == before
+        assert sorted(queue.iterdir()) == before
     finally:
         queue.chmod(0o700)
 
@@ -287,6 +289,10 @@ def test_a_message_without_its_time_is_told_of_and_not_lost(queue_path: Path) ->
             assert reader.statistics().skipped_records == 1
 
 
+def _answer(answer: Any, _: bytes) -> int:
+    return answer  # type: ignore[no-any-return]
+
+
 def test_a_timestamp_function_may_be_interrupted_and_return_nonsense(queue_path: Path) -> None:
     write_cycles(queue_path, 1, 1)
 
@@ -297,7 +303,7 @@ def test_a_timestamp_function_may_be_interrupted_and_return_nonsense(queue_path:
         reader.poll()
     answers: list[Any] = ["now", -1, 1 << 63, None]
     for answer in answers:
-        with open_reader(queue_path, timestamp=lambda _, answer=answer: answer) as reader:
+        with open_reader(queue_path, timestamp=partial(_answer, answer)) as reader:
             with pytest.raises(TimestampUnknown) as failed:
                 reader.poll()
             assert "Unix nanoseconds" in str(failed.value.__cause__)
