@@ -103,6 +103,18 @@ def test_calls_with_every_kind_of_argument(judge: Judge, tmp_path: Path) -> None
             assert tailer.read_calls() == expected
 
 
+def test_a_cycle_that_is_full(judge: Judge, ours: Ours, path: Path) -> None:
+    """Java stores one message more than it can index, and throws; we store none."""
+    with judge.open(path, roll_cycle="TEST_DAILY", time_ms=NOON_MS) as queue:
+        ours.open(path, time_ms=NOON_MS)
+        ours.append(*(b"%d" % number for number in range(64)))
+        with pytest.raises(OursFailed, match=r"QueueFull: .*index.*next cycle begins"):
+            ours.append(b"one too many")
+        ours.set_time(NOON_MS + DAY_MS)
+        ours.append(b"the next day")
+        assert payloads(queue) == [*(b"%d" % number for number in range(64)), b"the next day"]
+
+
 # --- locks -------------------------------------------------------------------------------------
 
 
