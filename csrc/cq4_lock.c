@@ -111,6 +111,7 @@ int ac_cq4_lock_open(ac_cq4_lock_t *lock, const ac_cq4_table_t *table, const cha
                        table->name);
     if (ac_cq4_table_find(table, AC_CQ4_KEY_APPEND_LOCK, &append_word))
         lock->append_word = append_word;
+    lock->map = table->map;
     lock->pid = (uint64_t)getpid();
     lock->timeout_ns = timeout_ns;
     lock->path = path;
@@ -177,17 +178,26 @@ static int wait_for_lock(ac_cq4_lock_t *lock) {
     }
 }
 
+/* 1 = taken, 0 = not in the time to wait. */
+static int try_and_wait(ac_cq4_lock_t *lock) {
+    for (int spins = 0; spins < SPINS; spins++) {
+        if (ac_cq4_lock_try(lock)) return 1;
+        ac_cpu_relax();
+    }
+    return wait_for_lock(lock);
+}
+
 int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err) {
-    if (ac_cq4_lock_is_append_locked(lock))
+    int is_append_locked = ac_cq4_lock_is_append_locked(lock);
+    int is_taken = !is_append_locked && try_and_wait(lock);
+    if (AC_UNLIKELY(ac_map_is_cut(lock->map)))
+        return ac_fail(err, AC_E_GONE, 0, lock->path, 0, AC_CQ4_METADATA " was cut");
+    if (is_taken) return AC_OK;
+    if (is_append_locked)
         return fail_held(lock, ac_load_acquire_u64(lock->append_word),
                          "is the sink of a replication: " AC_CQ4_KEY_APPEND_LOCK
                          " is held, so that nobody else may append",
                          err);
-    for (int spins = 0; spins < SPINS; spins++) {
-        if (ac_cq4_lock_try(lock)) return AC_OK;
-        ac_cpu_relax();
-    }
-    if (wait_for_lock(lock)) return AC_OK;
     return fail_held(lock, ac_load_acquire_u64(lock->word), "the write lock was held all the time",
                      err);
 }

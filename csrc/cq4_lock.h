@@ -36,6 +36,7 @@ typedef struct ac_cq4_lock {
     ac_cq4_gate_t *gate; /* NULL: not open */
     uint64_t *word;
     const uint64_t *append_word; /* NULL: the queue is from before there was one */
+    const ac_map_t *map;         /* of the table */
     uint64_t pid;
     uint64_t timeout_ns;
     uint32_t generation;
@@ -86,7 +87,7 @@ static inline int ac_cq4_lock_try(ac_cq4_lock_t *lock) {
 }
 
 /* With the gate: takes it, waiting if need be. AC_E_LOCKED, with the holder, after the time to wait; or at once if the
- * append lock is held. */
+ * append lock is held. AC_E_GONE if the table store was cut: what is in its place is no lock. */
 int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err);
 
 /* Gives it back; the gate stays. */

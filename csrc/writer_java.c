@@ -45,24 +45,31 @@ static int check_config(const char *path, const ac_writer_config_t *config, ac_e
     ac_writer_config_t usual;
     ac_writer_defaults(&usual);
     if (config->segment_size != usual.segment_size)
-        return unsupported(path, "segment_size: Java decides how large the files of a queue are", err);
-    if (config->roll_bytes || config->roll_ns || config->roll_messages)
-        return unsupported(path, "roll: a Java queue rolls by its roll_cycle, and by nothing else", err);
-    if (config->flush_mode == AC_FLUSH_BATCH)
-        return unsupported(path, "flush=Batch: Java counts nothing that is not synced; use \"async\" or \"sync\"",
+        return unsupported(path, "segment_size: Java decides how large the files of a queue are",
                            err);
+    if (config->roll_bytes || config->roll_ns || config->roll_messages)
+        return unsupported(path, "roll: a Java queue rolls by its roll_cycle, and by nothing else",
+                           err);
+    if (config->flush_mode == AC_FLUSH_BATCH)
+        return unsupported(
+            path, "flush=Batch: Java counts nothing that is not synced; use \"async\" or \"sync\"",
+            err);
     if (config->capacity_bytes)
-        return unsupported(path, "capacity: a Java queue does not know how far its readers are", err);
+        return unsupported(path, "capacity: a Java queue does not know how far its readers are",
+                           err);
     if (config->retention)
-        return unsupported(path, "retention: a Java queue does not know which of its files are still needed", err);
+        return unsupported(
+            path, "retention: a Java queue does not know which of its files are still needed", err);
     if (config->max_ahead_ns)
         return unsupported(path, "max_ahead_s: messages of a Java queue have no timestamps", err);
     if (config->memlock)
-        return unsupported(path, "memlock: other processes map the files of a Java queue, too", err);
+        return unsupported(path, "memlock: other processes map the files of a Java queue, too",
+                           err);
     if (config->verify)
         return unsupported(path, "verify: messages of a Java queue have no checksums", err);
     if (config->salvage)
-        return unsupported(path, "recover=\"salvage\": opening a Java queue sets nothing aside", err);
+        return unsupported(path, "recover=\"salvage\": opening a Java queue sets nothing aside",
+                           err);
     return AC_OK;
 }
 
@@ -118,11 +125,14 @@ static int check_message(const ac_writer_t *writer, unsigned type_id, int has_ti
     if (type_id != 0)
         return unsupported(path, "type_id: a message of a Java queue has only its payload", err);
     if (has_timestamp)
-        return unsupported(path, "timestamp_ns: put the time into the payload, and have readers take it from there",
-                           err);
+        return unsupported(
+            path,
+            "timestamp_ns: put the time into the payload, and have readers take it from there",
+            err);
     if (cause && cause->is_expiry)
         return unsupported(path, "expires_ns: a message of a Java queue has only its payload", err);
-    if (cause) return unsupported(path, "cause: a message of a Java queue has only its payload", err);
+    if (cause)
+        return unsupported(path, "cause: a message of a Java queue has only its payload", err);
     return AC_OK;
 }
 
@@ -156,7 +166,8 @@ static int64_t note(ac_writer_t *writer, size_t length, int64_t index) {
     }
     if (index == AC_E_NOT_DURABLE) poison(writer, 0);
     if (index == AC_E_GONE)
-        __atomic_store_n(&writer->gone, "the queue's files were removed or replaced", __ATOMIC_RELEASE);
+        __atomic_store_n(&writer->gone, "the queue's files were removed or replaced",
+                         __ATOMIC_RELEASE);
     return index;
 }
 
@@ -184,13 +195,15 @@ int64_t ac_java_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t
     int64_t first = (int64_t)ac_load_relaxed_u64(&writer->seq);
     for (size_t i = 0; i < count; i++) {
         ac_error_t why;
-        int64_t index = note(writer, items[i].length,
-                             ac_cq4_writer_append(writer->java, items[i].data, items[i].length, &why));
+        int64_t index =
+            note(writer, items[i].length,
+                 ac_cq4_writer_append(writer->java, items[i].data, items[i].length, &why));
         if (index < 0) {
             if (err) *err = why;
             if (err && i > 0)
                 ac_fail(err, why.code, why.sys_errno, why.path, why.offset,
-                        "the first %zu of %zu messages were appended, then: %.180s", i, count, why.detail);
+                        "the first %zu of %zu messages were appended, then: %.180s", i, count,
+                        why.detail);
             return index;
         }
         if (i == 0) first = index;
@@ -206,7 +219,8 @@ int ac_java_refuse(const ac_writer_t *writer, const char *what, ac_error_t *err)
 
 /* All that this writer has appended, and with it what others have in the same files. */
 int64_t ac_java_flush(ac_writer_t *writer, ac_error_t *err) {
-    if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED) return ac_writer_usable(writer, err);
+    if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED)
+        return ac_writer_usable(writer, err);
     uint64_t seq = ac_load_acquire_u64(&writer->seq);
     pthread_mutex_lock(&writer->sync_mutex);
     pthread_mutex_lock(&writer->mutex);

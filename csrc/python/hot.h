@@ -72,7 +72,8 @@ typedef struct Pollable {
     struct Waiter *first, *last; /* tasks that sleep, in order */
     PyObject *poll_timer;        /* scheduled look, while nobody rings the bell; or NULL */
     uint64_t poll_ns;            /* its present interval */
-    uint64_t poll_max_ns;
+    uint64_t poll_max_ns;        /* 0 = what the engine thinks is right … */
+    uint64_t poll_limit_ns;      /* … which is this, when it was parked last */
     uint64_t spin_ns;         /* keep looking for so long before parking */
     uint64_t idle_since_ns;   /* when spinning began; 0 = not spinning */
     uint64_t turn_started_ns; /* of the present run of messages without a turn for the loop */

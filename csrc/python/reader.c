@@ -179,7 +179,10 @@ static int ops_ready(Pollable *self, ac_error_t *err) {
 }
 
 static int ops_park(Pollable *self, ac_error_t *err) {
-    return ac_reader_park(((ReaderObject *)self)->reader, err);
+    ac_reader_t *reader = ((ReaderObject *)self)->reader;
+    int rc = ac_reader_park(reader, err);
+    self->poll_limit_ns = self->poll_max_ns ? self->poll_max_ns : ac_reader_poll_max_ns(reader);
+    return rc;
 }
 
 static int ops_bell(Pollable *self, ac_error_t *err) {
@@ -343,8 +346,8 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
     ac_error_t err;
     if (!PyArg_ParseTuple(args, "KK", &timeout_ns, &spin_ns)) return NULL;
     uint64_t started = ac_os_monotonic_ns();
+    ac_sleep_t sleep = {0};
     for (;;) {
-        ac_sleep_t sleep;
         int rc;
         GATE_BEGIN(self);
         rc = ac_reader_ready(self->reader, &err);

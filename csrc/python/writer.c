@@ -215,8 +215,9 @@ static void set_java_clock(WriterObject *self, int clocked, uint64_t *timestamp_
 }
 
 /* If Java's lock is free and the message fits into what is mapped, the interpreter's lock need not be given up. */
-static int64_t try_append_java(WriterObject *self, const void *data, size_t length, unsigned type_id,
-                               uint64_t timestamp_ns, int clocked, const ac_cause_t *cause) {
+static int64_t try_append_java(WriterObject *self, const void *data, size_t length,
+                               unsigned type_id, uint64_t timestamp_ns, int clocked,
+                               const ac_cause_t *cause) {
     int64_t seq = AC_E_SLOW;
     HOT_BEGIN(self);
     if (!self->busy) {
@@ -796,7 +797,8 @@ static PyMethodDef writer_methods[] = {
      "same; its expires_ns tells them. It has no cause."},
     {"append_many", (PyCFunction)(void (*)(void))writer_append_many, METH_FASTCALL | METH_KEYWORDS,
      "append_many(payloads, *, type_id=0, timestamps_ns=None, cause=None) -> range\n\n"
-     "Appends all messages so that readers see either none or all of them; returns their seqs. To a "
+     "Appends all messages so that readers see either none or all of them; returns their seqs. To "
+     "a "
      "Java queue they are appended one by one, and the seqs of others may lie between."},
     {"reserve", (PyCFunction)(void (*)(void))writer_reserve, METH_VARARGS | METH_KEYWORDS,
      "reserve(size, *, type_id=0, timestamp_ns=None, cause=None) -> Reservation\n\n"
