@@ -101,7 +101,7 @@ static void kill_everywhere(const scenario_t *scenario, uint64_t stride) {
         kills++;
         set_ms += scenario->later;
         check_ledger();
-        if (kills % 4 == 0) { /* somebody goes on */
+        if (kills % 8 == 0) { /* somebody goes on */
             writer = open_java(NULL);
             put_noted(writer, 2);
             check_ledger();
@@ -150,7 +150,7 @@ TEST_IN_MEMORY(killed_at_every_instruction_of_an_append_with_a_page) {
 
 TEST_IN_MEMORY(killed_while_rolling) {
     scenario_t scenario = {.roll_cycle = "TEST4_SECONDLY", .prepared = 2, .later = 1000};
-    kill_everywhere(&scenario, 211);
+    kill_everywhere(&scenario, 499);
 }
 
 TEST_IN_MEMORY(killed_while_opening_and_creating) {
