@@ -560,8 +560,8 @@ CONTROL_ADVICE = (
 
 
 JAVA_LOCK_ADVICE = (
-    "Nothing was appended. Writers of a Java queue hold its lock for microseconds: see what that process does;"
-    " lock_timeout says how long an append waits."
+    "Nothing was appended. Writers of a Java queue hold its lock for microseconds: see what that process"
+    " does; lock_timeout says how long an append waits."
 )
 AHEAD_ADVICE = (
     "Nothing was written. Check that it is in nanoseconds since 1970, and the clock that it is from; or raise"
@@ -624,6 +624,8 @@ def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
         return AHEAD_ADVICE
     if kind is LockedError and errno == ETIMEDOUT:
         return JAVA_LOCK_ADVICE
+    if kind is QueueFull and path.endswith(".cq4"):
+        return "Nothing was appended, by Java neither; there is room again when the next cycle begins."
     if kind is AccessDenied:
         return _permission_advice(path, errno)
     if os.path.basename(path) != "control.meta":  # noqa: PTH119

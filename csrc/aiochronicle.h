@@ -431,6 +431,7 @@ AC_API int ac_reader_attended(ac_reader_t *reader);
 typedef struct ac_sleep {
     void *bell;
     int poll;
+    uint64_t poll_ns; /* 0 before the first of several sleeps: at first they are short */
 } ac_sleep_t;
 AC_API int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *err);
 AC_API void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns); /* [any thread] */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { PARKED_BYTES = 64 };
-#define TRY_AGAIN_NS 100000000ull
+#define TRY_AGAIN_NS 1000000000ull
 
 /* .aiochronicle/ as a directory like a queue's, for the doorman. It has the mode of the queue's own directory, so that
  * whoever may write there may ring. */

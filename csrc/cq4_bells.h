@@ -43,7 +43,7 @@ static inline uint32_t ac_cq4_bells_ring(ac_cq4_bells_t *bells) {
     return ac_callers_wake(&bells->callers, UINT64_MAX);
 }
 
-/* For a reader: announces it if there is somebody to announce it to; looks for that no more than ten times a second.
+/* For a reader: announces it if there is somebody to announce it to; looks for that no more than once a second.
  * 1 = announced. */
 int ac_cq4_bells_listen(ac_cq4_bells_t *bells, const ac_directory_t *dir, ac_caller_t *caller);
 /* Says that the reader is about to sleep; it has to look once more then. */
