@@ -40,13 +40,17 @@ typedef struct ac_cq4_lock {
     uint64_t pid;
     uint64_t timeout_ns;
     uint32_t generation;
-    const char *path;              /* of the queue; as long as the lock is open */
+    const char *path; /* of the queue; as long as the lock is open */
+    /* Asked by who waits, between looks: non-zero ends the wait with AC_E_INTERRUPTED. NULL: nobody is. */
+    int (*interrupted)(void *context);
+    void *interrupted_context;
     uint64_t waits, freed, stolen; /* written with the gate */
 } ac_cq4_lock_t;
 
 /* The table must be mapped writable, have the key of the write lock, and outlive the lock; so must `path`. */
 int ac_cq4_lock_open(ac_cq4_lock_t *lock, const ac_cq4_table_t *table, const char *path,
                      uint64_t timeout_ns, ac_error_t *err);
+int ac_cq4_lock_is_interrupted(const ac_cq4_lock_t *lock, ac_error_t *err); /* 0, or the error */
 void ac_cq4_lock_close(ac_cq4_lock_t *lock); /* also one that is all zeros */
 
 /* How often this process was forked: a handle with another number belongs to the parent. */

@@ -28,6 +28,19 @@ static uint64_t shown_time(void *context) {
     return now_ns == AC_NOW ? ac_os_now_ns() : now_ns;
 }
 
+static _Thread_local const ac_writer_t *appending; /* in this thread */
+
+/* Asked while somebody waits for its turn, for Java's lock or for the clock. Only appends can be interrupted. What is
+ * asked then may close the writer, or fork. */
+static int is_interrupted(void *context) {
+    const ac_writer_t *writer = context;
+    if (appending != writer) return 0;
+    if (ac_load_relaxed_u32(&writer->closing)) return 1;
+    if (writer->interrupted && writer->interrupted()) return 1;
+    return ac_load_relaxed_u32(&writer->closing) ||
+           ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN;
+}
+
 static uint64_t rest(ac_task_t *task, uint64_t now_ns) {
     (void)task;
     (void)now_ns;
@@ -107,6 +120,8 @@ int ac_java_open(ac_writer_t *writer, const char *path, ac_error_t *err) {
     java.sync = config->flush_mode == AC_FLUSH_SYNC;
     java.clock_ns = shown_time;
     java.clock_context = writer;
+    java.interrupted = is_interrupted;
+    java.interrupted_context = writer;
     if (config->lock_timeout_ns) java.lock_timeout_ns = config->lock_timeout_ns;
     rc = ac_cq4_writer_open(path, &java, &writer->java, err);
     if (rc == AC_OK) rc = ac_directory_init(&writer->dir, path, config->mode, 0, err);
@@ -177,12 +192,31 @@ int64_t ac_java_try_append(ac_writer_t *writer, const void *payload, size_t leng
     return index < 0 ? AC_E_SLOW : note(writer, length, index);
 }
 
+/* A handler of a signal cannot close a writer that has its turn: it leaves it to the append that it interrupted. */
+static int64_t end_wait(ac_writer_t *writer, ac_error_t *err) {
+    if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN) return ac_writer_usable(writer, err);
+    if (!ac_load_relaxed_u32(&writer->closing)) return AC_E_INTERRUPTED;
+    int rc = ac_java_close(writer, err);
+    return rc < 0 ? rc
+                  : ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0,
+                            "the writer was closed while it waited to append");
+}
+
+static int64_t append(ac_writer_t *writer, const void *payload, size_t length, ac_error_t *err) {
+    const ac_writer_t *before =
+        appending; /* not NULL: a signal's handler appends to another queue */
+    appending = writer;
+    int64_t index = ac_cq4_writer_append(writer->java, payload, length, err);
+    appending = before;
+    note(writer, length, index);
+    return index == AC_E_INTERRUPTED ? end_wait(writer, err) : index;
+}
+
 int64_t ac_java_append(ac_writer_t *writer, const void *payload, size_t length, unsigned type_id,
                        uint64_t timestamp_ns, const ac_cause_t *cause, ac_error_t *err) {
     int rc = check_usable(writer, err);
     if (rc == AC_OK) rc = check_message(writer, type_id, timestamp_ns != AC_NOW, cause, err);
-    if (rc != AC_OK) return rc;
-    return note(writer, length, ac_cq4_writer_append(writer->java, payload, length, err));
+    return rc == AC_OK ? append(writer, payload, length, err) : rc;
 }
 
 /* One after the other: others may append in between, and what fails leaves those before it in the queue. */
@@ -195,12 +229,10 @@ int64_t ac_java_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t
     int64_t first = (int64_t)ac_load_relaxed_u64(&writer->seq);
     for (size_t i = 0; i < count; i++) {
         ac_error_t why;
-        int64_t index =
-            note(writer, items[i].length,
-                 ac_cq4_writer_append(writer->java, items[i].data, items[i].length, &why));
+        int64_t index = append(writer, items[i].data, items[i].length, &why);
         if (index < 0) {
             if (err) *err = why;
-            if (err && i > 0)
+            if (err && i > 0 && index != AC_E_INTERRUPTED)
                 ac_fail(err, why.code, why.sys_errno, why.path, why.offset,
                         "the first %zu of %zu messages were appended, then: %.180s", i, count,
                         why.detail);

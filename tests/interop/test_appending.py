@@ -103,6 +103,18 @@ def test_calls_with_every_kind_of_argument(judge: Judge, tmp_path: Path) -> None
             assert tailer.read_calls() == expected
 
 
+def test_a_cycle_that_is_full(judge: Judge, ours: Ours, path: Path) -> None:
+    """Java stores one message more than it can index, and throws; we store none."""
+    with judge.open(path, roll_cycle="TEST_DAILY", time_ms=NOON_MS) as queue:
+        ours.open(path, time_ms=NOON_MS)
+        ours.append(*(b"%d" % number for number in range(64)))
+        with pytest.raises(OursFailed, match=r"QueueFull: .*index.*next cycle begins"):
+            ours.append(b"one too many")
+        ours.set_time(NOON_MS + DAY_MS)
+        ours.append(b"the next day")
+        assert payloads(queue) == [*(b"%d" % number for number in range(64)), b"the next day"]
+
+
 # --- locks -------------------------------------------------------------------------------------
 
 
@@ -230,6 +242,13 @@ def test_a_jvm_whose_clock_is_behind(judge: Judge, ours: Ours, path: Path) -> No
         assert [bytes(message.payload) for message in reader] == [b"1", b"2", *accepted, b"4", b"5"]
 
 
+def erase_end_mark(path: Path) -> None:
+    with path.open("r+b") as file:
+        at = file.read(1 << 20).rindex(b"\0\0\0\xc0")
+        file.seek(at)
+        file.write(bytes(8))
+
+
 def test_missing_end_marks_are_written(judge: Judge, ours: Ours, path: Path) -> None:
     """A tailer of Java's does not leave a file without one: our writer, opened, sets it free."""
     with judge.open(path, roll_cycle="TEST_DAILY", time_ms=NOON_MS) as queue:
@@ -238,13 +257,7 @@ def test_missing_end_marks_are_written(judge: Judge, ours: Ours, path: Path) -> 
             later = ahead.open(path, time_ms=NOON_MS + DAY_MS)
             later.append_bytes(b"2")
             ahead.kill()
-        [today, tomorrow] = sorted(path.glob("*.cq4"))
-        content = bytearray(today.read_bytes())
-        at = content.rindex(b"\0\0\0\xc0")
-        with today.open("r+b") as file:
-            file.seek(at)
-            file.write(bytes(8))
-        assert tomorrow.name == "20231115T1.cq4"
+        erase_end_mark(path / "20231114T1.cq4")
     with judge.open(path, time_ms=NOON_MS + DAY_MS) as queue, queue.tailer() as tailer:
         assert [message.payload for message in tailer.read()] == [b"1"]
         ours.open(path, time_ms=NOON_MS + DAY_MS)
