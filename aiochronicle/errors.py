@@ -560,8 +560,8 @@ CONTROL_ADVICE = (
 
 
 JAVA_LOCK_ADVICE = (
-    "Nothing was appended. Writers of a Java queue hold its lock for microseconds: see what that process does;"
-    " lock_timeout says how long an append waits."
+    "Nothing was appended. Writers of a Java queue hold its lock for microseconds: see what that process"
+    " does; lock_timeout says how long an append waits."
 )
 AHEAD_ADVICE = (
     "Nothing was written. Check that it is in nanoseconds since 1970, and the clock that it is from; or raise"

@@ -282,7 +282,7 @@ def open_reader(
         spin_ns,
         poll_us * 1000,
         decoders,
-        timestamp if callable(timestamp) else None,
+        timestamp,
         name=name,
     )
 
@@ -309,7 +309,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         spin_ns: int,
         poll_max_ns: int,
         decoders: Decoders,
-        timestamp: Callable[[bytes], int] | None,
+        timestamp: TimestampSource | None,
         *,
         name: str | None,
     ) -> None:
@@ -322,9 +322,10 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
             spin_ns,
             poll_max_ns,
             decoders,
-            timestamp,
+            timestamp if callable(timestamp) else None,
         )
         self._name = name
+        self.timestamp = timestamp  # where the time of a Java queue's messages is
         self._alone = threading.RLock()  # for what gives the interpreter lock up: close waits
         self._decoders = decoders
         self._spin_ns = spin_ns
@@ -524,6 +525,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         the damage.
         """
         self._move(lib.ac_reader_step_over)
+        _hot.timestamp_failure()  # is stepped over as well
 
     def end_at(self, position: Position) -> None:
         """Read nothing from this position on, whatever is written there.

@@ -25,7 +25,7 @@ from aiochronicle.errors import ClosedError, InvalidArgument
 from aiochronicle.export import Compression, ExportProgress, write_parquet
 from aiochronicle.position import Position
 from aiochronicle.queue import ReaderInfo, list_readers
-from aiochronicle.reader import Reader, open_reader, unix_ns
+from aiochronicle.reader import Reader, TimestampSource, open_reader, unix_ns
 
 if TYPE_CHECKING:
     import numpy
@@ -51,8 +51,8 @@ _NO_BOUND: _Bound = (lib.AC_BOUND_NONE, 0)
 class Queue(Closing):
     """A queue to read parts of. Needs read permission only; a context manager.
 
-    ``verify`` and ``on_corrupt`` are those of open_reader. What takes Arrow streams takes a Queue
-    as a whole, and a Slice as a part.
+    ``verify``, ``on_corrupt`` and ``timestamp`` are those of open_reader. What takes Arrow streams
+    takes a Queue as a whole, and a Slice as a part.
 
     >>> with Queue(queue) as whole:
     ...     [message.payload for message in whole.slice(0, 10)]
@@ -65,9 +65,10 @@ class Queue(Closing):
         *,
         verify: bool = True,
         on_corrupt: Literal["raise", "skip"] = "raise",
+        timestamp: TimestampSource | None = None,
         _expect: tuple[int, int, int] | None = None,
     ) -> None:
-        self._recording = Recording(path, verify, on_corrupt, _expect)
+        self._recording = Recording(path, verify, on_corrupt, _expect, timestamp)
 
     @property
     def path(self) -> str:
@@ -137,14 +138,20 @@ class Recording:
         verify: bool = True,
         on_corrupt: Literal["raise", "skip"] = "raise",
         expect: tuple[int, int, int] | None = None,  # of the directory, as open_reader takes it
+        timestamp: TimestampSource | None = None,
     ) -> None:
         self._open = partial(
-            open_reader, start="first", verify=verify, on_corrupt=on_corrupt, _expect=expect
+            open_reader,
+            start="first",
+            verify=verify,
+            on_corrupt=on_corrupt,
+            timestamp=timestamp,
+            _expect=expect,
         )
         self._asking = RLock()
         self.scout = self._open(path)
         self.path = self.scout.path
-        self._segment_size = self.scout.statistics().segment_size
+        self._segment_size = self.scout.statistics().segment_size  # 0: it is a Java queue
 
     def find(self, start: _Bound, end: _Bound) -> Any:
         """Return the range between two bounds."""
@@ -172,10 +179,12 @@ class Recording:
         """Return how many bytes a range has at the most: a segment may have ended early."""
         segments: int = part.end_segment - part.first_segment
         length: int = segments * self._segment_size + part.end_offset - part.first_offset
-        return length
+        return max(length, 0)  # files of a Java queue are of any size
 
     def rows_max(self, part: Any) -> int:
         """Return how many records a range can have at the most, from its length alone."""
+        if not self._segment_size:
+            return max(self.count(part), 1)
         return max(self.length(part) // _RECORD_BYTES_MIN, 1)
 
     def arrays(self, part: Any, layout: Any) -> "list[numpy.ndarray[Any, Any]]":

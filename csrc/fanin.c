@@ -451,8 +451,8 @@ static uint32_t free_slot(const ac_fanin_t *fanin) {
 }
 
 static int is_same_queue(const ac_reader_t *a, const ac_reader_t *b) {
-    return (a->control_map || a->java) && (b->control_map || b->java) && a->dir.inode == b->dir.inode &&
-           a->dir.device == b->dir.device;
+    return (a->control_map || a->java) && (b->control_map || b->java) &&
+           a->dir.inode == b->dir.inode && a->dir.device == b->dir.device;
 }
 
 /* With less before it than a fault maps at once, a source is soon at its end and may then sleep for long;

@@ -42,8 +42,7 @@ static void suspect_writer(ac_reader_t *reader) {
 static void announce_to_java(ac_reader_t *reader) {
     if (reader->retracting) return;
     if (reader->caller.name[0] != AC_ANONYMOUS_PREFIX) name_caller(reader);
-    reader->announced =
-        ac_cq4_bells_listen(&reader->java->bells, &reader->dir, &reader->caller);
+    reader->announced = ac_cq4_bells_listen(&reader->java->bells, &reader->dir, &reader->caller);
 }
 
 void ac_reader_announce(ac_reader_t *reader) {

@@ -69,9 +69,9 @@ struct ac_reader {
     int pending;               /* there is no queue yet … */
     ac_reader_config_t wanted; /* … and this is how to open it when it comes … */
     char timestamp_field[AC_FIELD_NAME_MAX + 1];
-    ac_opening_t *opening;     /* … which is being done in the background; NULL = it is not */
-    int half_made;             /* something of it is there, but not complete */
-    uint64_t missed_ns;        /* when opening last missed something, on the monotonic clock */
+    ac_opening_t *opening; /* … which is being done in the background; NULL = it is not */
+    int half_made;         /* something of it is there, but not complete */
+    uint64_t missed_ns;    /* when opening last missed something, on the monotonic clock */
     ac_task_t task;
     int heartbeat_failed; /* and the log says so */
     ac_caller_t caller;   /* how a writer reaches us; valid while `announced` */

@@ -602,6 +602,7 @@ static PyObject *fanin_lag(FanInObject *self, PyObject *unused) {
         ac_fanin_end_lag(&ways, &lag);
         Py_END_ALLOW_THREADS;
     }
+    timestamp_forget();
     return lag_tuple(&lag);
 }
 

@@ -6,6 +6,7 @@
 #include "../cq4_writer.h"
 #include "check.h"
 #include "cq4_tail.h"
+#include "forks.h"
 #include "os.h"
 
 #include <errno.h>
@@ -13,12 +14,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
-
-/* Children of these tests start threads, which ThreadSanitizer has to be asked for. */
-const char *__tsan_default_options(void);
-const char *__tsan_default_options(void) {
-    return "die_after_fork=0";
-}
 
 #define START_MS 1700000000000
 

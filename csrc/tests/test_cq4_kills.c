@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
-#include <sys/resource.h>
 
 /* Shared with the children. */
 typedef struct ledger {
@@ -39,29 +38,58 @@ static void check_ledger(void) {
 
 /* ---- at every instruction ---- */
 
+/* Of a sanitizer most instructions are its own. Odd, so that loops are not always left at the same place. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { STRIDE = 97 };
+#else
+enum { STRIDE = 3 };
+#endif
+
+/* What a child does until it is killed: some messages, then the call that is stepped through. */
 typedef struct scenario {
     const char *roll_cycle;
-    int prepared;  /* messages before the call */
-    int64_t later; /* ms that the clock goes on before it */
-    int reopens;   /* it opens the queue */
+    int64_t later; /* ms that the clock goes on before the call */
+    int from_link; /* stepped from the moment on at which a new file gets its name */
+    int is_new;    /* the call opens the queue, too */
+    uint64_t call; /* killed at this system call, and not stepped */
 } scenario_t;
 
-/* In the child: stops where the stepping is to begin, and when it is done. */
+static uint64_t calls_left;
+
+static int kill_at_call(void *context, int call, const char *path, int fd, uint64_t offset,
+                        uint64_t length) {
+    (void)context, (void)call, (void)path, (void)fd, (void)offset, (void)length;
+    if (calls_left-- == 0) kill(getpid(), SIGKILL);
+    return 0;
+}
+
+static int stop_at_link(void *context, int call, const char *path, int fd, uint64_t offset,
+                        uint64_t length) {
+    (void)context, (void)path, (void)fd, (void)offset, (void)length;
+    if (call == AC_CALL_RENAME) raise(SIGSTOP);
+    return 0;
+}
+
 static void run(const scenario_t *scenario) {
     ac_cq4_writer_t *writer = NULL;
-    struct rlimit none = {0, 0};
-    setrlimit(RLIMIT_CORE, &none);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(2);
-    if (!scenario->reopens) {
+    if (!scenario->call && ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(2);
+    if (!scenario->is_new) {
         writer = open_java(scenario->roll_cycle);
         put_noted(writer, 1);
     }
     set_ms += scenario->later;
-    raise(SIGSTOP);
+    calls_left = scenario->call - 1;
+    if (scenario->call)
+        ac_os_set_hook(kill_at_call, NULL);
+    else if (scenario->from_link)
+        ac_os_set_hook(stop_at_link, NULL);
+    else
+        raise(SIGSTOP);
     if (!writer) writer = open_java(scenario->roll_cycle);
     put_noted(writer, 1);
-    raise(SIGSTOP);
+    ac_os_set_hook(NULL, NULL);
+    if (!scenario->call) raise(SIGSTOP);
     _exit(0);
 }
 
@@ -69,7 +97,7 @@ static int is_stopped(int status) {
     return WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP;
 }
 
-/* Kills it after so many instructions. 0 = it was done before. Threads of the child are not stepped. */
+/* Kills it after so many instructions. 0 = it was done before. */
 static int kill_after(const scenario_t *scenario, uint64_t instructions) {
     int status, ended = 0;
     pid_t child = fork();
@@ -87,92 +115,99 @@ static int kill_after(const scenario_t *scenario, uint64_t instructions) {
     return !ended;
 }
 
-/* Steps of 1 while the files change, larger ones where a call does much. */
-static void kill_everywhere(const scenario_t *scenario, uint64_t stride) {
-    uint64_t instruction = 0, kills = 0;
-    make_ledger();
-    ac_cq4_writer_t *writer = open_java(scenario->roll_cycle);
-    for (int i = 0; i < scenario->prepared; i++)
-        put_noted(writer, 0);
+static int kill_at(scenario_t *scenario, uint64_t call) {
+    int status;
+    scenario->call = call;
+    pid_t child = fork();
+    if (child == 0) run(scenario);
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    CHECK(WIFSIGNALED(status) || status == 0);
+    return WIFSIGNALED(status);
+}
+
+/* Somebody goes on where another was killed. */
+static void go_on(const char *roll_cycle, int messages) {
+    ac_cq4_writer_t *writer = open_java(roll_cycle);
+    for (int i = 0; i < messages; i++)
+        put_noted(writer, 2);
     ac_cq4_writer_free(writer);
-    int64_t start = set_ms;
-    while (kill_after(scenario, instruction)) {
-        instruction += stride + kills % 3;
-        kills++;
-        set_ms += scenario->later;
-        check_ledger();
-        if (kills % 8 == 0) { /* somebody goes on */
-            writer = open_java(NULL);
-            put_noted(writer, 2);
-            check_ledger();
-            CHECK(is_finished());
-            ac_cq4_writer_free(writer);
-        }
-    }
-    printf("%s: killed %d times\n", scenario->roll_cycle, (int)kills);
-    CHECK(kills > 50);
-    set_ms = start;
+    check_ledger();
+    CHECK(is_finished());
+}
+
+static void start_anew(void) {
+    nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+    memset(ledger, 0, sizeof *ledger);
 }
 
 TEST_IN_MEMORY(killed_at_every_instruction_of_an_append) {
-    scenario_t scenario = {.roll_cycle = "FAST_DAILY", .prepared = 3};
-    kill_everywhere(&scenario, 1);
+    scenario_t scenario = {.roll_cycle = "FAST_DAILY"};
+    int kills = 0;
+    make_ledger();
+    go_on("FAST_DAILY", 3);
+    for (uint64_t at = 0; kill_after(&scenario, at); at += STRIDE + at % 3, kills++) {
+        check_ledger();
+        if (kills % 4 == 0) go_on(NULL, 1);
+    }
+    printf("killed %d times\n", kills);
+    CHECK(kills > 20);
 }
 
-/* Every message is indexed, and each eighth begins a page. */
-TEST_IN_MEMORY(killed_at_every_instruction_of_an_append_with_a_page) {
-    make_ledger();
-    int64_t start = set_ms;
-    uint64_t instruction = 0, kills = 0;
-    /* A fresh day for each: the index of one has 64 places. */
+/* Every message is indexed, and the eighth begins a page. */
+TEST_IN_MEMORY(killed_while_an_index_page_is_added) {
     scenario_t scenario = {.roll_cycle = "TEST_DAILY"};
+    int kills = 0;
+    make_ledger();
     do {
-        ac_cq4_writer_t *writer = open_java("TEST_DAILY");
-        for (int i = 0; i < 7; i++)
-            put_noted(writer, 0);
-        ac_cq4_writer_free(writer);
+        start_anew();
+        go_on("TEST_DAILY", 7);
+        int went_on = kill_after(&scenario, (uint64_t)kills * STRIDE * 4);
         check_ledger();
-        kills++;
-        instruction += 3;
-        int went_on = kill_after(&scenario, instruction);
-        check_ledger();
-        writer = open_java(NULL);
-        for (int i = 0; i < 10; i++)
-            put_noted(writer, 2);
-        ac_cq4_writer_free(writer);
-        check_ledger();
-        set_ms += 86400000;
+        go_on(NULL, 10);
         if (!went_on) break;
-    } while (kills < 400);
-    printf("killed %d times\n", (int)kills);
+    } while (++kills < 1000);
+    printf("killed %d times\n", kills);
+    CHECK(kills > 20 && kills < 1000);
+}
+
+/* From the link on: the listing, the lock, the first message. */
+TEST_IN_MEMORY(killed_at_every_instruction_after_a_new_file_has_its_name) {
+    scenario_t scenario = {.roll_cycle = "TEST4_SECONDLY", .later = 1000, .from_link = 1};
+    int64_t start = set_ms;
+    int kills = 0;
+    make_ledger();
+    do {
+        start_anew();
+        go_on("TEST4_SECONDLY", 2);
+        int went_on = kill_after(&scenario, (uint64_t)kills * STRIDE * 9);
+        check_ledger();
+        set_ms += kills % 2 ? 1000 : 2000; /* into that cycle, or past it */
+        go_on(NULL, 2);
+        if (!went_on) break;
+    } while (++kills < 120);
+    printf("killed %d times\n", kills);
+    CHECK(kills > 20);
     set_ms = start;
 }
 
-TEST_IN_MEMORY(killed_while_rolling) {
-    scenario_t scenario = {.roll_cycle = "TEST4_SECONDLY", .prepared = 2, .later = 1000};
-    kill_everywhere(&scenario, 499);
-}
-
-TEST_IN_MEMORY(killed_while_opening_and_creating) {
-    uint64_t instruction = 0;
-    int kills = 0;
+TEST_IN_MEMORY(killed_at_every_system_call_of_a_roll_and_of_a_creation) {
+    int64_t start = set_ms;
     make_ledger();
-    scenario_t scenario = {.roll_cycle = "TEST4_DAILY", .reopens = 1};
-    while (kill_after(&scenario, instruction)) {
-        instruction += 307;
-        kills++;
-        /* Sometimes the queue is there already, sometimes it is made anew. */
-        ac_cq4_writer_t *writer = open_java("TEST4_DAILY");
-        put_noted(writer, 2);
-        ac_cq4_writer_free(writer);
-        check_ledger();
-        if (kills % 3 == 0) {
-            nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
-            make_ledger();
-        }
+    for (int is_new = 0; is_new < 2; is_new++) {
+        scenario_t scenario = {.roll_cycle = "TEST4_SECONDLY", .later = 1000, .is_new = is_new};
+        uint64_t kills = 0;
+        do {
+            start_anew();
+            if (!is_new) go_on("TEST4_SECONDLY", 2);
+            int was_killed = kill_at(&scenario, kills + 1);
+            set_ms += kills % 2 ? 1000 : 2000;
+            go_on("TEST4_SECONDLY", 2);
+            if (!was_killed) break;
+        } while (++kills < 1000);
+        printf("killed %d times\n", (int)kills);
+        CHECK(kills > 20 && kills < 1000);
     }
-    printf("killed %d times\n", kills);
-    CHECK(kills > 50);
+    set_ms = start;
 }
 
 /* ---- at any time ---- */

@@ -3,6 +3,7 @@
 #include "cq4_files.h"
 #include "cq4_lock.h"
 #include "cq4_temporary.h"
+#include "forks.h"
 #include "queue.h"
 
 #include <sys/wait.h>
