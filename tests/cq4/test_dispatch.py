@@ -159,6 +159,8 @@ def test_what_a_handler_raises_comes_out(writer: Writer, reader: Reader[Any]) ->
     writer.method("price", 1)
     with pytest.raises(DecodeError, match="the handler's own"):
         reader.dispatch_now(on_error=lambda error, message: pytest.fail("not the payload's"))
+    assert reader.failed_message is not None
+    assert reader.dispatch_now(failed="skip") == 0
 
 
 def test_a_fan_in_of_both_kinds(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_a_clock_that_appends_or_raises(queue_path: Path) -> None:
         assert [message.payload for message in reader] == [b"within", b"around", b"a", b"b"]
 
 
-def test_a_batch_may_lie_in_one_cycle_only_by_the_clock(queue_path: Path) -> None:
+def test_a_batch_goes_by_one_reading_of_the_clock(queue_path: Path) -> None:
     clock = Clock(100 * SECOND_NS)
     with open_writer(queue_path, format="cq4", roll_cycle="TEST_SECONDLY", clock=clock) as writer:
         assert writer.append_many([b"a", b"b"]) == range(100 << 32, (100 << 32) + 2)
