@@ -80,7 +80,6 @@ class Native(Backend):
             "heartbeat",
             "max_ahead_s",
             "memlock",
-            "names as files",
             "one reader per name",
             "one writer",
             "recovery",

@@ -9,7 +9,7 @@ import pytest
 
 import aiochronicle
 from aiochronicle import Batch, Codec, Retention, Roll, Writer
-from aiochronicle.errors import InvalidName, NotSupported
+from aiochronicle.errors import NotSupported
 from contract.backend import CQ4, NATIVE, Backend
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "guide" / "java.md"
@@ -61,13 +61,7 @@ CALLS: dict[str, list[Callable[[Writer], object]]] = {
     ],
 }
 
-OTHERWISE = {
-    "atomic batches",
-    "empty payloads",
-    "names as files",
-    "one reader per name",
-    "one writer",
-}
+OTHERWISE = {"atomic batches", "empty payloads", "one reader per name", "one writer"}
 """Tested one by one: these are not refused, but different."""
 
 
@@ -123,24 +117,6 @@ def test_writers_in_one_process_take_turns(queue_path: Path) -> None:
         assert one.append_many([b"a", b"b"]) == range(200, 202)
         assert two.append_many([b"c"]) == range(202, 203)
     assert len(CQ4.payloads(queue_path)) == 203
-
-
-@pytest.mark.parametrize("name", ["a b", "a/b", ".hidden", "ü", "orders:audit"])
-def test_a_tailer_may_have_any_name_that_java_can_write(queue_path: Path, name: str) -> None:
-    CQ4.fill(queue_path, 2)
-    before = sorted(queue_path.rglob("*"))
-    with CQ4.open_reader(queue_path, name) as reader:
-        reader.poll()
-        reader.commit()
-    assert CQ4.payloads(queue_path, name) == [b"1"]
-    assert sorted(queue_path.rglob("*")) == before, "it is a key of the table, and no file"
-
-
-@pytest.mark.parametrize("name", ["", "a\0b", "x" * 300, "\u20ac"])
-def test_names_that_java_cannot_write(queue_path: Path, name: str) -> None:
-    CQ4.fill(queue_path, 1)
-    with pytest.raises(InvalidName):
-        CQ4.open_reader(queue_path, name)
 
 
 def test_one_name_may_be_open_twice(queue_path: Path) -> None:

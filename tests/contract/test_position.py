@@ -125,7 +125,6 @@ with backend.open_reader(sys.argv[1], "held"):
         pass
 
 
-@pytest.mark.needs("names as files")
 @pytest.mark.parametrize(
     "name", ["", ".hidden", "-x", "a/b", "..", "a b", "ü", "x" * 65, "a\n", "a\0b"]
 )

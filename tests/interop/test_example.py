@@ -52,6 +52,6 @@ def test_both_sides_answer_each_other(tmp_path: Path, classes: str, first: str) 
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()
     assert [process.returncode for process in processes] == [0, 0]
     assert [re.search(r"(\d+) alerts", text)[1] for text in said] == [str(ALERTS)] * 2  # type: ignore[index]
