@@ -244,7 +244,6 @@ class Dispatching:
             return None
         return handler.function(obj, message) if handler.wants_message else handler.function(obj)
 
-
     def _make_calls(self, message: Message[Any], on_error: ErrorHandler | None) -> object:
         """Have the calls of a message made; False if nobody has a method for them."""
 

@@ -259,9 +259,7 @@ class Bus(Closing):
         asked = msgspec.structs.replace(self.settings(topic), **options)
 
         def attempt(try_once: bool) -> Awaitable[Writer]:
-            return in_background(
-                lambda: self._open_writer(topic, codec, asked, try_once=try_once)
-            )
+            return in_background(lambda: self._open_writer(topic, codec, asked, try_once=try_once))
 
         return await when_unlocked(attempt, asked.lock_timeout)
 

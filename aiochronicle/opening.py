@@ -120,9 +120,7 @@ class _HandOver(Generic[Opened]):
             _log.warning("closing what a cancelled task had begun to open failed: %s", error)
 
 
-async def when_unlocked(
-    attempt: Callable[[bool], Awaitable[R]], lock_timeout: float | None
-) -> R:
+async def when_unlocked(attempt: Callable[[bool], Awaitable[R]], lock_timeout: float | None) -> R:
     """Call this, again and again as long as the queue is locked, with whether to try only once.
 
     The pauses are the loop's: a task that waits takes no thread, and ends at once if cancelled.

@@ -312,7 +312,13 @@ class Slice:
         arrow()  # or say how to get it
         from aiochronicle.typed_columns import TypedColumns
 
-        return TypedColumns(self._recording.path, codec, columns, on_undecodable)
+        return TypedColumns(
+            self._recording.path,
+            codec,
+            columns,
+            on_undecodable,
+            is_java=self._recording.is_java,
+        )
 
     def _batches(
         self, rows: int, shape: "_PlainColumns | TypedColumns", part: Any

@@ -188,7 +188,9 @@ def _set_java(
         config.epoch_ms = integer("epoch", epoch, -EPOCH_MS_MAX, EPOCH_MS_MAX)
         config.epoch_given = 1
     if lock_timeout is not None:
-        config.lock_timeout_ns = max(1, round(seconds("lock_timeout", lock_timeout, zero=True) * 1e9))
+        config.lock_timeout_ns = max(
+            1, round(seconds("lock_timeout", lock_timeout, zero=True) * 1e9)
+        )
     return keep
 
 
@@ -267,7 +269,9 @@ def _refuse_codecs(codec: object, path: str) -> None:
     several = isinstance(codec, list | tuple)
     given: Iterable[object] = cast("Iterable[object]", codec) if several else (codec,)
     if not all(one is None or isinstance(one, type) for one in given):
-        what = "codec: a Java queue has neither formats nor type_ids; give the Struct types themselves"
+        what = (
+            "codec: a Java queue has neither formats nor type_ids; give the Struct types themselves"
+        )
         raise NotSupported(what, path=path)
 
 

@@ -86,7 +86,9 @@ def _describe(kind: type | None, attribute: str, function: Callable[..., Any]) -
     """Describe a method of a class; or a function, which is in none."""
     try:
         signature = inspect.signature(function)
-        own = {} if kind is None else {kind.__name__: kind}  # one inside a function has no namespace
+        own = (
+            {} if kind is None else {kind.__name__: kind}
+        )  # one inside a function has no namespace
         hints = typing.get_type_hints(function, localns=own, include_extras=True)
     except (NameError, TypeError, ValueError) as error:
         raise InvalidArgument(
