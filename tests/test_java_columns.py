@@ -1,7 +1,6 @@
 """Slices, columns, Parquet files and digests of Java queues have what Java lists."""
 
 import random
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,7 @@ def test_columns_without_end_mark(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> Iterator[tuple[Path, list[int]]]:
+def large(tmp_path: Path) -> tuple[Path, list[int]]:
     """A queue that several threads read, over two cycles."""
     path = tmp_path / "large"
     now_s = 1_700_000_000
@@ -97,7 +96,7 @@ def large(tmp_path: Path) -> Iterator[tuple[Path, list[int]]]:
             now_s += 7 * (number == 400_000)
             indexes.append(writer.append(number.to_bytes(8, "little")))
     assert indexes[-1] - indexes[0] > len(indexes)
-    yield path, indexes
+    return path, indexes
 
 
 def test_threads_read_a_table(

@@ -1,6 +1,5 @@
 """Java queues in Spark: found beside native ones, and read as Java lists them."""
 
-import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -266,7 +265,7 @@ def test_fields_beside_a_native_queue(spark: SparkSession, root: Path) -> None:
 def test_type_needs_a_schema(spark: SparkSession, tmp_path: Path) -> None:
     with Writer(tmp_path / "q") as writer:
         writer.write(1)
-    with pytest.raises(UnknownType, match="there is no schema.json"):
+    with pytest.raises(UnknownType, match=r"there is no schema\.json"):
         scan(spark, str(tmp_path / "q"), type="Tick")
 
 
@@ -389,7 +388,6 @@ def test_archive_and_audit(spark: SparkSession, root: Path, tmp_path: Path) -> N
         assert rows(found.where("source = 'q'")) == writer.written
         assert rows(found.where("source = 'j26-roll'")) == expected
     with open_reader(root / "q") as reader:
-        assert not [name for name in os.listdir(root / "q") if name.startswith("reader")]
         digest = StreamDigest(["q"])
         digest.add(reader)
     audited = audit(spark, str(root), options={"subscribe": "q"})
@@ -423,7 +421,7 @@ def test_damaged_table(tmp_path: Path) -> None:
     with (tmp_path / "q" / "metadata.cq4t").open("r+b") as file:
         file.seek(4)
         file.write(b"\xff" * 64)
-    with pytest.raises(CorruptionError, match="metadata.cq4t"):
+    with pytest.raises(CorruptionError, match=r"metadata\.cq4t"):
         read_all(tmp_path / "q")
 
 
