@@ -90,7 +90,7 @@ class ReaderOptions(TypedDict, total=False):
     wait: WaitStrategy
     burst: int
     verify: bool
-    poll_max_us: int
+    poll_max_us: int | None
     wait_for_queue: bool
 
 

@@ -57,8 +57,8 @@ text can be printed and logged whatever the path is; ``path`` is what the file s
 import os
 import stat
 from collections.abc import Sequence
-from datetime import datetime
-from errno import ECANCELED, ERANGE, EROFS
+from datetime import UTC, datetime
+from errno import ECANCELED, ERANGE, EROFS, ETIMEDOUT
 from typing import Any, ClassVar
 
 from aiochronicle import _hot
@@ -559,6 +559,10 @@ CONTROL_ADVICE = (
 )
 
 
+JAVA_LOCK_ADVICE = (
+    "Nothing was appended. Writers of a Java queue hold its lock for microseconds: see what that process"
+    " does; lock_timeout says how long an append waits."
+)
 AHEAD_ADVICE = (
     "Nothing was written. Check that it is in nanoseconds since 1970, and the clock that it is from; or raise"
     " max_ahead_s."
@@ -618,6 +622,10 @@ def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
     """
     if kind is TimestampOrder and errno == ERANGE:
         return AHEAD_ADVICE
+    if kind is LockedError and errno == ETIMEDOUT:
+        return JAVA_LOCK_ADVICE
+    if kind is QueueFull and path.endswith(".cq4"):
+        return "Nothing was appended, by Java neither; there is room again when the next cycle begins."
     if kind is AccessDenied:
         return _permission_advice(path, errno)
     if os.path.basename(path) != "control.meta":  # noqa: PTH119
@@ -636,8 +644,9 @@ def from_engine(
     wanted: tuple[int, int],
     nearest: tuple[int, int],
     seq: int,
+    holder: tuple[int, bytes, int] = (0, b"", 0),
 ) -> ChronicleError:
-    """Make the exception for an error record of the engine."""
+    """Make the exception for an error record of the engine; the holder is pid, command and start."""
     kind = _BY_CODE.get(code, ChronicleError)
     detail = detail if detail.isprintable() else printable(detail)  # the engine says one line
     if issubclass(kind, PositionLost):
@@ -654,6 +663,10 @@ def from_engine(
         error.nearest = Position(*nearest)
     if isinstance(error, NotDurable):
         error.seq = seq
+    if isinstance(error, LockedError) and holder[0]:
+        error.pid = holder[0]
+        error.command = holder[1].decode("utf-8", "replace") or None
+        error.since = datetime.fromtimestamp(holder[2] // 10**9, UTC) if holder[2] else None
     if isinstance(error, TimestampUnknown) and errno == ECANCELED:
         error.__cause__ = failure = _hot.timestamp_failure()
         if failure is not None and not isinstance(failure, Exception):

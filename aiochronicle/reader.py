@@ -141,11 +141,11 @@ def _spin_ns(wait: WaitStrategy) -> int:
     return one_of("wait", {"park": 0, "spin": _FOREVER}, wait, "SpinThenPark(us)")
 
 
-def turns(burst: int, poll_max_us: int) -> tuple[int, int]:
+def turns(burst: int, poll_max_us: int | None) -> tuple[int, int]:
     """Check what is said about turns of the event loop, of a reader or a fan-in."""
     return (
         integer("burst", burst, 1, (1 << 31) - 1),
-        integer("poll_max_us", poll_max_us, 50, 1_000_000),
+        0 if poll_max_us is None else integer("poll_max_us", poll_max_us, 50, 1_000_000),
     )
 
 
@@ -193,7 +193,7 @@ def open_reader(
     burst: int = 256,
     codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
     verify: bool = True,
-    poll_max_us: int = 2000,
+    poll_max_us: int | None = None,
     wait_for_queue: bool = False,
     timestamp: TimestampSource | None = None,
     mode: int = 0o600,
@@ -215,7 +215,7 @@ def open_reader(
     until the writer rings; "spin" looks again in every turn of the loop, for half the latency and a
     whole CPU; SpinThenPark(us) does one, then the other. ``burst`` is after how many messages (or
     200 µs) ``async for`` gives the loop a turn. ``poll_max_us`` bounds the interval at which a
-    queue is polled whose writer does not signal.
+    queue is polled whose writer does not signal: 2,000 if nothing is said, 10,000 for Java queues.
 
     ``codec`` is what ``message.decode()`` makes of payloads: a msgspec.Struct type, a Codec, or a
     Registry or list of them. SchemaMismatch if the queue's schema.json says something else.
@@ -241,7 +241,7 @@ def open_reader(
     lib.ac_reader_defaults(config)
     commit_every = _commit_every(commit, name)
     spin_ns = _spin_ns(wait)
-    burst, poll_max_us = turns(burst, poll_max_us)
+    burst, poll_us = turns(burst, poll_max_us)
     # ffi.new owns the memory: it has to live until the engine has copied the name.
     if name is not None and "\0" in expect("name", "a str or None", str, name):
         raise InvalidName(f"reader name {name!r} contains a NUL byte", path=os.fspath(path))
@@ -280,9 +280,9 @@ def open_reader(
         commit_every,
         burst,
         spin_ns,
-        poll_max_us * 1000,
+        poll_us * 1000,
         decoders,
-        timestamp if callable(timestamp) else None,
+        timestamp,
         name=name,
     )
 
@@ -309,7 +309,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         spin_ns: int,
         poll_max_ns: int,
         decoders: Decoders,
-        timestamp: Callable[[bytes], int] | None,
+        timestamp: TimestampSource | None,
         *,
         name: str | None,
     ) -> None:
@@ -322,9 +322,10 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
             spin_ns,
             poll_max_ns,
             decoders,
-            timestamp,
+            timestamp if callable(timestamp) else None,
         )
         self._name = name
+        self.timestamp = timestamp  # where the time of a Java queue's messages is
         self._alone = threading.RLock()  # for what gives the interpreter lock up: close waits
         self._decoders = decoders
         self._spin_ns = spin_ns
@@ -524,6 +525,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         the damage.
         """
         self._move(lib.ac_reader_step_over)
+        _hot.timestamp_failure()  # is stepped over as well
 
     def end_at(self, position: Position) -> None:
         """Read nothing from this position on, whatever is written there.

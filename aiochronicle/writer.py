@@ -483,7 +483,7 @@ class Writer(_hot.Writer, Closing):
         ...     writer.send(Trade(101.5))
         0
         """
-        type_id, encode = self._types.get(type(obj)) or self._type_of(obj)
+        type_id, encode = self._types.get(obj.__class__) or self._type_of(obj)
         payload = encode(obj)
         if expires_ns is not None:
             if cause is not None:

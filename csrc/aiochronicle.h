@@ -154,8 +154,9 @@ typedef struct ac_writer_config {
     int inline_housekeeping; /* for tests that must be deterministic: 1 = no background thread, 2 = nor
                                 does a roll do its work, as if that thread had not come to it yet */
     int format;              /* AC_FORMAT_*; a queue of another format is refused */
-    const char *roll_cycle;  /* AC_FORMAT_CQ4: its name in Java; NULL = FAST_DAILY for a new queue … */
-    int64_t epoch_ms;        /* … and its epoch; what contradicts an existing queue is refused */
+    const char
+        *roll_cycle;  /* AC_FORMAT_CQ4: its name in Java; NULL = FAST_DAILY for a new queue … */
+    int64_t epoch_ms; /* … and its epoch; what contradicts an existing queue is refused */
     int epoch_given;
     uint64_t lock_timeout_ns; /* how long an append waits for Java's lock; 0 = 15 s, as Java does */
     uint64_t now_ns; /* what the caller's clock shows, by which cycles go; AC_NOW = the system's */
@@ -218,7 +219,7 @@ typedef struct ac_identity {
 
 /* Gives the time of a message of a Java queue: AC_OK and *timestamp_ns, or any other value if it cannot. */
 typedef int (*ac_timestamp_t)(void *context, const uint8_t *payload, uint32_t length,
-                          uint64_t *timestamp_ns);
+                              uint64_t *timestamp_ns);
 
 typedef struct ac_reader_config {
     const char *name; /* NULL = anonymous: no committed position */
@@ -430,6 +431,7 @@ AC_API int ac_reader_attended(ac_reader_t *reader);
 typedef struct ac_sleep {
     void *bell;
     int poll;
+    uint64_t poll_ns; /* 0 before the first of several sleeps: at first they are short */
 } ac_sleep_t;
 AC_API int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *err);
 AC_API void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns); /* [any thread] */

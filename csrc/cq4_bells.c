@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { PARKED_BYTES = 64 };
-#define TRY_AGAIN_NS 100000000ull
+#define TRY_AGAIN_NS 1000000000ull
 
 /* .aiochronicle/ as a directory like a queue's, for the doorman. It has the mode of the queue's own directory, so that
  * whoever may write there may ring. */
@@ -43,8 +43,8 @@ static int map_parked(const ac_directory_t *own, int own_fd, int create, ac_map_
                       ac_error_t *err) {
     struct stat info;
     int error;
-    int fd = ac_file_open(own, own_fd, AC_CQ4_PARKED_FILE, O_RDWR | (create ? O_CREAT : 0), &info,
-                          err);
+    int fd =
+        ac_file_open(own, own_fd, AC_CQ4_PARKED_FILE, O_RDWR | (create ? O_CREAT : 0), &info, err);
     if (fd < 0) return fd;
     int rc = 0;
     if (info.st_size < PARKED_BYTES)

@@ -21,7 +21,7 @@
 #define AC_CQ4_PARKED_FILE "parked"
 
 typedef struct ac_cq4_bells {
-    ac_map_t *map;       /* of `parked`; NULL: nobody can be reached */
+    ac_map_t *map;        /* of `parked`; NULL: nobody can be reached */
     ac_callers_t callers; /* of a writer */
     int attends;
     uint64_t tried_ns; /* a reader, monotonic */
@@ -43,7 +43,7 @@ static inline uint32_t ac_cq4_bells_ring(ac_cq4_bells_t *bells) {
     return ac_callers_wake(&bells->callers, UINT64_MAX);
 }
 
-/* For a reader: announces it if there is somebody to announce it to; looks for that no more than ten times a second.
+/* For a reader: announces it if there is somebody to announce it to; looks for that no more than once a second.
  * 1 = announced. */
 int ac_cq4_bells_listen(ac_cq4_bells_t *bells, const ac_directory_t *dir, ac_caller_t *caller);
 /* Says that the reader is about to sleep; it has to look once more then. */

@@ -64,7 +64,7 @@ static int skip(const char **text, char expected) {
 static int64_t days_of(int64_t year, int64_t month, int64_t day) {
     static const int before[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
     int64_t past = month > 2 ? year : year - 1; /* of which the leap days are over */
-    return year * 365 + past / 4 - past / 100 + past / 400 + before[month - 1] + day - 719529;
+    return year * 365 + past / 4 - past / 100 + past / 400 + before[month - 1] + day - 719528;
 }
 
 /* The clock's part: hours and minutes, then seconds and their fraction, if they are not zero. */

@@ -68,8 +68,7 @@ int64_t ac_cq4_readers(const char *path, ac_reader_entry_t *out, size_t room, ac
     int rc = ac_cq4_queue_open(path, &queue, err);
     if (rc != AC_OK) return rc;
     entries_t entries = {&queue, out, 0, room};
-    if (queue.dialect == AC_CQ4_DIALECT_V5)
-        ac_cq4_table_each(&queue.table, note, &entries, NULL);
+    if (queue.dialect == AC_CQ4_DIALECT_V5) ac_cq4_table_each(&queue.table, note, &entries, NULL);
     ac_cq4_queue_close(&queue);
     return (int64_t)entries.count;
 }

@@ -83,6 +83,11 @@ static uint64_t left_until(uint64_t deadline_ns) {
     return now_ns < deadline_ns ? deadline_ns - now_ns : 0;
 }
 
+int ac_cq4_lock_is_interrupted(const ac_cq4_lock_t *lock, ac_error_t *err) {
+    if (!lock->interrupted || !lock->interrupted(lock->interrupted_context)) return 0;
+    return ac_fail(err, AC_E_INTERRUPTED, 0, lock->path, 0, "interrupted while waiting to append");
+}
+
 int ac_cq4_gate_enter(ac_cq4_lock_t *lock, ac_error_t *err) {
     ac_cq4_gate_t *gate = lock->gate;
     if (ac_cq4_lock_is_forked(lock))
@@ -95,7 +100,9 @@ int ac_cq4_gate_enter(ac_cq4_lock_t *lock, ac_error_t *err) {
             return ac_fail(err, AC_E_TIMEOUT, ETIMEDOUT, lock->path, 0,
                            "another thread of this process has been appending for %.1f s",
                            (double)lock->timeout_ns / 1e9);
-        ac_os_futex_wait(&gate->word, 2, left_ns);
+        ac_os_futex_wait(&gate->word, 2, left_ns < LOOK_NS ? left_ns : LOOK_NS);
+        int rc = ac_cq4_lock_is_interrupted(lock, err);
+        if (rc != 0) return rc;
     }
     return AC_OK;
 }
@@ -111,6 +118,7 @@ int ac_cq4_lock_open(ac_cq4_lock_t *lock, const ac_cq4_table_t *table, const cha
                        table->name);
     if (ac_cq4_table_find(table, AC_CQ4_KEY_APPEND_LOCK, &append_word))
         lock->append_word = append_word;
+    lock->map = table->map;
     lock->pid = (uint64_t)getpid();
     lock->timeout_ns = timeout_ns;
     lock->path = path;
@@ -127,12 +135,15 @@ void ac_cq4_lock_close(ac_cq4_lock_t *lock) {
 
 static int fail_held(const ac_cq4_lock_t *lock, uint64_t holder, const char *what,
                      ac_error_t *err) {
+    char command[sizeof err->holder_command] = "";
     int pid = (int)(uint32_t)holder;
-    ac_fail(err, AC_E_LOCKED, ETIMEDOUT, lock->path, 0, "%s", what);
+    ac_os_process_command(pid, command, sizeof command);
+    ac_fail(err, AC_E_LOCKED, ETIMEDOUT, lock->path, 0, "%s: by pid %d%s%.70s%s", what, pid,
+            command[0] ? " (" : "", command, command[0] ? ")" : "");
     if (!err || pid <= 0) return AC_E_LOCKED;
     err->holder_pid = pid;
     err->holder_since_ns = ac_os_process_started_ns(pid);
-    ac_os_process_command(pid, err->holder_command, sizeof err->holder_command);
+    memcpy(err->holder_command, command, sizeof command);
     return AC_E_LOCKED;
 }
 
@@ -157,7 +168,8 @@ static void wait_a_little(uint64_t waited_ns, uint64_t *sleep_ns) {
     if (*sleep_ns < SLEEP_NS_MAX) *sleep_ns *= 2;
 }
 
-static int wait_for_lock(ac_cq4_lock_t *lock) {
+/* 1 = taken, 0 = not in time, or AC_E_INTERRUPTED. */
+static int wait_for_lock(ac_cq4_lock_t *lock, ac_error_t *err) {
     uint64_t start_ns = ac_os_monotonic_ns(), waited_ns = 0, looked_ns = 0;
     uint64_t sleep_ns = SLEEP_NS_MIN;
     ac_count_u64(&lock->waits, 1);
@@ -167,6 +179,8 @@ static int wait_for_lock(ac_cq4_lock_t *lock) {
         if (is_last_look || waited_ns - looked_ns >= (looked_ns ? LOOK_NS : YIELD_NS)) {
             looked_ns = waited_ns;
             free_dead(lock, is_last_look);
+            int rc = ac_cq4_lock_is_interrupted(lock, err);
+            if (rc != 0) return rc;
         }
         if (is_last_look) return ac_cq4_lock_try(lock);
         wait_a_little(waited_ns, &sleep_ns);
@@ -174,17 +188,26 @@ static int wait_for_lock(ac_cq4_lock_t *lock) {
     }
 }
 
+/* The same, but first without waiting. */
+static int try_and_wait(ac_cq4_lock_t *lock, ac_error_t *err) {
+    for (int spins = 0; spins < SPINS; spins++) {
+        if (ac_cq4_lock_try(lock)) return 1;
+        ac_cpu_relax();
+    }
+    return wait_for_lock(lock, err);
+}
+
 int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err) {
-    if (ac_cq4_lock_is_append_locked(lock))
+    int is_append_locked = ac_cq4_lock_is_append_locked(lock);
+    int rc = is_append_locked ? 0 : try_and_wait(lock, err);
+    if (AC_UNLIKELY(ac_map_is_cut(lock->map)))
+        return ac_fail(err, AC_E_GONE, 0, lock->path, 0, AC_CQ4_METADATA " was cut");
+    if (rc != 0) return rc < 0 ? rc : AC_OK;
+    if (is_append_locked)
         return fail_held(lock, ac_load_acquire_u64(lock->append_word),
                          "is the sink of a replication: " AC_CQ4_KEY_APPEND_LOCK
                          " is held, and nobody else may append",
                          err);
-    for (int spins = 0; spins < SPINS; spins++) {
-        if (ac_cq4_lock_try(lock)) return AC_OK;
-        ac_cpu_relax();
-    }
-    if (wait_for_lock(lock)) return AC_OK;
-    return fail_held(lock, ac_load_acquire_u64(lock->word),
-                     "a live process has held the write lock all the time", err);
+    return fail_held(lock, ac_load_acquire_u64(lock->word), "the write lock was held all the time",
+                     err);
 }

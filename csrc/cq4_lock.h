@@ -36,16 +36,21 @@ typedef struct ac_cq4_lock {
     ac_cq4_gate_t *gate; /* NULL: not open */
     uint64_t *word;
     const uint64_t *append_word; /* NULL: the queue is from before there was one */
+    const ac_map_t *map;         /* of the table */
     uint64_t pid;
     uint64_t timeout_ns;
     uint32_t generation;
-    const char *path;              /* of the queue; as long as the lock is open */
+    const char *path; /* of the queue; as long as the lock is open */
+    /* Asked by who waits, between looks: non-zero ends the wait with AC_E_INTERRUPTED. NULL: nobody is. */
+    int (*interrupted)(void *context);
+    void *interrupted_context;
     uint64_t waits, freed, stolen; /* written with the gate */
 } ac_cq4_lock_t;
 
 /* The table must be mapped writable, have the key of the write lock, and outlive the lock; so must `path`. */
 int ac_cq4_lock_open(ac_cq4_lock_t *lock, const ac_cq4_table_t *table, const char *path,
                      uint64_t timeout_ns, ac_error_t *err);
+int ac_cq4_lock_is_interrupted(const ac_cq4_lock_t *lock, ac_error_t *err); /* 0, or the error */
 void ac_cq4_lock_close(ac_cq4_lock_t *lock); /* also one that is all zeros */
 
 /* How often this process was forked: a handle with another number belongs to the parent. */
@@ -86,7 +91,7 @@ static inline int ac_cq4_lock_try(ac_cq4_lock_t *lock) {
 }
 
 /* With the gate: takes it, waiting if need be. AC_E_LOCKED, with the holder, after the time to wait; or at once if the
- * append lock is held. */
+ * append lock is held. AC_E_GONE if the table store was cut: what is in its place is no lock. */
 int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err);
 
 /* Gives it back; the gate stays. */

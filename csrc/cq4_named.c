@@ -59,7 +59,8 @@ static int check_name(ac_cq4_named_t *named, const ac_directory_t *dir, int sync
     ac_os_close(dir_fd);
     if (rc < 0 && rc != -ENOENT)
         return ac_fail_os_in(err, rc, dir->path, AC_CQ4_METADATA, "cannot examine");
-    int is_same = rc == 0 && info.st_dev == named->table.device && info.st_ino == named->table.inode;
+    int is_same =
+        rc == 0 && info.st_dev == named->table.device && info.st_ino == named->table.inode;
     named->looked_ns = is_same ? now_ns : 0; /* it may have been moved away and back */
     if (is_same && !ac_map_is_cut(named->table.map)) return AC_OK;
     char path[1200];

@@ -64,22 +64,11 @@ static void show(ac_reader_t *reader, uint64_t window_end) {
     reader->window_end = window_end;
 }
 
-/* Nothing is there. A directory that was found to be gone has to be told of. */
-static int at_gap(ac_reader_t *reader, ac_error_t *err) {
-    if (!reader->gone) return 0;
-    int fd = ac_directory_open(&reader->dir, err);
-    if (fd < 0) return fd;
-    ac_os_close(fd);
-    reader->gone = 0; /* somebody moved it away and back */
-    return 0;
-}
-
 static int next_in_file(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
     ac_cq4_tail_t *tail = &reader->java->tail;
     for (;;) {
         int rc = ac_cq4_tail_next(tail, out, err);
         show(reader, 1);
-        if (rc == 0) return at_gap(reader, err);
         if (rc != AC_E_CORRUPT || !ac_reader_may_skip(reader)) return rc;
         reader->skipped_records++;
         reader->skipped_bytes += ac_cq4_tail_pass_damage(tail);
@@ -148,7 +137,7 @@ int ac_cq4_reader_ready(ac_reader_t *reader, ac_error_t *err) {
     if (rc != AC_OK) return rc;
     rc = ac_cq4_tail_ready(&reader->java->tail, err);
     show(reader, 1);
-    return rc == 0 && at_gap(reader, err) < 0 ? 1 : rc;
+    return rc;
 }
 
 void ac_cq4_reader_unread(ac_reader_t *reader, const ac_message_t *message) {
@@ -294,7 +283,8 @@ static int lost(ac_reader_t *reader, uint64_t segment, uint64_t offset, const ch
     uint64_t near_segment, near_offset;
     ac_cq4_tail_t *tail = &reader->java->tail;
     int rc = ac_cq4_tail_seek_index(
-        tail, segment > AC_CQ4_CYCLE_MAX ? 0 : ac_cq4_index(&tail->queue.roll, (uint32_t)segment, 0),
+        tail,
+        segment > AC_CQ4_CYCLE_MAX ? 0 : ac_cq4_index(&tail->queue.roll, (uint32_t)segment, 0),
         err);
     if (rc < 0) return rc;
     ac_cq4_tail_position(tail, &near_segment, &near_offset);
@@ -317,8 +307,7 @@ int ac_cq4_reader_commit_seq(ac_reader_t *reader, uint64_t seq, int sync, ac_err
     if (rc == AC_OK && !reader->named)
         rc = ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
                      "an anonymous reader has no position to commit; give it a name");
-    if (rc == AC_OK)
-        rc = ac_cq4_named_store(&reader->java->named, &reader->dir, seq, sync, err);
+    if (rc == AC_OK) rc = ac_cq4_named_store(&reader->java->named, &reader->dir, seq, sync, err);
     if (rc == AC_OK) reader->commits++;
     return rc;
 }

@@ -326,6 +326,8 @@ static int open_parts(ac_cq4_writer_t *writer, int dir_fd, ac_error_t *err) {
     if (rc == AC_OK)
         rc = ac_cq4_lock_open(&writer->lock, &writer->table, path, writer->config.lock_timeout_ns,
                               err);
+    writer->lock.interrupted = writer->config.interrupted;
+    writer->lock.interrupted_context = writer->config.interrupted_context;
     if (rc == AC_OK) rc = ac_cq4_gate_enter(&writer->lock, err);
     if (rc != AC_OK) return rc;
     ac_cq4_temporary_clean(dir_fd);

@@ -40,7 +40,9 @@ typedef struct ac_cq4_writer_config {
     uint64_t lock_timeout_ns;
     uint64_t (*clock_ns)(void *context); /* NULL: the system's wall clock */
     void *clock_context;
-    int sync; /* each append is on disk before it returns */
+    int sync;                          /* each append is on disk before it returns */
+    int (*interrupted)(void *context); /* see cq4_lock.h; NULL: nobody ends a wait */
+    void *interrupted_context;
 } ac_cq4_writer_config_t;
 
 typedef struct ac_cq4_writer_stats {

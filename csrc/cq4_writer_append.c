@@ -38,7 +38,8 @@ static int make_room(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
     uint64_t last_header = page_bytes ? end + ZEROS : offset;
     if (ac_map_is_cut(cycle->map) || writer->place.kind == AC_CQ4_BEYOND ||
         cycle->map->size < ac_cq4_length_for(last_header)) {
-        int rc = ac_cq4_grow(cycle, last_header, err);
+        int rc = ac_cq4_writer_check_file(writer, err); /* one that was cut is not made longer */
+        if (rc == AC_OK) rc = ac_cq4_grow(cycle, last_header, err);
         if (rc != AC_OK) return rc;
         writer->ready = 0;
         writer->place = ac_cq4_cycle_walk(cycle, writer->place);

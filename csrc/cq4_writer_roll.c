@@ -194,13 +194,18 @@ static int64_t fail_behind(const ac_cq4_writer_t *writer, uint32_t cycle, ac_err
                    cycle, (long long)listed(writer->highest));
 }
 
-/* Until the clock is out of a cycle that nothing can be appended to. */
+/* Until the clock is out of a cycle that nothing can be appended to. One that stands still never is. */
 static int64_t wait_for_clock(ac_cq4_writer_t *writer, uint32_t cycle, ac_error_t *err) {
-    uint64_t deadline_ns = ac_os_monotonic_ns() + writer->config.lock_timeout_ns;
+    uint64_t deadline_ns = ac_os_monotonic_ns() + writer->config.lock_timeout_ns, shown_ns = 0;
     int64_t now;
     while ((now = current_cycle(writer, err)) >= 0 && now <= (int64_t)cycle) {
-        if (ac_os_monotonic_ns() >= deadline_ns) return fail_behind(writer, cycle, err);
+        uint64_t before_ns = shown_ns;
+        shown_ns = ac_cq4_writer_now_ns(writer);
+        if (shown_ns == before_ns || ac_os_monotonic_ns() >= deadline_ns)
+            return fail_behind(writer, cycle, err);
         ac_os_sleep_ns(WAIT_NS);
+        int rc = ac_cq4_lock_is_interrupted(&writer->lock, err);
+        if (rc != 0) return rc;
     }
     return now < 0 ? now : AC_CQ4_AGAIN;
 }

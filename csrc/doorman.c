@@ -434,8 +434,7 @@ static void on_change(void *unused, int watch, const char *name) {
         ac_os_eventfd_signal(caller->bell->fd);
     }
     for (ac_caller_t *caller = expecting; caller; caller = caller->next) {
-        if (watch >= 0 && (caller->watch != watch || (name[0] && !is_step(caller, name))))
-            continue;
+        if (watch >= 0 && (caller->watch != watch || (name[0] && !is_step(caller, name)))) continue;
         ac_os_eventfd_signal(caller->bell->fd);
     }
     for (ac_callers_t *callers = attending; callers; callers = callers->next) {

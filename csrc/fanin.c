@@ -392,6 +392,7 @@ int ac_fanin_bell(ac_fanin_t *fanin, ac_error_t *err) {
 /* Only sources without a message can bring news; a bit that is still raised needs no raising. */
 int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err) {
     int poll = 0;
+    fanin->poll_max_ns = AC_POLL_JAVA_MAX_NS;
     for (uint32_t i = 0; i < fanin->idle_count; i++) {
         ac_reader_t *reader = fanin->sources[fanin->idle[i]].reader;
         int rc = ac_reader_is_parked(reader) ? AC_PARKED : ac_reader_park(reader, err);
@@ -399,11 +400,15 @@ int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err) {
             fanin->look_properly = 1; /* what is wrong with it */
         if (rc < 0 || (rc == AC_READY && !fanin->strict)) return rc;
         poll |= rc == AC_POLL;
+        if (rc == AC_POLL && !reader->java) fanin->poll_max_ns = AC_POLL_MAX_NS;
     }
     int rc = ac_fanin_ready(fanin, err);
     if (rc != 0) return rc;
     /* A bounded wait for strict order ends by the clock, which rings no bell. */
-    poll |= fanin->strict && fanin->heap_count > 0 && fanin->max_wait_ns != UINT64_MAX;
+    if (fanin->strict && fanin->heap_count > 0 && fanin->max_wait_ns != UINT64_MAX) {
+        poll = 1;
+        fanin->poll_max_ns = AC_POLL_MAX_NS;
+    }
     return poll ? AC_POLL : AC_PARKED;
 }
 
@@ -446,8 +451,8 @@ static uint32_t free_slot(const ac_fanin_t *fanin) {
 }
 
 static int is_same_queue(const ac_reader_t *a, const ac_reader_t *b) {
-    return (a->control_map || a->java) && (b->control_map || b->java) && a->dir.inode == b->dir.inode &&
-           a->dir.device == b->dir.device;
+    return (a->control_map || a->java) && (b->control_map || b->java) &&
+           a->dir.inode == b->dir.inode && a->dir.device == b->dir.device;
 }
 
 /* With less before it than a fault maps at once, a source is soon at its end and may then sleep for long;

@@ -406,7 +406,8 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     if (ac_map_is_cut(reader->control_map))
         return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
                        "control.meta was cut by another program");
-    if (reader->map && reader->size < reader->segment_size && is_full(reader) && !ac_reader_may_skip(reader))
+    if (reader->map && reader->size < reader->segment_size && is_full(reader) &&
+        !ac_reader_may_skip(reader))
         return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
     if (reader->map) {
         /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { POLL_NS = 500000, DIRECTORY_NS = 100000000 };
+enum { DIRECTORY_NS = 100000000 };
 
 /* The name under which writers find the reader; one without a name gets one that nobody else has, not
  * even in another pid namespace. */
@@ -42,8 +42,7 @@ static void suspect_writer(ac_reader_t *reader) {
 static void announce_to_java(ac_reader_t *reader) {
     if (reader->retracting) return;
     if (reader->caller.name[0] != AC_ANONYMOUS_PREFIX) name_caller(reader);
-    reader->announced =
-        ac_cq4_bells_listen(&reader->java->bells, &reader->dir, &reader->caller);
+    reader->announced = ac_cq4_bells_listen(&reader->java->bells, &reader->dir, &reader->caller);
 }
 
 void ac_reader_announce(ac_reader_t *reader) {
@@ -129,7 +128,7 @@ static int is_gone(ac_reader_t *reader) {
     reader->looked_ns = now;
     int fd = ac_directory_open(&reader->dir, NULL);
     if (fd >= 0) ac_os_close(fd);
-    if (fd >= 0 && reader->announced && !reader->java && !ac_load_acquire_u32(&reader->caller.watching)) {
+    if (fd >= 0 && reader->announced && !ac_load_acquire_u32(&reader->caller.watching)) {
         ac_doorman_watch(&reader->caller);
         suspect_writer(reader);
     }
@@ -138,12 +137,11 @@ static int is_gone(ac_reader_t *reader) {
     return reader->gone;
 }
 
-/* Java never rings: whoever sleeps looks again from time to time, too. */
+/* Java never rings: whoever sleeps looks again from time to time, too, and now and then at the directory. */
 static int park_with_java(ac_reader_t *reader, ac_error_t *err) {
     if (reader->announced) ac_cq4_bells_park(&reader->java->bells);
     int rc = ac_reader_ready(reader, err);
     if (rc != 0) return rc;
-    if (is_gone(reader)) return AC_READY;
     reader->parks++;
     return AC_POLL;
 }
@@ -183,6 +181,7 @@ int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *
     int rc = ac_reader_park(reader, err);
     if (rc < 0 || rc == AC_READY) return rc;
     sleep->poll = rc == AC_POLL;
+    sleep->poll_ns = ac_poll_interval_ns(sleep->poll_ns, ac_reader_poll_max_ns(reader));
     sleep->bell = reader->bell;
     ac_bell_retain(reader->bell);
     reader->waits++;
@@ -191,7 +190,7 @@ int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *
 
 void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns) {
     ac_bell_t *bell = sleep->bell;
-    if (sleep->poll && timeout_ns > POLL_NS) timeout_ns = POLL_NS;
+    if (sleep->poll && timeout_ns > sleep->poll_ns) timeout_ns = sleep->poll_ns;
     ac_os_eventfd_wait(bell->fd, timeout_ns);
     if (ac_load_acquire_u32(&bell->closing)) ac_os_eventfd_signal(bell->fd);
     ac_bell_release(bell);
@@ -199,7 +198,7 @@ void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns) {
 
 int ac_reader_wait(ac_reader_t *reader, uint64_t timeout_ns, uint64_t spin_ns, ac_error_t *err) {
     uint64_t started = ac_os_monotonic_ns();
-    ac_sleep_t sleep;
+    ac_sleep_t sleep = {0};
     int rc = ac_reader_ready(reader, err);
     while (rc == 0) {
         uint64_t waited = ac_os_monotonic_ns() - started;

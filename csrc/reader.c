@@ -467,8 +467,10 @@ static int open_either(ac_reader_t *reader, const ac_reader_config_t *config, ac
     int rc = open_native(reader, config, err);
     if (rc != AC_E_NOT_FOUND || reader->half_made) return rc;
     int java = ac_cq4_reader_recognises(&reader->dir, &local);
-    if (java == 1) java = ac_cq4_reader_open(reader, config, &local);
-    else if (java == 0) return rc;
+    if (java == 1)
+        java = ac_cq4_reader_open(reader, config, &local);
+    else if (java == 0)
+        return rc;
     reader->half_made = java == AC_E_NOT_FOUND && local.sys_errno == EAGAIN;
     if (java < 0 && err) *err = local;
     return java;

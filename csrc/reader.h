@@ -69,9 +69,9 @@ struct ac_reader {
     int pending;               /* there is no queue yet … */
     ac_reader_config_t wanted; /* … and this is how to open it when it comes … */
     char timestamp_field[AC_FIELD_NAME_MAX + 1];
-    ac_opening_t *opening;     /* … which is being done in the background; NULL = it is not */
-    int half_made;             /* something of it is there, but not complete */
-    uint64_t missed_ns;        /* when opening last missed something, on the monotonic clock */
+    ac_opening_t *opening; /* … which is being done in the background; NULL = it is not */
+    int half_made;         /* something of it is there, but not complete */
+    uint64_t missed_ns;    /* when opening last missed something, on the monotonic clock */
     ac_task_t task;
     int heartbeat_failed; /* and the log says so */
     ac_caller_t caller;   /* how a writer reaches us; valid while `announced` */
@@ -234,6 +234,20 @@ int ac_reader_lag_bytes(const ac_way_t *way, ac_lag_t *out, ac_error_t *err); /*
 
 /* Rings this bell from now on; NULL: one of its own again, when wanted. */
 void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
+
+/* The next interval at which a reader looks whom nobody rings: 50 us at first, then so that it never waits much
+ * longer than a quarter of the time that has passed already. */
+enum { AC_POLL_MAX_NS = 2000000, AC_POLL_JAVA_MAX_NS = 10000000 }; /* unless the caller says so */
+
+static inline uint64_t ac_poll_interval_ns(uint64_t before_ns, uint64_t max_ns) {
+    uint64_t next_ns = before_ns ? before_ns + before_ns / 4 : 50000;
+    return next_ns < max_ns ? next_ns : max_ns;
+}
+
+/* How seldom a queue is looked at. A Java queue is always polled, so an idle one must cost next to nothing. */
+static inline uint64_t ac_reader_poll_max_ns(const ac_reader_t *reader) {
+    return reader->java ? AC_POLL_JAVA_MAX_NS : AC_POLL_MAX_NS;
+}
 
 /* park.c: lets the writer find the reader, if it is one that signals. Without permission to, it polls; that is
  * not an error. */

@@ -405,8 +405,9 @@ static int choose_format(const char *path, const ac_writer_config_t *config, ac_
     if (wanted == found || wanted == AC_FORMAT_NONE) return found;
     if (found == AC_FORMAT_NONE) return wanted;
     return ac_fail(err, AC_E_ARGUMENT, 0, path, 0,
-                   found == AC_FORMAT_CQ4 ? "format is \"native\", but a Java Chronicle Queue is there"
-                                          : "format is \"cq4\", but a native queue is there");
+                   found == AC_FORMAT_CQ4
+                       ? "format is \"native\", but a Java Chronicle Queue is there"
+                       : "format is \"cq4\", but a native queue is there");
 }
 
 static int open_native(ac_writer_t *writer, const char *path, ac_error_t *err) {
@@ -722,7 +723,8 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
 int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err) {
     if (writer->java)
         return ac_java_refuse(
-            writer, "heartbeat: nobody can promise what other writers of the queue will append", err);
+            writer, "heartbeat: nobody can promise what other writers of the queue will append",
+            err);
     int rc = ac_writer_usable(writer, err);
     if (rc == AC_OK && timestamp_ns != AC_NOW)
         rc = ac_writer_check_ahead(writer, timestamp_ns, err);

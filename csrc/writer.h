@@ -136,7 +136,7 @@ struct ac_writer {
 
     /* writer_java.c */
     struct ac_cq4_writer *java; /* NULL: a native queue */
-    uint64_t java_now_ns;       /* of the caller's clock, at the present append; AC_NOW = there is none */
+    uint64_t java_now_ns; /* of the caller's clock, at the present append; AC_NOW = there is none */
     uint64_t java_messages;
 };
 

@@ -28,6 +28,19 @@ static uint64_t shown_time(void *context) {
     return now_ns == AC_NOW ? ac_os_now_ns() : now_ns;
 }
 
+static _Thread_local const ac_writer_t *appending; /* in this thread */
+
+/* Asked while somebody waits for its turn, for Java's lock or for the clock. Only appends can be interrupted. What is
+ * asked then may close the writer, or fork. */
+static int is_interrupted(void *context) {
+    const ac_writer_t *writer = context;
+    if (appending != writer) return 0;
+    if (ac_load_relaxed_u32(&writer->closing)) return 1;
+    if (writer->interrupted && writer->interrupted()) return 1;
+    return ac_load_relaxed_u32(&writer->closing) ||
+           ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN;
+}
+
 static uint64_t rest(ac_task_t *task, uint64_t now_ns) {
     (void)task;
     (void)now_ns;
@@ -45,24 +58,31 @@ static int check_config(const char *path, const ac_writer_config_t *config, ac_e
     ac_writer_config_t usual;
     ac_writer_defaults(&usual);
     if (config->segment_size != usual.segment_size)
-        return unsupported(path, "segment_size: Java decides how large the files of a queue are", err);
-    if (config->roll_bytes || config->roll_ns || config->roll_messages)
-        return unsupported(path, "roll: a Java queue rolls by its roll_cycle, and by nothing else", err);
-    if (config->flush_mode == AC_FLUSH_BATCH)
-        return unsupported(path, "flush=Batch: Java counts nothing that is not synced; use \"async\" or \"sync\"",
+        return unsupported(path, "segment_size: Java decides how large the files of a queue are",
                            err);
+    if (config->roll_bytes || config->roll_ns || config->roll_messages)
+        return unsupported(path, "roll: a Java queue rolls by its roll_cycle, and by nothing else",
+                           err);
+    if (config->flush_mode == AC_FLUSH_BATCH)
+        return unsupported(
+            path, "flush=Batch: Java counts nothing that is not synced; use \"async\" or \"sync\"",
+            err);
     if (config->capacity_bytes)
-        return unsupported(path, "capacity: a Java queue does not know how far its readers are", err);
+        return unsupported(path, "capacity: a Java queue does not know how far its readers are",
+                           err);
     if (config->retention)
-        return unsupported(path, "retention: a Java queue does not know which of its files are still needed", err);
+        return unsupported(
+            path, "retention: a Java queue does not know which of its files are still needed", err);
     if (config->max_ahead_ns)
         return unsupported(path, "max_ahead_s: messages of a Java queue have no timestamps", err);
     if (config->memlock)
-        return unsupported(path, "memlock: other processes map the files of a Java queue, too", err);
+        return unsupported(path, "memlock: other processes map the files of a Java queue, too",
+                           err);
     if (config->verify)
         return unsupported(path, "verify: messages of a Java queue have no checksums", err);
     if (config->salvage)
-        return unsupported(path, "recover=\"salvage\": opening a Java queue sets nothing aside", err);
+        return unsupported(path, "recover=\"salvage\": opening a Java queue sets nothing aside",
+                           err);
     return AC_OK;
 }
 
@@ -100,6 +120,8 @@ int ac_java_open(ac_writer_t *writer, const char *path, ac_error_t *err) {
     java.sync = config->flush_mode == AC_FLUSH_SYNC;
     java.clock_ns = shown_time;
     java.clock_context = writer;
+    java.interrupted = is_interrupted;
+    java.interrupted_context = writer;
     if (config->lock_timeout_ns) java.lock_timeout_ns = config->lock_timeout_ns;
     rc = ac_cq4_writer_open(path, &java, &writer->java, err);
     if (rc == AC_OK) rc = ac_directory_init(&writer->dir, path, config->mode, 0, err);
@@ -118,11 +140,14 @@ static int check_message(const ac_writer_t *writer, unsigned type_id, int has_ti
     if (type_id != 0)
         return unsupported(path, "type_id: a message of a Java queue has only its payload", err);
     if (has_timestamp)
-        return unsupported(path, "timestamp_ns: put the time into the payload, and have readers take it from there",
-                           err);
+        return unsupported(
+            path,
+            "timestamp_ns: put the time into the payload, and have readers take it from there",
+            err);
     if (cause && cause->is_expiry)
         return unsupported(path, "expires_ns: a message of a Java queue has only its payload", err);
-    if (cause) return unsupported(path, "cause: a message of a Java queue has only its payload", err);
+    if (cause)
+        return unsupported(path, "cause: a message of a Java queue has only its payload", err);
     return AC_OK;
 }
 
@@ -156,7 +181,8 @@ static int64_t note(ac_writer_t *writer, size_t length, int64_t index) {
     }
     if (index == AC_E_NOT_DURABLE) poison(writer, 0);
     if (index == AC_E_GONE)
-        __atomic_store_n(&writer->gone, "the queue's files were removed or replaced", __ATOMIC_RELEASE);
+        __atomic_store_n(&writer->gone, "the queue's files were removed or replaced",
+                         __ATOMIC_RELEASE);
     return index;
 }
 
@@ -166,12 +192,31 @@ int64_t ac_java_try_append(ac_writer_t *writer, const void *payload, size_t leng
     return index < 0 ? AC_E_SLOW : note(writer, length, index);
 }
 
+/* A handler of a signal cannot close a writer that has its turn: it leaves it to the append that it interrupted. */
+static int64_t end_wait(ac_writer_t *writer, ac_error_t *err) {
+    if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN) return ac_writer_usable(writer, err);
+    if (!ac_load_relaxed_u32(&writer->closing)) return AC_E_INTERRUPTED;
+    int rc = ac_java_close(writer, err);
+    return rc < 0 ? rc
+                  : ac_fail(err, AC_E_CLOSED, 0, writer->dir.path, 0,
+                            "the writer was closed while it waited to append");
+}
+
+static int64_t append(ac_writer_t *writer, const void *payload, size_t length, ac_error_t *err) {
+    const ac_writer_t *before =
+        appending; /* not NULL: a signal's handler appends to another queue */
+    appending = writer;
+    int64_t index = ac_cq4_writer_append(writer->java, payload, length, err);
+    appending = before;
+    note(writer, length, index);
+    return index == AC_E_INTERRUPTED ? end_wait(writer, err) : index;
+}
+
 int64_t ac_java_append(ac_writer_t *writer, const void *payload, size_t length, unsigned type_id,
                        uint64_t timestamp_ns, const ac_cause_t *cause, ac_error_t *err) {
     int rc = check_usable(writer, err);
     if (rc == AC_OK) rc = check_message(writer, type_id, timestamp_ns != AC_NOW, cause, err);
-    if (rc != AC_OK) return rc;
-    return note(writer, length, ac_cq4_writer_append(writer->java, payload, length, err));
+    return rc == AC_OK ? append(writer, payload, length, err) : rc;
 }
 
 /* One after the other: others may append in between, and what fails leaves those before it in the queue. */
@@ -184,13 +229,13 @@ int64_t ac_java_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t
     int64_t first = (int64_t)ac_load_relaxed_u64(&writer->seq);
     for (size_t i = 0; i < count; i++) {
         ac_error_t why;
-        int64_t index = note(writer, items[i].length,
-                             ac_cq4_writer_append(writer->java, items[i].data, items[i].length, &why));
+        int64_t index = append(writer, items[i].data, items[i].length, &why);
         if (index < 0) {
             if (err) *err = why;
-            if (err && i > 0)
+            if (err && i > 0 && index != AC_E_INTERRUPTED)
                 ac_fail(err, why.code, why.sys_errno, why.path, why.offset,
-                        "the first %zu of %zu messages were appended, then: %.180s", i, count, why.detail);
+                        "the first %zu of %zu messages were appended, then: %.180s", i, count,
+                        why.detail);
             return index;
         }
         if (i == 0) first = index;
@@ -206,7 +251,8 @@ int ac_java_refuse(const ac_writer_t *writer, const char *what, ac_error_t *err)
 
 /* All that this writer has appended, and with it what others have in the same files. */
 int64_t ac_java_flush(ac_writer_t *writer, ac_error_t *err) {
-    if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED) return ac_writer_usable(writer, err);
+    if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED)
+        return ac_writer_usable(writer, err);
     uint64_t seq = ac_load_acquire_u64(&writer->seq);
     pthread_mutex_lock(&writer->sync_mutex);
     pthread_mutex_lock(&writer->mutex);

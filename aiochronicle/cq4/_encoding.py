@@ -50,7 +50,7 @@ def encode_message(obj: Any) -> bytes:
     """The message that ``Writer.send`` appends to a Java queue: `decode` gives the object back.
 
     A msgspec.Struct, or `Fields` without a type, is a document with these fields, as Java writes an object
-    with ``writeDocument``; a list of `Call` is a chain of calls; all else is one value, as `encode` writes it.
+    with ``writeDocument``; a list of `Call` is a chain of calls; all else is one value: see `encode`.
 
     >>> [encode_message(obj).hex() for obj in ("one", Fields({"px": 1.5}), Call("note", "hi"))]
     ['e36f6e65', 'c27078929601', 'b9046e6f7465e26869']

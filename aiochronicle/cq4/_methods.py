@@ -187,9 +187,9 @@ class MethodReader:
     ) -> object:
         """Make the calls up to the first asynchronous one.
 
-        Returns whether all were made; or a coroutine for the rest, which returns that. For `dispatch` there is
-        on_error: a message that is something else than calls is then no mistake, but False; and a payload that
-        is broken goes there, and the result is what that returns, or True.
+        Returns whether all were made; or a coroutine for the rest, which returns that. For `dispatch` there
+        is on_error: a message that is something else than calls is then no mistake, but False; and a payload
+        that is broken goes there, and the result is what that returns, or True.
         """
         return self._go_on(self._steps(payload, on_error is not None), None, on_error)
 
@@ -299,13 +299,13 @@ def _arguments(found: _Method, call: Call, has_empty_blocks: bool) -> tuple[Any,
 
 
 def method_writer(protocol: type[T], to: "Writer | Callable[[bytes], object]") -> T:
-    """An object with the methods of a class or Protocol; each call is a message, as a Java MethodWriter writes it.
+    """An object with the methods of a class or Protocol; each call is a message, as of a Java MethodWriter.
 
     ``to`` is the writer of a Java queue, or a function that is given the message.
 
     A method that is annotated to return a class with methods begins a chain: the message is sent by the first
-    method of the chain that returns something else. An asynchronous method waits for what the function returns,
-    if that is awaitable; cancelled, it cancels that.
+    method of the chain that returns something else. An asynchronous method waits for what the function
+    returns, if that is awaitable; cancelled, it cancels that.
 
     >>> class Listener:
     ...     def note(self, text: str) -> None: ...

@@ -72,10 +72,11 @@ typedef struct Pollable {
     struct Waiter *first, *last; /* tasks that sleep, in order */
     PyObject *poll_timer;        /* scheduled look, while nobody rings the bell; or NULL */
     uint64_t poll_ns;            /* its present interval */
-    uint64_t poll_max_ns;
-    uint64_t spin_ns;         /* keep looking for so long before parking */
-    uint64_t idle_since_ns;   /* when spinning began; 0 = not spinning */
-    uint64_t turn_started_ns; /* of the present run of messages without a turn for the loop */
+    uint64_t poll_max_ns;        /* 0 = what the engine thinks is right … */
+    uint64_t poll_limit_ns;      /* … which is this, when it was parked last */
+    uint64_t spin_ns;            /* keep looking for so long before parking */
+    uint64_t idle_since_ns;      /* when spinning began; 0 = not spinning */
+    uint64_t turn_started_ns;    /* of the present run of messages without a turn for the loop */
     uint32_t turn_messages;
     uint32_t burst;
 } Pollable;
@@ -107,6 +108,8 @@ static inline PyObject *lag_tuple(const ac_lag_t *lag) {
 /* timestamp.c: a function of the caller's as the engine calls it. */
 PyObject *hot_timestamp_function(PyObject *module, PyObject *unused);
 PyObject *hot_timestamp_failure(PyObject *module, PyObject *unused);
+void timestamp_forget(
+    void); /* what it raised is of no interest, and would keep all that its frames hold */
 
 /* Where a message's record begins in its file. */
 uint64_t message_offset(const MessageObject *self);

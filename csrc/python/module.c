@@ -15,10 +15,11 @@ PyObject *raise_engine_error(const ac_error_t *err) {
         return NULL;
     }
     PyObject *exception = PyObject_CallFunction(
-        error_factory, "iisKs(KK)(KK)K", err->code, err->sys_errno, err->path,
+        error_factory, "iisKs(KK)(KK)K(iyK)", err->code, err->sys_errno, err->path,
         (unsigned long long)err->offset, err->detail, (unsigned long long)err->wanted_segment,
         (unsigned long long)err->wanted_offset, (unsigned long long)err->first_segment,
-        (unsigned long long)err->first_offset, (unsigned long long)err->seq);
+        (unsigned long long)err->first_offset, (unsigned long long)err->seq, err->holder_pid,
+        err->holder_command, (unsigned long long)err->holder_since_ns);
     if (exception) {
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
         Py_DECREF(exception);

@@ -25,10 +25,8 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"address",      "source",   "queue_id",
-                            "commit_every", "burst",    "spin_ns",
-                            "poll_max_ns",  "decoders", "timestamp",
-                            NULL};
+    static char *names[] = {"address", "source",      "queue_id", "commit_every", "burst",
+                            "spin_ns", "poll_max_ns", "decoders", "timestamp",    NULL};
     unsigned long long address, queue_id, commit_every, spin_ns, poll_max_ns;
     unsigned burst;
     PyObject *source, *decoders, *timestamp;
@@ -99,8 +97,9 @@ uint64_t reader_id_of(ReaderObject *self, uint32_t segment) {
  * directory that is removed may give its number to the next. A Java queue's messages have an index, which is checked. */
 int reader_is_of(ReaderObject *self, const SegmentObject *segment) {
     const ac_directory_t *dir = &self->reader->dir;
-    int is_same = segment->file ? self->reader->java != NULL
-                                : segment->queue_id != 0 && segment->queue_id == reader_queue_id(self);
+    int is_same = segment->file
+                      ? self->reader->java != NULL
+                      : segment->queue_id != 0 && segment->queue_id == reader_queue_id(self);
     return segment->decoders == self->decoders ||
            (is_same && segment->device == (uint64_t)dir->device &&
             segment->inode == (uint64_t)dir->inode);
@@ -179,7 +178,10 @@ static int ops_ready(Pollable *self, ac_error_t *err) {
 }
 
 static int ops_park(Pollable *self, ac_error_t *err) {
-    return ac_reader_park(((ReaderObject *)self)->reader, err);
+    ac_reader_t *reader = ((ReaderObject *)self)->reader;
+    int rc = ac_reader_park(reader, err);
+    self->poll_limit_ns = self->poll_max_ns ? self->poll_max_ns : ac_reader_poll_max_ns(reader);
+    return rc;
 }
 
 static int ops_bell(Pollable *self, ac_error_t *err) {
@@ -303,8 +305,7 @@ static int commit_behind(ReaderObject *self, const MessageObject *message, ac_er
         ac_reader_position(self->reader, &segment, &offset);
         return ac_reader_commit(self->reader, segment, offset, 0, err);
     }
-    if (self->reader->java)
-        return ac_cq4_reader_commit_seq(self->reader, message->seq + 1, 0, err);
+    if (self->reader->java) return ac_cq4_reader_commit_seq(self->reader, message->seq + 1, 0, err);
     segment = message->segment->map->segment;
     offset = message_offset(message) + ac_record_size(message->length);
     return ac_reader_commit_epoch(self->reader, segment, offset, message_epoch(message), 0, err);
@@ -343,8 +344,8 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
     ac_error_t err;
     if (!PyArg_ParseTuple(args, "KK", &timeout_ns, &spin_ns)) return NULL;
     uint64_t started = ac_os_monotonic_ns();
+    ac_sleep_t sleep = {0};
     for (;;) {
-        ac_sleep_t sleep;
         int rc;
         GATE_BEGIN(self);
         rc = ac_reader_ready(self->reader, &err);
@@ -395,7 +396,9 @@ static PyObject *reader_lag(ReaderObject *self, PyObject *unused) {
         rc = ac_reader_lag_bytes(&way, &lag, &err);
         Py_END_ALLOW_THREADS;
     }
-    return rc < 0 ? raise_engine_error(&err) : lag_tuple(&lag);
+    if (rc < 0) return raise_engine_error(&err);
+    timestamp_forget();
+    return lag_tuple(&lag);
 }
 
 static PyObject *reader_stats(ReaderObject *self, PyObject *unused) {

@@ -40,6 +40,11 @@ static int call_function(void *context, const uint8_t *payload, uint32_t length,
     return rc < 0 ? AC_E_STAMP : AC_OK;
 }
 
+void timestamp_forget(void) {
+    PyObject *none = hot_timestamp_failure(NULL, NULL);
+    Py_XDECREF(none);
+}
+
 PyObject *hot_timestamp_function(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,7 +26,7 @@ def enter(writer: Writer) -> None:
         pass
 
 
-OPENING = {
+OPENING: dict[str, dict[str, Any]] = {
     "batch flush": {"flush": Batch(1 << 20, 1.0)},
     "capacity": {"capacity": 1 << 20},
     "codec formats": {"codec": Codec(Trade, "json")},

@@ -4,8 +4,9 @@ import asyncio
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import pytest
@@ -101,9 +102,10 @@ def test_an_existing_queue_keeps_its_settings(queue_path: Path) -> None:
     open_writer(queue_path, format="cq4", roll_cycle="FAST_HOURLY", epoch=DAY_MS).close()
     open_writer(queue_path, roll_cycle="FAST_HOURLY", epoch=DAY_MS).close()
     open_writer(queue_path).close()
-    for other in ({"roll_cycle": "FAST_DAILY"}, {"epoch": 0}):
+    others: list[dict[str, Any]] = [{"roll_cycle": "FAST_DAILY"}, {"epoch": 0}]
+    for other in others:
         with pytest.raises(InvalidArgument):
-            open_writer(queue_path, **other)  # type: ignore[arg-type]
+            open_writer(queue_path, **other)
 
 
 async def test_opening_in_a_loop(queue_path: Path) -> None:
@@ -128,7 +130,11 @@ def test_the_clock_says_which_cycle_it_is(queue_path: Path) -> None:
     assert [index >> 32 for index in indexes] == [100, 100, 101, 105]
     assert [index & 0xFFFFFFFF for index in indexes] == [0, 1, 0, 0]
     assert seqs(queue_path) == indexes
-    assert files(queue_path) == ["19700101-000140T.cq4", "19700101-000141T.cq4", "19700101-000145T.cq4"]
+    assert files(queue_path) == [
+        "19700101-000140T.cq4",
+        "19700101-000141T.cq4",
+        "19700101-000145T.cq4",
+    ]
     with open_reader(queue_path) as reader:
         stamps = [message.timestamp_ns // SECOND_NS for message in reader]
     assert stamps == [100, 100, 101, 105]
@@ -218,22 +224,20 @@ def test_processes_append_at_once(queue_path: Path, roll_cycle: str) -> None:
     """They also make the queue at once. Nothing is lost, and each one's messages are in its order."""
     count = 5000
     children = [
-        subprocess.Popen(
-            [sys.executable, "-c", APPENDER, queue_path, name, str(count), roll_cycle]
-        )
+        subprocess.Popen([sys.executable, "-c", APPENDER, queue_path, name, str(count), roll_cycle])
         for name in "abc"
     ]
     for child in children:
         assert child.wait(60) == 0
     with open_reader(queue_path) as reader:
-        found = [(message.seq, *message.payload.split()) for message in reader]
-    for before, after in zip(found, found[1:], strict=False):
+        found = [(message.seq, message.payload.split()) for message in reader]
+    for before, after in pairwise(found):
         gap = after[0] - before[0]
         assert gap == 1 or after[0] & 0xFFFFFFFF == 0, (before, after)
     for name in (b"a", b"b", b"c"):
-        numbers = [int(number) for _, whose, number in found if whose == name]
+        numbers = [int(number) for _, (whose, number) in found if whose == name]
         assert numbers == list(range(count))
-        batches = [int(number) for _, whose, number in found if whose == name + b"b"]
+        batches = [int(number) for _, (whose, number) in found if whose == name + b"b"]
         assert batches == [n + i for n in range(0, count, 100) for i in range(3)]
 
 
@@ -327,14 +331,15 @@ def test_a_codec_says_what_is_taken(queue_path: Path) -> None:
 
 def test_sending_what_has_no_place(queue_path: Path) -> None:
     with open_writer(queue_path, format="cq4") as writer:
-        for options in ({"timestamp_ns": 1}, {"cause": (1, 2)}, {"expires_ns": 5}):
+        refused: list[dict[str, Any]] = [{"timestamp_ns": 1}, {"cause": (1, 2)}, {"expires_ns": 5}]
+        for options in refused:
             with pytest.raises(NotSupported):
-                writer.send("x", **options)  # type: ignore[arg-type]
+                writer.send("x", **options)
         assert writer.statistics().messages == 0
 
 
 def test_methods(queue_path: Path) -> None:
-    class Prices(Protocol):
+    class Prices:
         def price(self, symbol: str, price: float) -> None: ...
 
     with open_writer(queue_path, format="cq4") as writer:
@@ -351,7 +356,7 @@ def test_methods(queue_path: Path) -> None:
 
 
 def test_native_queues_have_no_methods(queue_path: Path) -> None:
-    class Prices(Protocol):
+    class Prices:
         def price(self, symbol: str) -> None: ...
 
     with open_writer(queue_path, segment_size=1 << 16) as writer:
@@ -367,7 +372,9 @@ def test_native_queues_have_no_methods(queue_path: Path) -> None:
 
 
 def test_topics_of_a_bus_may_be_java_queues(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('[topics.ticks]\nformat = "cq4"\nroll_cycle = "FAST_HOURLY"\n')
+    (tmp_path / "config.toml").write_text(
+        '[topics.ticks]\nformat = "cq4"\nroll_cycle = "FAST_HOURLY"\n'
+    )
     with Bus(tmp_path) as bus:
         index = bus.append("ticks", b"one")
         assert bus.writer("ticks").format == "cq4"

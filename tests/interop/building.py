@@ -17,6 +17,7 @@ from pathlib import Path
 PROJECT = Path(__file__).parent / "java"
 TESTS_PROJECT = Path(__file__).parent / "chronicle"
 PRELOAD = Path(__file__).parent / "preload"
+FLAGS = Path(__file__).parents[2] / "csrc" / "compile_flags.txt"
 BUILT = Path(__file__).resolve().parents[2] / "build" / "judge"
 VERSION = os.environ.get("AIOCHRONICLE_JUDGE_VERSION") or "2026.4"
 BUILD_SECONDS = 90  # less than a test may take; what was downloaded by then is there the next time
@@ -64,10 +65,10 @@ def preloaded(name: str) -> Path:
     library = built / f"{name}.so"
     with _anew(built, [source]) as has_changed:
         if has_changed:
-            flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-format-truncation"]
             compiler = os.environ.get("CC", "cc")
-            command: list[str | Path] = [compiler, *flags, "-shared", "-fPIC", source]
-            subprocess.run([*command, "-o", library], check=True, env=environment())
+            command: list[str | Path] = [compiler, f"@{FLAGS}", "-fvisibility=default", "-fPIC"]
+            command += ["-shared", source, "-o", library]
+            subprocess.run(command, check=True, env=environment())
     return library
 
 

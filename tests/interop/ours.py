@@ -27,7 +27,7 @@ from faults.victim import Ledger, Word
 
 from aiochronicle import Message, Reader, Writer, open_reader, open_writer
 
-from .building import environment
+from .building import environment, preloaded
 from .judge import Digest
 
 __all__ = ["Ours", "digest", "read_ours"]
@@ -85,34 +85,12 @@ def digest(
 # --- the other process -------------------------------------------------------------------------
 
 
-class Clock(msgspec.Struct, kw_only=True):
-    """As the judge's: it stands at time_ms, or has been speed times as fast since since_ms."""
-
-    time_ms: int | None = None
-    since_ms: int = 0
-    speed: int = 1
-
-    def time_ns(self) -> int:
-        """Give the time."""
-        if self.time_ms is not None:
-            return self.time_ms * 1_000_000
-        since_ns = self.since_ms * 1_000_000
-        return since_ns + (time.time_ns() - since_ns) * self.speed
-
-
-def _open(path: str, clock: Clock | None, options: dict[str, Any]) -> Writer:
-    if clock is not None:
-        options = {**options, "clock": clock.time_ns}
-    return open_writer(path, **options)
-
-
 class Flood(msgspec.Struct, kw_only=True):
     """Append b"prefix:0", b"prefix:1" … to a queue."""
 
     path: str
     prefix: str
     options: dict[str, Any]
-    clock: Clock | None = None
     count: int | None = None
     rate_hz: int = 0
     seconds: float | None = None
@@ -122,9 +100,9 @@ class Flood(msgspec.Struct, kw_only=True):
         """Until it has its count, or the time is up, or it is killed."""
         ledger = Ledger(self.ledger) if self.ledger else None
         number, last_index = 0, -1
-        started = time.monotonic()
-        deadline = started + self.seconds if self.seconds else None
-        with _open(self.path, self.clock, self.options) as writer:
+        due = time.monotonic()
+        deadline = due + self.seconds if self.seconds else None
+        with open_writer(self.path, **self.options) as writer:
             while self.count is None or number < self.count:
                 if ledger:
                     ledger[Word.ATTEMPTED] = number + 1
@@ -133,7 +111,8 @@ class Flood(msgspec.Struct, kw_only=True):
                 if ledger:
                     ledger[Word.ACKNOWLEDGED] = number
                 if self.rate_hz:
-                    due = started + number / self.rate_hz
+                    # What was late stays late: a burst might be more than a cycle has room for.
+                    due = max(due + 1 / self.rate_hz, time.monotonic())
                     time.sleep(max(0.0, due - time.monotonic()))
                 if deadline and not number & 63 and time.monotonic() >= deadline:
                     break
@@ -145,17 +124,19 @@ class _Side:
 
     def __init__(self) -> None:
         self.writer: Writer | None = None
-        self.clock: Clock | None = None
+        self.now_ns = 0
 
     def perform(self, op: str, request: dict[str, Any]) -> Any:
         match op:
             case "open":
-                self.clock = msgspec.convert(request["clock"], Clock | None)
-                self.writer = _open(request["path"], self.clock, request["options"])
+                options = request["options"]
+                if request["time_ms"] is not None:
+                    self.now_ns = request["time_ms"] * 1_000_000
+                    options["clock"] = lambda: self.now_ns
+                self.writer = open_writer(request["path"], **options)
                 return None
             case "set-time":
-                assert self.clock is not None
-                self.clock.time_ms = request["time_ms"]
+                self.now_ns = request["time_ms"] * 1_000_000
                 return None
             case "append":
                 assert self.writer is not None
@@ -178,9 +159,9 @@ class _Side:
     @staticmethod
     def _fork(flood: Flood) -> int:
         pid = os.fork()
-        if pid:
-            return pid
-        _child(flood)
+        if not pid:
+            _child(flood)
+        return pid
 
     def serve(self) -> None:
         for line in sys.stdin:
@@ -211,11 +192,17 @@ class OursFailed(Exception):
 
 
 class Ours:
-    """A process with our library; requests are answered one at a time."""
+    """A process with our library; requests are answered one at a time.
 
-    def __init__(self, *, env: dict[str, str] | None = None, timeout_s: float = 60.0) -> None:
+    Its clock is the real one, or has been speed times as fast since since_ms.
+    """
+
+    def __init__(self, *, since_ms: int = 0, speed: int = 1, timeout_s: float = 60.0) -> None:
         self.timeout_s = timeout_s
-        given = dict(environment() if env is None else env)
+        given = environment()
+        if speed > 1:
+            given["LD_PRELOAD"] = str(preloaded("fast_clock"))
+            given["FAST_CLOCK"] = f"{since_ms} {speed}"
         given["PYTHONPATH"] = os.pathsep.join(
             [str(_TESTS), *([given["PYTHONPATH"]] if "PYTHONPATH" in given else [])]
         )
@@ -263,9 +250,8 @@ class Ours:
 
     def open(self, path: Path, *, time_ms: int | None = None, **options: Any) -> None:
         """Open a writer: the one that `append` and `close_writer` mean."""
-        clock = None if time_ms is None else {"time_ms": time_ms}
         options = {"format": "cq4", **options}
-        self.ask("open", path=str(path), clock=clock, options=options)
+        self.ask("open", path=str(path), time_ms=time_ms, options=options)
 
     def set_time(self, time_ms: int) -> None:
         """Set the clock of a queue that was opened with time_ms."""
@@ -336,7 +322,7 @@ class Ours:
 
 
 def _flood(path: Path, prefix: str, settings: dict[str, Any]) -> dict[str, Any]:
-    known = {"clock", "count", "rate_hz", "seconds", "ledger"}
+    known = {"count", "rate_hz", "seconds", "ledger"}
     given = {name: settings.pop(name) for name in known & settings.keys()}
     options = {"format": "cq4", **settings}
     return {"path": str(path), "prefix": prefix, "options": options, **given}

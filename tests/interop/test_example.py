@@ -29,7 +29,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def start_service(root: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, str(EXAMPLE / "service.py"), str(root)]
+    command = [sys.executable, str(EXAMPLE / "tick_service.py"), str(root)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -45,8 +45,10 @@ def start_feed(root: Path, classes: str) -> "subprocess.Popen[str]":
 def test_both_sides_answer_each_other(tmp_path: Path, classes: str, first: str) -> None:
     root = tmp_path / "ticks"
     root.mkdir()
-    starts = [lambda: start_service(root), lambda: start_feed(root, classes)]
-    processes = [start() for start in (starts if first == "service" else reversed(starts))]
+    processes: list[subprocess.Popen[str]] = []
+    for side in ("service", "feed") if first == "service" else ("feed", "service"):
+        started = start_service(root) if side == "service" else start_feed(root, classes)
+        processes.append(started)
     try:
         said = [process.communicate(timeout=90)[0] for process in processes]
     finally:

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aiochronicle.cq4 import ROLL_CYCLES
-
-from .judge import Judge
+from .judge import Info, JavaThrew, Judge, JudgeQueue
 from .ours import Ours
 
+TABLE = Path(__file__).parents[1] / "data" / "cq4" / "roll-cycles.txt"
+ROLL_CYCLES = re.findall(r"^cycle (\w+)", TABLE.read_text(), re.MULTILINE)
 NOON_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 
@@ -67,8 +67,13 @@ def run_by_us(ours: Ours, path: Path, script: Script) -> None:
     ours.close_writer()
 
 
-def data_files(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes().rstrip(b"\0") for file in path.glob("*.cq4")}
+def data_files(path: Path) -> dict[str, tuple[int, bytes]]:
+    """Name, length and beginning of each; no script writes more."""
+    found = {}
+    for file in path.glob("*.cq4"):
+        with file.open("rb") as opened:
+            found[file.name] = file.stat().st_size, opened.read(1 << 20)
+    return found
 
 
 def dumped_table(dump: str) -> str:
@@ -93,8 +98,15 @@ def check(judge: Judge, ours: Ours, tmp_path: Path, script: Script) -> None:
         assert dumped_table(mine) == dumped_table(theirs)
         split = "header: !SCQStore"
         assert mine.split(split)[1:] == theirs.split(split)[1:]
-        left, right = same.info(), java.info()
-        assert (left.entry_count, left.last_index) == (right.entry_count, right.last_index)
+        assert facts(same) == facts(java)
+
+
+def facts(queue: JudgeQueue) -> Info | str:
+    """What Java says of it. With an epoch that is not within the first day it cannot count."""
+    try:
+        return queue.info()
+    except JavaThrew as thrown:
+        return thrown.message
 
 
 @pytest.mark.parametrize("name", [name for name in ROLL_CYCLES if name != "WEEKLY"])

@@ -37,7 +37,7 @@ def append_together(path: Path, load: Load) -> Digest:
         since_ms = time.time_ns() // 1_000_000
         clock = {"speed": load.speed, "since_ms": since_ms}
         judges = [stack.enter_context(Judge()) for _ in range(load.jvms + 1)]
-        ours = [stack.enter_context(Ours()) for _ in range(load.ours + 1)]
+        ours = [stack.enter_context(Ours(**clock)) for _ in range(load.ours + 1)]
         options: dict[str, Any] = {"roll_cycle": load.roll_cycle, **clock}
         if not load.java_first:
             ours[0].open(path, roll_cycle=load.roll_cycle)
@@ -59,7 +59,6 @@ def append_together(path: Path, load: Load) -> Digest:
                 f"ours{number}",
                 count=load.messages,
                 rate_hz=load.rate_hz,
-                clock=clock if load.speed > 1 else None,
             )
         timeout_s = 60.0 + 2 * load.messages / (load.rate_hz or 2000)
         for process in ours[:-1]:
@@ -67,7 +66,7 @@ def append_together(path: Path, load: Load) -> Digest:
         for judge, queue in zip(judges, queues[:-1], strict=False):
             judge.timeout_s = timeout_s
             written = queue.stop_append(let_finish=True)
-            assert (written.written, written.thrown) == (load.messages, None)
+            assert (written.written, written.thrown) == (load.messages, None), written
         heard = tailer.finish_digest(timeout_s)
         followed, counts = ours[-1].finish_digest(timeout_s)
     assert heard.gap is None, heard

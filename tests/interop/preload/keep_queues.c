@@ -3,7 +3,6 @@
  * A data file or table store that is removed gets a second name before: $KEEP_QUEUES/+INODE-NAME/FILE, where INODE and
  * NAME are those of the directory it was in; of two files with one name, the later one stays. When that directory is
  * removed, the queue is complete, and is renamed to $KEEP_QUEUES/NAME.TIME: the inode may soon be another directory's. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

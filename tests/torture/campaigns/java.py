@@ -39,7 +39,9 @@ _LOADS = (
 )
 
 
-@campaign("java-append", "JVMs and our processes append to one queue over many rolls", goal=1_000_000)
+@campaign(
+    "java-append", "JVMs and our processes append to one queue over many rolls", goal=1_000_000
+)
 @_needs_java
 def append(run: Run) -> str:
     """Messages of all loads, in turn."""

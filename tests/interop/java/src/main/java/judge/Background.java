@@ -34,7 +34,7 @@ final class Background {
     }
 
     private void run(SingleChronicleQueue queue, String prefix, long count, long rate, boolean calls) {
-        long started = System.nanoTime();
+        long due = System.nanoTime();
         try (ExcerptAppender appender = queue.createAppender()) {
             Calls writer = appender.methodWriter(Calls.class);
             while (!stopping && written < count) {
@@ -48,8 +48,10 @@ final class Background {
                 written++;
                 if (ledger != null)
                     ledger.putLong(0, written); // stays if this process is killed
-                if (rate > 0)
-                    waitUntil(started + written * TimeUnit.SECONDS.toNanos(1) / rate);
+                if (rate > 0) { // what was late stays late: a burst might be more than a cycle has room for
+                    due = Math.max(due + TimeUnit.SECONDS.toNanos(1) / rate, System.nanoTime());
+                    waitUntil(due);
+                }
             }
         } catch (Throwable error) { // told to whoever stops it
             thrown = error;

@@ -41,7 +41,9 @@ async def serve(root: Path) -> int:
     """Answer until the feed is closed; return how many alerts were sent."""
     limits: dict[str, float] = {}
     sent = 0
-    await (await aiochronicle.aopen_writer(root / "ticks", format="cq4")).aclose()  # or Java made it
+    await (
+        await aiochronicle.aopen_writer(root / "ticks", format="cq4")
+    ).aclose()  # or Java made it
     async with (
         aiochronicle.aopen_reader(root / "ticks", "service", timestamp="time") as ticks,
         aiochronicle.aopen_reader(root / "limits", "service", codec=Limit) as changes,
