@@ -112,12 +112,18 @@ def _fitted(value: Any, kind: Any) -> Any:
         return [_fitted(element, kind.value_type) for element in elements]
     if pa.types.is_map(kind) and isinstance(value, dict):
         return [(_text(key), _fitted(each, kind.item_type)) for key, each in value.items()]
-    if pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
-        # Java writes long numbers in the shortest form, and the largest as a float that is one more.
-        return _LONG_MAX if value == _LONG_MAX + 1 else int(value)
+    if pa.types.is_integer(kind) and isinstance(value, float):
+        return _whole(value)
     if pa.types.is_string(kind) and not isinstance(value, str):
         return _json(value)
     return value
+
+
+def _whole(value: float) -> int:
+    """Return the number that Java wrote in a shorter form; the largest is a float that is one more."""
+    if not value.is_integer():
+        raise ValueError("not a whole number")
+    return _LONG_MAX if value == _LONG_MAX + 1 else int(value)
 
 
 def _struct(value: Any, kind: Any) -> dict[str, Any]:

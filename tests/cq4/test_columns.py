@@ -5,15 +5,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow
 import pytest
 from java_queues import NAMES, Listing, listing, unpack
 from pyarrow import parquet
 
-from aiochronicle import errors, open_reader, open_writer
+from aiochronicle import cq4, errors, open_reader, open_writer
 from aiochronicle.digest import StreamDigest
 from aiochronicle.slices import Queue
 from aiochronicle.spans import Span, count, seq_after
+from aiochronicle.wire_columns import WireColumns
 
 COMPLETE = [name for name in NAMES if name != "j26-noeof"]
 
@@ -147,3 +149,79 @@ def test_native_queues_have_no_spans(tmp_path: Path) -> None:
 def test_seq_after_of_spans() -> None:
     spans = [Span(5, 7), Span(100, 101), Span(200, 210)]
     assert [seq_after(spans, messages) for messages in range(5)] == [5, 6, 100, 200, 201]
+
+
+class Tick(msgspec.Struct):
+    """A Java object with the same fields is the same message."""
+
+    symbol: str
+    px: float
+    size: int = 0
+
+
+class Calls(msgspec.Struct):
+    """A method call is a field with the method's name."""
+
+    tick: Tick | None = None
+    note: str | None = None
+
+
+def test_struct_types_as_columns(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "q", format="cq4") as writer:
+        first = writer.send(Tick("EURUSD", 1.25, 5))
+        writer.send(cq4.Fields({"symbol": "GBPUSD", "px": 2}))
+        writer.append(b"\xe3one")
+    with Queue(tmp_path / "q") as queue:
+        table = queue.slice(first, first + 2).to_arrow(["seq", "symbol", "px", "size"], codec=Tick)
+        assert table.to_pylist() == [
+            {"seq": first, "symbol": "EURUSD", "px": 1.25, "size": 5},
+            {"seq": first + 1, "symbol": "GBPUSD", "px": 2.0, "size": 0},
+        ]
+        lenient = queue.slice().to_arrow(["px", "_corrupt"], codec=Tick, on_undecodable="null")
+        assert lenient["px"].to_pylist() == [1.25, 2.0, None]
+        assert lenient["_corrupt"].to_pylist()[:2] == [None, None]
+        assert "not a Tick" in lenient["_corrupt"].to_pylist()[2]
+        with pytest.raises(errors.DecodeError, match=r"\.cq4") as raised:
+            queue.slice().to_arrow(codec=Tick)
+        assert raised.value.seq == first + 2
+        with pytest.raises(errors.UnknownType, match="no schema"):
+            queue.slice().to_arrow(codec="Tick")
+
+
+def test_calls_as_columns(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "q", format="cq4") as writer:
+        writer.method("tick", Tick("EURUSD", 1.25))
+        writer.method("note", "hello")
+    with Queue(tmp_path / "q") as queue:
+        table = queue.slice().to_arrow(["tick", "note"], codec=Calls)
+    assert table.to_pylist() == [
+        {"tick": {"symbol": "EURUSD", "px": 1.25, "size": 0}, "note": None},
+        {"tick": None, "note": "hello"},
+    ]
+
+
+def test_wire_columns_of_wrong_and_odd_values() -> None:
+    payloads = [
+        cq4.encode_fields({"n": 2**63 - 1, "names": ["a"], "by": {"x": 1, "y": 2}}),
+        cq4.encode_fields({"n": "many"}),
+        cq4.encode_fields({"n": 1.5}),
+        b"\xb7",
+        cq4.encode_text("text"),
+        bytes.fromhex("c16e90ffff7f7f"),  # n is the largest float
+    ]
+    wanted = {
+        "n": pyarrow.int64(),
+        "names": pyarrow.list_(pyarrow.utf8()),
+        "by": pyarrow.map_(pyarrow.utf8(), pyarrow.int32()),
+    }
+    columns, troubles = WireColumns(wanted).decode(pyarrow.array(payloads))
+    assert columns["n"].to_pylist() == [2**63 - 1, None, None, None, None, None]
+    assert columns["names"].to_pylist() == [["a"], None, None, None, None, None]
+    assert columns["by"].to_pylist()[0] == [("x", 1), ("y", 2)]
+    found = troubles.to_pylist()
+    assert found[0] is None
+    assert "n is 'many', which does not fit" in found[1]
+    assert "n is 1.5, which does not fit" in found[2]
+    assert "not in Java's wire format" in found[3]
+    assert "neither fields nor a call, but a value: 'text'" in found[4]
+    assert "which does not fit" in found[5]
