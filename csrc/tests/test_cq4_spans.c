@@ -50,7 +50,7 @@ TEST(should_give_a_span_per_cycle_with_messages) {
         CHECK(spans[span].bytes >= MESSAGES[i] * 12);
         span++;
     }
-    ac_reader_close(reader);
+    ac_reader_free(reader);
 }
 
 TEST(should_fill_no_more_than_the_room) {
@@ -70,5 +70,5 @@ TEST(should_fill_no_more_than_the_room) {
     CHECK_EQUAL(ac_reader_spans(reader, &range, spans, 3, &err), 3);
     CHECK_EQUAL(spans[2].end_seq, end.value);
     CHECK_EQUAL(ac_reader_count(reader, &range, &err), 1 + 5 + 1);
-    ac_reader_close(reader);
+    ac_reader_free(reader);
 }
