@@ -625,7 +625,9 @@ def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
     if kind is LockedError and errno == ETIMEDOUT:
         return JAVA_LOCK_ADVICE
     if kind is QueueFull and path.endswith(".cq4"):
-        return "Nothing was appended, by Java neither; there is room again when the next cycle begins."
+        return (
+            "Nothing was appended, by Java neither; there is room again when the next cycle begins."
+        )
     if kind is AccessDenied:
         return _permission_advice(path, errno)
     if os.path.basename(path) != "control.meta":  # noqa: PTH119

@@ -114,8 +114,8 @@ def test_named_tailers_are_shared(judge: Judge, path: Path) -> None:
             assert [bytes(message.payload) for message in reader] == [b"8", b"9"]
         with queue.tailer("shared") as tailer:
             assert tailer.read(1)[0].payload == b"8", "what was not committed is read again"
-        with open_reader(path, "ours only", start="first") as reader:
+        with open_reader(path, "ours-only", start="first") as reader:
             reader.poll()
             reader.commit()
-        with queue.tailer("ours only") as tailer:
+        with queue.tailer("ours-only") as tailer:
             assert tailer.read(1)[0].payload == b"1"
