@@ -140,6 +140,12 @@ static int is_cut(const ac_cq4_writer_t *writer) {
     return ac_map_is_cut(writer->cycle.map) || ac_map_is_cut(writer->table.map);
 }
 
+static int put_header(uint8_t *at, uint32_t header) {
+    uint32_t none = 0;
+    return __atomic_compare_exchange_n((uint32_t *)(void *)at, &none, header, 0, __ATOMIC_RELEASE,
+                                       __ATOMIC_RELAXED);
+}
+
 /* With the lock: the index of the message, AC_CQ4_AGAIN, or an error; nothing was appended then. */
 int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload, size_t length) {
     ac_cq4_cycle_t *cycle = &writer->cycle;
@@ -151,8 +157,9 @@ int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload
     memcpy(at + AC_CQ4_HEADER_BYTES, payload, length);
     memset(base + end, 0, end + ZEROS <= cycle->map->size ? ZEROS : cycle->map->size - end);
     if (AC_UNLIKELY(is_cut(writer))) return AC_E_GONE;
-    /* Pairs with the load of whoever reads the header. From here on the message is there. */
-    ac_store_release_u32((uint32_t *)(void *)at, (uint32_t)length);
+    /* Pairs with the load of whoever reads the header. From here on the message is there. A header that is not 0 any
+     * more was written by another process, to which somebody gave the lock while we stood still. */
+    if (AC_UNLIKELY(!put_header(at, (uint32_t)length))) return AC_CQ4_AGAIN;
     uint64_t *position = (uint64_t *)(void *)(base + cycle->write_position_at);
     if (ac_load_relaxed_u64(position) < offset) ac_store_release_u64(position, offset);
     ac_store_release_u64(position + 1, (offset << cycle->roll.shift) + seq);
