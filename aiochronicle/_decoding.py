@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -112,7 +112,7 @@ class Decoders:
             )
         kind: type[Any] = types[0] if wanted is None else wanted
         if isinstance(wanted, Codec):
-            kind = cast("Codec[Any]", wanted).type
+            kind = wanted.type  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return lambda message: cq4.decode_as(message.view, kind)
 
     def place(self, message: _hot.Message) -> dict[str, Any]:
