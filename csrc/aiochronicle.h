@@ -506,6 +506,15 @@ AC_API int ac_reader_range(ac_reader_t *reader, ac_bound_t start, ac_bound_t end
                            ac_error_t *err);
 /* How many messages were written in it: from the indexes, and by a walk where these cannot tell. */
 AC_API int64_t ac_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
+/* Messages whose seqs have no gaps: those of one cycle of a Java queue, whose seqs jump from cycle to cycle. */
+typedef struct ac_span {
+    uint64_t first_seq, end_seq; /* the end is not in it */
+    uint64_t bytes;
+} ac_span_t;
+/* The spans of a range, in order; returns how many there are, of which out has the first `room`. A native queue, whose
+ * seqs have no gaps, gives none. */
+AC_API int64_t ac_reader_spans(ac_reader_t *reader, const ac_range_t *range, ac_span_t *out,
+                               size_t room, ac_error_t *err);
 /* Goes to the start of the range, and has reading end at its end. */
 AC_API int ac_reader_read_range(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
 

@@ -387,9 +387,24 @@ int ac_cq4_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, a
     return AC_OK;
 }
 
+/* What a range holds: all of it, and cycle by cycle as far as there is room. */
+typedef struct content {
+    ac_lag_t total;
+    ac_span_t *spans;
+    size_t count, room;
+} content_t;
+
+static void add_span(content_t *content, uint64_t first_index, uint64_t messages, uint64_t bytes) {
+    if (content->count < content->room)
+        content->spans[content->count] = (ac_span_t){first_index, first_index + messages, bytes};
+    content->count++;
+    content->total.messages += messages;
+    content->total.bytes += bytes;
+}
+
 /* Of one file, from an offset on. */
 static int add_cycle(ac_cq4_queue_t *queue, uint32_t number, uint64_t from, uint64_t to,
-                     ac_lag_t *out, ac_error_t *err) {
+                     content_t *content, ac_error_t *err) {
     ac_cq4_cycle_t cycle;
     ac_cq4_place_t first = {0, 0, AC_CQ4_NONE}, end;
     int rc = ac_cq4_queue_open_cycle(queue, number, &cycle, err);
@@ -397,25 +412,24 @@ static int add_cycle(ac_cq4_queue_t *queue, uint32_t number, uint64_t from, uint
     if (from) first = ac_cq4_cycle_place_at(&cycle, from);
     if (!from) first.offset = cycle.first;
     end = to == UINT64_MAX ? ac_cq4_cycle_end(&cycle) : ac_cq4_cycle_place_at(&cycle, to);
-    if (end.seq > first.seq) {
-        out->messages += end.seq - first.seq;
-        out->bytes += end.offset - first.offset;
-    }
+    if (end.seq > first.seq)
+        add_span(content, ac_cq4_index(&queue->roll, number, first.seq), end.seq - first.seq,
+                 end.offset - first.offset);
     ac_cq4_cycle_close(&cycle);
     return AC_OK;
 }
 
 /* Of all files from one position to another. */
 static int add_cycles(ac_cq4_queue_t *queue, const ac_range_t *range, int skip_corrupt,
-                      ac_lag_t *out, ac_error_t *err) {
+                      content_t *content, ac_error_t *err) {
     uint32_t *cycles;
     size_t count;
     int rc = ac_cq4_queue_cycles(queue, &cycles, &count, err);
     for (size_t i = 0; rc == AC_OK && i < count; i++) {
         if (cycles[i] < range->first_segment || cycles[i] > range->end_segment) continue;
-        rc =
-            add_cycle(queue, cycles[i], cycles[i] == range->first_segment ? range->first_offset : 0,
-                      cycles[i] == range->end_segment ? range->end_offset : UINT64_MAX, out, err);
+        rc = add_cycle(
+            queue, cycles[i], cycles[i] == range->first_segment ? range->first_offset : 0,
+            cycles[i] == range->end_segment ? range->end_offset : UINT64_MAX, content, err);
         if (rc == AC_E_CORRUPT && skip_corrupt) rc = AC_OK;
     }
     free(cycles);
@@ -425,13 +439,24 @@ static int add_cycles(ac_cq4_queue_t *queue, const ac_range_t *range, int skip_c
 int ac_cq4_reader_lag_bytes(const ac_way_t *way, ac_lag_t *out, ac_error_t *err) {
     ac_cq4_queue_t queue = {.dir = way->dir, .roll = way->roll};
     ac_range_t range = {way->from_segment, way->from_offset, UINT64_MAX, UINT64_MAX};
-    return add_cycles(&queue, &range, 1, out, err);
+    content_t content = {0};
+    int rc = add_cycles(&queue, &range, 1, &content, err);
+    out->messages += content.total.messages;
+    out->bytes += content.total.bytes;
+    return rc;
 }
 
 int64_t ac_cq4_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err) {
-    ac_lag_t counted = {0};
-    int rc = add_cycles(&reader->java->tail.queue, range, reader->skip_corrupt, &counted, err);
-    return rc < 0 ? rc : (int64_t)counted.messages;
+    content_t content = {0};
+    int rc = add_cycles(&reader->java->tail.queue, range, reader->skip_corrupt, &content, err);
+    return rc < 0 ? rc : (int64_t)content.total.messages;
+}
+
+int64_t ac_cq4_reader_spans(ac_reader_t *reader, const ac_range_t *range, ac_span_t *out,
+                            size_t room, ac_error_t *err) {
+    content_t content = {.spans = out, .room = room};
+    int rc = add_cycles(&reader->java->tail.queue, range, reader->skip_corrupt, &content, err);
+    return rc < 0 ? rc : (int64_t)content.count;
 }
 
 void ac_cq4_reader_stats(const ac_reader_t *reader, ac_reader_stats_t *out) {

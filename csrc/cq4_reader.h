@@ -71,6 +71,8 @@ void ac_cq4_reader_stats(const ac_reader_t *reader, ac_reader_stats_t *out);
 int ac_cq4_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_error_t *err);
 int ac_cq4_reader_lag_bytes(const ac_way_t *way, ac_lag_t *out, ac_error_t *err);
 int64_t ac_cq4_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
+int64_t ac_cq4_reader_spans(ac_reader_t *reader, const ac_range_t *range, ac_span_t *out,
+                            size_t room, ac_error_t *err);
 
 /* cq4_info.c: questions about a whole queue. */
 int ac_cq4_info(const char *path, ac_queue_info_t *out, ac_error_t *err);

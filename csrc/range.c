@@ -125,6 +125,13 @@ int64_t ac_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t
     return (int64_t)count;
 }
 
+int64_t ac_reader_spans(ac_reader_t *reader, const ac_range_t *range, ac_span_t *out, size_t room,
+                        ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc != AC_OK || is_over(range) || !reader->java) return rc;
+    return ac_cq4_reader_spans(reader, range, out, room, err);
+}
+
 /* ---- arrays ---- */
 
 static int fail_stretch(ac_reader_t *reader, int code, uint32_t segment, uint64_t offset,

@@ -106,7 +106,7 @@ def read_what_tests_leave(run: Run) -> str:
                 if verdict.outcome == "different":
                     different.append(f"{verdict.queue.relative_to(work)}: {verdict.reason}")
         shutil.rmtree(work)
-        if not run.progress(at + _CLASSES_AT_A_TIME):
+        if not run.progress(min(at + _CLASSES_AT_A_TIME, len(names))):
             break
     assert not different, "\n".join(different)
     return ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
