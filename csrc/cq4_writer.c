@@ -213,8 +213,8 @@ int64_t ac_cq4_writer_try_append(ac_cq4_writer_t *writer, const void *payload, s
         return AC_E_SLOW;
     if (AC_UNLIKELY(!ac_cq4_gate_try(lock->gate))) return AC_E_SLOW;
     if (AC_LIKELY(writer->is_fast && writer->stats.messages < writer->look_appends &&
-                  !writer->polite && !ac_cq4_lock_is_append_locked(lock) &&
-                  ac_cq4_lock_try(lock))) {
+                  (!writer->polite || ac_cq4_writer_has_foreign(writer)) &&
+                  !ac_cq4_lock_is_append_locked(lock) && ac_cq4_lock_try(lock))) {
         rc = ac_cq4_writer_append_locked(writer, payload, length);
         ac_cq4_lock_release(lock);
         if (AC_LIKELY(rc >= 0)) ac_cq4_bells_ring(&writer->bells);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define LOOK_NS 1000000000ull
-#define POLITE_NS 5000u
+#define POLITE_NS 3000u
 enum {
     WINDOW = 256 << 10, /* pages are populated so far ahead */
     POLITE_APPENDS = 64,
@@ -61,13 +61,11 @@ static int make_room(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
 
 /* ---- letting others go first ---- */
 
-/* A JVM that did not get the lock sleeps before it tries again. It finds the lock free only if that is so most of the
- * time: a writer that is just waiting for it to be given back must not be the next each time. */
-static void be_polite(const ac_cq4_writer_t *writer) {
-    if (!writer->polite) return;
+/* Until another has appended, or for some microseconds. */
+static void be_polite(ac_cq4_writer_t *writer) {
+    if (!writer->polite || !writer->ready) return;
     uint64_t until_ns = ac_os_monotonic_ns() + POLITE_NS;
-    ac_os_yield();
-    while (ac_os_monotonic_ns() < until_ns)
+    while (!ac_cq4_writer_has_foreign(writer) && ac_os_monotonic_ns() < until_ns)
         ac_cpu_relax();
 }
 
