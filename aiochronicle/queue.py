@@ -3,10 +3,9 @@
 import os
 import time
 
-import msgspec
-
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._names import check_name
+from aiochronicle._report import Report
 from aiochronicle.errors import PositionLost
 from aiochronicle.position import Position
 from aiochronicle.reader import Lag, open_reader
@@ -22,7 +21,7 @@ __all__ = [
 ]
 
 
-class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+class QueueInfo(Report, frozen=True, kw_only=True):
     """What the control block and the directory say about a queue.
 
     ``next_seq`` is 0 for queues of other programs, which do not keep it.
@@ -41,7 +40,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     watermark_ns: int
 
 
-class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ReaderInfo(Report, frozen=True, kw_only=True):
     """One reader that has a position in a queue, open or not.
 
     ``lag`` counts from its committed position, and ``committed_seq`` is the seq of the first
@@ -60,7 +59,7 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_age_s: float
 
 
-class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyReport(Report, frozen=True, kw_only=True):
     """Result of checking every record. ``first_problem`` is a sentence, or None."""
 
     records: int

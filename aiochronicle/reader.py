@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import msgspec
-
 from aiochronicle import _engine_log, _hot
 from aiochronicle._arguments import (
     expect,
@@ -33,11 +31,13 @@ from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._decoding import Decoders
 from aiochronicle._dispatch import Dispatching
+from aiochronicle._report import Report
 from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
-from aiochronicle.errors import InvalidArgument, InvalidName, QueueNotFound
+from aiochronicle.errors import ChronicleError, InvalidArgument, InvalidName, QueueNotFound
+from aiochronicle.health import Health, because, reason
 from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import refuse_root_of_queues
@@ -61,7 +61,7 @@ StartPoint = Literal["committed", "first", "last"] | int | datetime
 WaitStrategy = Literal["park", "spin"] | SpinThenPark
 
 
-class Lag(msgspec.Struct, frozen=True):
+class Lag(Report, frozen=True):
     """How far a reader is behind the newest message."""
 
     messages: int
@@ -69,7 +69,7 @@ class Lag(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class ReaderStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class ReaderStatistics(Report, frozen=True, kw_only=True):
     """Counters of one reader since it was opened, and where it stands.
 
     ``next_seq`` is that of the message to be read next; 0 also where that is unknown.
@@ -536,6 +536,33 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         values = {name: getattr(stats, name) for name in ReaderStatistics.__struct_fields__}
         flags = {"announced": bool(stats.announced), "attended": bool(stats.attended)}
         return ReaderStatistics(**{**values, **flags})
+
+    @property
+    def healthy(self) -> Health:
+        """Whether it can read on: it is open, and the next record is neither damaged nor removed.
+
+        Waiting for a queue that nobody has made yet (``wait_for_queue``) is healthy. See ``health``
+        for a limit on the lag.
+        """
+        what = "reader" if self._name is None else f"reader {self._name!r}"
+        if self.closed:
+            return because([reason(what, self.path, "is closed")])
+        try:
+            wrong = (
+                "cannot read on: the next record is damaged or was removed"
+                if self._is_stuck()
+                else None
+            )
+        except ChronicleError as error:
+            wrong = error
+        return because([] if wrong is None else [reason(what, self.path, wrong)])
+
+    def _is_stuck(self) -> bool:
+        """Tell whether something is to be read here that no lag can be counted from."""
+        place = self.position
+        if self.lag.messages or not self._wait(0, 0):
+            return False
+        return self.lag.messages == 0 and self.position == place  # and nobody has read it meanwhile
 
     def close(self) -> None:
         """Release the queue. Messages and views stay valid.

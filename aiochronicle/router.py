@@ -49,6 +49,7 @@ from aiochronicle.errors import (
     SourceGone,
 )
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.health import reason
 from aiochronicle.position import Position
 from aiochronicle.reader import Reader, StartPoint, check_start
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
@@ -278,6 +279,11 @@ class Router(FanIn[T]):
         The root is in it while it cannot be watched.
         """
         return self._problems
+
+    def _reasons(self) -> list[str]:
+        """Return what ``healthy`` says: the ``problems``, too."""
+        problems = list(self.problems.items())  # other threads add to them
+        return super()._reasons() + [reason("router", path, error) for path, error in problems]
 
     def paths(self) -> dict[int, str]:
         """Return the attached queues: source id to path."""

@@ -35,6 +35,7 @@ from aiochronicle._binding import check, encode_path, exception, ffi, lib, new_e
 from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
 from aiochronicle._names import check_name
+from aiochronicle._report import Report
 from aiochronicle.causes import Cause, Causes
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import (
@@ -44,6 +45,7 @@ from aiochronicle.errors import (
     LockedError,
     NotAQueue,
 )
+from aiochronicle.health import Health, because, reason
 from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 
@@ -60,7 +62,7 @@ _FLUSH_MODES = {"async": lib.AC_FLUSH_ASYNC, "sync": lib.AC_FLUSH_SYNC}
 _POLICIES = {"fail": lib.AC_CAPACITY_FAIL, "block": lib.AC_CAPACITY_BLOCK}
 
 
-class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+class Recovery(Report, frozen=True, kw_only=True):
     """What opening for writing found and did. ``clean`` means that there was nothing to do."""
 
     clean: bool
@@ -76,7 +78,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     is_copy: bool
 
 
-class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class WriterStatistics(Report, frozen=True, kw_only=True):
     """Counters of one writer since it was opened, and where it stands."""
 
     messages: int
@@ -561,6 +563,16 @@ class Writer(_hot.Writer, Closing):
         values = {name: getattr(stats, name) for name in names if name not in _DERIVED}
         last_error = ffi.string(stats.last_error).decode("utf-8", "replace")
         return WriterStatistics(**values, last_error=last_error, recovery=self.recovery)
+
+    @property
+    def healthy(self) -> Health:
+        """Whether it can append: it is open, its queue is there, and no sync has failed."""
+        if self.closed:
+            return because([reason("writer", self.path, "is closed")])
+        statistics = self.statistics()
+        if self.gone or statistics.sync_errors:  # either way it takes nothing more
+            return because([reason("writer", self.path, f"has stopped: {statistics.last_error}")])
+        return because([])
 
     @property
     def recovery(self) -> Recovery:
