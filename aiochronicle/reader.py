@@ -545,24 +545,23 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         for a limit on the lag.
         """
         what = "reader" if self._name is None else f"reader {self._name!r}"
-        if self.closed:
-            return because([reason(what, self.path, "is closed")])
+        wrong: object = None
         try:
-            wrong = (
-                "cannot read on: the next record is damaged or was removed"
-                if self._is_stuck()
-                else None
-            )
+            if self.closed:
+                wrong = "is closed"
+            elif self._is_stuck():
+                wrong = "cannot read on: the next record is damaged or was removed"
         except ChronicleError as error:
             wrong = error
         return because([] if wrong is None else [reason(what, self.path, wrong)])
 
     def _is_stuck(self) -> bool:
         """Tell whether something is to be read here that no lag can be counted from."""
-        place = self.position
-        if self.lag.messages or not self._wait(0, 0):
+        place, unread = self.position, self.lag.messages
+        if unread or not self._wait(0, 0):
             return False
-        return self.lag.messages == 0 and self.position == place  # and nobody has read it meanwhile
+        unread = self.lag.messages
+        return not unread and self.position == place  # or somebody has read it meanwhile
 
     def close(self) -> None:
         """Release the queue. Messages and views stay valid.
