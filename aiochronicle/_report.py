@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from aiochronicle._printable import printable
+from aiochronicle.position import Position
 
 __all__ = ["Report", "table", "titled"]
 
@@ -69,16 +70,24 @@ def _shown(name: str, value: Any) -> str:
         case msgspec.Struct():
             fields = value.__struct_fields__
             return table((field, getattr(value, field)) for field in fields)
-        case dict() if value:
-            return table((_key(key), shown) for key, shown in value.items())
-        case tuple() | list() if not hasattr(value, "_fields"):
-            return "<br>".join(_shown("", one) for one in value[:_ROWS_MAX]) or "–"
         case int():
             return _integer(name, value)
         case float():
             return f"{value:,.3f}"
+        case Position():
+            return f"segment {value.segment}, offset {value.offset:,}"
         case _:
-            return _text(value)
+            return _several(value)
+
+
+def _several(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs: Iterable[tuple[Any, Any]] = value.items()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return table((_key(key), one) for key, one in pairs) if value else "–"
+    if isinstance(value, tuple | list):
+        shown: list[Any] = list(value)[:_ROWS_MAX]  # pyright: ignore[reportUnknownArgumentType]
+        return "<br>".join(_shown("", one) for one in shown) or "–"
+    return _text(value)
 
 
 def _integer(name: str, value: int) -> str:
@@ -104,8 +113,8 @@ def _size(count: int) -> str:
     return f"{count / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
-def _key(key: object) -> str:
-    return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)
+def _key(key: Any) -> str:
+    return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _text(value: object) -> str:

@@ -36,6 +36,13 @@ class Health(Report, frozen=True):
         return self.ok
 
 
+class _Lag(Protocol):
+    @property
+    def messages(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+
+
 class _Checked(Protocol):
     @property
     def healthy(self) -> Health: ...
@@ -80,7 +87,7 @@ def reason(what: str, path: str, why: object) -> str:
 
 def _behind(part: object, limit_s: float) -> tuple[str, ...]:
     try:
-        lag = part.lag  # type: ignore[attr-defined]  # of a reader or fan-in
+        lag: _Lag = part.lag  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
     except ChronicleError as error:
         return (printable(error),)
     if lag.seconds <= limit_s:

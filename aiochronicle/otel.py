@@ -19,7 +19,7 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -174,7 +174,8 @@ class Telemetry:
         """
 
         def span(arguments: tuple[Any, ...]) -> contextlib.AbstractContextManager[object]:
-            works = [one for one in arguments if isinstance(one, Message | Request)]
+            works: list[Message[Any] | Request[Any]]
+            works = [one for one in arguments if isinstance(one, Message | Request)]  # pyright: ignore[reportUnknownVariableType]
             return self.process(works[0]) if works else contextlib.nullcontext()
 
         if inspect.iscoroutinefunction(function):
@@ -277,7 +278,7 @@ class _Operation:
         self.sent = self.consumed = 0
 
     @contextlib.contextmanager
-    def active(self) -> Iterator[Span]:
+    def active(self) -> Generator[Span]:
         """Let it be the current span until the end, however that is."""
         started = time.time_ns(), time.perf_counter()
         with self._start(started[0]) as span:
@@ -505,7 +506,7 @@ class TracedReader(Generic[T]):
         return printable(self.reader.source) if isinstance(self.reader, Reader) else None
 
     @contextlib.contextmanager
-    def _receiving(self) -> Iterator[tuple[int, float]]:
+    def _receiving(self) -> Generator[tuple[int, float]]:
         started = _now()
         try:
             yield started

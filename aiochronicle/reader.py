@@ -31,7 +31,7 @@ from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._decoding import Decoders
 from aiochronicle._dispatch import Dispatching
-from aiochronicle._report import Report
+from aiochronicle._report import Report, table, titled
 from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark
@@ -578,6 +578,19 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         with self._alone:
             check(move(self._handle, *where, error), error)
         self._wake()
+
+    def _repr_html_(self) -> str:
+        """Show where it stands and what it counted, in a notebook."""
+        if self.closed:
+            return titled(repr(self))
+        rows: list[tuple[str, object]] = [("path", self.path), ("name", self._name)]
+        try:
+            rows += [("lag", self.lag), ("healthy", self.healthy.ok)]
+        except ChronicleError as error:
+            rows.append(("problem", error))
+        counted = self.statistics()
+        rows += [(name, getattr(counted, name)) for name in counted.__struct_fields__]
+        return titled("Reader", table(rows))
 
     def __repr__(self) -> str:
         name = "anonymous" if self._name is None else repr(self._name)

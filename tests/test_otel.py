@@ -92,7 +92,7 @@ def linked(span: ReadableSpan) -> list[int]:
 
 def identity(span: ReadableSpan) -> int:
     assert span.context is not None
-    return span.context.span_id
+    return int(span.context.span_id)
 
 
 def test_importing_the_package_imports_no_opentelemetry() -> None:
