@@ -63,7 +63,7 @@ def _cell(name: str, value: Any) -> str:
 def _shown(name: str, value: Any) -> str:
     """Return the HTML of a value, in the unit that its name ends with."""
     match value:
-        case None:
+        case None | "":
             return "–"
         case bool():
             return "yes" if value else "no"

@@ -1,10 +1,12 @@
 """Questions about a whole queue that need no reader or writer of one's own."""
 
+import logging
 import os
 import time
 
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._names import check_name
+from aiochronicle._printable import printable
 from aiochronicle._report import Report
 from aiochronicle.errors import PositionLost
 from aiochronicle.position import Position
@@ -19,6 +21,9 @@ __all__ = [
     "list_readers",
     "verify",
 ]
+
+
+_log = logging.getLogger(__name__)
 
 
 class QueueInfo(Report, frozen=True, kw_only=True):
@@ -131,6 +136,7 @@ def forget_reader(path: str | os.PathLike[str], name: str) -> None:
     check_name("name", name)
     error = new_error()
     check(lib.ac_queue_forget_reader(encode_path(path), name.encode(), error), error)
+    _log.info("%s: reader %r was forgotten", printable(os.fspath(path)), name)
 
 
 def verify(path: str | os.PathLike[str]) -> VerifyReport:

@@ -6,6 +6,7 @@ seeking and waiting are here.
 """
 
 import asyncio
+import logging
 import os
 import threading
 import warnings
@@ -31,6 +32,7 @@ from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._decoding import Decoders
 from aiochronicle._dispatch import Dispatching
+from aiochronicle._printable import printable
 from aiochronicle._report import Report, table, titled
 from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 __all__ = ["Lag", "Reader", "ReaderStatistics", "open_reader"]
+
+_log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -235,7 +239,7 @@ def open_reader(
     stats = ffi.new("ac_reader_stats_t *")
     lib.ac_reader_stats(handle[0], stats)
     address = int(ffi.cast("uintptr_t", handle[0]))
-    return Reader(
+    reader: Reader[T] = Reader(
         address,
         Path(directory).name,
         stats.queue_id,
@@ -246,6 +250,9 @@ def open_reader(
         decoders,
         name=name,
     )
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("opened: %s", printable(reader))
+    return reader
 
 
 @_hot.own_methods
@@ -572,6 +579,8 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
             return
         with self._alone:
             super().close()
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("closed: %s", printable(self))
 
     def _move(self, move: Callable[..., int], *where: int) -> None:
         error = new_error()

@@ -227,6 +227,8 @@ class Requester(Closing, Generic[T]):
                 dead.close()
             Path(self._path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._use(open_writer(self._path, **self._options))
+            text = "%s: the queue of requests was opened anew; what waited for answers failed"
+            _log.warning(text, printable(self._path))
 
     @property
     def queue_id(self) -> int:

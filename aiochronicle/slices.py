@@ -135,7 +135,14 @@ class Queue(Closing):
         except ChronicleError as error:
             return titled(repr(self), table([("problem", error)]))
         fields = ((name, getattr(info, name)) for name in info.__struct_fields__)
-        heads = ("reader", "open", "committed", "committed_seq", "messages behind", "oldest unread")
+        heads = (
+            "reader",
+            "open",
+            "committed",
+            "committed_seq",
+            "messages behind",
+            "oldest unread, s",
+        )
         rows = [
             (
                 one.name,

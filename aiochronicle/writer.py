@@ -35,6 +35,7 @@ from aiochronicle._binding import check, encode_path, exception, ffi, lib, new_e
 from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
 from aiochronicle._names import check_name
+from aiochronicle._printable import printable
 from aiochronicle._report import Report
 from aiochronicle.causes import Cause, Causes
 from aiochronicle.config import Batch, Capacity, Retention, Roll
@@ -320,6 +321,7 @@ def open_writer(
     address = int(ffi.cast("uintptr_t", handle))
     writer = Writer(address, own_clock, capacity_bytes=config.capacity_bytes)
     _log_recovery(writer.path, writer.recovery)
+    _log.debug("%s: opened for writing, next seq %d", printable(writer.path), writer.next_seq)
     try:
         if registry is not None:
             writer.register(registry)
@@ -585,8 +587,11 @@ class Writer(_hot.Writer, Closing):
 
     def close(self) -> None:
         """Sync everything, mark the queue as cleanly closed, release the lock."""
+        was_open = not self.closed
         try:
             super().close()
+            if was_open:
+                _log.debug("%s: closed, next seq %d", printable(self.path), self.next_seq)
         finally:
             _engine_log.hand_over()
 
