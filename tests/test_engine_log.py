@@ -140,8 +140,7 @@ assert os.waitpid(child, 0)[1] == 0
     queue = open_tmp / "queue"
     found = run(code, queue)
     position = queue / "readers" / "audit.meta"
-    failed, works, deleted = found
-    assert deleted == f"INFO {ENGINE} {queue}: retention: 3 segments deleted"
+    failed, works = found
     assert failed == (
         f"WARNING {ENGINE} {position}: retention failed: cannot open: Permission denied"
     )
@@ -195,8 +194,7 @@ with open_writer(queue, segment_size=128 << 10, retention=retention) as writer:
 """
     queue = tmp_path / "queue"
     (tmp_path / "archive").mkdir()
-    done = run(code, tmp_path / "archive", queue, within=NAMESPACE)
-    (line,) = [line for line in done if " segments archived" not in line]
+    (line,) = run(code, tmp_path / "archive", queue, within=NAMESPACE)
     assert line.startswith(f"WARNING {ENGINE} {queue}/0000")
     assert "retention failed: cannot archive: No space left on device" in line
 

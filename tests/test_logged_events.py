@@ -61,7 +61,7 @@ def test_rolling_and_retention(queue_path: Path, caplog: pytest.LogCaptureFixtur
         writer.retain_now()
     found = logged(caplog, "engine")
     assert ("DEBUG", f"{queue_path}: rolled to segment 1") in found
-    assert ("INFO", f"{queue_path}: retention: 1 segments deleted") in found
+    assert ("DEBUG", f"{queue_path}: retention: 1 segments deleted") in found
 
 
 def test_ordinary_events_are_not_made_unless_somebody_listens(
