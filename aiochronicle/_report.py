@@ -4,10 +4,10 @@ In a notebook they are shown as tables. Everything that may come from outside, n
 readers and texts of errors, is escaped. Colours are those of the notebook, light or dark.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -82,11 +82,11 @@ def _shown(name: str, value: Any) -> str:
 
 def _several(value: Any) -> str:
     if isinstance(value, dict):
-        pairs: Iterable[tuple[Any, Any]] = value.items()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        pairs = cast("Mapping[Any, Any]", value).items()
         return table((_key(key), one) for key, one in pairs) if value else "–"
     if isinstance(value, tuple | list):
-        shown: list[Any] = list(value)[:_ROWS_MAX]  # pyright: ignore[reportUnknownArgumentType]
-        return "<br>".join(_shown("", one) for one in shown) or "–"
+        values = cast("Sequence[Any]", value)[:_ROWS_MAX]
+        return "<br>".join(_shown("", one) for one in values) or "–"
     return _text(value)
 
 
@@ -114,7 +114,7 @@ def _size(count: int) -> str:
 
 
 def _key(key: Any) -> str:
-    return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)  # pyright: ignore[reportUnknownArgumentType]
+    return " ".join(map(str, cast("Sequence[Any]", key))) if isinstance(key, tuple) else str(key)
 
 
 def _text(value: object) -> str:

@@ -6,7 +6,7 @@ How far behind is too far is the program's decision, so ``health`` takes that as
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, cast
 
 from aiochronicle._arguments import seconds
 from aiochronicle._printable import printable
@@ -43,6 +43,11 @@ class _Lag(Protocol):
     def seconds(self) -> float: ...
 
 
+class _Lagging(Protocol):
+    @property
+    def lag(self) -> _Lag: ...
+
+
 class _Checked(Protocol):
     @property
     def healthy(self) -> Health: ...
@@ -66,7 +71,7 @@ def health(*parts: _Checked, max_lag_s: float | None = None) -> Health:
     for part in parts:
         found = part.healthy.reasons
         if not found and limit_s is not None and hasattr(type(part), "lag"):
-            found = _behind(part, limit_s)
+            found = _behind(cast(_Lagging, part), limit_s)
         reasons += found
     return because(reasons)
 
@@ -85,9 +90,9 @@ def reason(what: str, path: str, why: object) -> str:
     return f"{what} of {printable(path)}: {text}"
 
 
-def _behind(part: object, limit_s: float) -> tuple[str, ...]:
+def _behind(part: _Lagging, limit_s: float) -> tuple[str, ...]:
     try:
-        lag: _Lag = part.lag  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+        lag = part.lag
     except ChronicleError as error:
         return (printable(error),)
     if lag.seconds <= limit_s:

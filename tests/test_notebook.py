@@ -152,7 +152,7 @@ def test_the_notebook_runs_and_was_committed_without_outputs(
 ) -> None:
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     for cell in notebook.cells:
         if cell.cell_type == "code":
             assert cell.outputs == []
