@@ -239,7 +239,7 @@ class Telemetry:
         return [] if created is None else [Link(created, {"messaging.message.id": name})]
 
     def _remember(self, queue_id: int, seqs: Iterable[int], span: SpanContext) -> None:
-        if not span.is_valid:
+        if not span.is_valid or queue_id == 0:  # Java's queues have no identity
             return
         for seq in seqs:
             self._spans[queue_id, seq] = span

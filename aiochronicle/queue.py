@@ -1,6 +1,7 @@
 """Questions about a whole queue that need no reader or writer of one's own."""
 
 import logging
+import math
 import os
 import time
 
@@ -52,7 +53,8 @@ class ReaderInfo(Report, frozen=True, kw_only=True):
     message that is not committed; None if unknown. ``live`` is whether a process has it
     open now: capacity waits for those only. ``heartbeat_age_s`` is the time since its last sign of
     life or commit, which ``Retention.reader_ttl_s`` goes by. ``lost`` means that its position is no
-    longer in the queue; the lag is then that of all there is.
+    longer in the queue; the lag is then that of all there is. In a Java queue these are the named
+    tailers, Java's and ours; nobody knows whether one is open, and its age is infinite.
     """
 
     name: str
@@ -116,10 +118,14 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
                 lag=scout.lag,
                 live=bool(entry.open),
                 lost=lost,
-                heartbeat_age_s=max(0.0, (time.time_ns() - entry.heartbeat_ns) / 1e9),
+                heartbeat_age_s=_age_s(entry.heartbeat_ns),
             )
             readers.append(info)
     return sorted(readers, key=lambda reader: reader.name)
+
+
+def _age_s(heartbeat_ns: int) -> float:
+    return max(0.0, (time.time_ns() - heartbeat_ns) / 1e9) if heartbeat_ns else math.inf
 
 
 def forget_reader(path: str | os.PathLike[str], name: str) -> None:

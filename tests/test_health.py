@@ -89,6 +89,7 @@ def test_a_position_that_retention_took_is_a_reason(queue_path: Path) -> None:
     ):
         while writer.position.segment < 5:
             writer.append(bytes(1000))
+        eventually(lambda: writer.statistics().seals == 5)
         writer.retain_now()
         assert reader.healthy  # in the segment that it has mapped
         with pytest.raises(PositionLost):
@@ -204,6 +205,20 @@ def test_health_of_a_service_has_the_reasons_of_all_its_parts(tmp_path: Path, qu
         orders.poll()
         assert health(fills, orders, max_lag_s=1e-9)
     assert len(health(fills, orders, max_lag_s=1).reasons) == 2
+
+
+def test_a_queue_of_java(queue_path: Path) -> None:
+    with (
+        open_writer(queue_path, format="cq4") as writer,
+        open_reader(queue_path, "audit") as reader,
+    ):
+        assert health(writer, reader)
+        writer.append(b"x")
+        assert health(writer, reader)
+        reader.poll()
+        assert health(writer, reader, max_lag_s=1e-9)
+        shutil.rmtree(queue_path)
+        assert "removed" in reason(reader.healthy)
 
 
 def test_health_of_nothing_is_a_mistake() -> None:

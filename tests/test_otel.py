@@ -278,6 +278,33 @@ def test_what_is_remembered_is_bounded_with_threads(queue_path: Path, recorded: 
     assert len(recorded.spans()) == 1201
 
 
+def test_queues_without_an_identity_are_not_confused(tmp_path: Path, recorded: Recorded) -> None:
+    """Java's have none, and the same indexes in each of them."""
+    telemetry = recorded.telemetry
+    with (
+        open_writer(tmp_path / "a", format="cq4") as a,
+        open_writer(tmp_path / "b", format="cq4") as b,
+        open_reader(tmp_path / "b") as reader,
+    ):
+        telemetry.writer(a).append(b"1")
+        b.append(b"2")
+        (message,) = telemetry.reader(reader)
+        assert message.payload == b"2"
+        del message
+    assert linked(recorded.span("receive b")) == []
+
+
+def test_what_is_not_wrapped_is_as_it_was(queue_path: Path, recorded: Recorded) -> None:
+    with open_writer(queue_path) as writer, open_reader(queue_path) as reader:
+        recorded.telemetry.writer(writer).append(b"x")
+        assert [type(call).__name__ for call in (writer.append, reader.poll)] == [
+            "builtin_function_or_method"
+        ] * 2
+        writer.append(b"y")
+        assert len(list(reader)) == 2
+    assert len(recorded.spans()) == 1
+
+
 def test_a_batch_is_one_span_with_links(queue_path: Path, recorded: Recorded) -> None:
     telemetry = recorded.telemetry
     with open_writer(queue_path) as writer, open_reader(queue_path, "risk") as reader:
