@@ -479,6 +479,7 @@ class Writer(_hot.Writer, Closing):
         A Java queue takes all that ``cq4.encode_message`` does, if it was opened without a codec:
         texts, numbers, lists, dicts, Structs as objects with the same fields, and ``cq4.Call``.
 
+        >>> import msgspec
         >>> class Trade(msgspec.Struct):
         ...     price: float
         >>> with open_writer(tmp_path / "trades", codec=Trade) as writer:
