@@ -27,7 +27,7 @@ def place_of_lock(table: bytes) -> int:
         length = struct.unpack_from("<I", table, at)[0] & 0x3FFFFFFF
         end = at + 4 + length
         if KEY in table[at:end]:
-            return end - 8
+            return int(end) - 8
         at = end + 3 & ~3
 
 
