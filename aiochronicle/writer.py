@@ -398,7 +398,7 @@ def open_writer(
     own_clock = None if clock is time.time_ns else clock
     address = int(ffi.cast("uintptr_t", handle))
     writer = Writer(address, own_clock, capacity_bytes=config.capacity_bytes, format=chosen)
-    _log_recovery(writer.path, writer.recovery)
+    _log_recovery(printable(writer.path), writer.recovery)
     _log.debug("%s: opened for writing, next seq %d", printable(writer.path), writer.next_seq)
     try:
         if codec is not None and registry is not None:

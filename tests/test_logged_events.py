@@ -176,3 +176,16 @@ def test_every_logger_is_in_the_table_of_the_guide() -> None:
                 named.add(rest.partition('"')[0])
     table = GUIDE.read_text(encoding="utf-8")
     assert {name for name in named if f"`{name}`" not in table} == set()
+
+
+def test_names_of_queues_cannot_forge_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    evil = tmp_path / "evil\nname"
+    with start(evil, "writer") as peer:
+        kill(peer)
+    with open_writer(evil), open_reader(evil):
+        pass
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) >= 5
+    assert all(text.isprintable() for text in texts)
