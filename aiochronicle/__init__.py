@@ -19,6 +19,7 @@ from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discove
 from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.health import Health, health
 from aiochronicle.opening import Opening, aopen_reader, aopen_writer
 from aiochronicle.position import Position
 from aiochronicle.queue import (
@@ -62,6 +63,7 @@ __all__ = [
     "ExportProgress",
     "FanIn",
     "FanInStatistics",
+    "Health",
     "Lag",
     "Message",
     "Opening",
@@ -101,6 +103,7 @@ __all__ = [
     "discover",
     "errors",
     "forget_reader",
+    "health",
     "inspect",
     "list_readers",
     "open_reader",

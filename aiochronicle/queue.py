@@ -1,13 +1,14 @@
 """Questions about a whole queue that need no reader or writer of one's own."""
 
+import logging
 import math
 import os
 import time
 
-import msgspec
-
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._names import check_name
+from aiochronicle._printable import printable
+from aiochronicle._report import Report
 from aiochronicle.errors import PositionLost
 from aiochronicle.position import Position
 from aiochronicle.reader import Lag, open_reader
@@ -23,7 +24,10 @@ __all__ = [
 ]
 
 
-class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+_log = logging.getLogger(__name__)
+
+
+class QueueInfo(Report, frozen=True, kw_only=True):
     """What the control block and the directory say about a queue.
 
     ``next_seq`` is 0 for queues of other programs, which do not keep it.
@@ -42,7 +46,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     watermark_ns: int
 
 
-class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ReaderInfo(Report, frozen=True, kw_only=True):
     """One reader that has a position in a queue, open or not.
 
     ``lag`` counts from its committed position, and ``committed_seq`` is the seq of the first
@@ -62,7 +66,7 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_age_s: float
 
 
-class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyReport(Report, frozen=True, kw_only=True):
     """Result of checking every record. ``first_problem`` is a sentence, or None."""
 
     records: int
@@ -138,6 +142,7 @@ def forget_reader(path: str | os.PathLike[str], name: str) -> None:
     check_name("name", name)
     error = new_error()
     check(lib.ac_queue_forget_reader(encode_path(path), name.encode(), error), error)
+    _log.info("%s: reader %r was forgotten", printable(os.fspath(path)), name)
 
 
 def verify(path: str | os.PathLike[str]) -> VerifyReport:

@@ -17,8 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import msgspec
-
 from aiochronicle import _engine_log, _hot
 from aiochronicle._arguments import (
     expect,
@@ -35,6 +33,8 @@ from aiochronicle._binding import check, encode_path, exception, ffi, lib, new_e
 from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
 from aiochronicle._names import check_name
+from aiochronicle._printable import printable
+from aiochronicle._report import Report
 from aiochronicle.causes import Cause, Causes
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import (
@@ -45,6 +45,7 @@ from aiochronicle.errors import (
     NotAQueue,
     NotSupported,
 )
+from aiochronicle.health import Health, because, reason
 from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 
@@ -68,7 +69,7 @@ _FLUSH_MODES = {"async": lib.AC_FLUSH_ASYNC, "sync": lib.AC_FLUSH_SYNC}
 _POLICIES = {"fail": lib.AC_CAPACITY_FAIL, "block": lib.AC_CAPACITY_BLOCK}
 
 
-class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+class Recovery(Report, frozen=True, kw_only=True):
     """What opening for writing found and did. ``clean`` means that there was nothing to do."""
 
     clean: bool
@@ -84,7 +85,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     is_copy: bool
 
 
-class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class WriterStatistics(Report, frozen=True, kw_only=True):
     """Counters of one writer since it was opened, and where it stands."""
 
     messages: int
@@ -397,7 +398,8 @@ def open_writer(
     own_clock = None if clock is time.time_ns else clock
     address = int(ffi.cast("uintptr_t", handle))
     writer = Writer(address, own_clock, capacity_bytes=config.capacity_bytes, format=chosen)
-    _log_recovery(writer.path, writer.recovery)
+    _log_recovery(printable(writer.path), writer.recovery)
+    _log.debug("%s: opened for writing, next seq %d", printable(writer.path), writer.next_seq)
     try:
         if codec is not None and registry is not None:
             writer.register(codec if chosen == "cq4" else registry)
@@ -477,6 +479,7 @@ class Writer(_hot.Writer, Closing):
         A Java queue takes all that ``cq4.encode_message`` does, if it was opened without a codec:
         texts, numbers, lists, dicts, Structs as objects with the same fields, and ``cq4.Call``.
 
+        >>> import msgspec
         >>> class Trade(msgspec.Struct):
         ...     price: float
         >>> with open_writer(tmp_path / "trades", codec=Trade) as writer:
@@ -703,6 +706,16 @@ class Writer(_hot.Writer, Closing):
         return WriterStatistics(**values, last_error=last_error, recovery=self.recovery)
 
     @property
+    def healthy(self) -> Health:
+        """Whether it can append: it is open, its queue is there, and no sync has failed."""
+        if self.closed:
+            return because([reason("writer", self.path, "is closed")])
+        statistics = self.statistics()
+        if self.gone or statistics.sync_errors:  # either way it takes nothing more
+            return because([reason("writer", self.path, f"has stopped: {statistics.last_error}")])
+        return because([])
+
+    @property
     def recovery(self) -> Recovery:
         """What opening found and repaired."""
         report = ffi.new("ac_recovery_t *")
@@ -716,8 +729,11 @@ class Writer(_hot.Writer, Closing):
 
         A Java queue stays open for its other writers: only what this one wrote is synced.
         """
+        was_open = not self.closed
         try:
             super().close()
+            if was_open:
+                _log.debug("%s: closed, next seq %d", printable(self.path), self.next_seq)
         finally:
             _engine_log.hand_over()
 
