@@ -22,6 +22,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -994,6 +995,16 @@ uint64_t ac_clock_ns(void) {
 
 uint64_t ac_os_monotonic_ns(void) {
     return clock_ns(CLOCK_MONOTONIC);
+}
+
+void ac_os_thread_usage(ac_usage_t *out) {
+    struct rusage usage;
+    memset(out, 0, sizeof *out);
+    if (getrusage(RUSAGE_THREAD, &usage) < 0) return;
+    *out = (ac_usage_t){.minor_faults = (uint64_t)usage.ru_minflt,
+                        .major_faults = (uint64_t)usage.ru_majflt,
+                        .waits = (uint64_t)usage.ru_nvcsw,
+                        .switches = (uint64_t)usage.ru_nivcsw};
 }
 
 static int read_text(const char *path, char *buffer, size_t size) {

@@ -167,6 +167,14 @@ void ac_os_sleep_ns(uint64_t ns);
 uint64_t ac_os_now_ns(void); /* wall clock */
 uint64_t ac_os_monotonic_ns(void);
 
+/* What the calling thread has met so far. */
+typedef struct ac_usage {
+    uint64_t minor_faults, major_faults;
+    uint64_t waits;    /* it gave the processor up … */
+    uint64_t switches; /* … or lost it to others */
+} ac_usage_t;
+void ac_os_thread_usage(ac_usage_t *out);
+
 /* Identity of a process for lock files: start time in clock ticks, 0 if there is no such process. */
 uint64_t ac_os_process_start(int pid);
 int ac_os_process_ends(int pid); /* was killed, or is a zombie: nothing of it runs any more */
