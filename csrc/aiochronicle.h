@@ -765,11 +765,49 @@ typedef struct ac_reader_entry {
     uint64_t offset;
     uint64_t heartbeat_ns; /* when it last gave a sign of life, or committed */
     int open;              /* a live process has it open now */
+    int pid;               /* of that process; 0 = not known, as of one in another container */
+    uint64_t keeps; /* how many finished segments retention keeps for it: see ac_queue_why_kept */
+    char command[128]; /* of that process; empty = not known */
 } ac_reader_entry_t;
 
 /* Fills in as many as there is room for, in no particular order, and returns how many there are. */
 AC_API int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t room,
                                 ac_error_t *err);
+
+/* Why a segment is there, in the terms of ac_writer_config_t. Retention goes from the oldest on and ends at the first
+ * that stays. */
+enum {
+    AC_KEPT_GOES = 0,         /* nothing: it goes at the next look */
+    AC_KEPT_ACTIVE = 1,       /* it is being written, or prepared */
+    AC_KEPT_NO_RETENTION = 2, /* the writer keeps everything */
+    AC_KEPT_AWAITED = 3,      /* the reader of wait_for has not committed past it */
+    AC_KEPT_READER = 4,       /* … nor has one that is open, or away for less than reader_ttl_ns */
+    AC_KEPT_AWAY = 5,         /* … nor has one that is away, and no limit of age or size is set */
+    AC_KEPT_NO_READER = 6,    /* no reader has a name yet, likewise */
+    AC_KEPT_LIMITS = 7,       /* neither retain_ns nor retain_bytes is reached */
+    AC_KEPT_DAMAGED = 8,      /* something in it cannot be read, so its age is not known */
+    AC_KEPT_POSITION = 9,     /* a position cannot be read, so nobody knows what its reader needs */
+    AC_KEPT_BEHIND = 10,      /* it could go, but one before it stays */
+    AC_KEPT_NO_WRITER = 11,   /* it could go, but no writer is open that would remove it */
+    AC_KEPT_UNKNOWN = 12 /* the writer does not say by which rules it removes: another program's */
+};
+
+typedef struct ac_kept_segment {
+    uint32_t segment;
+    int why;            /* AC_KEPT_* */
+    uint64_t bytes;     /* on disk */
+    uint64_t newest_ns; /* timestamp of its newest message; 0 = there was no need to look */
+    uint32_t readers;   /* how many need it … */
+    char
+        reader[72]; /* … and the one that is farthest behind, or the position that cannot be read */
+    char detail[64]; /* which limit lets it go, or what is damaged */
+} ac_kept_segment_t;
+
+/* Explains each segment, the oldest first, by the rules that the last writer had: fills in as many as there is room
+ * for and returns how many there are. Looks as retention does, and at a reader's sign of life by the time of day.
+ * Never writes. */
+AC_API int64_t ac_queue_why_kept(const char *path, ac_kept_segment_t *out, size_t room,
+                                 ac_error_t *err);
 
 /* Removes a reader, durably: it holds nothing any more, and starts anew if it comes back. AC_E_READER_BUSY while it
  * is open, AC_E_READER_NOT_FOUND if there is none. */

@@ -182,6 +182,13 @@ int ac_os_process_ends(int pid); /* was killed, or is a zombie: nothing of it ru
 void ac_os_process_command(int pid, char *out, size_t size);
 /* Who holds flock's lock on the file; 0 = nobody, or nobody with a pid in our namespace. */
 int ac_os_flock_holder(const struct stat *file);
+/* Calls `visit` for every such lock of this machine. */
+typedef struct ac_flock {
+    dev_t device;
+    ino_t inode;
+    int pid;
+} ac_flock_t;
+void ac_os_each_flock(void (*visit)(void *context, const ac_flock_t *lock), void *context);
 uint64_t ac_os_boot_id(void);
 uint64_t ac_os_process_started_ns(int pid); /* wall clock; 0 if it cannot be told */
 /* Its command line in one printable line, as much as there is room for; empty if it cannot be told. */

@@ -1,11 +1,10 @@
 /* Who has a queue open for writing, and what it says about itself: looked up without opening the queue. */
 #include "control.h"
-#include "error.h"
 #include "lock.h"
 #include "os.h"
 #include "published.h"
+#include "view.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,18 +62,19 @@ static void look(const ac_directory_t *dir, int dir_fd, const ac_control_t *cont
         ac_os_process_command(named.pid, out->command, sizeof out->command);
 }
 
-int ac_queue_writer(const char *path, ac_queue_writer_t *out, ac_error_t *err) {
-    ac_directory_t dir;
-    ac_map_t *map = NULL;
+int ac_view_writer(const ac_view_t *view, ac_queue_writer_t *out, ac_error_t *err) {
     uint64_t home = 0;
     memset(out, 0, sizeof *out);
-    int rc = ac_directory_init(&dir, path, 0600, 0, err);
-    int dir_fd = rc == AC_OK ? ac_directory_open(&dir, err) : rc;
-    if (dir_fd < 0) return dir_fd;
-    rc = ac_control_open(&dir, dir_fd, 0, 1, &map, err);
-    if (rc == AC_OK) rc = ac_control_home(&dir, dir_fd, &home, err);
-    if (rc == AC_OK) look(&dir, dir_fd, ac_control_of(map), home, out);
-    ac_map_release(map);
-    ac_os_close(dir_fd);
+    int rc = ac_control_home(&view->dir, view->dir_fd, &home, err);
+    if (rc == AC_OK) look(&view->dir, view->dir_fd, ac_control_of(view->control), home, out);
+    return rc;
+}
+
+int ac_queue_writer(const char *path, ac_queue_writer_t *out, ac_error_t *err) {
+    ac_view_t view;
+    int rc = ac_view_open(&view, path, err);
+    if (rc != AC_OK) return rc;
+    rc = ac_view_writer(&view, out, err);
+    ac_view_close(&view);
     return rc;
 }
