@@ -422,6 +422,15 @@ AC_API int ac_writer_retain(ac_writer_t *writer, ac_error_t *err);
  * turn of the housekeeper on. An append that waits for capacity goes by the new one. */
 AC_API void ac_writer_settings(ac_writer_t *writer, ac_settings_t *out);
 AC_API int ac_writer_configure(ac_writer_t *writer, const ac_settings_t *settings, ac_error_t *err);
+/* Puts settings into a configuration; they have to outlive it, since its texts stay there. */
+AC_API void ac_settings_apply(const ac_settings_t *settings, ac_writer_config_t *config);
+
+/* [any thread] What settings.toml of the queue says, which is for the binding to understand; when it changes, an
+ * AC_LOG_SETTINGS tells of it within about a second. Returns its length, 0 also if there is none; at most
+ * AC_SETTINGS_FILE_MAX bytes and a NUL are written. AC_E_ACCESS if the file is not to be obeyed: it is of another user than
+ * this process, root or the owner of the directory, or others may write to it. */
+enum { AC_SETTINGS_FILE_MAX = 65536 };
+AC_API int ac_writer_read_settings(ac_writer_t *writer, char *out, ac_error_t *err);
 
 AC_API void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out); /* [any thread] */
 AC_API void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out);  /* [any thread] */
@@ -720,6 +729,9 @@ typedef struct ac_queue_info {
     uint64_t write_offset;
     uint64_t last_timestamp_ns;
     uint64_t watermark_ns;
+    uint64_t
+        oldest_ns; /* timestamp of the first message; 0 = there is none, or it cannot be read */
+    uint64_t disk_bytes; /* what the segments take */
 } ac_queue_info_t;
 
 AC_API int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err);
@@ -809,6 +821,10 @@ typedef struct ac_kept_segment {
 AC_API int64_t ac_queue_why_kept(const char *path, ac_kept_segment_t *out, size_t room,
                                  ac_error_t *err);
 
+/* What ac_writer_read_settings reads; and other text in its place, atomically and durably, NULL = none. */
+AC_API int ac_queue_read_settings(const char *path, char *out, ac_error_t *err);
+AC_API int ac_queue_write_settings(const char *path, const char *text, ac_error_t *err);
+
 /* Removes a reader, durably: it holds nothing any more, and starts anew if it comes back. AC_E_READER_BUSY while it
  * is open, AC_E_READER_NOT_FOUND if there is none. */
 AC_API int ac_queue_forget_reader(const char *path, const char *name, ac_error_t *err);
@@ -837,7 +853,13 @@ AC_API uint64_t ac_clock_ns(void);
 
 /* The engine's log: failures of background workers, repairs, clock jumps. Bounded; the binding takes the entries
  * in order and gives them to its own logging. */
-enum { AC_LOG_INFO = 20, AC_LOG_WARNING = 30, AC_LOG_ERROR = 40 };
+enum {
+    AC_LOG_SETTINGS =
+        0, /* no line of a log: the settings.toml of the queue at `path` has changed */
+    AC_LOG_INFO = 20,
+    AC_LOG_WARNING = 30,
+    AC_LOG_ERROR = 40
+};
 
 typedef struct ac_log_entry {
     int level;

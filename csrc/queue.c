@@ -10,6 +10,7 @@
 #include "view.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,34 @@ uint32_t ac_checksum(const void *data, size_t length) {
 
 const char *ac_checksum_implementation(void) {
     return ac_crc32_implementation();
+}
+
+/* Of the first message, by the header of its record alone. */
+static uint64_t find_oldest(const ac_view_t *view) {
+    char name[AC_NAME_MAX];
+    struct stat info;
+    for (size_t i = 0; i < view->count; i++) {
+        ac_record_t record = {0};
+        ac_segment_name(name, view->ids[i], ".q");
+        int fd = ac_file_open(&view->dir, view->dir_fd, name, O_RDONLY, &info, NULL);
+        if (fd < 0) return 0;
+        int got = ac_os_read_at(fd, &record, sizeof record, AC_SEGMENT_DATA);
+        ac_os_close(fd);
+        if (got < 0) return 0;
+        if (record.commit_len != 0 && record.type_id != AC_TYPE_PADDING) return record.timestamp_ns;
+    }
+    return 0;
+}
+
+static uint64_t measure_disk(const ac_view_t *view) {
+    char name[AC_NAME_MAX];
+    struct stat info;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < view->count; i++) {
+        ac_segment_name(name, view->ids[i], ".q");
+        if (ac_os_stat_at(view->dir_fd, name, &info) == 0) bytes += (uint64_t)info.st_blocks * 512;
+    }
+    return bytes;
 }
 
 int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err) {
@@ -44,6 +73,8 @@ int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err) {
     out->watermark_ns = ac_load_relaxed_u64(&control->watermark_ns);
     ac_control_position(control, &segment, &out->write_offset);
     out->current_segment = segment;
+    out->oldest_ns = find_oldest(&view);
+    out->disk_bytes = measure_disk(&view);
     ac_view_close(&view);
     return AC_OK;
 }

@@ -9,8 +9,6 @@
 #include "aiochronicle.h"
 
 void ac_settings_of(const ac_writer_config_t *config, ac_settings_t *out);
-/* The texts stay where they are, so the settings have to outlive the configuration. */
-void ac_settings_apply(const ac_settings_t *settings, ac_writer_config_t *config);
 int ac_settings_check(const char *path, const ac_settings_t *settings, ac_error_t *err);
 
 #endif

@@ -142,8 +142,8 @@ struct ac_writer {
     uint64_t unsynced_since_ns; /* since when something has not been synced; 0 = all is */
     uint32_t write_back_due;    /* atomic: likewise, for the disk lane */
     uint64_t clock_log_due_ns, clock_steps_logged; /* flush lane only */
-    ac_publisher_t
-        *publisher; /* of statistics.meta, by whoever has the flush lane; NULL = it has none */
+    uint64_t settings_file;    /* atomic: the settings.toml that was seen last; 0 = none */
+    ac_publisher_t *publisher; /* of statistics.meta, flush lane; NULL = it has none */
 };
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
@@ -289,6 +289,9 @@ void ac_writer_report(ac_writer_t *writer, uint64_t monotonic_ns);
 void ac_writer_end_report(ac_writer_t *writer);
 /* The end of an append, off the fast path: see slow.h. */
 void ac_writer_note_slow(ac_writer_t *writer, uint64_t seq);
+
+/* settings_file.c: says so if settings.toml is another one than was seen last. */
+void ac_writer_notice_settings(ac_writer_t *writer);
 
 /* settings.c */
 int ac_writer_flush_mode(ac_writer_t *writer, uint64_t *batch_ns);
