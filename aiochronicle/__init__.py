@@ -19,12 +19,14 @@ from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discove
 from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.kept import KeptSegment, why_kept
 from aiochronicle.opening import Opening, aopen_reader, aopen_writer
 from aiochronicle.position import Position
 from aiochronicle.queue import (
     QueueInfo,
     ReaderInfo,
     VerifyReport,
+    configure,
     forget_reader,
     inspect,
     list_readers,
@@ -45,6 +47,7 @@ from aiochronicle.settings import TopicSettings
 from aiochronicle.slices import Queue, Slice
 from aiochronicle.virtual_time import VirtualTimeLoop, run_virtual
 from aiochronicle.writer import Recovery, Writer, WriterStatistics, open_writer
+from aiochronicle.writer_info import RecentError, Sample, SlowAppend, SlowTotal, WriterInfo
 
 __all__ = [
     "Attached",
@@ -62,6 +65,7 @@ __all__ = [
     "ExportProgress",
     "FanIn",
     "FanInStatistics",
+    "KeptSegment",
     "Lag",
     "Message",
     "Opening",
@@ -72,6 +76,7 @@ __all__ = [
     "ReaderInfo",
     "ReaderStatistics",
     "Ready",
+    "RecentError",
     "Recovery",
     "RegisteredType",
     "Registry",
@@ -87,7 +92,10 @@ __all__ = [
     "Roll",
     "Router",
     "RouterStatistics",
+    "Sample",
     "Slice",
+    "SlowAppend",
+    "SlowTotal",
     "SourceStatistics",
     "SpinThenPark",
     "TopicSettings",
@@ -95,9 +103,11 @@ __all__ = [
     "VirtualTimeLoop",
     "Width",
     "Writer",
+    "WriterInfo",
     "WriterStatistics",
     "aopen_reader",
     "aopen_writer",
+    "configure",
     "discover",
     "errors",
     "forget_reader",
@@ -108,6 +118,7 @@ __all__ = [
     "replay",
     "run_virtual",
     "verify",
+    "why_kept",
 ]
 
 __version__ = "0.1.0"
