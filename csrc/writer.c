@@ -484,13 +484,7 @@ static int not_durable(const ac_writer_t *writer, int64_t seq, const ac_error_t 
     return rc;
 }
 
-/* In sync mode nothing may return before it is durable, in batch mode not more than the agreed bytes. Readers
- * have it by now: an error that says no more than why would have the caller append it again. */
-static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
-    int mode = writer->config.flush_mode;
-    if (mode == AC_FLUSH_ASYNC || seq < 0) return seq;
-    if (mode == AC_FLUSH_BATCH && ac_writer_unsynced(writer) <= writer->config.batch_bytes)
-        return seq;
+static int64_t sync_appended(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     ac_error_t why;
     ac_slow_begin(&writer->slow);
     int64_t durable = ac_writer_sync_data(writer, &why);
@@ -500,6 +494,16 @@ static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     if (durable != AC_E_GONE) return not_durable(writer, seq, &why, err);
     if (err) *err = why;
     return durable;
+}
+
+/* In sync mode nothing may return before it is durable, in batch mode not more than the agreed bytes. Readers
+ * have it by now: an error that says no more than why would have the caller append it again. */
+static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
+    int mode = writer->config.flush_mode;
+    if (mode == AC_FLUSH_ASYNC || seq < 0) return seq;
+    if (mode == AC_FLUSH_BATCH && ac_writer_unsynced(writer) <= writer->config.batch_bytes)
+        return seq;
+    return sync_appended(writer, seq, err);
 }
 
 int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t length,
