@@ -59,6 +59,9 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     memlock: bool = False
     verify: bool = False
     lock_timeout: Annotated[float, msgspec.Meta(ge=0, lt=1e10)] | None = None
+    format: Literal["native", "cq4"] | None = None
+    roll_cycle: str | None = None
+    epoch: Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] | None = None
 
 
 _BYTES = "a positive number of bytes"
@@ -94,6 +97,9 @@ ALLOWED = {
     "memlock": _FLAG,
     "verify": _FLAG,
     "lock_timeout": "a number of seconds, 0 or more, or false",
+    "format": '"native" or "cq4"',
+    "roll_cycle": "the name of a roll cycle of Java",
+    "epoch": "a number of milliseconds",
 }
 _TABLES = ("defaults", "topics")
 _WILDCARDS = frozenset("*?[")
