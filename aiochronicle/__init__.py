@@ -20,12 +20,14 @@ from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
 from aiochronicle.health import Health, health
+from aiochronicle.kept import KeptSegment, why_kept
 from aiochronicle.opening import Opening, aopen_reader, aopen_writer
 from aiochronicle.position import Position
 from aiochronicle.queue import (
     QueueInfo,
     ReaderInfo,
     VerifyReport,
+    configure,
     forget_reader,
     inspect,
     list_readers,
@@ -46,6 +48,7 @@ from aiochronicle.settings import TopicSettings
 from aiochronicle.slices import Queue, Slice
 from aiochronicle.virtual_time import VirtualTimeLoop, run_virtual
 from aiochronicle.writer import Recovery, Writer, WriterStatistics, open_writer
+from aiochronicle.writer_info import RecentError, Sample, SlowAppend, SlowTotal, WriterInfo
 
 __all__ = [
     "Attached",
@@ -64,6 +67,7 @@ __all__ = [
     "FanIn",
     "FanInStatistics",
     "Health",
+    "KeptSegment",
     "Lag",
     "Message",
     "Opening",
@@ -74,6 +78,7 @@ __all__ = [
     "ReaderInfo",
     "ReaderStatistics",
     "Ready",
+    "RecentError",
     "Recovery",
     "RegisteredType",
     "Registry",
@@ -89,7 +94,10 @@ __all__ = [
     "Roll",
     "Router",
     "RouterStatistics",
+    "Sample",
     "Slice",
+    "SlowAppend",
+    "SlowTotal",
     "SourceStatistics",
     "SpinThenPark",
     "TopicSettings",
@@ -97,9 +105,11 @@ __all__ = [
     "VirtualTimeLoop",
     "Width",
     "Writer",
+    "WriterInfo",
     "WriterStatistics",
     "aopen_reader",
     "aopen_writer",
+    "configure",
     "discover",
     "errors",
     "forget_reader",
@@ -111,6 +121,7 @@ __all__ = [
     "replay",
     "run_virtual",
     "verify",
+    "why_kept",
 ]
 
 __version__ = "0.1.0"
