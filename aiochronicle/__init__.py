@@ -10,6 +10,7 @@
 
 from aiochronicle import errors
 from aiochronicle._hot import Message, Reservation
+from aiochronicle.backup import Backup, BackupProgress, BackupReport, backup, list_backups
 from aiochronicle.bus import Bus, BusStatistics
 from aiochronicle.causes import Causes
 from aiochronicle.codec import Codec, Width
@@ -40,6 +41,7 @@ from aiochronicle.requests import (
     Responder,
     ResponderStatistics,
 )
+from aiochronicle.restore import RestoreReport, restore
 from aiochronicle.router import Router, RouterStatistics
 from aiochronicle.settings import TopicSettings
 from aiochronicle.slices import Queue, Slice
@@ -48,6 +50,9 @@ from aiochronicle.writer import Recovery, Writer, WriterStatistics, open_writer
 
 __all__ = [
     "Attached",
+    "Backup",
+    "BackupProgress",
+    "BackupReport",
     "Batch",
     "Bus",
     "BusStatistics",
@@ -83,6 +88,7 @@ __all__ = [
     "Reservation",
     "Responder",
     "ResponderStatistics",
+    "RestoreReport",
     "Retention",
     "Roll",
     "Router",
@@ -98,14 +104,17 @@ __all__ = [
     "WriterStatistics",
     "aopen_reader",
     "aopen_writer",
+    "backup",
     "discover",
     "errors",
     "forget_reader",
     "inspect",
+    "list_backups",
     "list_readers",
     "open_reader",
     "open_writer",
     "replay",
+    "restore",
     "run_virtual",
     "verify",
 ]

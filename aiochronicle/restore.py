@@ -1,0 +1,221 @@
+"""Queues out of backups."""
+
+import fcntl
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from aiochronicle import _generations as store
+from aiochronicle._arguments import pathname, positive
+from aiochronicle._copying import copy_file, storage_errors, write_file
+from aiochronicle._directories import sync_directory
+from aiochronicle._generations import Manifest
+from aiochronicle._positions import decode_position, encode_position
+from aiochronicle._smallfile import read_small_file
+from aiochronicle.backup import (
+    BackupProgress,
+    Progress,
+    describe_copy,
+    last_message,
+    read_all,
+)
+from aiochronicle.errors import BackupError, BackupNotFound
+from aiochronicle.position import Position
+from aiochronicle.reader import open_reader
+
+__all__ = ["RestoreReport", "restore"]
+
+_MADE_ANEW = ("control.meta", "index.meta", store.MANIFEST)
+
+
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue that was restored. ``queue_id`` is that of the original; None: the next writer gives one."""
+
+    path: str
+    backup: str
+    number: int
+    messages: int
+    next_seq: int
+    segments: int
+    readers: int
+    queue_id: int | None
+    corrupt: int
+
+
+def restore(
+    directory: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    new_id: bool = False,
+    number: int | None = None,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Make a queue out of a backup, where there is none.
+
+    ``number`` chooses a backup, by default the newest. Everything is copied and checked before the
+    queue appears at its path; killed before, it leaves a hidden directory that the next restore removes.
+    Readers go on where they were when the backup was made, and count as just seen.
+
+    The queue is the original one, for causes and for Spark's archive: do that only where the original
+    is gone. With ``new_id`` the next writer gives it an id of its own, as to any copy.
+
+    BackupNotFound if there is no such backup, BackupError if there is something at the path already.
+    Blocks: in an event loop use ``asyncio.to_thread``.
+
+    >>> _ = backup(queue, tmp_path / "backups")
+    >>> restore(tmp_path / "backups", tmp_path / "again").messages
+    1
+    >>> with open_reader(tmp_path / "again") as reader:
+    ...     [message.payload for message in reader]
+    [b'hello']
+    """
+    root = Path(pathname("directory", directory))
+    target = Path(os.path.abspath(pathname("path", path)))
+    if number is not None:
+        positive("number", number)
+    with storage_errors(root), store.locked(root, make=False):
+        numbers = store.generations(root)
+        chosen = number if number is not None else (numbers or [0])[-1]
+        if chosen not in numbers:
+            known = ", ".join(map(str, numbers)) or "none"
+            raise BackupNotFound(f"there is no such backup; there are: {known}", path=str(root))
+        backup = store.path_of(root, chosen)
+        manifest = store.read_manifest(backup)
+        _refuse_occupied(target)
+        if not target.parent.is_dir():
+            raise BackupError("there is no such directory", path=str(target.parent), advice="Make it first.")
+        with _hidden(target) as part:
+            readers, corrupt = _fill(part, backup, manifest, new_id, progress or (lambda _: None))
+            _refuse_occupied(target)
+            part.rename(target)
+            sync_directory(target.parent)
+    return RestoreReport(
+        path=str(target),
+        backup=str(backup),
+        number=chosen,
+        messages=manifest.messages,
+        next_seq=manifest.next_seq,
+        segments=len(manifest.segments) + 1,
+        readers=readers,
+        queue_id=None if new_id else manifest.queue_id,
+        corrupt=corrupt,
+    )
+
+
+def _refuse_occupied(target: Path) -> None:
+    if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not any(target.iterdir())):
+        raise BackupError(
+            "something is there",
+            path=str(target),
+            advice="Nothing was changed. Move it away, or restore to another path.",
+        )
+
+
+@contextmanager
+def _hidden(target: Path) -> Generator[Path]:
+    """Give a directory beside the target, which goes unless it has got the target's name."""
+    part = target.with_name(f".{target.name}.restoring")
+    fd = _make_locked(part)
+    try:
+        yield part
+    finally:
+        store.remove_tree(part)
+        os.close(fd)
+
+
+def _make_locked(part: Path) -> int:
+    """Make the directory anew, unless another process is at it."""
+    for _ in range(2):
+        part.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            detail = "another process is restoring to this path"
+            raise BackupError(detail, path=str(part), advice="Wait until it is done.") from None
+        if not any(part.iterdir()):
+            return fd
+        store.remove_tree(part)
+        os.close(fd)
+    raise BackupError("somebody else writes into it", path=str(part))
+
+
+def _fill(
+    part: Path, backup: Path, manifest: Manifest, new_id: bool, progress: Progress
+) -> tuple[int, int]:
+    owner = (manifest.user, manifest.group) if os.geteuid() == 0 else None
+    names = sorted(name for name in os.listdir(backup) if name not in _MADE_ANEW and (backup / name).is_file())
+    total = sum(os.stat(backup / name).st_blocks * 512 for name in names)
+    done = 0
+    for name in names:
+        copy_file(backup / name, part / name, mode=manifest.mode, owner=owner)
+        done += os.stat(backup / name).st_blocks * 512
+        progress(BackupProgress(step="copy", bytes=done, bytes_total=total))
+    end = Position(manifest.end_segment, manifest.end_offset)
+    _allocate(part / f"{end.segment:09d}.q", manifest.segment_size)
+    readers = _copy_positions(backup / "readers", part / "readers", owner)
+    describe = partial(describe_copy, backup, part, end, manifest.next_seq, mode=manifest.mode)
+    describe(0, 0, new_id=True)  # to be read, and then as it stays
+    corrupt, last = _verify(part, end, manifest, progress)
+    describe(*last, new_id=new_id)
+    if owner is not None:
+        for name in ("control.meta", "index.meta"):
+            os.chown(part / name, *owner)
+        os.chown(part, *owner)
+    part.chmod(manifest.directory_mode)
+    sync_directory(part)
+    return readers, corrupt
+
+
+def _verify(
+    part: Path, end: Position, manifest: Manifest, progress: Progress
+) -> tuple[int, tuple[int, int]]:
+    def tell(done: int, total: int) -> None:
+        progress(BackupProgress(step="verify", bytes=done, bytes_total=total))
+
+    with open_reader(part, start="first") as reader:
+        corrupt = read_all(reader, end, "keep" if manifest.corrupt else "raise", tell)
+        return corrupt, last_message(reader, end) or (manifest.last_timestamp_ns, 0)
+
+
+def _allocate(file: Path, size: int) -> None:
+    """Give the last segment its space, as a writer does: a store into it cannot fail then."""
+    try:
+        fd = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:  # a queue without a segment
+        return
+    try:
+        os.posix_fallocate(fd, 0, size)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _copy_positions(backup: Path, target: Path, owner: tuple[int, int] | None) -> int:
+    """Copy where the readers are, as if they had just been seen: no limit of retention forgets them."""
+    if not backup.is_dir():
+        return 0
+    target.mkdir(mode=0o700)
+    names = sorted(os.listdir(backup))
+    for name in names:
+        content = read_small_file(str(backup / name), 4096)
+        slot = None if content is None else decode_position(content)
+        if slot is None:
+            raise BackupError("is damaged", path=str(backup / name), advice="Restore another backup.")
+        slot = msgspec.structs.replace(
+            slot, heartbeat_ns=time.time_ns(), generation=slot.generation + 1
+        )
+        status = os.lstat(backup / name)
+        of_file = (status.st_uid, status.st_gid) if owner is not None else None
+        write_file(target / name, encode_position(slot), mode=status.st_mode & 0o777, owner=of_file)
+    if owner is not None:
+        os.chown(target, *owner)
+    target.chmod(os.stat(backup).st_mode & 0o7777)
+    sync_directory(target)
+    return len(names)
