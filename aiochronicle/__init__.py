@@ -32,7 +32,14 @@ from aiochronicle.queue import (
     verify,
 )
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
+from aiochronicle.recovered import (
+    RecoveredMessage,
+    RecoveredPart,
+    list_recovered,
+    read_recovered,
+)
 from aiochronicle.registry import RegisteredType, Registry
+from aiochronicle.repair import Finding, RepairReport, repair
 from aiochronicle.replay import Replay, ReplayStatistics, replay
 from aiochronicle.requests import (
     Request,
@@ -67,6 +74,7 @@ __all__ = [
     "ExportProgress",
     "FanIn",
     "FanInStatistics",
+    "Finding",
     "Lag",
     "Message",
     "Opening",
@@ -77,9 +85,12 @@ __all__ = [
     "ReaderInfo",
     "ReaderStatistics",
     "Ready",
+    "RecoveredMessage",
+    "RecoveredPart",
     "Recovery",
     "RegisteredType",
     "Registry",
+    "RepairReport",
     "Replay",
     "ReplayStatistics",
     "Request",
@@ -111,8 +122,11 @@ __all__ = [
     "inspect",
     "list_backups",
     "list_readers",
+    "list_recovered",
     "open_reader",
     "open_writer",
+    "read_recovered",
+    "repair",
     "replay",
     "restore",
     "run_virtual",

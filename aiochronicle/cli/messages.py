@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 import aiochronicle
-from aiochronicle import Message, Reader
+from aiochronicle import Message
 from aiochronicle.cli.arguments import Json, Moment, QueuePath
 from aiochronicle.cli.decoding import Decoder
 from aiochronicle.cli.exits import Refused
