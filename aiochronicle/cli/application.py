@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from cyclopts import App, CycloptsError, Group
 from rich.console import Console
@@ -27,6 +28,9 @@ _EPILOGUE = (
 )
 
 _HELP_COLUMNS = 80
+_OF_FUNCTION: dict[str, Any] = {"help_epilogue": "", "version_flags": ()}
+_GROUPS = ("readers", "config")  # with commands of their own
+_PASSED_ON = ("demo", "spark")  # programs that read their arguments themselves
 
 _LOOK = Group.create_ordered("Look")
 _MESSAGES = Group.create_ordered("Messages")
@@ -77,8 +81,11 @@ app = App(
 app["--help"].group = _MORE
 app["--version"].group = _MORE
 for _order, (_name, _function, _of) in enumerate(_COMMANDS):
+    _options = _OF_FUNCTION if _name not in _GROUPS else {}
+    if _name in _PASSED_ON:
+        _options = {**_options, "help_flags": ()}
     app.command(
-        f"aiochronicle.cli.{_function}", name=_name, group=_of, sort_key=_order, help_epilogue=""
+        f"aiochronicle.cli.{_function}", name=_name, group=_of, sort_key=_order, **_options
     )
 
 
@@ -102,15 +109,18 @@ def run(arguments: Sequence[str]) -> int:
         _forget_stdout()
         return 0
     except CycloptsError as error:
-        _say(_usage(error, arguments))
+        _say(_usage(error))
         return USAGE
     except (ChronicleError, Refused, OSError, ImportError) as error:
         _say(str(error) or type(error).__name__)
         return status_of(error)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else 0
-    except RecursionError as error:
-        _say(f"too deeply nested: {error}")
+    except Exception as error:  # noqa: BLE001  nobody wants a traceback at 3 a.m.
+        if os.environ.get("AIOC_TRACEBACK"):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        _say(f"this is a mistake in aioc, please report it: {what}. AIOC_TRACEBACK=1 shows where.")
         return FAILED
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -136,9 +146,11 @@ def _say(text: str) -> None:
     console(stderr=True).print(Text.assemble(("aioc: ", "bold red"), printable(line)))
 
 
-def _usage(error: CycloptsError, arguments: Sequence[str]) -> str:
+def _usage(error: CycloptsError) -> str:
     command = " ".join(getattr(error, "command_chain", None) or ())
-    return f"{str(error).strip()} See: aioc {command} --help" if command else f"{error} See: aioc --help"
+    said = str(error).partition(" Available commands:")[0].strip()
+    said = said if said.endswith((".", "?", "!")) else f"{said}."
+    return f"{said} See: aioc {command} --help" if command else f"{said} See: aioc --help"
 
 
 def _forget_stdout() -> None:

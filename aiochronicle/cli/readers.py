@@ -23,6 +23,7 @@ app = App(
     name="readers",
     help="List the readers of a queue; forget, reset or move one.\n\nExample: aioc readers /var/lib/feeds/trades",
     help_format="plaintext",
+    help_epilogue="",
     version_flags=(),
 )
 
