@@ -20,12 +20,14 @@ from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discove
 from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.kept import KeptSegment, why_kept
 from aiochronicle.opening import Opening, aopen_reader, aopen_writer
 from aiochronicle.position import Position
 from aiochronicle.queue import (
     QueueInfo,
     ReaderInfo,
     VerifyReport,
+    configure,
     forget_reader,
     inspect,
     list_readers,
@@ -54,6 +56,7 @@ from aiochronicle.settings import TopicSettings
 from aiochronicle.slices import Queue, Slice
 from aiochronicle.virtual_time import VirtualTimeLoop, run_virtual
 from aiochronicle.writer import Recovery, Writer, WriterStatistics, open_writer
+from aiochronicle.writer_info import RecentError, Sample, SlowAppend, SlowTotal, WriterInfo
 
 __all__ = [
     "Attached",
@@ -75,6 +78,7 @@ __all__ = [
     "FanIn",
     "FanInStatistics",
     "Finding",
+    "KeptSegment",
     "Lag",
     "Message",
     "Opening",
@@ -85,6 +89,7 @@ __all__ = [
     "ReaderInfo",
     "ReaderStatistics",
     "Ready",
+    "RecentError",
     "RecoveredMessage",
     "RecoveredPart",
     "Recovery",
@@ -104,7 +109,10 @@ __all__ = [
     "Roll",
     "Router",
     "RouterStatistics",
+    "Sample",
     "Slice",
+    "SlowAppend",
+    "SlowTotal",
     "SourceStatistics",
     "SpinThenPark",
     "TopicSettings",
@@ -112,10 +120,12 @@ __all__ = [
     "VirtualTimeLoop",
     "Width",
     "Writer",
+    "WriterInfo",
     "WriterStatistics",
     "aopen_reader",
     "aopen_writer",
     "backup",
+    "configure",
     "discover",
     "errors",
     "forget_reader",
@@ -131,6 +141,7 @@ __all__ = [
     "restore",
     "run_virtual",
     "verify",
+    "why_kept",
 ]
 
 __version__ = "0.1.0"

@@ -11,12 +11,13 @@ import atexit
 import logging
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from aiochronicle._engine import ffi, lib
 from aiochronicle._printable import printable
 
-__all__ = ["hand_over", "start"]
+__all__ = ["hand_over", "on_settings", "start"]
 
 _log = logging.getLogger("aiochronicle.engine")
 
@@ -67,9 +68,19 @@ class _Log:
             self.hand_over(patience_s=-1)
 
 
+_settings_changed: Callable[[str], None] | None = None
+
+
+def on_settings(changed: Callable[[str], None]) -> None:
+    """Have this called with the path of each queue whose settings.toml has changed."""
+    global _settings_changed
+    _settings_changed = changed
+
+
 def _emit(entry: Any) -> None:
     """Log one entry. What a handler or filter raises does not reach the caller."""
-    path = printable(os.fsdecode(ffi.string(entry.path)))
+    named = os.fsdecode(ffi.string(entry.path))
+    path = printable(named)
     text = printable(ffi.string(entry.text).decode("utf-8", "surrogateescape"))
     try:
         if entry.dropped_before:
@@ -77,7 +88,11 @@ def _emit(entry: Any) -> None:
                 "%d entries were dropped here: the engine had more to say than handlers could take",
                 entry.dropped_before,
             )
-        _log.log(entry.level, "%s: %s" if path else "%s%s", path, text)
+        if entry.level == lib.AC_LOG_SETTINGS:
+            if _settings_changed is not None:
+                _settings_changed(named)
+        else:
+            _log.log(entry.level, "%s: %s" if path else "%s%s", path, text)
     except Exception:  # noqa: BLE001, S110  the next entry may fare better
         pass
 

@@ -3,20 +3,28 @@
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from aiochronicle._arguments import pathname
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
+from aiochronicle._live_settings import FILE, LiveSettings, changed, to_engine, to_toml
 from aiochronicle._names import check_name
 from aiochronicle._printable import printable
+from aiochronicle.config import Batch, Capacity, Retention
 from aiochronicle.errors import CorruptionError, PositionLost
 from aiochronicle.position import Position
 from aiochronicle.reader import Lag, open_reader
+from aiochronicle.writer_info import WriterInfo, writer_of
 
 __all__ = [
     "QueueInfo",
     "ReaderInfo",
     "VerifyReport",
+    "configure",
     "forget_reader",
     "inspect",
     "list_readers",
@@ -28,9 +36,12 @@ _BATCH = 4096
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the control block and the directory say about a queue.
+    """What the control block, the directory and the writer say about a queue.
 
-    ``next_seq`` is 0 for queues of other programs, which do not keep it.
+    ``next_seq`` is 0 for queues of other programs, which do not keep it. ``oldest_ns`` is the
+    timestamp of the first message, None without one; ``disk_bytes`` what the segments take.
+    ``writer`` is who has the queue open for writing, or had it last; None if nobody is known, as in
+    a copy or what was restored from a backup.
     """
 
     segment_size: int
@@ -44,6 +55,9 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     write_offset: int
     last_timestamp_ns: int
     watermark_ns: int
+    oldest_ns: int | None = None
+    disk_bytes: int = 0
+    writer: WriterInfo | None = None
 
 
 class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +67,9 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     message that is not committed; None if unknown. ``live`` is whether a process has it
     open now: capacity waits for those only. ``heartbeat_age_s`` is the time since its last sign of
     life or commit, which ``Retention.reader_ttl_s`` goes by. ``lost`` means that its position is no
-    longer in the queue; the lag is then that of all there is.
+    longer in the queue; the lag is then that of all there is. ``pid`` and ``command`` are those of
+    the process that has it open; None if it is closed, or in another container.
+    ``keeps_segments`` is how many finished segments retention keeps for it.
     """
 
     name: str
@@ -63,6 +79,10 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     live: bool
     lost: bool
     heartbeat_age_s: float
+    heartbeat_ns: int = 0
+    pid: int | None = None
+    command: str | None = None
+    keeps_segments: int = 0
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +102,10 @@ def inspect(path: str | os.PathLike[str]) -> QueueInfo:
     info = ffi.new("ac_queue_info_t *")
     error = new_error()
     check(lib.ac_queue_info(encode_path(path), info, error), error)
-    return QueueInfo(**{name: getattr(info, name) for name in QueueInfo.__struct_fields__})
+    names = (name for name in QueueInfo.__struct_fields__ if name != "writer")
+    values = {name: getattr(info, name) for name in names}
+    values["oldest_ns"] = info.oldest_ns or None
+    return QueueInfo(**values, writer=writer_of(path))
 
 
 def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
@@ -118,9 +141,58 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
                 live=bool(entry.open),
                 lost=lost,
                 heartbeat_age_s=max(0.0, (time.time_ns() - entry.heartbeat_ns) / 1e9),
+                heartbeat_ns=entry.heartbeat_ns,
+                pid=entry.pid or None,
+                command=_text(entry.command) or None,
+                keeps_segments=entry.keeps,
             )
             readers.append(info)
     return sorted(readers, key=lambda reader: reader.name)
+
+
+def _text(chars: Any) -> str:
+    return printable(ffi.string(chars).decode("utf-8", "surrogateescape"))
+
+
+def configure(
+    path: str | os.PathLike[str],
+    *,
+    retention: Retention | UnsetType | None = UNSET,
+    capacity: int | Capacity | UnsetType | None = UNSET,
+    flush: Literal["async", "sync"] | Batch | UnsetType = UNSET,
+    clear: bool = False,
+) -> None:
+    """Change settings of the queue's writer, whichever process has it open, by its settings.toml.
+
+    The writer goes by it within about a second, as does every later one, whatever its program asks
+    for; the log of its process says so. What is not given stays as the file has it; ``clear``
+    forgets all that it had. None stands for "no retention" and "no capacity".
+    The file must be of the writer's user, of root, or of the owner of the directory.
+
+    >>> configure(queue, retention=Retention(max_bytes=10 << 30))
+    >>> configure(queue, clear=True)
+    """
+    from aiochronicle.settings import parse_live_settings
+
+    named = {"retention": retention, "capacity": capacity, "flush": flush}
+    given: dict[str, Any] = {name: value for name, value in named.items() if value is not UNSET}
+    to_engine(changed(LiveSettings(), **given))  # raises what is wrong with them
+    if isinstance(retention, Retention) and retention.archive is not None:
+        archive = pathname("Retention.archive", retention.archive)
+        given["retention"] = msgspec.structs.replace(retention, archive=archive)
+    encoded, error = encode_path(path), new_error()
+    place = Path(os.fsdecode(encoded), FILE)
+    said = {} if clear else parse_live_settings(place, _settings_text(encoded))
+    text = to_toml({**said, **given}).encode()
+    parse_live_settings(place, text)  # the writer will understand it
+    check(lib.ac_queue_write_settings(encoded, text or ffi.NULL, error), error)
+
+
+def _settings_text(path: bytes) -> bytes:
+    text = ffi.new("char[]", lib.AC_SETTINGS_FILE_MAX + 1)
+    error = new_error()
+    length = check(lib.ac_queue_read_settings(path, text, error), error)
+    return bytes(ffi.buffer(text, length))
 
 
 def forget_reader(path: str | os.PathLike[str], name: str) -> None:

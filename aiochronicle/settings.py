@@ -35,7 +35,7 @@ from aiochronicle._trusted import is_trusted_link, refuse_foreign
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import AccessDenied, InvalidConfiguration
 
-__all__ = ["BusSettings", "TopicSettings", "load_settings"]
+__all__ = ["BusSettings", "TopicSettings", "load_settings", "parse_live_settings"]
 
 
 @prepared
@@ -151,6 +151,25 @@ def load_settings(
             for pattern, table in content.get("topics", {}).items()
         },
     )
+
+
+_LIVE = ("retention", "capacity", "flush")
+
+
+def parse_live_settings(path: Path, text: bytes) -> dict[str, Any]:
+    """Return what the settings.toml of a queue says, by key: see _live_settings."""
+    try:
+        content = parse_toml(text)
+    except ValueError as error:
+        raise InvalidConfiguration(f"not a TOML file: {error}", path=str(path)) from error
+    for key, value in content.items():
+        if key not in _LIVE:
+            raise _unknown(path, (), key, value, _LIVE)
+    settings = msgspec.convert(_checked(path, (), content), TopicSettings)
+    archive = settings.retention and settings.retention.archive
+    if archive and not os.path.isabs(archive):  # noqa: PTH117
+        raise _not_allowed(path, ("retention", "archive"), archive, "an absolute path")
+    return {key: getattr(settings, key) for key in content}
 
 
 def _refuse_others_file(path: Path, status: os.stat_result, owners: Collection[int] | None) -> None:

@@ -29,6 +29,7 @@ from aiochronicle.export import (
     write_arrow,
     write_parquet,
 )
+from aiochronicle.kept import KeptSegment, why_kept
 from aiochronicle.position import Position
 from aiochronicle.queue import ReaderInfo, list_readers
 from aiochronicle.reader import Reader, open_reader, unix_ns
@@ -97,6 +98,15 @@ class Queue(Closing):
         []
         """
         return list_readers(self.path)
+
+    def why_kept(self) -> list[KeptSegment]:
+        """Return what keeps each segment, the oldest first, as the function why_kept does.
+
+        >>> with Queue(queue) as whole:
+        ...     [kept.text for kept in whole.why_kept()]
+        ['is being written, or prepared']
+        """
+        return why_kept(self.path)
 
     def slice(
         self, start: int | datetime | None = None, end: int | datetime | None = None

@@ -12,12 +12,14 @@ import logging
 import os
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from aiochronicle import _engine_log, _hot
 from aiochronicle._arguments import (
@@ -25,7 +27,6 @@ from aiochronicle._arguments import (
     integer,
     one_of,
     permissions,
-    positive,
     seconds,
     segment_bytes,
     wrong_type,
@@ -34,7 +35,13 @@ from aiochronicle._background import GroupCommit, in_background
 from aiochronicle._binding import check, encode_path, exception, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._heartbeat import keep_beating
-from aiochronicle._names import check_name
+from aiochronicle._live_settings import (
+    LiveSettings,
+    SettingsOfWriter,
+    count_or_zero,
+    nanoseconds,
+    to_engine,
+)
 from aiochronicle.causes import Cause, Causes
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import (
@@ -55,9 +62,6 @@ READY_VERSION = 1
 CONTROL = "control.meta"  # every queue has one, and nothing else does
 
 _QUICK_S = 1.0  # a killed holder is gone by then; one that lives is looked at less often
-
-_FLUSH_MODES = {"async": lib.AC_FLUSH_ASYNC, "sync": lib.AC_FLUSH_SYNC}
-_POLICIES = {"fail": lib.AC_CAPACITY_FAIL, "block": lib.AC_CAPACITY_BLOCK}
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +102,7 @@ class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     readers_connected: int
     clock_steps: int
     capacity_waits: int
+    slow_appends: int
     refused_bytes: int
     next_seq: int
     last_timestamp_ns: int
@@ -111,51 +116,22 @@ class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     recovery: Recovery
 
 
-def _nanoseconds(value: float | None, name: str) -> int:
-    return 0 if value is None else max(1, round(seconds(name, value) * 1e9))
+_DERIVED = {"last_error", "recovery"}
 
 
-def _count(value: int | None, name: str) -> int:
-    return 0 if value is None else positive(name, value)
+def statistics_of(stats: Any, recovery: Recovery) -> WriterStatistics:
+    """Return what an ``ac_writer_stats_t`` holds."""
+    names = WriterStatistics.__struct_fields__
+    values = {name: getattr(stats, name) for name in names if name not in _DERIVED}
+    last_error = ffi.string(stats.last_error).decode("utf-8", "replace")
+    return WriterStatistics(**values, last_error=last_error, recovery=recovery)
 
 
-def _set_flush(config: Any, flush: str | Batch) -> None:
-    if isinstance(flush, Batch):
-        config.flush_mode = lib.AC_FLUSH_BATCH
-        config.batch_bytes = _count(flush.bytes, "Batch.bytes")
-        config.batch_ns = _nanoseconds(flush.seconds, "Batch.seconds")
-    else:
-        config.flush_mode = one_of("flush", _FLUSH_MODES, flush, "Batch(bytes, seconds)")
-
-
-def _set_retention(config: Any, retention: Retention) -> list[Any]:
-    """Fill in the configuration; what is returned has to live as long as it."""
-    expect("retention", "a Retention or None", Retention, retention)
-    config.retention = 1
-    config.retain_ns = _nanoseconds(retention.max_age_s, "Retention.max_age_s")
-    config.retain_bytes = _count(retention.max_bytes, "Retention.max_bytes")
-    config.retain_for_readers = int(retention.max_age_s is None and retention.max_bytes is None)
-    config.reader_ttl_ns = _nanoseconds(retention.reader_ttl_s, "Retention.reader_ttl_s")
-    config.max_reader_lag = _count(retention.max_reader_lag, "Retention.max_reader_lag")
-    config.retention_check_ns = _nanoseconds(retention.check_interval_s, "check_interval_s")
-    keep: list[Any] = []
-    if retention.archive is not None:
-        keep.append(ffi.new("char[]", encode_path(retention.archive)))
-        config.archive = keep[-1]
-    if retention.wait_for is not None:
-        check_name("Retention.wait_for", retention.wait_for)
-        keep.append(ffi.new("char[]", retention.wait_for.encode()))
-        config.wait_for = keep[-1]
-    return keep
-
-
-def _set_capacity(config: Any, capacity: int | Capacity) -> None:
-    if isinstance(capacity, int):
-        capacity = Capacity(capacity)
-    expect("capacity", "an int, a Capacity or None", Capacity, capacity)
-    config.capacity_bytes = _count(capacity.bytes, "Capacity.bytes")
-    config.capacity_policy = one_of("Capacity.policy", _POLICIES, capacity.policy)
-    config.capacity_timeout_ns = _nanoseconds(capacity.timeout_s, "Capacity.timeout_s")
+def recovery_of(report: Any) -> Recovery:
+    """Return what an ``ac_recovery_t`` holds."""
+    values = {name: getattr(report, name) for name in Recovery.__struct_fields__}
+    flags = {"clean": bool(report.clean), "is_copy": bool(report.is_copy)}
+    return Recovery(**{**values, **flags})
 
 
 def refuse_root_of_queues(directory: Path) -> None:
@@ -279,16 +255,13 @@ def open_writer(
     config.segment_size = segment_bytes("segment_size", segment_size)
     if roll is not None:
         expect("roll", "a Roll or None", Roll, roll)
-        config.roll_bytes = _count(roll.bytes, "Roll.bytes")
-        config.roll_ns = _nanoseconds(roll.seconds, "Roll.seconds")
-        config.roll_messages = _count(roll.messages, "Roll.messages")
-    _set_flush(config, flush)
-    texts: list[Any] = []
-    if retention is not None:
-        texts += _set_retention(config, retention)
-    if capacity is not None:
-        _set_capacity(config, capacity)
-    config.max_ahead_ns = _nanoseconds(max_ahead_s, "max_ahead_s")
+        config.roll_bytes = count_or_zero("Roll.bytes", roll.bytes)
+        config.roll_ns = nanoseconds("Roll.seconds", roll.seconds)
+        config.roll_messages = count_or_zero("Roll.messages", roll.messages)
+    wanted = LiveSettings(flush=flush, retention=retention, capacity=capacity)
+    settings = to_engine(wanted)  # lives as long as the configuration, which points into it
+    lib.ac_settings_apply(settings, config)
+    config.max_ahead_ns = nanoseconds("max_ahead_s", max_ahead_s)
     config.mode = permissions(mode)
     config.memlock = int(memlock)
     config.verify = int(verify)
@@ -299,7 +272,7 @@ def open_writer(
     if not callable(given):
         raise wrong_type("clock", "a function that returns Unix nanoseconds", given)
     if heartbeat is not None:
-        _nanoseconds(heartbeat, "heartbeat")
+        nanoseconds("heartbeat", heartbeat)
         if clock is not time.time_ns:
             raise InvalidArgument("heartbeat goes by the engine's clock; call Writer.heartbeat")
     registry = None if codec is None else registry_of(codec)
@@ -316,9 +289,11 @@ def open_writer(
     # The engine reads the same clock itself, without a call into Python.
     own_clock = None if clock is time.time_ns else clock
     address = int(ffi.cast("uintptr_t", handle))
-    writer = Writer(address, own_clock, capacity_bytes=config.capacity_bytes)
+    writer = Writer(address, own_clock, wanted)
     _log_recovery(writer.path, writer.recovery)
     try:
+        _open_writers[writer.path] = writer
+        writer._settings.read_file()
         if registry is not None:
             writer.register(registry)
         if heartbeat is not None:
@@ -341,11 +316,9 @@ class Writer(_hot.Writer, Closing):
 
     _group_commit: GroupCommit[int] | None = None
 
-    def __init__(
-        self, address: int, clock: Callable[[], int] | None, *, capacity_bytes: int
-    ) -> None:
+    def __init__(self, address: int, clock: Callable[[], int] | None, wanted: LiveSettings) -> None:
         super().__init__(address, clock)
-        self._capacity_bytes = capacity_bytes
+        self._settings = SettingsOfWriter(self._handle, self.path, wanted)
         self._types: dict[type[Any], tuple[int, Callable[[Any], bytes]]] = {}
 
     @property
@@ -470,13 +443,11 @@ class Writer(_hot.Writer, Closing):
         After QueueFull: when there is room for the message that was refused. Cancelling it has no
         effect on the queue.
         """
-        if not self._capacity_bytes:
-            return
         pause_s = 0.0005
-        while True:
+        while capacity_bytes := self._settings.capacity_bytes:
             lag_bytes, _ = await in_background(self.reader_lag)
-            wanted_bytes = min(self.statistics().refused_bytes, self._capacity_bytes)
-            if lag_bytes + wanted_bytes <= self._capacity_bytes:
+            wanted_bytes = min(self.statistics().refused_bytes, capacity_bytes)
+            if lag_bytes + wanted_bytes <= capacity_bytes:
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.01)
@@ -548,6 +519,24 @@ class Writer(_hot.Writer, Closing):
         check(lib.ac_writer_reader_lag(self._handle, lag, live, error), error)
         return int(lag[0]), int(live[0])
 
+    def configure(
+        self,
+        *,
+        retention: Retention | UnsetType | None = UNSET,
+        capacity: int | Capacity | UnsetType | None = UNSET,
+        flush: Literal["async", "sync"] | Batch | UnsetType = UNSET,
+    ) -> None:
+        """Change what may change while the writer is open; the rest stays as it is.
+
+        The next append goes by it, as does one that waits for capacity, and the background work
+        within moments. What the queue's settings.toml says stays in force as long as it says so:
+        see the function ``configure``. May be called from any thread.
+
+        >>> with open_writer(tmp_path / "ticks") as writer:
+        ...     writer.configure(retention=Retention(max_bytes=1 << 30), flush=Batch(1 << 20, 0.1))
+        """
+        self._settings.change(retention=retention, capacity=capacity, flush=flush)
+
     def retain_now(self) -> None:
         """Apply the retention rules once, without waiting for the housekeeper."""
         error = new_error()
@@ -557,19 +546,14 @@ class Writer(_hot.Writer, Closing):
         """Return the counters of this writer."""
         stats = ffi.new("ac_writer_stats_t *")
         lib.ac_writer_stats(self._handle, stats)
-        names = WriterStatistics.__struct_fields__
-        values = {name: getattr(stats, name) for name in names if name not in _DERIVED}
-        last_error = ffi.string(stats.last_error).decode("utf-8", "replace")
-        return WriterStatistics(**values, last_error=last_error, recovery=self.recovery)
+        return statistics_of(stats, self.recovery)
 
     @property
     def recovery(self) -> Recovery:
         """What opening found and repaired."""
         report = ffi.new("ac_recovery_t *")
         lib.ac_writer_recovery(self._handle, report)
-        values = {name: getattr(report, name) for name in Recovery.__struct_fields__}
-        flags = {"clean": bool(report.clean), "is_copy": bool(report.is_copy)}
-        return Recovery(**{**values, **flags})
+        return recovery_of(report)
 
     def close(self) -> None:
         """Sync everything, mark the queue as cleanly closed, release the lock."""
@@ -592,4 +576,14 @@ class Writer(_hot.Writer, Closing):
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
 
-_DERIVED = {"last_error", "recovery"}
+# By the path of their queue, to be told of its settings.toml.
+_open_writers: "weakref.WeakValueDictionary[str, Writer]" = weakref.WeakValueDictionary()
+
+
+def _settings_changed(path: str) -> None:
+    writer = _open_writers.get(path)  # which cannot be freed meanwhile
+    if writer is not None:
+        writer._settings.read_file()
+
+
+_engine_log.on_settings(_settings_changed)

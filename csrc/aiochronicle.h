@@ -146,6 +146,29 @@ typedef struct ac_writer_config {
                                 does a roll do its work, as if that thread had not come to it yet */
 } ac_writer_config_t;
 
+/* What may change while a writer is open: see ac_writer_config_t for the meaning of each. In statistics.meta
+ * as it is here. */
+enum { AC_ARCHIVE_MAX = 1024 };
+
+typedef struct ac_settings {
+    uint64_t batch_bytes;
+    uint64_t batch_ns;
+    uint64_t capacity_bytes;
+    uint64_t capacity_timeout_ns;
+    uint64_t reader_ttl_ns;
+    uint64_t max_reader_lag;
+    uint64_t retain_ns;
+    uint64_t retain_bytes;
+    uint64_t retention_check_ns;
+    uint64_t opened_ns; /* filled in by the engine */
+    int32_t flush_mode;
+    int32_t capacity_policy;
+    int32_t retention;
+    int32_t retain_for_readers;
+    char wait_for[72];            /* empty = nobody */
+    char archive[AC_ARCHIVE_MAX]; /* empty = delete */
+} ac_settings_t;
+
 /* What opening for writing found and did. All zero after a clean close. */
 typedef struct ac_recovery {
     int clean;                   /* the last writer closed the queue properly */
@@ -190,9 +213,63 @@ typedef struct ac_writer_stats {
     uint64_t queue_id;
     uint64_t segment_size;
     uint64_t readers_connected;
+    uint64_t slow_appends; /* that took long: see ac_slow_append_t */
     int last_error_errno;  /* of the newest background error … */
     char last_error[1288]; /* … and its path and text */
 } ac_writer_stats_t;
+
+/* Why an append took long, by what the appending thread can know: it measures what is off the fast path, and asks
+ * the kernel for its page faults and context switches. An append that is interrupted on the fast path is not
+ * seen. */
+enum {
+    AC_SLOW_UNKNOWN = 0,
+    AC_SLOW_PAGE_FAULT = 1, /* pages had to be brought into memory */
+    AC_SLOW_ROLL = 2,       /* a new segment was begun */
+    AC_SLOW_LOCK = 3,       /* it waited for another thread */
+    AC_SLOW_SYNC = 4,       /* it waited for the disk */
+    AC_SLOW_SCHEDULER = 5,  /* another process or thread had the processor */
+    AC_SLOW_CAPACITY = 6,   /* it waited for the slowest reader */
+    AC_SLOW_CAUSES = 7
+};
+
+typedef struct ac_slow_append {
+    uint64_t time_ns; /* when it ended */
+    uint64_t duration_ns;
+    uint64_t seq; /* of its message, or the one that it would have got */
+    uint32_t cause;
+    uint32_t minor_faults;
+    uint32_t major_faults;
+    uint32_t switches; /* involuntary ones */
+} ac_slow_append_t;
+
+/* All of one cause since the writer was opened. */
+typedef struct ac_slow_total {
+    uint64_t count;
+    uint64_t total_ns;
+    uint64_t longest_ns;
+} ac_slow_total_t;
+
+/* A failure of background work; the same one again is counted, not listed again. */
+typedef struct ac_recent_error {
+    uint64_t first_ns;
+    uint64_t last_ns;
+    uint64_t count;
+    int32_t sys_errno;
+    uint32_t zero;
+    char text[224]; /* file and text, cut */
+} ac_recent_error_t;
+
+/* The counters of about each second, to make rates of. */
+typedef struct ac_sample {
+    uint64_t monotonic_ns;
+    uint64_t time_ns;
+    uint64_t messages;
+    uint64_t record_bytes;
+    uint64_t wakeups;
+    uint64_t syncs;
+} ac_sample_t;
+
+enum { AC_SAMPLES = 32, AC_SLOW_APPENDS = 16, AC_RECENT_ERRORS = 6 };
 
 /* Which directory somebody has seen: what stat says about it. */
 typedef struct ac_identity {
@@ -340,6 +417,20 @@ AC_API int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64
 /* Runs retention once, now. AC_E_CLOSED if the writer is closed meanwhile: what was not removed by then stays.
  * [any thread] */
 AC_API int ac_writer_retain(ac_writer_t *writer, ac_error_t *err);
+
+/* [any thread] The settings that were asked for last, and others instead of them, from the next append and the next
+ * turn of the housekeeper on. An append that waits for capacity goes by the new one. */
+AC_API void ac_writer_settings(ac_writer_t *writer, ac_settings_t *out);
+AC_API int ac_writer_configure(ac_writer_t *writer, const ac_settings_t *settings, ac_error_t *err);
+/* Puts settings into a configuration; they have to outlive it, since its texts stay there. */
+AC_API void ac_settings_apply(const ac_settings_t *settings, ac_writer_config_t *config);
+
+/* [any thread] What settings.toml of the queue says, which is for the binding to understand; when it changes, an
+ * AC_LOG_SETTINGS tells of it within about a second. Returns its length, 0 also if there is none; at most
+ * AC_SETTINGS_FILE_MAX bytes and a NUL are written. AC_E_ACCESS if the file is not to be obeyed: it is of another user than
+ * this process, root or the owner of the directory, or others may write to it. */
+enum { AC_SETTINGS_FILE_MAX = 65536 };
+AC_API int ac_writer_read_settings(ac_writer_t *writer, char *out, ac_error_t *err);
 
 AC_API void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out); /* [any thread] */
 AC_API void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out);  /* [any thread] */
@@ -638,9 +729,46 @@ typedef struct ac_queue_info {
     uint64_t write_offset;
     uint64_t last_timestamp_ns;
     uint64_t watermark_ns;
+    uint64_t
+        oldest_ns; /* timestamp of the first message; 0 = there is none, or it cannot be read */
+    uint64_t disk_bytes; /* what the segments take */
 } ac_queue_info_t;
 
 AC_API int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err);
+
+/* Whether somebody has the queue open for writing: by what its files and /proc say, no lock is touched. */
+enum {
+    AC_WRITER_NONE =
+        0, /* nobody ever did, or what is known is about the queue that this is a copy of */
+    AC_WRITER_OPEN = 1,   /* a process that lives */
+    AC_WRITER_CLOSED = 2, /* the last one closed it properly */
+    AC_WRITER_DIED = 3    /* the last one was killed, or lost power */
+};
+
+/* The last writer of a queue, open or not. Without `published` (a writer of another program, or one that could not
+ * make its file) everything from `user` on is zero. */
+typedef struct ac_queue_writer {
+    int state; /* AC_WRITER_* */
+    int pid;
+    uint64_t since_ns;     /* when it opened the queue */
+    uint64_t heartbeat_ns; /* when it was last known to live */
+    char command[256];     /* of its process; empty = not known */
+    int published;
+    uint32_t user;
+    uint64_t published_ns; /* how old the rest is */
+    uint64_t closed_ns;
+    ac_settings_t settings; /* in force */
+    ac_recovery_t recovery;
+    ac_writer_stats_t statistics;
+    uint32_t samples, slow_appends, errors; /* how many there are, the oldest first */
+    ac_sample_t sample[AC_SAMPLES];
+    ac_slow_append_t slow_append[AC_SLOW_APPENDS];
+    ac_slow_total_t slow_total[AC_SLOW_CAUSES];
+    ac_recent_error_t error[AC_RECENT_ERRORS];
+} ac_queue_writer_t;
+
+/* Nothing in it is to be relied on: whoever may write to the queue's files can have put it there. */
+AC_API int ac_queue_writer(const char *path, ac_queue_writer_t *out, ac_error_t *err);
 
 /* One of the readers that have a position in a queue, open or not. */
 typedef struct ac_reader_entry {
@@ -649,11 +777,53 @@ typedef struct ac_reader_entry {
     uint64_t offset;
     uint64_t heartbeat_ns; /* when it last gave a sign of life, or committed */
     int open;              /* a live process has it open now */
+    int pid;               /* of that process; 0 = not known, as of one in another container */
+    uint64_t keeps; /* how many finished segments retention keeps for it: see ac_queue_why_kept */
+    char command[128]; /* of that process; empty = not known */
 } ac_reader_entry_t;
 
 /* Fills in as many as there is room for, in no particular order, and returns how many there are. */
 AC_API int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t room,
                                 ac_error_t *err);
+
+/* Why a segment is there, in the terms of ac_writer_config_t. Retention goes from the oldest on and ends at the first
+ * that stays. */
+enum {
+    AC_KEPT_GOES = 0,         /* nothing: it goes at the next look */
+    AC_KEPT_ACTIVE = 1,       /* it is being written, or prepared */
+    AC_KEPT_NO_RETENTION = 2, /* the writer keeps everything */
+    AC_KEPT_AWAITED = 3,      /* the reader of wait_for has not committed past it */
+    AC_KEPT_READER = 4,       /* … nor has one that is open, or away for less than reader_ttl_ns */
+    AC_KEPT_AWAY = 5,         /* … nor has one that is away, and no limit of age or size is set */
+    AC_KEPT_NO_READER = 6,    /* no reader has a name yet, likewise */
+    AC_KEPT_LIMITS = 7,       /* neither retain_ns nor retain_bytes is reached */
+    AC_KEPT_DAMAGED = 8,      /* something in it cannot be read, so its age is not known */
+    AC_KEPT_POSITION = 9,     /* a position cannot be read, so nobody knows what its reader needs */
+    AC_KEPT_BEHIND = 10,      /* it could go, but one before it stays */
+    AC_KEPT_NO_WRITER = 11,   /* it could go, but no writer is open that would remove it */
+    AC_KEPT_UNKNOWN = 12 /* the writer does not say by which rules it removes: another program's */
+};
+
+typedef struct ac_kept_segment {
+    uint32_t segment;
+    int why;            /* AC_KEPT_* */
+    uint64_t bytes;     /* on disk */
+    uint64_t newest_ns; /* timestamp of its newest message; 0 = there was no need to look */
+    uint32_t readers;   /* how many need it … */
+    char
+        reader[72]; /* … and the one that is farthest behind, or the position that cannot be read */
+    char detail[64]; /* which limit lets it go, or what is damaged */
+} ac_kept_segment_t;
+
+/* Explains each segment, the oldest first, by the rules that the last writer had: fills in as many as there is room
+ * for and returns how many there are. Looks as retention does, and at a reader's sign of life by the time of day.
+ * Never writes. */
+AC_API int64_t ac_queue_why_kept(const char *path, ac_kept_segment_t *out, size_t room,
+                                 ac_error_t *err);
+
+/* What ac_writer_read_settings reads; and other text in its place, atomically and durably, NULL = none. */
+AC_API int ac_queue_read_settings(const char *path, char *out, ac_error_t *err);
+AC_API int ac_queue_write_settings(const char *path, const char *text, ac_error_t *err);
 
 /* Removes a reader, durably: it holds nothing any more, and starts anew if it comes back. AC_E_READER_BUSY while it
  * is open, AC_E_READER_NOT_FOUND if there is none. */
@@ -699,7 +869,13 @@ AC_API uint64_t ac_clock_ns(void);
 
 /* The engine's log: failures of background workers, repairs, clock jumps. Bounded; the binding takes the entries
  * in order and gives them to its own logging. */
-enum { AC_LOG_INFO = 20, AC_LOG_WARNING = 30, AC_LOG_ERROR = 40 };
+enum {
+    AC_LOG_SETTINGS =
+        0, /* no line of a log: the settings.toml of the queue at `path` has changed */
+    AC_LOG_INFO = 20,
+    AC_LOG_WARNING = 30,
+    AC_LOG_ERROR = 40
+};
 
 typedef struct ac_log_entry {
     int level;

@@ -14,12 +14,16 @@
 
 int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
     uint64_t deleted = 0, archived = 0, segment = 0, offset = 0, sealing = 0;
+    ac_settings_t settings;
+    ac_writer_config_t config;
     int dir_fd = ac_writer_visit(writer, &segment, &offset, &sealing, err);
     if (dir_fd < 0) return dir_fd;
     pthread_mutex_lock(&writer->retain_mutex);
+    ac_writer_settings(writer, &settings);
+    ac_settings_apply(&settings, &config);
     /* Segments whose sealing is not finished are not touched. */
-    int rc = ac_retain(&writer->dir, dir_fd, &writer->config, &writer->signs, writer->segment_size,
-                       segment, offset, sealing, &writer->closing, &deleted, &archived, err);
+    int rc = ac_retain(&writer->dir, dir_fd, &config, &writer->signs, writer->segment_size, segment,
+                       offset, sealing, &writer->closing, &deleted, &archived, err);
     /* Counted before the next one finds nothing left to do. */
     pthread_mutex_lock(&writer->mutex);
     writer->segments_deleted += deleted;
@@ -62,12 +66,14 @@ static ac_writer_t *of_flush(ac_task_t *task) {
  * for that. A failure poisons its writer: the next append reports it. */
 void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count) {
     size_t flushed = 0;
+    uint64_t batch_ns;
     ac_writer_t **writers = ac_os_alloc(count * sizeof *writers);
     int64_t *results = ac_os_alloc(count * sizeof *results);
     ac_error_t *errors = ac_os_alloc(count * sizeof *errors);
     for (size_t i = 0; i < count; i++) {
         ac_writer_t *writer = of_flush(tasks[i]);
         ac_error_t err;
+        if (ac_writer_flush_mode(writer, &batch_ns) != AC_FLUSH_BATCH) continue;
         if (writers && results && errors)
             writers[flushed++] = writer;
         else
@@ -87,7 +93,6 @@ void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count) {
 /* The batch itself has been flushed, together with those of others. */
 uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
     ac_writer_t *writer = of_flush(task);
-    const ac_writer_config_t *config = &writer->config;
     if (now_ns >= writer->heartbeat_due_ns) {
         ac_store_relaxed_u64(&writer->control->writer_heartbeat_ns, ac_os_now_ns());
         /* Whoever sleeps on it and was taken for dead: see wake_other_programs. */
@@ -95,6 +100,8 @@ uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
             ac_os_futex_wake(&writer->control->notify_seq, INT_MAX);
         ac_writer_look_around(writer);
         ac_writer_log_clock(writer, now_ns);
+        ac_writer_notice_settings(writer);
+        ac_writer_report(writer, now_ns);
         writer->heartbeat_due_ns = next_moment(now_ns, HEARTBEAT_NS);
         enum ac_write_back due = ac_writer_find_write_back(writer, now_ns);
         if (due != AC_WRITE_BACK_NOTHING) {
@@ -102,10 +109,9 @@ uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
             ac_housekeeper_nudge(&writer->disk);
         }
     }
-    uint64_t due = writer->heartbeat_due_ns;
-    if (config->flush_mode == AC_FLUSH_BATCH && now_ns + config->batch_ns < due)
-        due = now_ns + config->batch_ns;
-    return due;
+    uint64_t due = writer->heartbeat_due_ns, batch_ns;
+    int batches = ac_writer_flush_mode(writer, &batch_ns) == AC_FLUSH_BATCH;
+    return batches && now_ns + batch_ns < due ? now_ns + batch_ns : due;
 }
 
 /* One at a time: a writer that is far ahead of its disk must not keep the segments of others from being sealed.
@@ -123,10 +129,13 @@ uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns) {
 uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns) {
     ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, archiving));
     ac_error_t err;
+    ac_settings_t settings;
+    ac_writer_settings(writer, &settings);
+    if (!settings.retention) return UINT64_MAX; /* any more */
     int rc = ac_writer_retain(writer, &err);
     if (rc == AC_OK)
         ac_writer_note_success(writer, &writer->retention_errors);
     else if (rc != AC_E_CLOSED)
         ac_writer_note_error(writer, &writer->retention_errors, &err);
-    return next_moment(now_ns, writer->config.retention_check_ns);
+    return next_moment(now_ns, settings.retention_check_ns);
 }

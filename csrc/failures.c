@@ -16,9 +16,31 @@ void ac_writer_init_failures(ac_writer_t *writer) {
     writer->retention_errors = (ac_failures_t){.what = "retention"};
 }
 
+/* A file of the queue, without the queue's own path. */
+static const char *short_name(const ac_writer_t *writer, const char *path) {
+    size_t length = strlen(writer->dir.path);
+    return strncmp(path, writer->dir.path, length) == 0 && path[length] == '/' ? path + length + 1
+                                                                               : path;
+}
+
+static void keep_recent(ac_writer_t *writer, int sys_errno, const char *path, const char *detail) {
+    ac_recent_error_t error = {.count = 1, .sys_errno = sys_errno};
+    error.first_ns = error.last_ns = ac_os_now_ns();
+    snprintf(error.text, sizeof error.text, "%s: %s", short_name(writer, path), detail);
+    for (size_t i = 0; i < AC_RECENT_ERRORS; i++) {
+        ac_recent_error_t *known = &writer->recent[i];
+        if (known->count == 0 || strcmp(known->text, error.text) != 0) continue;
+        known->count++;
+        known->last_ns = error.last_ns;
+        return;
+    }
+    writer->recent[writer->recent_count++ % AC_RECENT_ERRORS] = error;
+}
+
 void ac_writer_keep_error(ac_writer_t *writer, int sys_errno, const char *path, const char *text) {
     writer->last_errno = sys_errno;
     snprintf(writer->last_error, sizeof writer->last_error, "%s: %s", path, text);
+    keep_recent(writer, sys_errno, path, text);
 }
 
 /* What is in the way may stay there for days, and be met once a second. */

@@ -421,7 +421,9 @@ static int sync_and_note(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t 
 /* In async mode nobody asks for a sync, and yet the kernel has long written what is old: only a sync lets us
  * know, and count it as durable. A segment that was rolled is synced anyway. */
 enum ac_write_back ac_writer_find_write_back(ac_writer_t *writer, uint64_t now_ns) {
-    int unsynced = writer->config.flush_mode == AC_FLUSH_ASYNC && ac_writer_unsynced(writer) > 0;
+    uint64_t batch_ns;
+    int unsynced =
+        ac_writer_flush_mode(writer, &batch_ns) == AC_FLUSH_ASYNC && ac_writer_unsynced(writer) > 0;
     if (!unsynced)
         writer->unsynced_since_ns = 0;
     else if (writer->unsynced_since_ns == 0)

@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 typedef struct ac_holder {
     int pid;
@@ -16,6 +17,10 @@ typedef struct ac_holder {
 
 /* 1 = *out is whoever holds the flock of this open file; 0 = nobody, or nobody that can be named. */
 int ac_holder_find(int fd, ac_holder_t *out);
+
+/* Its pid, or 0, for who asks about many files: the kernel's list is read at most ten times a second, unless it
+ * does not know the file, or names a process that has ended. [any thread] */
+int ac_holder_pid(const struct stat *file);
 
 /* The same in words: "pid 1234, started 2026-01-02 03:04:05 UTC, python risk.py", or that it is a process of
  * another container. */

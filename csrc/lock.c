@@ -287,6 +287,40 @@ const char *ac_writer_keep_lock(ac_ownership_t *owned, const ac_directory_t *dir
     return lost;
 }
 
+/* A process that cannot be looked at is judged by its heartbeat, which comes once a second. */
+#define SILENT_NS 5000000000u
+
+static int lives(const holder_t *holder, const ac_control_t *control, int here) {
+    uint64_t boot = ac_load_relaxed_u64(&control->writer_boot);
+    if (boot != 0 && boot != ac_os_boot_id()) return 0;
+    if (here)
+        return ac_os_process_start(holder->pid) == holder->start &&
+               !ac_os_process_ends(holder->pid);
+    uint64_t beat_ns = ac_load_relaxed_u64(&control->writer_heartbeat_ns), now_ns = ac_os_now_ns();
+    return beat_ns + SILENT_NS > now_ns || beat_ns > now_ns;
+}
+
+int ac_writer_named(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
+                    ac_named_writer_t *out) {
+    holder_t holder;
+    struct stat info;
+    memset(out, 0, sizeof *out);
+    int fd = ac_file_open(dir, dir_fd, "writer.lock", O_RDONLY, &info, NULL);
+    if (fd < 0) return 0;
+    int known = read_holder(fd, &holder);
+    ac_os_close(fd);
+    if (!known) return 0;
+    const void *clean = (const uint8_t *)control + offsetof(ac_control_t, clean);
+    uint64_t space = ac_load_relaxed_u64(&control->writer_namespace);
+    out->pid = holder.pid;
+    out->epoch = holder.epoch;
+    out->since_ns = (uint64_t)info.st_mtim.tv_sec * 1000000000u + (uint64_t)info.st_mtim.tv_nsec;
+    out->here = space == 0 || space == ac_os_pid_namespace();
+    out->closed = ac_load_relaxed_u64(clean) == holder.epoch;
+    out->lives = !out->closed && lives(&holder, control, out->here);
+    return 1;
+}
+
 int ac_writer_lives(const ac_directory_t *dir, const ac_control_t *control) {
     holder_t holder;
     struct stat info;

@@ -46,6 +46,20 @@ const char *ac_writer_keep_lock(ac_ownership_t *owned, const ac_directory_t *dir
 int ac_writer_lock_note_epoch(const ac_directory_t *dir, int dir_fd, uint64_t epoch,
                               ac_error_t *err);
 
+/* The writer that writer.lock names, by the text alone: no lock is tried. */
+typedef struct ac_named_writer {
+    int pid;
+    uint64_t epoch;
+    uint64_t since_ns; /* when the text was written */
+    int here;          /* its pid means something in our pid namespace */
+    int closed;        /* it closed the queue properly */
+    int lives;
+} ac_named_writer_t;
+
+/* 1 = *out is it; 0 = nobody is named. */
+int ac_writer_named(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
+                    ac_named_writer_t *out);
+
 /* Does the writer that is named in writer.lock live and have the queue open, as far as can be told? */
 int ac_writer_lives(const ac_directory_t *dir, const ac_control_t *control);
 

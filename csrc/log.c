@@ -38,9 +38,10 @@ __attribute__((constructor)) static void register_fork_handlers(void) {
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
-static void add(int level, const char *path, const char *format, va_list arguments) {
+static int add(int level, const char *path, const char *format, va_list arguments) {
     pthread_mutex_lock(&lock);
-    if (count == ENTRIES) {
+    int has_room = count < ENTRIES;
+    if (!has_room) {
         dropped++;
     } else {
         ac_log_entry_t *entry = &entries[(first + count++) % ENTRIES];
@@ -52,13 +53,15 @@ static void add(int level, const char *path, const char *format, va_list argumen
         pthread_cond_broadcast(&arrived);
     }
     pthread_mutex_unlock(&lock);
+    return has_room;
 }
 
-void ac_log(int level, const char *path, const char *format, ...) {
+int ac_log(int level, const char *path, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    add(level, path, format, arguments);
+    int added = add(level, path, format, arguments);
     va_end(arguments);
+    return added;
 }
 
 void ac_log_error(int level, const ac_error_t *err, const char *what) {

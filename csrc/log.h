@@ -8,8 +8,9 @@
 
 #include "aiochronicle.h"
 
-/* [any thread] One line that names the file. `path` may be NULL. Never fails, never blocks on I/O. */
-void ac_log(int level, const char *path, const char *format, ...)
+/* [any thread] One line that names the file. `path` may be NULL. 1 = it will be seen, 0 = there was no
+ * room. Never blocks on I/O. */
+int ac_log(int level, const char *path, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* [any thread] The same from an error record. */

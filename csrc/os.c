@@ -22,6 +22,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -996,6 +997,16 @@ uint64_t ac_os_monotonic_ns(void) {
     return clock_ns(CLOCK_MONOTONIC);
 }
 
+void ac_os_thread_usage(ac_usage_t *out) {
+    struct rusage usage;
+    memset(out, 0, sizeof *out);
+    if (getrusage(RUSAGE_THREAD, &usage) < 0) return;
+    *out = (ac_usage_t){.minor_faults = (uint64_t)usage.ru_minflt,
+                        .major_faults = (uint64_t)usage.ru_majflt,
+                        .waits = (uint64_t)usage.ru_nvcsw,
+                        .switches = (uint64_t)usage.ru_nivcsw};
+}
+
 static int read_text(const char *path, char *buffer, size_t size) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return -errno;
@@ -1059,27 +1070,36 @@ void ac_os_process_command(int pid, char *out, size_t size) {
 }
 
 /* "12: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF"; a shared lock, READ, keeps others out as well. */
-static int flock_pid(const char *line, const struct stat *file) {
-    int pid;
+static int parse_flock(const char *line, ac_flock_t *out) {
     unsigned major_number, minor_number;
     unsigned long long inode;
-    if (sscanf(line, "%*u: FLOCK %*s %*s %d %x:%x:%llu", &pid, &major_number, &minor_number,
+    if (sscanf(line, "%*u: FLOCK %*s %*s %d %x:%x:%llu", &out->pid, &major_number, &minor_number,
                &inode) != 4)
         return 0;
-    return inode == file->st_ino && major_number == major(file->st_dev) &&
-                   minor_number == minor(file->st_dev) && pid > 0
-               ? pid
-               : 0;
+    out->device = makedev(major_number, minor_number);
+    out->inode = (ino_t)inode;
+    return out->pid > 0;
+}
+
+void ac_os_each_flock(void (*visit)(void *context, const ac_flock_t *lock), void *context) {
+    char line[256];
+    ac_flock_t lock;
+    FILE *locks = fopen("/proc/locks", "re");
+    while (locks && fgets(line, sizeof line, locks))
+        if (parse_flock(line, &lock)) visit(context, &lock);
+    if (locks) fclose(locks);
+}
+
+static void match_flock(void *context, const ac_flock_t *lock) {
+    ac_flock_t *wanted = context;
+    if (wanted->pid == 0 && lock->inode == wanted->inode && lock->device == wanted->device)
+        wanted->pid = lock->pid;
 }
 
 int ac_os_flock_holder(const struct stat *file) {
-    char line[256];
-    int pid = 0;
-    FILE *locks = fopen("/proc/locks", "re");
-    while (locks && pid == 0 && fgets(line, sizeof line, locks))
-        pid = flock_pid(line, file);
-    if (locks) fclose(locks);
-    return pid;
+    ac_flock_t wanted = {.device = file->st_dev, .inode = file->st_ino};
+    ac_os_each_flock(match_flock, &wanted);
+    return wanted.pid;
 }
 
 int ac_os_flock_owner(int fd) {

@@ -167,6 +167,14 @@ void ac_os_sleep_ns(uint64_t ns);
 uint64_t ac_os_now_ns(void); /* wall clock */
 uint64_t ac_os_monotonic_ns(void);
 
+/* What the calling thread has met so far. */
+typedef struct ac_usage {
+    uint64_t minor_faults, major_faults;
+    uint64_t waits;    /* it gave the processor up … */
+    uint64_t switches; /* … or lost it to others */
+} ac_usage_t;
+void ac_os_thread_usage(ac_usage_t *out);
+
 /* Identity of a process for lock files: start time in clock ticks, 0 if there is no such process. */
 uint64_t ac_os_process_start(int pid);
 int ac_os_process_ends(int pid); /* was killed, or is a zombie: nothing of it runs any more */
@@ -174,6 +182,13 @@ int ac_os_process_ends(int pid); /* was killed, or is a zombie: nothing of it ru
 void ac_os_process_command(int pid, char *out, size_t size);
 /* Who holds flock's lock on the file; 0 = nobody, or nobody with a pid in our namespace. */
 int ac_os_flock_holder(const struct stat *file);
+/* Calls `visit` for every such lock of this machine. */
+typedef struct ac_flock {
+    dev_t device;
+    ino_t inode;
+    int pid;
+} ac_flock_t;
+void ac_os_each_flock(void (*visit)(void *context, const ac_flock_t *lock), void *context);
 uint64_t ac_os_boot_id(void);
 uint64_t ac_os_process_started_ns(int pid); /* wall clock; 0 if it cannot be told */
 /* Its command line in one printable line, as much as there is room for; empty if it cannot be told. */

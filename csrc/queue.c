@@ -7,8 +7,10 @@
 #include "record.h"
 #include "recovery.h"
 #include "segment.h"
+#include "view.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,53 +27,39 @@ const char *ac_checksum_implementation(void) {
     return ac_crc32_implementation();
 }
 
-/* What every question starts with. */
-typedef struct view {
-    ac_directory_t dir;
-    int dir_fd;
-    ac_map_t *control;
-    uint64_t segment_size;
-    ac_durable_t durable;
-    uint32_t *ids;
-    size_t count;
-} view_t;
-
-static void view_close(view_t *view) {
-    free(view->ids);
-    ac_map_release(view->control);
-    ac_os_close(view->dir_fd);
+/* Of the first message, by the header of its record alone. */
+static uint64_t find_oldest(const ac_view_t *view) {
+    char name[AC_NAME_MAX];
+    struct stat info;
+    for (size_t i = 0; i < view->count; i++) {
+        ac_record_t record = {0};
+        ac_segment_name(name, view->ids[i], ".q");
+        int fd = ac_file_open(&view->dir, view->dir_fd, name, O_RDONLY, &info, NULL);
+        if (fd < 0) return 0;
+        int got = ac_os_read_at(fd, &record, sizeof record, AC_SEGMENT_DATA);
+        ac_os_close(fd);
+        if (got < 0) return 0;
+        if (record.commit_len != 0 && record.type_id != AC_TYPE_PADDING) return record.timestamp_ns;
+    }
+    return 0;
 }
 
-static int view_open(view_t *view, const char *path, ac_error_t *err) {
-    memset(view, 0, sizeof *view);
-    view->dir_fd = -1;
-    int rc = ac_directory_init(&view->dir, path, 0600, 0, err);
-    if (rc == AC_OK) {
-        view->dir_fd = ac_directory_open(&view->dir, err);
-        rc = view->dir_fd < 0 ? view->dir_fd : AC_OK;
+static uint64_t measure_disk(const ac_view_t *view) {
+    char name[AC_NAME_MAX];
+    struct stat info;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < view->count; i++) {
+        ac_segment_name(name, view->ids[i], ".q");
+        if (ac_os_stat_at(view->dir_fd, name, &info) == 0) bytes += (uint64_t)info.st_blocks * 512;
     }
-    if (rc == AC_OK) rc = ac_control_open(&view->dir, view->dir_fd, 0, 1, &view->control, err);
-    if (rc == AC_OK)
-        ac_durable_believe(&view->dir, view->dir_fd, ac_control_of(view->control), &view->durable);
-    if (rc == AC_OK) rc = ac_segment_list(&view->dir, view->dir_fd, &view->ids, &view->count, err);
-    if (rc == AC_OK) {
-        view->segment_size = ac_load_relaxed_u64(&ac_control_of(view->control)->segment_size);
-        if (!ac_segment_size_valid(view->segment_size))
-            rc = ac_fail(err, AC_E_CORRUPT, 0, path, 24, "segment size is impossible");
-    }
-    if (rc == AC_OK && view->count > 0 &&
-        ac_segment_awaited(&view->dir, view->dir_fd, view->ids[view->count - 1],
-                           ac_control_of(view->control), &view->durable))
-        view->count--;
-    if (rc != AC_OK) view_close(view);
-    return rc;
+    return bytes;
 }
 
 int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err) {
-    view_t view;
+    ac_view_t view;
     uint32_t segment;
     memset(out, 0, sizeof *out);
-    int rc = view_open(&view, path, err);
+    int rc = ac_view_open(&view, path, err);
     if (rc != AC_OK) return rc;
     const ac_control_t *control = ac_control_of(view.control);
     out->segment_size = view.segment_size;
@@ -85,45 +73,19 @@ int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err) {
     out->watermark_ns = ac_load_relaxed_u64(&control->watermark_ns);
     ac_control_position(control, &segment, &out->write_offset);
     out->current_segment = segment;
-    view_close(&view);
+    out->oldest_ns = find_oldest(&view);
+    out->disk_bytes = measure_disk(&view);
+    ac_view_close(&view);
     return AC_OK;
 }
 
-typedef struct entries {
-    ac_reader_entry_t *out;
-    size_t count, room;
-} entries_t;
-
-static void note_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
-    entries_t *entries = context;
-    if (entries->count < entries->room) {
-        ac_reader_entry_t *entry = &entries->out[entries->count];
-        *entry = (ac_reader_entry_t){.segment = slot->segment,
-                                     .offset = slot->offset,
-                                     .heartbeat_ns = slot->heartbeat_ns,
-                                     .open = held};
-        snprintf(entry->name, sizeof entry->name, "%s", name);
-    }
-    entries->count++;
-}
-
-int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t room, ac_error_t *err) {
-    view_t view;
-    entries_t entries = {out, 0, room};
-    int rc = view_open(&view, path, err);
-    if (rc != AC_OK) return rc;
-    rc = ac_position_each(&view.dir, view.dir_fd, note_reader, &entries, err);
-    view_close(&view);
-    return rc != AC_OK ? rc : (int64_t)entries.count;
-}
-
 int ac_queue_forget_reader(const char *path, const char *name, ac_error_t *err) {
-    view_t view;
+    ac_view_t view;
     int rc = ac_reader_name_check(name, path, err);
-    if (rc == AC_OK) rc = view_open(&view, path, err);
+    if (rc == AC_OK) rc = ac_view_open(&view, path, err);
     if (rc != AC_OK) return rc;
     rc = ac_position_remove(&view.dir, view.dir_fd, name, err);
-    view_close(&view);
+    ac_view_close(&view);
     return rc;
 }
 
@@ -163,7 +125,7 @@ int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *err) {
     return corrupt;
 }
 
-static int fail_in(const view_t *view, const ac_map_t *map, int code, uint64_t offset,
+static int fail_in(const ac_view_t *view, const ac_map_t *map, int code, uint64_t offset,
                    const char *why, ac_error_t *err) {
     char path[1200];
     snprintf(path, sizeof path, "%s/%09u.q", view->dir.path, map->segment);
@@ -171,7 +133,7 @@ static int fail_in(const view_t *view, const ac_map_t *map, int code, uint64_t o
 }
 
 /* Up to here every record of the segment must be there; 0 = nobody said so. */
-static uint64_t promised_end(const view_t *view, const ac_map_t *map) {
+static uint64_t promised_end(const ac_view_t *view, const ac_map_t *map) {
     uint64_t sealed_end = ac_segment_end(map);
     if (sealed_end != 0 || map->segment != view->durable.segment) return sealed_end;
     return view->durable.offset;
@@ -179,7 +141,7 @@ static uint64_t promised_end(const view_t *view, const ac_map_t *map) {
 
 /* Shows each message of a segment; `visit` returns a negated errno or 0. A record that is damaged or missing is
  * an error, since nobody can say what it was. */
-static int each_message(const view_t *view, uint32_t id,
+static int each_message(const ac_view_t *view, uint32_t id,
                         int (*visit)(void *context, const ac_message_t *message), void *context,
                         ac_error_t *err) {
     ac_map_t *map;
@@ -230,13 +192,13 @@ static int note_wanted(void *context, const ac_message_t *message) {
 }
 
 int ac_queue_last_cause(const char *path, uint64_t source, ac_cause_t *out, ac_error_t *err) {
-    view_t view;
-    int rc = view_open(&view, path, err);
+    ac_view_t view;
+    int rc = ac_view_open(&view, path, err);
     if (rc != AC_OK) return rc;
     wanted_t wanted = {.cause.source = source};
     for (size_t i = view.count; i-- > 0 && rc == AC_OK && !wanted.found;)
         rc = each_message(&view, view.ids[i], note_wanted, &wanted, err);
-    view_close(&view);
+    ac_view_close(&view);
     if (rc != AC_OK) return rc;
     if (wanted.found) *out = wanted.cause;
     return wanted.found;
@@ -295,15 +257,15 @@ static int seen_note(void *context, const ac_message_t *message) {
 
 int64_t ac_queue_last_causes(const char *path, uint64_t since_ns, ac_cause_t *out, size_t room,
                              ac_error_t *err) {
-    view_t view;
+    ac_view_t view;
     seen_t seen = {.begin_ns = UINT64_MAX};
-    int rc = view_open(&view, path, err);
+    int rc = ac_view_open(&view, path, err);
     if (rc != AC_OK) return rc;
     for (size_t i = view.count; i-- > 0 && rc == AC_OK && seen.begin_ns >= since_ns;) {
         seen.begin_ns = UINT64_MAX;
         rc = each_message(&view, view.ids[i], seen_note, &seen, err);
     }
-    view_close(&view);
+    ac_view_close(&view);
     size_t filled = 0;
     for (size_t i = 0; i < seen.room && filled < room; i++)
         if (seen.causes[i].source) out[filled++] = seen.causes[i];

@@ -1,11 +1,10 @@
-#include "retention.h"
+#include "retention_rules.h"
 
 #include "control.h"
 #include "error.h"
 #include "log.h"
 #include "os.h"
 #include "position.h"
-#include "seekindex.h"
 #include "segment.h"
 
 #include <errno.h>
@@ -14,169 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-/* One look at all positions. */
-typedef struct survey {
-    const ac_directory_t *dir;
-    int dir_fd;
-    const ac_writer_config_t *config;
-    ac_signs_t *signs;
-    uint64_t segment_size, head_segment, head_offset;
-    ac_slowest_t *out;
-    /* When something is to be removed: */
-    int removes;
-    uint64_t removed;  /* this segment, so what lies beyond it is relied on, and synced */
-    const char *limit; /* the limit that allows it, if it is one of age or size */
-    int synced;        /* how many positions had to be */
-    int failed;        /* AC_E_* of the first that could not be */
-    ac_error_t *err;
-} survey_t;
-
-/* By its heartbeat; but readers beat as often as the writer wants, and learn that from one beat to the next.
- * Until each of them must have beaten once since this writer came, that it has its position open will do.
- * Not just for those who gave no sign since: a commit is one too, and changes nothing about the next beat. */
-static int is_silent_too_long(const survey_t *survey, const char *name, const ac_slot_t *slot,
-                              int held) {
-    const ac_writer_config_t *config = survey->config;
-    uint64_t age_ns = ac_sign_age_ns(survey->signs, name, slot);
-    if (config->reader_ttl_ns == 0 || age_ns <= config->reader_ttl_ns) return 0;
-    return !held || ac_os_monotonic_ns() >= config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
-}
-
-/* By what its segments take up to here; those that were left empty take nothing. */
-static int is_too_far_behind(const survey_t *survey, const ac_slot_t *slot) {
-    uint64_t max_lag = survey->config->max_reader_lag, size = survey->segment_size;
-    uint64_t lag =
-        (survey->head_segment - slot->segment) * size + survey->head_offset - slot->offset;
-    if (slot->segment == survey->head_segment && slot->offset > survey->head_offset) lag = 0;
-    if (max_lag == 0) return 0;
-    for (uint64_t id = slot->segment; id < survey->head_segment && lag > max_lag; id++)
-        lag -= size - ac_segment_room(survey->dir, survey->dir_fd, (uint32_t)id, size);
-    return lag > max_lag;
-}
-
-/* Whether it is anywhere in the queue. */
-static int is_position(const survey_t *survey, const ac_slot_t *slot) {
-    return slot->segment <= survey->head_segment && slot->offset <= survey->segment_size;
-}
-
-static int is_before(const ac_slot_t *slot, uint64_t segment, uint64_t offset) {
-    return slot->segment < segment || (slot->segment == segment && slot->offset < offset);
-}
-
-static void survey_open(ac_slowest_t *out, const char *name, const ac_slot_t *slot) {
-    if (out->live++ > 0 && !is_before(slot, out->segment, out->offset)) return;
-    out->segment = slot->segment;
-    out->offset = slot->offset;
-    snprintf(out->name, sizeof out->name, "%s", name);
-}
-
-static void sync_position(survey_t *survey, const char *name, const ac_slot_t *slot) {
-    enum ac_sync_state state = ac_sign_sync(survey->signs, name, slot);
-    if (survey->failed || state == AC_SYNC_DONE) return;
-    if (state == AC_SYNC_FAILED) {
-        char path[1200];
-        snprintf(path, sizeof path, "%s/readers/%s.meta", survey->dir->path, name);
-        survey->failed = ac_fail(survey->err, AC_E_SYSTEM, EIO, path, 0,
-                                 "could not be synced; segments stay until this reader commits "
-                                 "again or is removed");
-        return;
-    }
-    int rc = ac_position_sync_file(survey->dir, survey->dir_fd, name, survey->err);
-    if (rc == AC_E_NOT_FOUND) return; /* removed at this moment */
-    ac_sign_note_sync(survey->signs, name, slot, rc == AC_OK ? AC_SYNC_DONE : AC_SYNC_FAILED);
-    survey->synced++;
-    survey->failed = rc;
-}
-
-static void survey_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
-    survey_t *survey = context;
-    ac_slowest_t *out = survey->out;
-    const char *awaited = survey->config->wait_for;
-    int silent = is_silent_too_long(survey, name, slot, held);
-    out->registered++;
-    if (awaited && strcmp(name, awaited) == 0 && slot->segment <= survey->head_segment)
-        out->awaited_segment = slot->segment;
-    if (!is_position(survey, slot)) return;
-    if (slot->segment < out->farthest_behind) out->farthest_behind = slot->segment;
-    if (survey->removes && slot->segment > survey->removed) sync_position(survey, name, slot);
-    if (silent || is_too_far_behind(survey, slot)) return;
-    /* Within a reader_ttl that somebody chose, one that is away counts like one that is open. */
-    int present = held || survey->config->reader_ttl_ns != 0;
-    if (slot->segment < out->waited_for) out->waited_for = slot->segment;
-    if (present && slot->segment < out->needed) out->needed = slot->segment;
-    if (held) survey_open(out, name, slot);
-}
-
-static int look(survey_t *survey, ac_error_t *err) {
-    memset(survey->out, 0, sizeof *survey->out);
-    survey->out->needed = survey->out->waited_for = survey->out->farthest_behind = UINT64_MAX;
-    return (survey->removes ? ac_position_each_sound : ac_position_each)(
-        survey->dir, survey->dir_fd, survey_reader, survey, err);
-}
-
-int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-                      ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment,
-                      uint64_t head_offset, ac_slowest_t *out, ac_error_t *err) {
-    survey_t survey = {.dir = dir,
-                       .dir_fd = dir_fd,
-                       .config = config,
-                       .signs = signs,
-                       .segment_size = segment_size,
-                       .head_segment = head_segment,
-                       .head_offset = head_offset,
-                       .out = out};
-    return look(&survey, err);
-}
-
-/* Says who loses by a limit, once for each place that a reader stays at. */
-static void warn_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
-    const survey_t *survey = context;
-    if (!is_position(survey, slot) || slot->segment > survey->removed) return;
-    const char *limit = is_silent_too_long(survey, name, slot, held) ? "reader_ttl"
-                        : is_too_far_behind(survey, slot)            ? "max_reader_lag"
-                                                                     : survey->limit;
-    if (!limit || !ac_sign_warn(survey->signs, name, slot)) return;
-    ac_log(AC_LOG_WARNING, survey->dir->path,
-           "%s is reached: segment %llu goes, though reader '%s' (%s) has not read on from segment "
-           "%llu, offset %llu",
-           limit, (unsigned long long)survey->removed, name, held ? "open" : "away",
-           (unsigned long long)slot->segment, (unsigned long long)slot->offset);
-}
-
-/* What retention has to know of a sealed segment. */
-typedef struct content {
-    ac_index_t index;   /* largest seq and newest timestamp; count 0: it has no record */
-    const char *damage; /* NULL, or why that may not be all of it */
-} content_t;
-
-/* Records that cannot be seen may be of today, whatever those say that can. */
-static const char *find_damage(const ac_index_t *index, const ac_map_t *map, uint64_t size) {
-    uint64_t sealed_end = ac_segment_end(map);
-    if (ac_map_is_cut(map)) return "a page of it could not be read";
-    if (map->size < size) return "it was cut";
-    if (index->broken) return "a record is damaged or missing";
-    if (index->records == 0 && index->end == AC_SEGMENT_DATA && sealed_end != AC_SEGMENT_DATA)
-        return "its first record is missing";
-    return NULL;
-}
-
-static int examine(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t segment_size,
-                   content_t *out, ac_error_t *err) {
-    ac_map_t *map;
-    int built;
-    memset(out, 0, sizeof *out);
-    int rc = ac_segment_open(dir, dir_fd, id, segment_size, 0, &map, err);
-    if (rc == AC_E_CORRUPT) out->damage = "its header is damaged";
-    if (rc != AC_OK) return rc == AC_E_CORRUPT ? AC_OK : rc;
-    rc = ac_index_obtain(&out->index, dir, dir_fd, map, segment_size, &built, err);
-    if (rc == AC_OK) out->damage = find_damage(&out->index, map, segment_size);
-    /* Or it would be walked at each look. */
-    if (rc == AC_OK && built && !out->damage && out->index.count > 0 && ac_segment_sealed(map))
-        ac_index_save(&out->index, dir, dir_fd, segment_size, NULL);
-    ac_map_release(map);
-    return rc;
-}
 
 /* A power cut may take what was appended behind the segment that is about to go. The queue then has no
  * record left that says where seq went on, so that is on disk first. What the writer itself has not come to
@@ -396,57 +232,66 @@ static int remove_segment(const ac_directory_t *dir, int dir_fd, const ac_writer
     return rc;
 }
 
-/* What the segments take together; a larger number will do if that is not too much either. */
-static uint64_t total_room(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
-                           uint64_t retain_bytes, const uint32_t *ids, size_t count) {
-    uint64_t total = (uint64_t)count * segment_size;
-    if (total <= retain_bytes) return total;
-    total = 0;
-    for (size_t i = 0; i < count; i++)
-        total += ac_segment_room(dir, dir_fd, ids[i], segment_size);
-    return total;
-}
-
-/* What one call of ac_retain goes by. */
-typedef struct round {
-    survey_t survey;
-    ac_slowest_t slowest;
-    int names_synced;
+/* One call of ac_retain. */
+typedef struct retaining {
+    ac_round_t round;
     const uint32_t *closing;
-    uint64_t now_ns, total; /* total: what all segments take; 0 = nobody asked */
-} round_t;
+    int names_synced;
+    /* The removal that is about to be: */
+    uint32_t removed;  /* this segment, so what lies beyond it is relied on, and synced */
+    const char *limit; /* the limit that allows it, if it is one of age or size */
+    int synced;        /* how many positions had to be */
+    int failed;        /* AC_E_* of the first that could not be */
+    ac_error_t *err;
+} retaining_t;
 
-/* Whether somebody has not committed past this segment whom no limit concerns. */
-static int is_held(const round_t *round, uint32_t id) {
-    const ac_slowest_t *slowest = &round->slowest;
-    if (round->survey.config->wait_for && id >= slowest->awaited_segment) return 1;
-    return id >= slowest->needed;
+static void sync_position(void *context, const char *name, const ac_slot_t *slot, int held,
+                          enum ac_stance stance) {
+    retaining_t *retaining = context;
+    const ac_survey_t *survey = &retaining->round.survey;
+    (void)held;
+    if (stance == AC_STANCE_NOWHERE || slot->segment <= retaining->removed) return;
+    enum ac_sync_state state = ac_sign_sync(survey->signs, name, slot);
+    if (retaining->failed || state == AC_SYNC_DONE) return;
+    if (state == AC_SYNC_FAILED) {
+        char path[1200];
+        snprintf(path, sizeof path, "%s/readers/%s.meta", survey->dir->path, name);
+        retaining->failed = ac_fail(retaining->err, AC_E_SYSTEM, EIO, path, 0,
+                                    "could not be synced; segments stay until this reader commits "
+                                    "again or is removed");
+        return;
+    }
+    int rc = ac_position_sync_file(survey->dir, survey->dir_fd, name, retaining->err);
+    if (rc == AC_E_NOT_FOUND) return; /* removed at this moment */
+    ac_sign_note_sync(survey->signs, name, slot, rc == AC_OK ? AC_SYNC_DONE : AC_SYNC_FAILED);
+    retaining->synced++;
+    retaining->failed = rc;
 }
 
-static int is_read_by_all(const round_t *round, uint32_t id) {
-    return round->survey.config->retain_for_readers && round->slowest.registered > 0 &&
-           id < round->slowest.waited_for;
-}
-
-/* The limit of age or size that the segment is beyond, or NULL. Nothing is removed by what cannot be read. One
- * without a record has no age of its own: nothing before it is left, so it may go, too. */
-static const char *find_limit(const round_t *round, const content_t *content) {
-    const ac_writer_config_t *config = round->survey.config;
-    uint64_t newest_ns = content->index.max_ts_ns;
-    uint64_t age_ns = newest_ns < round->now_ns ? round->now_ns - newest_ns : 0;
-    if (content->damage) return NULL;
-    if (config->retain_ns && age_ns > config->retain_ns) return "max_age";
-    return config->retain_bytes && round->total > config->retain_bytes ? "max_bytes" : NULL;
+/* Says who loses by a limit, once for each place that a reader stays at. */
+static void warn_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
+    const retaining_t *retaining = context;
+    const ac_survey_t *survey = &retaining->round.survey;
+    enum ac_stance stance = ac_survey_stance(survey, name, slot, held);
+    if (stance == AC_STANCE_NOWHERE || slot->segment > retaining->removed) return;
+    const char *limit = stance == AC_STANCE_SILENT    ? "reader_ttl"
+                        : stance == AC_STANCE_TOO_FAR ? "max_reader_lag"
+                                                      : retaining->limit;
+    if (!limit || !ac_sign_warn(survey->signs, name, slot)) return;
+    ac_log(AC_LOG_WARNING, survey->dir->path,
+           "%s is reached: segment %u goes, though reader '%s' (%s) has not read on from segment "
+           "%llu, offset %llu",
+           limit, retaining->removed, name, held ? "open" : "away",
+           (unsigned long long)slot->segment, (unsigned long long)slot->offset);
 }
 
 /* That the limits would have it otherwise, and what is behind it stays as well, is told once. */
-static void report_unreadable(const round_t *round, uint32_t id, const char *damage) {
-    const ac_writer_config_t *config = round->survey.config;
-    ac_signs_t *signs = round->survey.signs;
+static void report_unreadable(const ac_survey_t *survey, uint32_t id, const char *damage) {
+    ac_signs_t *signs = survey->signs;
     char path[1200];
-    if ((!config->retain_ns && !config->retain_bytes) || signs->unreadable == id + 1ull) return;
+    if (signs->unreadable == id + 1ull) return;
     signs->unreadable = id + 1ull;
-    snprintf(path, sizeof path, "%s/%09u.q", round->survey.dir->path, id);
+    snprintf(path, sizeof path, "%s/%09u.q", survey->dir->path, id);
     ac_log(AC_LOG_WARNING, path,
            "cannot be read (%s), so retention leaves it and what is after it; verify the queue, "
            "copy what you need, and move the file away",
@@ -455,62 +300,59 @@ static void report_unreadable(const round_t *round, uint32_t id, const char *dam
 
 /* The last look before a segment goes: a reader may have come since the first, and what lets it go must outlive
  * a power cut, or the reader would come back at a place that is not there. 1 = it may go, 0 = not, or AC_E_*. */
-static int confirm(round_t *round, uint32_t id, const char *limit, ac_error_t *err) {
-    survey_t survey = round->survey;
-    survey.removes = 1;
-    survey.removed = id;
-    survey.limit = limit;
-    survey.err = err;
-    int rc = look(&survey, err);
-    if (rc == AC_OK) rc = survey.failed;
+static int confirm(retaining_t *retaining, ac_error_t *err) {
+    ac_round_t *round = &retaining->round;
+    ac_survey_t survey = round->survey;
+    survey.strict = 1;
+    survey.visit = sync_position;
+    survey.context = retaining;
+    retaining->synced = retaining->failed = 0;
+    retaining->err = err;
+    int rc = ac_survey(&survey, &round->slowest, err);
+    if (rc == AC_OK) rc = retaining->failed;
     if (rc != AC_OK) return rc;
-    if (is_held(round, id) || (!limit && !is_read_by_all(round, id))) return 0;
-    if (survey.synced > 0 || !round->names_synced)
+    if (!ac_round_allows(round, retaining->removed, retaining->limit)) return 0;
+    if (retaining->synced > 0 || !retaining->names_synced)
         rc = ac_position_sync_names(survey.dir, survey.dir_fd, err);
     if (rc != AC_OK) return rc;
-    round->names_synced = 1;
-    if (round->slowest.farthest_behind <= id)
-        rc = ac_position_each(survey.dir, survey.dir_fd, warn_reader, &survey, err);
+    retaining->names_synced = 1;
+    if (round->slowest.farthest_behind <= retaining->removed)
+        rc = ac_position_each(survey.dir, survey.dir_fd, warn_reader, retaining, err);
     return rc == AC_OK ? 1 : rc;
 }
 
 /* 1 = it is gone. */
-static int remove_next(round_t *round, uint32_t id, const content_t *content, const char *limit,
-                       ac_error_t *err) {
-    const survey_t *survey = &round->survey;
+static int remove_next(retaining_t *retaining, const ac_index_t *index, ac_error_t *err) {
+    const ac_survey_t *survey = &retaining->round.survey;
     const ac_directory_t *dir = survey->dir;
-    int rc = note_removal(dir, survey->dir_fd, &content->index, err);
+    uint32_t id = retaining->removed;
+    int rc = note_removal(dir, survey->dir_fd, index, err);
     if (rc == AC_OK) rc = announce_removal(dir, survey->dir_fd, (uint64_t)id + 1, err);
     if (rc != AC_OK) return rc;
-    rc = confirm(round, id, limit, err);
+    rc = confirm(retaining, err);
     if (rc != 1) {
         int back = announce_removal(dir, survey->dir_fd, id, rc < 0 ? NULL : err);
         return rc < 0 ? rc : back;
     }
     uint64_t room = ac_segment_room(dir, survey->dir_fd, id, survey->segment_size);
-    rc = remove_segment(dir, survey->dir_fd, survey->config, &content->index, id, round->closing,
-                        err);
-    round->total -= room < round->total ? room : round->total;
+    rc = remove_segment(dir, survey->dir_fd, survey->config, index, id, retaining->closing, err);
+    ac_round_deduct(&retaining->round, room);
     return rc == AC_OK ? 1 : rc;
 }
 
 /* 1 = the oldest segment is gone, and the next may be looked at. */
-static int retain_oldest(round_t *round, uint32_t id, ac_error_t *err) {
-    const survey_t *survey = &round->survey;
-    const ac_writer_config_t *config = survey->config;
-    content_t content;
-    int read = is_read_by_all(round, id);
-    int too_large = config->retain_bytes && round->total > config->retain_bytes;
-    if (is_held(round, id) || (!read && !config->retain_ns && !too_large)) return 0;
-    int rc = examine(survey->dir, survey->dir_fd, id, survey->segment_size, &content, err);
-    if (rc != AC_OK) return rc;
-    const char *limit = read ? NULL : find_limit(round, &content);
-    if (read || limit)
-        rc = remove_next(round, id, &content, limit, err);
-    else if (content.damage)
-        report_unreadable(round, id, content.damage);
+static int retain_oldest(retaining_t *retaining, uint32_t id, ac_error_t *err) {
+    ac_content_t content;
+    retaining->removed = id;
+    int rc = ac_round_judge(&retaining->round, id, &content, &retaining->limit, err);
+    if (rc == AC_KEPT_DAMAGED)
+        report_unreadable(&retaining->round.survey, id, content.damage);
+    else if (rc == AC_KEPT_GOES)
+        rc = remove_next(retaining, &content.index, err);
+    else if (rc > 0)
+        rc = 0;
     ac_index_free(&content.index);
-    return rc;
+    return rc == AC_KEPT_DAMAGED ? 0 : rc;
 }
 
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
@@ -519,27 +361,24 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
               ac_error_t *err) {
     uint32_t *ids = NULL;
     size_t count = 0;
-    round_t round = {.survey = {.dir = dir,
-                                .dir_fd = dir_fd,
-                                .config = config,
-                                .signs = signs,
-                                .segment_size = segment_size,
-                                .head_segment = head_segment,
-                                .head_offset = head_offset},
-                     .closing = closing,
-                     .now_ns = ac_os_now_ns()};
-    round.survey.out = &round.slowest;
-    int rc = look(&round.survey, err);
-    if (rc == AC_OK) rc = ac_segment_list(dir, dir_fd, &ids, &count, err);
-    if (rc != AC_OK) return rc;
-    if (config->retain_bytes && count > 0)
-        round.total = total_room(dir, dir_fd, segment_size, config->retain_bytes, ids, count);
-    for (size_t i = 0; i < count; i++) {
+    retaining_t retaining = {.closing = closing,
+                             .round = {.saves_index = 1,
+                                       .survey = {.dir = dir,
+                                                  .dir_fd = dir_fd,
+                                                  .config = config,
+                                                  .signs = signs,
+                                                  .segment_size = segment_size,
+                                                  .head_segment = head_segment,
+                                                  .head_offset = head_offset}}};
+    int rc = ac_segment_list(dir, dir_fd, &ids, &count, err);
+    if (rc == AC_OK) rc = ac_round_begin(&retaining.round, ids, count, err);
+    for (size_t i = 0; i < count && rc == AC_OK; i++) {
         if (ids[i] >= stop || ids[i] >= head_segment) break;
-        rc = is_stopped(closing) ? stopped(dir, err) : retain_oldest(&round, ids[i], err);
-        if (rc != 1) break;
+        int gone = is_stopped(closing) ? stopped(dir, err) : retain_oldest(&retaining, ids[i], err);
+        if (gone < 0) rc = gone;
+        if (gone != 1) break;
         ++*(config->archive ? archived : deleted);
     }
     free(ids);
-    return rc < 0 ? rc : AC_OK;
+    return rc;
 }

@@ -58,7 +58,9 @@ void ac_writer_set_limits(ac_writer_t *writer) {
     int closed = ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN;
     if (closed || writer->reserved || config->flush_mode == AC_FLUSH_SYNC) limit = 0;
     ac_exchange_seq_cst_u64(&writer->limit, limit);
-    if (ac_load_seq_cst_u32(&writer->poisoned) || __atomic_load_n(&writer->gone, __ATOMIC_SEQ_CST))
+    if (ac_load_seq_cst_u32(&writer->poisoned) ||
+        __atomic_load_n(&writer->gone, __ATOMIC_SEQ_CST) ||
+        ac_load_seq_cst_u32(&writer->settings_changed))
         ac_store_relaxed_u64(&writer->limit, 0);
     writer->seq_limit = config->roll_messages
                             ? add_up(writer->segment_first_seq, config->roll_messages)
@@ -98,13 +100,13 @@ static int populate(ac_writer_t *writer, uint64_t need) {
     pthread_mutex_lock(&writer->mutex);
     ac_map_t *map;
     uint64_t from, target;
-    for (;;) {
+    for (int waited = 0;; waited = 1) {
         map = writer->map;
         from = writer->populated;
         target = need ? need : ac_load_relaxed_u64(&writer->offset) + writer->ahead;
         if (from >= least(target, map->size)) {
             pthread_mutex_unlock(&writer->mutex);
-            return 0;
+            return waited;
         }
         if (!writer->populating) break;
         pthread_cond_wait(&writer->stepped, &writer->mutex);
@@ -135,6 +137,7 @@ int ac_writer_populate_ahead(ac_writer_t *writer) {
  * could turn into a signal. */
 static int populate_now(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
     int rc = populate(writer, writer->offset + size);
+    ac_slow_part(&writer->slow, rc == 0 ? AC_SLOW_UNKNOWN : AC_SLOW_PAGE_FAULT);
     if (rc >= 0) return AC_OK;
     return ac_fail_os_in(err, rc == -EFAULT ? -EIO : rc, writer->dir.path, "(active segment)",
                          no_pages);
@@ -310,6 +313,9 @@ static int fail_full(ac_writer_t *writer, const laggard_t *laggard, int code, ac
                    readable(laggard->lag).text, readable(writer->config.capacity_bytes).text);
 }
 
+/* SETTINGS_CHANGED: meanwhile, so there may be another capacity. */
+enum { SETTINGS_CHANGED = 1 };
+
 static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
     uint64_t started = ac_os_monotonic_ns();
     uint64_t pause = 50000;
@@ -337,6 +343,7 @@ static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err
         if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN)
             return ac_writer_usable(writer, err);
         if (pause < 2000000) pause *= 2;
+        if (ac_load_relaxed_u32(&writer->settings_changed)) return SETTINGS_CHANGED;
     }
 }
 
@@ -376,16 +383,31 @@ static int may_append(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
     return AC_OK;
 }
 
+/* That the message may be appended at all, and that no reader is in the way. */
+static int await_turn(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns, ac_error_t *err) {
+    int rc = SETTINGS_CHANGED;
+    while (rc == SETTINGS_CHANGED) {
+        if (ac_load_relaxed_u32(&writer->settings_changed)) ac_writer_adopt_settings(writer);
+        rc = may_append(writer, size, timestamp_ns, err);
+        if (rc != AC_OK || !writer->config.capacity_bytes) return rc;
+        rc = wait_for_capacity(writer, size, err);
+        ac_slow_part(&writer->slow, AC_SLOW_CAPACITY);
+    }
+    return rc;
+}
+
 /* Readers follow by id, so the room found here must be in the segment that `timestamp_ns` belongs to. */
-int ac_writer_make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
-                        ac_error_t *err) {
-    int rc = may_append(writer, size, timestamp_ns, err);
-    if (rc == AC_OK && writer->config.capacity_bytes) rc = wait_for_capacity(writer, size, err);
-    if (rc == AC_OK && must_roll(writer, size, timestamp_ns)) rc = roll(writer, err);
+static int make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns, ac_error_t *err) {
+    int rc = await_turn(writer, size, timestamp_ns, err);
+    if (rc == AC_OK && must_roll(writer, size, timestamp_ns)) {
+        rc = roll(writer, err);
+        ac_slow_part(&writer->slow, AC_SLOW_ROLL);
+    }
     if (rc == AC_OK && writer->config.flush_mode == AC_FLUSH_BATCH &&
         ac_writer_unsynced(writer) + size > writer->config.batch_bytes) {
         int64_t flushed = ac_writer_sync_data(writer, err);
         if (flushed < 0) rc = (int)flushed;
+        ac_slow_part(&writer->slow, AC_SLOW_SYNC);
     }
     if (rc == AC_OK) rc = populate_now(writer, size, err);
     if (rc != AC_OK) return rc;
@@ -396,4 +418,12 @@ int ac_writer_make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_n
     pthread_mutex_unlock(&writer->mutex);
     if (work && !writer->config.inline_housekeeping) ac_housekeeper_nudge(&writer->pages);
     return AC_OK;
+}
+
+int ac_writer_make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
+                        ac_error_t *err) {
+    ac_slow_begin(&writer->slow);
+    int rc = make_room(writer, size, timestamp_ns, err);
+    ac_writer_note_slow(writer, writer->seq);
+    return rc;
 }

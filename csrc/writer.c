@@ -32,16 +32,14 @@ static int check_config(const char *path, const ac_writer_config_t *config, ac_e
         return ac_fail(err, AC_E_ARGUMENT, 0, path, 0,
                        "segment_size %llu: must be a multiple of 64 from 4096 to 4294967296",
                        (unsigned long long)config->segment_size);
-    if (config->flush_mode < AC_FLUSH_ASYNC || config->flush_mode > AC_FLUSH_BATCH)
-        return ac_fail(err, AC_E_ARGUMENT, 0, path, 0, "unknown flush mode %d", config->flush_mode);
-    if (config->flush_mode == AC_FLUSH_BATCH && (!config->batch_bytes || !config->batch_ns))
-        return ac_fail(err, AC_E_ARGUMENT, 0, path, 0, "batch flush needs bytes and seconds > 0");
-    if (config->archive && strlen(config->archive) >= 1024)
+    if (config->archive && strlen(config->archive) >= AC_ARCHIVE_MAX)
         return ac_fail(err, AC_E_ARGUMENT, 0, path, 0, "archive path is too long");
     if (config->wait_for && !ac_reader_name_valid(config->wait_for))
         return ac_fail(err, AC_E_NAME, 0, path, 0, "no reader can be called '%s'",
                        config->wait_for);
-    return AC_OK;
+    ac_settings_t settings;
+    ac_settings_of(config, &settings);
+    return ac_settings_check(path, &settings, err);
 }
 
 static void on_fork(ac_task_t *task) {
@@ -163,10 +161,7 @@ static void announce(ac_writer_t *writer, uint64_t epoch) {
     ac_store_relaxed_u64(&control->last_record, writer->last_record);
     ac_store_relaxed_u64(&control->writer_heartbeat_ns, ac_os_now_ns());
     ac_store_relaxed_u64(&control->recovered_boot, ac_os_boot_id());
-    const ac_writer_config_t *config = &writer->config;
-    int watched = config->retention || config->capacity_bytes;
-    ac_store_relaxed_u64(&control->reader_ttl_ns, watched ? config->reader_ttl_ns : 0);
-    writer->config.opened_ns = ac_os_monotonic_ns();
+    ac_writer_announce_ttl(writer);
     ac_store_relaxed_u64(&control->parked,
                          0); /* the sleepers of a dead writer; they will be told */
     ac_fetch_add_seq_cst_u32(&control->notify_seq, 1);
@@ -292,6 +287,8 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     ac_map_release(end.map);
     if (rc != AC_OK) return rc;
     announce(writer, epoch);
+    ac_writer_adopt_settings(writer);
+    ac_writer_begin_report(writer);
     /* Without it (no inotify instances left, say) readers poll, as they do for other programs. */
     if (!writer->config.inline_housekeeping)
         writer->attended = ac_doorman_attend(&writer->callers, &writer->dir, NULL) ==
@@ -316,6 +313,8 @@ static void release_everything(ac_writer_t *writer) {
     ac_map_release(writer->next);
     ac_map_release(writer->map);
     ac_map_release(writer->control_map);
+    ac_publisher_close(writer->publisher);
+    writer->publisher = NULL;
     writer->next = writer->map = writer->control_map = NULL;
     ac_os_close(writer->index_fd);
     ac_os_close(writer->dir_fd);
@@ -327,14 +326,8 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     ac_writer_t *writer = ac_os_alloc(sizeof *writer);
     if (!writer) return NULL;
     writer->config = *config;
-    if (config->archive) {
-        snprintf(writer->archive, sizeof writer->archive, "%s", config->archive);
-        writer->config.archive = writer->archive;
-    }
-    if (config->wait_for) {
-        snprintf(writer->wait_for, sizeof writer->wait_for, "%s", config->wait_for);
-        writer->config.wait_for = writer->wait_for;
-    }
+    writer->config.opened_ns = 0;
+    ac_settings_of(&writer->config, &writer->settings);
     writer->dir_fd = writer->index_fd = -1;
     writer->sealing_tail = &writer->sealing;
     ac_writer_init_failures(writer);
@@ -344,7 +337,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     writer->pages.forked = on_fork;
     writer->pages.lane = AC_LANE_MEMORY;
     writer->flush.run = ac_writer_housekeep_flush;
-    if (config->flush_mode == AC_FLUSH_BATCH) writer->flush.together = ac_writer_flush_batches;
+    writer->flush.together = ac_writer_flush_batches;
     writer->flush.lane = AC_LANE_FLUSH;
     writer->disk.run = ac_writer_housekeep_disk;
     writer->disk.lane = AC_LANE_DISK;
@@ -362,13 +355,13 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
 
 enum { TASKS = 4 };
 
-/* Returns how many: the last one only with retention. */
+/* Returns how many are to be started: the last one only with retention. */
 static int tasks_of(ac_writer_t *writer, ac_task_t *tasks[TASKS]) {
     tasks[0] = &writer->pages;
     tasks[1] = &writer->flush;
     tasks[2] = &writer->disk;
     tasks[3] = &writer->archiving;
-    return writer->config.retention ? TASKS : TASKS - 1;
+    return writer->settings.retention ? TASKS : TASKS - 1;
 }
 
 static int start_housekeeping(ac_writer_t *writer, ac_error_t *err) {
@@ -378,6 +371,7 @@ static int start_housekeeping(ac_writer_t *writer, ac_error_t *err) {
         added++;
     while (rc < 0 && added > 0)
         ac_housekeeper_remove(tasks[--added]);
+    writer->has_archiving = added == TASKS;
     return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot start the housekeeping threads")
                   : AC_OK;
 }
@@ -392,10 +386,13 @@ static void begin_housekeeping(ac_writer_t *writer) {
 /* Waits for what is running: at most a sync of one segment. Retention stops where it is. */
 static void end_housekeeping(ac_writer_t *writer) {
     ac_task_t *tasks[TASKS];
-    int count = tasks_of(writer, tasks);
+    tasks_of(writer, tasks);
+    /* Whoever changes the settings starts retention after a look at it, with the mutex held. */
+    pthread_mutex_lock(&writer->mutex);
     ac_store_relaxed_u32(&writer->closing, 1);
-    for (int i = 0; i < count; i++)
-        ac_housekeeper_remove(tasks[i]);
+    pthread_mutex_unlock(&writer->mutex);
+    for (int i = 0; i < TASKS; i++)
+        ac_housekeeper_remove(tasks[i]); /* one that was not started is not there */
 }
 
 int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer_t **out,
@@ -495,7 +492,10 @@ static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     if (mode == AC_FLUSH_BATCH && ac_writer_unsynced(writer) <= writer->config.batch_bytes)
         return seq;
     ac_error_t why;
+    ac_slow_begin(&writer->slow);
     int64_t durable = ac_writer_sync_data(writer, &why);
+    ac_slow_part(&writer->slow, AC_SLOW_SYNC);
+    ac_writer_note_slow(writer, (uint64_t)seq);
     if (durable >= 0) return seq;
     if (durable != AC_E_GONE) return not_durable(writer, seq, &why, err);
     if (err) *err = why;
@@ -758,10 +758,14 @@ int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *liv
                          ac_error_t *err) {
     ac_slowest_t slowest;
     uint64_t segment = 0, offset = 0, sealing;
+    ac_settings_t settings;
+    ac_writer_config_t config;
     int dir_fd = ac_writer_visit(writer, &segment, &offset, &sealing, err);
     if (dir_fd < 0) return dir_fd;
-    int rc = ac_slowest_reader(&writer->dir, dir_fd, &writer->config, &writer->signs,
-                               writer->segment_size, segment, offset, &slowest, err);
+    ac_writer_settings(writer, &settings);
+    ac_settings_apply(&settings, &config);
+    int rc = ac_slowest_reader(&writer->dir, dir_fd, &config, &writer->signs, writer->segment_size,
+                               segment, offset, &slowest, err);
     *lag_bytes = *live_readers = 0;
     if (rc == AC_OK && slowest.live) {
         *live_readers = slowest.live;
@@ -786,6 +790,7 @@ void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     out->segments_archived = writer->segments_archived;
     out->durable_seq = writer->durable_seq;
     out->segment = writer->map ? writer->map->segment : writer->recovery.end_segment;
+    out->slow_appends = writer->slow_log.count;
     out->last_error_errno = writer->last_errno;
     memcpy(out->last_error, writer->last_error, sizeof out->last_error);
     out->queue_id = writer->control_map ? ac_load_relaxed_u64(&writer->control->queue_id) : 0;
@@ -866,6 +871,7 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     if (rc == AC_E_GONE && !ac_writer_was_cut(writer)) rc = AC_OK;
     if (writer->attended) ac_doorman_leave(&writer->callers);
     ac_store_relaxed_u32(&writer->attended, 0);
+    ac_writer_end_report(writer);
     pthread_mutex_lock(&writer->sync_mutex);
     pthread_mutex_lock(&writer->mutex);
     ac_store_relaxed_u32(&writer->state, AC_STATE_CLOSED);

@@ -17,8 +17,11 @@
 #include "map.h"
 #include "os.h"
 #include "position.h"
+#include "published.h"
 #include "record.h"
+#include "settings.h"
 #include "signs.h"
+#include "slow.h"
 
 #include <pthread.h>
 
@@ -75,6 +78,8 @@ struct ac_writer {
     uint64_t refused_bytes;
     uint32_t waiters, dead_waiters; /* of other programs: see wake_other_programs */
     uint64_t unheard_since_ns, unheard;
+    ac_slow_t slow;        /* the append under way, off the fast path */
+    ac_settings_t adopted; /* those that `config` has */
     int (*interrupted)(
         void); /* asked while waiting for capacity, and may close the writer; NULL = nobody is */
     /* Any thread may store 1: no more waiting for capacity, and no further segment to the archive. */
@@ -86,9 +91,7 @@ struct ac_writer {
     int index_fd;
     ac_map_t *control_map;
     ac_ownership_t lock;
-    ac_writer_config_t config;
-    char archive[1024];
-    char wait_for[AC_READER_NAME_MAX + 1];
+    ac_writer_config_t config; /* what may change of it is the appender's: see settings.h */
     uint64_t segment_size;
     ac_recovery_t recovery;
     uint32_t state;
@@ -117,7 +120,13 @@ struct ac_writer {
     ac_failures_t sync_errors, seal_errors, prealloc_errors, populate_errors, memlock_errors,
         retention_errors;
     int last_errno;
-    char last_error[1288]; /* path and text */
+    char last_error[1288];     /* path and text */
+    ac_settings_t settings;    /* those that were asked for last */
+    uint32_t settings_changed; /* atomic: … and the appender has not adopted yet */
+    int has_archiving;
+    uint64_t recent_count;
+    ac_recent_error_t recent[AC_RECENT_ERRORS]; /* number N is at N modulo the room */
+    ac_slow_log_t slow_log;
 
     /* Held across a whole sync: callers that queue up behind it find their work done. */
     pthread_mutex_t sync_mutex;
@@ -133,6 +142,8 @@ struct ac_writer {
     uint64_t unsynced_since_ns; /* since when something has not been synced; 0 = all is */
     uint32_t write_back_due;    /* atomic: likewise, for the disk lane */
     uint64_t clock_log_due_ns, clock_steps_logged; /* flush lane only */
+    uint64_t settings_file;    /* atomic: the settings.toml that was seen last; 0 = none */
+    ac_publisher_t *publisher; /* of statistics.meta, flush lane; NULL = it has none */
 };
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
@@ -271,6 +282,21 @@ int ac_writer_check_gone(const ac_writer_t *writer, ac_error_t *err);
 int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err);
 /* A look at everything. Who appends or flushes after it is told what it found. */
 void ac_writer_look_around(ac_writer_t *writer);
+
+/* report.c: statistics.meta. A writer that cannot have the file goes on without; the log says so. */
+void ac_writer_begin_report(ac_writer_t *writer);
+void ac_writer_report(ac_writer_t *writer, uint64_t monotonic_ns);
+void ac_writer_end_report(ac_writer_t *writer);
+/* The end of an append, off the fast path: see slow.h. */
+void ac_writer_note_slow(ac_writer_t *writer, uint64_t seq);
+
+/* settings_file.c: says so if settings.toml is another one than was seen last. */
+void ac_writer_notice_settings(ac_writer_t *writer);
+
+/* settings.c */
+int ac_writer_flush_mode(ac_writer_t *writer, uint64_t *batch_ns);
+void ac_writer_adopt_settings(ac_writer_t *writer); /* appender */
+void ac_writer_announce_ttl(ac_writer_t *writer);
 
 /* background.c: the writer's turns in the housekeeper. */
 uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns);

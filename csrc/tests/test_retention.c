@@ -188,15 +188,15 @@ TEST(a_reader_that_could_not_know_how_often_to_beat_is_live_while_it_is_open) {
     CHECK_EQUAL(retain(writer), 0);
     /* That it has committed since does not mean that it knows, … */
     ac_position_store(&position, 0, 64, 0, ac_clock_ns());
-    writer->config.reader_ttl_ns = 1;
+    writer->settings.reader_ttl_ns = 1;
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 1);
     CHECK_EQUAL(retain(writer), 0);
     /* … but some time later it must. */
-    writer->config.opened_ns -= 2 * AC_HEARTBEAT_MAX_NS;
+    writer->settings.opened_ns -= 2 * AC_HEARTBEAT_MAX_NS;
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 0);
-    writer->config.opened_ns += 2 * AC_HEARTBEAT_MAX_NS;
+    writer->settings.opened_ns += 2 * AC_HEARTBEAT_MAX_NS;
     ac_position_close(&position);
     CHECK_OK(ac_writer_reader_lag(writer, &lag, &live, &err), err);
     CHECK_EQUAL(live, 0);
@@ -217,7 +217,7 @@ TEST(a_clock_that_jumps_ahead_makes_nobody_look_dead) {
     leave_position("one.meta", 1, 64, 0);
     ac_position_t position;
     hold_position(&position, "one");
-    writer->config.opened_ns -= 2 * AC_HEARTBEAT_MAX_NS;
+    writer->settings.opened_ns -= 2 * AC_HEARTBEAT_MAX_NS;
     CHECK_EQUAL(retain(writer), 1);
     ahead_ns = 3600000000000u;
     CHECK_EQUAL(live_readers(writer), 1);
@@ -250,7 +250,7 @@ TEST(a_clock_that_is_set_back_makes_nobody_live_for_longer) {
     leave_position("one.meta", 1, 64, 0);
     ac_position_t position;
     hold_position(&position, "one");
-    writer->config.opened_ns -= 2 * AC_HEARTBEAT_MAX_NS;
+    writer->settings.opened_ns -= 2 * AC_HEARTBEAT_MAX_NS;
     ahead_ns = 0;
     CHECK_EQUAL(live_readers(writer), 1);
     passed_ns = config.reader_ttl_ns;
@@ -399,13 +399,13 @@ TEST_IN_MEMORY(an_empty_segment_does_not_count_towards_the_total) {
     ac_writer_t *writer = fill_and_lose(&config);
     uint32_t first;
     size_t full = segments_left(&first) - EMPTY;
-    writer->config.retain_bytes = full * SEGMENT;
+    writer->settings.retain_bytes = full * SEGMENT;
     CHECK_EQUAL(retain(writer), 0);
-    writer->config.retain_bytes = (full - 1) * SEGMENT;
+    writer->settings.retain_bytes = (full - 1) * SEGMENT;
     CHECK_EQUAL(retain(writer), 1);
     /* They go when all before them is gone, and there is still too much. */
     append_numbered(writer, 100);
-    writer->config.retain_bytes = 3 * SEGMENT;
+    writer->settings.retain_bytes = 3 * SEGMENT;
     retain(writer);
     CHECK_EQUAL(segments_left(&first), 3);
     close_writer(writer);
@@ -422,10 +422,10 @@ TEST_IN_MEMORY(nobody_is_behind_by_an_empty_segment) {
     CHECK_EQUAL(live, 1);
     uint64_t full = stats.segment - EMPTY;
     CHECK(lag < full * SEGMENT);
-    writer->config.max_reader_lag = (full + 1) * SEGMENT;
+    writer->settings.max_reader_lag = (full + 1) * SEGMENT;
     CHECK_EQUAL(live_readers(writer), 1);
     CHECK_EQUAL(retain(writer), 0);
-    writer->config.max_reader_lag = full * SEGMENT - 1;
+    writer->settings.max_reader_lag = full * SEGMENT - 1;
     CHECK_EQUAL(live_readers(writer), 0);
     ac_position_close(&slow);
     close_writer(writer);
@@ -489,10 +489,10 @@ TEST(an_empty_segment_is_archived_with_what_came_before_it) {
     config.archive = archive;
     ac_writer_t *writer = fill_and_lose(&config);
     /* What is before them goes first, … */
-    writer->config.retain_bytes = SEGMENT;
+    writer->settings.retain_bytes = SEGMENT;
     CHECK_EQUAL(retain(writer), stats.segment - EMPTY);
     /* … they in a later round, as the last of their day so far, … */
-    writer->config.retain_ns = 1;
+    writer->settings.retain_ns = 1;
     CHECK_EQUAL(retain(writer), stats.segment);
     archive_name(day, sizeof day, ".");
     CHECK_OK(ac_queue_info(day, &archived, &err), err);
@@ -813,13 +813,13 @@ TEST(a_segment_that_cannot_be_read_has_no_age_and_no_size) {
              damages[i].length);
         logged("");
         CHECK_EQUAL(retain(writer), 0);
-        writer->config.retain_bytes = SEGMENT;
+        writer->settings.retain_bytes = SEGMENT;
         CHECK_EQUAL(retain(writer), 0);
         CHECK_EQUAL(retain(writer), 0);
         CHECK_EQUAL(logged("cannot be read"), 1);
         /* All that it was for have read it. */
-        writer->config.retain_bytes = writer->config.retain_ns = 0;
-        writer->config.retain_for_readers = 1;
+        writer->settings.retain_bytes = writer->settings.retain_ns = 0;
+        writer->settings.retain_for_readers = 1;
         ac_reader_t *reader = open_reader(check_path("queue"), "one", AC_START_LAST);
         commit_at(reader, 2);
         CHECK_EQUAL(retain(writer), 2);

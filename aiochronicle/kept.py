@@ -1,0 +1,108 @@
+"""Why the segments of a queue are kept, in the terms in which retention decides."""
+
+import os
+from typing import Any, Literal
+
+import msgspec
+
+from aiochronicle._binding import check, encode_path, ffi, lib, new_error
+from aiochronicle._printable import printable
+
+__all__ = ["KeptSegment", "why_kept"]
+
+KeptFor = Literal[
+    "goes",
+    "active",
+    "no retention",
+    "wait_for",
+    "reader",
+    "away",
+    "no reader",
+    "limits",
+    "damaged",
+    "position",
+    "behind",
+    "no writer",
+    "unknown",
+]
+
+_REASONS: dict[int, tuple[KeptFor, str]] = {
+    lib.AC_KEPT_GOES: ("goes", "goes at the next look of retention"),
+    lib.AC_KEPT_ACTIVE: ("active", "is being written, or prepared"),
+    lib.AC_KEPT_NO_RETENTION: ("no retention", "the writer has no retention: everything stays"),
+    lib.AC_KEPT_AWAITED: ("wait_for", "reader {reader!r} of wait_for has not committed past it"),
+    lib.AC_KEPT_READER: (
+        "reader",
+        "reader {reader!r}, which is open or within reader_ttl_s, has not committed past it",
+    ),
+    lib.AC_KEPT_AWAY: ("away", "reader {reader!r}, which is away, has not committed past it"),
+    lib.AC_KEPT_NO_READER: ("no reader", "the queue has no named reader yet"),
+    lib.AC_KEPT_LIMITS: ("limits", "neither max_age_s nor max_bytes is reached"),
+    lib.AC_KEPT_DAMAGED: ("damaged", "cannot be read ({detail}), so its age is not known"),
+    lib.AC_KEPT_POSITION: (
+        "position",
+        "the position {reader!r} cannot be read, so nobody knows what its reader needs",
+    ),
+    lib.AC_KEPT_BEHIND: ("behind", "could go, but a segment before it stays"),
+    lib.AC_KEPT_NO_WRITER: ("no writer", "goes when a writer opens the queue"),
+    lib.AC_KEPT_UNKNOWN: ("unknown", "its writer does not say by which rules it removes segments"),
+}
+
+
+class KeptSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment, and what keeps it.
+
+    ``why`` is the first reason, ``text`` the same as a sentence. ``reader`` is the one that is
+    farthest behind of the ``readers`` that need it. ``newest_ns`` is the timestamp of its newest
+    message, None if that did not matter. ``limit`` is "max_age" or "max_bytes" if one of them lets
+    it go.
+    """
+
+    segment: int
+    why: KeptFor
+    text: str
+    reader: str | None
+    readers: int
+    bytes: int
+    newest_ns: int | None
+    limit: str | None
+
+
+def why_kept(path: str | os.PathLike[str]) -> list[KeptSegment]:
+    """Say for each segment of a queue, the oldest first, which reader or rule keeps it.
+
+    By the rules of the writer that has the queue open, or had it last; the engine decides as
+    retention itself does. Whether a reader is silent for too long, only the writer knows by its own
+    clock: here the time of day is used. Never writes.
+
+    >>> [(kept.segment, kept.why) for kept in why_kept(queue)]
+    [(0, 'active')]
+    """
+    error = new_error()
+    room = 64
+    while True:
+        found = ffi.new("ac_kept_segment_t[]", room)
+        count = check(lib.ac_queue_why_kept(encode_path(path), found, room, error), error)
+        if count <= room:
+            return [_kept(found[i]) for i in range(count)]
+        room = count
+
+
+def _kept(entry: Any) -> KeptSegment:
+    why, text = _REASONS[entry.why]
+    reader = _text(entry.reader)
+    detail = _text(entry.detail)
+    return KeptSegment(
+        segment=entry.segment,
+        why=why,
+        text=text.format(reader=reader, detail=detail),
+        reader=reader or None,
+        readers=entry.readers,
+        bytes=entry.bytes,
+        newest_ns=entry.newest_ns or None,
+        limit=detail if detail and why != "damaged" else None,
+    )
+
+
+def _text(chars: Any) -> str:
+    return printable(ffi.string(chars).decode("utf-8", "surrogateescape"))

@@ -1,0 +1,25 @@
+/* A queue that somebody asks about: what every question starts with. */
+#ifndef AC_VIEW_H
+#define AC_VIEW_H
+
+#include "control.h"
+#include "directory.h"
+#include "recovery.h"
+
+typedef struct ac_view {
+    ac_directory_t dir;
+    int dir_fd;
+    ac_map_t *control;
+    uint64_t segment_size;
+    ac_durable_t durable;
+    uint32_t *ids; /* of the segments, ascending */
+    size_t count;
+} ac_view_t;
+
+int ac_view_open(ac_view_t *view, const char *path, ac_error_t *err);
+void ac_view_close(ac_view_t *view);
+
+/* Its last writer: see ac_queue_writer. */
+int ac_view_writer(const ac_view_t *view, ac_queue_writer_t *out, ac_error_t *err);
+
+#endif
