@@ -14,7 +14,15 @@ __all__ = ["copy_file", "storage_errors", "write_file"]
 
 _FICLONE = 0x40049409
 _PIECE_BYTES = 8 << 20
-_NOT_HERE = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF)
+_NOT_HERE = (
+    errno.EXDEV,
+    errno.ENOSYS,
+    errno.EINVAL,
+    errno.EOPNOTSUPP,
+    errno.ENOTTY,
+    errno.EPERM,
+    errno.EBADF,
+)
 
 
 @contextmanager
@@ -55,7 +63,9 @@ def copy_file(
     try:
         size = os.fstat(reading).st_size
         if length is not None and size < length:
-            raise QueueGone(f"the file was cut to {size} bytes, {length} were there", path=str(source))
+            raise QueueGone(
+                f"the file was cut to {size} bytes, {length} were there", path=str(source)
+            )
         wanted = size if length is None else length
         writing = _create(target, mode, owner)
         try:
@@ -73,7 +83,9 @@ def copy_file(
     return shared
 
 
-def write_file(target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None = None) -> None:
+def write_file(
+    target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None = None
+) -> None:
     """Write a small new file, and wait until it is on disk."""
     writing = _create(target, mode, owner)
     try:

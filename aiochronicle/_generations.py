@@ -97,7 +97,9 @@ def locked(directory: Path, *, make: bool) -> Generator[None]:
             fcntl.flock(fd, fcntl.LOCK_NB | (fcntl.LOCK_EX if make else fcntl.LOCK_SH))
         except BlockingIOError:
             what = "is in use: a backup is made, or one is restored"
-            raise BackupError(what, path=str(directory), advice="Try again when that is done.") from None
+            raise BackupError(
+                what, path=str(directory), advice="Try again when that is done."
+            ) from None
         yield
     finally:
         os.close(fd)

@@ -26,7 +26,9 @@ def decode_position(content: bytes) -> Slot | None:
     """Return the newer of the two slots that are sound; None if neither is."""
     found: list[Slot] = []
     for offset in range(0, min(len(content), FILE_BYTES) - _SLOT.size + 1, _SLOT.size):
-        segment, place, heartbeat_ns, generation, checksum, epoch = _SLOT.unpack_from(content, offset)
+        segment, place, heartbeat_ns, generation, checksum, epoch = _SLOT.unpack_from(
+            content, offset
+        )
         if zlib.crc32(content[offset : offset + 32]) == checksum:
             found.append(Slot(Position(segment, place), heartbeat_ns, generation, epoch))
     return max(found, key=lambda slot: slot.generation, default=None)

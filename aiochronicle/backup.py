@@ -95,7 +95,17 @@ def list_backups(directory: str | os.PathLike[str]) -> list[Backup]:
             manifest = store.read_manifest(path)
         except (BackupError, OSError) as error:
             found.append(
-                Backup(path=str(path), number=number, queue="", queue_id=0, created_ns=0, messages=0, next_seq=0, segments=0, problem=str(error))
+                Backup(
+                    path=str(path),
+                    number=number,
+                    queue="",
+                    queue_id=0,
+                    created_ns=0,
+                    messages=0,
+                    next_seq=0,
+                    segments=0,
+                    problem=str(error),
+                )
             )
             continue
         found.append(
@@ -147,7 +157,9 @@ def backup(
     one_of("on_corrupt", dict.fromkeys(("raise", "keep")), on_corrupt)
     info = inspect(source)
     if root.resolve().is_relative_to(source.resolve()):
-        raise BackupError("is inside of the queue", path=str(root), advice="Choose a directory elsewhere.")
+        raise BackupError(
+            "is inside of the queue", path=str(root), advice="Choose a directory elsewhere."
+        )
     with storage_errors(root), store.locked(root, make=True):
         store.sweep(root)
         before = _last(root)
@@ -335,7 +347,14 @@ class _Work:
         target = self._part / file.name
         if not file.exists() and end.offset <= _HEADER_BYTES:
             return  # a queue without a segment
-        copy_file(file, target, mode=self._mode, owner=self._owner, length=end.offset, advance=self._advance)
+        copy_file(
+            file,
+            target,
+            mode=self._mode,
+            owner=self._owner,
+            length=end.offset,
+            advance=self._advance,
+        )
         self._copied += end.offset
         fd = os.open(target, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -355,7 +374,11 @@ class _Work:
         """Copy where the readers are; one that is past the end is put there."""
         readers = self._source / "readers"
         try:
-            names = sorted(name for name in os.listdir(readers) if name.endswith(".meta") and is_name(name[:-5]))
+            names = sorted(
+                name
+                for name in os.listdir(readers)
+                if name.endswith(".meta") and is_name(name[:-5])
+            )
             mode = readers.stat().st_mode & 0o7777
         except FileNotFoundError:
             return 0, 0
@@ -375,7 +398,9 @@ class _Work:
                 slot = msgspec.structs.replace(slot, position=end, epoch=0)
                 content, moved = encode_position(slot), moved + 1
             owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
-            write_file(target / name, content[:FILE_BYTES], mode=status.st_mode & 0o777, owner=owner)
+            write_file(
+                target / name, content[:FILE_BYTES], mode=status.st_mode & 0o777, owner=owner
+            )
             count += 1
         if self._owner is not None:
             os.chown(target, *self._owner)
@@ -385,7 +410,14 @@ class _Work:
 
     def _describe(self, end: Position, next_seq: int, last_ns: int, last_record: int) -> None:
         describe_copy(
-            self._source, self._part, end, next_seq, last_ns, last_record, mode=self._mode, new_id=True
+            self._source,
+            self._part,
+            end,
+            next_seq,
+            last_ns,
+            last_record,
+            mode=self._mode,
+            new_id=True,
         )
         if self._owner is not None:
             for name in ("control.meta", "index.meta"):
@@ -427,8 +459,12 @@ def read_all(
             reader.step_over()
         tell(max(0, total - reader.lag.bytes), total)
     if reader.position < end and not corrupt:
-        detail = f"ends in segment {reader.position.segment}, offset {reader.position.offset}, too early"
-        raise CorruptionError(detail, path=reader.path, advice="The copy is not used. Run it again.")
+        detail = (
+            f"ends in segment {reader.position.segment}, offset {reader.position.offset}, too early"
+        )
+        raise CorruptionError(
+            detail, path=reader.path, advice="The copy is not used. Run it again."
+        )
     tell(total, total)
     return corrupt
 
@@ -469,7 +505,10 @@ def describe_copy(
     described.mode = mode
     described.new_id = int(new_id)
     error = new_error()
-    check(lib.ac_queue_describe_copy(encode_path(original), encode_path(copy), described, error), error)
+    check(
+        lib.ac_queue_describe_copy(encode_path(original), encode_path(copy), described, error),
+        error,
+    )
 
 
 def _segments(queue: Path) -> list[int]:

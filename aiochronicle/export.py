@@ -25,7 +25,14 @@ from aiochronicle.errors import ChronicleError, ExportFailed
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Compression", "ExportProgress", "FileFormat", "replacing", "write_arrow", "write_parquet"]
+__all__ = [
+    "Compression",
+    "ExportProgress",
+    "FileFormat",
+    "replacing",
+    "write_arrow",
+    "write_parquet",
+]
 
 Compression = Literal["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
 

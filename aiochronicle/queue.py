@@ -232,7 +232,9 @@ def verify(
                 records += len(batch)
             except CorruptionError as error:
                 if problem is None:
-                    problem = f"{printable(error.path)} at offset {error.offset or 0}: {error.detail}"
+                    problem = (
+                        f"{printable(error.path)} at offset {error.offset or 0}: {error.detail}"
+                    )
                 skipped = reader.statistics().skipped_records
                 reader.step_over()
                 corrupt += max(1, reader.statistics().skipped_records - skipped)

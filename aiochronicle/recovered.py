@@ -63,7 +63,9 @@ def list_recovered(path: str | os.PathLike[str]) -> list[RecoveredPart]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StorageError(f"cannot be listed: {error.strerror}", path=str(directory), errno=error.errno) from error
+        raise StorageError(
+            f"cannot be listed: {error.strerror}", path=str(directory), errno=error.errno
+        ) from error
     return [_part(directory / name) for name in names if (directory / name).is_file()]
 
 
@@ -97,7 +99,11 @@ def read_recovered(path: str | os.PathLike[str], name: str) -> Iterator[Recovere
     aiochronicle.errors.InvalidArgument: there is no 000000000-1.q in recovered/
     """
     directory = Path(pathname("path", path)) / DIRECTORY
-    if expect("name", "the name of a part", str, name) != os.path.basename(name) or name in ("", ".", ".."):
+    if expect("name", "the name of a part", str, name) != os.path.basename(name) or name in (
+        "",
+        ".",
+        "..",
+    ):
         raise InvalidArgument(f"{name!r} is not the name of a file in {DIRECTORY}/")
     try:
         fd = open_regular(str(directory / name))
@@ -130,7 +136,9 @@ def _records(fd: int, offset: int) -> Iterator[RecoveredMessage]:
 def _record_at(content: mmap.mmap, offset: int) -> RecoveredMessage | None:
     if offset + _HEADER_BYTES > len(content):
         return None
-    length, version, zeros, seq, timestamp_ns, type_id, _, checksum = _RECORD.unpack_from(content, offset)
+    length, version, zeros, seq, timestamp_ns, type_id, _, checksum = _RECORD.unpack_from(
+        content, offset
+    )
     end = offset + _HEADER_BYTES + length - 1
     if length == 0 or version != 1 or zeros != b"\0\0\0" or end > len(content):
         return None

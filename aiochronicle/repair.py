@@ -122,7 +122,9 @@ def repair(
         recovery = None
         if not dry_run and not any(one.kind == "control" and not one.fixed for one in findings):
             try:
-                with open_writer(queue, recover="salvage" if salvage else "auto", mode=_mode(queue)) as writer:
+                with open_writer(
+                    queue, recover="salvage" if salvage else "auto", mode=_mode(queue)
+                ) as writer:
                     recovery = writer.recovery
             except SalvageRequired as error:
                 findings.append(_end_needs_salvage(queue, error))
@@ -207,7 +209,11 @@ class _Work:
     """One queue under repair. Each step yields what it found, done about or not."""
 
     def __init__(
-        self, queue: Path, source: Path | None, dry_run: bool, progress: Callable[[int, int], object]
+        self,
+        queue: Path,
+        source: Path | None,
+        dry_run: bool,
+        progress: Callable[[int, int], object],
     ) -> None:
         self._queue = queue
         self._source = source
@@ -224,7 +230,9 @@ class _Work:
         yield from self._check_positions()
         yield from self._check_schema()
 
-    def _finding(self, kind: str, file: Path, detail: str, done: str | None, *, otherwise: str) -> Finding:
+    def _finding(
+        self, kind: str, file: Path, detail: str, done: str | None, *, otherwise: str
+    ) -> Finding:
         return Finding(
             kind=kind,
             path=str(file),
@@ -260,14 +268,18 @@ class _Work:
             inspect(self._queue)
         except (CorruptionError, QueueNotFound) as error:
             file = self._queue / CONTROL
-            sizes = [os.stat(self._queue / name).st_size for name in _segments(self._queue).values()]
+            sizes = [
+                os.stat(self._queue / name).st_size for name in _segments(self._queue).values()
+            ]
             if not sizes:
                 raise
             known = "the id of the backup" if self._manifest is not None else "a new id"
             aside = self._set_aside(file)
             if not self._dry_run:
                 self._make_control(file, max(sizes))
-            found = self._finding("control", file, error.detail, f"made anew, with {known}", otherwise="")
+            found = self._finding(
+                "control", file, error.detail, f"made anew, with {known}", otherwise=""
+            )
             yield msgspec.structs.replace(found, set_aside=aside)
 
     def _make_control(self, file: Path, segment_size: int) -> None:
@@ -280,7 +292,10 @@ class _Work:
             content[_QUEUE_ID] = self._manifest.queue_id.to_bytes(8, "little")
         status = os.stat(self._queue)
         owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
-        _replace(file, lambda part: write_file(part, bytes(content), mode=status.st_mode & 0o666, owner=owner))
+        _replace(
+            file,
+            lambda part: write_file(part, bytes(content), mode=status.st_mode & 0o666, owner=owner),
+        )
 
     def _check_segments(self) -> Iterator[Finding]:
         damaged, missing = self._look()
@@ -293,7 +308,9 @@ class _Work:
             if self._has_sound(number):
                 done = f"taken from {self._source}"
                 if not self._dry_run:
-                    aside = self._set_aside(file, f"{number:09d}-{inspect(self._queue).writer_epoch}.q")
+                    aside = self._set_aside(
+                        file, f"{number:09d}-{inspect(self._queue).writer_epoch}.q"
+                    )
                     self._take(file)
             otherwise = f"{_NO_BACKUP}, or let the readers step over it: docs/guide/errors.md"
             found = self._finding(kind, file, detail, done, otherwise=otherwise)
@@ -317,7 +334,9 @@ class _Work:
                 except CorruptionError as error:
                     place = reader.position
                     number = _number_of(error.path, place.segment)
-                    damaged.setdefault(number, []).append(f"at offset {error.offset or 0}: {error.detail}")
+                    damaged.setdefault(number, []).append(
+                        f"at offset {error.offset or 0}: {error.detail}"
+                    )
                     if not _pass(reader, place):
                         break
                 except PositionLost as error:
@@ -365,7 +384,11 @@ class _Work:
                 continue
             aside = self._set_aside(readers / name)
             found = self._finding(
-                "position", readers / name, "both copies are damaged", "set aside; the reader is a new one", otherwise=""
+                "position",
+                readers / name,
+                "both copies are damaged",
+                "set aside; the reader is a new one",
+                otherwise="",
             )
             yield msgspec.structs.replace(found, set_aside=aside)
 

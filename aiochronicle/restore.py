@@ -88,7 +88,9 @@ def restore(
         manifest = store.read_manifest(backup)
         _refuse_occupied(target)
         if not target.parent.is_dir():
-            raise BackupError("there is no such directory", path=str(target.parent), advice="Make it first.")
+            raise BackupError(
+                "there is no such directory", path=str(target.parent), advice="Make it first."
+            )
         with _hidden(target) as part:
             readers, corrupt = _fill(part, backup, manifest, new_id, progress or (lambda _: None))
             _refuse_occupied(target)
@@ -108,7 +110,9 @@ def restore(
 
 
 def _refuse_occupied(target: Path) -> None:
-    if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not any(target.iterdir())):
+    if os.path.lexists(target) and not (
+        target.is_dir() and not target.is_symlink() and not any(target.iterdir())
+    ):
         raise BackupError(
             "something is there",
             path=str(target),
@@ -150,7 +154,9 @@ def _fill(
     part: Path, backup: Path, manifest: Manifest, new_id: bool, progress: Progress
 ) -> tuple[int, int]:
     owner = (manifest.user, manifest.group) if os.geteuid() == 0 else None
-    names = sorted(name for name in os.listdir(backup) if name not in _MADE_ANEW and (backup / name).is_file())
+    names = sorted(
+        name for name in os.listdir(backup) if name not in _MADE_ANEW and (backup / name).is_file()
+    )
     total = sum(os.stat(backup / name).st_blocks * 512 for name in names)
     done = 0
     for name in names:
@@ -207,7 +213,9 @@ def _copy_positions(backup: Path, target: Path, owner: tuple[int, int] | None) -
         content = read_small_file(str(backup / name), 4096)
         slot = None if content is None else decode_position(content)
         if slot is None:
-            raise BackupError("is damaged", path=str(backup / name), advice="Restore another backup.")
+            raise BackupError(
+                "is damaged", path=str(backup / name), advice="Restore another backup."
+            )
         slot = msgspec.structs.replace(
             slot, heartbeat_ns=time.time_ns(), generation=slot.generation + 1
         )

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-_MISSING = (
-    'aioc: the command line needs two more packages: pip install "aiochronicle[cli]" ({} is missing)'
-)
+_MISSING = 'aioc: the command line needs two more packages: pip install "aiochronicle[cli]" ({} is missing)'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

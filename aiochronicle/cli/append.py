@@ -22,12 +22,35 @@ __all__ = ["append"]
 def append(
     queue: QueuePath,
     /,
-    *texts: Annotated[str, Parameter(metavar="TEXT", help="messages; default: each line of standard input is one")],
-    file: Annotated[tuple[Path, ...], Parameter(name="--file", metavar="FILE", negative=(), help="a message that is the content of this file; may be repeated")] = (),
-    type_: Annotated[str | None, Parameter(name="--type", metavar="TYPE", help="a type of schema.json, then each message is given as JSON; or a type_id, then it is taken as it is")] = None,
-    create: Annotated[bool, Parameter(negative=(), show_default=False, help="make the queue if there is none")] = False,
-    flush: Annotated[bool, Parameter(negative=(), show_default=False, help="return when they are on disk")] = False,
-    lock_timeout: Annotated[Seconds | None, Parameter(help="how long to wait for another writer to end")] = None,
+    *texts: Annotated[
+        str, Parameter(metavar="TEXT", help="messages; default: each line of standard input is one")
+    ],
+    file: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            name="--file",
+            metavar="FILE",
+            negative=(),
+            help="a message that is the content of this file; may be repeated",
+        ),
+    ] = (),
+    type_: Annotated[
+        str | None,
+        Parameter(
+            name="--type",
+            metavar="TYPE",
+            help="a type of schema.json, then each message is given as JSON; or a type_id, then it is taken as it is",
+        ),
+    ] = None,
+    create: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="make the queue if there is none")
+    ] = False,
+    flush: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="return when they are on disk")
+    ] = False,
+    lock_timeout: Annotated[
+        Seconds | None, Parameter(help="how long to wait for another writer to end")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Append messages to a queue, which must have no other writer meanwhile.
@@ -35,7 +58,9 @@ def append(
     Example: echo '{"symbol": "ALFA", "price": 101.5}' | aioc append trades --type Trade
     """
     if not create and not is_queue(queue):
-        raise Refused(f"{queue}: there is no queue. Check the path, or make one with --create.", NOT_FOUND)
+        raise Refused(
+            f"{queue}: there is no queue. Check the path, or make one with --create.", NOT_FOUND
+        )
     with aiochronicle.open_writer(queue, lock_timeout=lock_timeout) as writer:
         send = _sender(writer, queue, type_)
         seqs = [send(payload) for payload in _payloads(texts, file)]
@@ -48,7 +73,11 @@ def append(
     elif not seqs:
         out.line("nothing was appended")
     else:
-        out.line(f"appended {len(seqs):,} messages, seq {first:,} to {last:,}" if len(seqs) > 1 else f"appended seq {first:,}")
+        out.line(
+            f"appended {len(seqs):,} messages, seq {first:,} to {last:,}"
+            if len(seqs) > 1
+            else f"appended seq {first:,}"
+        )
 
 
 def _payloads(texts: Iterable[str], files: Iterable[Path]) -> Iterator[bytes]:
@@ -80,7 +109,9 @@ def _sender(writer: Writer, queue: Path, wanted: str | None) -> Callable[[bytes]
             made = decode(payload)
         except (msgspec.MsgspecError, ValueError) as error:
             shown = payload[:80].decode("utf-8", "backslashreplace")
-            raise Refused(f"not a {wanted}: {error}: {shown}. What came before it was appended.") from None
+            raise Refused(
+                f"not a {wanted}: {error}: {shown}. What came before it was appended."
+            ) from None
         return writer.append(entry.codec.encode(made), type_id=entry.type_id)
 
     return send

@@ -84,9 +84,7 @@ for _order, (_name, _function, _of) in enumerate(_COMMANDS):
     _options = _OF_FUNCTION if _name not in _GROUPS else {}
     if _name in _PASSED_ON:
         _options = {**_options, "help_flags": ()}
-    app.command(
-        f"aiochronicle.cli.{_function}", name=_name, group=_of, sort_key=_order, **_options
-    )
+    app.command(f"aiochronicle.cli.{_function}", name=_name, group=_of, sort_key=_order, **_options)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -17,7 +17,15 @@ from aiochronicle.cli.units import amount, since, when
 
 __all__ = ["backup", "restore"]
 
-_List = Annotated[bool, Parameter(name="--list", negative=(), show_default=False, help="list the backups in DIR, and make none")]
+_List = Annotated[
+    bool,
+    Parameter(
+        name="--list",
+        negative=(),
+        show_default=False,
+        help="list the backups in DIR, and make none",
+    ),
+]
 
 
 def _telling(advance: Advance) -> Callable[[BackupProgress], None]:
@@ -29,12 +37,24 @@ def _telling(advance: Advance) -> Callable[[BackupProgress], None]:
 
 def backup(
     queue: Annotated[Path | None, Parameter(metavar="QUEUE", help="directory of the queue")] = None,
-    directory: Annotated[Path | None, Parameter(metavar="DIR", help="directory of its backups, made if missing; for this queue alone")] = None,
+    directory: Annotated[
+        Path | None,
+        Parameter(
+            metavar="DIR", help="directory of its backups, made if missing; for this queue alone"
+        ),
+    ] = None,
     /,
     *,
     keep: Annotated[int, Parameter(metavar="N", help="how many backups stay")] = 2,
-    keep_damaged: Annotated[bool, Parameter(negative=(), show_default=False, help="back up a damaged queue as it is")] = False,
-    verify_all: Annotated[bool, Parameter(negative=(), show_default=False, help="check the segments of earlier backups again, too")] = False,
+    keep_damaged: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="back up a damaged queue as it is")
+    ] = False,
+    verify_all: Annotated[
+        bool,
+        Parameter(
+            negative=(), show_default=False, help="check the segments of earlier backups again, too"
+        ),
+    ] = False,
     list_: _List = False,
     json: Json = False,
 ) -> int:
@@ -64,11 +84,23 @@ def backup(
         report,
         [
             ("backup", report.path),
-            ("messages", f"{report.messages:,}, up to seq {report.next_seq - 1:,}" if report.messages else "0"),
-            ("segments", f"{report.segments:,}, of which {report.segments_copied:,} copied ({amount(report.bytes_copied)}{', by reflinks' if report.reflinked else ''})"),
+            (
+                "messages",
+                f"{report.messages:,}, up to seq {report.next_seq - 1:,}"
+                if report.messages
+                else "0",
+            ),
+            (
+                "segments",
+                f"{report.segments:,}, of which {report.segments_copied:,} copied ({amount(report.bytes_copied)}{', by reflinks' if report.reflinked else ''})",
+            ),
             ("readers", f"{report.readers:,}"),
             *([("damaged", f"{report.corrupt:,} places")] if report.corrupt else []),
-            *([("removed", ", ".join(f"{number:06d}" for number in report.removed))] if report.removed else []),
+            *(
+                [("removed", ", ".join(f"{number:06d}" for number in report.removed))]
+                if report.removed
+                else []
+            ),
         ],
     )
     return DAMAGED if report.corrupt else 0
@@ -111,8 +143,17 @@ def restore(
     queue: QueuePath,
     /,
     *,
-    new_id: Annotated[bool, Parameter(negative=(), show_default=False, help="it is a copy beside the original, and gets an id of its own")] = False,
-    number: Annotated[int | None, Parameter(metavar="N", help="which backup; default: the newest")] = None,
+    new_id: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="it is a copy beside the original, and gets an id of its own",
+        ),
+    ] = False,
+    number: Annotated[
+        int | None, Parameter(metavar="N", help="which backup; default: the newest")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Make a queue out of a backup, where there is none.
@@ -133,9 +174,19 @@ def restore(
         [
             ("queue", report.path),
             ("from", report.backup),
-            ("messages", f"{report.messages:,}, up to seq {report.next_seq - 1:,}" if report.messages else "0"),
+            (
+                "messages",
+                f"{report.messages:,}, up to seq {report.next_seq - 1:,}"
+                if report.messages
+                else "0",
+            ),
             ("readers", f"{report.readers:,}"),
-            ("id", "a new one, with the next writer" if report.queue_id is None else f"{report.queue_id:016x}"),
+            (
+                "id",
+                "a new one, with the next writer"
+                if report.queue_id is None
+                else f"{report.queue_id:016x}",
+            ),
             *([("damaged", f"{report.corrupt:,} places")] if report.corrupt else []),
         ],
     )

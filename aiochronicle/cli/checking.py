@@ -30,7 +30,9 @@ def verify(queue: QueuePath, /, *, json: Json = False) -> int:
     Example: aioc verify /var/lib/feeds/trades
     """
     with progress() as advance:
-        report = aiochronicle.verify(queue, progress=lambda done, total: advance("verify", done, total))
+        report = aiochronicle.verify(
+            queue, progress=lambda done, total: advance("verify", done, total)
+        )
     Output(as_json=json).record(
         {"path": str(queue), "report": report},
         [
@@ -44,7 +46,9 @@ def verify(queue: QueuePath, /, *, json: Json = False) -> int:
 
 def recovered(
     queue: QueuePath,
-    part: Annotated[str | None, Parameter(metavar="PART", help="a part, to print its messages")] = None,
+    part: Annotated[
+        str | None, Parameter(metavar="PART", help="a part, to print its messages")
+    ] = None,
     /,
     *,
     json: Json = False,
@@ -92,9 +96,21 @@ def repair(
     queue: QueuePath,
     /,
     *,
-    backup: Annotated[Path | None, Parameter(metavar="DIR", help="backups of the queue, to take sound parts from")] = None,
-    salvage: Annotated[bool, Parameter(negative=(), show_default=False, help="set aside what may have been durable, if segments are missing")] = False,
-    dry_run: Annotated[bool, Parameter(negative=(), show_default=False, help="say what is wrong, and change nothing")] = False,
+    backup: Annotated[
+        Path | None, Parameter(metavar="DIR", help="backups of the queue, to take sound parts from")
+    ] = None,
+    salvage: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="set aside what may have been durable, if segments are missing",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="say what is wrong, and change nothing"),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Repair a queue that nobody writes to. Nothing is destroyed: bad parts go to recovered/.
@@ -127,7 +143,9 @@ def _tell(out: Output, report: RepairReport) -> None:
     for one in report.findings:
         state = ("would repair" if report.dry_run else "repaired") if one.fixed else "left"
         style = "green" if one.fixed else "red"
-        out.line(Text.assemble((f"{state}: ", style), f"{printable(one.path)}: {printable(one.detail)}"))
+        out.line(
+            Text.assemble((f"{state}: ", style), f"{printable(one.path)}: {printable(one.detail)}")
+        )
         out.line(f"  {one.remedy}")
         if one.set_aside is not None:
             out.line(f"  set aside: {one.set_aside}")
@@ -160,7 +178,11 @@ def check(root: Directory, /, *, json: Json = False) -> int:
     is_directory = root.is_dir()
     file = root / CONFIGURATION if is_directory else root
     settings = load_settings(file, required=True, owners=owners_of(root) if is_directory else None)
-    topics = {name: settings.for_topic(name) for name in settings.topics if "/" not in name and "*" not in name}
+    topics = {
+        name: settings.for_topic(name)
+        for name in settings.topics
+        if "/" not in name and "*" not in name
+    }
     out = Output(as_json=json)
     if json:
         out.json({"path": str(file), "defaults": settings.defaults, "topics": settings.topics})
@@ -168,5 +190,3 @@ def check(root: Directory, /, *, json: Json = False) -> int:
         patterns = len(settings.topics) - len(topics)
         out.line(f"{file}: sound; {len(topics)} topics and {patterns} patterns")
     return 0
-
-

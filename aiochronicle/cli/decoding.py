@@ -47,7 +47,9 @@ class Decoder:
         named = {codec.name: type_id for type_id, codec in self._codecs.items()}
         if wanted not in named:
             known = ", ".join(sorted(named)) or "none, for it has no schema.json"
-            raise Refused(f"{self._queue}: there is no type {wanted!r}; its types are {known}.", NOT_FOUND)
+            raise Refused(
+                f"{self._queue}: there is no type {wanted!r}; its types are {known}.", NOT_FOUND
+            )
         return named[wanted]
 
     def record(self, message: Message) -> dict[str, Any]:
@@ -65,7 +67,10 @@ class Decoder:
         if codec is not None:
             try:
                 # Through JSON: NaN, bytes, dates and sets become what JSON has.
-                return {**found, "value": msgspec.json.decode(msgspec.json.encode(codec.decode(payload)))}
+                return {
+                    **found,
+                    "value": msgspec.json.decode(msgspec.json.encode(codec.decode(payload))),
+                }
             except (DecodeError, msgspec.MsgspecError, TypeError, ValueError) as error:
                 found["error"] = printable(error)
         text = _text_of(payload)
@@ -93,7 +98,9 @@ class Decoder:
     def hex_lines(self, message: Message) -> str:
         """Return a message with its payload as a dump."""
         payload = message.payload
-        lines = [f"{message.seq:>8}  {when(message.timestamp_ns)}  #{message.type_id}  {len(payload):,} bytes"]
+        lines = [
+            f"{message.seq:>8}  {when(message.timestamp_ns)}  #{message.type_id}  {len(payload):,} bytes"
+        ]
         for offset in range(0, len(payload), _HEX_BYTES_PER_LINE):
             part = payload[offset : offset + _HEX_BYTES_PER_LINE]
             text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)

@@ -87,7 +87,9 @@ def du(root: Directory = Path(), /, *, json: Json = False) -> None:
                 deleted_bytes=sum(one.bytes for one in own),
             )
         )
-    rows: list[list[str | Text]] = [_row(entry.path, entry.usage, entry.deleted_bytes) for entry in found]
+    rows: list[list[str | Text]] = [
+        _row(entry.path, entry.usage, entry.deleted_bytes) for entry in found
+    ]
     if len(found) > 1:
         totals = {
             name: sum(getattr(entry.usage, name) for entry in found)

@@ -29,7 +29,17 @@ __all__ = ["doctor"]
 Level = Literal["error", "warning", "note"]
 
 _STYLES: dict[Level, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
-_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs", "fuse.glusterfs")
+_NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "9p",
+    "fuse.sshfs",
+    "ceph",
+    "glusterfs",
+    "fuse.glusterfs",
+)
 _VOLATILE = ("tmpfs", "ramfs")
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 _OPEN_FILES_MIN = 4096
@@ -91,7 +101,9 @@ def doctor(root: Directory = Path(), /, *, json: Json = False) -> int:
 
 def _verdict(found: list[Finding], queues: int) -> str:
     counts = {level: sum(one.level == level for one in found) for level in _STYLES}
-    said = ", ".join(f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items() if count)
+    said = ", ".join(
+        f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items() if count
+    )
     return f"{queues} queue{'s' if queues != 1 else ''} looked at: {said or 'nothing found'}"
 
 

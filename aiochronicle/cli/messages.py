@@ -19,18 +19,43 @@ __all__ = ["cat", "tail"]
 
 _WAIT_S = 0.2  # after which Ctrl-C is noticed
 
-Type = Annotated[str | None, Parameter(name="--type", metavar="TYPE", help="only messages of this type: a name of schema.json, or a type_id")]
-Hex = Annotated[bool, Parameter(name="--hex", negative=(), show_default=False, help="dump the payloads")]
-Skip = Annotated[bool, Parameter(name="--skip-corrupt", negative=(), show_default=False, help="step over damaged messages")]
+Type = Annotated[
+    str | None,
+    Parameter(
+        name="--type",
+        metavar="TYPE",
+        help="only messages of this type: a name of schema.json, or a type_id",
+    ),
+]
+Hex = Annotated[
+    bool, Parameter(name="--hex", negative=(), show_default=False, help="dump the payloads")
+]
+Skip = Annotated[
+    bool,
+    Parameter(
+        name="--skip-corrupt", negative=(), show_default=False, help="step over damaged messages"
+    ),
+]
 
 
 def tail(
     queue: QueuePath,
     /,
     *,
-    follow: Annotated[bool, Parameter(alias="-f", negative=(), show_default=False, help="go on with what is yet to come")] = False,
-    lines: Annotated[int | None, Parameter(alias="-n", metavar="N", help="how many of the last messages; default: 10")] = None,
-    start: Annotated[Moment | None, Parameter(name="--from", help="from here on: a seq, a time, or how long ago (15m)")] = None,
+    follow: Annotated[
+        bool,
+        Parameter(
+            alias="-f", negative=(), show_default=False, help="go on with what is yet to come"
+        ),
+    ] = False,
+    lines: Annotated[
+        int | None,
+        Parameter(alias="-n", metavar="N", help="how many of the last messages; default: 10"),
+    ] = None,
+    start: Annotated[
+        Moment | None,
+        Parameter(name="--from", help="from here on: a seq, a time, or how long ago (15m)"),
+    ] = None,
     type_: Type = None,
     hex_: Hex = False,
     skip_corrupt: Skip = False,
@@ -60,10 +85,20 @@ def cat(
     queue: QueuePath,
     /,
     *,
-    start: Annotated[Moment | None, Parameter(name="--from", help="from here on; default: the oldest message")] = None,
-    end: Annotated[Moment | None, Parameter(name="--to", help="up to here, without it; default: all that is there now")] = None,
+    start: Annotated[
+        Moment | None, Parameter(name="--from", help="from here on; default: the oldest message")
+    ] = None,
+    end: Annotated[
+        Moment | None,
+        Parameter(name="--to", help="up to here, without it; default: all that is there now"),
+    ] = None,
     type_: Type = None,
-    raw: Annotated[bool, Parameter(negative=(), show_default=False, help="the payloads alone, each followed by a newline")] = False,
+    raw: Annotated[
+        bool,
+        Parameter(
+            negative=(), show_default=False, help="the payloads alone, each followed by a newline"
+        ),
+    ] = False,
     hex_: Hex = False,
     skip_corrupt: Skip = False,
     json: Json = False,

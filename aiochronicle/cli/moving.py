@@ -39,14 +39,32 @@ _TOLD_EVERY = 4096
 
 def export(
     queue: QueuePath,
-    file: Annotated[Path, Parameter(metavar="FILE", help="what to write; one that is there is replaced when all is well")],
+    file: Annotated[
+        Path,
+        Parameter(
+            metavar="FILE", help="what to write; one that is there is replaced when all is well"
+        ),
+    ],
     /,
     *,
-    format_: Annotated[Format | None, Parameter(name="--format", help="default: by the name of the file")] = None,
-    start: Annotated[Moment | None, Parameter(name="--from", help="from here on; default: the oldest message")] = None,
+    format_: Annotated[
+        Format | None, Parameter(name="--format", help="default: by the name of the file")
+    ] = None,
+    start: Annotated[
+        Moment | None, Parameter(name="--from", help="from here on; default: the oldest message")
+    ] = None,
     end: Annotated[Moment | None, Parameter(name="--to", help="up to here, without it")] = None,
-    type_: Annotated[str | None, Parameter(name="--type", metavar="TYPE", help="only this type of schema.json, with a column per field")] = None,
-    skip_corrupt: Annotated[bool, Parameter(negative=(), show_default=False, help="step over damaged messages")] = False,
+    type_: Annotated[
+        str | None,
+        Parameter(
+            name="--type",
+            metavar="TYPE",
+            help="only this type of schema.json, with a column per field",
+        ),
+    ] = None,
+    skip_corrupt: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="step over damaged messages")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write messages to a file: Parquet, Arrow, CSV or JSON lines.
@@ -78,7 +96,12 @@ def export(
     size = file.stat().st_size
     Output(as_json=json).record(
         {"path": str(file), "format": chosen, "rows": rows, "bytes": size},
-        [("file", str(file)), ("rows", f"{rows:,}"), ("size", amount(size)), ("took", f"{age(passed_s)}, {rate(rows / passed_s)}")],
+        [
+            ("file", str(file)),
+            ("rows", f"{rows:,}"),
+            ("size", amount(size)),
+            ("took", f"{age(passed_s)}, {rate(rows / passed_s)}"),
+        ],
     )
 
 
@@ -150,7 +173,12 @@ def replay(
     *,
     start: Annotated[Moment | None, Parameter(name="--from", help="from this time on")] = None,
     end: Annotated[Moment | None, Parameter(name="--to", help="before this time")] = None,
-    speed: Annotated[float | None, Parameter(help="1 keeps the recorded distances, 10 is ten times as fast; default: as fast as it goes")] = None,
+    speed: Annotated[
+        float | None,
+        Parameter(
+            help="1 keeps the recorded distances, 10 is ten times as fast; default: as fast as it goes"
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Write recorded queues again, each into a new queue of the same name, with its timestamps.
@@ -176,7 +204,10 @@ def replay(
     passed_s = max(time.monotonic() - began_s, 1e-9)
     Output(as_json=json).record(
         {"source": str(source), "target": str(target), "messages": count, "seconds": passed_s},
-        [("replayed", f"{count:,} messages into {target}"), ("took", f"{age(passed_s)}, {rate(count / passed_s)}")],
+        [
+            ("replayed", f"{count:,} messages into {target}"),
+            ("took", f"{age(passed_s)}, {rate(count / passed_s)}"),
+        ],
     )
     return 0
 
@@ -193,5 +224,3 @@ async def _replay(
                 if not history.closed:
                     advance("replay", history.statistics().messages, total)
             return copying.result()
-
-

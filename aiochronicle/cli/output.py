@@ -139,7 +139,9 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: i
     """Lay out a table with a heading for so many columns of a terminal."""
     cells = [[cell(value) for value in row] for row in rows]
     heads = [Text(column.name, "dim") for column in columns]
-    widths = [max(entry.cell_len for entry in entries) for entries in zip(heads, *cells, strict=True)]
+    widths = [
+        max(entry.cell_len for entry in entries) for entries in zip(heads, *cells, strict=True)
+    ]
     chosen = _chosen(columns, widths, width)
     return [_row(columns, chosen, row) for row in (heads, *cells)]
 
@@ -168,7 +170,9 @@ def _row(columns: Sequence[Column], chosen: dict[int, int], row: Sequence[Text])
         entry = row[number].copy()
         entry.truncate(width, overflow="ellipsis")
         gap = " " * (width - entry.cell_len)
-        parts.append(Text.assemble(gap, entry) if columns[number].right else Text.assemble(entry, gap))
+        parts.append(
+            Text.assemble(gap, entry) if columns[number].right else Text.assemble(entry, gap)
+        )
     line = Text(" " * _GAP).join(parts)
     line.rstrip()
     return line

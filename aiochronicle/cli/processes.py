@@ -6,7 +6,6 @@ of other containers cannot be seen, and of other users only some of it.
 
 import os
 import pwd
-import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,10 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Deleted", "Process", "deleted_files", "lock_holders", "process_of"]
+__all__ = ["Deleted", "Process", "deleted_files", "process_of"]
 
 _PROC = Path("/proc")
-_LOCK = re.compile(r"\d+: FLOCK +\w+ +WRITE (\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
 _COMMAND_CHARACTERS_MAX = 4096
 _DELETED = " (deleted)"
 
@@ -64,28 +62,6 @@ def _started_ns(directory: Path) -> int | None:
     return boot_ns + ticks * 10**9 // os.sysconf("SC_CLK_TCK")
 
 
-def lock_holders() -> dict[tuple[int, int, int], int]:
-    """Return who has locked which file by ``flock``: pids by major, minor and inode."""
-    try:
-        text = (_PROC / "locks").read_text()
-    except OSError:
-        return {}
-    found: dict[tuple[int, int, int], int] = {}
-    for line in _LOCK.finditer(text):
-        if int(line[1]) > 0:  # 0 or -1: of another container
-            found[int(line[2], 16), int(line[3], 16), int(line[4])] = int(line[1])
-    return found
-
-
-def holder_of(path: Path, holders: dict[tuple[int, int, int], int]) -> int | None:
-    """Return the pid of whoever has locked a file."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return holders.get((os.major(status.st_dev), os.minor(status.st_dev), status.st_ino))
-
-
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
     """A file that has no name any more and still takes space, because a process uses it."""
 
@@ -120,7 +96,13 @@ def _held(directory: Path) -> Iterator[tuple[str, int, int]]:
         if len(fields) == 6 and fields[5].endswith(_DELETED.encode()):
             first, _, end = fields[0].partition(b"-")
             path = os.fsdecode(fields[5]).removesuffix(_DELETED)
-            yield path, int(fields[4]), _blocks(directory / "map_files" / os.fsdecode(fields[0]), int(end, 16) - int(first, 16))
+            yield (
+                path,
+                int(fields[4]),
+                _blocks(
+                    directory / "map_files" / os.fsdecode(fields[0]), int(end, 16) - int(first, 16)
+                ),
+            )
     for fd in (directory / "fd").iterdir():
         with suppress(OSError):
             target = os.readlink(fd)

@@ -17,7 +17,12 @@ __all__ = ["bench", "completion", "demo", "spark"]
 
 _FLUSHES = 20
 
-Arguments = Annotated[str, Parameter(allow_leading_hyphen=True, metavar="ARGUMENT", help="its arguments; --help lists them")]
+Arguments = Annotated[
+    str,
+    Parameter(
+        allow_leading_hyphen=True, metavar="ARGUMENT", help="its arguments; --help lists them"
+    ),
+]
 
 
 def bench(
@@ -55,7 +60,9 @@ def bench(
             began_s = time.perf_counter()
             for _ in range(max(1, messages // 100)):
                 writer.append_many(batch)
-            found["append_many_s"] = (time.perf_counter() - began_s) / (max(1, messages // 100) * 100)
+            found["append_many_s"] = (time.perf_counter() - began_s) / (
+                max(1, messages // 100) * 100
+            )
             taken: list[float] = []
             for _ in range(_FLUSHES):
                 append(payload)
@@ -84,7 +91,12 @@ def _tell(out: Output, directory: Path, found: dict[str, float], messages: int, 
     ]
     for row in rows[-1:]:
         row[3] = "–"
-    columns = [Column("WHAT"), Column("EACH", right=True), Column("RATE", right=True), Column("PAYLOAD", right=True)]
+    columns = [
+        Column("WHAT"),
+        Column("EACH", right=True),
+        Column("RATE", right=True),
+        Column("PAYLOAD", right=True),
+    ]
     out.table(record, columns, rows)
 
 
@@ -108,7 +120,10 @@ def spark(*arguments: Arguments) -> int:
     try:
         from aiochronicle.spark.__main__ import main
     except ModuleNotFoundError as error:
-        raise Refused(f'Spark is not installed ({error.name} is missing): pip install "aiochronicle[spark]"', 1) from None
+        raise Refused(
+            f'Spark is not installed ({error.name} is missing): pip install "aiochronicle[spark]"',
+            1,
+        ) from None
     return main(arguments)
 
 

@@ -9,13 +9,14 @@ from cyclopts import Parameter
 from rich.text import Text
 
 import aiochronicle
-from aiochronicle import QueueInfo, ReaderInfo
+from aiochronicle import QueueInfo, ReaderInfo, WriterInfo
 from aiochronicle._printable import printable
-from aiochronicle.cli.arguments import Directory, Json, QueuePath, Seconds
+from aiochronicle.cli.arguments import Directory, Json, QueuePath
 from aiochronicle.cli.disk import usage_of
 from aiochronicle.cli.finding import find_queues
 from aiochronicle.cli.output import Column, Output
-from aiochronicle.cli.processes import Process, holder_of, lock_holders, process_of
+from aiochronicle.cli.processes import process_of
+from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
 from aiochronicle.cli.units import age, amount, rate, since, when
 from aiochronicle.errors import ChronicleError
 
@@ -23,18 +24,25 @@ __all__ = ["info", "ls", "topics", "who"]
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that has a queue open: ``role`` is "writer" or "reader"."""
+    """Who has a queue open: ``role`` is "writer" or "reader", ``state`` that of WriterInfo or "open"."""
 
     role: str
     name: str | None
-    process: Process
+    state: str
+    pid: int
+    user: str | None
+    since_ns: int | None
+    command: str | None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """A queue on one line. ``problem`` says why there is nothing else."""
 
     path: str
-    writer: Process | None = None
+    writer_state: str | None = None
+    writer_pid: int | None = None
+    writer_command: str | None = None
+    writer_since_ns: int | None = None
     next_seq: int | None = None
     rate_per_s: float | None = None
     readers: int | None = None
@@ -48,41 +56,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-def holders_of(path: Path, holders: dict[tuple[int, int, int], int] | None = None) -> list[Holder]:
-    """Return the processes that have a queue open, the writer first."""
-    holders = lock_holders() if holders is None else holders
-    found: list[Holder] = []
-    files = [("writer", None, path / "writer.lock")]
-    try:
-        metas = sorted((path / "readers").glob("*.meta"))
-    except OSError:
-        metas = []
-    files += [("reader", meta.stem, meta) for meta in metas]
-    for role, name, file in files:
-        pid = holder_of(file, holders)
-        process = None if pid is None else process_of(pid)
-        if process is not None:
-            found.append(Holder(role=role, name=name, process=process))
-    return found
-
-
-def oldest_ns(path: Path) -> int | None:
-    """Return the time of the oldest message; None if there is none, or it cannot be read."""
-    try:
-        with aiochronicle.open_reader(path, start="first", verify=False) as reader:
-            message = reader.poll()
-            return None if message is None else message.timestamp_ns
-    except ChronicleError:
-        return None
-
-
-def ls(
-    root: Directory = Path(),
-    /,
-    *,
-    sample: Annotated[Seconds, Parameter(help="how long to look for the rates")] = 0.5,
-    json: Json = False,
-) -> None:
+def ls(root: Directory = Path(), /, *, json: Json = False) -> None:
     """List the queues in or below a directory.
 
     Example: aioc ls /var/lib/feeds
@@ -92,21 +66,13 @@ def ls(
     root
         where to look
     """
-    out = Output(as_json=json)
-    paths = list(find_queues(root))
-    first = {path: _look(path) for path in paths}
-    began_s = time.monotonic()
-    if sample > 0 and any(isinstance(found, QueueInfo) for found in first.values()):
-        time.sleep(sample)
-    passed_s = time.monotonic() - began_s
-    holders = lock_holders()
-    found = [_summary(path, first[path], passed_s if sample > 0 else None, holders) for path in paths]
+    found = [_summary(path) for path in find_queues(root)]
     now_ns = time.time_ns()
-    out.table(
+    Output(as_json=json).table(
         found,
         [
             Column("QUEUE", least=12),
-            Column("WRITER", rank=3, least=12),
+            Column("WRITER", rank=3, least=14),
             Column("SINCE", right=True, rank=8),
             Column("NEXT SEQ", right=True, rank=1),
             Column("RATE", right=True, rank=1),
@@ -125,22 +91,14 @@ def ls(
 def _look(path: Path) -> QueueInfo | str:
     try:
         return aiochronicle.inspect(path)
-    except ChronicleError as error:
+    except (ChronicleError, OSError) as error:
         return str(error)
 
 
-def _summary(
-    path: Path,
-    before: QueueInfo | str,
-    passed_s: float | None,
-    holders: dict[tuple[int, int, int], int],
-) -> Summary:
-    now = _look(path)
-    if isinstance(now, str):
-        return Summary(path=str(path), problem=now)
-    per_second = None
-    if passed_s and isinstance(before, QueueInfo):
-        per_second = max(0, now.next_seq - before.next_seq) / passed_s
+def _summary(path: Path) -> Summary:
+    info = _look(path)
+    if isinstance(info, str):
+        return Summary(path=str(path), problem=info)
     readers: list[ReaderInfo] = []
     problem = None
     try:
@@ -148,20 +106,23 @@ def _summary(
     except ChronicleError as error:
         problem = str(error)
     worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
-    writer = next((one.process for one in holders_of(path, holders) if one.role == "writer"), None)
+    writer = info.writer
     return Summary(
         path=str(path),
-        writer=writer,
-        next_seq=now.next_seq,
-        rate_per_s=per_second,
+        writer_state=None if writer is None else writer.state,
+        writer_pid=None if writer is None else writer.pid,
+        writer_command=None if writer is None else writer.command,
+        writer_since_ns=None if writer is None else writer.since_ns,
+        next_seq=info.next_seq,
+        rate_per_s=None if writer is None or writer.published_ns is None else writer.rate,
         readers=len(readers),
         readers_open=sum(reader.live for reader in readers),
         worst_lag_messages=None if worst is None else worst.lag.messages,
         worst_lag_reader=None if worst is None else worst.name,
-        segments=now.segments,
-        disk_bytes=usage_of(path).total_bytes,
-        oldest_ns=oldest_ns(path),
-        last_message_ns=now.last_timestamp_ns or None,
+        segments=info.segments,
+        disk_bytes=info.disk_bytes,
+        oldest_ns=info.oldest_ns,
+        last_message_ns=info.last_timestamp_ns or None,
         problem=problem,
     )
 
@@ -172,14 +133,11 @@ def _row(entry: Summary, root: Path, now_ns: int) -> list[str | Text]:
     if entry.next_seq is None:
         return [name, Text(printable(entry.problem or ""), "red"), *[""] * 9]
     lag: str | Text = "–" if entry.worst_lag_messages is None else f"{entry.worst_lag_messages:,}"
-    writer: str | Text = Text("–", "dim")
-    if entry.writer is not None:
-        writer = f"{entry.writer.pid} {_short(entry.writer.command)}"
     open_, known = entry.readers_open or 0, entry.readers or 0
     return [
         name,
-        writer,
-        "" if entry.writer is None else since(entry.writer.started_ns, now_ns),
+        _writer(entry),
+        since(entry.writer_since_ns, now_ns) if entry.writer_state == "open" else "",
         f"{entry.next_seq:,}",
         rate(entry.rate_per_s),
         f"{open_} of {known}" if known else "–",
@@ -189,6 +147,14 @@ def _row(entry: Summary, root: Path, now_ns: int) -> list[str | Text]:
         since(entry.oldest_ns, now_ns),
         since(entry.last_message_ns, now_ns),
     ]
+
+
+def _writer(entry: Summary) -> str | Text:
+    if entry.writer_state == "open":
+        return f"{entry.writer_pid or '?'} {_short(entry.writer_command)}"
+    if entry.writer_state == "died":
+        return Text(f"died (pid {entry.writer_pid})", "red")
+    return Text(entry.writer_state or "–", "dim")
 
 
 def _short(command: str | None) -> str:
@@ -205,53 +171,73 @@ def info(queue: QueuePath, /, *, json: Json = False) -> None:
     Example: aioc info /var/lib/feeds/trades
     """
     found = aiochronicle.inspect(queue)
-    holders = holders_of(queue)
     readers = aiochronicle.list_readers(queue)
     usage = usage_of(queue)
     types = _types_of(queue)
-    oldest = oldest_ns(queue)
+    worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
     record: dict[str, Any] = {
         "path": str(queue),
         **msgspec.structs.asdict(found),
-        "oldest_ns": oldest,
-        "disk": usage,
+        "usage": usage,
         "types": types,
         "readers": len(readers),
         "readers_open": sum(reader.live for reader in readers),
-        "writer": next((one.process for one in holders if one.role == "writer"), None),
     }
-    writer = record["writer"]
     now_ns = time.time_ns()
-    worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
     Output(as_json=json).record(
         record,
         [
             ("queue", str(queue)),
             ("id", f"{found.queue_id:016x}"),
-            ("writer", "none" if writer is None else _described(writer, now_ns)),
+            *_of_writer(found.writer, now_ns),
             ("next seq", f"{found.next_seq:,}"),
-            ("oldest message", _moment(oldest, now_ns)),
+            ("oldest message", _moment(found.oldest_ns, now_ns)),
             ("last message", _moment(found.last_timestamp_ns or None, now_ns)),
-            ("segments", f"{found.segments:,} of {amount(found.segment_size)}, {found.first_segment} to {found.last_segment}"),
+            (
+                "segments",
+                f"{found.segments:,} of {amount(found.segment_size)},"
+                f" {found.first_segment} to {found.last_segment}",
+            ),
             ("end", f"segment {found.current_segment}, offset {found.write_offset:,}"),
             ("disk", amount(usage.total_bytes)),
-            ("types", ", ".join(f"{entry['type_id']} {entry['name']}" for entry in types) or "none"),
+            ("types", ", ".join(f"{one['type_id']} {one['name']}" for one in types) or "none"),
             ("readers", f"{len(readers)}, {record['readers_open']} open"),
-            ("worst lag", "–" if worst is None else f"{worst.lag.messages:,} messages ({worst.name})"),
+            (
+                "worst lag",
+                "–" if worst is None else f"{worst.lag.messages:,} messages ({worst.name})",
+            ),
         ],
     )
 
 
+def _of_writer(writer: WriterInfo | None, now_ns: int) -> list[tuple[str, str | Text]]:
+    if writer is None:
+        return [("writer", "nobody is known")]
+    style = {"open": "green", "died": "red"}.get(writer.state, "")
+    who = f"pid {writer.pid}, {writer.command}" if writer.command else f"pid {writer.pid}"
+    lines: list[tuple[str, str | Text]] = [
+        ("writer", Text.assemble((writer.state, style), f", {printable(who)}")),
+        ("since", _moment(writer.since_ns, now_ns)),
+    ]
+    if writer.published_ns is None:
+        return lines
+    lines += [
+        ("rate", f"{rate(writer.rate)}, {amount(writer.rate_bytes)}/s"),
+        ("flush", flush_of(writer.flush)),
+        ("retention", retention_of(writer.retention)),
+        ("capacity", capacity_of(writer.capacity)),
+    ]
+    for slow in writer.slow_appends[-3:]:
+        text = f"{age(slow.duration_ns / 1e9)} at seq {slow.seq:,}: {slow.cause}"
+        lines.append(("slow append", f"{text}, {since(slow.time_ns, now_ns)} ago"))
+    for error in writer.errors[-3:]:
+        text = f"{error.text} ({error.count} times, last {since(error.last_ns, now_ns)} ago)"
+        lines.append(("error", Text(printable(text), "red")))
+    return lines
+
+
 def _moment(moment_ns: int | None, now_ns: int) -> str:
-    return "–" if moment_ns is None else f"{when(moment_ns)} ({since(moment_ns, now_ns)} ago)"
-
-
-def _described(process: Process, now_ns: int) -> str:
-    words = [f"pid {process.pid}"]
-    words += [] if process.user is None else [f"user {process.user}"]
-    words += [] if process.started_ns is None else [f"for {since(process.started_ns, now_ns)}"]
-    words += [] if process.command is None else [process.command]
-    return ", ".join(words)
+    return "–" if not moment_ns else f"{when(moment_ns)} ({since(moment_ns, now_ns)} ago)"
 
 
 def _types_of(queue: Path) -> list[dict[str, Any]]:
@@ -259,7 +245,9 @@ def _types_of(queue: Path) -> list[dict[str, Any]]:
         registry = aiochronicle.Registry.load(queue)
     except ChronicleError:
         return []
-    return [{"type_id": entry.type_id, "name": entry.name, "format": entry.format} for entry in registry]
+    return [
+        {"type_id": entry.type_id, "name": entry.name, "format": entry.format} for entry in registry
+    ]
 
 
 def who(queue: QueuePath, /, *, json: Json = False) -> None:
@@ -267,14 +255,24 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
 
     Example: aioc who /var/lib/feeds/trades
     """
-    aiochronicle.inspect(queue)  # or say that there is no such queue
-    found = holders_of(queue)
+    found: list[Holder] = []
+    writer = aiochronicle.inspect(queue).writer
+    if writer is not None:
+        found.append(
+            _holder("writer", None, writer.state, writer.pid, writer.command, writer.since_ns)
+        )
+    for reader in aiochronicle.list_readers(queue):
+        if reader.live:
+            found.append(
+                _holder("reader", reader.name, "open", reader.pid or 0, reader.command, None)
+            )
     now_ns = time.time_ns()
     Output(as_json=json).table(
         found,
         [
             Column("ROLE"),
             Column("NAME", least=8),
+            Column("STATE"),
             Column("PID", right=True),
             Column("USER", rank=1),
             Column("SINCE", right=True, rank=2),
@@ -284,10 +282,11 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
             [
                 one.role,
                 one.name or "–",
-                str(one.process.pid),
-                one.process.user or "–",
-                since(one.process.started_ns, now_ns),
-                one.process.command or "–",
+                Text(one.state, {"open": "green", "died": "red"}.get(one.state, "")),
+                str(one.pid) if one.pid else "–",
+                one.user or "–",
+                since(one.since_ns, now_ns),
+                one.command or "–",
             ]
             for one in found
         ],
@@ -295,11 +294,29 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
     )
 
 
+def _holder(
+    role: str, name: str | None, state: str, pid: int, command: str | None, since_ns: int | None
+) -> Holder:
+    """Add what the kernel knows of a process that lives."""
+    process = process_of(pid) if pid and state == "open" else None
+    return Holder(
+        role=role,
+        name=name,
+        state=state,
+        pid=pid,
+        user=None if process is None else process.user,
+        since_ns=since_ns or (None if process is None else process.started_ns),
+        command=command or (None if process is None else process.command),
+    )
+
+
 def topics(
     root: Directory | None = None,
     /,
     *,
-    namespace: Annotated[str | None, Parameter(help="part of the bus; default: $AIOCHRONICLE_NAMESPACE")] = None,
+    namespace: Annotated[
+        str | None, Parameter(help="part of the bus; default: $AIOCHRONICLE_NAMESPACE")
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the topics of a bus, and what its configuration says about each.
@@ -314,7 +331,8 @@ def topics(
     with aiochronicle.Bus(root, namespace=namespace) as bus:
         names = bus.topics()
         found = [
-            {"topic": name, "path": bus.path(name), "settings": bus.settings(name)} for name in names
+            {"topic": name, "path": bus.path(name), "settings": bus.settings(name)}
+            for name in names
         ]
         rows = [_topic_row(bus, name) for name in names]
     Output(as_json=json).table(
@@ -335,25 +353,11 @@ def topics(
 def _topic_row(bus: aiochronicle.Bus, name: str) -> list[str | Text]:
     settings = bus.settings(name)
     found = _look(Path(bus.path(name)))
-    flush = settings.flush if isinstance(settings.flush, str) else f"{amount(settings.flush.bytes)}, {age(settings.flush.seconds)}"
-    capacity = settings.capacity if settings.capacity is None or isinstance(settings.capacity, int) else settings.capacity.bytes
     return [
         name,
         Text("damaged", "red") if isinstance(found, str) else f"{found.next_seq:,}",
         amount(settings.segment_size),
-        flush,
-        _retention(settings.retention),
-        amount(capacity),
+        flush_of(settings.flush),
+        retention_of(settings.retention),
+        capacity_of(settings.capacity),
     ]
-
-
-def _retention(retention: aiochronicle.Retention | None) -> str:
-    if retention is None:
-        return "keeps everything"
-    defaults = aiochronicle.Retention()
-    given = {
-        name: value
-        for name in retention.__struct_fields__
-        if (value := getattr(retention, name)) != getattr(defaults, name)
-    }
-    return ", ".join(f"{name}={value}" for name, value in given.items()) or "until all have read it"

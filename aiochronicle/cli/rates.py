@@ -65,7 +65,9 @@ def _tell_rate(out: Output, messages: int, size: int, passed_s: float, *, whole:
     else:
         text = f"{rate(messages / passed_s):>10}  {amount(size / passed_s):>10}/s"
         mean = f"  {amount(size / messages)} each" if messages else ""
-        out.line(f"{text}{mean}" + (f"  in {age(passed_s)}: {messages:,} messages" if whole else ""))
+        out.line(
+            f"{text}{mean}" + (f"  in {age(passed_s)}: {messages:,} messages" if whole else "")
+        )
     out.flush()
 
 
@@ -95,14 +97,29 @@ def latency(queue: QueuePath, /, *, seconds: Length = 5.0, json: Json = False) -
 
 def _tell_latency(out: Output, histogram: Histogram, ahead: int) -> None:
     values = {percent: histogram.percentile(percent) for percent in (*_PERCENTILES, 100.0)}
-    named = {("max" if percent == 100 else f"p{percent:g}".replace(".", "")): value for percent, value in values.items()}
+    named = {
+        ("max" if percent == 100 else f"p{percent:g}".replace(".", "")): value
+        for percent, value in values.items()
+    }
     if out.as_json:
-        out.json({"messages": histogram.total, "ahead_of_clock": ahead, **{f"{name}_ns": value for name, value in named.items()}})
+        out.json(
+            {
+                "messages": histogram.total,
+                "ahead_of_clock": ahead,
+                **{f"{name}_ns": value for name, value in named.items()},
+            }
+        )
         return
     if not histogram.total:
         out.line("no message came")
         return
-    shown = "  ".join(f"p{percent:g} {age((value or 0) / 1e9)}" for percent, value in values.items() if percent < 100)
+    shown = "  ".join(
+        f"p{percent:g} {age((value or 0) / 1e9)}"
+        for percent, value in values.items()
+        if percent < 100
+    )
     out.line(f"{histogram.total:,} messages  {shown}  max {age((values[100.0] or 0) / 1e9)}")
     if ahead:
-        out.line(f"{ahead:,} of them have a timestamp ahead of this machine's clock; they count as 0")
+        out.line(
+            f"{ahead:,} of them have a timestamp ahead of this machine's clock; they count as 0"
+        )

@@ -1,10 +1,9 @@
 """``readers``: where the readers of a queue stand, and how to move or remove them."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 from cyclopts import App, Parameter
 from rich.text import Text
 
@@ -13,9 +12,7 @@ from aiochronicle import ReaderInfo
 from aiochronicle.cli.arguments import Json, QueuePath
 from aiochronicle.cli.exits import NOT_FOUND, Refused
 from aiochronicle.cli.output import Column, Output
-from aiochronicle.cli.processes import Process
-from aiochronicle.cli.queues import holders_of
-from aiochronicle.cli.units import age, amount
+from aiochronicle.cli.units import age, amount, parse_moment
 
 __all__ = ["app"]
 
@@ -38,10 +35,8 @@ def list_readers(queue: QueuePath, /, *, json: Json = False) -> None:
     Example: aioc readers list /var/lib/feeds/trades
     """
     readers = aiochronicle.list_readers(queue)
-    processes = {one.name: one.process for one in holders_of(queue) if one.role == "reader"}
-    found = [_described(reader, processes.get(reader.name)) for reader in readers]
     Output(as_json=json).table(
-        found,
+        readers,
         [
             Column("NAME", least=8),
             Column("PID", right=True, rank=2),
@@ -54,28 +49,24 @@ def list_readers(queue: QueuePath, /, *, json: Json = False) -> None:
             Column("SEEN", right=True, rank=4),
             Column("COMMAND", rank=5, least=16),
         ],
-        [_row(queue, reader, processes.get(reader.name)) for reader in readers],
+        [_row(reader) for reader in readers],
         empty="no reader has a position in it",
     )
 
 
-def _described(reader: ReaderInfo, process: Process | None) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(reader), "process": process}
-
-
-def _row(queue: Path, reader: ReaderInfo, process: Process | None) -> list[str | Text]:
+def _row(reader: ReaderInfo) -> list[str | Text]:
     state = Text("lost", "red") if reader.lost else Text("open", "green") if reader.live else "away"
     return [
         reader.name,
-        "–" if process is None else str(process.pid),
+        "–" if reader.pid is None else str(reader.pid),
         state,
-        f"{reader.committed.segment}",
+        f"{reader.keeps_segments:,}",
         "–" if reader.committed_seq is None else f"{reader.committed_seq:,}",
         f"{reader.lag.messages:,}",
         amount(reader.lag.bytes),
         age(reader.lag.seconds) if reader.lag.messages else "–",
         age(reader.heartbeat_age_s),
-        "–" if process is None else process.command or "–",
+        reader.command or "–",
     ]
 
 
@@ -106,10 +97,18 @@ def reset(queue: QueuePath, name: Name, /, *, json: Json = False) -> None:
 def seek(
     queue: QueuePath,
     name: Name,
-    to: Annotated[str, Parameter(metavar="SEQ|TIME|first|last", help="where it goes on: a seq, a time, how long ago (15m), first or last")],
+    to: Annotated[
+        str,
+        Parameter(
+            metavar="SEQ|TIME|first|last",
+            help="where it goes on: a seq, a time, how long ago (15m), first or last",
+        ),
+    ],
     /,
     *,
-    create: Annotated[bool, Parameter(negative=(), help="make the reader if there is none")] = False,
+    create: Annotated[
+        bool, Parameter(negative=(), help="make the reader if there is none")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Let a reader go on somewhere else.
@@ -118,10 +117,6 @@ def seek(
 
     Example: aioc readers seek /var/lib/feeds/trades risk 2026-01-31T12:00:00Z
     """
-    from datetime import UTC
-
-    from aiochronicle.cli.units import parse_moment
-
     start: Any = to
     if to not in ("first", "last"):
         try:

@@ -4,11 +4,30 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["age", "amount", "parse_amount", "parse_moment", "parse_seconds", "rate", "since", "when"]
+__all__ = [
+    "age",
+    "amount",
+    "parse_amount",
+    "parse_moment",
+    "parse_seconds",
+    "rate",
+    "since",
+    "when",
+]
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtpe]?)(i?)b?", re.IGNORECASE)
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_SECONDS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1,
+    "m": 60,
+    "h": 3600,
+    "d": 86400,
+    "w": 604800,
+}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d|w)")
 
 
@@ -59,7 +78,11 @@ def age(seconds: float | None) -> str:
     whole = int(seconds)
     if whole < 60:
         return f"{seconds:.2g} s" if seconds < 10 else f"{whole} s"
-    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+    for size, unit, smaller, name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
         if whole >= size:
             rest = whole % size // smaller
             return f"{whole // size}{unit}" + (f" {rest}{name}" if rest else "")
