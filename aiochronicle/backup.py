@@ -20,6 +20,7 @@ from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._copying import copy_file, storage_errors, write_file
 from aiochronicle._directories import sync_directory
 from aiochronicle._generations import Manifest, Stamp
+from aiochronicle._live_settings import FILE as SETTINGS
 from aiochronicle._names import is_name
 from aiochronicle._positions import FILE_BYTES, decode_position, encode_position
 from aiochronicle._smallfile import read_small_file
@@ -32,8 +33,6 @@ from aiochronicle.registry import FILE_NAME as SCHEMA
 __all__ = ["Backup", "BackupProgress", "BackupReport", "backup", "list_backups"]
 
 _SEGMENT = re.compile(r"([0-9]{9,10})\.q")
-_SETTINGS = "settings.toml"
-_SMALL_BYTES_MAX = 1 << 20
 _BATCH = 4096
 _HEADER_BYTES = 64
 _HEADER_FLAGS = slice(12, 24)  # sealed, and where its records end
@@ -239,7 +238,7 @@ class _Work:
                 path=str(self._source),
                 advice="Nothing was changed. Let retention keep more, or back up to a faster disk.",
             ) from error
-        for name in (SCHEMA, _SETTINGS):
+        for name in (SCHEMA, SETTINGS):
             self._copy_small(name)
         readers, moved = self._copy_positions(end)
         first = min(stamps, default=end.segment)
@@ -342,27 +341,23 @@ class _Work:
         return True
 
     def _copy_tail(self, end: Position) -> None:
-        """Copy the segment of the end up to there; it may be sealed by now, and is not in the copy."""
+        """Copy the segment of the end up to there."""
         file = self._source / _name(end.segment)
         target = self._part / file.name
         if not file.exists() and end.offset <= _HEADER_BYTES:
             return  # a queue without a segment
-        copy_file(
+        copy_tail(
             file,
             target,
+            end.offset,
             mode=self._mode,
             owner=self._owner,
-            length=end.offset,
             advance=self._advance,
         )
         self._copied += end.offset
-        fd = os.open(target, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.pwrite(fd, bytes(_HEADER_FLAGS.stop - _HEADER_FLAGS.start), _HEADER_FLAGS.start)
-            os.ftruncate(fd, inspect(self._source).segment_size)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with target.open("r+b") as grown:
+            grown.truncate(inspect(self._source).segment_size)
+            os.fsync(grown.fileno())
 
     def _copy_small(self, name: str) -> None:
         try:
@@ -483,6 +478,25 @@ def last_message(reader: Reader[Any], end: Position) -> tuple[int, int] | None:
         return None
     place = message.position
     return message.timestamp_ns, place.offset if place.segment == end.segment else 0
+
+
+def copy_tail(
+    source: Path,
+    target: Path,
+    length: int,
+    *,
+    mode: int,
+    owner: tuple[int, int] | None,
+    advance: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Copy a segment up to the end of the queue; it may be sealed by now, and is not in the copy."""
+    copy_file(source, target, mode=mode, owner=owner, length=length, advance=advance)
+    fd = os.open(target, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.pwrite(fd, bytes(_HEADER_FLAGS.stop - _HEADER_FLAGS.start), _HEADER_FLAGS.start)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def describe_copy(

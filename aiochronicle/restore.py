@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +15,13 @@ from aiochronicle._arguments import pathname, positive
 from aiochronicle._copying import copy_file, storage_errors, write_file
 from aiochronicle._directories import sync_directory
 from aiochronicle._generations import Manifest
+from aiochronicle._live_settings import FILE as SETTINGS
 from aiochronicle._positions import decode_position, encode_position
 from aiochronicle._smallfile import read_small_file
 from aiochronicle.backup import (
     BackupProgress,
     Progress,
+    copy_tail,
     describe_copy,
     last_message,
     read_all,
@@ -27,10 +29,9 @@ from aiochronicle.backup import (
 from aiochronicle.errors import BackupError, BackupNotFound
 from aiochronicle.position import Position
 from aiochronicle.reader import open_reader
+from aiochronicle.registry import FILE_NAME as SCHEMA
 
 __all__ = ["RestoreReport", "restore"]
-
-_MADE_ANEW = ("control.meta", "index.meta", store.MANIFEST)
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,22 +155,27 @@ def _fill(
     part: Path, backup: Path, manifest: Manifest, new_id: bool, progress: Progress
 ) -> tuple[int, int]:
     owner = (manifest.user, manifest.group) if os.geteuid() == 0 else None
-    names = sorted(
-        name for name in os.listdir(backup) if name not in _MADE_ANEW and (backup / name).is_file()
-    )
-    total = sum(os.stat(backup / name).st_blocks * 512 for name in names)
-    done = 0
-    for name in names:
-        copy_file(backup / name, part / name, mode=manifest.mode, owner=owner)
-        done += os.stat(backup / name).st_blocks * 512
-        progress(BackupProgress(step="copy", bytes=done, bytes_total=total))
     end = Position(manifest.end_segment, manifest.end_offset)
-    _allocate(part / f"{end.segment:09d}.q", manifest.segment_size)
+    segments = [f"{number:09d}" for number in sorted(manifest.segments)]
+    total = sum(os.stat(backup / f"{name}.q").st_blocks * 512 for name in segments) + end.offset
+    done = 0
+    for name in segments:
+        copy_file(backup / f"{name}.q", part / f"{name}.q", mode=manifest.mode, owner=owner)
+        done += os.stat(backup / f"{name}.q").st_blocks * 512
+        progress(BackupProgress(step="copy", bytes=done, bytes_total=total))
+    for name in (SCHEMA, SETTINGS, *(f"{name}.idx" for name in segments)):
+        with suppress(FileNotFoundError):
+            copy_file(backup / name, part / name, mode=manifest.mode, owner=owner)
+    last = f"{end.segment:09d}.q"
+    with suppress(FileNotFoundError):  # a queue without a segment
+        copy_tail(backup / last, part / last, end.offset, mode=manifest.mode, owner=owner)
+        _allocate(part / last, manifest.segment_size)
+    progress(BackupProgress(step="copy", bytes=total, bytes_total=total))
     readers = _copy_positions(backup / "readers", part / "readers", owner)
     describe = partial(describe_copy, backup, part, end, manifest.next_seq, mode=manifest.mode)
     describe(0, 0, new_id=True)  # to be read, and then as it stays
-    corrupt, last = _verify(part, end, manifest, progress)
-    describe(*last, new_id=new_id)
+    corrupt, newest = _verify(part, end, manifest, progress)
+    describe(*newest, new_id=new_id)
     if owner is not None:
         for name in ("control.meta", "index.meta"):
             os.chown(part / name, *owner)
@@ -192,10 +198,7 @@ def _verify(
 
 def _allocate(file: Path, size: int) -> None:
     """Give the last segment its space, as a writer does: a store into it cannot fail then."""
-    try:
-        fd = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:  # a queue without a segment
-        return
+    fd = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.posix_fallocate(fd, 0, size)
         os.fsync(fd)

@@ -27,9 +27,7 @@ def why_kept(queue: QueuePath, /, *, json: Json = False) -> None:
     _show(Output(as_json=json), found)
 
 
-def _show(
-    out: Output, found: list[KeptSegment], *, empty: str = "it has no segments"
-) -> None:
+def _show(out: Output, found: list[KeptSegment], *, empty: str = "it has no segments") -> None:
     now_ns = time.time_ns()
     out.table(
         found,
