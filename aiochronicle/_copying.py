@@ -48,7 +48,6 @@ def copy_file(
     target: Path,
     *,
     mode: int,
-    owner: tuple[int, int] | None = None,
     length: int | None = None,
     advance: Callable[[int], object] = lambda _: None,
 ) -> bool:
@@ -67,7 +66,7 @@ def copy_file(
                 f"the file was cut to {size} bytes, {length} were there", path=str(source)
             )
         wanted = size if length is None else length
-        writing = _create(target, mode, owner)
+        writing = _create(target, mode)
         try:
             shared = length is None and _clone(reading, writing)
             if shared:
@@ -83,11 +82,9 @@ def copy_file(
     return shared
 
 
-def write_file(
-    target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None = None
-) -> None:
+def write_file(target: Path, content: bytes, *, mode: int) -> None:
     """Write a small new file, and wait until it is on disk."""
-    writing = _create(target, mode, owner)
+    writing = _create(target, mode)
     try:
         view = memoryview(content)
         while view:
@@ -97,12 +94,10 @@ def write_file(
         os.close(writing)
 
 
-def _create(target: Path, mode: int, owner: tuple[int, int] | None) -> int:
+def _create(target: Path, mode: int) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(target, flags, 0o600)
     try:
-        if owner is not None:
-            os.fchown(fd, *owner)
         os.fchmod(fd, mode)
     except BaseException:
         os.close(fd)

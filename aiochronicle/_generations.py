@@ -15,6 +15,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ from aiochronicle.errors import (
     UnsupportedVersion,
 )
 
-__all__ = ["Manifest", "Stamp", "generations", "locked", "read_manifest", "remove_tree"]
+__all__ = ["Manifest", "Owner", "Stamp", "generations", "locked", "read_manifest", "remove_tree"]
 
 VERSION = 1
 MANIFEST = "backup.json"
@@ -53,6 +54,35 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
     changed_ns: int
 
 
+class Owner(msgspec.Struct, frozen=True, array_like=True):
+    """Whose a file was, and who might use it. The backup is of whoever made it."""
+
+    user: int
+    group: int
+    mode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Owner":
+        """Take it from a file."""
+        return cls(status.st_uid, status.st_gid, status.st_mode & 0o777)
+
+    def give(self, file: Path) -> None:
+        """Give a file to its owner, if this process may, and its mode in any case.
+
+        Whatever has the name meanwhile: a link is not followed, nor is a file with a second name given.
+        """
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                raise AccessDenied("has another name", path=str(file))
+            if os.geteuid() == 0:
+                os.fchown(fd, self.user, self.group)
+            os.fchmod(fd, self.mode)
+        finally:
+            os.close(fd)
+
+
 @prepared
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What backup.json says."""
@@ -68,10 +98,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     next_seq: int
     last_timestamp_ns: int
     messages: int
-    mode: int
+    owner: Owner
     directory_mode: int
-    user: int
-    group: int
+    readers_mode: int = 0o700
+    readers: dict[str, Owner]
     corrupt: int = 0
     segments: dict[int, Stamp]
 

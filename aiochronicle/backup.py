@@ -19,7 +19,7 @@ from aiochronicle._arguments import one_of, pathname, positive
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._copying import copy_file, storage_errors, write_file
 from aiochronicle._directories import sync_directory
-from aiochronicle._generations import Manifest, Stamp
+from aiochronicle._generations import Manifest, Owner, Stamp
 from aiochronicle._live_settings import FILE as SETTINGS
 from aiochronicle._names import is_name
 from aiochronicle._positions import FILE_BYTES, decode_position, encode_position
@@ -34,6 +34,7 @@ __all__ = ["Backup", "BackupProgress", "BackupReport", "backup", "list_backups"]
 
 _SEGMENT = re.compile(r"([0-9]{9,10})\.q")
 _BATCH = 4096
+_MODE = 0o600  # a backup is for whoever made it
 _HEADER_BYTES = 64
 _HEADER_FLAGS = slice(12, 24)  # sealed, and where its records end
 
@@ -211,10 +212,9 @@ class _Work:
         self._before = None if before is None else before[1]
         self._before_path = None if before is None else store.path_of(root, before[0])
         self._progress = progress
-        control = os.stat(source / "control.meta")
-        self._mode = control.st_mode & 0o777
-        self._owner = (control.st_uid, control.st_gid) if os.geteuid() == 0 else None
-        self._status = control
+        self._owner = Owner.of(os.stat(source / "control.meta"))
+        self._readers: dict[str, Owner] = {}
+        self._readers_mode = 0o700
         self._done = self._total = self._copied = 0
         self._reflinked = True
 
@@ -259,10 +259,10 @@ class _Work:
             next_seq=next_seq,
             last_timestamp_ns=last_ns,
             messages=messages,
-            mode=self._mode,
+            owner=self._owner,
             directory_mode=os.stat(self._source).st_mode & 0o7777,
-            user=self._status.st_uid,
-            group=self._status.st_gid,
+            readers_mode=self._readers_mode,
+            readers=self._readers,
             corrupt=corrupt,
             segments=stamps,
         )
@@ -316,7 +316,7 @@ class _Work:
     def _copy_segment(self, number: int, size: int) -> None:
         file, before = self._source / _name(number), self._done
         self._reflinked &= copy_file(
-            file, self._part / file.name, mode=self._mode, owner=self._owner, advance=self._advance
+            file, self._part / file.name, mode=_MODE, advance=self._advance
         )
         self._copied += size
         self._done = before + size
@@ -350,8 +350,7 @@ class _Work:
             file,
             target,
             end.offset,
-            mode=self._mode,
-            owner=self._owner,
+            mode=_MODE,
             advance=self._advance,
         )
         self._copied += end.offset
@@ -361,7 +360,7 @@ class _Work:
 
     def _copy_small(self, name: str) -> None:
         try:
-            copy_file(self._source / name, self._part / name, mode=self._mode, owner=self._owner)
+            copy_file(self._source / name, self._part / name, mode=_MODE)
         except FileNotFoundError:
             return
 
@@ -374,12 +373,12 @@ class _Work:
                 for name in os.listdir(readers)
                 if name.endswith(".meta") and is_name(name[:-5])
             )
-            mode = readers.stat().st_mode & 0o7777
+            self._readers_mode = readers.stat().st_mode & 0o7777
         except FileNotFoundError:
             return 0, 0
         target = self._part / "readers"
         target.mkdir(mode=0o700)
-        count = moved = 0
+        moved = 0
         for name in names:
             try:
                 content = read_small_file(str(readers / name), 4096)
@@ -392,16 +391,10 @@ class _Work:
             if slot.position > end:
                 slot = msgspec.structs.replace(slot, position=end, epoch=0)
                 content, moved = encode_position(slot), moved + 1
-            owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
-            write_file(
-                target / name, content[:FILE_BYTES], mode=status.st_mode & 0o777, owner=owner
-            )
-            count += 1
-        if self._owner is not None:
-            os.chown(target, *self._owner)
-        target.chmod(mode)
+            write_file(target / name, content[:FILE_BYTES], mode=_MODE)
+            self._readers[name] = Owner.of(status)
         sync_directory(target)
-        return count, moved
+        return len(self._readers), moved
 
     def _describe(self, end: Position, next_seq: int, last_ns: int, last_record: int) -> None:
         describe_copy(
@@ -411,12 +404,9 @@ class _Work:
             next_seq,
             last_ns,
             last_record,
-            mode=self._mode,
+            mode=_MODE,
             new_id=True,
         )
-        if self._owner is not None:
-            for name in ("control.meta", "index.meta"):
-                os.chown(self._part / name, *self._owner)
 
     def _verify(
         self, first: int, end: Position, on_corrupt: str
@@ -486,11 +476,10 @@ def copy_tail(
     length: int,
     *,
     mode: int,
-    owner: tuple[int, int] | None,
     advance: Callable[[int], object] = lambda _: None,
 ) -> None:
     """Copy a segment up to the end of the queue; it may be sealed by now, and is not in the copy."""
-    copy_file(source, target, mode=mode, owner=owner, length=length, advance=advance)
+    copy_file(source, target, mode=mode, length=length, advance=advance)
     fd = os.open(target, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.pwrite(fd, bytes(_HEADER_FLAGS.stop - _HEADER_FLAGS.start), _HEADER_FLAGS.start)

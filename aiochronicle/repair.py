@@ -29,6 +29,7 @@ from aiochronicle.errors import (
     ChronicleError,
     CorruptionError,
     LockedError,
+    NotAQueue,
     PositionLost,
     QueueNotFound,
     SalvageRequired,
@@ -266,8 +267,10 @@ class _Work:
     def _check_control(self) -> Iterator[Finding]:
         try:
             inspect(self._queue)
-        except (CorruptionError, QueueNotFound) as error:
+        except (CorruptionError, NotAQueue, QueueNotFound) as error:
             file = self._queue / CONTROL
+            if os.path.lexists(file) and os.lstat(file).st_uid != os.stat(self._queue).st_uid:
+                raise  # somebody else has put it there
             sizes = [
                 os.stat(self._queue / name).st_size for name in _segments(self._queue).values()
             ]
@@ -291,11 +294,8 @@ class _Work:
         if self._manifest is not None:
             content[_QUEUE_ID] = self._manifest.queue_id.to_bytes(8, "little")
         status = os.stat(self._queue)
-        owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
-        _replace(
-            file,
-            lambda part: write_file(part, bytes(content), mode=status.st_mode & 0o666, owner=owner),
-        )
+        owner = store.Owner(status.st_uid, status.st_gid, status.st_mode & 0o666)
+        _replace(file, owner, lambda part: write_file(part, bytes(content), mode=0o600))
 
     def _check_segments(self) -> Iterator[Finding]:
         damaged, missing = self._look()
@@ -364,9 +364,8 @@ class _Work:
     def _take(self, file: Path) -> None:
         assert self._source is not None
         assert self._manifest is not None
-        owner = (self._manifest.user, self._manifest.group) if os.geteuid() == 0 else None
-        origin, mode = self._source / file.name, self._manifest.mode
-        _replace(file, lambda part: copy_file(origin, part, mode=mode, owner=owner))
+        origin = self._source / file.name
+        _replace(file, self._manifest.owner, lambda part: copy_file(origin, part, mode=0o600))
         with suppress(FileNotFoundError):
             file.with_suffix(".idx").unlink()  # a hint, which is made again
 
@@ -442,11 +441,12 @@ def _segments(queue: Path) -> dict[int, str]:
     return {int(match[1]): match[0] for match in found}
 
 
-def _replace(file: Path, make: Callable[[Path], object]) -> None:
+def _replace(file: Path, owner: store.Owner, make: Callable[[Path], object]) -> None:
     """Have a file made under another name, which then takes this one."""
     part = file.with_name(f"{file.name}.tmp")
     with suppress(FileNotFoundError):
         part.unlink()
     make(part)
+    owner.give(part)
     part.rename(file)
     sync_directory(file.parent)

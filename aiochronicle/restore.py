@@ -34,6 +34,9 @@ from aiochronicle.registry import FILE_NAME as SCHEMA
 __all__ = ["RestoreReport", "restore"]
 
 
+_MODE = 0o600  # until all of it is there
+
+
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """A queue that was restored. ``queue_id`` is that of the original; None: the next writer gives one."""
 
@@ -154,35 +157,45 @@ def _make_locked(part: Path) -> int:
 def _fill(
     part: Path, backup: Path, manifest: Manifest, new_id: bool, progress: Progress
 ) -> tuple[int, int]:
-    owner = (manifest.user, manifest.group) if os.geteuid() == 0 else None
     end = Position(manifest.end_segment, manifest.end_offset)
     segments = [f"{number:09d}" for number in sorted(manifest.segments)]
     total = sum(os.stat(backup / f"{name}.q").st_blocks * 512 for name in segments) + end.offset
     done = 0
     for name in segments:
-        copy_file(backup / f"{name}.q", part / f"{name}.q", mode=manifest.mode, owner=owner)
+        copy_file(backup / f"{name}.q", part / f"{name}.q", mode=_MODE)
         done += os.stat(backup / f"{name}.q").st_blocks * 512
         progress(BackupProgress(step="copy", bytes=done, bytes_total=total))
     for name in (SCHEMA, SETTINGS, *(f"{name}.idx" for name in segments)):
         with suppress(FileNotFoundError):
-            copy_file(backup / name, part / name, mode=manifest.mode, owner=owner)
+            copy_file(backup / name, part / name, mode=_MODE)
     last = f"{end.segment:09d}.q"
     with suppress(FileNotFoundError):  # a queue without a segment
-        copy_tail(backup / last, part / last, end.offset, mode=manifest.mode, owner=owner)
+        copy_tail(backup / last, part / last, end.offset, mode=_MODE)
         _allocate(part / last, manifest.segment_size)
     progress(BackupProgress(step="copy", bytes=total, bytes_total=total))
-    readers = _copy_positions(backup / "readers", part / "readers", owner)
-    describe = partial(describe_copy, backup, part, end, manifest.next_seq, mode=manifest.mode)
+    readers = _copy_positions(backup / "readers", part / "readers", list(manifest.readers))
+    describe = partial(describe_copy, backup, part, end, manifest.next_seq, mode=_MODE)
     describe(0, 0, new_id=True)  # to be read, and then as it stays
     corrupt, newest = _verify(part, end, manifest, progress)
     describe(*newest, new_id=new_id)
-    if owner is not None:
-        for name in ("control.meta", "index.meta"):
-            os.chown(part / name, *owner)
-        os.chown(part, *owner)
-    part.chmod(manifest.directory_mode)
-    sync_directory(part)
+    _give(part, manifest)
     return readers, corrupt
+
+
+def _give(part: Path, manifest: Manifest) -> None:
+    """Give everything to those whose it was; the directory last, so that nobody replaces files meanwhile."""
+    owner = manifest.owner
+    for file in part.iterdir():
+        if file.name != "readers":
+            owner.give(file)
+    readers = part / "readers"
+    if readers.is_dir():
+        for name, of_reader in manifest.readers.items():
+            of_reader.give(readers / name)
+        msgspec.structs.replace(owner, mode=manifest.readers_mode).give(readers)
+        sync_directory(readers)
+    msgspec.structs.replace(owner, mode=manifest.directory_mode).give(part)
+    sync_directory(part)
 
 
 def _verify(
@@ -206,27 +219,20 @@ def _allocate(file: Path, size: int) -> None:
         os.close(fd)
 
 
-def _copy_positions(backup: Path, target: Path, owner: tuple[int, int] | None) -> int:
+def _copy_positions(backup: Path, target: Path, names: list[str]) -> int:
     """Copy where the readers are, as if they had just been seen: no limit of retention forgets them."""
     if not backup.is_dir():
         return 0
     target.mkdir(mode=0o700)
-    names = sorted(os.listdir(backup))
     for name in names:
-        content = read_small_file(str(backup / name), 4096)
+        content = (
+            read_small_file(str(backup / name), 4096) if name == os.path.basename(name) else None
+        )
         slot = None if content is None else decode_position(content)
         if slot is None:
-            raise BackupError(
-                "is damaged", path=str(backup / name), advice="Restore another backup."
-            )
+            raise BackupError("is damaged", path=str(backup / name), advice="Restore another one.")
         slot = msgspec.structs.replace(
             slot, heartbeat_ns=time.time_ns(), generation=slot.generation + 1
         )
-        status = os.lstat(backup / name)
-        of_file = (status.st_uid, status.st_gid) if owner is not None else None
-        write_file(target / name, encode_position(slot), mode=status.st_mode & 0o777, owner=of_file)
-    if owner is not None:
-        os.chown(target, *owner)
-    target.chmod(os.stat(backup).st_mode & 0o7777)
-    sync_directory(target)
+        write_file(target / name, encode_position(slot), mode=_MODE)
     return len(names)

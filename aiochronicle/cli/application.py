@@ -19,7 +19,7 @@ from aiochronicle.cli.exits import FAILED, INTERRUPTED, USAGE, Refused, status_o
 from aiochronicle.cli.output import console
 from aiochronicle.errors import ChronicleError
 
-__all__ = ["app", "run"]
+__all__ = ["app", "command_names", "run"]
 
 _HELP = "Look at queues and look after them."
 _EPILOGUE = (
@@ -87,6 +87,11 @@ for _order, (_name, _function, _of) in enumerate(_COMMANDS):
     app.command(f"aiochronicle.cli.{_function}", name=_name, group=_of, sort_key=_order, **_options)
 
 
+def command_names() -> list[str]:
+    """Return the names of the commands, in the order of the help."""
+    return [name for name, *_ in _COMMANDS]
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return the exit status. Errors are one line, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -94,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
         if reconfigure is not None:  # a terminal without UTF-8 gets escapes
             reconfigure(errors="backslashreplace")
     if not arguments or arguments[0] in ("--help", "-h"):
-        for name, *_ in _COMMANDS:  # imports them all, for what their help says
+        for name in command_names():  # imports them all, for what their help says
             app[name]
     previous = signal.signal(signal.SIGTERM, _end)
     try:

@@ -1,7 +1,6 @@
 """``tail`` and ``cat``: the messages of a queue."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -126,16 +125,18 @@ def _start_of_last(
     with aiochronicle.Queue(queue, on_corrupt=policy) as whole:
         if end == 0:  # of another program, which does not keep it
             end = max((message.seq + 1 for message in whole.slice()), default=0)
-        window = count
+        if wanted is None or count == 0:
+            return max(0, end - count)
+        window = max(count, 1024)
         while True:
             start = max(0, end - window)
-            if wanted is None or start == 0:
-                return start
-            with closing(iter(whole.slice(start, end))) as messages:  # type: ignore[type-var]
-                seqs = [message.seq for message in messages if message.type_id == wanted]
+            found = whole.slice(start, end)
+            seqs = [message.seq for message in found if message.type_id == wanted]
             if len(seqs) >= count:
-                return seqs[-count] if count else end
-            window = max(2 * window, 1024)
+                return seqs[-count]
+            if start == 0:
+                return 0
+            window *= 2
 
 
 class _Printing:

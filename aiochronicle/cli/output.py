@@ -49,17 +49,24 @@ Cell = str | Text
 def builtins_of(found: Any) -> Any:
     """Return a record as what JSON has: NaN is null, bytes are base64, names of files are text."""
     made = msgspec.to_builtins(found, str_keys=True)
-    return _finite(made)
+    return _plain(made)
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else _whole(value)
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [_plain(entry) for entry in value]
     return value
+
+
+def _whole(text: str) -> str:
+    """Return the name of a file with bytes that are no UTF-8 escaped: not every parser takes surrogates."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def to_json(found: Any) -> str:
