@@ -10,7 +10,7 @@ from rich.text import Text
 
 from aiochronicle._printable import printable
 from aiochronicle.cli.arguments import Directory, Json
-from aiochronicle.cli.finding import find_queues
+from aiochronicle.cli.finding import find_queues, short_path
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.processes import Deleted, deleted_files, process_of
 from aiochronicle.cli.units import amount
@@ -88,7 +88,7 @@ def du(root: Directory = Path(), /, *, json: Json = False) -> None:
             )
         )
     rows: list[list[str | Text]] = [
-        _row(entry.path, entry.usage, entry.deleted_bytes) for entry in found
+        _row(short_path(entry.path, root), entry.usage, entry.deleted_bytes) for entry in found
     ]
     if len(found) > 1:
         totals = {

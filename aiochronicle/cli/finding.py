@@ -7,15 +7,20 @@ from pathlib import Path
 from aiochronicle.cli.exits import NOT_FOUND, Refused
 from aiochronicle.writer import CONTROL
 
-__all__ = ["find_queues", "is_queue"]
+__all__ = ["find_queues", "is_queue", "short_path"]
 
 DEPTH_MAX = 16
-_INSIDE = ("recovered", "readers", "wake")
 
 
 def is_queue(path: Path) -> bool:
     """Tell whether there is a queue in this directory, sound or not."""
     return os.path.lexists(path / CONTROL)
+
+
+def short_path(path: str, root: Path) -> str:
+    """Return a path as it is seen from the directory that was asked about."""
+    full = Path(path)
+    return str(full.relative_to(root)) if full != root and full.is_relative_to(root) else path
 
 
 def find_queues(root: Path, depth: int = DEPTH_MAX) -> Iterator[Path]:

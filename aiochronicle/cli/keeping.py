@@ -36,7 +36,7 @@ def _show(out: Output, found: list[KeptSegment], *, empty: str = "it has no segm
             Column("SIZE", right=True, rank=1),
             Column("NEWEST", right=True, rank=3),
             Column("READERS", right=True, rank=2),
-            Column("WHY", least=30),
+            Column("WHY", least=55),
         ],
         [
             [

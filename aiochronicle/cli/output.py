@@ -27,7 +27,13 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PIPE_COLUMNS
     return Console(
-        stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True
+        stderr=stderr,
+        width=width,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
     )
 
 

@@ -13,7 +13,7 @@ from aiochronicle import QueueInfo, ReaderInfo, WriterInfo
 from aiochronicle._printable import printable
 from aiochronicle.cli.arguments import Directory, Json, QueuePath
 from aiochronicle.cli.disk import usage_of
-from aiochronicle.cli.finding import find_queues
+from aiochronicle.cli.finding import find_queues, short_path
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.processes import process_of
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
@@ -128,8 +128,7 @@ def _summary(path: Path) -> Summary:
 
 
 def _row(entry: Summary, root: Path, now_ns: int) -> list[str | Text]:
-    path = Path(entry.path)
-    name = str(path.relative_to(root)) if path != root and path.is_relative_to(root) else str(path)
+    name = short_path(entry.path, root)
     if entry.next_seq is None:
         return [name, Text(printable(entry.problem or ""), "red"), *[""] * 9]
     lag: str | Text = "–" if entry.worst_lag_messages is None else f"{entry.worst_lag_messages:,}"

@@ -125,10 +125,10 @@ class Terminal:
         self.output = ""
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
             os.environ.clear()
             os.environ.update(environment(**variables))
             os.execv(COMMAND[0], [*COMMAND, *map(str, arguments)])
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 
     def read_until(self, wanted: str | None, timeout_s: float = 20.0) -> str:
         """Read until something is shown, or, with None, to the end."""
