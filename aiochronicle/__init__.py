@@ -8,9 +8,10 @@
 [b'hello']
 """
 
+from typing import TYPE_CHECKING, Any
+
 from aiochronicle import errors
 from aiochronicle._hot import Message, Reservation
-from aiochronicle.backup import Backup, BackupProgress, BackupReport, backup, list_backups
 from aiochronicle.bus import Bus, BusStatistics
 from aiochronicle.causes import Causes
 from aiochronicle.codec import Codec, Width
@@ -34,14 +35,7 @@ from aiochronicle.queue import (
     verify,
 )
 from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
-from aiochronicle.recovered import (
-    RecoveredMessage,
-    RecoveredPart,
-    list_recovered,
-    read_recovered,
-)
 from aiochronicle.registry import RegisteredType, Registry
-from aiochronicle.repair import Finding, RepairReport, repair
 from aiochronicle.replay import Replay, ReplayStatistics, replay
 from aiochronicle.requests import (
     Request,
@@ -50,13 +44,23 @@ from aiochronicle.requests import (
     Responder,
     ResponderStatistics,
 )
-from aiochronicle.restore import RestoreReport, restore
 from aiochronicle.router import Router, RouterStatistics
 from aiochronicle.settings import TopicSettings
 from aiochronicle.slices import Queue, Slice
 from aiochronicle.virtual_time import VirtualTimeLoop, run_virtual
 from aiochronicle.writer import Recovery, Writer, WriterStatistics, open_writer
 from aiochronicle.writer_info import RecentError, Sample, SlowAppend, SlowTotal, WriterInfo
+
+if TYPE_CHECKING:
+    from aiochronicle.backups import Backup, BackupProgress, BackupReport, backup, list_backups
+    from aiochronicle.recovered import (
+        RecoveredMessage,
+        RecoveredPart,
+        list_recovered,
+        read_recovered,
+    )
+    from aiochronicle.repairing import Finding, RepairReport, repair
+    from aiochronicle.restoring import RestoreReport, restore
 
 __all__ = [
     "Attached",
@@ -145,3 +149,22 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+# What looks after queues is imported when it is used: most programs only write and read.
+_LATER = {
+    "backups": ("Backup", "BackupProgress", "BackupReport", "backup", "list_backups"),
+    "recovered": ("RecoveredMessage", "RecoveredPart", "list_recovered", "read_recovered"),
+    "repairing": ("Finding", "RepairReport", "repair"),
+    "restoring": ("RestoreReport", "restore"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    for module, names in _LATER.items():
+        if name in names:
+            found = getattr(importlib.import_module(f"aiochronicle.{module}"), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module 'aiochronicle' has no attribute {name!r}")

@@ -138,7 +138,7 @@ def locked(directory: Path, *, make: bool) -> Generator[None]:
 def generations(directory: Path) -> list[int]:
     """Return the numbers of the backups that are complete, the oldest first."""
     try:
-        names = os.listdir(directory)
+        names = [path.name for path in directory.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(name) for name in names if _NUMBER.fullmatch(name))

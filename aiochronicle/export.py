@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, cast, get_args
 
 import msgspec
 
@@ -23,6 +23,8 @@ from aiochronicle.columns import arrow
 from aiochronicle.errors import ChronicleError, ExportFailed
 
 if TYPE_CHECKING:
+    from io import IOBase
+
     import pyarrow
 
 __all__ = [
@@ -110,10 +112,10 @@ def write_arrow(
     options = ipc.IpcWriteOptions(compression=codec)
     with (
         replacing(path) as file,
-        ipc.new_file(file, schema, options=options) as writer,
+        ipc.new_file(cast("IOBase", file), schema, options=options) as writer,
     ):
         for batch in batches:
-            writer.write_batch(batch)
+            writer.write_batch(batch)  # pyright: ignore[reportUnknownMemberType]
             rows += batch.num_rows
             if progress is not None:
                 progress(ExportProgress(rows=rows, rows_total=rows_total, bytes=file.tell()))

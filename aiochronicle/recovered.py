@@ -59,14 +59,14 @@ def list_recovered(path: str | os.PathLike[str]) -> list[RecoveredPart]:
         raise QueueNotFound("no such directory", path=str(queue))
     directory = queue / DIRECTORY
     try:
-        names = sorted(os.listdir(directory))
+        files = sorted(path for path in directory.iterdir() if path.is_file())
     except FileNotFoundError:
         return []
     except OSError as error:
         raise StorageError(
             f"cannot be listed: {error.strerror}", path=str(directory), errno=error.errno
         ) from error
-    return [_part(directory / name) for name in names if (directory / name).is_file()]
+    return [_part(file) for file in files]
 
 
 def _part(file: Path) -> RecoveredPart:
@@ -99,7 +99,7 @@ def read_recovered(path: str | os.PathLike[str], name: str) -> Iterator[Recovere
     aiochronicle.errors.InvalidArgument: there is no 000000000-1.q in recovered/
     """
     directory = Path(pathname("path", path)) / DIRECTORY
-    if expect("name", "the name of a part", str, name) != os.path.basename(name) or name in (
+    if expect("name", "the name of a part", str, name) != Path(name).name or name in (
         "",
         ".",
         "..",

@@ -129,7 +129,8 @@ def test_a_lost_control_block_is_made_anew(
     else:
         poke(broken / "control.meta", 0, b"?" * 16)
     report = repair(broken, backup=backups if with_backup else None)
-    assert [(one.kind, one.fixed) for one in report.findings][0] == ("control", True)
+    first = report.findings[0]
+    assert (first.kind, first.fixed) == ("control", True)
     assert report.sound
     assert (report.findings[0].set_aside is not None) == (how == "damaged")
     assert verify(broken).records == COUNT

@@ -39,7 +39,7 @@ def append(
         Parameter(
             name="--type",
             metavar="TYPE",
-            help="a type of schema.json, then each message is given as JSON; or a type_id, then it is taken as it is",
+            help="a type of schema.json, of which messages are given as JSON; or a type_id, for bytes",
         ),
     ] = None,
     create: Annotated[

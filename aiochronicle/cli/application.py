@@ -32,11 +32,18 @@ _OF_FUNCTION: dict[str, Any] = {"help_epilogue": "", "version_flags": ()}
 _GROUPS = ("readers", "config")  # with commands of their own
 _PASSED_ON = ("demo", "spark")  # programs that read their arguments themselves
 
-_LOOK = Group.create_ordered("Look")
-_MESSAGES = Group.create_ordered("Messages")
-_READERS = Group.create_ordered("Readers and retention")
-_SAFETY = Group.create_ordered("Safety")
-_MORE = Group.create_ordered("More")
+
+def _group(name: str) -> Group:
+    """Make a group that stands after those made before it."""
+    made: Group = Group.create_ordered(name)  # pyright: ignore[reportUnknownMemberType]
+    return made
+
+
+_LOOK = _group("Look")
+_MESSAGES = _group("Messages")
+_READERS = _group("Readers and retention")
+_SAFETY = _group("Safety")
+_MORE = _group("More")
 
 # In the order of the help: name, function of a module here, group.
 _COMMANDS = (
@@ -119,7 +126,7 @@ def run(arguments: Sequence[str]) -> int:
         return status_of(error)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else 0
-    except Exception as error:  # noqa: BLE001  nobody wants a traceback at 3 a.m.
+    except Exception as error:  # nobody wants a traceback at 3 a.m.
         if os.environ.get("AIOC_TRACEBACK"):
             raise
         what = f"{type(error).__name__}: {error}"

@@ -92,7 +92,8 @@ def backup(
             ),
             (
                 "segments",
-                f"{report.segments:,}, of which {report.segments_copied:,} copied ({amount(report.bytes_copied)}{', by reflinks' if report.reflinked else ''})",
+                f"{report.segments:,}, of which {report.segments_copied:,} copied"
+                f" ({amount(report.bytes_copied)}{', by reflinks' if report.reflinked else ''})",
             ),
             ("readers", f"{report.readers:,}"),
             *([("damaged", f"{report.corrupt:,} places")] if report.corrupt else []),

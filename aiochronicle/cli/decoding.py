@@ -2,11 +2,11 @@
 
 import base64
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import msgspec
 
-from aiochronicle import Codec, Message, Registry
+from aiochronicle import Codec, Registry
 from aiochronicle._printable import printable
 from aiochronicle.cli.exits import NOT_FOUND, Refused
 from aiochronicle.cli.output import builtins_of, to_json
@@ -16,6 +16,19 @@ from aiochronicle.errors import DecodeError, SchemaNotFound
 __all__ = ["Decoder"]
 
 _HEX_BYTES_PER_LINE = 16
+
+
+class Shown(Protocol):
+    """What is shown of a message; one that was set aside has it, too."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def timestamp_ns(self) -> int: ...
+    @property
+    def type_id(self) -> int: ...
+    @property
+    def payload(self) -> bytes: ...
 
 
 class Decoder:
@@ -52,7 +65,7 @@ class Decoder:
             )
         return named[wanted]
 
-    def record(self, message: Message) -> dict[str, Any]:
+    def record(self, message: Shown) -> dict[str, Any]:
         """Return a message for JSON; one of value, text and base64 is the payload."""
         codec = self.codec(message.type_id)
         payload = message.payload
@@ -78,11 +91,11 @@ class Decoder:
             return {**found, "text": text}
         return {**found, "base64": base64.b64encode(payload).decode()}
 
-    def json_line(self, message: Message) -> str:
+    def json_line(self, message: Shown) -> str:
         """Return a message as one line of JSON."""
         return to_json(self.record(message))
 
-    def line(self, message: Message) -> str:
+    def line(self, message: Shown) -> str:
         """Return a message as one line for people."""
         record = self.record(message)
         head = f"{record['seq']:>8}  {record['time']}  "
@@ -95,7 +108,7 @@ class Decoder:
         shown = message.payload[:48].hex(" ", 2)
         return f"{head}{kind}<{record['bytes']:,} bytes> {shown}{' …' if record['bytes'] > 48 else ''}{error}"
 
-    def hex_lines(self, message: Message) -> str:
+    def hex_lines(self, message: Shown) -> str:
         """Return a message with its payload as a dump."""
         payload = message.payload
         lines = [
@@ -120,7 +133,8 @@ def _text_of(payload: bytes) -> str | None:
 def _fields(value: Any) -> str:
     value = builtins_of(value)
     if isinstance(value, dict):
-        return " ".join(f"{printable(name)}={_shown(entry)}" for name, entry in value.items())
+        fields = cast("dict[str, Any]", value)
+        return " ".join(f"{printable(name)}={_shown(entry)}" for name, entry in fields.items())
     return _shown(value)
 
 

@@ -158,7 +158,7 @@ def _space(root: Path) -> Iterator[Finding]:
             check="space",
             subject=str(root),
             detail=f"{amount(free)} of {amount(total)} are free",
-            remedy="See what takes it with aioc du, what keeps it with aioc why-kept; a full disk refuses appends.",
+            remedy="aioc du shows what takes it, aioc why-kept what keeps it; a full disk refuses appends.",
         )
     if status.f_files and status.f_favail / status.f_files < _FREE_SHARE_MIN:
         yield Finding(
@@ -216,7 +216,7 @@ def _watches_used() -> int:
             if directory.stat().st_uid != os.geteuid():
                 continue
             for fd in (directory / "fd").iterdir():
-                if os.readlink(fd) == "anon_inode:inotify":
+                if str(fd.readlink()) == "anon_inode:inotify":
                     used += (directory / "fdinfo" / fd.name).read_text().count("inotify wd:")
     return used
 
@@ -276,12 +276,13 @@ def _leftovers(root: Path) -> Iterator[Finding]:
 def _deleted(root: Path) -> Iterator[Finding]:
     held = deleted_files(root)
     if held:
-        pids = sorted({pid for one in held for pid in one.pids})
+        pids = ", ".join(map(str, sorted({pid for one in held for pid in one.pids})))
+        size = sum(one.bytes for one in held)
         yield Finding(
             level="note",
             check="deleted",
             subject=str(root),
-            detail=f"{amount(sum(one.bytes for one in held))} in {len(held)} deleted files are still in use, by pid {', '.join(map(str, pids))}",
+            detail=f"{amount(size)} in {len(held)} deleted files are still in use, by pid {pids}",
             remedy="aioc du names the files; the space is free when these processes let go.",
         )
 
@@ -308,7 +309,8 @@ def _queue(queue: Path) -> Iterator[Finding]:
             check="ahead",
             subject=str(queue),
             detail=f"its last message is {age(ahead_s)} ahead of the clock, and holds all that follow",
-            remedy="Check the clock, and the unit of the timestamps; open_writer(max_ahead_s=...) refuses such messages.",
+            remedy="Check the clock, and the unit of the timestamps; open_writer(max_ahead_s=...)"
+            " refuses such messages.",
         )
     if parts:
         yield Finding(
@@ -323,7 +325,7 @@ def _queue(queue: Path) -> Iterator[Finding]:
 
 
 def _permissions(queue: Path) -> Iterator[Finding]:
-    status = os.stat(queue)
+    status = queue.stat()
     if status.st_mode & 0o002:
         yield Finding(
             level="warning",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
@@ -151,7 +151,7 @@ def _csv_row(record: dict[str, Any], names: list[str]) -> list[Any]:
     head = [record[name] for name in _FIELDS]
     value = record.get("value")
     if names:
-        fields: dict[str, Any] = value if isinstance(value, dict) else {}
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         return [*head, *(fields.get(name) for name in names)]
     if value is not None:
         import json

@@ -105,7 +105,7 @@ def _held(directory: Path) -> Iterator[tuple[str, int, int]]:
             )
     for fd in (directory / "fd").iterdir():
         with suppress(OSError):
-            target = os.readlink(fd)
+            target = str(fd.readlink())
             if target.endswith(_DELETED):
                 status = fd.stat()
                 yield target.removesuffix(_DELETED), status.st_ino, status.st_blocks * 512

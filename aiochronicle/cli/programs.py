@@ -16,6 +16,7 @@ from aiochronicle.cli.units import age, amount, rate
 __all__ = ["bench", "completion", "demo", "spark"]
 
 _FLUSHES = 20
+_TEMPORARY = Path(tempfile.gettempdir())
 
 Arguments = Annotated[
     str,
@@ -26,7 +27,7 @@ Arguments = Annotated[
 
 
 def bench(
-    directory: Directory = Path(tempfile.gettempdir()),
+    directory: Directory = _TEMPORARY,
     /,
     *,
     messages: Annotated[int, Parameter(metavar="N", help="how many")] = 200_000,

@@ -8,6 +8,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -50,13 +51,13 @@ def progress(*, is_bytes: bool = True) -> Generator[Advance]:
         transient=True,
     )
     with shown:
-        numbers: dict[str, int] = {}
+        numbers: dict[str, TaskID] = {}
 
         def advance(what: str, done: int, total: int) -> None:
             if what not in numbers:
                 for number in numbers.values():
                     shown.update(number, visible=False)
-                numbers[what] = int(shown.add_task(what, total=total))
-            shown.update(numbers[what], completed=done, total=total)  # type: ignore[arg-type]
+                numbers[what] = shown.add_task(what, total=total)
+            shown.update(numbers[what], completed=done, total=total)
 
         yield advance

@@ -260,11 +260,11 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
         found.append(
             _holder("writer", None, writer.state, writer.pid, writer.command, writer.since_ns)
         )
-    for reader in aiochronicle.list_readers(queue):
-        if reader.live:
-            found.append(
-                _holder("reader", reader.name, "open", reader.pid or 0, reader.command, None)
-            )
+    found += [
+        _holder("reader", reader.name, "open", reader.pid or 0, reader.command, None)
+        for reader in aiochronicle.list_readers(queue)
+        if reader.live
+    ]
     now_ns = time.time_ns()
     Output(as_json=json).table(
         found,

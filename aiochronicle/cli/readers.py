@@ -18,7 +18,8 @@ __all__ = ["app"]
 
 app = App(
     name="readers",
-    help="List the readers of a queue; forget, reset or move one.\n\nExample: aioc readers /var/lib/feeds/trades",
+    help="List the readers of a queue; forget, reset or move one.\n\n"
+    "Example: aioc readers /var/lib/feeds/trades",
     help_format="plaintext",
     help_epilogue="",
     version_flags=(),

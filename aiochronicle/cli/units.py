@@ -120,7 +120,8 @@ def parse_amount(text: str) -> int:
     if found is None:
         raise ValueError(f"{text!r} is no amount: give bytes, or a number with K, M, G or T")
     power = "kmgtpe".find(found[2].lower()) + 1 if found[2] else 0
-    return round(float(found[1]) * 1024**power)
+    factor: int = 1024**power
+    return round(float(found[1]) * factor)
 
 
 def parse_seconds(text: str) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aiochronicle import Roll, open_reader, open_writer
-from tests.cli.running import Quote, Trade
+from cli.running import Quote, Trade
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ class Server:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        command = [sys.executable, "-m", "tests.cli.server"]
+        command = [sys.executable, str(Path(__file__).with_name("server.py"))]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
         )

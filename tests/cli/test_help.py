@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aiochronicle.cli.application import command_names
-from tests.cli.running import aioc
+from cli.running import aioc
 
 KEPT = Path(__file__).parent / "help"
 OWN = ("demo", "spark")  # their help is their own

@@ -9,7 +9,7 @@ import pytest
 
 from aiochronicle import Retention, Roll, open_reader, open_writer
 from aiochronicle.cli.application import command_names
-from tests.cli.running import aioc
+from cli.running import aioc
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = ROOT / "docs" / "guide"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aiochronicle import list_backups, open_writer
-from tests.cli.running import ESCAPE, Terminal, aioc, in_terminal, lines_of, started
+from cli.running import ESCAPE, Terminal, aioc, in_terminal, lines_of, started
 
 
 @pytest.fixture

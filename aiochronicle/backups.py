@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -212,7 +213,7 @@ class _Work:
         self._before = None if before is None else before[1]
         self._before_path = None if before is None else store.path_of(root, before[0])
         self._progress = progress
-        self._owner = Owner.of(os.stat(source / "control.meta"))
+        self._owner = Owner.of((source / "control.meta").stat())
         self._readers: dict[str, Owner] = {}
         self._readers_mode = 0o700
         self._done = self._total = self._copied = 0
@@ -224,7 +225,7 @@ class _Work:
             next_seq = reader.seq_at(end) or 0
         if self._before is not None and next_seq < self._before.next_seq:
             raise BackupError(
-                f"ends before the last backup of it: at seq {next_seq}, the backup at {self._before.next_seq}",
+                f"ends at seq {next_seq}, before the last backup of it, {self._before.next_seq}",
                 path=str(self._source),
                 advice="Nothing was changed. The queue has lost messages that the backup has: restore"
                 " it, or back it up into another directory.",
@@ -260,7 +261,7 @@ class _Work:
             last_timestamp_ns=last_ns,
             messages=messages,
             owner=self._owner,
-            directory_mode=os.stat(self._source).st_mode & 0o7777,
+            directory_mode=self._source.stat().st_mode & 0o7777,
             readers_mode=self._readers_mode,
             readers=self._readers,
             corrupt=corrupt,
@@ -311,7 +312,7 @@ class _Work:
             return stamps, fresh & stamps.keys()
 
     def _size(self, number: int) -> int:
-        return os.stat(self._source / _name(number)).st_blocks * 512
+        return (self._source / _name(number)).stat().st_blocks * 512
 
     def _copy_segment(self, number: int, size: int) -> None:
         file, before = self._source / _name(number), self._done
@@ -368,11 +369,7 @@ class _Work:
         """Copy where the readers are; one that is past the end is put there."""
         readers = self._source / "readers"
         try:
-            names = sorted(
-                name
-                for name in os.listdir(readers)
-                if name.endswith(".meta") and is_name(name[:-5])
-            )
+            names = sorted(path.name for path in readers.iterdir() if _is_position(path.name))
             self._readers_mode = readers.stat().st_mode & 0o7777
         except FileNotFoundError:
             return 0, 0
@@ -514,13 +511,17 @@ def describe_copy(
     )
 
 
+def _is_position(name: str) -> bool:
+    return name.endswith(".meta") and is_name(name.removesuffix(".meta"))
+
+
 def _segments(queue: Path) -> list[int]:
-    found = filter(None, map(_SEGMENT.fullmatch, os.listdir(queue)))
+    found = filter(None, (_SEGMENT.fullmatch(path.name) for path in queue.iterdir()))
     return sorted(int(match[1]) for match in found)
 
 
 def _refuse_gap(source: Path, numbers: list[int]) -> None:
-    for number, following in zip(numbers, numbers[1:], strict=False):
+    for number, following in pairwise(numbers):
         if following != number + 1:
             detail = f"segment {number + 1} is missing"
             raise CorruptionError(

@@ -135,7 +135,7 @@ def repair(
 
 
 def _mode(queue: Path) -> int:
-    return os.stat(queue / CONTROL).st_mode & 0o777
+    return (queue / CONTROL).stat().st_mode & 0o777
 
 
 def _end_needs_salvage(queue: Path, error: SalvageRequired) -> Finding:
@@ -269,10 +269,10 @@ class _Work:
             inspect(self._queue)
         except (CorruptionError, NotAQueue, QueueNotFound) as error:
             file = self._queue / CONTROL
-            if os.path.lexists(file) and os.lstat(file).st_uid != os.stat(self._queue).st_uid:
+            if os.path.lexists(file) and os.lstat(file).st_uid != self._queue.stat().st_uid:
                 raise  # somebody else has put it there
             sizes = [
-                os.stat(self._queue / name).st_size for name in _segments(self._queue).values()
+                (self._queue / name).stat().st_size for name in _segments(self._queue).values()
             ]
             if not sizes:
                 raise
@@ -293,7 +293,7 @@ class _Work:
         content[_HOME] = bytes(8)  # it is at home here
         if self._manifest is not None:
             content[_QUEUE_ID] = self._manifest.queue_id.to_bytes(8, "little")
-        status = os.stat(self._queue)
+        status = self._queue.stat()
         owner = store.Owner(status.st_uid, status.st_gid, status.st_mode & 0o666)
         _replace(file, owner, lambda part: write_file(part, bytes(content), mode=0o600))
 
@@ -372,7 +372,7 @@ class _Work:
     def _check_positions(self) -> Iterator[Finding]:
         readers = self._queue / "readers"
         try:
-            names = sorted(name for name in os.listdir(readers) if name.endswith(".meta"))
+            names = sorted(path.name for path in readers.glob("*.meta"))
         except FileNotFoundError:
             return
         for name in names:
@@ -432,12 +432,12 @@ def _pass(reader: Reader[Any], place: Position) -> bool:
 
 
 def _number_of(path: str | None, otherwise: int) -> int:
-    found = None if path is None else _SEGMENT.fullmatch(os.path.basename(path))
+    found = None if path is None else _SEGMENT.fullmatch(Path(path).name)
     return otherwise if found is None else int(found[1])
 
 
 def _segments(queue: Path) -> dict[int, str]:
-    found = filter(None, map(_SEGMENT.fullmatch, os.listdir(queue)))
+    found = filter(None, (_SEGMENT.fullmatch(path.name) for path in queue.iterdir()))
     return {int(match[1]): match[0] for match in found}
 
 

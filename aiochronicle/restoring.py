@@ -18,7 +18,7 @@ from aiochronicle._generations import Manifest
 from aiochronicle._live_settings import FILE as SETTINGS
 from aiochronicle._positions import decode_position, encode_position
 from aiochronicle._smallfile import read_small_file
-from aiochronicle.backup import (
+from aiochronicle.backups import (
     BackupProgress,
     Progress,
     copy_tail,
@@ -159,11 +159,11 @@ def _fill(
 ) -> tuple[int, int]:
     end = Position(manifest.end_segment, manifest.end_offset)
     segments = [f"{number:09d}" for number in sorted(manifest.segments)]
-    total = sum(os.stat(backup / f"{name}.q").st_blocks * 512 for name in segments) + end.offset
+    total = sum((backup / f"{name}.q").stat().st_blocks * 512 for name in segments) + end.offset
     done = 0
     for name in segments:
         copy_file(backup / f"{name}.q", part / f"{name}.q", mode=_MODE)
-        done += os.stat(backup / f"{name}.q").st_blocks * 512
+        done += (backup / f"{name}.q").stat().st_blocks * 512
         progress(BackupProgress(step="copy", bytes=done, bytes_total=total))
     for name in (SCHEMA, SETTINGS, *(f"{name}.idx" for name in segments)):
         with suppress(FileNotFoundError):
@@ -225,9 +225,7 @@ def _copy_positions(backup: Path, target: Path, names: list[str]) -> int:
         return 0
     target.mkdir(mode=0o700)
     for name in names:
-        content = (
-            read_small_file(str(backup / name), 4096) if name == os.path.basename(name) else None
-        )
+        content = read_small_file(str(backup / name), 4096) if name == Path(name).name else None
         slot = None if content is None else decode_position(content)
         if slot is None:
             raise BackupError("is damaged", path=str(backup / name), advice="Restore another one.")
