@@ -11,7 +11,8 @@ TEST_C := $(wildcard csrc/tests/test_*.c)
 FUZZ_C := $(wildcard csrc/fuzz/fuzz_*.c)
 HEADERS := $(wildcard csrc/*.h csrc/python/*.h csrc/tests/*.h csrc/fuzz/*.h)
 C_FLAGS_FILE := csrc/compile_flags.txt
-C_FORMATTED = $(wildcard csrc/*.[ch] csrc/python/*.[ch] csrc/tests/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.c)
+C_FORMATTED = $(wildcard csrc/*.[ch] csrc/python/*.[ch] csrc/tests/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.c \
+    tests/interop/preload/*.c)
 PYTHON_FILES = setup.py csrc/python/build_engine.py pyspark_chronicle.py $(wildcard aiochronicle benchmarks examples tests)
 
 PIP := $(PY) -m pip --disable-pip-version-check -q
@@ -21,7 +22,7 @@ comma := ,
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test pytest ctest ctest-asan ctest-tsan ctest-coverage lint lint-python lint-c format bench bench-spark \
-        sanitize sanitize-python fuzz fuzz-replay torture soak coverage dist lock clean
+        sanitize sanitize-python fuzz fuzz-replay torture java soak coverage dist lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -177,7 +178,8 @@ lint-python: setup $(VENV)/.spark
 # $(call warnings_as_errors,compiler): compiled for real, since some warnings come out of the optimiser only.
 define warnings_as_errors
 @echo "$(1) -Werror"
-@printf '%s\n' $(wildcard csrc/*.c csrc/python/*.c csrc/tests/*.c csrc/fuzz/*.c benchmarks/*.c) | xargs -P $(JOBS) -I{} \
+@printf '%s\n' $(wildcard csrc/*.c csrc/python/*.c csrc/tests/*.c csrc/fuzz/*.c benchmarks/*.c \
+    tests/interop/preload/*.c) | xargs -P $(JOBS) -I{} \
     $(1) @$(C_FLAGS_FILE) -Werror -Icsrc \
     -isystem $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("include"))') -c {} -o /dev/null
 endef
@@ -205,6 +207,10 @@ bench-spark: setup $(VENV)/.spark ## those of the pipeline
 torture: setup ## the long campaigns: kills, power cuts, cancels, wake-ups … see CONTRIBUTING.md
 	@$(PY) -m tests.torture $(CAMPAIGNS) $(if $(COUNT),--count $(COUNT)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	    $(if $(SEED),--seed $(SEED))
+
+java: setup ## long runs beside real JVMs, and the benchmarks against them; needs Java and Maven
+	@$(MAKE) -s torture CAMPAIGNS="java-append java-kill-ours java-kill-jvms java-tests"
+	@$(PY) -m benchmarks --only java
 
 SOAK_MINUTES ?= 60
 

@@ -1,7 +1,6 @@
 """The seam between Python and the engine: opening handles and turning errors into exceptions."""
 
 import os
-from datetime import UTC, datetime
 from typing import Any
 
 from aiochronicle import _arguments, _hot, errors
@@ -20,7 +19,7 @@ def new_error() -> Any:
 
 def exception(error: Any) -> errors.ChronicleError:
     """Return what a filled error record says, as an exception."""
-    made = errors.from_engine(
+    return errors.from_engine(
         error.code,
         error.sys_errno,
         os.fsdecode(ffi.string(error.path)),
@@ -29,13 +28,8 @@ def exception(error: Any) -> errors.ChronicleError:
         (error.wanted_segment, error.wanted_offset),
         (error.first_segment, error.first_offset),
         error.seq,
+        (error.holder_pid, ffi.string(error.holder_command), error.holder_since_ns),
     )
-    if isinstance(made, errors.LockedError) and error.holder_pid:
-        made.pid = error.holder_pid
-        made.command = ffi.string(error.holder_command).decode("utf-8", "replace") or None
-        if error.holder_since_ns:
-            made.since = datetime.fromtimestamp(error.holder_since_ns // 10**9, UTC)
-    return made
 
 
 def check(result: int, error: Any) -> int:

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from aiochronicle import _hot
+from aiochronicle._binding import lib
 from aiochronicle.codec import Codec, Format
 from aiochronicle.errors import ChronicleError, DecodeError, QueueGone, UnknownType
 from aiochronicle.registry import Registry, schema_file
@@ -57,10 +60,14 @@ class Decoders:
         self._bound = stamp
 
     def may_give(self, wanted: type[Any]) -> bool:
-        """Tell whether the type is one of the reader's codec."""
-        return self._registry is not None and wanted in {
-            entry.codec.type for entry in self._registry
-        }
+        """Tell whether the type is one of the reader's codec.
+
+        Without a codec, a message of a Java queue says itself what it is, but not as a Struct.
+        """
+        if self._registry is None:
+            is_java = lib.ac_queue_format(os.fsencode(self.directory)) == lib.AC_FORMAT_CQ4
+            return is_java and not _is_own_struct(wanted)
+        return wanted in {entry.codec.type for entry in self._registry}
 
     def codec(self, message: _hot.Message) -> Codec[Any]:
         """Return the codec for this type_id, or UnknownType."""
@@ -87,14 +94,41 @@ class Decoders:
                 return _codec_of(wanted, self._codecs[message.type_id].format).decoder
         return _codec_of(wanted, "msgpack").decoder
 
+    def java_decoder(self, message: _hot.Message, wanted: Any) -> Callable[[Any], Any]:
+        """Return what decodes a message of a Java queue, which has no type_id.
+
+        As the wanted type, or the only one of the codec; without either, as what Java wrote.
+        """
+        from aiochronicle import cq4
+
+        types = [] if self._registry is None else [entry.codec.type for entry in self._registry]
+        if wanted is None and not types:
+            return lambda message: cq4.decode(message.view)
+        if wanted is None and len(types) > 1:
+            raise UnknownType(
+                "messages of a Java queue have no type_id, so the reader's codec may have one type"
+                " only; say message.decode(type)",
+                **self.place(message),
+            )
+        kind = types[0] if wanted is None else wanted
+        kind = kind.type if isinstance(kind, Codec) else kind
+        return lambda message: cq4.decode_as(message.view, kind)
+
     def place(self, message: _hot.Message) -> dict[str, Any]:
         """Return where the message is, for errors."""
         segment, offset = message.position
+        file = message._java_file or f"{segment:09d}.q"
         return {
-            "path": f"{self.directory}/{segment:09d}.q",
+            "path": f"{self.directory}/{file}",
             "offset": offset,
             "seq": message.seq,
         }
+
+
+def _is_own_struct(wanted: type[Any]) -> bool:
+    """Tell whether it is a type of the program, and not one of aiochronicle.cq4."""
+    is_ours = wanted.__module__.startswith("aiochronicle.cq4.")
+    return issubclass(wanted, msgspec.Struct) and not is_ours
 
 
 @lru_cache(maxsize=256)
@@ -104,6 +138,8 @@ def _codec_of(wanted: type[Any], form: Format) -> Codec[Any]:
 
 def find_decoder(decoders: Decoders, message: _hot.Message, wanted: Any) -> Callable[[Any], Any]:
     """Answer the message's question what to decode it with; called from C, once per segment."""
+    if message._java_file is not None:
+        return decoders.java_decoder(message, wanted)
     if wanted is None:
         return decoders.codec(message).decoder
     return decoders.decoder_as(message, wanted)

@@ -1,4 +1,7 @@
-"""Handlers by type, for whatever gives messages: a reader or a fan-in."""
+"""Handlers by type, for whatever gives messages: a reader or a fan-in.
+
+Messages of Java queues may be calls of methods: these have handlers by name (aiochronicle.cq4).
+"""
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -13,6 +16,8 @@ from aiochronicle._hot import Message
 from aiochronicle.errors import DecodeError, InvalidArgument, UnknownType
 
 if TYPE_CHECKING:
+    from aiochronicle.cq4 import MethodReader
+    from aiochronicle.cq4._methods import FunctionReader
     from aiochronicle.reader import Reader
 
 __all__ = ["Dispatching", "ErrorHandler", "Failed"]
@@ -33,6 +38,8 @@ class Dispatching:
     """``on`` says who takes which type, ``dispatch`` and ``dispatch_now`` hand them out."""
 
     _handlers: Mapping[type[Any], _Handler] = MappingProxyType({})
+    _functions: "FunctionReader | None" = None  # handlers of calls, by name …
+    _callers: "tuple[MethodReader, ...]" = ()  # … and whatever else makes calls, in order
     _failed: tuple[Message[Any], ...] = ()  # several, if several tasks dispatch
 
     if TYPE_CHECKING:  # the other base class has them
@@ -42,12 +49,16 @@ class Dispatching:
         def __iter__(self) -> Iterator[Message[Any]]: ...
         def __aiter__(self) -> AsyncIterator[Message[Any]]: ...
 
-    def on(self, type: type[Any]) -> Callable[[_Function], _Function]:
-        """Make a function, or an ``async`` one, the handler of a type.
+    def on(self, type: type[Any] | str) -> Callable[[_Function], _Function]:
+        """Make a function, or an ``async`` one, the handler of a type, or of a method of Java.
 
         It is called with the decoded object, and with the message too if it takes two arguments.
         The handler of ``Message`` gets the messages that no other handler takes, as they are:
         unknown types among them. Without it they are passed over.
+
+        For a Java queue a name stands for the calls of this method that a MethodWriter wrote. The
+        function is called with its arguments, converted to the annotated types; and with the
+        message, if it has a keyword-only parameter ``message``.
 
         >>> class Trade(msgspec.Struct):
         ...     price: float
@@ -62,23 +73,54 @@ class Dispatching:
         1
         """
 
+        if isinstance(type, str):
+            return self._on_call(type)
+        wanted = type
+
         def register(function: _Function) -> _Function:
-            if type in self._handlers:
-                raise InvalidArgument(f"{type.__name__} has a handler already")
+            if wanted in self._handlers:
+                raise InvalidArgument(f"{wanted.__name__} has a handler already")
             handler = _Handler(
                 function,
-                type is not Message and _takes_two(function),
+                wanted is not Message and _takes_two(function),
                 inspect.iscoroutinefunction(function),
             )
-            self._handlers = {**self._handlers, type: handler}
+            self._handlers = {**self._handlers, wanted: handler}
             return function
 
-        if type is not Message and not self.decodes_to(type):
+        if wanted is not Message and not self.decodes_to(wanted):
             raise InvalidArgument(
-                f"{type!r} is none of the codec's types, so it never comes;"
+                f"{wanted!r} is none of the codec's types, so it never comes;"
                 " add it to the codec= that messages are read with"
             )
         return register
+
+    def _on_call(self, name: str) -> Callable[[_Function], _Function]:
+        from aiochronicle.cq4._methods import FunctionReader
+
+        functions = self._functions or FunctionReader()
+
+        def register(function: _Function) -> _Function:
+            functions.add(name, function)
+            if self._functions is None:
+                self._functions = functions
+                self.on_calls(functions)
+            return function
+
+        self._refuse_calls()
+        return register
+
+    def on_calls(self, calls: "MethodReader") -> None:
+        """Have the calls in messages of a Java queue made by this ``cq4.MethodReader``.
+
+        A call that it has no method for goes to what was registered after it, and last to the handler
+        of ``Message``.
+        """
+        self._refuse_calls()
+        self._callers = (*self._callers, calls)
+
+    def _refuse_calls(self) -> None:
+        """Raise if no message can be a call; a fan-in may always get a Java queue."""
 
     def decodes_to(self, wanted: type[Any]) -> bool:
         """Tell whether messages may be of this type; those of a fan-in may be of any."""
@@ -142,6 +184,8 @@ class Dispatching:
             if handler.is_async:
                 name = handled.__name__
                 raise InvalidArgument(f"the handler of {name} is async; await dispatch()")
+        if any(calls.is_asynchronous for calls in self._callers):
+            raise InvalidArgument("some handlers of calls are async; await dispatch()")
         count = 0
         for message in chain(self._messages_again(failed), self):
             count += 1
@@ -179,6 +223,10 @@ class Dispatching:
 
     def _deliver(self, message: Message[Any], on_error: ErrorHandler | None) -> object:
         """Call the handler of one message; return what that returned."""
+        if self._callers and message._java_file is not None:  # pyright: ignore[reportPrivateUsage]
+            result = self._make_calls(message, on_error)
+            if result is not False:
+                return result
         handler = None
         obj: Any = message
         try:
@@ -195,6 +243,18 @@ class Dispatching:
         if handler is None:
             return None
         return handler.function(obj, message) if handler.wants_message else handler.function(obj)
+
+    def _make_calls(self, message: Message[Any], on_error: ErrorHandler | None) -> object:
+        """Have the calls of a message made; False if nobody has a method for them."""
+
+        def told(error: DecodeError) -> object:
+            explained = DecodeError(f"{message.source}: {error.detail}", seq=message.seq)
+            if on_error is None:
+                raise explained from error
+            return on_error(explained, message)
+
+        results = (calls.begin(message, told) for calls in self._callers)
+        return next((result for result in results if result is not False), False)
 
 
 def _takes_two(function: Callable[..., object]) -> bool:

@@ -24,7 +24,7 @@ from aiochronicle._smallfile import open_regular
 __all__ = ["Attached", "Detached", "Directory", "Examiner"]
 
 QUEUE_ID_OFFSET, QUEUE_ID_BYTES = 32, 8  # in control.meta; zero in other programs' queues
-MARKS = ("READY", "control.meta")  # the files of a queue that matter here
+MARKS = ("READY", "control.meta", "metadata.cq4t")  # the files of a queue that matter here
 
 _REFUSED = (errno.EACCES, errno.EPERM)
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
@@ -293,7 +293,7 @@ def _read_queue_id(directory: int) -> bytes | None:
     try:
         fd = open_regular("control.meta", directory=directory)
     except (FileNotFoundError, ValueError):
-        return b""
+        return _java_id(directory)
     except OSError:
         return None
     try:
@@ -302,3 +302,12 @@ def _read_queue_id(directory: int) -> bytes | None:
         return None
     finally:
         os.close(fd)
+
+
+def _java_id(directory: int) -> bytes:
+    """Return what a Java queue is known by: the file that every one has, nothing if there is none."""
+    try:
+        status = os.stat("metadata.cq4t", dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return b""
+    return b"cq4" + status.st_ino.to_bytes(8, "little")

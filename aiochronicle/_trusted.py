@@ -13,9 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from aiochronicle._smallfile import open_regular
 from aiochronicle.errors import AccessDenied, NotAQueue, QueueGone, StorageError
-from aiochronicle.writer import CONTROL, Writer, open_writer
+from aiochronicle.writer import CONTROL, JAVA_TABLE, Writer, open_writer
 
 __all__ = [
     "directory_mode",
@@ -32,7 +31,6 @@ __all__ = [
 
 _FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REMOVE = "Nothing in it was used. Remove it, or have the right user create it."
-_QUEUE_ID_OFFSET, _QUEUE_ID_BYTES = 32, 8  # in control.meta
 
 
 def owners_of(root: str | os.PathLike[str]) -> frozenset[int]:
@@ -123,13 +121,14 @@ def opened_below(root: str, parts: Sequence[str]) -> Generator[int | None, None,
 
 def has_queue(root: str, parts: Sequence[str]) -> bool:
     """Tell whether there is a queue; AccessDenied if that cannot be seen, or only over links."""
+    path = os.path.join(root, *parts)  # noqa: PTH118
     with opened_below(root, parts) as fd:
-        return fd is not None and _has_control(fd, os.path.join(root, *parts))  # noqa: PTH118
+        return fd is not None and any(_has(fd, path, name) for name in (CONTROL, JAVA_TABLE))
 
 
-def _has_control(fd: int, path: str) -> bool:
+def _has(fd: int, path: str, name: str) -> bool:
     try:
-        os.stat(CONTROL, dir_fd=fd, follow_symlinks=False)
+        os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -294,12 +293,9 @@ def open_trusted_writer(
 
 def _is_queue_in(directory: int, writer: Writer) -> bool:
     """Tell whether a writer is that of the queue in this directory."""
+    name = CONTROL if writer.format == "native" else JAVA_TABLE
     try:
-        fd = open_regular(CONTROL, directory=directory)
-    except (OSError, ValueError):
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
         return False
-    try:
-        found = os.pread(fd, _QUEUE_ID_BYTES, _QUEUE_ID_OFFSET)
-    finally:
-        os.close(fd)
-    return int.from_bytes(found, "little") == writer.statistics().queue_id
+    return (found.st_dev, found.st_ino) == writer.identity

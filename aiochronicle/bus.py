@@ -46,7 +46,7 @@ from aiochronicle.queue import ReaderInfo, list_readers
 from aiochronicle.reader import Reader, ReaderStatistics, StartPoint, WaitStrategy, open_reader
 from aiochronicle.registry import Registry, TypeOrCodec
 from aiochronicle.settings import TopicSettings, load_settings
-from aiochronicle.writer import Writer, WriterStatistics
+from aiochronicle.writer import Format, Writer, WriterStatistics
 
 __all__ = ["Bus", "BusStatistics"]
 
@@ -76,6 +76,9 @@ class WriterOptions(TypedDict, total=False):
     memlock: bool
     verify: bool
     lock_timeout: float | None
+    format: Format | None
+    roll_cycle: str | None
+    epoch: int | None
 
 
 class ReaderOptions(TypedDict, total=False):
@@ -87,7 +90,7 @@ class ReaderOptions(TypedDict, total=False):
     wait: WaitStrategy
     burst: int
     verify: bool
-    poll_max_us: int
+    poll_max_us: int | None
     wait_for_queue: bool
 
 
@@ -255,9 +258,8 @@ class Bus(Closing):
             return self.writer(topic, codec=codec, **options)
         asked = msgspec.structs.replace(self.settings(topic), **options)
 
-        def attempt(lock_timeout: float | None) -> Awaitable[Writer]:
-            settings = msgspec.structs.replace(asked, lock_timeout=lock_timeout)
-            return in_background(lambda: self._open_writer(topic, codec, settings))
+        def attempt(try_once: bool) -> Awaitable[Writer]:
+            return in_background(lambda: self._open_writer(topic, codec, asked, try_once=try_once))
 
         return await when_unlocked(attempt, asked.lock_timeout)
 
@@ -512,6 +514,8 @@ class Bus(Closing):
         topic: str,
         codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None,
         settings: TopicSettings,
+        *,
+        try_once: bool = False,
     ) -> Writer:
         _checked_topic(topic)
         with self._turn_to_open(topic):
@@ -525,6 +529,7 @@ class Bus(Closing):
                 (*self._way, topic),
                 way_mode=directory_mode(settings.mode),
                 codec=codec,
+                _try_once=try_once,
                 **msgspec.structs.asdict(settings),
             )
             return self._keep(writer, lambda: self._writers.update({topic: writer}))

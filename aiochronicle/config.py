@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-__all__ = ["Batch", "Capacity", "Retention", "Roll", "SpinThenPark"]
+__all__ = ["Batch", "Capacity", "Retention", "Roll", "SpinThenPark", "Timestamp"]
 
 
 # The built-in names, since some fields are called like them.
@@ -86,3 +86,17 @@ class SpinThenPark(msgspec.Struct, frozen=True):
     """Wait strategy: look again and again for so many microseconds, then sleep."""
 
     us: float = 10.0
+
+
+class Timestamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which field of a Java queue's messages is their time, and the unit of its numbers.
+
+    A field of the document, or of an argument of a method call. One that holds a date and time is
+    taken as what it is, in UTC if it has no zone.
+
+    >>> Timestamp("transactTime", "us")
+    Timestamp(field='transactTime', unit='us')
+    """
+
+    field: str
+    unit: Literal["ns", "us", "ms", "s"] = "ns"

@@ -17,6 +17,7 @@ ChronicleError
 ├── LockedError              another live writer holds the queue
 ├── ReaderBusy               another live reader uses this name
 ├── ReaderNotFound           the queue has no reader of this name      (also LookupError)
+├── NotSupported             the format of this queue cannot do it
 ├── ClosedError              the handle is closed
 │   └── ForkedError          … because it belongs to the parent process
 ├── InvalidArgument          an argument cannot be used                (also ValueError)
@@ -38,6 +39,7 @@ ChronicleError
 ├── RequestError
 │   ├── RequestFailed        the responder answered with an error
 │   └── RequestTimeout       no answer came in time                    (also TimeoutError)
+├── TimestampUnknown         a Java queue's message does not say its time (also ValueError)
 ├── SourceGone               the queue is not attached to the router   (also KeyError)
 ├── TooManyKeys              more distinct keys than allowed
 ├── TooManyReaders           the queue takes no more reader names
@@ -57,10 +59,11 @@ text can be printed and logged whatever the path is; ``path`` is what the file s
 import os
 import stat
 from collections.abc import Sequence
-from datetime import datetime
-from errno import ERANGE, EROFS
+from datetime import UTC, datetime
+from errno import ECANCELED, ERANGE, EROFS, ETIMEDOUT
 from typing import Any, ClassVar
 
+from aiochronicle import _hot
 from aiochronicle._printable import printable
 from aiochronicle.position import Position
 
@@ -87,6 +90,7 @@ __all__ = [
     "MessageTooLarge",
     "NotAQueue",
     "NotDurable",
+    "NotSupported",
     "PositionCorrupt",
     "PositionError",
     "PositionLost",
@@ -107,6 +111,7 @@ __all__ = [
     "SourceGone",
     "StorageError",
     "TimestampOrder",
+    "TimestampUnknown",
     "TooManyKeys",
     "TooManyReaders",
     "UnknownType",
@@ -307,6 +312,25 @@ class ReaderNotFound(ChronicleError, LookupError):
     """The queue has no reader of this name."""
 
     advice = "list_readers names those that it has."
+
+
+class TimestampUnknown(ChronicleError, ValueError):
+    """The ``timestamp`` that a reader was opened with cannot tell the time of a message.
+
+    The field is missing or says no time, or the function raised: its exception is the cause. The
+    reader stays at the message.
+    """
+
+    advice = (
+        "step_over() passes the message; a function given as timestamp= can say what the time of"
+        " such messages is."
+    )
+
+
+class NotSupported(ChronicleError):
+    """The format of this queue has no place for it: see docs/guide/java.md. Nothing was changed."""
+
+    advice = "Leave it out, or write to a queue of aiochronicle's own format."
 
 
 class ClosedError(ChronicleError):
@@ -538,6 +562,8 @@ _BY_CODE: dict[int, type[ChronicleError]] = {
     -27: SalvageRequired,
     -28: ReentrantCall,
     -29: ReaderNotFound,
+    -30: NotSupported,
+    -31: TimestampUnknown,
 }
 
 
@@ -547,6 +573,10 @@ CONTROL_ADVICE = (
 )
 
 
+JAVA_LOCK_ADVICE = (
+    "Nothing was appended. Writers of a Java queue hold its lock for microseconds: see what that process"
+    " does; lock_timeout says how long an append waits."
+)
 AHEAD_ADVICE = (
     "Nothing was written. Check that it is in nanoseconds since 1970, and the clock that it is from; or raise"
     " max_ahead_s."
@@ -606,6 +636,12 @@ def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
     """
     if kind is TimestampOrder and errno == ERANGE:
         return AHEAD_ADVICE
+    if kind is LockedError and errno == ETIMEDOUT:
+        return JAVA_LOCK_ADVICE
+    if kind is QueueFull and path.endswith(".cq4"):
+        return (
+            "Nothing was appended, by Java neither; there is room again when the next cycle begins."
+        )
     if kind is AccessDenied:
         return _permission_advice(path, errno)
     if os.path.basename(path) != "control.meta":  # noqa: PTH119
@@ -624,8 +660,9 @@ def from_engine(
     wanted: tuple[int, int],
     nearest: tuple[int, int],
     seq: int,
+    holder: tuple[int, bytes, int] = (0, b"", 0),
 ) -> ChronicleError:
-    """Make the exception for an error record of the engine."""
+    """Make the exception for an error record of the engine; the holder is pid, command and start."""
     kind = _BY_CODE.get(code, ChronicleError)
     detail = detail if detail.isprintable() else printable(detail)  # the engine says one line
     if issubclass(kind, PositionLost):
@@ -642,4 +679,12 @@ def from_engine(
         error.nearest = Position(*nearest)
     if isinstance(error, NotDurable):
         error.seq = seq
+    if isinstance(error, LockedError) and holder[0]:
+        error.pid = holder[0]
+        error.command = holder[1].decode("utf-8", "replace") or None
+        error.since = datetime.fromtimestamp(holder[2] // 10**9, UTC) if holder[2] else None
+    if isinstance(error, TimestampUnknown) and errno == ECANCELED:
+        error.__cause__ = failure = _hot.timestamp_failure()
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure  # KeyboardInterrupt and the like
     return error

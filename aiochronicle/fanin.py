@@ -106,20 +106,20 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
         order: Literal["available", "strict"] = "available",
         max_wait: float | None = None,
         burst: int = 256,
-        poll_max_us: int = 2000,
+        poll_max_us: int | None = None,
         on_error: Callable[[int, Exception], object] | None = None,
     ) -> None:
         strict = one_of("order", {"available": False, "strict": True}, order)
         limit_ns = _NEVER
         if max_wait is not None:
             limit_ns = round(seconds("max_wait", max_wait, zero=True) * 1e9)
-        burst, poll_max_us = turns(burst, poll_max_us)
+        burst, poll_us = turns(burst, poll_max_us)
         several = "a list or other iterable of readers"
         expect_several("readers", several, readers)
         given: object = readers
         if isinstance(given, Reader):  # its messages would be taken for readers
             raise wrong_type("readers", several, given)
-        super().__init__(strict, limit_ns, burst, 0, poll_max_us * 1000, on_error)
+        super().__init__(strict, limit_ns, burst, 0, poll_us * 1000, on_error)
         self.order = order
         for reader in readers:
             self.attach(reader)

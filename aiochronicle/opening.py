@@ -120,21 +120,19 @@ class _HandOver(Generic[Opened]):
             _log.warning("closing what a cancelled task had begun to open failed: %s", error)
 
 
-async def when_unlocked(
-    attempt: Callable[[float | None], Awaitable[R]], lock_timeout: float | None
-) -> R:
-    """Call this with the lock_timeout to use, again and again as long as the queue is locked.
+async def when_unlocked(attempt: Callable[[bool], Awaitable[R]], lock_timeout: float | None) -> R:
+    """Call this, again and again as long as the queue is locked, with whether to try only once.
 
     The pauses are the loop's: a task that waits takes no thread, and ends at once if cancelled.
     """
     if lock_timeout is None:
-        return await attempt(None)
+        return await attempt(False)
     for pause_s in pauses_s(lock_timeout):
         try:
-            return await attempt(0)
+            return await attempt(True)
         except LockedError:
             await asyncio.sleep(pause_s)
-    return await attempt(0)
+    return await attempt(True)
 
 
 async def open_in_background(open_it: Callable[[], Opened]) -> Opened:
@@ -180,9 +178,9 @@ async def aopen_writer(*arguments: Any, **options: Any) -> Any:
     0
     """
 
-    def attempt(lock_timeout: float | None) -> Coroutine[Any, Any, Writer]:
-        wanted = {**options, "lock_timeout": lock_timeout}
-        return open_in_background(functools.partial(open_writer, *arguments, **wanted))
+    def attempt(try_once: bool) -> Coroutine[Any, Any, Writer]:
+        opening = functools.partial(open_writer, *arguments, **options, _try_once=try_once)
+        return open_in_background(opening)
 
     return await when_unlocked(attempt, options.get("lock_timeout"))
 

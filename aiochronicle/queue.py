@@ -1,5 +1,6 @@
 """Questions about a whole queue that need no reader or writer of one's own."""
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -69,7 +70,8 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     life or commit, which ``Retention.reader_ttl_s`` goes by. ``lost`` means that its position is no
     longer in the queue; the lag is then that of all there is. ``pid`` and ``command`` are those of
     the process that has it open; None if it is closed, or in another container.
-    ``keeps_segments`` is how many finished segments retention keeps for it.
+    ``keeps_segments`` is how many finished segments retention keeps for it. In a Java queue these
+    are the named tailers, Java's and ours; nobody knows whether one is open, and its age is infinite.
     """
 
     name: str
@@ -140,7 +142,7 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
                 lag=scout.lag,
                 live=bool(entry.open),
                 lost=lost,
-                heartbeat_age_s=max(0.0, (time.time_ns() - entry.heartbeat_ns) / 1e9),
+                heartbeat_age_s=_age_s(entry.heartbeat_ns),
                 heartbeat_ns=entry.heartbeat_ns,
                 pid=entry.pid or None,
                 command=_text(entry.command) or None,
@@ -148,6 +150,10 @@ def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
             )
             readers.append(info)
     return sorted(readers, key=lambda reader: reader.name)
+
+
+def _age_s(heartbeat_ns: int) -> float:
+    return max(0.0, (time.time_ns() - heartbeat_ns) / 1e9) if heartbeat_ns else math.inf
 
 
 def _text(chars: Any) -> str:

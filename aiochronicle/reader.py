@@ -25,6 +25,7 @@ from aiochronicle._arguments import (
     one_of,
     permissions,
     positive,
+    wrong_type,
     wrong_value,
 )
 from aiochronicle._arguments import timeout as checked_timeout
@@ -35,9 +36,9 @@ from aiochronicle._decoding import Decoders
 from aiochronicle._dispatch import Dispatching
 from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
-from aiochronicle.config import SpinThenPark
+from aiochronicle.config import SpinThenPark, Timestamp
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
-from aiochronicle.errors import InvalidArgument, InvalidName, QueueNotFound
+from aiochronicle.errors import InvalidArgument, InvalidName, NotSupported, QueueNotFound
 from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import refuse_root_of_queues
@@ -57,6 +58,9 @@ _STARTS = {
     "last": lib.AC_START_LAST,
 }
 
+_UNITS = {"ns": 1, "us": 1000, "ms": 1_000_000, "s": 1_000_000_000}
+
+TimestampSource = str | Timestamp | Callable[[bytes], int]
 StartPoint = Literal["committed", "first", "last"] | int | datetime
 WaitStrategy = Literal["park", "spin"] | SpinThenPark
 
@@ -137,12 +141,37 @@ def _spin_ns(wait: WaitStrategy) -> int:
     return one_of("wait", {"park": 0, "spin": _FOREVER}, wait, "SpinThenPark(us)")
 
 
-def turns(burst: int, poll_max_us: int) -> tuple[int, int]:
+def turns(burst: int, poll_max_us: int | None) -> tuple[int, int]:
     """Check what is said about turns of the event loop, of a reader or a fan-in."""
     return (
         integer("burst", burst, 1, (1 << 31) - 1),
-        integer("poll_max_us", poll_max_us, 50, 1_000_000),
+        0 if poll_max_us is None else integer("poll_max_us", poll_max_us, 50, 1_000_000),
     )
+
+
+def _set_timestamp(config: Any, timestamp: TimestampSource | None) -> list[Any]:
+    """Tell the engine where the time of a Java queue's messages is.
+
+    Returns what has to live until it is open.
+    """
+    wanted = "the name of a field, a Timestamp, a function or None"
+    if timestamp is None:
+        return []
+    if isinstance(timestamp, str):
+        timestamp = Timestamp(timestamp)
+    if isinstance(timestamp, Timestamp):
+        field = expect("timestamp", "the name of a field", str, timestamp.field)
+        if not field or "\0" in field:
+            raise wrong_value("timestamp", wanted, field)
+        config.timestamp_unit_ns = one_of("Timestamp.unit", _UNITS, timestamp.unit)
+        encoded = ffi.new("char[]", field.encode())
+        config.timestamp_field = encoded
+        return [encoded]
+    if not callable(timestamp):
+        raise wrong_type("timestamp", wanted, timestamp)
+    config.timestamp_function = ffi.cast("ac_timestamp_t", _hot.timestamp_function())
+    config.timestamp_context = ffi.cast("void *", id(timestamp))
+    return [timestamp]
 
 
 def _place(position: Position) -> tuple[int, int]:
@@ -164,8 +193,9 @@ def open_reader(
     burst: int = 256,
     codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
     verify: bool = True,
-    poll_max_us: int = 2000,
+    poll_max_us: int | None = None,
     wait_for_queue: bool = False,
+    timestamp: TimestampSource | None = None,
     mode: int = 0o600,
     _expect: tuple[int, int, int] | None = None,
 ) -> "Reader[T]":
@@ -185,10 +215,16 @@ def open_reader(
     until the writer rings; "spin" looks again in every turn of the loop, for half the latency and a
     whole CPU; SpinThenPark(us) does one, then the other. ``burst`` is after how many messages (or
     200 µs) ``async for`` gives the loop a turn. ``poll_max_us`` bounds the interval at which a
-    queue is polled whose writer does not signal.
+    queue is polled whose writer does not signal: 2,000 if nothing is said, 10,000 for Java queues.
 
     ``codec`` is what ``message.decode()`` makes of payloads: a msgspec.Struct type, a Codec, or a
     Registry or list of them. SchemaMismatch if the queue's schema.json says something else.
+
+    A Java Chronicle Queue is recognised: ``seq`` is then Java's index, ``decode`` gives what Java
+    wrote, a name is that of a tailer and visible to Java. ``timestamp`` says where the time of its
+    messages is: the name of a field, which holds nanoseconds or a date and time, a Timestamp with
+    another unit, or a function of the payload. Without it, it is the moment at which their cycle
+    begins. TimestampUnknown is raised at a message that does not have it.
 
     ``wait_for_queue`` opens a queue that is not there yet, or not even its directory: there is
     nothing to read until a writer makes it, and waiting waits for that, without polling. Everything
@@ -205,7 +241,7 @@ def open_reader(
     lib.ac_reader_defaults(config)
     commit_every = _commit_every(commit, name)
     spin_ns = _spin_ns(wait)
-    burst, poll_max_us = turns(burst, poll_max_us)
+    burst, poll_us = turns(burst, poll_max_us)
     # ffi.new owns the memory: it has to live until the engine has copied the name.
     if name is not None and "\0" in expect("name", "a str or None", str, name):
         raise InvalidName(f"reader name {name!r} contains a NUL byte", path=os.fspath(path))
@@ -216,6 +252,7 @@ def open_reader(
     config.skip_corrupt = one_of("on_corrupt", {"raise": 0, "skip": 1}, on_corrupt)
     config.mode = permissions(mode)
     config.wait_for_queue = int(wait_for_queue)
+    kept_alive = _set_timestamp(config, timestamp)
     if _expect is not None:  # (st_dev, st_ino, st_uid) of what was found; QueueGone if replaced
         config.expected.given = 1
         config.expected.device, config.expected.inode, config.expected.owner = _expect
@@ -232,6 +269,7 @@ def open_reader(
     except QueueNotFound:
         refuse_root_of_queues(Path(directory))
         raise
+    del kept_alive
     stats = ffi.new("ac_reader_stats_t *")
     lib.ac_reader_stats(handle[0], stats)
     address = int(ffi.cast("uintptr_t", handle[0]))
@@ -242,8 +280,9 @@ def open_reader(
         commit_every,
         burst,
         spin_ns,
-        poll_max_us * 1000,
+        poll_us * 1000,
         decoders,
+        timestamp,
         name=name,
     )
 
@@ -270,13 +309,23 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         spin_ns: int,
         poll_max_ns: int,
         decoders: Decoders,
+        timestamp: TimestampSource | None,
         *,
         name: str | None,
     ) -> None:
         super().__init__(
-            address, source, queue_id, commit_every, burst, spin_ns, poll_max_ns, decoders
+            address,
+            source,
+            queue_id,
+            commit_every,
+            burst,
+            spin_ns,
+            poll_max_ns,
+            decoders,
+            timestamp if callable(timestamp) else None,
         )
         self._name = name
+        self.timestamp = timestamp  # where the time of a Java queue's messages is
         self._alone = threading.RLock()  # for what gives the interpreter lock up: close waits
         self._decoders = decoders
         self._spin_ns = spin_ns
@@ -299,6 +348,14 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
     def decodes_to(self, wanted: type[Any]) -> bool:
         """Tell whether messages may be of this type: whether it is one of the codec's."""
         return self._decoders.may_give(wanted)
+
+    def _refuse_calls(self) -> None:
+        if lib.ac_queue_format(encode_path(self.path)) == lib.AC_FORMAT_NATIVE:
+            raise NotSupported(
+                "only messages of a Java queue are calls of methods",
+                path=self.path,
+                advice="Register a handler for a type of the codec.",
+            )
 
     def _readers_of_messages(self) -> "tuple[Reader[Any]]":
         return (self,)
@@ -468,6 +525,7 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         the damage.
         """
         self._move(lib.ac_reader_step_over)
+        _hot.timestamp_failure()  # is stepped over as well
 
     def end_at(self, position: Position) -> None:
         """Read nothing from this position on, whatever is written there.

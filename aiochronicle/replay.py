@@ -28,6 +28,7 @@ from aiochronicle._arguments import number, one_of, pathname
 from aiochronicle._arguments import timeout as checked_timeout
 from aiochronicle._background import in_background
 from aiochronicle._batches import Batches, check_limits
+from aiochronicle._binding import lib
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
 from aiochronicle._hot import Message
@@ -43,11 +44,11 @@ from aiochronicle.errors import (
 )
 from aiochronicle.fanin import FanIn
 from aiochronicle.position import Position
-from aiochronicle.reader import Lag, Reader, open_reader, unix_ns
+from aiochronicle.reader import Lag, Reader, TimestampSource, open_reader, unix_ns
 from aiochronicle.registry import Registry, TypeOrCodec
 from aiochronicle.slices import Recording
 from aiochronicle.virtual_time import VirtualTimeLoop
-from aiochronicle.writer import Writer, open_writer
+from aiochronicle.writer import CONTROL, JAVA_TABLE, Writer, open_writer
 
 __all__ = ["Replay", "ReplayStatistics", "replay"]
 
@@ -73,7 +74,8 @@ def replay(
     """Open recorded queues to be read again as one stream, in order of time.
 
     A source is the directory of a queue, a directory with queues below it, or a Reader, which
-    stands for its queue from its position on and is not moved itself. The replay ends with what
+    stands for its queue from its position on and is not moved itself; a Java queue whose times are
+    in its messages is given as a Reader that has a ``timestamp``. The replay ends with what
     is there now. ``start`` and ``end`` (Unix nanoseconds or aware datetimes, ``end`` excluded)
     cut out a range. Among equal timestamps the order is that of the queues' paths.
 
@@ -96,25 +98,25 @@ def replay(
     places = [place for source in sources for place in _queues_of(source)]
     with contextlib.ExitStack() as opened:
         recorded: list[_Recorded[T]] = []
-        for path, position in sorted(places, key=lambda place: place[0]):
-            reader = opened.enter_context(open_reader(path, codec=codec))
+        for path, position, timestamp in sorted(places, key=lambda place: place[0]):
+            reader = opened.enter_context(open_reader(path, codec=codec, timestamp=timestamp))
             recorded.append(_Recorded(reader, position, start_ns, end_ns))
         history = Replay(recorded, speed)
         opened.pop_all()
         return history
 
 
-def _queues_of(source: Source) -> list[tuple[str, Position | None]]:
-    """Return path, and position to begin at, of each queue that the source means."""
+def _queues_of(source: Source) -> list[tuple[str, Position | None, TimestampSource | None]]:
+    """Return path, position to begin at, and times of each queue that the source means."""
     if isinstance(source, Reader):
-        return [(source.path, source.position)]
+        return [(source.path, source.position, source.timestamp)]
     path = Path(pathname("a source", source))
-    if not path.is_dir() or (path / "control.meta").exists():
-        return [(str(path), None)]
-    below = [str(found.parent) for found in path.rglob("control.meta")]
+    if not path.is_dir() or lib.ac_queue_format(os.fsencode(path)) != lib.AC_FORMAT_NONE:
+        return [(str(path), None, None)]
+    below = [str(found.parent) for mark in (CONTROL, JAVA_TABLE) for found in path.rglob(mark)]
     if not below:
         raise QueueNotFound("there is no queue here, and none below", path=str(path))
-    return [(found, None) for found in below]
+    return [(found, None, None) for found in below]
 
 
 class _Recorded(Generic[T]):
@@ -145,7 +147,7 @@ class _Recorded(Generic[T]):
     def left(self, until_ns: int | None) -> tuple[int, int]:
         """Return how many messages, and bytes, the reader has up to and including a time."""
         if self._scout is None:
-            self._scout = Recording(self.reader.path)
+            self._scout = Recording(self.reader.path, timestamp=self.reader.timestamp)
         part = self._scout.part(self.reader.position, self._end, until_ns)
         return self._scout.count(part), self._scout.length(part)
 

@@ -27,13 +27,14 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
+from aiochronicle._live_settings import LiveSettings, changed, to_engine
 from aiochronicle._names import is_name
 from aiochronicle._prepared import prepared
 from aiochronicle._printable import printable
 from aiochronicle._smallfile import parse_toml, read_small_file
 from aiochronicle._trusted import is_trusted_link, refuse_foreign
 from aiochronicle.config import Batch, Capacity, Retention, Roll
-from aiochronicle.errors import AccessDenied, InvalidConfiguration
+from aiochronicle.errors import AccessDenied, ChronicleError, InvalidConfiguration
 
 __all__ = ["BusSettings", "TopicSettings", "load_settings", "parse_live_settings"]
 
@@ -58,6 +59,9 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     memlock: bool = False
     verify: bool = False
     lock_timeout: Annotated[float, msgspec.Meta(ge=0, lt=1e10)] | None = None
+    format: Literal["native", "cq4"] | None = None
+    roll_cycle: str | None = None
+    epoch: Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] | None = None
 
 
 _BYTES = "a positive number of bytes"
@@ -93,6 +97,9 @@ ALLOWED = {
     "memlock": _FLAG,
     "verify": _FLAG,
     "lock_timeout": "a number of seconds, 0 or more, or false",
+    "format": '"native" or "cq4"',
+    "roll_cycle": "the name of a roll cycle of Java",
+    "epoch": "a number of milliseconds",
 }
 _TABLES = ("defaults", "topics")
 _WILDCARDS = frozenset("*?[")
@@ -169,7 +176,12 @@ def parse_live_settings(path: Path, text: bytes) -> dict[str, Any]:
     archive = settings.retention and settings.retention.archive
     if archive and not os.path.isabs(archive):  # noqa: PTH117
         raise _not_allowed(path, ("retention", "archive"), archive, "an absolute path")
-    return {key: getattr(settings, key) for key in content}
+    said = {key: getattr(settings, key) for key in content}
+    try:
+        to_engine(changed(LiveSettings(), **said))
+    except ChronicleError as error:
+        raise _invalid(path, (), str(error)) from error
+    return said
 
 
 def _refuse_others_file(path: Path, status: os.stat_result, owners: Collection[int] | None) -> None:

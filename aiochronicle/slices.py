@@ -32,7 +32,8 @@ from aiochronicle.export import (
 from aiochronicle.kept import KeptSegment, why_kept
 from aiochronicle.position import Position
 from aiochronicle.queue import ReaderInfo, list_readers
-from aiochronicle.reader import Reader, open_reader, unix_ns
+from aiochronicle.reader import Reader, TimestampSource, open_reader, unix_ns
+from aiochronicle.spans import Span, Spans, seq_after
 
 if TYPE_CHECKING:
     import numpy
@@ -49,6 +50,7 @@ _THREADS_MAX = 4
 
 _TIME_MAX_NS = 2**63 - 1
 _RECORD_BYTES_MIN = 64  # a header without a payload
+_SPANS = 64  # room for so many at first
 
 _Bound: TypeAlias = tuple[int, int]  # AC_BOUND_*, value
 
@@ -58,8 +60,8 @@ _NO_BOUND: _Bound = (lib.AC_BOUND_NONE, 0)
 class Queue(Closing):
     """A queue to read parts of. Needs read permission only; a context manager.
 
-    ``verify`` and ``on_corrupt`` are those of open_reader. What takes Arrow streams takes a Queue
-    as a whole, and a Slice as a part.
+    ``verify``, ``on_corrupt`` and ``timestamp`` are those of open_reader. What takes Arrow streams
+    takes a Queue as a whole, and a Slice as a part.
 
     >>> with Queue(queue) as whole:
     ...     [message.payload for message in whole.slice(0, 10)]
@@ -72,9 +74,10 @@ class Queue(Closing):
         *,
         verify: bool = True,
         on_corrupt: Literal["raise", "skip"] = "raise",
+        timestamp: TimestampSource | None = None,
         _expect: tuple[int, int, int] | None = None,
     ) -> None:
-        self._recording = Recording(path, verify, on_corrupt, _expect)
+        self._recording = Recording(path, verify, on_corrupt, _expect, timestamp)
 
     @property
     def path(self) -> str:
@@ -127,6 +130,23 @@ class Queue(Closing):
         """
         return self._slice(_time_bound("start_ns", start_ns), _time_bound("end_ns", end_ns))
 
+    def spans(self, start: int = 0, end: int | None = None) -> Spans | None:
+        """Return which seqs from ``start`` to before ``end`` there are; None if all of them are.
+
+        Only those of a Java queue have gaps: its indexes jump where a cycle begins.
+
+        >>> with open_writer(tmp_path / "java", format="cq4") as writer:
+        ...     index = writer.append(b"first")
+        >>> with Queue(tmp_path / "java") as java:
+        ...     [(span.start == index, span.end - span.start) for span in java.spans()]
+        [(True, 1)]
+        """
+        recording = self._recording
+        if not recording.is_java:
+            return None
+        part = recording.find(_bound("start", start), _bound("end", end))
+        return recording.spans(part)
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Give all that is there now to pyarrow, polars and duckdb, as ``slice()`` does."""
         return self.slice().__arrow_c_stream__(requested_schema)
@@ -153,14 +173,21 @@ class Recording:
         verify: bool = True,
         on_corrupt: Literal["raise", "skip"] = "raise",
         expect: tuple[int, int, int] | None = None,  # of the directory, as open_reader takes it
+        timestamp: TimestampSource | None = None,
     ) -> None:
         self._open = partial(
-            open_reader, start="first", verify=verify, on_corrupt=on_corrupt, _expect=expect
+            open_reader,
+            start="first",
+            verify=verify,
+            on_corrupt=on_corrupt,
+            timestamp=timestamp,
+            _expect=expect,
         )
         self._asking = RLock()
         self.scout = self._open(path)
         self.path = self.scout.path
         self._segment_size = self.scout.statistics().segment_size
+        self.is_java = self._segment_size == 0
 
     def find(self, start: _Bound, end: _Bound) -> Any:
         """Return the range between two bounds."""
@@ -176,6 +203,19 @@ class Recording:
         with self._asking:
             return check(lib.ac_reader_count(handle_of(self.scout), part, error), error)
 
+    def spans(self, part: Any) -> Spans:
+        """Return the seqs of a range of a Java queue, cycle by cycle."""
+        error = new_error()
+        room = _SPANS
+        while True:
+            found = ffi.new("ac_span_t[]", room)
+            with self._asking:
+                handle = handle_of(self.scout)
+                count = check(lib.ac_reader_spans(handle, part, found, room, error), error)
+            if count <= room:
+                return tuple(Span(s.first_seq, s.end_seq, s.bytes) for s in found[0:count])
+            room = count
+
     def part(self, first: Position, end: Position, until_ns: int | None) -> Any:
         """Return the range between two positions, up to and including a time."""
         begin, stop = first, end
@@ -186,12 +226,16 @@ class Recording:
 
     def length(self, part: Any) -> int:
         """Return how many bytes a range has at the most: a segment may have ended early."""
+        if self.is_java:
+            return sum(span.size_bytes for span in self.spans(part))
         segments: int = part.end_segment - part.first_segment
         length: int = segments * self._segment_size + part.end_offset - part.first_offset
         return length
 
     def rows_max(self, part: Any) -> int:
-        """Return how many records a range can have at the most, from its length alone."""
+        """Return how many records a range can have at the most."""
+        if self.is_java:
+            return max(self.count(part), 1)
         return max(self.length(part) // _RECORD_BYTES_MIN, 1)
 
     def arrays(self, part: Any, layout: Any) -> "list[numpy.ndarray[Any, Any]]":
@@ -284,7 +328,13 @@ class Slice:
         arrow()  # or say how to get it
         from aiochronicle.typed_columns import TypedColumns
 
-        return TypedColumns(self._recording.path, codec, columns, on_undecodable)
+        return TypedColumns(
+            self._recording.path,
+            codec,
+            columns,
+            on_undecodable,
+            is_java=self._recording.is_java,
+        )
 
     def _batches(
         self, rows: int, shape: "_PlainColumns | TypedColumns", part: Any
@@ -300,8 +350,10 @@ class Slice:
     def _place_of(self, seq: int) -> dict[str, Any]:
         """Return segment and offset of a message, for errors."""
         one = self._recording.find((lib.AC_BOUND_SEQ, seq), (lib.AC_BOUND_SEQ, seq + 1))
-        path = f"{self._recording.path}/{one.first_segment:09d}.q"
-        return {"path": path, "offset": one.first_offset}
+        with self._recording.reading(one) as reader:
+            message = reader.poll()
+            file = (message and message._java_file) or f"{one.first_segment:09d}.q"
+        return {"path": f"{self._recording.path}/{file}", "offset": one.first_offset}
 
     def to_arrow(
         self,
@@ -352,9 +404,11 @@ class Slice:
         if first is None:
             return [self._part]
         # Any record is a good place to cut: a seq is only the quickest way to one in the middle.
+        whole = Span(first.seq, first.seq + count)
+        spans = self._recording.spans(self._part) if self._recording.is_java else (whole,)
         found = [
             self._recording.find(
-                (lib.AC_BOUND_SEQ, first.seq + count * number // threads), _NO_BOUND
+                (lib.AC_BOUND_SEQ, seq_after(spans, count * number // threads)), _NO_BOUND
             )
             for number in range(1, threads)
         ]

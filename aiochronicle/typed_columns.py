@@ -142,7 +142,10 @@ def column_names(fields: Sequence[Field], type_name: str, taken: Collection[str]
 
 
 class TypedDecoder:
-    """Turns payloads of one type into columns: by field name, as the wanted Arrow types."""
+    """Turns payloads of one type into columns: by field name, as the wanted Arrow types.
+
+    ``decode`` is for payloads in another format than the type's own: those of a Java queue.
+    """
 
     def __init__(
         self,
@@ -150,13 +153,17 @@ class TypedDecoder:
         wanted: Mapping[str, Any],
         *,
         type_ids: Collection[int] | None = None,
+        decode: Callable[[bytes], Any] | None = None,
     ) -> None:
         self._type_ids = pa.array(type_ids or [entry.type_id], pa.int32())
         self._codec = entry.codec
+        self._decode_one: Callable[[bytes], Any] = entry.codec.decoder if decode is None else decode
         self._wanted = dict(wanted)
         self._fields = [field for field in entry.fields if field.name in self._wanted]
         self._nothing = SimpleNamespace(**dict.fromkeys(field.name for field in self._fields))
         self._at_once: Callable[[Column], dict[str, Column] | None] | None = None
+        if decode is not None:
+            return
         if self._codec.format == "struct":
             self._at_once = self._cut_out
         elif self._codec.format == "msgpack" and (plain := PlainMessages.of(self._codec.type)):
@@ -212,7 +219,7 @@ class TypedDecoder:
         troubles: Troubles = {}
         encoded: list[bytes] = payloads.to_pylist()
         try:
-            decoded = list(map(self._codec.decoder, encoded))
+            decoded = list(map(self._decode_one, encoded))
         except Exception:  # noqa: BLE001 - whatever the type's own checks raise: find out whose
             decoded = [self._try(row, payload, troubles) for row, payload in enumerate(encoded)]
         columns: dict[str, Column] = {}
@@ -224,7 +231,7 @@ class TypedDecoder:
     def _try(self, row: int, payload: bytes, troubles: Troubles) -> Any:
         """Return what the payload is, or an object whose fields are all None."""
         try:
-            return self._codec.decoder(payload)
+            return self._decode_one(payload)
         except Exception as error:  # noqa: BLE001 - as above
             troubles[row] = f"not a {self._codec.name}: {error}"
             return self._nothing
@@ -314,8 +321,12 @@ class TypedColumns:
         codec: OneType,
         columns: Sequence[str] | None,
         on_undecodable: OnUndecodable,
+        *,
+        is_java: bool = False,
     ) -> None:
-        entry, type_ids = _find_type(directory, codec)
+        entry, type_ids = (
+            _find_java_type(directory, codec) if is_java else _find_type(directory, codec)
+        )
         plain = (*COLUMNS, *ON_REQUEST)
         self._columns = column_names(entry.fields, entry.name, (*plain, CORRUPT))
         self._is_permissive = one_of(
@@ -336,7 +347,8 @@ class TypedColumns:
         known[CORRUPT] = pa.field(CORRUPT, pa.utf8())
         self.schema = pa.schema([known[name] for name in chosen])
         wanted = {field: types[name] for field, name in self._columns.items() if name in chosen}
-        self._decoder = TypedDecoder(entry, wanted, type_ids=type_ids)
+        decode = _java_decoder(entry) if is_java else None
+        self._decoder = TypedDecoder(entry, wanted, type_ids=type_ids, decode=decode)
 
     def fit(self, batch: Batch, place_of: Callable[[int], dict[str, Any]]) -> Batch:
         """Return the rows of the type with the columns of the schema.
@@ -375,3 +387,23 @@ def _find_type(directory: str, codec: OneType) -> tuple[RegisteredType, Collecti
     # Where no schema says otherwise, messages without a type can only be of this one.
     type_ids = {*known} if read_schema(schema_file(directory)) else {*known, 0}
     return next(iter(known.values())), type_ids
+
+
+def _find_java_type(directory: str, codec: OneType) -> tuple[RegisteredType, Collection[int]]:
+    """Return the type that messages of a Java queue are to be seen as; the queue knows none."""
+    if isinstance(codec, str):
+        raise UnknownType(
+            f"a Java queue has no schema.json that would say what {codec!r} is; give the type itself, a"
+            " msgspec.Struct with the fields of the Java object",
+            path=directory,
+        )
+    registry = registry_of(codec)
+    if len(registry) != 1:
+        raise InvalidArgument(f"a table has messages of one type, not of {registry!r}")
+    return next(iter(registry)), [0]
+
+
+def _java_decoder(entry: RegisteredType) -> Callable[[bytes], Any]:
+    from aiochronicle import cq4
+
+    return partial(cq4.decode_as, type=entry.codec.type)

@@ -13,10 +13,10 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -50,6 +50,7 @@ from aiochronicle.errors import (
     InvalidArgument,
     LockedError,
     NotAQueue,
+    NotSupported,
 )
 from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
@@ -60,8 +61,16 @@ _log = logging.getLogger(__name__)
 
 READY_VERSION = 1
 CONTROL = "control.meta"  # every queue has one, and nothing else does
+JAVA_TABLE = "metadata.cq4t"  # likewise every Java queue, but for very old ones
+
+EPOCH_MS_MAX = 2**53  # beyond any year that a cycle's file could be named after
 
 _QUICK_S = 1.0  # a killed holder is gone by then; one that lives is looked at less often
+
+Format = Literal["native", "cq4"]
+
+_FORMATS = {"native": lib.AC_FORMAT_NATIVE, "cq4": lib.AC_FORMAT_CQ4}
+_FORMAT_NAMES: dict[int, Format] = {lib.AC_FORMAT_NATIVE: "native", lib.AC_FORMAT_CQ4: "cq4"}
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,10 +143,40 @@ def recovery_of(report: Any) -> Recovery:
     return Recovery(**{**values, **flags})
 
 
+def chosen_format(path: bytes, wanted: object) -> Format:
+    """Return the format that was asked for; or else that of the queue at this path, if there is one.
+
+    The engine refuses to open a queue as something that it is not.
+    """
+    chosen = lib.AC_FORMAT_NONE if wanted is None else one_of("format", _FORMATS, wanted, "None")
+    return _FORMAT_NAMES.get(chosen or lib.ac_queue_format(path), "native")
+
+
+def _set_java(
+    config: Any, roll_cycle: str | None, epoch: int | None, lock_timeout: float | None
+) -> list[Any]:
+    """Fill in what only a Java queue has; what is returned has to live as long as it."""
+    keep: list[Any] = []
+    if roll_cycle is not None:
+        expect("roll_cycle", "the name of a roll cycle of Java, or None", str, roll_cycle)
+        keep.append(ffi.new("char[]", roll_cycle.encode()))
+        config.roll_cycle = keep[-1]
+    if epoch is not None:
+        config.epoch_ms = integer("epoch", epoch, -EPOCH_MS_MAX, EPOCH_MS_MAX)
+        config.epoch_given = 1
+    if lock_timeout is not None:
+        config.lock_timeout_ns = max(
+            1, round(seconds("lock_timeout", lock_timeout, zero=True) * 1e9)
+        )
+    return keep
+
+
 def refuse_root_of_queues(directory: Path) -> None:
     """Refuse a path that is one level too short, instead of making a queue around others."""
     try:
-        below = [] if (directory / CONTROL).exists() else sorted(directory.glob(f"*/{CONTROL}"))
+        if any((directory / name).exists() for name in (CONTROL, JAVA_TABLE)):
+            return
+        below = sorted([*directory.glob(f"*/{CONTROL}"), *directory.glob(f"*/{JAVA_TABLE}")])
     except OSError:
         return  # the engine will say what is wrong with it
     if below:
@@ -202,6 +241,22 @@ def _open_within(path: bytes, config: Any, lock_timeout: float) -> Any:
     return _open(path, config)
 
 
+def _refuse_codecs(codec: object, path: str) -> None:
+    """Refuse what is encoded by rules of our own: a message of a Java queue is encoded by Java's."""
+    several = isinstance(codec, list | tuple)
+    given: Iterable[object] = cast("Iterable[object]", codec) if several else (codec,)
+    if not all(one is None or isinstance(one, type) for one in given):
+        what = (
+            "codec: a Java queue has neither formats nor type_ids; give the Struct types themselves"
+        )
+        raise NotSupported(what, path=path)
+
+
+def _no_heartbeat(path: str) -> NotSupported:
+    what = "heartbeat: nobody can promise what other writers of the queue will append"
+    return NotSupported(what, path=path)
+
+
 def open_writer(
     path: str | os.PathLike[str],
     *,
@@ -220,6 +275,10 @@ def open_writer(
     verify: bool = False,
     recover: Literal["auto", "salvage"] = "auto",
     lock_timeout: float | None = None,
+    format: Format | None = None,  # noqa: A002
+    roll_cycle: str | None = None,
+    epoch: int | None = None,
+    _try_once: bool = False,
     _inline_housekeeping: int = 0,
     _write_back_s: float = 15.0,
 ) -> "Writer":
@@ -245,6 +304,14 @@ def open_writer(
     engine's clock.
     With ``max_ahead_s``, a timestamp of the caller's (or of a ``clock``) that is more seconds than
     that ahead of the system's clock is refused with TimestampOrder: it would hold all that follow.
+
+    ``format`` is "native", or "cq4" for a Chronicle Queue that Java programs read and append to; by
+    default what is there, else "native". A new Java queue has the ``roll_cycle`` of this name
+    ("FAST_DAILY" unless given) and the ``epoch`` in milliseconds; those of an existing queue cannot
+    be changed (InvalidArgument). Any number of writers append to it, in Java and here, each message
+    under Java's lock: ``lock_timeout`` is then how long an append waits for that lock, 15 seconds
+    by default, and ``clock`` says which cycle it is. NotSupported for parameters that a Java queue
+    has no place for: see docs/guide/java.md.
 
     >>> with open_writer(tmp_path / "ticks") as writer:
     ...     writer.append(b"hello")
@@ -278,9 +345,23 @@ def open_writer(
     registry = None if codec is None else registry_of(codec)
     encoded_path = encode_path(path)
     refuse_root_of_queues(Path(os.fsdecode(encoded_path)))
+    chosen = chosen_format(encoded_path, format)
+    config.format = _FORMATS[chosen]
+    if chosen == "cq4":
+        _texts = _set_java(config, roll_cycle, epoch, lock_timeout)  # likewise
+        if heartbeat is not None:
+            raise _no_heartbeat(os.fsdecode(encoded_path))
+        _refuse_codecs(codec, os.fsdecode(encoded_path))
+        if clock is not time.time_ns:
+            config.now_ns = integer("what the clock returns", clock(), 0, 2**63 - 2)
+    elif roll_cycle is not None or epoch is not None:
+        raise InvalidArgument('roll_cycle and epoch are for a Java queue; say format="cq4"')
     _engine_log.start()
     try:
-        if lock_timeout is None:
+        if chosen == "cq4" or lock_timeout is None:
+            handle = _open(encoded_path, config)
+        elif _try_once:
+            config.takeover_ns = 0
             handle = _open(encoded_path, config)
         else:
             handle = _open_within(encoded_path, config, lock_timeout)
@@ -289,13 +370,14 @@ def open_writer(
     # The engine reads the same clock itself, without a call into Python.
     own_clock = None if clock is time.time_ns else clock
     address = int(ffi.cast("uintptr_t", handle))
-    writer = Writer(address, own_clock, wanted)
+    writer = Writer(address, own_clock, wanted, chosen)
     _log_recovery(writer.path, writer.recovery)
     try:
-        _open_writers[writer.path] = writer
-        writer._settings.read_file()
-        if registry is not None:
-            writer.register(registry)
+        if chosen == "native":
+            _open_writers[writer.path] = writer
+            writer._settings.read_file()
+        if codec is not None and registry is not None:
+            writer.register(codec if chosen == "cq4" else registry)
         if heartbeat is not None:
             keep_beating(writer, heartbeat)
         if ready:
@@ -316,9 +398,16 @@ class Writer(_hot.Writer, Closing):
 
     _group_commit: GroupCommit[int] | None = None
 
-    def __init__(self, address: int, clock: Callable[[], int] | None, wanted: LiveSettings) -> None:
+    def __init__(
+        self,
+        address: int,
+        clock: Callable[[], int] | None,
+        wanted: LiveSettings,
+        format: Format,  # noqa: A002
+    ) -> None:
         super().__init__(address, clock)
         self._settings = SettingsOfWriter(self._handle, self.path, wanted)
+        self._format: Format = format
         self._types: dict[type[Any], tuple[int, Callable[[Any], bytes]]] = {}
 
     @property
@@ -331,14 +420,26 @@ class Writer(_hot.Writer, Closing):
         return os.fsdecode(ffi.string(lib.ac_writer_path(self._handle)))
 
     @property
+    def format(self) -> Format:
+        """What the queue is: "native", or "cq4" for a Chronicle Queue of Java."""
+        return self._format
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the file by which the directory is this queue."""
+        found = ffi.new("ac_identity_t *")
+        lib.ac_writer_identity(self._handle, found)
+        return int(found.device), int(found.inode)
+
+    @property
     def position(self) -> Position:
-        """Where the next record goes."""
+        """Where the next record goes; of a Java queue, after the last message of this writer."""
         statistics = self.statistics()
         return Position(statistics.segment, statistics.offset)
 
     def send(
         self,
-        obj: msgspec.Struct,
+        obj: Any,
         *,
         timestamp_ns: int | None = None,
         cause: "_hot.Message | tuple[int, int] | None" = None,
@@ -349,21 +450,16 @@ class Writer(_hot.Writer, Closing):
         EncodeError if it is of another type or does not fit into it. ``expires_ns`` is that of
         ``append_expiring``, and excludes a cause. Never blocks on I/O.
 
+        A Java queue takes all that ``cq4.encode_message`` does, if it was opened without a codec:
+        texts, numbers, lists, dicts, Structs as objects with the same fields, and ``cq4.Call``.
+
         >>> class Trade(msgspec.Struct):
         ...     price: float
         >>> with open_writer(tmp_path / "trades", codec=Trade) as writer:
         ...     writer.send(Trade(101.5))
         0
         """
-        try:
-            type_id, encode = self._types[type(obj)]
-        except KeyError:
-            known = ", ".join(known.__name__ for known in self._types)
-            raise EncodeError(
-                f"{type(obj).__name__} is none of the writer's types: {known}"
-                if known
-                else "the writer has no codec; give it one, or append bytes"
-            ) from None
+        type_id, encode = self._types.get(obj.__class__) or self._type_of(obj)
         payload = encode(obj)
         if expires_ns is not None:
             if cause is not None:
@@ -373,11 +469,44 @@ class Writer(_hot.Writer, Closing):
             )
         return self.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
 
+    def _type_of(self, obj: object) -> tuple[int, Callable[[Any], bytes]]:
+        """Return how an object is encoded that is of none of the codec's types."""
+        known = ", ".join(known.__name__ for known in self._types)
+        if known:
+            raise EncodeError(f"{type(obj).__name__} is none of the writer's types: {known}")
+        if self._format == "native":
+            raise EncodeError("the writer has no codec; give it one, or append bytes")
+        from aiochronicle import cq4
+
+        return 0, cq4.encode_message
+
+    def method(self, name: str | int, *args: Any) -> int:
+        """Append a call, as a Java MethodWriter does, to a Java queue; return its index.
+
+        A number is that of @MethodId. NotSupported in a queue of our own format.
+
+        >>> with open_writer(tmp_path / "java", format="cq4") as writer:
+        ...     _ = writer.method("price", "EURUSD", 1.25)
+        """
+        if self._format == "native":
+            raise NotSupported(
+                "calls of methods are messages of Java queues; send an object of a codec's type",
+                path=self.path,
+                advice='Open the queue with format="cq4" to write calls that Java reads.',
+            )
+        from aiochronicle import cq4
+
+        return self.append(cq4.encode_call(name, *args))
+
     def register(self, codec: TypeOrCodec | Registry | Sequence[TypeOrCodec]) -> None:
         """Let ``send`` take these types too; what may be given is that of ``open_writer(codec=)``.
 
-        The queue's schema.json is on disk when it returns, before any message that it explains.
+        The queue's schema.json is on disk when it returns, before any message that it explains. A
+        Java queue has none: its messages have the fields of a type, and no ``type_id``.
         """
+        if self._format == "cq4":
+            self._register_java(codec)
+            return
         from aiochronicle._schemafile import writer_types
 
         types, schema = writer_types(registry_of(codec), self.path)
@@ -386,6 +515,13 @@ class Writer(_hot.Writer, Closing):
             check(lib.ac_writer_publish_schema(self._handle, schema, error), error)
         for type_id, entry in types.items():
             self._types[entry.codec.type] = (type_id, entry.codec.encode)
+
+    def _register_java(self, codec: TypeOrCodec | Registry | Sequence[TypeOrCodec]) -> None:
+        from aiochronicle import cq4
+
+        _refuse_codecs(codec, self.path)
+        for entry in registry_of(codec):
+            self._types[entry.codec.type] = (0, cq4.encode_message)
 
     def flush_now(self) -> int:
         """Make everything appended so far durable; return the seq before which all messages are.
@@ -478,6 +614,7 @@ class Writer(_hot.Writer, Closing):
         if it has no such cause. To decide about message after message, call ``last_causes`` once
         and ask what it returns.
         """
+        self._refuse_causes()
         expect("source", "a queue id or a Message", (int, _hot.Message), source)
         queue_id = source if isinstance(source, int) else source.queue_id
         integer("source", queue_id, 0, 2**64 - 1)
@@ -497,6 +634,7 @@ class Writer(_hot.Writer, Closing):
         Walks over the whole queue, a million messages in some 35 ms if it is in memory; with
         ``since_ns`` only back to the segment that begins before that time.
         """
+        self._refuse_causes()
         since = integer("since_ns", since_ns, 0)
         error = new_error()
         path = encode_path(self.path)
@@ -508,6 +646,11 @@ class Writer(_hot.Writer, Closing):
                 found = (causes[i] for i in range(count))
                 return Causes({int(c.source): Cause(int(c.seq), int(c.epoch)) for c in found})
             room = count
+
+    def _refuse_causes(self) -> None:
+        if self._format == "cq4":
+            what = "cause: a message of a Java queue has only its payload"
+            raise NotSupported(what, path=self.path)
 
     def reader_lag(self) -> tuple[int, int]:
         """Return (bytes that the slowest open reader is behind, number of open readers).
@@ -556,7 +699,10 @@ class Writer(_hot.Writer, Closing):
         return recovery_of(report)
 
     def close(self) -> None:
-        """Sync everything, mark the queue as cleanly closed, release the lock."""
+        """Sync everything, mark the queue as cleanly closed, release the lock.
+
+        A Java queue stays open for its other writers: only what this one wrote is synced.
+        """
         try:
             super().close()
         finally:

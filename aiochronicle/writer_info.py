@@ -36,6 +36,7 @@ _STATES: dict[int, Literal["open", "closed", "died"]] = {
 }
 
 _RATE_NS = 5 * 10**9  # a rate is that of so long, or of all there is
+_SHORT_NS = 5 * 10**8  # what happened in less says nothing about a second
 _STALE_NS = 3 * 10**9  # a writer that has not published for so long does not run
 
 
@@ -192,7 +193,7 @@ def _rates(samples: tuple[Sample, ...]) -> tuple[float, float]:
     if time.monotonic_ns() - newest.monotonic_ns > _STALE_NS:
         return 0.0, 0.0
     recent = [s for s in samples if 0 < newest.monotonic_ns - s.monotonic_ns <= _RATE_NS]
-    if not recent:
+    if not recent or newest.monotonic_ns - recent[0].monotonic_ns < _SHORT_NS:
         return 0.0, 0.0
     elapsed_s = (newest.monotonic_ns - recent[0].monotonic_ns) / 1e9
     messages = max(0, newest.messages - recent[0].messages)

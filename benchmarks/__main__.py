@@ -13,6 +13,7 @@ from benchmarks import (
     columns,
     durable,
     engine,
+    java,
     loop,
     merge,
     opening,
@@ -46,13 +47,14 @@ QUESTIONS: dict[str, tuple[str, Question]] = {
         roll,
         opening,
         seek,
+        java,
         spark,
     )
 }
 for part in spark.PARTS:
     QUESTIONS[f"spark-{part}"] = (f"And of that, only {part}?", partial(spark.run, parts=[part]))
-# Takes minutes, and half a gigabyte of packages.
-ON_REQUEST = tuple(name for name in QUESTIONS if name.startswith("spark"))
+# They take minutes, and packages that are large or not Python's.
+ON_REQUEST = tuple(name for name in QUESTIONS if name.startswith(("spark", "java")))
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -68,7 +70,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="append",
         choices=list(QUESTIONS),
         metavar="NAME",
-        help="answer this question only; may be given several times (spark and its parts: only so)",
+        help="answer this question only; may be given several times (java, spark and its parts: only so)",
     )
     parser.add_argument(
         "--quick",

@@ -64,7 +64,9 @@ enum {
     AC_E_TOO_MANY_READERS = -26, /* the queue has as many reader names as it may have */
     AC_E_SALVAGE = -27,   /* opening would set aside what may have been durable: see `salvage` */
     AC_E_REENTRANT = -28, /* the binding refuses a call from within another one */
-    AC_E_READER_NOT_FOUND = -29 /* the queue has no reader of this name */
+    AC_E_READER_NOT_FOUND = -29, /* the queue has no reader of this name */
+    AC_E_UNSUPPORTED = -30,      /* the format of this queue has no place for it */
+    AC_E_STAMP = -31             /* the time of a Java queue's message cannot be told from it */
 };
 
 enum {
@@ -76,6 +78,13 @@ enum {
 enum {
     AC_CAPACITY_FAIL = 0, /* an append beyond the capacity fails with AC_E_FULL */
     AC_CAPACITY_BLOCK = 1 /* it waits, capacity_timeout_ns at most (0 = for ever) */
+};
+
+/* What a directory holds. A writer may have AC_FORMAT_NONE: what is there, or a native queue. */
+enum {
+    AC_FORMAT_NONE = 0,
+    AC_FORMAT_NATIVE = 1,
+    AC_FORMAT_CQ4 = 2 /* Java's Chronicle Queue: docs/guide/java.md tells what it cannot do */
 };
 
 enum {
@@ -144,6 +153,13 @@ typedef struct ac_writer_config {
     uint64_t takeover_ns; /* how long to wait for the lock of a writer that is dead or was killed */
     int inline_housekeeping; /* for tests that must be deterministic: 1 = no background thread, 2 = nor
                                 does a roll do its work, as if that thread had not come to it yet */
+    int format;              /* AC_FORMAT_*; a queue of another format is refused */
+    const char
+        *roll_cycle;  /* AC_FORMAT_CQ4: its name in Java; NULL = FAST_DAILY for a new queue … */
+    int64_t epoch_ms; /* … and its epoch; what contradicts an existing queue is refused */
+    int epoch_given;
+    uint64_t lock_timeout_ns; /* how long an append waits for Java's lock; 0 = 15 s, as Java does */
+    uint64_t now_ns; /* what the caller's clock shows, by which cycles go; AC_NOW = the system's */
 } ac_writer_config_t;
 
 /* What may change while a writer is open: see ac_writer_config_t for the meaning of each. In statistics.meta
@@ -278,6 +294,10 @@ typedef struct ac_identity {
     int given; /* 0 = any will do */
 } ac_identity_t;
 
+/* Gives the time of a message of a Java queue: AC_OK and *timestamp_ns, or any other value if it cannot. */
+typedef int (*ac_timestamp_t)(void *context, const uint8_t *payload, uint32_t length,
+                              uint64_t *timestamp_ns);
+
 typedef struct ac_reader_config {
     const char *name; /* NULL = anonymous: no committed position */
     int start;        /* AC_START_* */
@@ -287,6 +307,12 @@ typedef struct ac_reader_config {
     int wait_for_queue; /* if there is no queue yet, open all the same; see ac_reader_open */
     unsigned mode;
     ac_identity_t expected; /* the queue's directory must be this one; see ac_reader_open */
+    /* Of a Java queue: where the time of a message is. The name of a field, whose number is so many nanoseconds; or a
+     * function, which may be called as long as the reader is open; or NULL: it is that of the cycle. */
+    const char *timestamp_field;
+    uint64_t timestamp_unit_ns;
+    ac_timestamp_t timestamp_function;
+    void *timestamp_context;
 } ac_reader_config_t;
 
 typedef struct ac_reader_stats {
@@ -347,7 +373,8 @@ typedef struct ac_message {
 AC_API void ac_writer_defaults(ac_writer_config_t *config);
 
 /* Opens the queue for appending, creating it when there is none (its directory, but none above that), and
- * repairing what a killed predecessor or a power cut left. Takes the writer lock; AC_E_LOCKED says who holds
+ * repairing what a killed predecessor or a power cut left. A Java queue takes any number of writers, ours and
+ * Java's; a seq is then Java's index, and what it has no place for is AC_E_UNSUPPORTED. Of a native queue: Takes the writer lock; AC_E_LOCKED says who holds
  * it. Costs one directory listing after a clean close; otherwise a walk over the records behind the last
  * durable position. */
 AC_API int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer_t **out,
@@ -367,7 +394,8 @@ AC_API int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, 
                                       const ac_cause_t *cause, ac_error_t *err);
 
 /* Appends `count` records that become visible together or not at all, also across a crash. They must
- * fit into one segment. timestamps_ns may be NULL. Returns the first seq. */
+ * fit into one segment. timestamps_ns may be NULL. Returns the first seq. To a Java queue they are appended one
+ * after the other, others' perhaps in between; on error those before stay. */
 AC_API int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                                      unsigned type_id, const uint64_t *timestamps_ns,
                                      ac_error_t *err);
@@ -435,6 +463,9 @@ AC_API int ac_writer_read_settings(ac_writer_t *writer, char *out, ac_error_t *e
 AC_API void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out); /* [any thread] */
 AC_API void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out);  /* [any thread] */
 AC_API const char *ac_writer_path(ac_writer_t *writer);
+/* Which file makes the directory the queue that this writer has open: its control.meta, or the metadata.cq4t of a
+ * Java queue. Device and inode only. */
+AC_API void ac_writer_identity(ac_writer_t *writer, ac_identity_t *out);
 
 /* Syncs, marks the queue as cleanly closed and releases the lock. Stops retention that is under way; a copy to
  * the archive within a piece of it. The handle stays allocated until ac_writer_free so that late callers get
@@ -491,6 +522,7 @@ AC_API int ac_reader_attended(ac_reader_t *reader);
 typedef struct ac_sleep {
     void *bell;
     int poll;
+    uint64_t poll_ns; /* 0 before the first of several sleeps: at first they are short */
 } ac_sleep_t;
 AC_API int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *err);
 AC_API void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns); /* [any thread] */
@@ -565,6 +597,15 @@ AC_API int ac_reader_range(ac_reader_t *reader, ac_bound_t start, ac_bound_t end
                            ac_error_t *err);
 /* How many messages were written in it: from the indexes, and by a walk where these cannot tell. */
 AC_API int64_t ac_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
+/* Messages whose seqs have no gaps: those of one cycle of a Java queue, whose seqs jump from cycle to cycle. */
+typedef struct ac_span {
+    uint64_t first_seq, end_seq; /* the end is not in it */
+    uint64_t bytes;
+} ac_span_t;
+/* The spans of a range, in order; returns how many there are, of which out has the first `room`. A native queue, whose
+ * seqs have no gaps, gives none. */
+AC_API int64_t ac_reader_spans(ac_reader_t *reader, const ac_range_t *range, ac_span_t *out,
+                               size_t room, ac_error_t *err);
 /* Goes to the start of the range, and has reading end at its end. */
 AC_API int ac_reader_read_range(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
 
@@ -733,6 +774,9 @@ typedef struct ac_queue_info {
         oldest_ns; /* timestamp of the first message; 0 = there is none, or it cannot be read */
     uint64_t disk_bytes; /* what the segments take */
 } ac_queue_info_t;
+
+/* AC_FORMAT_* of what is in this directory; AC_FORMAT_NONE also if it cannot be looked at. */
+AC_API int ac_queue_format(const char *path);
 
 AC_API int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err);
 

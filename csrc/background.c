@@ -16,6 +16,10 @@ int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
     uint64_t deleted = 0, archived = 0, segment = 0, offset = 0, sealing = 0;
     ac_settings_t settings;
     ac_writer_config_t config;
+    if (writer->java)
+        return ac_java_refuse(
+            writer, "retention: a Java queue does not know which of its files are still needed",
+            err);
     int dir_fd = ac_writer_visit(writer, &segment, &offset, &sealing, err);
     if (dir_fd < 0) return dir_fd;
     pthread_mutex_lock(&writer->retain_mutex);

@@ -1,4 +1,5 @@
 /* Records into columns: one walk that checks each record and copies it to where Arrow wants it. */
+#include "cq4_reader.h"
 #include "error.h"
 #include "reader.h"
 
@@ -11,8 +12,9 @@ static inline void copy_payload(uint8_t *to, const uint8_t *from, uint32_t lengt
         memcpy(to + done, from + done, 64);
 }
 
-/* Puts a message into the next row: 0 = its payload does not fit. */
-static inline int put(ac_columns_t *columns, const ac_message_t *message) {
+/* Puts a message into the next row: 0 = its payload does not fit. After the last one of a Java queue there may be
+ * nothing to read. */
+static inline int put(ac_columns_t *columns, const ac_message_t *message, int is_padded) {
     uint64_t row = columns->rows;
     if (columns->payload) {
         uint64_t at = columns->payload_bytes;
@@ -20,7 +22,11 @@ static inline int put(ac_columns_t *columns, const ac_message_t *message) {
             columns->payload_bytes_wanted = message->length;
             return 0;
         }
-        copy_payload(columns->payload + at, message->record + AC_HEADER_SIZE, message->length);
+        const uint8_t *payload = message->record + AC_HEADER_SIZE;
+        if (is_padded)
+            copy_payload(columns->payload + at, payload, message->length);
+        else
+            memcpy(columns->payload + at, payload, message->length);
         columns->payload_bytes = at + message->length;
         columns->payload_offsets[row + 1] = (int32_t)(at + message->length);
     }
@@ -55,7 +61,7 @@ static int fill_run(ac_reader_t *reader, ac_columns_t *columns) {
     while (columns->rows < columns->rows_max) {
         if (ac_reader_try_next(reader, &message) != 1) return AC_FILL_END;
         look_ahead(&message, columns->payload != NULL);
-        if (AC_UNLIKELY(!put(columns, &message))) {
+        if (AC_UNLIKELY(!put(columns, &message, 1))) {
             ac_reader_unread(reader, &message);
             return AC_FILL_BYTES;
         }
@@ -82,7 +88,7 @@ static int fill_one(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err)
     int rc = ac_reader_next(reader, &message, err);
     if (rc == 0) return AC_FILL_END;
     if (rc < 0) return columns->rows > 0 ? AC_FILL_TROUBLE : rc;
-    int fits = put(columns, &message);
+    int fits = put(columns, &message, !reader->java);
     if (fits && !ac_map_is_cut(reader->map)) return AC_FILL_ROWS;
     drop_rows(columns, rows, payload_bytes);
     ac_reader_return(reader, &mark, &message);
@@ -111,8 +117,12 @@ static int fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
         uint64_t rows = columns->rows, payload_bytes = columns->payload_bytes;
         before_t before = {reader->offset,   reader->expected_seq,  reader->last_timestamp_ns,
                            reader->messages, reader->payload_bytes, reader->continued};
-        reader->window_end = ac_reader_is_behind_end(reader) ? 0 : ac_reader_sound_limit(reader);
-        int outcome = fill_run(reader, columns);
+        int outcome = AC_FILL_END;
+        if (!reader->java) {
+            reader->window_end =
+                ac_reader_is_behind_end(reader) ? 0 : ac_reader_sound_limit(reader);
+            outcome = fill_run(reader, columns);
+        }
         if (reader->map && ac_map_is_cut(reader->map)) {
             drop_rows(columns, rows, payload_bytes);
             go_back(reader, &before);

@@ -25,9 +25,11 @@ static uint64_t in_file(uint32_t where) {
 }
 
 static int parse_indexing(ac_cq4_wire_t *wire, ac_cq4_cycle_t *cycle) {
+    static const char *const order[] = {"indexCount", "indexSpacing", "index2Index", "lastIndex",
+                                        NULL};
     char name[AC_CQ4_WIRE_NAME_MAX];
-    int rc;
-    while ((rc = ac_cq4_wire_name(wire, name, sizeof name)) == 1) {
+    int rc, place = 0;
+    while ((rc = ac_cq4_wire_name_in(wire, order, &place, name, sizeof name)) == 1) {
         int64_t number;
         uint32_t where;
         if (ac_cq4_wire_i64(wire, &number, &where) != 1) {
@@ -81,12 +83,13 @@ static int parse_write_position(ac_cq4_wire_t *wire, ac_cq4_cycle_t *cycle) {
 }
 
 static int parse_store(ac_cq4_wire_t *wire, ac_cq4_cycle_t *cycle) {
+    static const char *const order[] = {"writePosition", "indexing", "dataFormat", NULL};
     char name[AC_CQ4_WIRE_NAME_MAX];
     ac_cq4_wire_t inside;
     int64_t number;
     uint32_t where;
-    int rc;
-    while ((rc = ac_cq4_wire_name(wire, name, sizeof name)) == 1) {
+    int rc, place = 0;
+    while ((rc = ac_cq4_wire_name_in(wire, order, &place, name, sizeof name)) == 1) {
         if (strcmp(name, "writePosition") == 0) {
             rc = parse_write_position(wire, cycle);
         } else if (strcmp(name, "indexing") == 0) {
@@ -125,9 +128,7 @@ static int parse_header(ac_cq4_cycle_t *cycle, uint32_t length, ac_error_t *err)
         return ac_cq4_cycle_fail(cycle, AC_E_VERSION, 0, 0, "has an unknown data format", err);
     if (rc < 0)
         return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, AC_CQ4_HEADER_BYTES + inside.at,
-                                 "the header is malformed; a queue without field names "
-                                 "(FIELDLESS_BINARY) cannot be read",
-                                 err);
+                                 "the header is malformed", err);
     /* 4.x had roll cycles with up to 512 Ki entries in a page. */
     if (!is_power_of_two(cycle->roll.index_count, ENTRIES_MAX << 4) ||
         !is_power_of_two(cycle->roll.index_spacing, SPACING_MAX))
@@ -138,9 +139,10 @@ static int parse_header(ac_cq4_cycle_t *cycle, uint32_t length, ac_error_t *err)
 
 /* ---- opening ---- */
 
-static int map_file(ac_cq4_cycle_t *cycle, int fd, uint64_t size, ac_map_t **out, ac_error_t *err) {
+static int map_file(ac_cq4_cycle_t *cycle, int fd, uint64_t size, int writable, ac_map_t **out,
+                    ac_error_t *err) {
     int error;
-    *out = ac_map_new(fd, size, 0, &error);
+    *out = ac_map_new(fd, size, writable, &error);
     if (!*out) return ac_fail_os_in(err, error, cycle->dir->path, cycle->name, "cannot map");
     (*out)->segment = cycle->number;
     return AC_OK;
@@ -154,7 +156,8 @@ static int is_being_created(const ac_cq4_cycle_t *cycle, ac_error_t *err) {
 static int read_header(ac_cq4_cycle_t *cycle, uint32_t shift, ac_error_t *err) {
     uint32_t length;
     ac_cq4_kind_t kind = ac_cq4_inspect(cycle->map->base, cycle->map->size, 0, &length);
-    if (kind == AC_CQ4_NONE || kind == AC_CQ4_BUSY) return is_being_created(cycle, err);
+    if (kind == AC_CQ4_NONE || kind == AC_CQ4_BUSY || kind == AC_CQ4_END)
+        return is_being_created(cycle, err);
     if (kind != AC_CQ4_META)
         return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, 0, "is not a data file of Chronicle Queue",
                                  err);
@@ -169,24 +172,54 @@ static int read_header(ac_cq4_cycle_t *cycle, uint32_t shift, ac_error_t *err) {
     return AC_OK;
 }
 
-int ac_cq4_cycle_open(const ac_directory_t *dir, int dir_fd, const char *name, uint32_t number,
-                      uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err) {
+int ac_cq4_cycle_open_fd(const ac_directory_t *dir, int fd, int writable, const char *name,
+                         uint32_t number, uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err) {
     struct stat info;
     memset(out, 0, sizeof *out);
     out->dir = dir;
     out->number = number;
     snprintf(out->name, sizeof out->name, "%s", name);
-    int fd = ac_file_open(dir, dir_fd, name, O_RDONLY, &info, err);
-    if (fd < 0) return fd;
+    int rc = ac_os_stat(fd, &info);
+    if (rc < 0) return ac_fail_os_in(err, rc, dir->path, name, "cannot examine");
     out->device = info.st_dev;
     out->inode = info.st_ino;
-    int rc = info.st_size < (off_t)AC_CQ4_HEADER_BYTES
-                 ? is_being_created(out, err)
-                 : map_file(out, fd, (uint64_t)info.st_size, &out->map, err);
-    ac_os_close(fd);
+    rc = info.st_size < (off_t)AC_CQ4_HEADER_BYTES
+             ? is_being_created(out, err)
+             : map_file(out, fd, (uint64_t)info.st_size, writable, &out->map, err);
     if (rc == AC_OK) rc = read_header(out, shift, err);
-    if (rc != AC_OK) ac_cq4_cycle_close(out);
+    if (rc != AC_OK)
+        ac_cq4_cycle_close(out);
+    else if (writable)
+        out->map->fd = fd;
     return rc;
+}
+
+int ac_cq4_cycle_open(const ac_directory_t *dir, int dir_fd, const char *name, uint32_t number,
+                      uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err) {
+    struct stat info;
+    memset(out, 0, sizeof *out);
+    int fd = ac_file_open(dir, dir_fd, name, O_RDONLY, &info, err);
+    if (fd < 0) return fd;
+    int rc = ac_cq4_cycle_open_fd(dir, fd, 0, name, number, shift, out, err);
+    ac_os_close(fd);
+    return rc;
+}
+
+int ac_cq4_cycle_remap(ac_cq4_cycle_t *cycle, ac_error_t *err) {
+    struct stat info;
+    ac_map_t *map, *before = cycle->map;
+    int rc = ac_os_stat(before->fd, &info);
+    if (rc < 0) return ac_fail_os_in(err, rc, cycle->dir->path, cycle->name, "cannot examine");
+    if ((uint64_t)info.st_size < cycle->first)
+        return ac_cq4_cycle_fail(cycle, AC_E_GONE, 0, (uint64_t)info.st_size, "was cut", err);
+    rc = map_file(cycle, before->fd, (uint64_t)info.st_size, 1, &map, err);
+    if (rc != AC_OK) return rc;
+    map->fd = before->fd;
+    before->fd = -1;
+    cycle->index2index.at = cycle->page.at = cycle->page_confirmed = 0;
+    cycle->map = map;
+    ac_map_release(before);
+    return AC_OK;
 }
 
 void ac_cq4_cycle_close(ac_cq4_cycle_t *cycle) {
@@ -212,7 +245,7 @@ int ac_cq4_cycle_refresh(ac_cq4_cycle_t *cycle, ac_error_t *err) {
     else if (size > cycle->map->size || ac_map_is_cut(cycle->map))
         rc = 1;
     if (rc == 1) {
-        rc = map_file(cycle, fd, size, &map, err);
+        rc = map_file(cycle, fd, size, 0, &map, err);
         if (rc == AC_OK) {
             /* What is left of a file that was cut may not have these any more. */
             if (size < cycle->map->size)
@@ -251,6 +284,10 @@ static ac_cq4_place_t walk_some(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from
 static ac_cq4_place_t walk(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from, uint64_t seq,
                            uint64_t offset) {
     return walk_some(cycle, from, seq, offset, NULL);
+}
+
+ac_cq4_place_t ac_cq4_cycle_walk(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from) {
+    return walk(cycle, from, UINT64_MAX, UINT64_MAX);
 }
 
 static ac_cq4_place_t start_of(const ac_cq4_cycle_t *cycle) {
@@ -292,7 +329,7 @@ static uint64_t array_value(const ac_cq4_cycle_t *cycle, const ac_cq4_page_t *pa
 }
 
 /* Pages stay where they are: one that was found once is not looked for again. */
-static int load_page(ac_cq4_cycle_t *cycle, uint64_t number) {
+int ac_cq4_cycle_load_page(ac_cq4_cycle_t *cycle, uint64_t number) {
     if (cycle->page.at && cycle->page.number == number) return 1;
     if (cycle->index2index.at == 0) {
         uint64_t offset =
@@ -328,7 +365,8 @@ static slot_t slot_before(ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit
         if (--*budget < 0) return (slot_t){0, 0};
         uint64_t page = number / count, place = number % count;
         /* All of a page that begins too far on lies too far on. */
-        if (!load_page(cycle, page) || (place > 0 && array_value(cycle, &cycle->page, 0) > limit)) {
+        if (!ac_cq4_cycle_load_page(cycle, page) ||
+            (place > 0 && array_value(cycle, &cycle->page, 0) > limit)) {
             if (page == 0) return (slot_t){0, 0};
             number = page * count; /* its last one is the next */
             continue;
@@ -360,7 +398,7 @@ static int is_page_confirmed(ac_cq4_cycle_t *cycle, slot_t slot, uint64_t limit,
     uint64_t count = cycle->roll.index_count, page = slot.number / count;
     if (cycle->page_confirmed == page + 1) return 1;
     if (page > 0) before = slot_before(cycle, page * count - 1, limit, budget);
-    if (!load_page(cycle, page)) return 0;
+    if (!ac_cq4_cycle_load_page(cycle, page)) return 0;
     int tries = TRIES;
     for (uint64_t number = page * count; number <= slot.number && tries > 0; number++) {
         slot_t candidate = slot_of_page(cycle, number, limit);
@@ -441,8 +479,46 @@ static int last_message(ac_cq4_cycle_t *cycle, ac_cq4_place_t *out) {
     return 0;
 }
 
+int ac_cq4_cycle_last(const ac_cq4_cycle_t *cycle, uint64_t *offset, uint64_t *seq) {
+    const uint8_t *at = cycle->map->base + cycle->write_position_at;
+    if (cycle->write_positions < 2 || cycle->shift != cycle->roll.shift) return 0;
+    *offset = ac_cq4_load_u64(at);
+    return *offset >= cycle->first && !(*offset & cycle->padding) &&
+           seq_of_pair(*offset, ac_cq4_load_u64(at + 8), cycle->shift, seq);
+}
+
 ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle) {
     ac_cq4_place_t from;
     if (!last_message(cycle, &from)) from = nearest(cycle, UINT64_MAX, UINT64_MAX);
     return walk(cycle, from, UINT64_MAX, UINT64_MAX);
+}
+
+/* ---- damage ---- */
+
+/* By the word of its writer. */
+static int newest_message(const ac_cq4_cycle_t *cycle, ac_cq4_place_t *out) {
+    uint64_t pair[2];
+    uint32_t length;
+    if (!load_pair(cycle, pair) || (pair[0] & cycle->padding) || pair[0] < cycle->first) return 0;
+    out->offset = pair[0];
+    out->kind = ac_cq4_inspect(cycle->map->base, cycle->map->size, pair[0], &length);
+    return seq_of_pair(pair[0], pair[1], cycle->shift, &out->seq) ||
+           seq_of_pair(pair[0], pair[1], cycle->roll.shift, &out->seq);
+}
+
+ac_cq4_place_t ac_cq4_cycle_after_damage(ac_cq4_cycle_t *cycle, ac_cq4_place_t damage) {
+    ac_cq4_place_t place = {0, 0, AC_CQ4_NONE};
+    uint64_t count = cycle->roll.index_count, limit = ac_cq4_cycle_write_position(cycle);
+    uint64_t number = damage.seq / cycle->roll.index_spacing + 1;
+    for (int64_t budget = SEARCH_MAX; budget > 0 && number < count * count; budget--, number++) {
+        if (!ac_cq4_cycle_load_page(cycle, number / count)) break;
+        slot_t slot = slot_of_page(cycle, number, limit);
+        if (slot.offset <= damage.offset) continue;
+        place = place_of(cycle, slot);
+        place.kind = AC_CQ4_DATA;
+        return place;
+    }
+    if (newest_message(cycle, &place) && place.offset > damage.offset && place.seq > damage.seq)
+        return place;
+    return (ac_cq4_place_t){0, 0, AC_CQ4_NONE};
 }

@@ -4,6 +4,7 @@
  *      writePosition: i64[2]     indexing: SCQSIndexing { indexCount, indexSpacing, index2Index, lastIndex }
  *      dataFormat: 1             since 5.19.11: records are padded to multiples of four. Absent: they are not
  *      roll, wireType, …         4.x and 5.16.0 to 5.16.8 only
+ *    A queue of the wire type FIELDLESS_BINARY has these values without their names, in this order.
  * 2. writePosition[0] is the offset of the last message's header, 0 if there is none; writePosition[1] is
  *    (that offset << shift) + seq, where the shift is that of the roll cycle or, in a file with an index count of
  *    its own that was opened again, the one that follows from this header. While the two do not fit, a writer is
@@ -16,8 +17,8 @@
  *    predecessor, the header of a message, and as many messages after its predecessor as it should be; and a page only
  *    if one of its first slots is so, counted from the page before. Else it is a hole: the search goes back to the slot before it, and from there forward over the records.
  * 5. The file grows as it is written, and is cut to its end when it is finished, or not. Nothing after st_size
- *    at the time of mapping is looked at. A file without size, or whose first header is 0 or 80000000, is being
- *    created.
+ *    at the time of mapping is looked at. A file without size, or whose first header is 0, 80000000 or, in old ones,
+ *    C0000000, is being created.
  *
  * Written by the process that holds the queue's write lock. Stale values cost time, not messages: the records
  * themselves say where the messages are. */
@@ -60,6 +61,14 @@ int ac_cq4_cycle_open(const ac_directory_t *dir, int dir_fd, const char *name, u
                       uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err);
 void ac_cq4_cycle_close(ac_cq4_cycle_t *cycle); /* also one that is all zeros */
 
+/* The same with a file that is open already, whatever its name is now. A writable mapping keeps the fd; else it stays
+ * the caller's, as it does on error. */
+int ac_cq4_cycle_open_fd(const ac_directory_t *dir, int fd, int writable, const char *name,
+                         uint32_t number, uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err);
+
+/* Maps a writable one again, as far as its file goes now. */
+int ac_cq4_cycle_remap(ac_cq4_cycle_t *cycle, ac_error_t *err);
+
 /* Maps the file again if it has grown, or if a page of the mapping could not be read. 1 = mapped again, 0 = as it
  * was. The old mapping stays with the messages that hold it. AC_E_GONE if another file has its name; a file that
  * has no name any more is left as it is. */
@@ -78,8 +87,21 @@ ac_cq4_place_t ac_cq4_cycle_find(ac_cq4_cycle_t *cycle, uint64_t seq);
 /* After the last message: its seq is their number. */
 ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle);
 
+/* On from a place to the end of the messages, counting them. */
+ac_cq4_place_t ac_cq4_cycle_walk(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from);
+
+/* Finds an index page: 1 and it is cycle->page, 0 if there is none. */
+int ac_cq4_cycle_load_page(ac_cq4_cycle_t *cycle, uint64_t number);
+
+/* writePosition, if its two numbers fit: 1 with the offset and the seq of the last message. */
+int ac_cq4_cycle_last(const ac_cq4_cycle_t *cycle, uint64_t *offset, uint64_t *seq);
+
 /* The record at this offset; or, if no record begins there, a place whose offset is another. */
 ac_cq4_place_t ac_cq4_cycle_place_at(ac_cq4_cycle_t *cycle, uint64_t offset);
+
+/* The first message after a damaged place of which the index or writePosition knows: kind is AC_CQ4_DATA; else there is
+ * none. What the index says is believed, since there is no way to it over the records. */
+ac_cq4_place_t ac_cq4_cycle_after_damage(ac_cq4_cycle_t *cycle, ac_cq4_place_t damage);
 
 int ac_cq4_cycle_has_message(const ac_cq4_cycle_t *cycle);
 

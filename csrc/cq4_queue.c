@@ -24,9 +24,13 @@ static int is_any_of_ours(void *context, const char *name) {
 int ac_cq4_is_queue(const char *path) {
     int fd = ac_os_open_dir(path);
     if (fd < 0) return fd == -ENOENT || fd == -ENOTDIR ? 0 : fd;
-    int rc = ac_os_list(fd, is_any_of_ours, NULL);
+    int rc = ac_cq4_is_queue_in(fd);
     ac_os_close(fd);
     return rc;
+}
+
+int ac_cq4_is_queue_in(int dir_fd) {
+    return ac_os_list(dir_fd, is_any_of_ours, NULL);
 }
 
 /* ---- opening ---- */
@@ -89,23 +93,32 @@ static int take_roll(ac_cq4_queue_t *queue, ac_error_t *err) {
     return AC_OK;
 }
 
-int ac_cq4_queue_open(const char *path, ac_cq4_queue_t *out, ac_error_t *err) {
+static int examine(ac_cq4_queue_t *queue, int dir_fd, ac_error_t *err) {
     struct stat info;
-    memset(out, 0, sizeof *out);
-    int rc = ac_directory_init(&out->dir, path, 0600, 0, err);
-    if (rc != AC_OK) return rc;
-    rc = ac_cq4_is_queue(path);
+    const char *path = queue->dir.path;
+    int rc = ac_cq4_is_queue_in(dir_fd);
     if (rc < 0) return ac_fail_os(err, rc, path, "cannot list");
     if (rc == 0) return ac_fail(err, AC_E_NOT_A_QUEUE, 0, path, 0, "is not a Chronicle Queue");
+    rc = ac_os_stat(dir_fd, &info);
+    if (rc < 0) return ac_fail_os(err, rc, path, "cannot examine directory");
+    queue->dir.shared = (info.st_mode & 0022) != 0;
+    return AC_OK;
+}
+
+int ac_cq4_queue_open(const char *path, ac_cq4_queue_t *out, ac_error_t *err) {
+    ac_directory_t dir;
+    memset(out, 0, sizeof *out);
+    int rc = ac_directory_init(&dir, path, 0600, 0, err);
+    return rc == AC_OK ? ac_cq4_queue_open_in(&dir, out, err) : rc;
+}
+
+int ac_cq4_queue_open_in(const ac_directory_t *dir, ac_cq4_queue_t *out, ac_error_t *err) {
+    memset(out, 0, sizeof *out);
+    out->dir = *dir;
     int dir_fd = ac_directory_open(&out->dir, err);
     if (dir_fd < 0) return dir_fd;
-    rc = ac_os_stat(dir_fd, &info);
-    if (rc < 0) {
-        ac_os_close(dir_fd);
-        return ac_fail_os(err, rc, path, "cannot examine directory");
-    }
-    out->dir.shared = (info.st_mode & 0022) != 0;
-    rc = open_tables(out, dir_fd, err);
+    int rc = examine(out, dir_fd, err);
+    if (rc == AC_OK) rc = open_tables(out, dir_fd, err);
     ac_os_close(dir_fd);
     if (rc >= 0) rc = take_roll(out, err);
     if (rc == AC_OK) rc = ac_cq4_queue_learn(out, err);

@@ -35,6 +35,9 @@ int ac_cq4_is_queue(const char *path);
 /* AC_E_NOT_FOUND if there is no directory, or the queue in it is being created (EAGAIN); AC_E_NOT_A_QUEUE if
  * something else is there; AC_E_VERSION if its roll cycle is not supported. */
 int ac_cq4_queue_open(const char *path, ac_cq4_queue_t *out, ac_error_t *err);
+/* The same for those who have found the directory. */
+int ac_cq4_is_queue_in(int dir_fd);
+int ac_cq4_queue_open_in(const ac_directory_t *dir, ac_cq4_queue_t *out, ac_error_t *err);
 void ac_cq4_queue_close(ac_cq4_queue_t *queue);
 
 /* Finds out what only a data file, or a complete table store, can say. 1 = the roll cycle is known; 0 = there is no

@@ -95,6 +95,9 @@ static int map_table(const ac_directory_t *dir, int dir_fd, int writable, ac_cq4
     int fd = ac_file_open(dir, dir_fd, table->name, writable ? O_RDWR : O_RDONLY, &info, err);
     if (fd < 0) return fd;
     uint64_t size = (uint64_t)info.st_size;
+    table->device = info.st_dev;
+    table->inode = info.st_ino;
+    table->mode = info.st_mode & 0666;
     if (size > AC_CQ4_TABLE_BYTES_MAX) size = AC_CQ4_TABLE_BYTES_MAX;
     if (size >= AC_CQ4_HEADER_BYTES) table->map = ac_map_new(fd, size, writable, &error);
     ac_os_close(fd);

@@ -15,7 +15,16 @@
  *
  * listing.*: written by whoever creates a data file, after the file is complete; modCount grows with each
  * change. Stale values are harmless: they are a hint to look at the directory again.
- * chronicle.write.lock: 0x8000000000000000, or the pid of the process that is appending. */
+ * chronicle.write.lock: 0x8000000000000000, or the pid of the process that is appending: see cq4_lock.h.
+ * normalisedEOFsTo: data files of cycles up to this one have their end mark.
+ * index.<name>: of the next message of a named tailer.
+ *
+ * Creating one: never in place. Java claims a new file by its first header, and a process that is killed then leaves
+ * a queue that no JVM opens again. It is built complete, under another name, and linked to its own.
+ *
+ * Adding a key: under an fcntl lock of one byte at 0x7FFFFFFFFFFFFFFE, which Java's FileLock takes, too; and under the
+ * write lock, because Java adds normalisedEOFsTo under that one alone. The header is stored last. Java cannot use a
+ * table of more than 64 KiB: a key that would reach beyond is refused. */
 #ifndef AC_CQ4_TABLE_H
 #define AC_CQ4_TABLE_H
 
@@ -33,13 +42,26 @@
 #define AC_CQ4_KEY_WRITE_LOCK "chronicle.write.lock"
 #define AC_CQ4_KEY_APPEND_LOCK "chronicle.append.lock"
 
+#define AC_CQ4_KEY_LAST_REPLICATED "chronicle.lastIndexReplicated"
+#define AC_CQ4_KEY_LAST_ACKNOWLEDGED "chronicle.lastAcknowledgedIndexReplicated"
+#define AC_CQ4_KEY_LAST_SYNCED "chronicle.lastIndexMSynced"
+#define AC_CQ4_KEY_ENDS_UP_TO "normalisedEOFsTo"
+
 #define AC_CQ4_UNLOCKED 0x8000000000000000ull
 
-enum { AC_CQ4_TABLE_BYTES_MAX = 1 << 20, AC_CQ4_KEY_MAX = 256 };
+enum {
+    AC_CQ4_TABLE_BYTES = 128 << 10, /* of a new one */
+    AC_CQ4_TABLE_BYTES_MAX = 1 << 20,
+    AC_CQ4_KEYS_END = 64 << 10, /* no record reaches beyond this */
+    AC_CQ4_KEY_MAX = 256,
+};
 
 typedef struct ac_cq4_table {
     ac_map_t *map;
-    char name[32];      /* of the file */
+    char name[32]; /* of the file */
+    dev_t device;
+    ino_t inode;
+    unsigned mode;
     ac_cq4_roll_t roll; /* length, format and epoch; an empty format: the header has none */
     char roll_time[16], roll_time_zone[48];
     int64_t source_id;
@@ -59,5 +81,16 @@ int ac_cq4_table_find(const ac_cq4_table_t *table, const char *key, uint64_t **o
 int ac_cq4_table_each(const ac_cq4_table_t *table,
                       int (*visit)(void *context, const char *key, uint64_t *value), void *context,
                       uint64_t *end);
+
+/* Creates metadata.cq4t with all keys of a queue. AC_OK also if there is one already, whatever it says. Durable when it
+ * returns. */
+int ac_cq4_table_create(const ac_directory_t *dir, int dir_fd, const ac_cq4_roll_t *roll,
+                        ac_error_t *err);
+
+/* Finds a key, or adds it with an initial value: *value points into the mapping, which must be writable. AC_E_NAME if
+ * the key is empty or too long, AC_E_TOO_MANY_READERS if there is no room for it, AC_E_LOCKED if a live process holds
+ * one of the two locks for too long. [any thread] */
+int ac_cq4_table_add(const ac_cq4_table_t *table, const ac_directory_t *dir, const char *key,
+                     uint64_t initial, uint64_t **value, ac_error_t *err);
 
 #endif

@@ -35,7 +35,7 @@ static void move(ac_cq4_tail_t *tail, ac_cq4_place_t place) {
     tail->offset = place.offset;
     tail->index = ac_cq4_index(&tail->queue.roll, tail->cycle.number, place.seq);
     tail->look_again_ns = 0;
-    tail->busy_offset = 0;
+    tail->busy_offset = tail->passed_offset = 0;
     use_map(tail);
 }
 
@@ -82,6 +82,12 @@ static void look_again_after(ac_cq4_tail_t *tail, uint64_t interval_ns) {
     tail->look_again_ns = now_ns + (took_ns > interval_ns ? took_ns : interval_ns);
 }
 
+/* Notes whose file cannot be opened, for ac_cq4_tail_pass_damage. */
+static int fail_later(ac_cq4_tail_t *tail, int code, uint32_t number) {
+    tail->bad_cycle = number + 1ull;
+    return code;
+}
+
 /* The cycle to be read after this one. If this one has its end mark, the first that is there; otherwise, or if a file
  * between them is being created, the first with messages. 1 = opened, 0 = none, with *some if it may come soon. */
 static int open_later(ac_cq4_tail_t *tail, int is_finished, ac_cq4_cycle_t *out, int *some,
@@ -91,12 +97,14 @@ static int open_later(ac_cq4_tail_t *tail, int is_finished, ac_cq4_cycle_t *out,
     int rc;
     *some = 0;
     /* Mostly it is the next one; a directory may have a hundred thousand. */
-    if (is_finished && tail->cycle.map &&
-        (rc = ac_cq4_queue_open_cycle(&tail->queue, tail->segment + 1, out, err)) != AC_E_NOT_FOUND)
-        return rc == AC_OK ? 1 : rc;
+    if (is_finished && tail->cycle.map && tail->passed_cycle <= tail->segment + 1ull) {
+        rc = ac_cq4_queue_open_cycle(&tail->queue, tail->segment + 1, out, err);
+        if (rc != AC_E_NOT_FOUND) return rc == AC_OK ? 1 : fail_later(tail, rc, tail->segment + 1);
+    }
     rc = ac_cq4_queue_cycles(&tail->queue, &cycles, &count, err);
     for (size_t i = 0; rc == AC_OK && i < count; i++) {
-        if (tail->cycle.map && cycles[i] <= tail->segment) continue;
+        if ((tail->cycle.map && cycles[i] <= tail->segment) || cycles[i] < tail->passed_cycle)
+            continue;
         rc = ac_cq4_queue_open_cycle(&tail->queue, cycles[i], out, err);
         if (rc == AC_OK) {
             if ((is_finished && !*some) || ac_cq4_cycle_has_message(out)) {
@@ -106,6 +114,8 @@ static int open_later(ac_cq4_tail_t *tail, int is_finished, ac_cq4_cycle_t *out,
             ac_cq4_cycle_close(out);
         } else if (rc == AC_E_NOT_FOUND) {
             rc = AC_OK; /* being created, or removed since the directory was listed */
+        } else {
+            fail_later(tail, rc, cycles[i]);
         }
         *some = 1;
     }
@@ -118,6 +128,7 @@ static int advance(ac_cq4_tail_t *tail, ac_cq4_kind_t kind, ac_error_t *err) {
     ac_cq4_cycle_t later;
     uint32_t length;
     int some, is_finished = kind == AC_CQ4_END || !tail->cycle.map;
+    tail->bad_cycle = 0;
     if (!is_time_to_look(tail)) return 0;
     int rc = open_later(tail, is_finished, &later, &some, err);
     if (rc == 1 && !is_finished) {
@@ -145,7 +156,7 @@ static int fail_at(const ac_cq4_tail_t *tail, int code, const char *why, ac_erro
 }
 
 /* A page could not be had: the file was cut, or the disk has an error. Mapped again, for the next call. */
-static int fail_cut(ac_cq4_tail_t *tail, ac_error_t *err) {
+int ac_cq4_tail_fail_cut(ac_cq4_tail_t *tail, ac_error_t *err) {
     uint64_t at = ac_load_relaxed_u64(&tail->cycle.map->cut_at), size = tail->size;
     int rc = ac_cq4_cycle_refresh(&tail->cycle, err);
     if (rc < 0) return rc;
@@ -181,7 +192,7 @@ static int at_border(ac_cq4_tail_t *tail, ac_error_t *err) {
 
 /* Nothing complete is here. 1 = look again, 0 = wait. */
 static int at_gap(ac_cq4_tail_t *tail, ac_cq4_kind_t kind, ac_error_t *err) {
-    if (ac_map_is_cut(tail->cycle.map)) return fail_cut(tail, err);
+    if (ac_map_is_cut(tail->cycle.map)) return ac_cq4_tail_fail_cut(tail, err);
     if (kind == AC_CQ4_BUSY) {
         uint64_t now_ns = ac_os_monotonic_ns();
         if (tail->busy_offset != tail->offset) tail->busy_since_ns = now_ns;
@@ -198,6 +209,10 @@ static int next_slow(ac_cq4_tail_t *tail, ac_message_t *out, ac_error_t *err) {
         if (is_after_end(tail)) return 0;
         if (!tail->cycle.map) {
             rc = advance(tail, AC_CQ4_NONE, err);
+            continue;
+        }
+        if (AC_UNLIKELY(tail->passed_offset) && tail->offset == tail->passed_offset) {
+            rc = advance(tail, AC_CQ4_END, err);
             continue;
         }
         if (tail->offset >= tail->window_end && (rc = widen_window(tail, err)) != AC_OK) return rc;
@@ -229,6 +244,23 @@ int ac_cq4_tail_next(ac_cq4_tail_t *tail, ac_message_t *out, ac_error_t *err) {
     return AC_LIKELY(rc == 1) ? 1 : next_slow(tail, out, err);
 }
 
+uint64_t ac_cq4_tail_pass_damage(ac_cq4_tail_t *tail) {
+    tail->look_again_ns = 0;
+    if (tail->bad_cycle || !tail->cycle.map) {
+        tail->passed_cycle = tail->bad_cycle;
+        return 0;
+    }
+    uint64_t from = tail->offset, seq = tail->index & ac_cq4_seq_mask(&tail->queue.roll);
+    ac_cq4_place_t place =
+        ac_cq4_cycle_after_damage(&tail->cycle, (ac_cq4_place_t){from, seq, AC_CQ4_NONE});
+    if (place.kind == AC_CQ4_DATA) {
+        move(tail, place);
+        return place.offset - from;
+    }
+    tail->passed_offset = from;
+    return tail->size > from ? tail->size - from : 0;
+}
+
 void ac_cq4_tail_unread(ac_cq4_tail_t *tail, const ac_message_t *message) {
     tail->offset = (uint64_t)(message->record - tail->base) + AC_HEADER_SIZE - AC_CQ4_HEADER_BYTES;
     tail->index = message->seq;
@@ -246,10 +278,19 @@ int ac_cq4_tail_ready(ac_cq4_tail_t *tail, ac_error_t *err) {
 
 /* ---- opening and seeking ---- */
 
-int ac_cq4_tail_open(ac_cq4_tail_t *tail, const char *path, ac_error_t *err) {
+static void init(ac_cq4_tail_t *tail) {
     memset(tail, 0, sizeof *tail);
     tail->end_segment = tail->end_offset = UINT64_MAX;
+}
+
+int ac_cq4_tail_open(ac_cq4_tail_t *tail, const char *path, ac_error_t *err) {
+    init(tail);
     return ac_cq4_queue_open(path, &tail->queue, err);
+}
+
+int ac_cq4_tail_open_in(ac_cq4_tail_t *tail, const ac_directory_t *dir, ac_error_t *err) {
+    init(tail);
+    return ac_cq4_queue_open_in(dir, &tail->queue, err);
 }
 
 void ac_cq4_tail_close(ac_cq4_tail_t *tail) {
@@ -268,6 +309,15 @@ void ac_cq4_tail_end_at(ac_cq4_tail_t *tail, uint64_t segment, uint64_t offset) 
     tail->window_end = 0;
 }
 
+int ac_cq4_tail_ended(const ac_cq4_tail_t *tail) {
+    return is_after_end(tail);
+}
+
+/* Whether a file that cannot be opened counts as not there. */
+static int is_left_out(const ac_cq4_tail_t *tail, int code) {
+    return code == AC_E_NOT_FOUND || (code == AC_E_CORRUPT && tail->skips_damage);
+}
+
 /* The first cycle at or after `number` whose file is complete: 1 and *out, or 0. */
 static int open_from(ac_cq4_tail_t *tail, uint64_t number, ac_cq4_cycle_t *out, ac_error_t *err) {
     uint32_t *cycles;
@@ -276,15 +326,19 @@ static int open_from(ac_cq4_tail_t *tail, uint64_t number, ac_cq4_cycle_t *out, 
     for (size_t i = 0; rc == AC_OK && i < count; i++) {
         if (cycles[i] < number) continue;
         rc = ac_cq4_queue_open_cycle(&tail->queue, cycles[i], out, err);
-        rc = rc == AC_OK ? 1 : rc == AC_E_NOT_FOUND ? AC_OK : rc;
+        rc = rc == AC_OK ? 1 : is_left_out(tail, rc) ? AC_OK : rc;
     }
     free(cycles);
     return rc;
 }
 
+int ac_cq4_tail_open_first(ac_cq4_tail_t *tail, ac_cq4_cycle_t *out, ac_error_t *err) {
+    return open_from(tail, 0, out, err);
+}
+
 int ac_cq4_tail_seek_first(ac_cq4_tail_t *tail, ac_error_t *err) {
     ac_cq4_cycle_t cycle;
-    int rc = open_from(tail, 0, &cycle, err);
+    int rc = ac_cq4_tail_open_first(tail, &cycle, err);
     if (rc < 0) return rc;
     if (rc == 1)
         enter(tail, &cycle, start_of(&cycle));
@@ -303,7 +357,7 @@ int ac_cq4_tail_seek_last(ac_cq4_tail_t *tail, ac_error_t *err) {
         rc = ac_cq4_queue_open_cycle(&tail->queue, cycles[i], &cycle, err);
         if (rc == AC_OK && ac_cq4_cycle_has_message(&cycle)) rc = 1;
         if (rc == AC_OK) ac_cq4_cycle_close(&cycle);
-        if (rc == AC_E_NOT_FOUND) rc = AC_OK;
+        if (rc < 0 && is_left_out(tail, rc)) rc = AC_OK;
     }
     free(cycles);
     if (rc < 0) return rc;

@@ -40,11 +40,16 @@ typedef struct ac_cq4_tail {
     uint64_t looked_ns, look_again_ns, looked_mod_count; /* at the directory, monotonic clock */
     uint64_t busy_since_ns, busy_offset;                 /* of a record that is being written */
     uint64_t cycles_entered, missing_ends;
+    int skips_damage;       /* seeking leaves out files that cannot be opened */
+    uint64_t passed_offset; /* of damage in the cycle at hand that counts as its end; 0 = none */
+    uint64_t bad_cycle;     /* one more: the later file that could not be opened; 0 = none … */
+    uint64_t passed_cycle;  /* … and up to which one they are left out */
 } ac_cq4_tail_t;
 
 /* Opens the queue and places the reader before its first message. See ac_cq4_queue_open. The tail must not be moved
  * in memory while it is open. */
 int ac_cq4_tail_open(ac_cq4_tail_t *tail, const char *path, ac_error_t *err);
+int ac_cq4_tail_open_in(ac_cq4_tail_t *tail, const ac_directory_t *dir, ac_error_t *err);
 void ac_cq4_tail_close(ac_cq4_tail_t *tail);
 
 /* The complete data record at the offset, of this length, as a message. */
@@ -83,6 +88,15 @@ int ac_cq4_tail_ready(ac_cq4_tail_t *tail, ac_error_t *err);
 /* Takes back the message that was read last. */
 void ac_cq4_tail_unread(ac_cq4_tail_t *tail, const ac_message_t *message);
 
+/* Steps over the damage that ac_cq4_tail_next returned AC_E_CORRUPT for: to the next message that the index of the
+ * file knows, or to the next file; a file that cannot be opened is left out. Returns the bytes that were passed, as
+ * far as they are known. */
+uint64_t ac_cq4_tail_pass_damage(ac_cq4_tail_t *tail);
+
+/* Says why a page of the mapping could not be had: AC_E_GONE if the file was cut, else AC_E_SYSTEM with EIO. The next
+ * call tries to read it again. */
+int ac_cq4_tail_fail_cut(ac_cq4_tail_t *tail, ac_error_t *err);
+
 /* The mapping that the message read last is in; NULL before the first file. */
 static inline ac_map_t *ac_cq4_tail_map(const ac_cq4_tail_t *tail) {
     return tail->cycle.map;
@@ -92,6 +106,8 @@ static inline ac_map_t *ac_cq4_tail_map(const ac_cq4_tail_t *tail) {
  * error the reader stays where it is, as with the others. */
 int ac_cq4_tail_seek_index(ac_cq4_tail_t *tail, uint64_t index, ac_error_t *err);
 int ac_cq4_tail_seek_first(ac_cq4_tail_t *tail, ac_error_t *err);
+/* The file in which that is: 1 and *out, to be closed; 0 if there is none. */
+int ac_cq4_tail_open_first(ac_cq4_tail_t *tail, ac_cq4_cycle_t *out, ac_error_t *err);
 int ac_cq4_tail_seek_last(ac_cq4_tail_t *tail, ac_error_t *err); /* after the newest message */
 
 /* To a position that ac_cq4_tail_position gave; offset 0 is the start of a cycle. AC_E_POSITION_LOST if the cycle has no
@@ -103,6 +119,7 @@ void ac_cq4_tail_position(const ac_cq4_tail_t *tail, uint64_t *segment, uint64_t
 
 /* Has reading end at a position. */
 void ac_cq4_tail_end_at(ac_cq4_tail_t *tail, uint64_t segment, uint64_t offset);
+int ac_cq4_tail_ended(const ac_cq4_tail_t *tail);
 
 /* Messages and bytes of records from here to the end of the queue. Opens every later file; the cost of each is that
  * of finding its end by its index. age_ns is counted from the begin of the oldest unread message's cycle. */

@@ -21,28 +21,43 @@ static int pass(ac_cq4_wire_t *wire, uint64_t bytes) {
     return 1;
 }
 
+static int take_signed_stop_bit(ac_cq4_wire_t *wire, int64_t *out) {
+    uint64_t byte, number = 0;
+    for (int bits = 0; bits < 63; bits += 7) {
+        if (!take(wire, 1, &byte)) return 0;
+        number |= (byte & 0x7F) << bits;
+        if (byte & 0x80) continue;
+        *out = byte == 0 && bits > 0 ? ~(int64_t)number : (int64_t)number;
+        return 1;
+    }
+    return 0;
+}
+
+/* A length. */
+static int take_stop_bit(ac_cq4_wire_t *wire, uint64_t *out) {
+    int64_t number;
+    if (!take_signed_stop_bit(wire, &number) || number < 0) return 0;
+    *out = (uint64_t)number;
+    return 1;
+}
+
 /* 1 = a code that is no padding is at the front, 0 = the end, -1 = malformed. */
 static int at_code(ac_cq4_wire_t *wire) {
     uint64_t n;
     while (left(wire) > 0) {
         uint8_t code = wire->base[wire->at];
-        if (code != 0x8E && code != 0x8F) return 1;
+        if (code != 0x8E && code != 0x8F && code != 0xBE) return 1;
         wire->at++;
         if (code == 0x8E && (!take(wire, 4, &n) || !pass(wire, n))) return -1;
+        if (code == 0xBE && (!take_stop_bit(wire, &n) || !pass(wire, n))) return -1;
     }
     return 0;
 }
 
-/* A number that is not negative; lengths are none of those that Java marks with a last byte of 0. */
-static int take_stop_bit(ac_cq4_wire_t *wire, uint64_t *out) {
-    uint64_t byte;
-    *out = 0;
-    for (int bits = 0; bits < 63; bits += 7) {
-        if (!take(wire, 1, &byte)) return 0;
-        *out |= (byte & 0x7F) << bits;
-        if (!(byte & 0x80)) return byte != 0 || bits == 0;
-    }
-    return 0;
+int ac_cq4_wire_code(ac_cq4_wire_t *wire) {
+    int rc = at_code(wire);
+    if (rc != 1) return rc == 0 ? AC_CQ4_WIRE_END : AC_CQ4_WIRE_MALFORMED;
+    return wire->base[wire->at];
 }
 
 static int take_bytes(ac_cq4_wire_t *wire, uint64_t length, char *out, size_t size) {
@@ -56,14 +71,15 @@ static int take_bytes(ac_cq4_wire_t *wire, uint64_t length, char *out, size_t si
 
 int ac_cq4_wire_name(ac_cq4_wire_t *wire, char *out, size_t size) {
     uint64_t length;
+    int64_t number;
     int rc = at_code(wire);
     if (rc <= 0) return rc;
     uint8_t code = wire->base[wire->at++];
     if (code == 0xB7 || code == 0xB9) {
         if (!take_stop_bit(wire, &length)) return -1;
     } else if (code == 0xBA) {
-        if (!take_stop_bit(wire, &length)) return -1;
-        snprintf(out, size, "%llu", (unsigned long long)length);
+        if (!take_signed_stop_bit(wire, &number)) return -1;
+        snprintf(out, size, "%lld", (long long)number);
         return 1;
     } else if (code >= 0xC0 && code <= 0xDF) {
         length = code - 0xC0u;
@@ -71,6 +87,20 @@ int ac_cq4_wire_name(ac_cq4_wire_t *wire, char *out, size_t size) {
         return -1;
     }
     return take_bytes(wire, length, out, size) ? 1 : -1;
+}
+
+static int is_name(uint8_t code) {
+    return code == 0xB7 || code == 0xB9 || code == 0xBA || (code >= 0xC0 && code <= 0xDF);
+}
+
+int ac_cq4_wire_name_in(ac_cq4_wire_t *wire, const char *const order[], int *place, char *out,
+                        size_t size) {
+    int rc = at_code(wire);
+    if (rc <= 0) return rc;
+    if (is_name(wire->base[wire->at])) return ac_cq4_wire_name(wire, out, size);
+    if (!order[*place]) return -1;
+    snprintf(out, size, "%s", order[(*place)++]);
+    return 1;
 }
 
 int ac_cq4_wire_type(ac_cq4_wire_t *wire, char *out, size_t size) {
@@ -127,6 +157,28 @@ int ac_cq4_wire_i64(ac_cq4_wire_t *wire, int64_t *out, uint32_t *where) {
     return 1;
 }
 
+int ac_cq4_wire_real(ac_cq4_wire_t *wire, double *out) {
+    float single;
+    int64_t number;
+    int rc = at_code(wire);
+    if (rc <= 0) return rc;
+    uint8_t code = wire->base[wire->at];
+    if (code == 0x90 || code == 0x91) {
+        uint64_t raw;
+        wire->at++;
+        if (!take(wire, code == 0x90 ? 4 : 8, &raw)) return -1;
+        memcpy(&single, &raw, sizeof single);
+        memcpy(out, &raw, sizeof *out);
+        if (code == 0x90) *out = (double)single;
+        return 1;
+    }
+    if (code != 0x92 && code != 0x94 && code != 0x96) return 0;
+    wire->at++;
+    if (!take_signed_stop_bit(wire, &number)) return -1;
+    *out = (double)number / (code == 0x92 ? 1e2 : code == 0x94 ? 1e4 : 1e6);
+    return 1;
+}
+
 int ac_cq4_wire_array(ac_cq4_wire_t *wire, uint64_t beyond, ac_cq4_array_t *out) {
     int rc = at_code(wire);
     if (rc <= 0 || wire->base[wire->at] != 0x8D) return rc < 0 ? -1 : 0;
@@ -158,15 +210,15 @@ static int width_after(uint8_t code) {
     switch (code) {
     case 0xA1:
     case 0xA4:
+    case 0xA8:
         return 1;
     case 0xA2:
     case 0xA5:
+    case 0xA9:
         return 2;
-    case 0x90:
     case 0xA3:
     case 0xA6:
         return 4;
-    case 0x91:
     case 0xA7:
     case 0xAF:
         return 8;
@@ -184,6 +236,9 @@ int ac_cq4_wire_skip(ac_cq4_wire_t *wire) {
     int rc = ac_cq4_wire_block(wire, &inside); /* also takes the type of any other value */
     if (rc != 0) return rc;
     rc = ac_cq4_wire_array(wire, 0, &array);
+    if (rc != 0 || left(wire) == 0) return rc;
+    double ignored;
+    rc = ac_cq4_wire_real(wire, &ignored);
     if (rc != 0 || left(wire) == 0) return rc;
     uint8_t code = wire->base[wire->at++];
     int width = width_after(code);

@@ -1,6 +1,7 @@
 #include "doorman.h"
 
 #include "atomics.h"
+#include "cq4_table.h"
 #include "error.h"
 #include "log.h"
 #include "os.h"
@@ -48,6 +49,7 @@ typedef struct ac_connection {
     uint64_t serial; /* incoming: accepted earlier = smaller … */
     uint64_t accepted_ns;
     uint32_t silent; /* incoming: has not said hello */
+    int answered;    /* incoming: has said which bit */
     int outdated;    /* incoming: somebody took the writer lock after it said hello */
     struct ac_connection *next;
 } ac_connection_t;
@@ -126,6 +128,15 @@ static ac_connection_t *connection_new(enum door_kind kind, int fd) {
     return NULL;
 }
 
+/* Of the writers that a reader keeps, one that has answered; NULL if there is none. The one that is being closed is
+ * not among the connections any more. */
+static ac_connection_t *find_another(const ac_caller_t *caller) {
+    ac_connection_t *connection = caller->many ? connections : NULL;
+    while (connection && (connection->caller != caller || !connection->answered))
+        connection = connection->next;
+    return connection;
+}
+
 static void connection_close(ac_connection_t *connection) {
     for (ac_connection_t **link = &connections; *link; link = &(*link)->next) {
         if (*link != connection) continue;
@@ -137,8 +148,8 @@ static void connection_close(ac_connection_t *connection) {
     if (connection->caller && connection->caller->connection == connection) {
         /* The writer is gone: whoever sleeps wakes up once and looks. */
         ac_caller_t *caller = connection->caller;
-        caller->connection = NULL;
-        ac_store_release_u32(&caller->bit, AC_NO_BIT);
+        caller->connection = find_another(caller);
+        if (!caller->connection) ac_store_release_u32(&caller->bit, AC_NO_BIT);
         ac_os_eventfd_signal(caller->bell->fd);
     }
     silent -= connection->silent;
@@ -164,6 +175,7 @@ static ac_caller_t *find_caller(const ac_hello_t *hello) {
 /* A newer writer replaces an older one. */
 static void close_older(const ac_caller_t *caller, uint64_t serial) {
     ac_connection_t *next;
+    if (caller->many) return;
     for (ac_connection_t *connection = connections; connection; connection = next) {
         next = connection->next;
         if (connection->caller == caller && connection->serial < serial &&
@@ -193,7 +205,9 @@ static int take_bit(ac_connection_t *connection, const uint32_t *bit, int length
     ac_caller_t *caller = connection->caller;
     if (length != (int)sizeof *bit || *bit >= 64) return -1;
     /* A newer writer replaces an older one, in whichever order their packets are looked at. */
-    if (caller->connection && caller->connection->serial > connection->serial) return -1;
+    connection->answered = 1;
+    if (caller->connection && caller->connection->serial > connection->serial)
+        return caller->many ? 0 : -1;
     caller->connection = connection;
     close_older(caller, connection->serial);
     ac_store_release_u32(&caller->bit, *bit);
@@ -400,6 +414,13 @@ static void watch_writers(ac_caller_t *caller) {
     if (old != watch) unwatch(old);
 }
 
+/* In the directory itself it may be a Java queue that appears. */
+static int is_step(const ac_caller_t *caller, const char *name) {
+    return strcmp(name, caller->step) == 0 ||
+           (strcmp(caller->step, "control.meta") == 0 &&
+            (strcmp(name, AC_CQ4_METADATA) == 0 || strcmp(name, AC_CQ4_LISTING) == 0));
+}
+
 /* A reader appeared in a queue we write to, somebody took the lock of a queue we read, or something
  * happened on the way to a queue that is not there yet. A negative watch: events were lost. */
 static void on_change(void *unused, int watch, const char *name) {
@@ -413,8 +434,7 @@ static void on_change(void *unused, int watch, const char *name) {
         ac_os_eventfd_signal(caller->bell->fd);
     }
     for (ac_caller_t *caller = expecting; caller; caller = caller->next) {
-        if (watch >= 0 && (caller->watch != watch || (name[0] && strcmp(name, caller->step) != 0)))
-            continue;
+        if (watch >= 0 && (caller->watch != watch || (name[0] && !is_step(caller, name)))) continue;
         ac_os_eventfd_signal(caller->bell->fd);
     }
     for (ac_callers_t *callers = attending; callers; callers = callers->next) {

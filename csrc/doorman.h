@@ -18,7 +18,7 @@
  * One thread per process, started with the first handle that needs it. It never waits for a peer, and no peer
  * keeps it from the others: each gets one packet's worth of its time per turn. The sockets are for their own user
  * only. A peer of another user is closed before anything is kept of it, whoever says nothing is closed after
- * some seconds, or sooner if there are many; and of a reader's writers only the newest is kept. */
+ * some seconds, or sooner if there are many; and of a reader's writers only the newest is kept, unless it wants all. */
 #ifndef AC_DOORMAN_H
 #define AC_DOORMAN_H
 
@@ -56,6 +56,7 @@ typedef struct ac_caller {
     int watch;              /* of the lock file; or, while it expects its queue, of a directory … */
     char step[AC_STEP_MAX]; /* … in which this has to appear next */
     int expects;
+    int many; /* it keeps a connection to each writer, of which a Java queue may have many */
     uint32_t
         bit; /* atomic: position in control.parked, or AC_NO_BIT while no writer is connected */
     uint32_t watching; /* atomic: it will be noticed when somebody takes the writer lock */

@@ -59,7 +59,8 @@ const char *ac_code_name(int code) {
                                         "poisoned",    "reserved",      "argument",
                                         "gone",        "access",        "slow",
                                         "interrupted", "not_durable",   "too_many_readers",
-                                        "salvage",     "reentrant",     "reader_not_found"};
+                                        "salvage",     "reentrant",     "reader_not_found",
+                                        "unsupported", "stamp"};
     int index = -code;
     return index >= 0 && index < (int)(sizeof names / sizeof *names) ? names[index] : "unknown";
 }

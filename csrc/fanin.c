@@ -86,9 +86,12 @@ static void heap_push(ac_fanin_t *fanin, uint32_t slot) {
 static int load_head(ac_source_t *source, ac_error_t *err) {
     ac_reader_t *reader = source->reader;
     int rc = ac_reader_try_next(reader, &source->head);
-    if (AC_UNLIKELY(rc != 1)) rc = ac_reader_next(reader, &source->head, err);
+    reader->ahead = ac_record_size(source->head.length);
+    if (AC_UNLIKELY(rc != 1)) {
+        rc = ac_reader_next(reader, &source->head, err);
+        reader->ahead = rc == 1 ? ac_reader_bytes_of(reader, &source->head) : 0;
+    }
     source->has_head = rc == 1;
-    reader->ahead = rc == 1 ? ac_record_size(source->head.length) : 0;
     if (AC_UNLIKELY(rc == 1 && source->base != reader->base)) {
         ac_map_retain(reader->map);
         ac_map_release(source->map);
@@ -192,8 +195,9 @@ static void set_aside(ac_fanin_t *fanin, uint32_t slot) {
 static uint64_t promise_of(ac_source_t *source, uint64_t now_ns) {
     const ac_reader_t *reader = source->reader;
     source->relied_epoch = 0;
-    if (!reader->control_map) return 0;
+    if (!reader->control_map && !reader->java) return 0;
     if (ac_reader_ended(reader)) return UINT64_MAX;
+    if (reader->java) return last_of(source);
     ac_clean_t clean;
     uint64_t epoch = ac_load_acquire_u64(&reader->control->writer_epoch);
     /* Pairs with the store of the epoch in ac_clean_store: who sees it sees every record that was committed
@@ -353,7 +357,7 @@ void ac_fanin_give_back(ac_fanin_t *fanin, const ac_heap_entry_t *newest, int la
     ac_source_t *source = &fanin->sources[fanin->heap[0].slot];
     fanin->refill = 0;
     source->has_head = 1;
-    source->reader->ahead = ac_record_size(source->head.length);
+    source->reader->ahead = ac_reader_bytes_of(source->reader, &source->head);
     source->delivered--;
     source->last_timestamp_ns = fanin->replaced_ns;
     fanin->delivered--;
@@ -388,6 +392,7 @@ int ac_fanin_bell(ac_fanin_t *fanin, ac_error_t *err) {
 /* Only sources without a message can bring news; a bit that is still raised needs no raising. */
 int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err) {
     int poll = 0;
+    fanin->poll_max_ns = AC_POLL_JAVA_MAX_NS;
     for (uint32_t i = 0; i < fanin->idle_count; i++) {
         ac_reader_t *reader = fanin->sources[fanin->idle[i]].reader;
         int rc = ac_reader_is_parked(reader) ? AC_PARKED : ac_reader_park(reader, err);
@@ -395,11 +400,15 @@ int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err) {
             fanin->look_properly = 1; /* what is wrong with it */
         if (rc < 0 || (rc == AC_READY && !fanin->strict)) return rc;
         poll |= rc == AC_POLL;
+        if (rc == AC_POLL && !reader->java) fanin->poll_max_ns = AC_POLL_MAX_NS;
     }
     int rc = ac_fanin_ready(fanin, err);
     if (rc != 0) return rc;
     /* A bounded wait for strict order ends by the clock, which rings no bell. */
-    poll |= fanin->strict && fanin->heap_count > 0 && fanin->max_wait_ns != UINT64_MAX;
+    if (fanin->strict && fanin->heap_count > 0 && fanin->max_wait_ns != UINT64_MAX) {
+        poll = 1;
+        fanin->poll_max_ns = AC_POLL_MAX_NS;
+    }
     return poll ? AC_POLL : AC_PARKED;
 }
 
@@ -442,8 +451,8 @@ static uint32_t free_slot(const ac_fanin_t *fanin) {
 }
 
 static int is_same_queue(const ac_reader_t *a, const ac_reader_t *b) {
-    return a->control_map && b->control_map && a->dir.inode == b->dir.inode &&
-           a->dir.device == b->dir.device;
+    return (a->control_map || a->java) && (b->control_map || b->java) &&
+           a->dir.inode == b->dir.inode && a->dir.device == b->dir.device;
 }
 
 /* With less before it than a fault maps at once, a source is soon at its end and may then sleep for long;
@@ -479,7 +488,7 @@ int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint
     memset(source, 0, sizeof *source);
     source->reader = reader;
     source->control_map = reader->control_map;
-    ac_map_retain(source->control_map);
+    if (source->control_map) ac_map_retain(source->control_map);
     if (may_idle(reader)) ac_reader_keep_two_pages(reader);
     source->id = *id = fanin->next_id++;
     fanin->idle[fanin->idle_count++] = *slot;
@@ -490,7 +499,7 @@ int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint
 }
 
 static uint64_t head_offset(const ac_source_t *source) {
-    return (uint64_t)(source->head.record - source->base);
+    return ac_reader_offset_of(source->reader, &source->head, source->base);
 }
 
 /* Where the source stands, seen from what was delivered. */
@@ -504,8 +513,11 @@ static void position_of(const ac_source_t *source, uint64_t *segment, uint64_t *
 /* Puts the reader before its head, unless somebody else moved it. */
 static void unread_head(ac_source_t *source) {
     ac_reader_t *reader = source->reader;
-    if (source->has_head && reader->base == source->base &&
-        reader->offset == head_offset(source) + ac_record_size(source->head.length))
+    uint64_t segment, offset;
+    if (!source->has_head || reader->base != source->base) return;
+    reader->ahead = 0;
+    ac_reader_position(reader, &segment, &offset);
+    if (offset == head_offset(source) + ac_reader_bytes_of(reader, &source->head))
         ac_reader_unread(reader, &source->head);
 }
 

@@ -72,6 +72,7 @@ struct ac_fanin {
     uint32_t next_id;
     uint64_t replaced_ns; /* last_timestamp_ns of the source that delivered last, before it did */
     uint64_t delivered, late;
+    uint64_t poll_max_ns; /* how seldom to look, when it was parked last and nobody may ring */
     ac_bell_t *bell;
 };
 

@@ -168,6 +168,7 @@ enum begun { DURABLE = AC_OK, TO_SYNC = 1, LATER = 2 };
  * others are held: a member that would have to is LATER, to be flushed alone. */
 static int begin_flush(ac_writer_t *writer, flushing_t *flushing, int in_group, ac_error_t *err) {
     *flushing = (flushing_t){.writer = writer};
+    if (writer->java) return LATER;
     if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED)
         return ac_fail(err, AC_E_FORKED, 0, writer->dir.path, 0, "opened before fork");
     uint64_t target = ac_load_acquire_u64(&writer->seq);
@@ -260,7 +261,7 @@ static int64_t flush_one(ac_writer_t *writer, int with_mark, ac_error_t *err) {
 }
 
 int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err) {
-    return flush_one(writer, 1, err);
+    return writer->java ? ac_java_flush(writer, err) : flush_one(writer, 1, err);
 }
 
 int64_t ac_writer_sync_data(ac_writer_t *writer, ac_error_t *err) {

@@ -1,4 +1,5 @@
 /* The readers of a queue, and what is kept for them: asked from outside, by the rules that retention goes by. */
+#include "cq4_reader.h"
 #include "error.h"
 #include "holder.h"
 #include "os.h"
@@ -119,6 +120,7 @@ static void note_reader(void *context, const char *name, const ac_slot_t *slot, 
 int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t room, ac_error_t *err) {
     outlook_t *outlook;
     int rc = outlook_open(&outlook, path, err);
+    if (rc == AC_E_NOT_FOUND && ac_view_is_java(path)) return ac_cq4_readers(path, out, room, err);
     if (rc != AC_OK) return rc;
     entries_t entries = {outlook, out, 0, room};
     outlook->round.survey.visit = note_reader;
@@ -245,7 +247,9 @@ static int64_t explain(outlook_t *outlook, const claims_t *claims, ac_kept_segme
 
 int64_t ac_queue_why_kept(const char *path, ac_kept_segment_t *out, size_t room, ac_error_t *err) {
     outlook_t *outlook;
-    int64_t rc = outlook_open(&outlook, path, err);
+    int64_t rc =
+        ac_view_refuse_java(outlook_open(&outlook, path, err), path,
+                            "why_kept: nobody removes files of a Java queue but its operator", err);
     if (rc != AC_OK) return rc;
     claims_t claims = {.outlook = outlook};
     outlook->round.survey.visit = note_claim;

@@ -2,6 +2,7 @@
  *
  * From one segment into the next one, over padding and corrupt places, past another writer's habits, and to
  * the judgement what is missing, removed, cut, or only yet to come. */
+#include "cq4_reader.h"
 #include "error.h"
 #include "os.h"
 #include "reader.h"
@@ -19,8 +20,7 @@ static int fail_at(ac_reader_t *reader, int code, uint64_t offset, const char *w
     return ac_fail(err, code, 0, path, offset, "%s", why);
 }
 
-/* Whether to step over a damage instead of failing. Once allowed, once done. */
-static int may_skip(ac_reader_t *reader) {
+int ac_reader_may_skip(ac_reader_t *reader) {
     if (reader->skip_corrupt) return 1;
     int once = reader->skip_once;
     reader->skip_once = 0;
@@ -170,7 +170,7 @@ int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err) {
     int certain = !reader->map || ac_segment_sealed(reader->map);
     int rc = open_segment(reader, next, &map, &local);
     while (rc == AC_E_CORRUPT && next < ac_load_acquire_u32(&reader->control->current_segment) &&
-           may_skip(reader)) {
+           ac_reader_may_skip(reader)) {
         reader->skipped_records++; /* not even its header can be read: the whole segment */
         reader->skipped_bytes += reader->segment_size;
         continued = 0;
@@ -239,6 +239,7 @@ static void map_again(ac_reader_t *reader) {
 int ac_reader_fail_cut(ac_reader_t *reader, ac_error_t *err) {
     char name[AC_NAME_MAX], path[1200];
     struct stat info;
+    if (reader->java) return ac_cq4_reader_fail_cut(reader, err);
     uint64_t at =
         ac_map_is_cut(reader->map) ? ac_load_relaxed_u64(&reader->map->cut_at) : reader->offset;
     ac_segment_name(name, reader->segment, ".q");
@@ -351,7 +352,7 @@ static int judge_order(ac_reader_t *reader, const ac_message_t *message, ac_erro
     int jumped = reader->expected_seq != message->seq;
     if (jumped && reader->continued && ours) {
         int missing = message->seq > reader->expected_seq;
-        if (!missing || !may_skip(reader))
+        if (!missing || !ac_reader_may_skip(reader))
             return fail_at(reader, AC_E_CORRUPT, reader->offset,
                            "seq does not continue: records are missing", err);
         reader->skipped_records++; /* those before this one, which is sound itself */
@@ -405,7 +406,8 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     if (ac_map_is_cut(reader->control_map))
         return ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0,
                        "control.meta was cut by another program");
-    if (reader->map && reader->size < reader->segment_size && is_full(reader) && !may_skip(reader))
+    if (reader->map && reader->size < reader->segment_size && is_full(reader) &&
+        !ac_reader_may_skip(reader))
         return fail_at(reader, AC_E_CORRUPT, reader->size, "the segment was cut here", err);
     if (reader->map) {
         /* A writer that was killed, or a power cut, may have left a finished segment unsealed. */
@@ -418,7 +420,7 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
                               AC_CHECK_HEADER, &message, &why) != AC_RECORD_NONE)
             return 1;
         if (reader->offset < end) {
-            if (!may_skip(reader))
+            if (!ac_reader_may_skip(reader))
                 return fail_at(reader, AC_E_CORRUPT, reader->offset, "a record is missing here",
                                err);
             skip_corrupt(reader);
@@ -490,7 +492,7 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
             } else {
                 rc = fail_at(reader, AC_E_CORRUPT, reader->offset, why, err);
             }
-            if (rc != AC_E_CORRUPT || !may_skip(reader)) break;
+            if (rc != AC_E_CORRUPT || !ac_reader_may_skip(reader)) break;
             if (found == AC_RECORD_GOOD) { /* what is missing is before it: it is delivered */
                 reader->skipped_records++;
                 reader->continued = 0;
@@ -505,10 +507,12 @@ static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
 
 int ac_reader_next(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
     int rc = ac_reader_try_next(reader, out);
-    return AC_LIKELY(rc == 1) ? 1 : next_slow(reader, out, err);
+    if (AC_LIKELY(rc == 1)) return 1;
+    return reader->java ? ac_cq4_reader_next(reader, out, err) : next_slow(reader, out, err);
 }
 
 int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
+    if (reader->java) return ac_cq4_reader_ready(reader, err);
     ac_message_t message;
     ac_mark_t mark = ac_reader_mark(reader);
     int rc = ac_reader_next(reader, &message, err);
@@ -523,6 +527,7 @@ int ac_reader_step_over(ac_reader_t *reader, ac_error_t *err) {
     ac_error_t later; /* what is wrong behind it is said by reading */
     int rc = ac_reader_usable(reader, err);
     if (rc != AC_OK) return rc;
+    if (reader->java) return ac_cq4_reader_step_over(reader, err);
     reader->skip_once = 1;
     ac_reader_ready(reader, &later);
     reader->skip_once = 0;
@@ -533,7 +538,22 @@ void ac_reader_report_corrupt(ac_reader_t *reader) {
     reader->skip_corrupt = 0;
 }
 
+uint64_t ac_reader_offset_of(const ac_reader_t *reader, const ac_message_t *message,
+                             const uint8_t *base) {
+    uint64_t record = (uint64_t)(message->record - base);
+    return reader->java ? record + AC_HEADER_SIZE - AC_CQ4_HEADER_BYTES : record;
+}
+
+uint64_t ac_reader_bytes_of(const ac_reader_t *reader, const ac_message_t *message) {
+    return reader->java ? ac_cq4_after(0, message->length, reader->java->tail.padding)
+                        : ac_record_size(message->length);
+}
+
 void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message) {
+    if (reader->java) {
+        ac_cq4_reader_unread(reader, message);
+        return;
+    }
     reader->offset -= ac_record_size(message->length);
     reader->expected_seq = message->seq;
     reader->messages--;
@@ -542,9 +562,10 @@ void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message) {
 
 void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_message_t *message) {
     ac_reader_unread(reader, message);
-    reader->expected_seq = mark->expected_seq;
     reader->last_timestamp_ns = mark->last_timestamp_ns;
+    reader->timestamp_returns = mark->timestamp_returns;
+    if (reader->java) return;
+    reader->expected_seq = mark->expected_seq;
     reader->continued = reader->skipped_records == mark->skipped_records ? mark->continued : 0;
     reader->seq_restarts = mark->seq_restarts;
-    reader->timestamp_returns = mark->timestamp_returns;
 }

@@ -11,6 +11,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -294,6 +295,13 @@ int ac_os_allocate(int fd, uint64_t size) {
     return -rc;
 }
 
+int ac_os_reserve(int fd, uint64_t offset, uint64_t length) {
+    int rc;
+    CALL(rc, AC_CALL_ALLOCATE, NULL, fd, offset, length,
+         fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length));
+    return rc == -EOPNOTSUPP || rc == -ENOSYS ? 0 : rc;
+}
+
 int ac_os_zero_range(int fd, uint64_t offset, uint64_t length) {
     static const char zeros[65536];
     int rc;
@@ -511,6 +519,20 @@ int ac_os_claimed(int fd) {
     int rc;
     CALL(rc, AC_CALL_LOCK, NULL, fd, 0, 0, fcntl(fd, F_OFD_GETLK, &whole));
     return rc < 0 ? rc : whole.l_type != F_UNLCK;
+}
+
+int ac_os_claim_range(int fd, uint64_t offset, uint64_t length) {
+    struct flock range = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = (off_t)length};
+    int rc;
+    CALL(rc, AC_CALL_LOCK, NULL, fd, offset, length, fcntl(fd, F_OFD_SETLK, &range));
+    return rc == -EACCES ? -EAGAIN : rc;
+}
+
+void ac_os_unclaim_range(int fd, uint64_t offset, uint64_t length) {
+    struct flock range = {
+        .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = (off_t)length};
+    fcntl(fd, F_OFD_SETLK, &range);
 }
 
 int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *context) {
@@ -979,6 +1001,10 @@ void ac_os_sleep_ns(uint64_t ns) {
     nanosleep(&pause, NULL);
 }
 
+void ac_os_yield(void) {
+    sched_yield();
+}
+
 static uint64_t clock_ns(clockid_t clock) {
     struct timespec now;
     clock_gettime(clock, &now);
@@ -1026,6 +1052,11 @@ uint64_t ac_os_process_start(int pid) {
     for (int skip = 0; field && skip < 20; skip++)
         field = strchr(field + 1, ' ');
     return field ? strtoull(field + 1, NULL, 10) : 0;
+}
+
+/* Not by /proc, which may hide the processes of others. */
+int ac_os_process_exists(int pid) {
+    return pid > 0 && (kill(pid, 0) == 0 || errno != ESRCH);
 }
 
 /* Bit 8 of a signal mask is SIGKILL. A killed process has it pending from the moment of the kill until each of

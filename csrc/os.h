@@ -69,6 +69,8 @@ int ac_os_free_bytes(int fd, uint64_t *out); /* of its file system; -ENOSYS if t
 int ac_os_truncate(int fd, uint64_t size);
 int ac_os_allocate(int fd, uint64_t size); /* backed by blocks, reads as zero */
 int ac_os_zero_range(int fd, uint64_t offset, uint64_t length);
+/* Blocks for a part of the file, whose content and size stay as they are; 0 also where that cannot be had. */
+int ac_os_reserve(int fd, uint64_t offset, uint64_t length);
 /* Gives blocks back, where that is possible. */
 int ac_os_punch(int fd, uint64_t offset, uint64_t length);
 int ac_os_copy(int from_fd, int to_fd, uint64_t offset, uint64_t length);
@@ -100,6 +102,10 @@ int ac_os_flock(int fd); /* exclusive, -EWOULDBLOCK if held */
  * like flock's, and independent of it. */
 int ac_os_claim(int fd);   /* -EAGAIN if claimed */
 int ac_os_claimed(int fd); /* 1 = by somebody else's open file, 0 = by nobody */
+/* The same kind of lock on a part of the file, which excludes Java's FileLock; length 0: to the end. */
+int ac_os_claim_range(int fd, uint64_t offset,
+                      uint64_t length); /* -EAGAIN if any of it is claimed */
+void ac_os_unclaim_range(int fd, uint64_t offset, uint64_t length);
 
 /* Calls `visit` with each entry's name; stops when it returns non-zero and returns that. */
 int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *context);
@@ -164,6 +170,7 @@ void ac_os_ring_close(ac_ring_t *ring);
 void *ac_os_alloc(size_t size);
 
 void ac_os_sleep_ns(uint64_t ns);
+void ac_os_yield(void);      /* the processor, to whoever waits for it */
 uint64_t ac_os_now_ns(void); /* wall clock */
 uint64_t ac_os_monotonic_ns(void);
 
@@ -177,7 +184,8 @@ void ac_os_thread_usage(ac_usage_t *out);
 
 /* Identity of a process for lock files: start time in clock ticks, 0 if there is no such process. */
 uint64_t ac_os_process_start(int pid);
-int ac_os_process_ends(int pid); /* was killed, or is a zombie: nothing of it runs any more */
+int ac_os_process_exists(int pid); /* also as a zombie, and if it is another user's */
+int ac_os_process_ends(int pid);   /* was killed, or is a zombie: nothing of it runs any more */
 /* Its command line, with blanks between the words; empty if it cannot be had. */
 void ac_os_process_command(int pid, char *out, size_t size);
 /* Who holds flock's lock on the file; 0 = nobody, or nobody with a pid in our namespace. */

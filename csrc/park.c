@@ -2,6 +2,7 @@
  *
  * An event loop watches the bell itself (ac_reader_bell, ac_reader_park); a thread sleeps on it
  * (ac_reader_prepare_sleep, ac_reader_sleep, or both at once in ac_reader_wait). */
+#include "cq4_reader.h"
 #include "error.h"
 #include "lock.h"
 #include "os.h"
@@ -10,13 +11,13 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { POLL_NS = 500000, DIRECTORY_NS = 100000000 };
+enum { DIRECTORY_NS = 100000000 };
 
 /* The name under which writers find the reader; one without a name gets one that nobody else has, not
  * even in another pid namespace. */
 static void name_caller(ac_reader_t *reader) {
     uint64_t unique = 0;
-    if (reader->name[0]) {
+    if (reader->name[0] && !reader->java) { /* Java lets two have one name */
         snprintf(reader->caller.name, sizeof reader->caller.name, "%s", reader->name);
         return;
     }
@@ -38,7 +39,17 @@ static void suspect_writer(ac_reader_t *reader) {
         ac_store_relaxed_u32(&reader->caller.suspect, 1);
 }
 
+static void announce_to_java(ac_reader_t *reader) {
+    if (reader->retracting) return;
+    if (reader->caller.name[0] != AC_ANONYMOUS_PREFIX) name_caller(reader);
+    reader->announced = ac_cq4_bells_listen(&reader->java->bells, &reader->dir, &reader->caller);
+}
+
 void ac_reader_announce(ac_reader_t *reader) {
+    if (reader->java) {
+        announce_to_java(reader);
+        return;
+    }
     uint64_t epoch = signalling_epoch(reader->control);
     if (epoch == 0 || epoch == reader->tried_epoch || reader->retracting) return;
     reader->tried_epoch = epoch;
@@ -67,7 +78,7 @@ void ac_reader_end_retract(ac_reader_t *reader) {
  * looks at are two: the segment's header and where it stands. */
 void ac_reader_keep_two_pages(ac_reader_t *reader) {
     uint64_t page = ac_os_page_size(), here = reader->offset & ~(page - 1);
-    if (!reader->map) return;
+    if (!reader->map || reader->java) return;
     ac_os_unpopulate(reader->map->base, page, here);
     ac_os_unpopulate(reader->map->base, here + page, reader->map->size & ~(page - 1));
 }
@@ -99,7 +110,7 @@ void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell) {
 }
 
 int ac_reader_is_parked(const ac_reader_t *reader) {
-    if (!reader->announced) return 0;
+    if (!reader->announced || reader->java) return 0;
     uint32_t bit = ac_load_acquire_u32(&reader->caller.bit);
     return bit != AC_NO_BIT && (ac_load_seq_cst_u64(&reader->control->parked) >> bit & 1);
 }
@@ -126,6 +137,15 @@ static int is_gone(ac_reader_t *reader) {
     return reader->gone;
 }
 
+/* Java never rings: whoever sleeps looks again from time to time, too, and now and then at the directory. */
+static int park_with_java(ac_reader_t *reader, ac_error_t *err) {
+    if (reader->announced) ac_cq4_bells_park(&reader->java->bells);
+    int rc = ac_reader_ready(reader, err);
+    if (rc != 0) return rc;
+    reader->parks++;
+    return AC_POLL;
+}
+
 /* Raising our bit is the full barrier between it and the look that follows; it pairs with the increment
  * of notify_seq in ac_writer_publish. Without a connected writer there is nobody to raise it for: the
  * doorman rings when one connects. */
@@ -142,6 +162,7 @@ int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
     }
     ac_control_t *control = reader->control;
     if (!reader->announced) ac_reader_announce(reader);
+    if (reader->java) return park_with_java(reader, err);
     uint32_t bit = reader->announced ? ac_load_acquire_u32(&reader->caller.bit) : AC_NO_BIT;
     if (bit != AC_NO_BIT) __atomic_fetch_or(&control->parked, 1ull << bit, __ATOMIC_SEQ_CST);
     rc = ac_reader_ready(reader, err);
@@ -160,6 +181,7 @@ int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *
     int rc = ac_reader_park(reader, err);
     if (rc < 0 || rc == AC_READY) return rc;
     sleep->poll = rc == AC_POLL;
+    sleep->poll_ns = ac_poll_interval_ns(sleep->poll_ns, ac_reader_poll_max_ns(reader));
     sleep->bell = reader->bell;
     ac_bell_retain(reader->bell);
     reader->waits++;
@@ -168,7 +190,7 @@ int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *
 
 void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns) {
     ac_bell_t *bell = sleep->bell;
-    if (sleep->poll && timeout_ns > POLL_NS) timeout_ns = POLL_NS;
+    if (sleep->poll && timeout_ns > sleep->poll_ns) timeout_ns = sleep->poll_ns;
     ac_os_eventfd_wait(bell->fd, timeout_ns);
     if (ac_load_acquire_u32(&bell->closing)) ac_os_eventfd_signal(bell->fd);
     ac_bell_release(bell);
@@ -176,7 +198,7 @@ void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns) {
 
 int ac_reader_wait(ac_reader_t *reader, uint64_t timeout_ns, uint64_t spin_ns, ac_error_t *err) {
     uint64_t started = ac_os_monotonic_ns();
-    ac_sleep_t sleep;
+    ac_sleep_t sleep = {0};
     int rc = ac_reader_ready(reader, err);
     while (rc == 0) {
         uint64_t waited = ac_os_monotonic_ns() - started;

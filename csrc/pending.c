@@ -4,6 +4,7 @@
  * waits (ac_reader_attach). An event loop must not: it only looks whether there is a queue, and has it opened by a
  * task in the background, in a handle that is the task's own. When that is done the bell rings, and the loop's next
  * look takes over what was opened, or what went wrong. */
+#include "cq4_reader.h"
 #include "error.h"
 #include "os.h"
 #include "reader.h"
@@ -136,6 +137,13 @@ int ac_reader_attach(ac_reader_t *reader, ac_error_t *err) {
 
 /* ---- for event loops ---- */
 
+/* A Java queue begins with its table store. The directory is not listed: this may be the thread of an event loop. */
+static int has_table(int dir_fd) {
+    struct stat info;
+    return ac_os_stat_at(dir_fd, AC_CQ4_METADATA, &info) == 0 ||
+           ac_os_stat_at(dir_fd, AC_CQ4_LISTING, &info) == 0;
+}
+
 /* Whether there is a queue, or something that opening has to complain about. */
 static int is_there(ac_reader_t *reader) {
     ac_directory_t dir;
@@ -145,9 +153,10 @@ static int is_there(ac_reader_t *reader) {
     int dir_fd = rc == AC_OK ? ac_directory_open(&dir, &err) : rc;
     rc = dir_fd < 0 ? dir_fd : ac_control_open(&dir, dir_fd, 2, 0, &map, &err);
     ac_map_release(map);
-    if (dir_fd >= 0) ac_os_close(dir_fd);
     reader->half_made = rc == AC_E_NOT_FOUND && err.sys_errno == EAGAIN;
-    return rc != AC_E_NOT_FOUND;
+    int is_java = rc == AC_E_NOT_FOUND && dir_fd >= 0 && !reader->half_made && has_table(dir_fd);
+    if (dir_fd >= 0) ac_os_close(dir_fd);
+    return rc != AC_E_NOT_FOUND || is_java;
 }
 
 /* Looks for the queue. If there is one that could not be opened a moment ago because something was missing, it is
@@ -158,7 +167,9 @@ static int begin_opening(ac_reader_t *reader, ac_error_t *err) {
         reader->half_made = 1;
         return AC_E_NOT_FOUND;
     }
-    if (open_in_background(reader) == 0) return AC_E_NOT_FOUND;
+    /* A function of the caller's may need a lock that whoever waits for the task holds. */
+    if (!reader->wanted.timestamp_function && open_in_background(reader) == 0)
+        return AC_E_NOT_FOUND;
     return ac_reader_attach(reader, err);
 }
 

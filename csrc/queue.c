@@ -1,5 +1,6 @@
 /* Questions about a whole queue, answered without opening it for anything. */
 #include "control.h"
+#include "cq4_reader.h"
 #include "crc32.h"
 #include "error.h"
 #include "os.h"
@@ -25,6 +26,15 @@ uint32_t ac_checksum(const void *data, size_t length) {
 
 const char *ac_checksum_implementation(void) {
     return ac_crc32_implementation();
+}
+
+/* What cannot be looked at is none: whoever opens it is told why. */
+int ac_queue_format(const char *path) {
+    char control[1200];
+    struct stat info;
+    snprintf(control, sizeof control, "%s/control.meta", path);
+    if (ac_os_stat_path(control, &info) == 0) return AC_FORMAT_NATIVE;
+    return ac_cq4_is_queue(path) == 1 ? AC_FORMAT_CQ4 : AC_FORMAT_NONE;
 }
 
 /* Of the first message, by the header of its record alone. */
@@ -60,6 +70,7 @@ int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err) {
     uint32_t segment;
     memset(out, 0, sizeof *out);
     int rc = ac_view_open(&view, path, err);
+    if (rc == AC_E_NOT_FOUND && ac_view_is_java(path)) return ac_cq4_info(path, out, err);
     if (rc != AC_OK) return rc;
     const ac_control_t *control = ac_control_of(view.control);
     out->segment_size = view.segment_size;
@@ -83,6 +94,10 @@ int ac_queue_forget_reader(const char *path, const char *name, ac_error_t *err) 
     ac_view_t view;
     int rc = ac_reader_name_check(name, path, err);
     if (rc == AC_OK) rc = ac_view_open(&view, path, err);
+    if (rc == AC_E_NOT_FOUND && ac_view_is_java(path))
+        return ac_fail(err, AC_E_UNSUPPORTED, 0, path, 0,
+                       "a Java queue never loses the name of a tailer; to have it start anew, open "
+                       "it, go to the first message and commit");
     if (rc != AC_OK) return rc;
     rc = ac_position_remove(&view.dir, view.dir_fd, name, err);
     ac_view_close(&view);
@@ -194,6 +209,7 @@ static int note_wanted(void *context, const ac_message_t *message) {
 int ac_queue_last_cause(const char *path, uint64_t source, ac_cause_t *out, ac_error_t *err) {
     ac_view_t view;
     int rc = ac_view_open(&view, path, err);
+    if (rc == AC_E_NOT_FOUND && ac_view_is_java(path)) return 0; /* its messages have no causes */
     if (rc != AC_OK) return rc;
     wanted_t wanted = {.cause.source = source};
     for (size_t i = view.count; i-- > 0 && rc == AC_OK && !wanted.found;)
@@ -260,6 +276,7 @@ int64_t ac_queue_last_causes(const char *path, uint64_t since_ns, ac_cause_t *ou
     ac_view_t view;
     seen_t seen = {.begin_ns = UINT64_MAX};
     int rc = ac_view_open(&view, path, err);
+    if (rc == AC_E_NOT_FOUND && ac_view_is_java(path)) return 0;
     if (rc != AC_OK) return rc;
     for (size_t i = view.count; i-- > 0 && rc == AC_OK && seen.begin_ns >= since_ns;) {
         seen.begin_ns = UINT64_MAX;

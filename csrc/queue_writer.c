@@ -72,7 +72,9 @@ int ac_view_writer(const ac_view_t *view, ac_queue_writer_t *out, ac_error_t *er
 
 int ac_queue_writer(const char *path, ac_queue_writer_t *out, ac_error_t *err) {
     ac_view_t view;
+    memset(out, 0, sizeof *out);
     int rc = ac_view_open(&view, path, err);
+    if (rc == AC_E_NOT_FOUND && ac_view_is_java(path)) return AC_OK; /* it may have many */
     if (rc != AC_OK) return rc;
     rc = ac_view_writer(&view, out, err);
     ac_view_close(&view);

@@ -1,4 +1,5 @@
 /* Parts of a queue: finding their ends, counting them, and seeing them as arrays in the map. */
+#include "cq4_reader.h"
 #include "error.h"
 #include "os.h"
 #include "reader.h"
@@ -46,6 +47,8 @@ int ac_reader_read_range(ac_reader_t *reader, const ac_range_t *range, ac_error_
     reader->end_segment = range->end_segment;
     reader->end_offset = range->end_offset;
     reader->window_end = 0;
+    if (reader->java)
+        ac_cq4_tail_end_at(&reader->java->tail, range->end_segment, range->end_offset);
     if (is_over(range)) return AC_OK;
     return ac_reader_seek_position(reader, range->first_segment, range->first_offset, err);
 }
@@ -105,6 +108,7 @@ int64_t ac_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t
     uint64_t count = 0;
     int rc = ac_reader_usable(reader, err);
     if (rc != AC_OK || is_over(range)) return rc;
+    if (reader->java) return ac_cq4_reader_count(reader, range, err);
     for (uint64_t id = range->first_segment; id <= range->end_segment; id++) {
         const ac_index_t *index;
         uint64_t from, to;
@@ -121,6 +125,13 @@ int64_t ac_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t
     return (int64_t)count;
 }
 
+int64_t ac_reader_spans(ac_reader_t *reader, const ac_range_t *range, ac_span_t *out, size_t room,
+                        ac_error_t *err) {
+    int rc = ac_reader_usable(reader, err);
+    if (rc != AC_OK || is_over(range) || !reader->java) return rc;
+    return ac_cq4_reader_spans(reader, range, out, room, err);
+}
+
 /* ---- arrays ---- */
 
 static int fail_stretch(ac_reader_t *reader, int code, uint32_t segment, uint64_t offset,
@@ -135,6 +146,9 @@ int ac_reader_stretch(ac_reader_t *reader, ac_range_t *range, ac_stretch_t *out,
     const ac_index_t *index;
     int rc = ac_reader_usable(reader, err);
     if (rc != AC_OK) return rc;
+    if (reader->java)
+        return ac_fail(err, AC_E_UNSUPPORTED, 0, reader->dir.path, 0,
+                       "the records of a Java queue are no array: index pages stand among them");
     for (; !is_over(range); range->first_segment++, range->first_offset = AC_SEGMENT_DATA) {
         uint32_t segment = (uint32_t)range->first_segment;
         uint64_t from, to;

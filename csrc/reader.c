@@ -1,6 +1,7 @@
 /* A reader from its opening to its end: the queue it is attached to, the position it keeps there. */
 #include "reader.h"
 
+#include "cq4_reader.h"
 #include "error.h"
 #include "lock.h"
 #include "log.h"
@@ -39,6 +40,10 @@ int ac_reader_usable(ac_reader_t *reader, ac_error_t *err) {
 /* ---- positions ---- */
 
 void ac_reader_position(ac_reader_t *reader, uint64_t *segment, uint64_t *offset) {
+    if (reader->java) {
+        ac_cq4_reader_position(reader, segment, offset);
+        return;
+    }
     *segment = reader->segment;
     *offset = reader->offset - reader->ahead;
 }
@@ -134,6 +139,8 @@ static void go_back(ac_reader_t *reader, ac_map_t *map, uint64_t offset, const a
 int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                             ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
+    if (rc == AC_OK && reader->java)
+        return ac_cq4_reader_seek_position(reader, segment, offset, err);
     if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
     if (rc != AC_OK) return rc;
     ac_map_t *map = reader->map;
@@ -148,6 +155,7 @@ int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offs
 
 int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
+    if (rc == AC_OK && reader->java) return ac_cq4_reader_end_at(reader, segment, offset, err);
     if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
     if (rc != AC_OK) return rc;
     reader->end_segment = segment;
@@ -157,6 +165,7 @@ int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_
 }
 
 int ac_reader_ended(const ac_reader_t *reader) {
+    if (reader->java) return ac_cq4_reader_ended(reader);
     if (ac_reader_is_behind_end(reader)) return 1;
     /* The end is where a segment begins, which may have nothing in it and then is not entered. */
     return reader->base && reader->segment + 1ull == reader->end_segment &&
@@ -256,6 +265,8 @@ int ac_reader_commit_epoch(ac_reader_t *reader, uint64_t segment, uint64_t offse
     if (rc == AC_OK && !reader->named)
         rc = ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
                      "an anonymous reader has no position to commit; give it a name");
+    if (rc == AC_OK && reader->java)
+        return ac_cq4_reader_commit(reader, segment, offset, sync, err);
     if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
     if (rc == AC_OK) rc = check_reached(reader, segment, offset, err);
     if (rc == AC_OK && ac_map_is_cut(reader->position.map))
@@ -275,6 +286,7 @@ int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset
     if (rc == AC_OK && !reader->named)
         rc = ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
                      "an anonymous reader has no committed position");
+    if (rc == AC_OK && reader->java) return ac_cq4_reader_committed(reader, segment, offset, err);
     if (rc != AC_OK) return rc;
     ac_position_get(&reader->position, segment, offset);
     return AC_OK;
@@ -341,6 +353,7 @@ static int open_position(ac_reader_t *reader, const char *name, ac_error_t *err)
 /* To the committed position. A name that never lived (nothing but its creation was stored yet) has
  * nothing to lose: if retention was quicker than its registration, it starts at what is first now. */
 static int resume(ac_reader_t *reader, ac_error_t *err) {
+    if (reader->java) return ac_cq4_reader_resume(reader, err);
     ac_slot_t slot = reader->position.current;
     int rc = ac_reader_seek_position(reader, slot.segment, slot.offset, err);
     if (rc == AC_OK) return ac_reader_confirm_epoch(reader, slot.epoch, err);
@@ -402,6 +415,7 @@ static int open_control(ac_reader_t *reader, ac_error_t *err) {
 }
 
 void ac_reader_detach(ac_reader_t *reader) {
+    ac_cq4_reader_close(reader);
     ac_position_close(&reader->position);
     ac_map_release(reader->map);
     ac_map_release(reader->control_map);
@@ -437,11 +451,35 @@ int ac_reader_find(ac_directory_t *dir, const char *path, const ac_reader_config
                : ac_directory_init(dir, path, config->mode, 0, err);
 }
 
+static int open_native(ac_reader_t *reader, const ac_reader_config_t *config, ac_error_t *err) {
+    int rc = open_control(reader, err);
+    if (rc == AC_OK && (config->timestamp_field || config->timestamp_function))
+        rc = ac_fail(err, AC_E_UNSUPPORTED, 0, reader->dir.path, 0,
+                     "its messages have their times; only those of a Java queue can be told where "
+                     "to find them");
+    if (rc == AC_OK && config->name) rc = open_position(reader, config->name, err);
+    return rc;
+}
+
+/* A queue of ours has a control block; only without one is a Java queue looked for. */
+static int open_either(ac_reader_t *reader, const ac_reader_config_t *config, ac_error_t *err) {
+    ac_error_t local;
+    int rc = open_native(reader, config, err);
+    if (rc != AC_E_NOT_FOUND || reader->half_made) return rc;
+    int java = ac_cq4_reader_recognises(&reader->dir, &local);
+    if (java == 1)
+        java = ac_cq4_reader_open(reader, config, &local);
+    else if (java == 0)
+        return rc;
+    reader->half_made = java == AC_E_NOT_FOUND && local.sys_errno == EAGAIN;
+    if (java < 0 && err) *err = local;
+    return java;
+}
+
 int ac_reader_open_queue(ac_reader_t *reader, const char *path, const ac_reader_config_t *config,
                          ac_error_t *err) {
     int rc = ac_reader_find(&reader->dir, path, config, err);
-    if (rc == AC_OK) rc = open_control(reader, err);
-    if (rc == AC_OK && config->name) rc = open_position(reader, config->name, err);
+    if (rc == AC_OK) rc = open_either(reader, config, err);
     if (rc == AC_OK) {
         int waited = reader->pending;
         reader->pending = 0; /* seeking needs a usable reader */
@@ -453,7 +491,7 @@ int ac_reader_open_queue(ac_reader_t *reader, const char *path, const ac_reader_
 }
 
 void ac_reader_begin_heartbeat(ac_reader_t *reader) {
-    if (!reader->named) return;
+    if (!reader->named || reader->java) return;
     reader->task.run = heartbeat;
     ac_housekeeper_nudge(&reader->task);
 }
@@ -466,6 +504,11 @@ static int wait_for_queue(ac_reader_t *reader, const char *path, const ac_reader
     snprintf(reader->dir.path, sizeof reader->dir.path, "%s", path);
     reader->wanted = *config;
     reader->wanted.name = config->name ? reader->name : NULL;
+    if (config->timestamp_field) {
+        snprintf(reader->timestamp_field, sizeof reader->timestamp_field, "%s",
+                 config->timestamp_field);
+        reader->wanted.timestamp_field = reader->timestamp_field;
+    }
     if (config->start == AC_START_LAST) reader->wanted.start = AC_START_FIRST;
     reader->pending = 1;
     return AC_OK;
@@ -541,6 +584,7 @@ void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out) {
         ac_reader_seq_at(reader, reader->segment, reader->offset, &out->next_seq, NULL);
     out->segment_size = reader->segment_size;
     out->queue_id = ac_load_relaxed_u64(&reader->control->queue_id);
+    if (reader->java) ac_cq4_reader_stats(reader, out);
     out->parks = reader->parks;
     out->announced = reader->announced;
     out->attended = ac_reader_attended(reader);

@@ -8,6 +8,7 @@
 #include "aiochronicle.h"
 #include "atomics.h"
 #include "control.h"
+#include "cq4_roll.h"
 #include "directory.h"
 #include "doorman.h"
 #include "housekeeper.h"
@@ -19,6 +20,9 @@
 #include "segment.h"
 
 typedef struct ac_opening ac_opening_t;
+typedef struct ac_cq4_reader ac_cq4_reader_t;
+
+enum { AC_FIELD_NAME_MAX = 127 };
 
 struct ac_reader {
     /* Hot. */
@@ -36,6 +40,7 @@ struct ac_reader {
     uint64_t payload_bytes;
 
     /* Cold. */
+    ac_cq4_reader_t *java; /* of a Java queue: see cq4_reader.h. NULL: the queue is one of ours */
     ac_map_t *map;
     ac_map_t *control_map;
     ac_control_t *control; /* never NULL: see ac_control_of_nobody */
@@ -63,9 +68,10 @@ struct ac_reader {
     uint32_t state;
     int pending;               /* there is no queue yet … */
     ac_reader_config_t wanted; /* … and this is how to open it when it comes … */
-    ac_opening_t *opening;     /* … which is being done in the background; NULL = it is not */
-    int half_made;             /* something of it is there, but not complete */
-    uint64_t missed_ns;        /* when opening last missed something, on the monotonic clock */
+    char timestamp_field[AC_FIELD_NAME_MAX + 1];
+    ac_opening_t *opening; /* … which is being done in the background; NULL = it is not */
+    int half_made;         /* something of it is there, but not complete */
+    uint64_t missed_ns;    /* when opening last missed something, on the monotonic clock */
     ac_task_t task;
     int heartbeat_failed; /* and the log says so */
     ac_caller_t caller;   /* how a writer reaches us; valid while `announced` */
@@ -168,6 +174,15 @@ uint32_t ac_reader_epoch_beside(const ac_reader_t *reader, uint64_t segment, uin
 /* AC_E_POSITION_LOST if none of the records beside the reader's position has this epoch. */
 int ac_reader_confirm_epoch(ac_reader_t *reader, uint32_t epoch, ac_error_t *err);
 
+/* Whether to step over a damage instead of failing. Once allowed, once done. */
+int ac_reader_may_skip(ac_reader_t *reader);
+
+/* Where a message that the reader gave begins in its file, and how many bytes its record takes there. Before the
+ * payload of a Java queue's there is a header of four bytes only: see cq4_tail.h. */
+uint64_t ac_reader_offset_of(const ac_reader_t *reader, const ac_message_t *message,
+                             const uint8_t *base);
+uint64_t ac_reader_bytes_of(const ac_reader_t *reader, const ac_message_t *message);
+
 /* Takes back the message that was read last. */
 void ac_reader_unread(ac_reader_t *reader, const ac_message_t *message);
 
@@ -211,6 +226,7 @@ static inline uint64_t ac_reader_limit(const ac_reader_t *reader) {
 typedef struct ac_way {
     ac_directory_t dir;
     uint64_t segment_size, from_segment, from_offset, to_segment, to_offset;
+    ac_cq4_roll_t roll; /* of a Java queue, whose end is found on the way; shift 0: of ours */
 } ac_way_t;
 
 int ac_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_error_t *err);
@@ -218,6 +234,20 @@ int ac_reader_lag_bytes(const ac_way_t *way, ac_lag_t *out, ac_error_t *err); /*
 
 /* Rings this bell from now on; NULL: one of its own again, when wanted. */
 void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
+
+/* The next interval at which a reader looks whom nobody rings: 50 us at first, then so that it never waits much
+ * longer than a quarter of the time that has passed already. */
+enum { AC_POLL_MAX_NS = 2000000, AC_POLL_JAVA_MAX_NS = 10000000 }; /* unless the caller says so */
+
+static inline uint64_t ac_poll_interval_ns(uint64_t before_ns, uint64_t max_ns) {
+    uint64_t next_ns = before_ns ? before_ns + before_ns / 4 : 50000;
+    return next_ns < max_ns ? next_ns : max_ns;
+}
+
+/* How seldom a queue is looked at. A Java queue is always polled, so an idle one must cost next to nothing. */
+static inline uint64_t ac_reader_poll_max_ns(const ac_reader_t *reader) {
+    return reader->java ? AC_POLL_JAVA_MAX_NS : AC_POLL_MAX_NS;
+}
 
 /* park.c: lets the writer find the reader, if it is one that signals. Without permission to, it polls; that is
  * not an error. */

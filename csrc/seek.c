@@ -1,4 +1,5 @@
 /* Finding a position by seq or time: a catalogue of the segments' indexes, then a short walk. */
+#include "cq4_reader.h"
 #include "error.h"
 #include "os.h"
 #include "reader.h"
@@ -184,7 +185,7 @@ static int is_damaged(const ac_reader_t *reader) {
 }
 
 int ac_reader_pass_damage(ac_reader_t *reader, ac_bound_t bound, ac_error_t *err) {
-    if (!is_damaged(reader)) return AC_OK;
+    if (reader->java || !is_damaged(reader)) return AC_OK;
     ac_message_t message;
     enum ac_check check = reader->check;
     int skip = reader->skip_corrupt, rc;
@@ -213,7 +214,7 @@ static int too_fast(const ac_reader_t *reader, ac_error_t *err) {
 }
 
 static int seek(ac_reader_t *reader, int by_time, uint64_t value, ac_error_t *err) {
-    int rc = ac_reader_usable(reader, err);
+    int rc = AC_OK;
     for (int attempt = 0; rc == AC_OK && attempt < ATTEMPTS; attempt++) {
         const ac_index_t *index = first_reaching(reader, by_time, value);
         if (!index || attempt > 0) {
@@ -235,7 +236,9 @@ static int seek(ac_reader_t *reader, int by_time, uint64_t value, ac_error_t *er
 
 /* A walk ends at a corrupt record. There a reader stays, so that it meets it, unless it steps over those. */
 static int seek_bound(ac_reader_t *reader, ac_bound_t bound, ac_error_t *err) {
-    int rc = seek(reader, bound.kind == AC_BOUND_TIME, bound.value, err);
+    int rc = ac_reader_usable(reader, err);
+    if (rc == AC_OK && reader->java) return ac_cq4_reader_seek(reader, bound, err);
+    if (rc == AC_OK) rc = seek(reader, bound.kind == AC_BOUND_TIME, bound.value, err);
     if (rc == AC_OK && reader->skip_corrupt) rc = ac_reader_pass_damage(reader, bound, err);
     return rc < 0 ? rc : AC_OK;
 }
@@ -272,6 +275,7 @@ static int until_found(ac_reader_t *reader, int (*attempt)(ac_reader_t *, ac_err
 static int enter_first(ac_reader_t *reader, ac_error_t *err) {
     uint32_t *ids = NULL;
     size_t count = 0;
+    if (reader->java) return ac_cq4_reader_seek_first(reader, err);
     int rc = list(reader, &ids, &count, err);
     for (size_t i = 0; i < count && rc == AC_OK; i++) {
         rc = ac_reader_enter(reader, ids[i], AC_SEGMENT_DATA, err);
@@ -311,6 +315,7 @@ static int enter_last(ac_reader_t *reader, ac_error_t *err) {
     uint32_t *ids = NULL, head;
     uint64_t head_offset;
     size_t count = 0;
+    if (reader->java) return ac_cq4_reader_seek_last(reader, err);
     int rc = list(reader, &ids, &count, err);
     if (rc != AC_OK || count == 0) {
         free(ids);
@@ -385,7 +390,6 @@ static int lag_from_here(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_e
     const char *why;
     uint32_t segment;
     memset(out, 0, sizeof *out);
-    way->from_segment = way->to_segment = way->from_offset = way->to_offset = 0;
     int rc = ac_reader_ready(reader, err); /* also moves over the end of a finished segment */
     if (rc <= 0) return rc;
     if (ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
@@ -407,6 +411,7 @@ static int lag_from_here(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_e
 
 int ac_reader_lag_bytes(const ac_way_t *way, ac_lag_t *out, ac_error_t *err) {
     int dir_fd = -1;
+    if (way->roll.shift) return ac_cq4_reader_lag_bytes(way, out, err);
     if (way->from_segment != way->to_segment) {
         dir_fd = ac_directory_open(&way->dir, err);
         if (dir_fd < 0) return dir_fd;
@@ -440,6 +445,9 @@ static int check_directory(ac_reader_t *reader, ac_error_t *err) {
 int ac_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_error_t *err) {
     int there = check_directory(reader, err);
     if (there < 0) return there;
+    way->from_segment = way->to_segment = way->from_offset = way->to_offset = 0;
+    way->roll.shift = 0;
+    if (reader->java) return ac_cq4_reader_begin_lag(reader, out, way, err);
     uint64_t offset = reader->offset, expected_seq = reader->expected_seq;
     if (reader->ahead == 0) return lag_from_here(reader, out, way, err);
     reader->offset -= reader->ahead;

@@ -1,5 +1,6 @@
 #include "seqat.h"
 
+#include "cq4_reader.h"
 #include "error.h"
 #include "os.h"
 #include "reader.h"
@@ -97,6 +98,7 @@ int ac_reader_seq_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, uin
                      ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
     if (rc != AC_OK) return rc;
+    if (reader->java) return ac_cq4_reader_seq_at(reader, segment, offset, seq, err);
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
     int known = seq_of(reader, dir_fd, segment, offset, seq);
@@ -108,6 +110,7 @@ int ac_reader_durable_seq(ac_reader_t *reader, uint64_t *seq, ac_error_t *err) {
     ac_durable_t durable;
     int rc = ac_reader_usable(reader, err);
     if (rc != AC_OK) return rc;
+    if (reader->java) return ac_cq4_reader_durable_seq(reader, seq);
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
     ac_durable_believe(&reader->dir, dir_fd, reader->control, &durable);

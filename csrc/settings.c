@@ -127,6 +127,9 @@ static int change_locked(ac_writer_t *writer, const ac_settings_t *settings, ac_
 }
 
 int ac_writer_configure(ac_writer_t *writer, const ac_settings_t *settings, ac_error_t *err) {
+    if (writer->java)
+        return ac_java_refuse(writer, "configure: its settings are those that it was opened with",
+                              err);
     int rc = ac_writer_usable(writer, err);
     if (rc == AC_OK) rc = ac_settings_check(writer->dir.path, settings, err);
     if (rc != AC_OK) return rc;

@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 static const char FILE_NAME[] = "settings.toml";
+static const char no_settings[] =
+    "settings.toml: retention, capacity and batches are not for a Java queue";
 
 static uint64_t nanoseconds(const struct timespec *time) {
     return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
@@ -91,7 +93,7 @@ int ac_writer_read_settings(ac_writer_t *writer, char *out, ac_error_t *err) {
 int ac_queue_read_settings(const char *path, char *out, ac_error_t *err) {
     ac_view_t view;
     uint64_t which;
-    int rc = ac_view_open(&view, path, err);
+    int rc = ac_view_refuse_java(ac_view_open(&view, path, err), path, no_settings, err);
     if (rc != AC_OK) return rc;
     rc = read_file(&view.dir, view.dir_fd, out, &which, err);
     ac_view_close(&view);
@@ -109,7 +111,7 @@ static int remove_file(const ac_view_t *view, ac_error_t *err) {
 /* The writer, who may be another user, has to be able to read it; who may see it, the directory says. */
 int ac_queue_write_settings(const char *path, const char *text, ac_error_t *err) {
     ac_view_t view;
-    int rc = ac_view_open(&view, path, err);
+    int rc = ac_view_refuse_java(ac_view_open(&view, path, err), path, no_settings, err);
     if (rc != AC_OK) return rc;
     view.dir.mode = 0644;
     rc = text ? ac_file_publish(&view.dir, view.dir_fd, FILE_NAME, text, strlen(text), err)

@@ -1,5 +1,6 @@
 #include "view.h"
 
+#include "cq4_reader.h"
 #include "error.h"
 #include "os.h"
 #include "reader.h"
@@ -37,4 +38,13 @@ int ac_view_open(ac_view_t *view, const char *path, ac_error_t *err) {
         view->count--;
     if (rc != AC_OK) ac_view_close(view);
     return rc;
+}
+
+int ac_view_is_java(const char *path) {
+    return ac_cq4_is_queue(path) == 1;
+}
+
+int ac_view_refuse_java(int rc, const char *path, const char *why, ac_error_t *err) {
+    if (rc != AC_E_NOT_FOUND || !ac_view_is_java(path)) return rc;
+    return ac_fail(err, AC_E_UNSUPPORTED, 0, path, 0, "%s", why);
 }

@@ -19,6 +19,11 @@ typedef struct ac_view {
 int ac_view_open(ac_view_t *view, const char *path, ac_error_t *err);
 void ac_view_close(ac_view_t *view);
 
+/* Whether a Java queue is there, where AC_E_NOT_FOUND says that none of ours is. */
+int ac_view_is_java(const char *path);
+/* AC_E_UNSUPPORTED if so, otherwise `rc`. */
+int ac_view_refuse_java(int rc, const char *path, const char *why, ac_error_t *err);
+
 /* Its last writer: see ac_queue_writer. */
 int ac_view_writer(const ac_view_t *view, ac_queue_writer_t *out, ac_error_t *err);
 

@@ -25,6 +25,7 @@ void ac_writer_defaults(ac_writer_config_t *config) {
     config->mode = 0600;
     config->write_back_ns = 15ull * 1000000000u;
     config->takeover_ns = 500000000u;
+    config->now_ns = AC_NOW;
 }
 
 static int check_config(const char *path, const ac_writer_config_t *config, ac_error_t *err) {
@@ -395,28 +396,49 @@ static void end_housekeeping(ac_writer_t *writer) {
         ac_housekeeper_remove(tasks[i]); /* one that was not started is not there */
 }
 
+/* The format of what is at the path, or that was asked for; an error if these are not the same. */
+static int choose_format(const char *path, const ac_writer_config_t *config, ac_error_t *err) {
+    int found = ac_queue_format(path), wanted = config->format;
+    if (wanted == found || wanted == AC_FORMAT_NONE) return found;
+    if (found == AC_FORMAT_NONE) return wanted;
+    return ac_fail(err, AC_E_ARGUMENT, 0, path, 0,
+                   found == AC_FORMAT_CQ4
+                       ? "format is \"native\", but a Java Chronicle Queue is there"
+                       : "format is \"cq4\", but a native queue is there");
+}
+
+static int open_native(ac_writer_t *writer, const char *path, ac_error_t *err) {
+    int rc = ac_directory_init(&writer->dir, path, writer->config.mode, 1, err);
+    if (rc == AC_OK) rc = writer->dir_fd = ac_directory_open(&writer->dir, err);
+    if (rc >= 0) rc = open_control(writer, err);
+    if (rc == AC_OK) rc = open_locked(writer, err);
+    if (rc == AC_OK) rc = start_housekeeping(writer, err);
+    return rc;
+}
+
 int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer_t **out,
                    ac_error_t *err) {
-    int rc = check_config(path, config, err);
+    int format = choose_format(path, config, err);
+    if (format < 0) return format;
+    int is_java = format == AC_FORMAT_CQ4;
+    int rc = is_java ? AC_OK : check_config(path, config, err);
     if (rc != AC_OK) return rc;
     ac_writer_t *writer = allocate(config);
     if (!writer) return ac_fail_os(err, -ENOMEM, path, "cannot open");
     struct stat info;
     int made = ac_os_stat_path(path, &info) == -ENOENT;
-    rc = ac_directory_init(&writer->dir, path, config->mode, 1, err);
-    if (rc == AC_OK) rc = writer->dir_fd = ac_directory_open(&writer->dir, err);
-    if (rc >= 0) rc = open_control(writer, err);
-    if (rc == AC_OK) rc = open_locked(writer, err);
-    if (rc == AC_OK) rc = start_housekeeping(writer, err);
+    rc = is_java ? ac_java_open(writer, path, err) : open_native(writer, path, err);
     if (rc != AC_OK) {
+        ac_java_free(writer);
         release_everything(writer);
         free(writer);
         if (made) ac_os_rmdir(path); /* unless there is something in it */
         return rc;
     }
+    *out = writer;
+    if (is_java) return AC_OK;
     ac_writer_set_limits(writer);
     if (!config->inline_housekeeping) begin_housekeeping(writer);
-    *out = writer;
     return AC_OK;
 }
 
@@ -484,13 +506,7 @@ static int not_durable(const ac_writer_t *writer, int64_t seq, const ac_error_t 
     return rc;
 }
 
-/* In sync mode nothing may return before it is durable, in batch mode not more than the agreed bytes. Readers
- * have it by now: an error that says no more than why would have the caller append it again. */
-static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
-    int mode = writer->config.flush_mode;
-    if (mode == AC_FLUSH_ASYNC || seq < 0) return seq;
-    if (mode == AC_FLUSH_BATCH && ac_writer_unsynced(writer) <= writer->config.batch_bytes)
-        return seq;
+static int64_t sync_appended(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     ac_error_t why;
     ac_slow_begin(&writer->slow);
     int64_t durable = ac_writer_sync_data(writer, &why);
@@ -500,6 +516,16 @@ static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     if (durable != AC_E_GONE) return not_durable(writer, seq, &why, err);
     if (err) *err = why;
     return durable;
+}
+
+/* In sync mode nothing may return before it is durable, in batch mode not more than the agreed bytes. Readers
+ * have it by now: an error that says no more than why would have the caller append it again. */
+static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
+    int mode = writer->config.flush_mode;
+    if (mode == AC_FLUSH_ASYNC || seq < 0) return seq;
+    if (mode == AC_FLUSH_BATCH && ac_writer_unsynced(writer) <= writer->config.batch_bytes)
+        return seq;
+    return sync_appended(writer, seq, err);
 }
 
 int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t length,
@@ -525,6 +551,8 @@ int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t 
                                ac_error_t *err) {
     int64_t seq = ac_writer_try_append(writer, payload, length, type_id, timestamp_ns, cause);
     if (AC_LIKELY(seq != AC_E_SLOW)) return seq;
+    if (writer->java)
+        return ac_java_append(writer, payload, length, type_id, timestamp_ns, cause, err);
     int rc = check_type(writer, type_id, err);
     if (rc == AC_OK) rc = check_length(writer, length, err);
     if (rc == AC_OK && timestamp_ns != AC_NOW)
@@ -562,6 +590,8 @@ int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items
                                     unsigned type_id, const uint64_t *timestamps_ns,
                                     const ac_cause_t *cause, ac_error_t *err) {
     uint64_t size, total_payload = 0;
+    if (writer->java)
+        return ac_java_append_many(writer, items, count, type_id, timestamps_ns, cause, err);
     if (count == 0) return (int64_t)writer->seq;
     if (count > UINT32_MAX)
         return ac_fail(err, AC_E_TOO_LARGE, 0, writer->dir.path, 0, "batch of %zu records", count);
@@ -610,6 +640,10 @@ int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items
 }
 
 int ac_writer_reserve(ac_writer_t *writer, size_t length, void **room, ac_error_t *err) {
+    if (writer->java)
+        return ac_java_refuse(
+            writer, "reserve: Java's lock would be held for as long as the room is being filled",
+            err);
     int rc = check_length(writer, length, err);
     if (rc == AC_OK)
         rc = ac_writer_make_room(writer, ac_record_size(length), writer->last_timestamp_ns, err);
@@ -691,6 +725,10 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
 }
 
 int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err) {
+    if (writer->java)
+        return ac_java_refuse(
+            writer, "heartbeat: nobody can promise what other writers of the queue will append",
+            err);
     int rc = ac_writer_usable(writer, err);
     if (rc == AC_OK && timestamp_ns != AC_NOW)
         rc = ac_writer_check_ahead(writer, timestamp_ns, err);
@@ -760,6 +798,8 @@ int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *liv
     uint64_t segment = 0, offset = 0, sealing;
     ac_settings_t settings;
     ac_writer_config_t config;
+    if (writer->java)
+        return ac_java_refuse(writer, "reader_lag: a Java queue does not know its readers", err);
     int dir_fd = ac_writer_visit(writer, &segment, &offset, &sealing, err);
     if (dir_fd < 0) return dir_fd;
     ac_writer_settings(writer, &settings);
@@ -778,6 +818,10 @@ int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *liv
 
 void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     memset(out, 0, sizeof *out);
+    if (writer->java) {
+        ac_java_stats(writer, out);
+        return;
+    }
     pthread_mutex_lock(&writer->mutex);
     out->syncs = writer->syncs;
     out->sync_errors = writer->sync_errors.count;
@@ -824,6 +868,11 @@ const char *ac_writer_path(ac_writer_t *writer) {
     return writer->dir.path;
 }
 
+void ac_writer_identity(ac_writer_t *writer, ac_identity_t *out) {
+    *out = (ac_identity_t){.device = writer->dir.device, .inode = writer->lock.control_inode};
+    if (writer->java) ac_java_identity(writer, out);
+}
+
 /* A prepared segment that was never entered. */
 static void discard_next(ac_writer_t *writer) {
     char name[AC_NAME_MAX];
@@ -861,6 +910,7 @@ static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
 int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&writer->state);
     if (state != AC_STATE_OPEN) return AC_OK;
+    if (writer->java) return ac_java_close(writer, err);
     if (writer->reserved) ac_writer_abandon(writer);
     end_housekeeping(writer);
     int64_t flushed = ac_writer_flush(writer, err);
@@ -889,6 +939,7 @@ void ac_writer_free(ac_writer_t *writer) {
         release_everything(writer);
     else
         ac_writer_close(writer, NULL);
+    ac_java_free(writer);
     free(writer->signs.signs);
     free(writer);
 }

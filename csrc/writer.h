@@ -144,6 +144,11 @@ struct ac_writer {
     uint64_t clock_log_due_ns, clock_steps_logged; /* flush lane only */
     uint64_t settings_file;    /* atomic: the settings.toml that was seen last; 0 = none */
     ac_publisher_t *publisher; /* of statistics.meta, flush lane; NULL = it has none */
+
+    /* writer_java.c */
+    struct ac_cq4_writer *java; /* NULL: a native queue */
+    uint64_t java_now_ns; /* of the caller's clock, at the present append; AC_NOW = there is none */
+    uint64_t java_messages;
 };
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
@@ -311,6 +316,22 @@ void ac_writer_init_failures(ac_writer_t *writer);
 void ac_writer_note_error(ac_writer_t *writer, ac_failures_t *failures, const ac_error_t *err);
 /* It works. Logged if it did not before. */
 void ac_writer_note_success(ac_writer_t *writer, ac_failures_t *failures);
+/* writer_java.c: what the public calls do for a Java queue. */
+int ac_java_open(ac_writer_t *writer, const char *path, ac_error_t *err);
+int64_t ac_java_append(ac_writer_t *writer, const void *payload, size_t length, unsigned type_id,
+                       uint64_t timestamp_ns, const ac_cause_t *cause, ac_error_t *err);
+/* Without waiting for anything: the index, or AC_E_SLOW with nothing done. */
+int64_t ac_java_try_append(ac_writer_t *writer, const void *payload, size_t length);
+int64_t ac_java_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
+                            unsigned type_id, const uint64_t *timestamps_ns,
+                            const ac_cause_t *cause, ac_error_t *err);
+int ac_java_refuse(const ac_writer_t *writer, const char *what, ac_error_t *err);
+int64_t ac_java_flush(ac_writer_t *writer, ac_error_t *err);
+void ac_java_stats(ac_writer_t *writer, ac_writer_stats_t *out);
+int ac_java_close(ac_writer_t *writer, ac_error_t *err);
+void ac_java_identity(const ac_writer_t *writer, ac_identity_t *out);
+void ac_java_free(ac_writer_t *writer);
+
 /* With the mutex held: the last error, which nobody counts. */
 void ac_writer_keep_error(ac_writer_t *writer, int sys_errno, const char *path, const char *text);
 

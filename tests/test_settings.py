@@ -144,6 +144,9 @@ REFUSED = {
     "memlock": ["0"],
     "verify": ['"no"'],
     "lock_timeout": ["-1", '"1s"', "true"],
+    "format": ['"java"', "1"],
+    "roll_cycle": ["1"],
+    "epoch": ['"1970"', "1e3", "99999999999999999999"],
 }
 COMPANIONS = {"flush.bytes": "seconds = 1", "flush.seconds": "bytes = 1"}
 

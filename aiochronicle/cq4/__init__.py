@@ -12,8 +12,18 @@ method readers and writers.
 `import aiochronicle` does not import this package.
 """
 
+from aiochronicle.config import Timestamp
+
 from ._decoding import decode, decode_calls, decode_fields
-from ._encoding import encode, encode_call, encode_calls, encode_fields, encode_text, to_fields
+from ._encoding import (
+    encode,
+    encode_call,
+    encode_calls,
+    encode_fields,
+    encode_message,
+    encode_text,
+    to_fields,
+)
 from ._methods import MethodReader, method, method_writer
 from ._structs import decode_as
 from ._values import Call, Fields, Float32, History, JavaFloat, Typed
@@ -25,6 +35,7 @@ __all__ = [
     "History",
     "JavaFloat",
     "MethodReader",
+    "Timestamp",
     "Typed",
     "decode",
     "decode_as",
@@ -34,6 +45,7 @@ __all__ = [
     "encode_call",
     "encode_calls",
     "encode_fields",
+    "encode_message",
     "encode_text",
     "method",
     "method_writer",

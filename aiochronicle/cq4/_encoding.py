@@ -20,7 +20,7 @@ from . import _codes as code
 from ._numbers import encode_double, encode_integer, encode_single
 from ._text import encode_cesu8, encode_stop_bit
 from ._times import format_datetime, format_time
-from ._values import Call, Fields, Float32, History, JavaFloat, Typed
+from ._values import Call, Fields, Float32, History, JavaFloat, Typed, is_list
 
 MAX_DEPTH = 64
 _TEXTS = {
@@ -44,6 +44,24 @@ def encode(value: Any) -> bytes:
     out = bytearray()
     _write(out, value, 0)
     return bytes(out)
+
+
+def encode_message(obj: Any) -> bytes:
+    """The message that ``Writer.send`` appends to a Java queue: `decode` gives the object back.
+
+    A msgspec.Struct, or `Fields` without a type, is a document with these fields, as Java writes an object
+    with ``writeDocument``; a list of `Call` is a chain of calls; all else is one value: see `encode`.
+
+    >>> [encode_message(obj).hex() for obj in ("one", Fields({"px": 1.5}), Call("note", "hi"))]
+    ['e36f6e65', 'c27078929601', 'b9046e6f7465e26869']
+    """
+    if isinstance(obj, msgspec.Struct) and not isinstance(obj, Call | Typed):
+        return encode_fields(obj)
+    if isinstance(obj, Fields) and obj.type is None:
+        return encode_fields(obj)
+    if is_list(obj) and obj and all(isinstance(each, Call) for each in obj):
+        return encode_calls(obj)
+    return encode(obj)
 
 
 def encode_text(text: str) -> bytes:

@@ -2,23 +2,32 @@
 
 import inspect
 import typing
-from collections.abc import Callable, Generator, Iterator
-from functools import lru_cache
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from aiochronicle.errors import DecodeError, InvalidArgument
+from aiochronicle.errors import DecodeError, InvalidArgument, NotSupported
 
+from ._codes import is_name
 from ._decoding import MAX_VALUES, Decoder
 from ._encoding import encode_call
 from ._structs import convert
 from ._values import Call
 
+if TYPE_CHECKING:
+    from aiochronicle._hot import Message
+    from aiochronicle.writer import Writer
+
+Payload: TypeAlias = "bytes | bytearray | memoryview | Message[Any]"
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _EMPTY = inspect.Parameter.empty
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_MESSAGE = "message"
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -54,6 +63,7 @@ class _Method(msgspec.Struct, frozen=True):
     required: int
     takes_any_number: bool
     is_asynchronous: bool
+    wants_message: bool
     chained: type | None
 
 
@@ -72,19 +82,24 @@ def _is_method(member: object) -> bool:
     return inspect.isfunction(member) or inspect.ismethod(member)
 
 
-def _describe(kind: type, attribute: str, function: Callable[..., Any]) -> _Method:
+def _describe(kind: type | None, attribute: str, function: Callable[..., Any]) -> _Method:
+    """Describe a method of a class; or a function, which is in none."""
     try:
         signature = inspect.signature(function)
-        own = {kind.__name__: kind}  # a class inside a function is in no namespace
+        own = (
+            {} if kind is None else {kind.__name__: kind}
+        )  # one inside a function has no namespace
         hints = typing.get_type_hints(function, localns=own, include_extras=True)
     except (NameError, TypeError, ValueError) as error:
         raise InvalidArgument(
             f"the signature of {function.__qualname__} is not known: {error}"
         ) from None
     parameters = list(signature.parameters.values())
-    static = isinstance(inspect.getattr_static(kind, attribute), staticmethod)
-    if not static and not inspect.ismethod(function):
-        parameters = parameters[1:]
+    if kind is not None and not inspect.ismethod(function):
+        static = isinstance(inspect.getattr_static(kind, attribute), staticmethod)
+        parameters = parameters if static else parameters[1:]
+    wants_message = any(each.name == _MESSAGE and each.kind is _KEYWORD for each in parameters)
+    parameters = [each for each in parameters if not (wants_message and each.name == _MESSAGE)]
     positional = [each for each in parameters if each.kind in _POSITIONAL]
     name, number = getattr(function, _MARK, (None, None))
     return _Method(
@@ -95,11 +110,12 @@ def _describe(kind: type, attribute: str, function: Callable[..., Any]) -> _Meth
         required=sum(each.default is _EMPTY for each in positional),
         takes_any_number=any(each.kind is each.VAR_POSITIONAL for each in parameters),
         is_asynchronous=inspect.iscoroutinefunction(function),
+        wants_message=wants_message,
         chained=_chained(kind, hints.get("return")),
     )
 
 
-def _chained(kind: type, returns: Any) -> type | None:
+def _chained(kind: type | None, returns: Any) -> type | None:
     """The class in which the next call of a chain is looked up: one with methods, which int has not."""
     if returns is typing.Self:  # pyright: ignore[reportUnknownMemberType]
         return kind
@@ -112,7 +128,10 @@ class MethodReader:
     Arguments are converted to the annotated types, so a Java object arrives as a msgspec.Struct. Only methods
     of the object's class that are written in Python are called, and none that begins with an underscore; with
     a protocol, only those that the protocol has. A method that is annotated to return a class with methods
-    begins a chain: the next call of the message is made on what it returned, by a method of that class.
+    begins a chain: the next call of the message is made on what it returned, by a method of that class. One
+    with a keyword-only parameter ``message`` is given that, too: what `handle` was called with.
+
+    ``reader.on_calls(MethodReader(listener))`` has ``reader.dispatch()`` make the calls.
 
     >>> class Listener:
     ...     def note(self, text: str) -> None:
@@ -133,59 +152,127 @@ class MethodReader:
         self._max_values = max_values
         self._by_kind = {self._protocol: _by_name(self._protocol)}
 
-    def handle(self, payload: bytes | bytearray | memoryview) -> bool:
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether some of the methods are."""
+        return any(each.is_asynchronous for each in self._methods_of(self._protocol).values())
+
+    def handle(self, payload: Payload) -> bool:
         """Make the calls of one message; False if it has none, or one that the object has no method for.
 
         Calls before that one have been made. A payload that cannot be decoded, or has arguments that do not
         fit the parameters, raises DecodeError. What a method raises comes out.
         """
-        steps = self._steps(payload)
+        steps = self._steps(payload, False)
         result: Any = None
         try:
             while True:
-                result = steps.send(result)
+                result = steps.send(result)()
                 if inspect.iscoroutine(result):
                     result.close()
                     raise InvalidArgument("the method is asynchronous: use ahandle")
         except StopIteration as ended:
             return bool(ended.value)
 
-    async def ahandle(self, payload: bytes | bytearray | memoryview) -> bool:
+    async def ahandle(self, payload: Payload) -> bool:
         """`handle` for methods of which some are asynchronous.
 
         Cancelled, the call that is being waited for is cancelled, and the rest of its chain is not made.
         """
-        steps = self._steps(payload)
-        result: Any = None
-        try:
-            while True:
-                result = steps.send(result)
-                if inspect.isawaitable(result):
-                    result = await result
-        except StopIteration as ended:
-            return bool(ended.value)
+        result = self.begin(payload)
+        return bool(await result if inspect.iscoroutine(result) else result)
 
-    def _steps(self, payload: bytes | bytearray | memoryview) -> Generator[Any, Any, bool]:
-        """Makes each call, and is sent what came of it."""
-        decoder = Decoder(payload, self._max_values, whole_floats=True)
+    def begin(
+        self, payload: Payload, on_error: Callable[[DecodeError], object] | None = None
+    ) -> object:
+        """Make the calls up to the first asynchronous one.
+
+        Returns whether all were made; or a coroutine for the rest, which returns that. For `dispatch` there
+        is on_error: a message that is something else than calls is then no mistake, but False; and a payload
+        that is broken goes there, and the result is what that returns, or True.
+        """
+        return self._go_on(self._steps(payload, on_error is not None), None, on_error)
+
+    def _go_on(
+        self, steps: "_Steps", result: Any, on_error: Callable[[DecodeError], object] | None
+    ) -> object:
+        while True:
+            try:
+                call = steps.send(result)
+            except StopIteration as ended:
+                return ended.value
+            except DecodeError as error:
+                if on_error is None:
+                    raise
+                return on_error(error) or True
+            result = call()
+            if inspect.isawaitable(result):
+                return self._wait(steps, result, on_error)
+
+    async def _wait(
+        self,
+        steps: "_Steps",
+        pending: Awaitable[Any],
+        on_error: Callable[[DecodeError], object] | None,
+    ) -> object:
+        result = self._go_on(steps, await pending, on_error)
+        return await result if inspect.iscoroutine(result) else result
+
+    def _steps(self, payload: Payload, may_be_another: bool) -> "_Steps":
+        """Give each call, to be made, and be sent what came of it."""
+        decoder = Decoder(bytes(payload), self._max_values, whole_floats=True)
+        if may_be_another and not is_name(decoder.peek(decoder.size)):
+            return False
         calls = decoder.calls()
-        target, kind = self._target, self._protocol
+        chain: tuple[Any, type] | None = None
         for call in calls:
-            found = self._methods_of(kind).get(call.name)
+            found = self._find(call.name, chain)
             if found is None:
                 return False
-            arguments = _arguments(found, call, decoder.has_empty_blocks)
-            result = yield getattr(target, found.attribute)(*arguments)
-            chained = found.chained is not None and result is not None
-            target, kind = (
-                (result, found.chained or kind) if chained else (self._target, self._protocol)
-            )
+            described, function = found
+            arguments = _arguments(described, call, decoder.has_empty_blocks)
+            keywords = {_MESSAGE: payload} if described.wants_message else {}
+            result = yield partial(function, *arguments, **keywords)
+            going_on = described.chained is not None and result is not None
+            chain = (result, described.chained) if going_on and described.chained else None
         return bool(calls)
+
+    def _find(
+        self, name: str | int, chain: tuple[Any, type] | None
+    ) -> "tuple[_Method, Callable[..., Any]] | None":
+        target, kind = (self._target, self._protocol) if chain is None else chain
+        found = self._methods_of(kind).get(name)
+        return None if found is None else (found, getattr(target, found.attribute))
 
     def _methods_of(self, kind: type) -> dict[str | int, _Method]:
         if kind not in self._by_kind:
             self._by_kind[kind] = _by_name(kind)
         return self._by_kind[kind]
+
+
+_Steps = Generator[Callable[[], Any], Any, bool]
+
+
+class FunctionReader(MethodReader):
+    """A MethodReader for functions, each by the name of the calls that it takes: those of ``reader.on``."""
+
+    def __init__(self) -> None:
+        super().__init__(None, object)
+        self._functions: dict[str | int, tuple[_Method, Callable[..., Any]]] = {}
+
+    @property
+    def is_asynchronous(self) -> bool:
+        return any(described.is_asynchronous for described, _ in self._functions.values())
+
+    def add(self, name: str | int, function: Callable[..., Any]) -> None:
+        if name in self._functions:
+            raise InvalidArgument(f"calls of {name} have a handler already")
+        self._functions[name] = _describe(None, str(name), function), function
+
+    def _find(
+        self, name: str | int, chain: tuple[Any, type] | None
+    ) -> tuple[_Method, Callable[..., Any]] | None:
+        return self._functions.get(name) if chain is None else super()._find(name, chain)
 
 
 def _by_name(kind: type) -> dict[str | int, _Method]:
@@ -211,12 +298,14 @@ def _arguments(found: _Method, call: Call, has_empty_blocks: bool) -> tuple[Any,
     )
 
 
-def method_writer(protocol: type[T], send: Callable[[bytes], object]) -> T:
-    """An object with the methods of a class or Protocol; each call is encoded and given to send.
+def method_writer(protocol: type[T], to: "Writer | Callable[[bytes], object]") -> T:
+    """An object with the methods of a class or Protocol; each call is a message, as of a Java MethodWriter.
+
+    ``to`` is the writer of a Java queue, or a function that is given the message.
 
     A method that is annotated to return a class with methods begins a chain: the message is sent by the first
-    method of the chain that returns something else. An asynchronous method waits for what send returns, if
-    that is awaitable; cancelled, it cancels that.
+    method of the chain that returns something else. An asynchronous method waits for what the function
+    returns, if that is awaitable; cancelled, it cancels that.
 
     >>> class Listener:
     ...     def note(self, text: str) -> None: ...
@@ -226,7 +315,14 @@ def method_writer(protocol: type[T], send: Callable[[bytes], object]) -> T:
     True
     """
     kind: type = protocol
+    send = to if callable(to) else _append_of(to)
     return typing.cast(T, _writer_class(kind)(send, b""))
+
+
+def _append_of(writer: "Writer") -> Callable[[bytes], object]:
+    if writer.format != "cq4":
+        raise NotSupported("calls of methods are messages of Java queues", path=writer.path)
+    return writer.append
 
 
 class _Writer:

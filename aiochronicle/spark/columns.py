@@ -19,7 +19,14 @@ from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.queues import Source
-from aiochronicle.spark.typed import CORRUPT, TypedDecoder, find_type, typed_fields
+from aiochronicle.spark.typed import (
+    CORRUPT,
+    TypedDecoder,
+    WireDecoder,
+    find_type,
+    has_wire_fields,
+    typed_fields,
+)
 
 __all__ = ["Shape", "check_schema", "frame_schema"]
 
@@ -64,6 +71,10 @@ def check_schema(schema: StructType, options: ReadOptions, sources: Mapping[str,
     known = known_columns(options, sources)
     for field in schema.fields:
         column = known.get(field.name)
+        if column is None and has_wire_fields(options, sources):
+            continue
+        if column is None and field.name == CORRUPT.name:
+            column = CORRUPT
         if column is None:
             hint = "" if options.type else "; option type adds the fields of a message"
             raise InvalidArgument(
@@ -84,7 +95,11 @@ class Shape:
         self._source = source
         self._names: Column = pa.array([], pa.utf8())
         self._typed: dict[str, str] = {}  # column -> field
-        self._decoder = None if options.type is None else self._prepare_decoding(options)
+        self._decoder: TypedDecoder | WireDecoder | None = None
+        if options.type is not None:
+            self._decoder = self._prepare_decoding(options)
+        elif source.is_java:
+            self._decoder = self._prepare_wire(options)
         # Another queue of the frame has the type, this one does not.
         self.is_empty = options.type is not None and self._decoder is None
         raw = [name for name in self._target.names if name in _RAW and name != "source"]
@@ -108,6 +123,15 @@ class Shape:
         wanted = {field: self._target.field(name).type for name, field in self._typed.items()}
         return TypedDecoder(entry, wanted, permissive=options.permissive)
 
+    def _prepare_wire(self, options: ReadOptions) -> WireDecoder | None:
+        """Decode what is asked for of messages in Java's wire format, if anything is."""
+        columns: list[str] = self._target.names
+        self._typed = {name: name for name in columns if name not in _RAW and name != CORRUPT.name}
+        if not self._typed:
+            return None
+        wanted = {name: self._target.field(name).type for name in self._typed}
+        return WireDecoder(wanted, permissive=options.permissive)
+
     def fit(self, batch: Batch) -> Batch:
         """Return the batch with exactly the columns of the schema, and the rows of its type."""
         decoded: dict[str, Any] = {}
@@ -125,6 +149,8 @@ class Shape:
             return decoded[self._typed[field.name]]
         if field.name == CORRUPT.name and self._decoder is not None:
             return pa.nulls(batch.num_rows, pa.utf8()) if trouble is None else trouble
+        if field.name not in _RAW:  # of the Java queues in the frame
+            return pa.nulls(batch.num_rows, field.type)
         column = batch.column(field.name)
         return column if column.type == field.type else column.cast(field.type)
 

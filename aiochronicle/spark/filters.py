@@ -56,12 +56,18 @@ class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
         return all(_name_passes(name, condition) for condition in self.names)
 
     def clip(self, source: Source, start: int, end: int) -> tuple[int, int]:
-        """Return what remains of a range of seqs."""
+        """Return what remains of a range of seqs.
+
+        A field with the time of messages of a Java queue may have gone back, so it narrows nothing.
+        """
+        start, end = max(start, self.seq.start), min(end, self.seq.end)
         if self.time_ns.start >= self.time_ns.end:  # before 1970, or after what a queue can hold
             return start, start
+        if source.timestamp is not None:
+            return start, end
         return source.clip(
-            max(start, self.seq.start),
-            min(end, self.seq.end),
+            start,
+            end,
             start_ns=self.time_ns.start if self.time_ns.start > 0 else None,
             end_ns=self.time_ns.end if self.time_ns.end < _BEYOND else None,
         )

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from aiochronicle._printable import printable
+from aiochronicle.config import Timestamp
 from aiochronicle.errors import AccessDenied, ChronicleError, QueueGone, QueueNotFound, StorageError
 from aiochronicle.queue import QueueInfo, inspect
 from aiochronicle.reader import Reader, open_reader
@@ -130,10 +131,12 @@ class FoundDirectory(msgspec.Struct, frozen=True):
     """A directory to be opened if it is the one that was found.
 
     Without an ``identity`` it is whatever has this path: for those who were given it, and found nothing.
+    ``timestamp`` is for a Java queue: where the time of its messages is.
     """
 
     path: str
     identity: Identity | None = None
+    timestamp: Timestamp | None = None
 
     @contextmanager
     def opened(self) -> Generator[int]:
@@ -159,11 +162,12 @@ class FoundDirectory(msgspec.Struct, frozen=True):
 
     def expected(self) -> dict[str, Any]:
         """Return what to give to open_reader and Queue, so that they open no other directory."""
-        if self.identity is None:
-            return {}
-        with self.opened() as directory:  # its device has a number of its own on this host
-            here = identify(directory)
-        return {"_expect": (here.device, here.inode, here.owner)}
+        expected: dict[str, Any] = {"timestamp": self.timestamp}
+        if self.identity is not None:
+            with self.opened() as directory:  # its device has a number of its own on this host
+                here = identify(directory)
+            expected["_expect"] = (here.device, here.inode, here.owner)
+        return expected
 
     def reader(self, name: str | None = None, **options: Any) -> Reader:
         """Open a reader, at the first message unless its options say otherwise."""

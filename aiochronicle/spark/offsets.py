@@ -1,12 +1,16 @@
 """Offsets: for each queue the seq of the next message to read. An end is exclusive.
 
+For a Java queue it is an index, as Java's tailers have it, and 0 is the beginning.
+
 In a checkpoint they are the JSON of ``{"queue": seq}``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from aiochronicle import spans as spans_of
 from aiochronicle.errors import InvalidArgument, PositionLost
+from aiochronicle.spans import Span
 from aiochronicle.spark.options import Offsets, ReadOptions
 from aiochronicle.spark.queues import Source
 
@@ -33,6 +37,12 @@ def _within(asked: Resolve, source: Source) -> int:
             f"startingOffsets of {source.name} is {seq}, but it ends at {end}",
             path=source.place,
             advice="Give a seq up to its end, -1 for that, or option failOnDataLoss=false.",
+        )
+    if (first := source.first_after_loss(seq)) is not None:
+        raise PositionLost(
+            f"startingOffsets of {source.name} is {seq}, whose cycle has no file; the next index is {first}",
+            path=source.place,
+            advice="Give that one, -2 for the first one there is, or option failOnDataLoss=false.",
         )
     return seq
 
@@ -71,13 +81,24 @@ def _resolve_one(wanted: Mapping[str, int], source: Source) -> int:
     return source.earliest() if seq == EARLIEST else seq
 
 
-def limit(start: Mapping[str, int], end: Mapping[str, int], rows_max: int) -> dict[str, int]:
+def limit(
+    start: Mapping[str, int],
+    end: Mapping[str, int],
+    rows_max: int,
+    spans: Mapping[str, Sequence[Span]] | None = None,
+) -> dict[str, int]:
     """Cut the ends so that no more than ``rows_max`` messages lie between, each queue by its share.
+
+    ``spans`` are those of queues whose seqs have gaps.
 
     >>> limit({"a": 0, "b": 0}, {"a": 300, "b": 100}, 100)
     {'a': 75, 'b': 25}
+    >>> limit({"a": 0}, {"a": 300}, 20, {"a": [Span(0, 10), Span(200, 300)]})
+    {'a': 210}
     """
+    known = spans or {}
     waiting = {name: max(0, seq - start.get(name, seq)) for name, seq in end.items()}
+    waiting |= {name: spans_of.count(found) for name, found in known.items()}
     total = sum(waiting.values())
     if total <= rows_max:
         return dict(end)
@@ -87,4 +108,11 @@ def limit(start: Mapping[str, int], end: Mapping[str, int], rows_max: int) -> di
         if left > 0 and shares[name] < waiting[name]:
             shares[name] += 1
             left -= 1
-    return {name: start[name] + shares[name] if waiting[name] else seq for name, seq in end.items()}
+    return {
+        name: seq
+        if not waiting[name]
+        else spans_of.seq_after(known[name], shares[name])
+        if name in known
+        else start[name] + shares[name]
+        for name, seq in end.items()
+    }

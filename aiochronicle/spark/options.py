@@ -11,11 +11,12 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 
 from aiochronicle._names import check_name
+from aiochronicle.config import Timestamp
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.reader import unix_ns
 
@@ -54,6 +55,8 @@ READING = {
     "includecause": "includeCause",
     "includelate": "includeLate",
     "pushdown": "pushdown",
+    "timestamp": "timestamp",
+    "timestampunit": "timestampUnit",
 }
 WRITING = {
     "queue": "queue",
@@ -76,6 +79,7 @@ ELSEWHERE = {
 }
 
 Offsets = Literal["earliest", "latest"] | dict[str, int]
+TimeUnit = Literal["ns", "us", "ms", "s"]
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +106,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_cause: bool = False
     include_late: bool = False
     pushdown: bool = False
+    timestamp: Timestamp | None = None
 
     def wants(self, queue: str) -> bool:
         """Tell whether the queue of this name is among those asked for."""
@@ -160,6 +165,7 @@ def read_options(given: Mapping[str, Given]) -> ReadOptions:
         include_cause=options.flag("includeCause", False),
         include_late=options.flag("includeLate", False),
         pushdown=options.flag("pushdown", False),
+        timestamp=options.timestamp(),
     )
     options.at_most_one("startingOffsets", "startingTimestamp")
     options.at_most_one("endingOffsets", "endingTimestamp")
@@ -264,6 +270,15 @@ class _Options:
         if not text.isdecimal() or int(text) < smallest:
             raise InvalidArgument(f"{name} must be a number from {smallest} on, not {text!r}")
         return int(text)
+
+    def timestamp(self) -> Timestamp | None:
+        field = self.text("timestamp")
+        unit = self.choice("timestampUnit", ("ns", "us", "ms", "s"))
+        if field is None and unit is not None:
+            raise InvalidArgument(
+                "timestampUnit is that of the field in option timestamp: give both"
+            )
+        return None if field is None else Timestamp(field, cast("TimeUnit", unit or "ns"))
 
     def segment_bytes(self, name: str) -> int | None:
         text = self.text(name)

@@ -2,13 +2,13 @@
 
 A part is a range of seqs of one queue. Where segments end is taken from their seek indexes, so that
 many tasks rarely share one; but the parts cover the range whatever an index says, because each begins
-where the one before it ends.
+where the one before it ends. The indexes of a Java queue have gaps, so a part of it says which there are.
 """
 
 import contextlib
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from aiochronicle._prepared import prepared
 from aiochronicle._smallfile import open_regular
 from aiochronicle.errors import ChronicleError
+from aiochronicle.spans import Span, Spans, clip, count, seq_after
 from aiochronicle.spark.found import names_in
 from aiochronicle.spark.queues import Source
 
@@ -34,11 +35,27 @@ INDEX_HEAD = struct.Struct("<8s H H I Q Q I I Q Q")
 
 @prepared
 class Range(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of one queue from seq ``start`` to before ``end``."""
+    """Messages of one queue from seq ``start`` to before ``end``; ``spans``, if these seqs have gaps."""
 
     source: Source
     start: int
     end: int
+    spans: Spans | None = None
+
+    @property
+    def gapless(self) -> Spans:
+        """What it has, in pieces without gaps."""
+        return (Span(self.start, self.end),) if self.spans is None else self.spans
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return count(self.gapless)
+
+    def part(self, start: int, end: int) -> "Range":
+        """Return what of it lies between two seqs."""
+        spans = None if self.spans is None else clip(self.spans, start, end)
+        return Range(source=self.source, start=start, end=end, spans=spans)
 
 
 class _Segment(msgspec.Struct, frozen=True):
@@ -51,20 +68,24 @@ def plan(
     start: Mapping[str, int],
     end: Mapping[str, int],
     *,
+    spans: Mapping[str, Spans | None] | None = None,
     partitions_min: int | None = None,
 ) -> list[Range]:
     """Cut what lies between the offsets; a queue without a start has nothing to read yet.
+
+    ``spans`` are those of a snapshot, of all that lies between and more; by default the queues are asked.
 
     There are at least ``partitions_min`` parts if there are as many messages; by default as many of
     the same length as the processors can share evenly, if that is worth it.
     """
     ranges = [
-        Range(source=source, start=start[name], end=end[name])
+        _whole(source, start[name], end[name], spans)
         for name, source in sorted(sources.items())
         if name in start and name in end and start[name] < end[name]
     ]
-    parts = [part for whole in ranges for part in _by_segments(whole)]
-    rows = sum(whole.end - whole.start for whole in ranges)
+    ranges = [whole for whole in ranges if whole.messages]
+    parts = [part for whole in ranges for part in _by_bytes(whole)]
+    rows = sum(whole.messages for whole in ranges)
     processors = len(os.sched_getaffinity(0))
     if partitions_min is not None:
         partitions_min = min(partitions_min, rows)
@@ -77,12 +98,39 @@ def plan(
     return [
         piece
         for whole in ranges
-        for piece in _split(whole, -(-(whole.end - whole.start) * partitions_min // rows))
+        for piece in _split(whole, -(-whole.messages * partitions_min // rows))
     ]
 
 
+def _whole(source: Source, start: int, end: int, spans: Mapping[str, Spans | None] | None) -> Range:
+    known = source.spans(start, end) if spans is None else spans[source.name]
+    return Range(source=source, start=start, end=end, spans=known).part(start, end)
+
+
+def _by_bytes(whole: Range) -> Iterator[Range]:
+    """Cut so that a part has about TASK_BYTES."""
+    return _by_segments(whole) if whole.spans is None else _by_cycles(whole, whole.spans)
+
+
+def _by_cycles(whole: Range, spans: Sequence[Span]) -> Iterator[Range]:
+    """Cut at ends of cycles; and those that are larger, which may be of any size, in between."""
+    first = whole.start
+    size_bytes = 0
+    for span in spans:
+        size_bytes += span.size_bytes
+        pieces = size_bytes // TASK_BYTES
+        if pieces:
+            for number in range(1, pieces + 1):
+                cut = span.start + (span.end - span.start) * number // pieces
+                if first < cut < whole.end:
+                    yield whole.part(first, cut)
+                    first = cut
+            size_bytes = 0
+    yield whole.part(first, whole.end)
+
+
 def _by_segments(whole: Range) -> Iterator[Range]:
-    """Cut at ends of segments, so that a part has about TASK_BYTES."""
+    """Cut at ends of segments."""
     cuts = [whole.start]
     size_bytes = 0
     for segment in _segments(whole.source):
@@ -95,13 +143,12 @@ def _by_segments(whole: Range) -> Iterator[Range]:
         yield Range(source=whole.source, start=first, end=last)
 
 
-def _split(whole: Range, count: int) -> Iterator[Range]:
+def _split(whole: Range, pieces: int) -> Iterator[Range]:
     """Cut into so many equal pieces; the seek index makes the way to each short."""
-    rows = whole.end - whole.start
-    cuts = [whole.start + rows * i // count for i in range(count + 1)]
+    cuts = [seq_after(whole.gapless, whole.messages * i // pieces) for i in range(pieces + 1)]
     for first, last in pairwise(cuts):
         if first < last:
-            yield Range(source=whole.source, start=first, end=last)
+            yield whole.part(first, last)
 
 
 def _segments(source: Source) -> list[_Segment]:

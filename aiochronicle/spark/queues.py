@@ -2,7 +2,8 @@
 
 A queue is read from its own directory and from its archive, if it has one: a directory that
 retention filled with ``YYYY/MM/DD``, each day of which can be opened like a queue. Directories of that
-shape in which somebody has written are queues of their own. What begins where is always asked of the
+shape in which somebody has written are queues of their own. A Java queue, which has neither a control
+block nor an archive, is known by its files. What begins where is always asked of the
 records; the control block may promise more than a power cut has left. One that is damaged concerns those
 who ask for its queue (Source.check), and nobody else.
 """
@@ -17,11 +18,12 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from aiochronicle._printable import printable
+from aiochronicle.config import Timestamp
 from aiochronicle.errors import (
     CONTROL_ADVICE,
     ChronicleError,
@@ -33,6 +35,7 @@ from aiochronicle.errors import (
 )
 from aiochronicle.queue import QueueInfo
 from aiochronicle.reader import Reader
+from aiochronicle.spans import Spans
 from aiochronicle.spark.found import (
     FoundDirectory,
     Identity,
@@ -45,12 +48,22 @@ from aiochronicle.spark.found import (
 )
 from aiochronicle.spark.options import LEDGERS, ReadOptions
 
-__all__ = ["Source", "damage_of", "find_or_await", "find_sources", "is_queue", "restarted"]
+__all__ = [
+    "Source",
+    "damage_of",
+    "find_or_await",
+    "find_sources",
+    "is_java_queue",
+    "is_queue",
+    "restarted",
+]
 
 DEPTH_MAX = 4  # bus/venue/instrument/stream
 DAY_DEPTH = 3  # YYYY/MM/DD
 CONTROL, READY, LOCK = "control.meta", "READY", "writer.lock"
 SEGMENT = re.compile(r"\d{9}\.q")
+JAVA_TABLES = ("metadata.cq4t", "directory-listing.cq4t")
+JAVA_FILES = (".cq4", ".cq4t")
 TRIES = 10
 HEADLESS_S = 1.0  # nobody who is about to remove the rest of a queue pauses for so long
 PATIENCE_S = 10.0  # for all of them together: somebody may touch them for ever
@@ -65,7 +78,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     Each is opened only if it is the directory that was found. ``schema`` is the file with its types, if
     that is in neither. ``left_out`` are days of the archive that on_corrupt=skip steps over, because
-    nobody can open them.
+    nobody can open them. The seqs of a Java queue are its indexes, and ``timestamp`` says which field of
+    its messages is their time; by default that is when their cycle begins.
     """
 
     name: str
@@ -75,6 +89,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     live_identity: Identity | None = None
     archive_identity: Identity | None = None
+    is_java: bool = False
+    timestamp: Timestamp | None = None
 
     @property
     def place(self) -> str:
@@ -84,7 +100,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def live_directory(self) -> FoundDirectory | None:
         """The queue's own directory, if it has one."""
-        return None if self.live is None else FoundDirectory(self.live, self.live_identity)
+        if self.live is None:
+            return None
+        return FoundDirectory(self.live, self.live_identity, self.timestamp)
 
     @property
     def archive_directory(self) -> FoundDirectory | None:
@@ -95,9 +113,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         """Return the mode of copies of its messages: who may read the queue may read them."""
         live = self.live_directory
         for place in self.parts() if live is None else [live]:
-            with contextlib.suppress(OSError, ChronicleError), place.opened() as directory:
-                found = os.stat(CONTROL, dir_fd=directory, follow_symlinks=False)
-                return found.st_mode & 0o044 | 0o600
+            for file in JAVA_TABLES if self.is_java else (CONTROL,):
+                with contextlib.suppress(OSError, ChronicleError), place.opened() as directory:
+                    found = os.stat(file, dir_fd=directory, follow_symlinks=False)
+                    return found.st_mode & 0o044 | 0o600
         return 0o600
 
     def parts(self) -> list[FoundDirectory]:
@@ -136,6 +155,30 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
                 if (end := end_of(reader, part)) > 0:
                     return end
         return 0
+
+    def spans(self, start: int, end: int) -> Spans | None:
+        """Return which seqs from ``start`` to before ``end`` there are; None if all of them are.
+
+        Where a Java queue, whose indexes jump from cycle to cycle, has no file, it has no messages.
+        """
+        live = self.live_directory
+        if not self.is_java or live is None:
+            return None
+        return _patiently(partial(_spans_of, live, start, end)) if start < end else ()
+
+    def first_after_loss(self, seq: int) -> int | None:
+        """Return the first seq that is left if the cycle of this one is gone; None if it is there.
+
+        Nobody can tell then whether all messages of the cycle had been read. Of native queues, those who
+        read from this seq on see what is missing.
+        """
+        live = self.live_directory
+        if not self.is_java or live is None or seq == 0:  # 0 is the beginning, whatever that is
+            return None
+        with live.reader(verify=False, on_corrupt="skip") as reader:
+            reader.seek(seq)
+            found = reader.statistics().next_seq
+        return found if found > seq else None
 
     def at_time(self, moment_ns: int) -> int:
         """Return the seq of the first message at or after this time; the end if there is none."""
@@ -184,7 +227,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
         What cannot be counted, because segments are missing, is left to those who read it.
         """
-        if (live := self.live_directory) is None:
+        if (live := self.live_directory) is None or self.is_java:
             return
         with contextlib.suppress(PositionLost, QueueGone, QueueNotFound):
             if _patiently(partial(_has_more_messages_than_seqs, live)):
@@ -212,6 +255,11 @@ def _seqs_at(part: FoundDirectory, moments_ns: Collection[int]) -> dict[int, int
             if (message := next(iter(queue.slice_time(moment_ns)), None)) is not None:
                 found[moment_ns] = message.seq
     return found
+
+
+def _spans_of(live: FoundDirectory, start: int, end: int) -> Spans | None:
+    with live.queue(verify=False, on_corrupt="skip") as queue:
+        return queue.spans(start, end)
 
 
 def _has_more_messages_than_seqs(live: FoundDirectory) -> bool:
@@ -321,6 +369,21 @@ def is_queue(path: Path) -> bool:
     return (path / CONTROL).is_file()
 
 
+def is_java_queue(path: Path) -> bool:
+    """Tell whether there is a Java queue in this very directory."""
+    try:
+        with FoundDirectory(str(path)).opened() as opened:
+            return _is_java(opened)
+    except QueueNotFound:
+        return False
+
+
+def _is_java(opened: int) -> bool:
+    """Tell whether there are files of a Java queue here, and none of a native one."""
+    names = [name for name in names_in(opened) if not name.startswith(".")]
+    return CONTROL not in names and any(name.endswith(JAVA_FILES) for name in names)
+
+
 def _is_headless(opened: int) -> bool:
     """Tell whether there are segments here, but no control block: a queue that nobody can open."""
     return not has_file(opened, CONTROL) and any(map(SEGMENT.fullmatch, names_in(opened)))
@@ -385,14 +448,15 @@ def _sources_under(
             advice="Give the directory that retention moves segments to.",
         )
     patient_until = patience()
-    for names, place, is_live in _found_under(root, options, ready_only):
+    for names, place, kind in _found_under(root, options, ready_only):
         name = "/".join(names) or root.name
         if name in known or not options.wants(name):
             continue
-        if ready_only and not (place.has(CONTROL) and place.has(READY)):
+        if ready_only and not _is_ready(place, kind):
             continue
+        is_live = kind != "archive"
         archive = None if is_live else place
-        if is_live and archives is not None:
+        if kind == "native" and archives is not None:
             archive = _archive_of(name, place, archives)
         left_out: tuple[str, ...] = ()
         if options.skip_corrupt and archive is not None:
@@ -407,8 +471,23 @@ def _sources_under(
                 left_out=left_out,
                 live_identity=place.identity if is_live else None,
                 archive_identity=None if archive is None else archive.identity,
+                is_java=kind == "java",
+                timestamp=options.timestamp if kind == "java" else None,
             ),
         )
+
+
+def _is_ready(place: FoundDirectory, kind: "_Kind") -> bool:
+    """Tell whether a queue has announced itself; a Java queue has when its table is complete."""
+    if kind != "java":
+        return place.has(CONTROL) and place.has(READY)
+    try:
+        place.inspect()
+    except QueueNotFound:
+        return False
+    except ChronicleError:
+        pass  # of that, others tell
+    return True
 
 
 def _archive_of(name: str, live: FoundDirectory, archives: Path) -> FoundDirectory | None:
@@ -443,7 +522,8 @@ def _path_of(opened: int, root: Path, names: Sequence[str]) -> str:
     return os.readlink(f"/proc/self/fd/{opened}")  # noqa: PTH115
 
 
-_Found: TypeAlias = tuple[tuple[str, ...], FoundDirectory, bool]  # names below the root, is it live
+_Kind: TypeAlias = Literal["native", "java", "archive"]
+_Found: TypeAlias = tuple[tuple[str, ...], FoundDirectory, _Kind]  # names below the root
 
 
 def _found_under(root: Path, options: ReadOptions, ready_only: bool) -> Iterator[_Found]:
@@ -473,18 +553,20 @@ def _walk(
 ) -> Iterator[_Found]:
     children: list[str] = []
     try:
-        is_live = _was_queue(opened)
-        days = [] if is_live else _days_of(opened, root.joinpath(*names))
-        is_found = is_live or (bool(days) and _is_archive(days))
+        kind: _Kind | None = "native" if _was_queue(opened) else None
+        kind = "java" if kind is None and _is_java(opened) else kind
+        days = [] if kind else _days_of(opened, root.joinpath(*names))
+        if days and _is_archive(days):
+            kind = "archive"
         levels = max(levels, DAY_DEPTH) if days else levels
-        if levels > 0 and not is_found:
+        if levels > 0 and kind is None:
             children = directories_in(opened)
     except PermissionError as error:
         refused(names, error)
         return
-    if is_found:
+    if kind is not None:
         place = FoundDirectory(_path_of(opened, root, names), identify(opened))
-        yield names, place, is_live
+        yield names, place, kind
     for child in children:
         if not child.startswith("."):
             # Moved or removed since it was listed, or a link by now.

@@ -1,8 +1,8 @@
 """Reading a range of messages as Arrow batches, and noticing what is missing.
 
-Within a queue seq is gapless, so a batch that does not begin where the last one ended tells of
-messages that are gone: corrupt ones that were stepped over, or segments that retention took away
-under the running query. A segment that was moved to the archive meanwhile is found there.
+Within a queue, or a cycle of a Java queue, seq is gapless, so a batch that does not begin where the last
+one ended tells of messages that are gone: corrupt ones that were stepped over, or segments that retention
+took away under the running query. A segment that was moved to the archive meanwhile is found there.
 """
 
 import logging
@@ -43,26 +43,34 @@ def read_range(
     What is missing is an error (PositionLost), or is left out and told in the log, as
     ``failOnDataLoss`` and ``on_corrupt`` say; what is corrupt also in ``badRecordsPath``.
     """
-    expected = part.start
     with _Gaps(part, options) as gaps:
-        while expected < part.end:
-            reached = expected
-            for batch in _everywhere(part, expected, columns, options, batch_rows):
-                first, last = batch.column("seq")[0].as_py(), batch.column("seq")[-1].as_py()
-                if first < reached or last - first + 1 < batch.num_rows:
-                    raise restarted(part.source.place)
-                if first > reached and reached > expected:
-                    break  # look around again before believing in a gap
-                if first > reached:
-                    gaps.account_for(reached, first)
-                if last - first + 1 > batch.num_rows:
-                    gaps.account_for_those_within(batch)
-                yield batch
-                reached = last + 1
-            if reached == expected:
-                gaps.account_for(reached, part.end)
-                break
-            expected = reached
+        for span in part.gapless:
+            piece = part.part(span.start, span.end)
+            yield from _read_gapless(piece, columns, options, batch_rows, gaps)
+
+
+def _read_gapless(
+    part: Range, columns: Sequence[str], options: ReadOptions, batch_rows: int, gaps: "_Gaps"
+) -> Iterator[Batch]:
+    expected = part.start
+    while expected < part.end:
+        reached = expected
+        for batch in _everywhere(part, expected, columns, options, batch_rows):
+            first, last = batch.column("seq")[0].as_py(), batch.column("seq")[-1].as_py()
+            if first < reached or last - first + 1 < batch.num_rows:
+                raise restarted(part.source.place)
+            if first > reached and reached > expected:
+                break  # look around again before believing in a gap
+            if first > reached:
+                gaps.account_for(reached, first)
+            if last - first + 1 > batch.num_rows:
+                gaps.account_for_those_within(batch)
+            yield batch
+            reached = last + 1
+        if reached == expected:
+            gaps.account_for(reached, part.end)
+            break
+        expected = reached
 
 
 class _Gaps:

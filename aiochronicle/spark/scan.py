@@ -49,7 +49,11 @@ def scan(
     snapshot = Snapshot(chosen)
     schema = _schema(columns, chosen, snapshot.sources)
     parts = plan(
-        snapshot.sources, snapshot.start, snapshot.end, partitions_min=chosen.partitions_min
+        snapshot.sources,
+        snapshot.start,
+        snapshot.end,
+        spans=snapshot.spans,
+        partitions_min=chosen.partitions_min,
     )
     return read_parts(spark, parts, schema, chosen)
 
@@ -81,9 +85,9 @@ def scan_stream(
 def count(path: str, *, start: Bound = None, end: Bound = None, **options: Given) -> int:
     """Return how many messages ``scan`` with these arguments has, in no time and without Spark.
 
-    Seqs have no gaps, so it is where each queue ends less where it begins, both found through the seek
-    indexes. Messages in between that are corrupt, or that somebody deleted, are counted as well: to
-    read them is an error, unless options say otherwise.
+    Seqs have no gaps, so it is where each queue ends less where it begins, or each cycle of a Java queue,
+    both found through the seek indexes. Messages in between that are corrupt, or that somebody deleted,
+    are counted as well: to read them is an error, unless options say otherwise.
 
     >>> count("bus/md", subscribe="binance")  # doctest: +SKIP
     """
@@ -91,7 +95,7 @@ def count(path: str, *, start: Bound = None, end: Bound = None, **options: Given
     if chosen.type is not None:
         raise InvalidArgument("the index does not know types: use scan(..., type=...).count()")
     snapshot = Snapshot(chosen)
-    return sum(max(0, snapshot.end[name] - snapshot.start[name]) for name in snapshot.sources)
+    return sum(map(snapshot.messages, snapshot.sources))
 
 
 def read_parts(

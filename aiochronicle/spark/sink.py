@@ -27,6 +27,7 @@ from aiochronicle.spark.options import WriteOptions
 from aiochronicle.spark.queues import is_queue
 from aiochronicle.spark.runs import Run, check_columns, stage, stage_into
 from aiochronicle.spark.staging import Place
+from aiochronicle.spark.targets import refuse_java_queue
 
 __all__ = ["BatchSink", "StreamSink"]
 
@@ -61,6 +62,9 @@ class _Sink:
             if options.queue is not None:
                 raise InvalidArgument("is a queue, so leave out option queue", path=options.path)
             self._queue = ""
+        refuse_java_queue(Path(options.path))
+        if options.queue is not None:
+            refuse_java_queue(Path(options.path) / options.queue)
         check_columns(schema, self._queue)
         self._attempt = place.new_attempt()
 

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from aiochronicle.errors import ChronicleError, InvalidArgument
+from aiochronicle.spans import Span, Spans, count
 from aiochronicle.spark import offsets
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.columns import check_schema, frame_schema
@@ -30,7 +31,8 @@ __all__ = ["ChronicleSource"]
 class Snapshot:
     """The queues of a frame, and from where to where each of them is read.
 
-    One that cannot tell is an error; or it is left out, with the reason in ``failed``.
+    ``spans`` say of a Java queue which indexes there are between. One that cannot tell is an error; or it
+    is left out, with the reason in ``failed``.
     """
 
     def __init__(
@@ -39,17 +41,24 @@ class Snapshot:
         self.sources: dict[str, Source] = {}
         self.start: dict[str, int] = {}
         self.end: dict[str, int] = {}
+        self.spans: dict[str, Spans | None] = {}
         found = openable(find_sources(options), options, failed=failed)
         end_of, start_of = offsets.ends(found, options), offsets.starts(found, options, "earliest")
         for name, source in found.items():
             try:
                 source.check_seqs()
                 self.end[name], self.start[name] = end_of(source), start_of(source)
+                self.spans[name] = source.spans(self.start[name], self.end[name])
                 self.sources[name] = source
             except ChronicleError as error:
                 if failed is None:
                     raise
                 failed[name] = error
+
+    def messages(self, name: str) -> int:
+        """Return how many messages of a queue are in it."""
+        start, end, spans = self.start[name], self.end[name], self.spans[name]
+        return count((Span(start, max(start, end)),) if spans is None else spans)
 
 
 class ChronicleSource(DataSource):
@@ -134,7 +143,13 @@ class FrameReader(DataSourceReader):
                 start[name], end[name] = self._narrowing.clip(
                     source, self._snapshot.start[name], self._snapshot.end[name]
                 )
-        parts = plan(sources, start, end, partitions_min=self._options.partitions_min)
+        parts = plan(
+            sources,
+            start,
+            end,
+            spans=self._snapshot.spans,
+            partitions_min=self._options.partitions_min,
+        )
         return [RangePartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[Batch]:

@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from aiochronicle.errors import InvalidArgument, NotAQueue, PositionLost, QueueGone, QueueNotFound
 from aiochronicle.reader import Reader
+from aiochronicle.spans import Spans
 from aiochronicle.spark import offsets
 from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.columns import check_schema
@@ -85,11 +86,20 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if (end := self._next(name, seq, ends)) is not None:
                 reached[name] = end
         if isinstance(limit, ReadMaxRows):
-            reached = offsets.limit(start, reached, limit.max_rows)
+            reached = offsets.limit(start, reached, limit.max_rows, self._spans(start, reached))
         for name, source in self._queues.sources.items():
             if name in ends and name not in start:
                 reached[name] = source.earliest()
         return reached
+
+    def _spans(self, start: Positions, end: Positions) -> dict[str, Spans]:
+        """Return which seqs there are between, of queues where some are not."""
+        found: dict[str, Spans] = {}
+        for name in start.keys() & end.keys() & self._queues.sources.keys():
+            spans = self._queues.sources[name].spans(start[name], end[name])
+            if spans is not None:
+                found[name] = spans
+        return found
 
     def _next(self, name: str, start: int, ends: Mapping[str, int]) -> int | None:
         """Return how far a queue can be read; None if it is gone."""
@@ -139,8 +149,18 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in start.keys() & end.keys() - self._queues.sources.keys():
             if start[name] < end[name]:
                 self._lost(f"messages of {name} are to be read, but there is no such queue")
+        for name, source in self._queues.sources.items():
+            if start.get(name, 0) < end.get(name, 0):
+                self._check_cycle(source, start[name])
         parts = plan(self._queues.sources, start, end, partitions_min=self._options.partitions_min)
         return [RangePartition(part) for part in parts]
+
+    def _check_cycle(self, source: Source, seq: int) -> None:
+        if (first := source.first_after_loss(seq)) is not None:
+            self._lost(
+                f"the stream has read {source.name} up to {seq}, whose cycle has no file any more; what"
+                f" is there begins at {first}"
+            )
 
     def read(self, partition: InputPartition) -> Iterator[Batch]:
         """Yield the range itself, as a row."""
@@ -165,6 +185,12 @@ class StreamReader(RangeStreamReader):
         """Yield the rows of one part."""
         assert isinstance(partition, RangePartition)
         yield from read_part(partition.part, self._schema, self._options, Narrowing())
+
+
+def _id_of(place: FoundDirectory) -> int:
+    """Return what tells a queue from another that has its name later; a Java queue has no id of its own."""
+    queue_id = place.inspect().queue_id
+    return queue_id or (0 if place.identity is None else place.identity.inode)
 
 
 class _Queues:
@@ -240,7 +266,7 @@ class _Queues:
         if source.name not in self._tails:
             place = source.newest_part()
             self._tails[source.name] = place, place.reader(verify=False, on_corrupt="skip")
-            queue_id = place.inspect().queue_id
+            queue_id = _id_of(place)
             if self._ids.get(source.name, queue_id) != queue_id:
                 self.replaced.add(source.name)
             self._ids[source.name] = queue_id

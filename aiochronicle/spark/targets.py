@@ -13,7 +13,13 @@ import msgspec
 
 from aiochronicle._directories import make_directory
 from aiochronicle.config import Batch
-from aiochronicle.errors import DiskFull, InvalidArgument, MessageTooLarge, TimestampOrder
+from aiochronicle.errors import (
+    DiskFull,
+    InvalidArgument,
+    MessageTooLarge,
+    NotSupported,
+    TimestampOrder,
+)
 from aiochronicle.spark.append import RECORD_OVERHEAD_BYTES, TOGETHER_BYTES_MAX
 from aiochronicle.spark.found import has_file, naming
 from aiochronicle.spark.options import WriteOptions
@@ -23,11 +29,11 @@ from aiochronicle.spark.private_files import (
     refuse_links_of_others,
     safe_path,
 )
-from aiochronicle.spark.queues import CONTROL, DEPTH_MAX, is_queue
+from aiochronicle.spark.queues import CONTROL, DEPTH_MAX, JAVA_TABLES, is_java_queue, is_queue
 from aiochronicle.spark.runs import Run
 from aiochronicle.writer import Writer, open_writer
 
-__all__ = ["open_all", "open_to_begin"]
+__all__ = ["open_all", "open_to_begin", "refuse_java_queue"]
 
 SEGMENT_BYTES = 128 << 20
 SEGMENT_BYTES_MAX = 1 << 32
@@ -109,16 +115,30 @@ def _path(options: WriteOptions, queue: str) -> Path:
             f"{queue!r} cannot be the name of a queue: they are looked for {DEPTH_MAX} levels deep"
         )
     refuse_links_of_others(root, parts)
-    return root.joinpath(*parts)
+    path = root.joinpath(*parts)
+    refuse_java_queue(path)
+    return path
+
+
+def refuse_java_queue(path: Path) -> None:
+    """Raise NotSupported if there is one: it cannot take a batch as a whole, once and with its times."""
+    if is_java_queue(path):
+        raise NotSupported(
+            "is a Java queue, in which a batch could not be told from what others append meanwhile",
+            path=str(path),
+            advice="Nothing was written. Write to another queue, and copy from there with a reader and"
+            " a writer.",
+        )
 
 
 def _refuse_queues_in_queues(options: WriteOptions, paths: dict[str, Path]) -> None:
     root = Path(options.path)
     for name, path in paths.items():
         above = [place for place in path.parents if place != root and place.is_relative_to(root)]
-        below = [] if is_queue(path) else [found.parent for found in path.rglob(CONTROL)]
+        files = [] if is_queue(path) else [CONTROL, *JAVA_TABLES]
+        below = [found.parent for file in files for found in path.rglob(file)]
         for place in above + below:
-            if is_queue(place) or place in paths.values():
+            if is_queue(place) or is_java_queue(place) or place in paths.values():
                 raise InvalidArgument(
                     f"{name!r} cannot be the name of a queue: nobody looks for one inside another",
                     path=str(place),

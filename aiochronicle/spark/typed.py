@@ -24,8 +24,10 @@ from aiochronicle.errors import (
 )
 from aiochronicle.registry import RegisteredType, Registry
 from aiochronicle.spark.arrow import Batch, Column
+from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.sparktypes import spark_field
+from aiochronicle.wire_columns import WireColumns
 
 __all__ = ["CORRUPT", "TypedDecoder", "find_type", "typed_fields"]
 
@@ -92,6 +94,35 @@ def _registry(source: Source) -> Registry | None:
     return None
 
 
+def has_wire_fields(options: ReadOptions, sources: Mapping[str, Source]) -> bool:
+    """Tell whether a frame may have columns that no schema knows: fields of messages of a Java queue."""
+    return options.type is None and any(source.is_java for source in sources.values())
+
+
+class WireDecoder(WireColumns):
+    """Turns payloads of a Java queue into columns; what cannot be decoded is told, or an error."""
+
+    def __init__(self, wanted: Mapping[str, Any], *, permissive: bool) -> None:
+        super().__init__(wanted)
+        self._is_permissive = permissive
+
+    def rows_of_type(self, batch: Batch) -> Batch:
+        """Return all rows: messages of a Java queue have no type."""
+        return batch
+
+    def decode_rows(self, rows: Batch, place: str) -> tuple[dict[str, Column], Column | None]:
+        """Return the columns, and what is wrong with each row; None if nothing is with any."""
+        columns, troubles = self.decode(rows.column("payload"))
+        if troubles is not None and not self._is_permissive:
+            raise _undecodable(rows, troubles, place)
+        return columns, troubles
+
+
+def _undecodable(rows: Batch, troubles: Column, place: str) -> DecodeError:
+    seq, trouble = typed_columns.first_trouble(rows, troubles)
+    return DecodeError(trouble, path=place, seq=seq)
+
+
 class TypedDecoder(typed_columns.TypedDecoder):
     """Turns payloads of one type into columns; what cannot be decoded is told, or an error."""
 
@@ -105,8 +136,7 @@ class TypedDecoder(typed_columns.TypedDecoder):
         """Return the columns, and what is wrong with each row; None if nothing is with any."""
         columns, troubles = self.decode(rows.column("payload"))
         if troubles is not None and not self._is_permissive:
-            seq, trouble = typed_columns.first_trouble(rows, troubles)
-            raise DecodeError(trouble, path=place, seq=seq)
+            raise _undecodable(rows, troubles, place)
         return columns, troubles
 
 

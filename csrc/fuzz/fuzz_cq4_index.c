@@ -1,7 +1,7 @@
 /* A good data file, whose index is overwritten with anything: what it says may cost time, and never leads out of the
  * file; and as long as but one slot lies, every message is found. */
 #include "fuzz.h"
-#include "tests/cq4_writer.h"
+#include "tests/cq4_files.h"
 
 enum { MESSAGES = 64, FILE_SIZE = 8192, PATCH = 4 };
 

@@ -1,7 +1,7 @@
 /* A queue of two data files of any content, read, and read again after seeks. */
 #include "cq4_tail.h"
 #include "fuzz.h"
-#include "tests/cq4_writer.h"
+#include "tests/cq4_files.h"
 
 enum { PREFIX = 6, FILE_MAX = 8192, MESSAGES_MAX = 2 * FILE_MAX };
 enum { WHOLE_PAGES = 1, NO_METADATA = 2, SECONDS = 4 };

@@ -14,11 +14,12 @@
 
 #include "atomics.h"
 #include "os.h"
+#include "reader.h"
 #include "waiter.h"
 
 #include <unistd.h>
 
-enum { TURN_NS = 200000, TURN_CHECK_MASK = 31, POLL_FIRST_NS = 50000 };
+enum { TURN_NS = 200000, TURN_CHECK_MASK = 31 };
 
 typedef struct {
     PyObject_HEAD
@@ -79,7 +80,7 @@ static int start_poll_timer(Pollable *self) {
     if (self->poll_timer) return 0;
     PyObject *callback = PyObject_GetAttrString((PyObject *)self, "_poll_timer");
     if (!callback) return -1;
-    if (self->poll_ns == 0) self->poll_ns = POLL_FIRST_NS;
+    self->poll_ns = ac_poll_interval_ns(self->poll_ns, self->poll_limit_ns);
     self->poll_timer =
         PyObject_CallMethod(self->loop, "call_later", "dO", (double)self->poll_ns / 1e9, callback);
     Py_DECREF(callback);
@@ -270,8 +271,6 @@ static PyObject *poll_timer(Pollable *self, PyObject *unused) {
     int watched;
     GATE_BEGIN(self);
     Py_CLEAR(self->poll_timer);
-    self->poll_ns *= 2;
-    if (self->poll_ns > self->poll_max_ns) self->poll_ns = self->poll_max_ns;
     watched = self->loop != NULL;
     GATE_END();
     if (watched && dispatch(self) < 0) return NULL;

@@ -275,7 +275,10 @@ static int ops_ready(Pollable *self, ac_error_t *err) {
 
 static int ops_park(Pollable *self, ac_error_t *err) {
     FanInObject *fanin = (FanInObject *)self;
-    return fanin->closed || fanin->deferred ? AC_READY : ac_fanin_park(fanin->fanin, err);
+    if (fanin->closed || fanin->deferred) return AC_READY;
+    int rc = ac_fanin_park(fanin->fanin, err);
+    self->poll_limit_ns = self->poll_max_ns ? self->poll_max_ns : fanin->fanin->poll_max_ns;
+    return rc;
 }
 
 static int ops_bell(Pollable *self, ac_error_t *err) {
@@ -350,19 +353,21 @@ static PyObject *fanin_read_batch(FanInObject *self, PyObject *args, PyObject *k
 
 /* Blocks without the interpreter's lock; looks for signals a few times a second. */
 static PyObject *fanin_wait(FanInObject *self, PyObject *args) {
-    enum { SLICE_NS = 200000000, POLL_NS = 500000 };
+    enum { SLICE_NS = 200000000 };
     unsigned long long timeout_ns;
     ac_error_t err;
     if (!PyArg_ParseTuple(args, "K", &timeout_ns)) return NULL;
-    uint64_t started = ac_os_monotonic_ns();
+    uint64_t started = ac_os_monotonic_ns(), poll_ns = 0;
     for (;;) {
         int rc = AC_READY, closed;
+        uint64_t poll_max_ns = 0;
         ac_bell_t *bell = NULL;
         GATE_BEGIN(self);
         closed = refuse_closed(self) < 0;
         if (!closed) rc = ops_park(&self->base, &err);
         if (rc == AC_PARKED || rc == AC_POLL) {
             bell = self->fanin->bell;
+            poll_max_ns = self->fanin->poll_max_ns;
             ac_bell_retain(bell); /* another thread may close us */
         }
         GATE_END();
@@ -370,7 +375,8 @@ static PyObject *fanin_wait(FanInObject *self, PyObject *args) {
         if (!bell) Py_RETURN_TRUE; /* an error is for whoever takes */
         uint64_t waited = ac_os_monotonic_ns() - started;
         uint64_t left = waited < timeout_ns ? timeout_ns - waited : 0;
-        uint64_t slice = rc == AC_POLL ? POLL_NS : SLICE_NS;
+        poll_ns = ac_poll_interval_ns(poll_ns, poll_max_ns);
+        uint64_t slice = rc == AC_POLL ? poll_ns : SLICE_NS;
         Py_BEGIN_ALLOW_THREADS;
         if (left) ac_os_eventfd_wait(bell->fd, left < slice ? left : slice);
         ac_bell_release(bell);
@@ -596,6 +602,7 @@ static PyObject *fanin_lag(FanInObject *self, PyObject *unused) {
         ac_fanin_end_lag(&ways, &lag);
         Py_END_ALLOW_THREADS;
     }
+    timestamp_forget();
     return lag_tuple(&lag);
 }
 

@@ -19,6 +19,7 @@ typedef struct {
     PyObject_HEAD
     ac_map_t *map;
     PyObject *source;  /* name of the queue */
+    PyObject *file;    /* of a Java queue, its name; NULL: the queue is one of ours */
     uint64_t queue_id; /* of its messages: the queue's, or what that was before it was copied */
     uint64_t owner_id; /* of the queue */
     uint64_t device, inode; /* of its directory: a copy of a queue has its id */
@@ -71,10 +72,11 @@ typedef struct Pollable {
     struct Waiter *first, *last; /* tasks that sleep, in order */
     PyObject *poll_timer;        /* scheduled look, while nobody rings the bell; or NULL */
     uint64_t poll_ns;            /* its present interval */
-    uint64_t poll_max_ns;
-    uint64_t spin_ns;         /* keep looking for so long before parking */
-    uint64_t idle_since_ns;   /* when spinning began; 0 = not spinning */
-    uint64_t turn_started_ns; /* of the present run of messages without a turn for the loop */
+    uint64_t poll_max_ns;        /* 0 = what the engine thinks is right … */
+    uint64_t poll_limit_ns;      /* … which is this, when it was parked last */
+    uint64_t spin_ns;            /* keep looking for so long before parking */
+    uint64_t idle_since_ns;      /* when spinning began; 0 = not spinning */
+    uint64_t turn_started_ns;    /* of the present run of messages without a turn for the loop */
     uint32_t turn_messages;
     uint32_t burst;
 } Pollable;
@@ -85,6 +87,7 @@ typedef struct {
     SegmentObject *segment; /* of the newest message */
     PyObject *source;
     PyObject *decoders;
+    PyObject *timestamp; /* what the engine asks for the time of a message; or None */
     uint64_t queue_id;
     uint64_t commit_every; /* 0 = by hand */
     uint64_t uncommitted;  /* messages handed out since the last automatic commit */
@@ -101,6 +104,15 @@ static inline PyObject *lag_tuple(const ac_lag_t *lag) {
     return Py_BuildValue("(KKK)", (unsigned long long)lag->messages, (unsigned long long)lag->bytes,
                          (unsigned long long)lag->age_ns);
 }
+
+/* timestamp.c: a function of the caller's as the engine calls it. */
+PyObject *hot_timestamp_function(PyObject *module, PyObject *unused);
+PyObject *hot_timestamp_failure(PyObject *module, PyObject *unused);
+void timestamp_forget(
+    void); /* what it raised is of no interest, and would keep all that its frames hold */
+
+/* Where a message's record begins in its file. */
+uint64_t message_offset(const MessageObject *self);
 
 /* message.c: a Position, whose type is a tuple of two that the Python side gives. */
 PyObject *position_new(uint64_t segment, uint64_t offset);

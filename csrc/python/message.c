@@ -1,6 +1,6 @@
 #include "hot.h"
 
-#include "reader.h"
+#include "cq4_reader.h"
 #include "record.h"
 
 #include <structmember.h>
@@ -8,10 +8,17 @@
 /* ---- segment ---- */
 
 SegmentObject *segment_new(ac_map_t *map, ReaderObject *reader) {
+    const ac_cq4_reader_t *java = reader->reader->java;
+    PyObject *file = java ? PyUnicode_DecodeFSDefault(java->tail.cycle.name) : NULL;
+    if (java && !file) return NULL;
     SegmentObject *self = PyObject_New(SegmentObject, &Segment_Type);
-    if (!self) return NULL;
+    if (!self) {
+        Py_XDECREF(file);
+        return NULL;
+    }
     ac_map_retain(map);
     self->map = map;
+    self->file = file;
     self->source = Py_NewRef(reader->source);
     self->queue_id = reader_id_of(reader, map->segment);
     self->owner_id = reader_queue_id(reader);
@@ -25,6 +32,7 @@ SegmentObject *segment_new(ac_map_t *map, ReaderObject *reader) {
 static void segment_dealloc(SegmentObject *self) {
     ac_map_release(self->map);
     Py_DECREF(self->source);
+    Py_XDECREF(self->file);
     Py_DECREF(self->decoders);
     for (int i = 0; i < KNOWN_DECODERS; i++)
         Py_XDECREF(self->known[i].decoder);
@@ -227,10 +235,19 @@ PyObject *position_new(uint64_t segment, uint64_t offset) {
     return self;
 }
 
+uint64_t message_offset(const MessageObject *self) {
+    uint64_t record = (uint64_t)(self->record - self->segment->map->base);
+    return self->segment->file ? record + AC_HEADER_SIZE - AC_CQ4_HEADER_BYTES : record;
+}
+
 static PyObject *message_position(MessageObject *self, void *unused) {
     (void)unused;
-    uint64_t offset = (uint64_t)(self->record - self->segment->map->base);
-    return position_new(self->segment->map->segment, offset);
+    return position_new(self->segment->map->segment, message_offset(self));
+}
+
+static PyObject *message_java_file(MessageObject *self, void *unused) {
+    (void)unused;
+    return Py_NewRef(self->segment->file ? self->segment->file : Py_None);
 }
 
 /* ---- decoding ---- */
@@ -387,6 +404,9 @@ static PyGetSetDef message_properties[] = {
     {"cause_epoch", (getter)message_cause_epoch, NULL,
      "The epoch of the message that caused this one, 0 if it is not known, or None.", NULL},
     {"position", (getter)message_position, NULL, "Where the record is, a Position.", NULL},
+    {"_java_file", (getter)message_java_file, NULL,
+     "Name of the file that a message of a Java queue is in; None for one of a queue of ours.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

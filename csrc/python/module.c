@@ -15,10 +15,11 @@ PyObject *raise_engine_error(const ac_error_t *err) {
         return NULL;
     }
     PyObject *exception = PyObject_CallFunction(
-        error_factory, "iisKs(KK)(KK)K", err->code, err->sys_errno, err->path,
+        error_factory, "iisKs(KK)(KK)K(iyK)", err->code, err->sys_errno, err->path,
         (unsigned long long)err->offset, err->detail, (unsigned long long)err->wanted_segment,
         (unsigned long long)err->wanted_offset, (unsigned long long)err->first_segment,
-        (unsigned long long)err->first_offset, (unsigned long long)err->seq);
+        (unsigned long long)err->first_offset, (unsigned long long)err->seq, err->holder_pid,
+        err->holder_command, (unsigned long long)err->holder_since_ns);
     if (exception) {
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
         Py_DECREF(exception);
@@ -80,6 +81,11 @@ static PyMethodDef functions[] = {
     {"set_decoding", hot_set_decoding, METH_VARARGS,
      "set_decoding(find, failed, cut): find(decoders, message, type) -> what decodes the message;"
      " failed(decoders, message, exception) -> exception; cut(decoders, message) -> exception"},
+    {"timestamp_function", hot_timestamp_function, METH_NOARGS,
+     "timestamp_function() -> address of the function by which the engine calls one of Python, "
+     "which is its context."},
+    {"timestamp_failure", hot_timestamp_failure, METH_NOARGS,
+     "timestamp_failure() -> what that raised last in this thread, once; or None."},
     {"own_methods", hot_own_methods, METH_O,
      "own_methods(class) -> class: gives a subclass the C methods of its bases as its own."},
     {"nothing", hot_nothing, METH_O, "nothing(object): does nothing."},

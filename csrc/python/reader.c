@@ -1,7 +1,7 @@
 #include "hot.h"
 
+#include "cq4_reader.h"
 #include "os.h"
-#include "reader.h"
 
 typedef struct {
     PyObject_HEAD
@@ -25,15 +25,14 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"address",      "source",   "queue_id",
-                            "commit_every", "burst",    "spin_ns",
-                            "poll_max_ns",  "decoders", NULL};
+    static char *names[] = {"address", "source",      "queue_id", "commit_every", "burst",
+                            "spin_ns", "poll_max_ns", "decoders", "timestamp",    NULL};
     unsigned long long address, queue_id, commit_every, spin_ns, poll_max_ns;
     unsigned burst;
-    PyObject *source, *decoders;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KUKKIKKO", names, &address, &source,
+    PyObject *source, *decoders, *timestamp;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KUKKIKKOO", names, &address, &source,
                                      &queue_id, &commit_every, &burst, &spin_ns, &poll_max_ns,
-                                     &decoders))
+                                     &decoders, &timestamp))
         return -1;
     if (self->reader != &nobody) {
         PyErr_SetString(PyExc_RuntimeError, "reader is initialised already");
@@ -42,6 +41,7 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
     self->reader = (ac_reader_t *)(uintptr_t)address;
     self->source = Py_NewRef(source);
     self->decoders = Py_NewRef(decoders);
+    self->timestamp = Py_NewRef(timestamp);
     self->queue_id = queue_id;
     self->commit_every = commit_every;
     self->base.burst = burst;
@@ -52,6 +52,7 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
 
 static int reader_traverse(ReaderObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->decoders);
+    Py_VISIT(self->timestamp);
     return pollable_traverse(&self->base, visit, arg);
 }
 
@@ -74,6 +75,7 @@ static void reader_dealloc(ReaderObject *self) {
     Py_XDECREF(self->segment);
     Py_XDECREF(self->source);
     Py_XDECREF(self->decoders);
+    Py_XDECREF(self->timestamp);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -92,12 +94,15 @@ uint64_t reader_id_of(ReaderObject *self, uint32_t segment) {
 }
 
 /* Queues of other programs have no id: of those, only what this very reader gave is known to be its, since a
- * directory that is removed may give its number to the next. */
+ * directory that is removed may give its number to the next. A Java queue's messages have an index, which is checked. */
 int reader_is_of(ReaderObject *self, const SegmentObject *segment) {
     const ac_directory_t *dir = &self->reader->dir;
+    int is_same = segment->file
+                      ? self->reader->java != NULL
+                      : segment->queue_id != 0 && segment->queue_id == reader_queue_id(self);
     return segment->decoders == self->decoders ||
-           (segment->queue_id != 0 && segment->queue_id == reader_queue_id(self) &&
-            segment->device == (uint64_t)dir->device && segment->inode == (uint64_t)dir->inode);
+           (is_same && segment->device == (uint64_t)dir->device &&
+            segment->inode == (uint64_t)dir->inode);
 }
 
 static PyObject *reader_is_of_message(ReaderObject *self, PyObject *message) {
@@ -132,6 +137,7 @@ static int commit_when_due(ReaderObject *self) {
 static __attribute__((noinline)) int take_slow(ReaderObject *self, ac_message_t *message,
                                                int in_loop) {
     ac_error_t err;
+    if (ac_cq4_reader_try_next(self->reader, message) == 1) return 1;
     int rc = in_loop ? ac_reader_next_in_loop(self->reader, message, &err)
                      : ac_reader_next(self->reader, message, &err);
     if (rc < 0) raise_engine_error(&err);
@@ -172,7 +178,10 @@ static int ops_ready(Pollable *self, ac_error_t *err) {
 }
 
 static int ops_park(Pollable *self, ac_error_t *err) {
-    return ac_reader_park(((ReaderObject *)self)->reader, err);
+    ac_reader_t *reader = ((ReaderObject *)self)->reader;
+    int rc = ac_reader_park(reader, err);
+    self->poll_limit_ns = self->poll_max_ns ? self->poll_max_ns : ac_reader_poll_max_ns(reader);
+    return rc;
 }
 
 static int ops_bell(Pollable *self, ac_error_t *err) {
@@ -249,10 +258,12 @@ static PyObject *collect(ReaderObject *self, Py_ssize_t max_messages, Py_ssize_t
         }
         uint32_t length = ((MessageObject *)message)->length;
         int fits = (Py_ssize_t)length <= max_bytes - bytes || PyList_GET_SIZE(list) == 0;
+        ac_message_t last = {.record = ((MessageObject *)message)->record,
+                             .seq = ((MessageObject *)message)->seq,
+                             .length = length};
         int taken = fits && PyList_Append(list, message) == 0;
         Py_DECREF(message);
         if (!taken) {
-            ac_message_t last = {.length = length};
             ac_reader_return(self->reader, &mark, &last);
             self->uncommitted--;
             if (PyList_GET_SIZE(list) == 0)
@@ -294,9 +305,9 @@ static int commit_behind(ReaderObject *self, const MessageObject *message, ac_er
         ac_reader_position(self->reader, &segment, &offset);
         return ac_reader_commit(self->reader, segment, offset, 0, err);
     }
+    if (self->reader->java) return ac_cq4_reader_commit_seq(self->reader, message->seq + 1, 0, err);
     segment = message->segment->map->segment;
-    offset =
-        (uint64_t)(message->record - message->segment->map->base) + ac_record_size(message->length);
+    offset = message_offset(message) + ac_record_size(message->length);
     return ac_reader_commit_epoch(self->reader, segment, offset, message_epoch(message), 0, err);
 }
 
@@ -333,8 +344,8 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
     ac_error_t err;
     if (!PyArg_ParseTuple(args, "KK", &timeout_ns, &spin_ns)) return NULL;
     uint64_t started = ac_os_monotonic_ns();
+    ac_sleep_t sleep = {0};
     for (;;) {
-        ac_sleep_t sleep;
         int rc;
         GATE_BEGIN(self);
         rc = ac_reader_ready(self->reader, &err);
@@ -385,7 +396,9 @@ static PyObject *reader_lag(ReaderObject *self, PyObject *unused) {
         rc = ac_reader_lag_bytes(&way, &lag, &err);
         Py_END_ALLOW_THREADS;
     }
-    return rc < 0 ? raise_engine_error(&err) : lag_tuple(&lag);
+    if (rc < 0) return raise_engine_error(&err);
+    timestamp_forget();
+    return lag_tuple(&lag);
 }
 
 static PyObject *reader_stats(ReaderObject *self, PyObject *unused) {

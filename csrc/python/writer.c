@@ -1,5 +1,6 @@
 #include "hot.h"
 
+#include "cq4_lock.h"
 #include "error.h"
 #include "writer.h"
 
@@ -206,16 +207,64 @@ static int cause_argument(PyObject *object, ac_cause_t *room, const ac_cause_t *
                         object);
 }
 
+/* A Java queue, whose clock is asked by cq4_writer.c: what that of our caller showed. Nothing but the cycle goes
+ * by it. */
+static void set_java_clock(WriterObject *self, int clocked, uint64_t *timestamp_ns) {
+    if (!self->writer->java) return;
+    ac_store_relaxed_u64(&self->writer->java_now_ns, clocked ? *timestamp_ns : AC_NOW);
+    if (clocked) *timestamp_ns = AC_NOW;
+}
+
+/* If Java's lock is free and the message fits into what is mapped, the interpreter's lock need not be given up. */
+static int64_t try_append_java(WriterObject *self, const void *data, size_t length,
+                               unsigned type_id, uint64_t timestamp_ns, int clocked,
+                               const ac_cause_t *cause) {
+    int64_t seq = AC_E_SLOW;
+    HOT_BEGIN(self);
+    if (!self->busy) {
+        set_java_clock(self, clocked, &timestamp_ns);
+        if (type_id == 0 && timestamp_ns == AC_NOW && !cause)
+            seq = ac_java_try_append(self->writer, data, length);
+    }
+    HOT_END();
+    return seq;
+}
+
 static int64_t append_slow(WriterObject *self, const void *data, size_t length, unsigned type_id,
                            uint64_t timestamp_ns, int clocked, const ac_cause_t *cause,
                            ac_error_t *err) {
-    int64_t seq = begin_slow(self, err);
+    int64_t seq = AC_E_SLOW;
+    if (self->writer->java)
+        seq = try_append_java(self, data, length, type_id, timestamp_ns, clocked, cause);
+    if (seq != AC_E_SLOW) return seq;
+    seq = begin_slow(self, err);
     if (seq < 0) return seq;
     timestamp_ns = in_order(self, clocked, timestamp_ns);
+    set_java_clock(self, clocked, &timestamp_ns);
     Py_BEGIN_ALLOW_THREADS;
     seq = ac_writer_append_cause(self->writer, data, length, type_id, timestamp_ns, cause, err);
     Py_END_ALLOW_THREADS;
     end_slow(self);
+    return seq;
+}
+
+/* A Java queue in which others have begun a cycle that our caller's clock had not reached when it was read: it is read
+ * again, as long as it goes on and no append would wait for longer. */
+static int64_t follow_clock(WriterObject *self, const void *data, size_t length, unsigned type_id,
+                            uint64_t shown_ns, ac_error_t *err) {
+    uint64_t wait_ns = self->writer->config.lock_timeout_ns;
+    uint64_t deadline_ns = ac_os_monotonic_ns() + (wait_ns ? wait_ns : AC_CQ4_LOCK_TIMEOUT_NS);
+    int64_t seq = AC_E_TIMESTAMP;
+    while (seq == AC_E_TIMESTAMP && ac_os_monotonic_ns() < deadline_ns) {
+        uint64_t now_ns = AC_NOW;
+        if (PyErr_CheckSignals() < 0 || take_time(self, &now_ns) < 0) {
+            err->code = AC_E_INTERRUPTED;
+            return AC_E_INTERRUPTED;
+        }
+        if (now_ns <= shown_ns) break;
+        shown_ns = now_ns;
+        seq = append_slow(self, data, length, type_id, now_ns, CLOCKED, NULL, err);
+    }
     return seq;
 }
 
@@ -234,6 +283,8 @@ static PyObject *append_buffer(WriterObject *self, const void *data, Py_ssize_t 
     HOT_END();
     if (AC_UNLIKELY(seq == AC_E_SLOW))
         seq = append_slow(self, data, (size_t)length, type_id, timestamp_ns, clocked, cause, &err);
+    if (AC_UNLIKELY(seq == AC_E_TIMESTAMP) && clocked && self->writer->java)
+        seq = follow_clock(self, data, (size_t)length, type_id, timestamp_ns, &err);
     return seq < 0 ? raise_engine_error(&err) : PyLong_FromLongLong(seq);
 }
 
@@ -297,6 +348,7 @@ typedef struct {
     int clocked;        /* they are all one reading of the caller's clock */
     Py_buffer *buffers; /* only for items that are not bytes */
     Py_ssize_t count, buffered;
+    uint64_t end; /* the seq after its last one */
 } batch_t;
 
 static void batch_clear(batch_t *batch) {
@@ -405,15 +457,16 @@ static void batch_in_order(WriterObject *self, const batch_t *batch) {
         batch->timestamps[i] = now;
 }
 
-static int64_t append_batch(WriterObject *self, const batch_t *batch, unsigned type_id,
-                            ac_error_t *err) {
+static int64_t append_batch(WriterObject *self, batch_t *batch, unsigned type_id, ac_error_t *err) {
     batch_in_order(self, batch);
-    return ac_writer_append_many_cause(self->writer, batch->slices, (size_t)batch->count, type_id,
-                                       batch->timestamps, batch->cause, err);
+    int64_t first = ac_writer_append_many_cause(self->writer, batch->slices, (size_t)batch->count,
+                                                type_id, batch->timestamps, batch->cause, err);
+    batch->end = self->writer->seq;
+    return first;
 }
 
 /* The first seq; AC_E_SLOW if that may take a while. */
-static int64_t try_append_batch(WriterObject *self, const batch_t *batch, unsigned type_id,
+static int64_t try_append_batch(WriterObject *self, batch_t *batch, unsigned type_id,
                                 ac_error_t *err) {
     uint64_t size = 0;
     int64_t seq = AC_E_SLOW;
@@ -426,7 +479,7 @@ static int64_t try_append_batch(WriterObject *self, const batch_t *batch, unsign
     return seq;
 }
 
-static int64_t append_batch_slow(WriterObject *self, const batch_t *batch, unsigned type_id,
+static int64_t append_batch_slow(WriterObject *self, batch_t *batch, unsigned type_id,
                                  ac_error_t *err) {
     int64_t seq = begin_slow(self, err);
     if (seq < 0) return seq;
@@ -435,6 +488,25 @@ static int64_t append_batch_slow(WriterObject *self, const batch_t *batch, unsig
     Py_END_ALLOW_THREADS;
     end_slow(self);
     return seq;
+}
+
+static PyObject *new_range(int64_t first, uint64_t end) {
+    return PyObject_CallFunction((PyObject *)&PyRange_Type, "LL", (long long)first, (long long)end);
+}
+
+/* To a Java queue by our caller's clock, which is asked for each message: the cycle may end in between. */
+static PyObject *append_each(WriterObject *self, const batch_t *batch, unsigned type_id) {
+    long long first = (long long)ac_load_acquire_u64(&self->writer->seq), last = first - 1;
+    for (Py_ssize_t i = 0; i < batch->count; i++) {
+        PyObject *seq =
+            append_buffer(self, batch->slices[i].data, (Py_ssize_t)batch->slices[i].length, type_id,
+                          AC_NOW, batch->cause);
+        if (!seq) return NULL;
+        last = PyLong_AsLongLong(seq);
+        if (i == 0) first = last;
+        Py_DECREF(seq);
+    }
+    return new_range(first, (uint64_t)last + 1);
 }
 
 static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, Py_ssize_t count,
@@ -465,7 +537,12 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
     }
     for (Py_ssize_t i = 0; i < batch.count; i++)
         if (batch_add(&batch, i, PySequence_Fast_GET_ITEM(batch.sequence, i)) < 0) goto done;
-    if (batch_timestamps(&batch, options.timestamp) < 0 || batch_clock(self, &batch) < 0) goto done;
+    if (batch_timestamps(&batch, options.timestamp) < 0) goto done;
+    if (self->writer->java && self->clock && !batch.timestamps) {
+        result = append_each(self, &batch, type_id);
+        goto done;
+    }
+    if (batch_clock(self, &batch) < 0) goto done;
     int64_t first = try_append_batch(self, &batch, type_id, &err);
     if (first == AC_E_SLOW) {
         if (batch_hold(&batch) < 0) goto done;
@@ -474,8 +551,7 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
     if (first < 0)
         raise_engine_error(&err);
     else
-        result = PyObject_CallFunction((PyObject *)&PyRange_Type, "LL", (long long)first,
-                                       (long long)first + (long long)batch.count);
+        result = new_range(first, batch.end);
 done:
     batch_clear(&batch);
     return result;
@@ -719,7 +795,8 @@ static PyObject *writer_close(WriterObject *self, PyObject *unused) {
     ac_error_t err;
     int rc, nested = is_our_turn(self);
     if (is_forked(self)) Py_RETURN_NONE;
-    ac_store_relaxed_u32(&self->writer->closing, 1); /* whoever has the turn may wait for ever */
+    ac_store_relaxed_u32(&self->writer->closing, 1);  /* whoever has the turn may wait for ever */
+    if (nested && self->writer->java) Py_RETURN_NONE; /* the call closes it: see ac_java_append */
     if (!nested) begin_last(self);
     Py_BEGIN_ALLOW_THREADS;
     rc = ac_writer_close(self->writer, &err);
@@ -761,7 +838,9 @@ static PyMethodDef writer_methods[] = {
      "same; its expires_ns tells them. It has no cause."},
     {"append_many", (PyCFunction)(void (*)(void))writer_append_many, METH_FASTCALL | METH_KEYWORDS,
      "append_many(payloads, *, type_id=0, timestamps_ns=None, cause=None) -> range\n\n"
-     "Appends all messages so that readers see either none or all of them; returns their seqs."},
+     "Appends all messages so that readers see either none or all of them; returns their seqs. To "
+     "a "
+     "Java queue they are appended one by one, and the seqs of others may lie between."},
     {"reserve", (PyCFunction)(void (*)(void))writer_reserve, METH_VARARGS | METH_KEYWORDS,
      "reserve(size, *, type_id=0, timestamp_ns=None, cause=None) -> Reservation\n\n"
      "with writer.reserve(n) as room: fill room, a writable memoryview inside the segment. "

@@ -1,7 +1,7 @@
 #include "cq4_roll.h"
 
 #include "check.h"
-#include "cq4_writer.h"
+#include "cq4_files.h"
 
 static ac_cq4_roll_t roll_of(const char *format, uint64_t length_ms, int64_t epoch_ms) {
     ac_cq4_roll_t roll = {.length_ms = length_ms, .epoch_ms = epoch_ms, .shift = 32};

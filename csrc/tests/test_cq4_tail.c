@@ -1,6 +1,6 @@
 #include "cq4_tail.h"
 
-#include "cq4_writer.h"
+#include "cq4_files.h"
 #include "queue.h"
 
 #include <signal.h>

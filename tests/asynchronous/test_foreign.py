@@ -45,7 +45,7 @@ async def test_polling_is_adaptive(queue_path: Path) -> None:
         parks = reader.statistics().parks
         await asyncio.sleep(0.5)
         polled = reader.statistics().parks - parks
-        assert 5 < polled <= 0.5 / 0.010 + 12
+        assert 5 < polled <= 0.5 / 0.010 + 30  # some 24 before the bound is reached
         writer.ask("append x")
         assert (await asyncio.wait_for(waiting, 5)).payload == b"x"
 

@@ -7,6 +7,7 @@ names the optional parts it has; a test that needs a part which a backend lacks 
 import os
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,9 @@ class Backend(ABC):
 
     name: ClassVar[str]
     features: ClassVar[frozenset[str]]
+
+    segments: ClassVar[str]
+    """Which files hold the messages."""
 
     @abstractmethod
     def open_writer(self, path: Path, **options: Any) -> Writer:
@@ -63,7 +67,32 @@ class Native(Backend):
     """The queues of this package's own engine."""
 
     name = "native"
-    features = frozenset({"capacity", "cause", "flush", "reserve", "retention", "roll", "segments"})
+    features = frozenset(
+        {
+            "atomic batches",
+            "batch flush",
+            "capacity",
+            "cause",
+            "codec formats",
+            "empty payloads",
+            "expiry",
+            "flush",
+            "heartbeat",
+            "max_ahead_s",
+            "memlock",
+            "one reader per name",
+            "one writer",
+            "recovery",
+            "reserve",
+            "retention",
+            "roll",
+            "segments",
+            "timestamps",
+            "types",
+            "verify",
+        }
+    )
+    segments = "*.q"
 
     def open_writer(self, path: Path, **options: Any) -> Writer:
         options.setdefault("segment_size", 1 << 16)  # the default costs 128 MiB per test
@@ -73,4 +102,26 @@ class Native(Backend):
         return aiochronicle.open_reader(path, name, **options)
 
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in [Native()]}
+class Cq4(Backend):
+    """Chronicle Queues of Java.
+
+    Their epoch is a moment ago, so that today's cycle is number 0, and an index is what a seq is
+    elsewhere: the number of the message.
+    """
+
+    name = "cq4"
+    features = frozenset({"flush"})
+    segments = "*.cq4"
+
+    def open_writer(self, path: Path, **options: Any) -> Writer:
+        options.pop("segment_size", None)  # the wish for many segments, which a day does not fulfil
+        if not Path(path).exists():
+            options.setdefault("epoch", time.time_ns() // 1_000_000 - 1000)
+        return aiochronicle.open_writer(path, format="cq4", **options)
+
+    def open_reader(self, path: Path, name: str | None = None, **options: Any) -> Reader:
+        return aiochronicle.open_reader(path, name, **options)
+
+
+NATIVE, CQ4 = Native(), Cq4()
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (NATIVE, CQ4)}

@@ -43,12 +43,14 @@ def test_synchronous_writer_syncs_each_append(backend: Backend, queue_path: Path
             assert writer.statistics().durable_seq == number + 1
         writer.append_many([b"x"] * 5)
         assert writer.statistics().durable_seq == 45
-        with writer.reserve(1):
-            pass
-        assert writer.statistics().durable_seq == 46
-        assert writer.statistics().syncs >= 42
+        if "reserve" in backend.features:
+            with writer.reserve(1):
+                pass
+            assert writer.statistics().durable_seq == 46
+        assert writer.statistics().syncs >= 41
 
 
+@pytest.mark.needs("batch flush")
 def test_batch_writer_bounds_the_bytes(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path, flush=Batch(1024, 3600), segment_size=4096) as writer:
         for number in range(200):
@@ -58,6 +60,7 @@ def test_batch_writer_bounds_the_bytes(backend: Backend, queue_path: Path) -> No
         assert writer.statistics().syncs < 100, "not each append"
 
 
+@pytest.mark.needs("batch flush")
 def test_batch_writer_bounds_the_time(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path, flush=Batch(1 << 20, 0.02)) as writer:
         for _ in range(3):

@@ -23,12 +23,14 @@ def test_seqs_go_on_after_reopening(backend: Backend, queue_path: Path) -> None:
         assert [message.seq for message in reader] == list(range(140))
 
 
+@pytest.mark.needs("segments")
 def test_reopening_keeps_the_segment_size(backend: Backend, queue_path: Path) -> None:
     backend.fill(queue_path, 1, segment_size=SMALL_SEGMENT)
     with backend.open_writer(queue_path, segment_size=1 << 20) as writer:
         assert writer.statistics().segment_size == SMALL_SEGMENT
 
 
+@pytest.mark.needs("one writer")
 def test_second_writer_is_told_who_holds_the_queue(backend: Backend, queue_path: Path) -> None:
     code = """
 with backend.open_writer(sys.argv[1]) as writer:
@@ -53,7 +55,7 @@ with backend.open_writer(sys.argv[1]) as writer:
 
 def test_killed_writer_loses_nothing(backend: Backend, queue_path: Path) -> None:
     code = """
-writer = backend.open_writer(sys.argv[1], segment_size=4096)
+writer = backend.open_writer(sys.argv[1])
 for number in range(100):
     writer.append(b"%d" % number)
 print("ready", flush=True)
@@ -64,7 +66,8 @@ sys.stdin.read()
         assert child.stdout.readline() == "ready\n"
         child.kill()
     with backend.open_writer(queue_path) as writer:
-        assert not writer.recovery.clean
+        if "recovery" in backend.features:
+            assert not writer.recovery.clean
         assert writer.append(b"100") == 100
     assert backend.payloads(queue_path) == [b"%d" % number for number in range(101)]
 
@@ -140,11 +143,11 @@ if pid == 0:
         with backend.open_reader(sys.argv[1]) as own:
             assert [m.payload for m in own] == [b"parent 0"]
         try:
-            backend.open_writer(sys.argv[1])
+            backend.open_writer(sys.argv[1]).close()
         except Exception as error:
             assert type(error).__name__ == "LockedError", error
         else:
-            raise AssertionError("the parent still holds it")
+            assert "one writer" not in backend.features, "the parent still holds it"
         del writer, reader
         status = 0
     finally:
@@ -196,10 +199,13 @@ def test_statistics_of_a_writer(backend: Backend, queue_path: Path) -> None:
         statistics = writer.statistics()
         assert (statistics.messages, statistics.next_seq) == (44, 44)
         assert statistics.payload_bytes == 40 * 5 + 4 * 3
-        assert (statistics.batches, statistics.rolls) == (1, 1)
-        assert statistics.record_bytes == 44 * 128
+        assert statistics.batches == 1
+        if "segments" in backend.features:
+            assert statistics.rolls == 1
+            assert statistics.record_bytes == 44 * 128
         assert (statistics.sync_errors, statistics.last_error) == (0, "")
-        assert statistics.queue_id != 0
+        if "cause" in backend.features:
+            assert statistics.queue_id != 0
         assert "next_seq=44" in repr(writer)
         assert str(queue_path) in repr(writer)
         assert writer.path == str(queue_path)

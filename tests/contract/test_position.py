@@ -93,6 +93,7 @@ def test_names_are_independent(backend: Backend, queue_path: Path) -> None:
     assert backend.payloads(queue_path, "a.b-c_D9")[0] == b"1"
 
 
+@pytest.mark.needs("one reader per name")
 def test_one_live_reader_per_name(backend: Backend, queue_path: Path) -> None:
     backend.fill(queue_path, 1)
     with backend.open_reader(queue_path, "single"):
@@ -104,6 +105,7 @@ def test_one_live_reader_per_name(backend: Backend, queue_path: Path) -> None:
         pass
 
 
+@pytest.mark.needs("one reader per name")
 def test_name_is_held_across_processes(backend: Backend, queue_path: Path) -> None:
     backend.fill(queue_path, 1)
     code = """
@@ -253,27 +255,50 @@ def moment(seconds: int) -> datetime:
         (0, 0),
         (33, 33),
         (99, 99),
+        ("last", 100),
+        (100, 100),
+        (1 << 40, 100),
+    ],
+)
+def test_start(backend: Backend, queue_path: Path, start: str | int, first: int) -> None:
+    check_start(backend, queue_path, start, first, [None] * 101)
+
+
+@pytest.mark.needs("timestamps")
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
         (moment(0), 0),
         (moment(-50), 0),
         (moment(60), 60),
         (datetime(2001, 1, 1, tzinfo=UTC), 0),
-        ("last", 100),
-        (100, 100),
-        (1 << 40, 100),
         (moment(100), 100),
     ],
 )
-def test_start(backend: Backend, queue_path: Path, start: str | int | datetime, first: int) -> None:
+def test_start_at_a_time(backend: Backend, queue_path: Path, start: datetime, first: int) -> None:
+    seconds = [*range(100), 99]
+    stamps: list[int | None] = [(1_700_000_000 + second) * 10**9 for second in seconds]
+    check_start(backend, queue_path, start, first, stamps)
+
+
+def check_start(
+    backend: Backend,
+    queue_path: Path,
+    start: str | int | datetime,
+    first: int,
+    timestamps_ns: list[int | None],
+) -> None:
+    *before, after = timestamps_ns
     with backend.open_writer(queue_path, segment_size=SMALL_SEGMENT) as writer:
-        for number in range(100):
-            writer.append(b"%d" % number, timestamp_ns=(1_700_000_000 + number) * 10**9)
+        for number, timestamp_ns in enumerate(before):
+            writer.append(b"%d" % number, timestamp_ns=timestamp_ns)
         with backend.open_reader(queue_path, "started") as reader:
             reader.read_batch(20)
             reader.commit()
         with backend.open_reader(queue_path, "started", start=start) as reader:
             seen = [message.seq for message in reader]
             assert seen == list(range(first, 100))
-            writer.append(b"new", timestamp_ns=1_700_000_099 * 10**9)
+            writer.append(b"new", timestamp_ns=after)
             assert [message.payload for message in reader] == [b"new"]
         with backend.open_reader(queue_path, "started") as reader:
             message = reader.poll()
@@ -326,4 +351,5 @@ def test_position_beyond_the_end_is_refused(backend: Backend, queue_path: Path) 
         assert reader.committed == reader.position == start
         reader.commit_position(end)
     backend.open_writer(queue_path).close()
-    assert len([*queue_path.glob("*.q")]) == 1
+    assert backend.payloads(queue_path, "mistaken") == []
+    assert len([*queue_path.glob(backend.segments)]) == 1

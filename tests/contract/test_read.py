@@ -51,7 +51,7 @@ def test_readers_are_independent(backend: Backend, queue_path: Path) -> None:
 def test_read_batch_defaults_to_1024(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path) as writer:
         for _ in range(15):
-            writer.append_many([b""] * 100)
+            writer.append_many([b"x"] * 100)
     with backend.open_reader(queue_path) as reader:
         assert [len(reader.read_batch()) for _ in range(3)] == [1024, 476, 0]
 
@@ -65,7 +65,8 @@ def test_read_batch_by_number_across_segments(backend: Backend, queue_path: Path
 
 
 def test_read_batch_stays_within_its_bytes(backend: Backend, queue_path: Path) -> None:
-    sizes = [10, 10, 10, 10, 25, 1, 100, 5, 5, 0, 0, 30]
+    empty = [0, 0] if "empty payloads" in backend.features else []
+    sizes = [10, 10, 10, 10, 25, 1, 100, 5, 5, *empty, 30]
     with backend.open_writer(queue_path) as writer:
         for size in sizes:
             writer.append(bytes(size))
@@ -74,7 +75,7 @@ def test_read_batch_stays_within_its_bytes(backend: Backend, queue_path: Path) -
         while batch := reader.read_batch(max_bytes=30):
             batches.append([len(message) for message in batch])
     # One message that is larger than the budget comes alone, or it would never come.
-    assert batches == [[10, 10, 10], [10], [25, 1], [100], [5, 5, 0, 0], [30]]
+    assert batches == [[10, 10, 10], [10], [25, 1], [100], [5, 5, *empty], [30]]
     with backend.open_reader(queue_path) as reader:
         assert len(reader.read_batch(2, 1000)) == 2
         assert len(reader.read_batch(None, None)) == len(sizes) - 2
@@ -108,20 +109,24 @@ def test_limits_of_a_batch_are_positive(
 
 
 def test_message_attributes(backend: Backend, queue_path: Path) -> None:
+    timestamps: list[int | None] = [1000, 2000] if "timestamps" in backend.features else [None] * 2
+    type_id = 42 if "types" in backend.features else 0
     with backend.open_writer(queue_path) as writer:
-        writer.append(b"zero", timestamp_ns=1000)
-        writer.append(b"payload", type_id=42, timestamp_ns=2000)
+        writer.append(b"zero", timestamp_ns=timestamps[0])
+        writer.append(b"payload", type_id=type_id, timestamp_ns=timestamps[1])
     with backend.open_reader(queue_path) as reader:
         reader.poll()
         message = reader.poll()
         assert message is not None
-    assert (message.seq, message.timestamp_ns, message.type_id) == (1, 2000, 42)
+    assert (message.seq, message.type_id) == (1, type_id)
+    if "timestamps" in backend.features:
+        assert message.timestamp_ns == 2000
     assert message.source == queue_path.name
     assert message.payload == b"payload"
     assert message.payload is message.payload, "made once"
     assert message.cause is None
     assert len(message) == 7
-    for word in ("seq=1", "type_id=42", "payload", queue_path.name):
+    for word in ("seq=1", f"type_id={type_id}", "payload", queue_path.name):
         assert word in repr(message)
     with pytest.raises(AttributeError):
         message.seq = 5  # type: ignore[misc]

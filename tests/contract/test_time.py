@@ -27,6 +27,7 @@ def reserve_at(writer: Writer, timestamp_ns: int) -> None:
         room[:] = b"x"
 
 
+@pytest.mark.needs("timestamps")
 def test_the_clock_is_unix_time_and_never_decreases(backend: Backend, queue_path: Path) -> None:
     before = time.time_ns()
     backend.fill(queue_path, 1000)
@@ -36,6 +37,7 @@ def test_the_clock_is_unix_time_and_never_decreases(backend: Backend, queue_path
     assert found == sorted(found)
 
 
+@pytest.mark.needs("timestamps")
 def test_timestamps_of_the_caller(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path) as writer:
         writer.append(b"a", timestamp_ns=0)
@@ -47,6 +49,7 @@ def test_timestamps_of_the_caller(backend: Backend, queue_path: Path) -> None:
     assert timestamps(backend, queue_path) == [0, 5, 5, 5, 9, 10]
 
 
+@pytest.mark.needs("timestamps")
 def test_timestamp_going_back_is_refused(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path) as writer:
         writer.append(b"a", timestamp_ns=100)
@@ -62,6 +65,7 @@ def test_timestamp_going_back_is_refused(backend: Backend, queue_path: Path) -> 
     assert timestamps(backend, queue_path) == [100, 100]
 
 
+@pytest.mark.needs("timestamps")
 def test_timestamps_go_on_after_reopening(backend: Backend, queue_path: Path) -> None:
     future = time.time_ns() + 3600 * 10**9
     with backend.open_writer(queue_path) as writer:
@@ -73,6 +77,7 @@ def test_timestamps_go_on_after_reopening(backend: Backend, queue_path: Path) ->
     assert timestamps(backend, queue_path) == [future, future]
 
 
+@pytest.mark.needs("timestamps")
 def test_injected_clock(backend: Backend, queue_path: Path) -> None:
     clock = ticking([10, 20, 30, 40])
     with backend.open_writer(queue_path, clock=clock) as writer:
@@ -85,6 +90,7 @@ def test_injected_clock(backend: Backend, queue_path: Path) -> None:
     assert timestamps(backend, queue_path) == [10, 20, 20, 25, 30, 40]
 
 
+@pytest.mark.needs("timestamps")
 def test_clock_that_steps_back_is_held(backend: Backend, queue_path: Path) -> None:
     clock = ticking([100, 50, 99, 101, 20, 7])
     with backend.open_writer(queue_path, clock=clock) as writer:
@@ -97,7 +103,7 @@ def test_clock_that_steps_back_is_held(backend: Backend, queue_path: Path) -> No
     assert timestamps(backend, queue_path) == [100, 100, 100, 101, 101, 101]
 
 
-@pytest.mark.needs("segments")
+@pytest.mark.needs("timestamps", "segments")
 def test_a_held_clock_is_counted_once_per_append(backend: Backend, queue_path: Path) -> None:
     """Also where an append has to go the long way: into the next segment, or one that is full."""
     with backend.open_writer(queue_path, segment_size=SMALL_SEGMENT) as writer:
@@ -111,6 +117,7 @@ def test_a_held_clock_is_counted_once_per_append(backend: Backend, queue_path: P
         assert writer.statistics().clock_steps == 101, "the clock was held, for nothing"
 
 
+@pytest.mark.needs("timestamps")
 @pytest.mark.parametrize("reading", [-1, 1 << 63, 1.5, "now", None])
 def test_clock_that_is_none(backend: Backend, queue_path: Path, reading: object) -> None:
     readings = iter([reading, 17])
@@ -121,6 +128,7 @@ def test_clock_that_is_none(backend: Backend, queue_path: Path, reading: object)
     assert timestamps(backend, queue_path) == [17]
 
 
+@pytest.mark.needs("timestamps")
 def test_clock_that_raises(backend: Backend, queue_path: Path) -> None:
     def broken() -> int:
         raise LookupError("no time")
@@ -136,6 +144,7 @@ def test_clock_that_raises(backend: Backend, queue_path: Path) -> None:
     assert timestamps(backend, queue_path) == [3]
 
 
+@pytest.mark.needs("timestamps")
 def test_clock_that_appends_to_the_same_writer(backend: Backend, queue_path: Path) -> None:
     """A clock is Python and can do anything, also take the room that was looked at before."""
     nested = 0
@@ -157,6 +166,7 @@ def test_clock_has_to_be_callable(backend: Backend, queue_path: Path) -> None:
         backend.open_writer(queue_path, clock=12345)
 
 
+@pytest.mark.needs("timestamps")
 def test_heartbeat_promises_nothing_older(backend: Backend, queue_path: Path) -> None:
     with backend.open_writer(queue_path) as writer:
         writer.append(b"a", timestamp_ns=10)
@@ -167,6 +177,7 @@ def test_heartbeat_promises_nothing_older(backend: Backend, queue_path: Path) ->
     assert timestamps(backend, queue_path) == [10, 20]
 
 
+@pytest.mark.needs("timestamps")
 def test_timestamp_too_far_ahead_is_refused_if_asked_for(
     backend: Backend, queue_path: Path
 ) -> None:

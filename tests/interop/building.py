@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).parent / "java"
+TESTS_PROJECT = Path(__file__).parent / "chronicle"
+PRELOAD = Path(__file__).parent / "preload"
+FLAGS = Path(__file__).parents[2] / "csrc" / "compile_flags.txt"
 BUILT = Path(__file__).resolve().parents[2] / "build" / "judge"
 VERSION = os.environ.get("AIOCHRONICLE_JUDGE_VERSION") or "2026.4"
 BUILD_SECONDS = 90  # less than a test may take; what was downloaded by then is there the next time
@@ -36,52 +39,79 @@ def missing(version: str = VERSION) -> str | None:
 
 def build(version: str = VERSION) -> Path:
     """Compile the judge if its sources changed, and give the directory of its classes."""
-    for tool in ("java", "mvn"):
-        if shutil.which(tool) is None:
-            raise JudgeUnavailable(f"{tool} is not installed")
-    digest = _digest()
+    _check_tools()
     built = BUILT / version
-    stamp = built / "stamp"
-    built.mkdir(parents=True, exist_ok=True)
-    with _exclusive(built / "lock"):
-        if not stamp.exists() or stamp.read_text() != digest:
-            stamp.unlink(missing_ok=True)
-            _compile(built)
-            stamp.write_text(digest)
+    sources = [PROJECT / "pom.xml", *sorted(PROJECT.rglob("*.java"))]
+    with _anew(built, sources) as has_changed:
+        if has_changed:
+            _fetch(PROJECT / "pom.xml", built, "compile", version=version)
     return built
 
 
-def _digest() -> str:
-    files = [PROJECT / "pom.xml", *sorted(PROJECT.rglob("*.java"))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+def chronicle_tests() -> Path:
+    """Fetch Chronicle's own tests with what they need, and give the directory of the libraries."""
+    _check_tools()
+    built = BUILT / "chronicle-tests"
+    with _anew(built, [TESTS_PROJECT / "pom.xml"]) as has_changed:
+        if has_changed:
+            _fetch(TESTS_PROJECT / "pom.xml", built, version="2026.4")
+    return built / "lib"
+
+
+def preloaded(name: str) -> Path:
+    """Compile `preload/NAME.c`, and give the library for LD_PRELOAD."""
+    built = BUILT / "preload" / name
+    source = PRELOAD / f"{name}.c"
+    library = built / f"{name}.so"
+    with _anew(built, [source]) as has_changed:
+        if has_changed:
+            compiler = os.environ.get("CC", "cc")
+            command: list[str | Path] = [compiler, f"@{FLAGS}", "-fvisibility=default", "-fPIC"]
+            command += ["-shared", source, "-o", library]
+            subprocess.run(command, check=True, env=environment())
+    return library
+
+
+def _check_tools() -> None:
+    for tool in ("java", "mvn"):
+        if shutil.which(tool) is None:
+            raise JudgeUnavailable(f"{tool} is not installed")
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """Two test sessions must not compile into one directory at a time."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _anew(built: Path, sources: list[Path]) -> Iterator[bool]:
+    """Whether something is to be built; two test sessions must not do so at a time."""
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
+    stamp = built / "stamp"
+    built.mkdir(parents=True, exist_ok=True)
+    with (built / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        has_changed = not stamp.exists() or stamp.read_text() != digest
+        if has_changed:
+            stamp.unlink(missing_ok=True)
+        yield has_changed
+        stamp.write_text(digest)
 
 
-def _compile(built: Path) -> None:
+def _fetch(pom: Path, built: Path, *goals: str, version: str) -> None:
+    """Run the goals, and copy the libraries; what Maven has in its cache is not asked of the network."""
     for directory in ("classes", "lib", "maven-status"):
         shutil.rmtree(built / directory, ignore_errors=True)
-    if _maven(built, "-o") is None:
+    command = ["-f", str(pom), f"-Djudge.build={built}", f"-Dqueue.version={version}", *goals]
+    command += ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+    command.append(f"-DoutputDirectory={built / 'lib'}")
+    if _maven("-o", *command) is None:
         return
-    complaint = _maven(built)
+    complaint = _maven(*command)
     if complaint is not None:
-        raise JudgeUnavailable(f"Maven could not fetch or build the judge: {complaint}")
+        raise JudgeUnavailable(f"Maven could not fetch or build {pom.parent.name}: {complaint}")
 
 
-def _maven(built: Path, *options: str) -> str | None:
+def _maven(*command: str) -> str | None:
     """What Maven complains of, or None."""
-    command = ["mvn", "-q", "-B", *options, "-f", str(PROJECT / "pom.xml")]
-    chosen = [f"-Djudge.build={built}", f"-Dqueue.version={built.name}"]
-    goals = ["compile", "dependency:copy-dependencies", "-DincludeScope=runtime"]
     try:
         done = subprocess.run(
-            [*command, *chosen, *goals, f"-DoutputDirectory={built / 'lib'}"],
+            ["mvn", "-q", "-B", *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -135,6 +135,19 @@ def pattern(length: int, seed: int) -> bytes:
     return (repeated * (length // 251 + 1))[:length]
 
 
+class Digest(msgspec.Struct, frozen=True, kw_only=True):
+    """All messages in a few numbers: CRC-32 over index (8 bytes, little-endian) and payload of each.
+
+    ``gap`` is the first index that does not follow the one before it.
+    """
+
+    messages: int
+    crc32: int
+    cycles: int
+    last_index: int
+    gap: str | None
+
+
 class Judge:
     """A JVM with the official library; requests are answered one at a time."""
 
@@ -253,6 +266,8 @@ class Judge:
         roll_cycle: str | None = None,
         time_ms: int | None = None,
         shift_ms: int | None = None,
+        since_ms: int | None = None,
+        speed: int | None = None,
         timeout_ms: int | None = None,
         epoch: int | None = None,
         roll_time: str | None = None,
@@ -260,15 +275,22 @@ class Judge:
         index_count: int | None = None,
         index_spacing: int | None = None,
         source_id: int | None = None,
+        wire_type: str | None = None,
         read_only: bool = False,
     ) -> "JudgeQueue":
-        """Open a queue, or make it. The clock stands at time_ms, or is shift_ms ahead of the real one."""
+        """Open a queue, or make it.
+
+        The clock stands at time_ms, or is shift_ms ahead of the real one, or has been speed times
+        as fast since since_ms.
+        """
         answer = self.ask(
             "open",
             path=str(path),
             roll_cycle=roll_cycle,
             time_ms=time_ms,
             shift_ms=shift_ms,
+            since_ms=since_ms,
+            speed=speed,
             timeout_ms=timeout_ms,
             epoch=epoch,
             roll_time=roll_time,
@@ -276,6 +298,7 @@ class Judge:
             index_count=index_count,
             index_spacing=index_spacing,
             source_id=source_id,
+            wire_type=wire_type,
             read_only=read_only,
         )
         return JudgeQueue(self, answer["number"])
@@ -367,14 +390,41 @@ class JudgeQueue(_Handle):
         self.append({"kind": "rollback", "hex": payload.hex()})
 
     def start_append(
-        self, *, prefix: str = "j", count: int | None = None, rate_hz: int | None = None
+        self,
+        *,
+        prefix: str = "j",
+        count: int | None = None,
+        rate_hz: int | None = None,
+        calls: bool = False,
+        ledger: Path | None = None,
     ) -> None:
-        """Append b"prefix:0", b"prefix:1" … in the background."""
-        self._ask("start-append", prefix=prefix, count=count, rate_hz=rate_hz)
+        """Append b"prefix:0", b"prefix:1" … in the background; or call text("prefix:0") …
+
+        How many are through is in the first 8 bytes of the ledger, even if the JVM is killed.
+        """
+        self._ask(
+            "start-append",
+            prefix=prefix,
+            count=count,
+            rate_hz=rate_hz,
+            calls=calls,
+            ledger=None if ledger is None else str(ledger),
+        )
 
     def stop_append(self, *, let_finish: bool = False) -> Written:
         """Stop it, or wait until it has written its count."""
         return msgspec.convert(self._ask("stop-append", let_finish=let_finish), Written)
+
+    def bench_append(self, payload: bytes, count: int, rounds: int = 1) -> list[float]:
+        """Append so many in every round; nanoseconds per message of each."""
+        answer = self._ask("bench-append", hex=payload.hex(), count=count, rounds=rounds)
+        ns: list[float] = answer["ns"]
+        return ns
+
+    def bench_tail(self, rounds: int) -> list[float]:
+        """Read the whole queue in every round; nanoseconds per message of each."""
+        ns: list[float] = self._ask("bench-tail", rounds=rounds)["ns"]
+        return ns
 
     def tailer(
         self,
@@ -405,6 +455,10 @@ class JudgeQueue(_Handle):
         """End that message."""
         self._ask("release-lock", rollback=rollback)
 
+    def hold_append_lock(self, held: bool = True) -> None:
+        """Forbid all appends, as a sink of replication does; or allow them."""
+        self._ask("append-lock", held=held)
+
     def sync(self) -> None:
         self._ask("sync")
 
@@ -431,6 +485,20 @@ class JudgeTailer(_Handle):
         """Up to limit messages; ends sooner when none has come for wait_s."""
         answer = self._ask("read", limit=limit, wait_ms=round(wait_s * 1000), metadata=metadata)
         return msgspec.convert(answer["messages"], list[Message])
+
+    def digest(self, limit: int | None = None, *, wait_s: float = 0.0) -> Digest:
+        """Of up to limit messages; ends sooner when none has come for wait_s."""
+        self.start_digest(limit, wait_s=wait_s)
+        return self.finish_digest()
+
+    def start_digest(self, limit: int | None = None, *, wait_s: float) -> None:
+        """Begin, and let this process go on; the JVM answers nothing else until it is through."""
+        fields = {"tailer": self.number, "wait_ms": round(wait_s * 1000)}
+        self.judge.send("digest", **fields, **({} if limit is None else {"limit": limit}))
+
+    def finish_digest(self, timeout_s: float | None = None) -> Digest:
+        """What came of it."""
+        return msgspec.convert(self.judge.answer(timeout_s), Digest)
 
     def read_calls(self, limit: int | None = None) -> list[tuple[str, list[Any]]]:
         """The calls that Java's method reader makes, arguments as [class, value]."""

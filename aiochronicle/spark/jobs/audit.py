@@ -21,8 +21,7 @@ from aiochronicle.errors import CorruptionError, InvalidArgument
 from aiochronicle.export import write_parquet
 from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import Input, find_input
-from aiochronicle.spark.options import Given, ReadOptions
-from aiochronicle.spark.plan import Range
+from aiochronicle.spark.options import Given
 from aiochronicle.spark.private_files import directory_mode
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.rows import read_range
@@ -102,12 +101,14 @@ def _slices(given: Input) -> list[_Slice]:
     """Cut time into ranges that begin with whole seconds and have about equally many messages."""
     rows = sum(given.messages(name) for name in given.sources)
     wanted = max(given.options.partitions_min or 0, rows // ROWS_PER_TASK + 1)
+    if given.options.timestamp is not None:
+        wanted = 1  # a field may go back: only who reads all of it can tell
     per_queue = max(2, SAMPLES // len(given.sources))
     samples: list[tuple[int, float]] = []
     for name, source in given.sources.items():
         count = given.messages(name)
         for number in range(min(per_queue, count)):
-            seq = given.start[name] + count * number // per_queue
+            seq = given.seq_after(name, count * number // per_queue)
             samples.append((_time_of(source, seq), count / per_queue))
     samples.sort()
     weights = list(accumulate(weight for _, weight in samples))
@@ -227,7 +228,7 @@ def _merged(given: Input, names: list[str], part: _Slice) -> Iterator[tuple[Colu
     """Yield batches in the order of the stream, each with the numbers of the sources of its rows."""
     batch_rows = max(256, BATCH_ROWS_TOTAL // len(names))
     cursors = [
-        _Cursor(number, source, _batches(source, given.options, bounds, batch_rows))
+        _Cursor(number, source, _batches(given, name, bounds, batch_rows))
         for number, name in enumerate(names)
         for source in [given.sources[name]]
         for bounds in [_bounds(given, name, part)]
@@ -272,8 +273,5 @@ def _bounds(given: Input, name: str, part: _Slice) -> tuple[int, int]:
     )
 
 
-def _batches(
-    source: Source, options: ReadOptions, bounds: tuple[int, int], rows: int
-) -> Iterator[Batch]:
-    part = Range(source=source, start=bounds[0], end=bounds[1])
-    return read_range(part, COLUMNS, options, batch_rows=rows)
+def _batches(given: Input, name: str, bounds: tuple[int, int], rows: int) -> Iterator[Batch]:
+    return read_range(given.range(name, *bounds), COLUMNS, given.options, batch_rows=rows)

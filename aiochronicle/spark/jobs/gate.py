@@ -74,6 +74,8 @@ def tell_retention(
 
 
 def _gate(archive: Path, source: Source) -> _Gate | None:
+    if source.is_java:  # nobody deletes by it; and a name would be a tailer in Java's own table
+        return None
     ledger = Ledger.load(archive, source.name)
     if (live := source.live_directory) is None or ledger is None or not ledger.whole:
         return None

@@ -6,6 +6,7 @@ import msgspec
 from pyspark.sql.types import IntegralType
 
 from aiochronicle.errors import ChronicleError, InvalidArgument
+from aiochronicle.spans import Spans, seq_after
 from aiochronicle.spark.options import Given, ReadOptions, read_options
 from aiochronicle.spark.plan import Range, plan
 from aiochronicle.spark.queues import Source
@@ -22,14 +23,35 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, Source]
     start: dict[str, int]
     end: dict[str, int]
+    spans: dict[str, Spans | None]  # as in a Snapshot
 
     def parts(self) -> list[Range]:
         """Cut it into what tasks read, queue by queue and in their order."""
-        return plan(self.sources, self.start, self.end, partitions_min=self.options.partitions_min)
+        return plan(
+            self.sources,
+            self.start,
+            self.end,
+            spans=self.spans,
+            partitions_min=self.options.partitions_min,
+        )
+
+    def range(self, name: str, start: int, end: int) -> Range:
+        """Return what of a queue lies between two seqs."""
+        whole = Range(
+            source=self.sources[name],
+            start=self.start[name],
+            end=self.end[name],
+            spans=self.spans[name],
+        )
+        return whole.part(start, max(start, end))
 
     def messages(self, name: str) -> int:
         """Return how many messages of a queue are in it."""
-        return max(0, self.end[name] - self.start[name])
+        return self.range(name, self.start[name], self.end[name]).messages
+
+    def seq_after(self, name: str, messages: int) -> int:
+        """Return the seq so many messages after the first one of a queue that is in it."""
+        return seq_after(self.range(name, self.start[name], self.end[name]).gapless, messages)
 
     def describe(self) -> list[str]:
         """Say what would be read, a line per queue."""
@@ -66,6 +88,7 @@ def find_input(
         sources=sources,
         start={name: snapshot.start[name] for name in sources},
         end={name: snapshot.end[name] for name in sources},
+        spans={name: snapshot.spans[name] for name in sources},
     )
 
 

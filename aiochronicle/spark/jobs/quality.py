@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from aiochronicle.errors import InvalidArgument
+from aiochronicle.errors import InvalidArgument, NotSupported
 from aiochronicle.histogram import Histogram, buckets_of
 from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.bars import nanoseconds
-from aiochronicle.spark.jobs.inputs import find_input
+from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.options import Given, ReadOptions
 from aiochronicle.spark.plan import Range
 from aiochronicle.spark.rows import read_range
@@ -97,6 +97,8 @@ def quality(
         raise InvalidArgument(f"{rule.fields[0]!r} is a field of which type? Give messages")
     whole = [name for name in (number, time) if name is not None]
     found = find_input(root, options, type_name=messages, fields=rule.fields, whole=whole)
+    if number is None:
+        _refuse_java_queues(found)
     parts = found.parts()
     newest = _newest_before(spark, parts, rule, found.options)
     work = list(zip(parts, newest, strict=True))
@@ -104,6 +106,16 @@ def quality(
     by_source: Any = partials.groupBy("source")
     merged: DataFrame = by_source.applyInArrow(_merge, _QUALITY)
     return merged.orderBy("source", "date")
+
+
+def _refuse_java_queues(found: Input) -> None:
+    for source in found.sources.values():
+        if source.is_java:
+            raise NotSupported(
+                "gaps in the seqs of a Java queue tell nothing: its indexes jump from cycle to cycle",
+                path=source.place,
+                advice="Leave it out by option subscribe.",
+            )
 
 
 class _Rows(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,39 +5,66 @@ import net.openhft.chronicle.bytes.Bytes;
 import net.openhft.chronicle.queue.ExcerptAppender;
 import net.openhft.chronicle.queue.impl.single.SingleChronicleQueue;
 
+import java.io.IOException;
+import java.io.RandomAccessFile;
+import java.nio.ByteOrder;
+import java.nio.MappedByteBuffer;
+import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 
-/** A thread that appends "prefix:number" until it has written the count or is stopped. */
+/** A thread that appends "prefix:number", or calls text("prefix:number"), until it has written the count or is stopped. */
 final class Background {
     private final Thread thread;
     private volatile boolean stopping;
     private volatile long written;
     private volatile long lastIndex = -1;
     private volatile Throwable thrown;
+    private final MappedByteBuffer ledger;
 
-    Background(SingleChronicleQueue queue, JsonObject request) {
+    Background(SingleChronicleQueue queue, JsonObject request) throws IOException {
+        ledger = map(Session.text(request, "ledger", null));
         String prefix = Session.text(request, "prefix", "j");
         long count = Session.number(request, "count", Long.MAX_VALUE);
         long rate = Session.number(request, "rate_hz", 0);
-        thread = new Thread(() -> run(queue, prefix, count, rate), "append");
+        boolean calls = Session.flag(request, "calls");
+        thread = new Thread(() -> run(queue, prefix, count, rate, calls), "append");
         thread.start();
     }
 
-    private void run(SingleChronicleQueue queue, String prefix, long count, long rate) {
-        long started = System.nanoTime();
+    private void run(SingleChronicleQueue queue, String prefix, long count, long rate, boolean calls) {
+        long due = System.nanoTime();
         try (ExcerptAppender appender = queue.createAppender()) {
+            Calls writer = appender.methodWriter(Calls.class);
             while (!stopping && written < count) {
-                byte[] payload = (prefix + ":" + written).getBytes(StandardCharsets.UTF_8);
-                appender.writeBytes(Bytes.wrapForRead(payload));
-                lastIndex = appender.lastIndexAppended();
+                String text = prefix + ":" + written;
+                if (calls) {
+                    writer.text(text);
+                } else {
+                    appender.writeBytes(Bytes.wrapForRead(text.getBytes(StandardCharsets.UTF_8)));
+                    lastIndex = appender.lastIndexAppended();
+                }
                 written++;
-                if (rate > 0)
-                    waitUntil(started + written * TimeUnit.SECONDS.toNanos(1) / rate);
+                if (ledger != null)
+                    ledger.putLong(0, written); // stays if this process is killed
+                if (rate > 0) { // what was late stays late: a burst might be more than a cycle has room for
+                    due = Math.max(due + TimeUnit.SECONDS.toNanos(1) / rate, System.nanoTime());
+                    waitUntil(due);
+                }
             }
         } catch (Throwable error) { // told to whoever stops it
             thrown = error;
+        }
+    }
+
+    private static MappedByteBuffer map(String path) throws IOException {
+        if (path == null)
+            return null;
+        try (RandomAccessFile file = new RandomAccessFile(path, "rw")) {
+            MappedByteBuffer mapped = file.getChannel().map(FileChannel.MapMode.READ_WRITE, 0, Long.BYTES);
+            mapped.order(ByteOrder.nativeOrder());
+            return mapped;
         }
     }
 

@@ -11,8 +11,10 @@ import net.openhft.chronicle.queue.RollCycles;
 import net.openhft.chronicle.queue.impl.single.SingleChronicleQueue;
 import net.openhft.chronicle.queue.impl.single.SingleChronicleQueueBuilder;
 import net.openhft.chronicle.wire.DocumentContext;
+import net.openhft.chronicle.wire.WireType;
 
 import java.io.File;
+import java.nio.file.Path;
 import java.time.LocalTime;
 import java.time.ZoneId;
 import java.util.Arrays;
@@ -27,14 +29,15 @@ final class OpenQueue implements AutoCloseable {
     private Background background;
 
     OpenQueue(JsonObject request) {
-        SingleChronicleQueueBuilder builder =
-                SingleChronicleQueueBuilder.binary(request.get("path").getAsString());
+        SingleChronicleQueueBuilder builder = SingleChronicleQueueBuilder.builder(
+                Path.of(request.get("path").getAsString()),
+                WireType.valueOf(Session.text(request, "wire_type", "BINARY_LIGHT")));
         String cycle = Session.text(request, "roll_cycle", null);
         if (cycle != null)
             builder.rollCycle(rollCycle(cycle));
         long fixed = Session.number(request, "time_ms", Long.MIN_VALUE);
         clock = fixed == Long.MIN_VALUE ? null : new SetTimeProvider(TimeUnit.MILLISECONDS.toNanos(fixed));
-        builder.timeProvider(clock == null ? shifted(Session.number(request, "shift_ms", 0)) : clock);
+        builder.timeProvider(clock == null ? moving(request) : clock);
         builder.timeoutMS(Session.number(request, "timeout_ms", 10_000));
         builder.readOnly(Session.flag(request, "read_only"));
         configure(builder, request);
@@ -64,9 +67,14 @@ final class OpenQueue implements AutoCloseable {
         throw new IllegalArgumentException("no roll cycle " + name);
     }
 
-    private static TimeProvider shifted(long shiftMs) {
-        return shiftMs == 0 ? SystemTimeProvider.INSTANCE
-                : () -> SystemTimeProvider.INSTANCE.currentTimeMillis() + shiftMs;
+    /** The real clock, or one that is shift_ms ahead of it, or has been speed times as fast since since_ms. */
+    private static TimeProvider moving(JsonObject request) {
+        long shift = Session.number(request, "shift_ms", 0);
+        long speed = Session.number(request, "speed", 1);
+        long since = Session.number(request, "since_ms", 0);
+        if (shift == 0 && speed == 1)
+            return SystemTimeProvider.INSTANCE;
+        return () -> since + (SystemTimeProvider.INSTANCE.currentTimeMillis() - since) * speed + shift;
     }
 
     JsonObject perform(String op, JsonObject request) throws Exception {
@@ -82,6 +90,10 @@ final class OpenQueue implements AutoCloseable {
                 return reply;
             case "stop-append":
                 return background.stop(Session.flag(request, "let_finish"));
+            case "bench-tail":
+                return Bench.tail(queue, request);
+            case "bench-append":
+                return Bench.append(queue, request);
             case "hold-lock":
                 held = appender().writingDocument();
                 held.wire().bytes().write(Values.bytes(Session.text(request, "hex", "")));
@@ -91,6 +103,12 @@ final class OpenQueue implements AutoCloseable {
                     held.rollbackOnClose();
                 held.close();
                 held = null;
+                return reply;
+            case "append-lock":
+                if (Session.flag(request, "held"))
+                    queue.appendLock().lock();
+                else
+                    queue.appendLock().unlock();
                 return reply;
             case "sync":
                 appender().sync();

@@ -23,6 +23,8 @@ final class Session implements AutoCloseable {
                 return Wires.encode(request);
             case "decode":
                 return Wires.decode(request);
+            case "list":
+                return Listing.write(request);
             case "open":
                 queues.put(++last, new OpenQueue(request));
                 return number(last);
@@ -35,6 +37,8 @@ final class Session implements AutoCloseable {
                 return tail(request).readCalls(request);
             case "forward":
                 return tail(request).forward(queue(request).queue.methodWriter(Calls.class), request);
+            case "digest":
+                return tail(request).digest(request);
             case "seek":
                 return tail(request).seek(request);
             case "close-tailer":

@@ -16,9 +16,11 @@ import java.util.concurrent.TimeUnit;
 /** A tailer, named or not. */
 final class Tail implements AutoCloseable {
     private static final int LONGEST_HEX = 4096;
+    private final ChronicleQueue queue;
     private final ExcerptTailer tailer;
 
     Tail(ChronicleQueue queue, JsonObject request) {
+        this.queue = queue;
         String name = Session.text(request, "name", null);
         tailer = name == null ? queue.createTailer() : queue.createTailer(name);
         if (Session.flag(request, "backward"))
@@ -69,6 +71,10 @@ final class Tail implements AutoCloseable {
             message.addProperty("hex", Values.hex(payload));
         message.addProperty("sha256", Values.hex(MessageDigest.getInstance("SHA-256").digest(payload)));
         return message;
+    }
+
+    JsonObject digest(JsonObject request) throws Exception {
+        return Digest.follow(queue, tailer, request);
     }
 
     /** What Java's own method reader makes of the next messages. */

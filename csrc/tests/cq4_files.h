@@ -1,7 +1,7 @@
 /* A writer of Java's files for tests: what a JVM leaves, byte for byte by the rules of cq4_cycle.h and cq4_table.h,
  * and what it would not leave. Neither fast nor safe beside others. */
-#ifndef AC_TESTS_CQ4_WRITER_H
-#define AC_TESTS_CQ4_WRITER_H
+#ifndef AC_TESTS_CQ4_FILES_H
+#define AC_TESTS_CQ4_FILES_H
 
 #include "cq4_queue.h"
 

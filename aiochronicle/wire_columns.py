@@ -1,0 +1,163 @@
+"""Payloads of a Java queue as Arrow columns, one for each field that is asked for.
+
+Nothing says which fields messages have, so the caller names them and their types. A field is one of the
+document, or a method: the argument of a call is the value of a field with the method's name. A struct is
+filled by the names of its fields, or, from several arguments or a list, in their order. Two columns stand for
+calls as such: ``_method`` is the name, and ``_args`` the arguments as JSON.
+
+This module needs pyarrow: it is imported when it is used.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias, cast
+
+import msgspec
+import pyarrow
+
+from aiochronicle import cq4
+
+__all__ = ["ARGUMENTS", "METHOD", "WireColumns"]
+
+pa: Any = pyarrow  # without types, of which its stubs have too few to help
+
+Column: TypeAlias = Any  # pyarrow.Array
+
+METHOD, ARGUMENTS = "_method", "_args"
+
+_LONG_MAX = 2**63 - 1
+_MISFITS = (pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
+class WireColumns:
+    """Turns payloads into columns of the wanted Arrow types, by name.
+
+    >>> import pyarrow
+    >>> quotes = WireColumns({"symbol": pyarrow.utf8(), "price": pyarrow.float64()})
+    >>> columns, troubles = quotes.decode(pyarrow.array([cq4.encode_fields({"price": 1.25})]))
+    >>> columns["price"].to_pylist(), columns["symbol"].to_pylist(), troubles
+    ([1.25], [None], None)
+    """
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        self._wanted = dict(wanted)
+        self._fields = [name for name in wanted if name not in (METHOD, ARGUMENTS)]
+
+    def decode(self, payloads: Column) -> tuple[dict[str, Column], Column | None]:
+        """Return the columns, and what is wrong with each row; None if nothing is with any."""
+        troubles: dict[int, str] = {}
+        rows = [
+            self._row(row, payload, troubles) for row, payload in enumerate(payloads.to_pylist())
+        ]
+        columns = {
+            name: _column(name, [found.get(name) for found in rows], kind, troubles)
+            for name, kind in self._wanted.items()
+        }
+        if not troubles:
+            return columns, None
+        return columns, pa.array([troubles.get(row) for row in range(len(rows))], pa.utf8())
+
+    def _row(self, row: int, payload: bytes, troubles: dict[int, str]) -> dict[str, Any]:
+        """Return what a message has of the wanted columns."""
+        try:
+            decoded = cq4.decode(payload)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it
+            troubles[row] = f"not in Java's wire format: {error}"
+            return {}
+        calls: list[Any] = decoded if _are_calls(decoded) else [decoded]
+        if isinstance(calls[0], cq4.Call):
+            found: dict[str, Any] = {str(call.name): call.value for call in calls}
+            found[METHOD] = str(calls[0].name)
+            found[ARGUMENTS] = _json(calls[0].args) if ARGUMENTS in self._wanted else None
+            return found
+        if isinstance(decoded, cq4.Fields):
+            return decoded
+        if self._fields:
+            troubles[row] = f"neither fields nor a call, but a value: {_short(decoded)}"
+        return {}
+
+
+def _are_calls(decoded: object) -> bool:
+    if not isinstance(decoded, list) or not decoded:
+        return False
+    elements = cast("list[object]", decoded)
+    return all(isinstance(one, cq4.Call) for one in elements)
+
+
+def _column(name: str, values: list[Any], kind: Any, troubles: dict[int, str]) -> Column:
+    try:
+        return pa.array([_fitted(value, kind) for value in values], kind)
+    except _MISFITS:
+        kept: list[Any] = []
+        for row, value in enumerate(values):
+            try:
+                fitted = _fitted(value, kind)
+                pa.scalar(fitted, kind)
+                kept.append(fitted)
+            except _MISFITS as error:
+                kept.append(None)
+                troubles.setdefault(row, f"{name} is {_short(value)}, which does not fit: {error}")
+        return pa.array(kept, kind)
+
+
+def _fitted(value: Any, kind: Any) -> Any:
+    """Return a decoded value as Arrow takes it for a type."""
+    if isinstance(value, cq4.Typed):
+        return _fitted(value.value, kind)
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return _struct(value, kind)
+    if pa.types.is_list(kind):
+        elements: list[Any] = value if isinstance(value, list) else [value]
+        return [_fitted(element, kind.value_type) for element in elements]
+    if pa.types.is_map(kind) and isinstance(value, dict):
+        return [(_text(key), _fitted(each, kind.item_type)) for key, each in value.items()]
+    if pa.types.is_integer(kind) and isinstance(value, float):
+        return _whole(value)
+    if pa.types.is_string(kind) and not isinstance(value, str):
+        return _json(value)
+    return value
+
+
+def _whole(value: float) -> int:
+    """Return the number that Java wrote in a shorter form; the largest is a float that is one more."""
+    if not value.is_integer():
+        raise ValueError("not a whole number")
+    return _LONG_MAX if value == _LONG_MAX + 1 else int(value)
+
+
+def _struct(value: Any, kind: Any) -> dict[str, Any]:
+    names: list[str] = [kind.field(number).name for number in range(kind.num_fields)]
+    members: dict[str, Any]
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+    else:
+        elements: list[Any] = value if isinstance(value, list) else [value]
+        if len(elements) > len(names):
+            raise ValueError(f"{len(elements)} arguments for {len(names)} fields")
+        members = dict(zip(names, elements, strict=False))
+    return {name: _fitted(members.get(name), kind.field(name).type) for name in names}
+
+
+def _text(key: object) -> str:
+    return key if isinstance(key, str) else _json(key)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(_plain(value), enc_hook=str).decode()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of which the types of Java are left out."""
+    if isinstance(value, cq4.Typed):
+        return _plain(value.value)
+    if isinstance(value, dict):
+        return {_text(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in cast("list[Any]", value)]
+    return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,213 @@
+#include "cq4_lock.h"
+
+#include "error.h"
+#include "log.h"
+#include "os.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define YIELD_NS 1000000u
+#define SLEEP_NS_MIN 50000u
+#define SLEEP_NS_MAX 1000000u
+#define LOOK_NS 10000000u /* how often the holder is looked at */
+enum { SPINS = 64 };
+
+/* ---- gates ---- */
+
+static pthread_mutex_t gates_mutex = PTHREAD_MUTEX_INITIALIZER;
+static ac_cq4_gate_t *gates;
+uint32_t ac_cq4_generation;
+
+static void before_fork(void) {
+    pthread_mutex_lock(&gates_mutex);
+}
+
+static void after_fork_parent(void) {
+    pthread_mutex_unlock(&gates_mutex);
+}
+
+/* A gate may be held by a thread that the child does not have: handles opened from now on get new ones. */
+static void after_fork_child(void) {
+    gates = NULL;
+    ac_fetch_add_relaxed_u32(&ac_cq4_generation, 1);
+    pthread_mutex_unlock(&gates_mutex);
+}
+
+__attribute__((constructor)) static void register_fork_handlers(void) {
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static ac_cq4_gate_t *find_gate(dev_t device, ino_t inode) {
+    ac_cq4_gate_t *gate = gates;
+    while (gate && (gate->device != device || gate->inode != inode))
+        gate = gate->next;
+    return gate;
+}
+
+static ac_cq4_gate_t *share_gate(dev_t device, ino_t inode) {
+    pthread_mutex_lock(&gates_mutex);
+    ac_cq4_gate_t *gate = find_gate(device, inode);
+    if (!gate && (gate = ac_os_alloc(sizeof *gate))) {
+        gate->device = device;
+        gate->inode = inode;
+        gate->next = gates;
+        gates = gate;
+    }
+    if (gate) gate->refs++;
+    pthread_mutex_unlock(&gates_mutex);
+    return gate;
+}
+
+static void leave_gate(ac_cq4_gate_t *gate) {
+    pthread_mutex_lock(&gates_mutex);
+    if (--gate->refs == 0) {
+        ac_cq4_gate_t **at = &gates;
+        while (*at != gate)
+            at = &(*at)->next;
+        *at = gate->next;
+        free(gate);
+    }
+    pthread_mutex_unlock(&gates_mutex);
+}
+
+void ac_cq4_gate_wake(ac_cq4_gate_t *gate) {
+    ac_os_futex_wake(&gate->word, 1);
+}
+
+static uint64_t left_until(uint64_t deadline_ns) {
+    uint64_t now_ns = ac_os_monotonic_ns();
+    return now_ns < deadline_ns ? deadline_ns - now_ns : 0;
+}
+
+int ac_cq4_lock_is_interrupted(const ac_cq4_lock_t *lock, ac_error_t *err) {
+    if (!lock->interrupted || !lock->interrupted(lock->interrupted_context)) return 0;
+    return ac_fail(err, AC_E_INTERRUPTED, 0, lock->path, 0, "interrupted while waiting to append");
+}
+
+int ac_cq4_gate_enter(ac_cq4_lock_t *lock, ac_error_t *err) {
+    ac_cq4_gate_t *gate = lock->gate;
+    if (ac_cq4_lock_is_forked(lock))
+        return ac_fail(err, AC_E_FORKED, 0, lock->path, 0, "opened before fork");
+    if (ac_cq4_gate_try(gate)) return AC_OK;
+    uint64_t deadline_ns = ac_os_monotonic_ns() + lock->timeout_ns, left_ns;
+    /* Who has waited leaves it as one that others wait for: it cannot know. */
+    while (__atomic_exchange_n(&gate->word, 2, __ATOMIC_ACQUIRE) != 0) {
+        if ((left_ns = left_until(deadline_ns)) == 0)
+            return ac_fail(err, AC_E_TIMEOUT, ETIMEDOUT, lock->path, 0,
+                           "another thread of this process has been appending for %.1f s",
+                           (double)lock->timeout_ns / 1e9);
+        ac_os_futex_wait(&gate->word, 2, left_ns < LOOK_NS ? left_ns : LOOK_NS);
+        int rc = ac_cq4_lock_is_interrupted(lock, err);
+        if (rc != 0) return rc;
+    }
+    return AC_OK;
+}
+
+/* ---- the lock ---- */
+
+int ac_cq4_lock_open(ac_cq4_lock_t *lock, const ac_cq4_table_t *table, const char *path,
+                     uint64_t timeout_ns, ac_error_t *err) {
+    uint64_t *append_word;
+    memset(lock, 0, sizeof *lock);
+    if (!ac_cq4_table_find(table, AC_CQ4_KEY_WRITE_LOCK, &lock->word))
+        return ac_fail(err, AC_E_CORRUPT, 0, path, 0, "%s has no " AC_CQ4_KEY_WRITE_LOCK,
+                       table->name);
+    if (ac_cq4_table_find(table, AC_CQ4_KEY_APPEND_LOCK, &append_word))
+        lock->append_word = append_word;
+    lock->map = table->map;
+    lock->pid = (uint64_t)getpid();
+    lock->timeout_ns = timeout_ns;
+    lock->path = path;
+    lock->generation = ac_load_relaxed_u32(&ac_cq4_generation);
+    lock->gate = share_gate(table->device, table->inode);
+    if (!lock->gate) return ac_fail_os(err, -ENOMEM, path, "cannot allocate");
+    return AC_OK;
+}
+
+void ac_cq4_lock_close(ac_cq4_lock_t *lock) {
+    if (lock->gate && !ac_cq4_lock_is_forked(lock)) leave_gate(lock->gate);
+    lock->gate = NULL;
+}
+
+static int fail_held(const ac_cq4_lock_t *lock, uint64_t holder, const char *what,
+                     ac_error_t *err) {
+    char command[sizeof err->holder_command] = "";
+    int pid = (int)(uint32_t)holder;
+    ac_os_process_command(pid, command, sizeof command);
+    ac_fail(err, AC_E_LOCKED, ETIMEDOUT, lock->path, 0, "%s: by pid %d%s%.70s%s", what, pid,
+            command[0] ? " (" : "", command, command[0] ? ")" : "");
+    if (!err || pid <= 0) return AC_E_LOCKED;
+    err->holder_pid = pid;
+    err->holder_since_ns = ac_os_process_started_ns(pid);
+    memcpy(err->holder_command, command, sizeof command);
+    return AC_E_LOCKED;
+}
+
+/* Frees the lock if its holder cannot give it back. */
+static void free_dead(ac_cq4_lock_t *lock, int is_last_look) {
+    uint64_t holder = ac_load_acquire_u64(lock->word);
+    int pid = (int)(uint32_t)holder;
+    int is_dead = is_last_look && (uint64_t)(uint32_t)pid == lock->pid;
+    if (holder == AC_CQ4_UNLOCKED || (!is_dead && ac_os_process_exists(pid))) return;
+    if (!ac_cq4_lock_swap(lock->word, holder, AC_CQ4_UNLOCKED)) return;
+    ac_count_u64(&lock->freed, 1);
+    ac_log(AC_LOG_WARNING, lock->path, "frees the write lock of process %d, which has ended", pid);
+}
+
+/* Between two looks at the lock. */
+static void wait_a_little(uint64_t waited_ns, uint64_t *sleep_ns) {
+    if (waited_ns < YIELD_NS) {
+        ac_os_yield();
+        return;
+    }
+    ac_os_sleep_ns(*sleep_ns);
+    if (*sleep_ns < SLEEP_NS_MAX) *sleep_ns *= 2;
+}
+
+/* 1 = taken, 0 = not in time, or AC_E_INTERRUPTED. */
+static int wait_for_lock(ac_cq4_lock_t *lock, ac_error_t *err) {
+    uint64_t start_ns = ac_os_monotonic_ns(), waited_ns = 0, looked_ns = 0;
+    uint64_t sleep_ns = SLEEP_NS_MIN;
+    ac_count_u64(&lock->waits, 1);
+    for (;;) {
+        if (ac_cq4_lock_try(lock)) return 1;
+        int is_last_look = waited_ns >= lock->timeout_ns;
+        if (is_last_look || waited_ns - looked_ns >= (looked_ns ? LOOK_NS : YIELD_NS)) {
+            looked_ns = waited_ns;
+            free_dead(lock, is_last_look);
+            int rc = ac_cq4_lock_is_interrupted(lock, err);
+            if (rc != 0) return rc;
+        }
+        if (is_last_look) return ac_cq4_lock_try(lock);
+        wait_a_little(waited_ns, &sleep_ns);
+        waited_ns = ac_os_monotonic_ns() - start_ns;
+    }
+}
+
+/* The same, but first without waiting. */
+static int try_and_wait(ac_cq4_lock_t *lock, ac_error_t *err) {
+    for (int spins = 0; spins < SPINS; spins++) {
+        if (ac_cq4_lock_try(lock)) return 1;
+        ac_cpu_relax();
+    }
+    return wait_for_lock(lock, err);
+}
+
+int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err) {
+    int is_append_locked = ac_cq4_lock_is_append_locked(lock);
+    int rc = is_append_locked ? 0 : try_and_wait(lock, err);
+    if (AC_UNLIKELY(ac_map_is_cut(lock->map)))
+        return ac_fail(err, AC_E_GONE, 0, lock->path, 0, AC_CQ4_METADATA " was cut");
+    if (rc != 0) return rc < 0 ? rc : AC_OK;
+    if (is_append_locked)
+        return fail_held(lock, ac_load_acquire_u64(lock->append_word),
+                         "is the sink of a replication: " AC_CQ4_KEY_APPEND_LOCK
+                         " is held, and nobody else may append",
+                         err);
+    return fail_held(lock, ac_load_acquire_u64(lock->word), "the write lock was held all the time",
+                     err);
+}

@@ -1,0 +1,200 @@
+/* A message into the data file of a Java queue. */
+#include "cq4_grow.h"
+#include "cq4_index.h"
+#include "cq4_writer_state.h"
+#include "error.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define LOOK_NS 1000000000ull
+#define POLITE_NS 5000u
+enum {
+    WINDOW = 256 << 10, /* pages are populated so far ahead */
+    POLITE_APPENDS = 64,
+    ZEROS = 8, /* that follow a message */
+};
+
+/* ---- room ---- */
+
+static int fail_page(ac_cq4_writer_t *writer, int rc, ac_error_t *err) {
+    if (ac_cq4_writer_check_file(writer, err) != AC_OK) return AC_E_GONE;
+    /* The disk is full, as a rule; asking for blocks tells. */
+    if (rc == -EFAULT) {
+        rc = ac_os_reserve(writer->cycle.map->fd, writer->place.offset, WINDOW);
+        if (rc == 0) rc = -EIO;
+    }
+    return ac_fail_os_in(err, rc, writer->queue.dir.path, writer->cycle.name,
+                         "a page cannot be written");
+}
+
+/* Length, mapping and pages for a message of this length at the place. */
+static int make_room(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
+    ac_cq4_cycle_t *cycle = &writer->cycle;
+    uint64_t page_bytes = 0, offset = writer->place.offset;
+    if (ac_cq4_index_wants(cycle, writer->place.seq))
+        page_bytes = ac_cq4_index_page_bytes(cycle, writer->place.seq);
+    uint64_t end = offset + AC_CQ4_HEADER_BYTES + length;
+    uint64_t last_header = page_bytes ? end + ZEROS : offset;
+    if (ac_map_is_cut(cycle->map) || writer->place.kind == AC_CQ4_BEYOND ||
+        cycle->map->size < ac_cq4_length_for(last_header)) {
+        int rc = ac_cq4_writer_check_file(writer, err); /* one that was cut is not made longer */
+        if (rc == AC_OK) rc = ac_cq4_grow(cycle, last_header, err);
+        if (rc != AC_OK) return rc;
+        writer->ready = 0;
+        writer->place = ac_cq4_cycle_walk(cycle, writer->place);
+        if (writer->place.kind == AC_CQ4_BEYOND)
+            return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, writer->place.offset,
+                                     "a record reaches beyond the end of the file", err);
+    }
+    writer->header_end = (cycle->map->size - AC_CQ4_OVERLAP) / AC_CQ4_CHUNK * AC_CQ4_CHUNK;
+    end += page_bytes + ZEROS;
+    if (end <= writer->ready) return AC_OK;
+    uint64_t from = writer->ready > offset ? writer->ready : offset;
+    uint64_t to = (end + WINDOW) / WINDOW * WINDOW;
+    if (to > cycle->map->size) to = cycle->map->size;
+    int rc = to > from ? ac_os_populate(cycle->map->base, from, to - from, 1) : 0;
+    if (rc < 0) return fail_page(writer, rc, err);
+    writer->ready = to;
+    return AC_OK;
+}
+
+/* ---- letting others go first ---- */
+
+/* A JVM that did not get the lock sleeps before it tries again. It finds the lock free only if that is so most of the
+ * time: a writer that is just waiting for it to be given back must not be the next each time. */
+static void be_polite(const ac_cq4_writer_t *writer) {
+    if (!writer->polite) return;
+    uint64_t until_ns = ac_os_monotonic_ns() + POLITE_NS;
+    ac_os_yield();
+    while (ac_os_monotonic_ns() < until_ns)
+        ac_cpu_relax();
+}
+
+/* ---- appending ---- */
+
+static int is_time_to_look(const ac_cq4_writer_t *writer, uint64_t now) {
+    return now - writer->looked_ns >= LOOK_NS || /* also if the clock was set back */
+           writer->stats.messages >= writer->look_appends;
+}
+
+/* What has to be done before the lock is taken: AC_OK, AC_CQ4_AGAIN, or an error. */
+static int64_t prepare(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
+    uint64_t now = ac_cq4_writer_now_ns(writer);
+    if (is_time_to_look(writer, now)) {
+        writer->looked_ns = now;
+        int rc = ac_cq4_writer_look_around(writer, err);
+        if (rc != AC_OK) return rc;
+    }
+    if (!writer->cycle.map || writer->is_ended || now < writer->begin_ns || now >= writer->end_ns) {
+        int64_t rc = ac_cq4_writer_follow_clock(writer, err);
+        if (rc != AC_CQ4_AGAIN || !writer->cycle.map) return rc;
+    }
+    be_polite(writer);
+    return make_room(writer, length, err);
+}
+
+/* With the lock: on over what others have appended. */
+static void catch_up(ac_cq4_writer_t *writer) {
+    const ac_cq4_cycle_t *cycle = &writer->cycle;
+    ac_cq4_place_t from = writer->place;
+    uint64_t offset, seq;
+    uint32_t length;
+    if (ac_cq4_cycle_last(cycle, &offset, &seq) && offset >= from.offset && seq >= from.seq &&
+        ac_cq4_inspect(cycle->map->base, cycle->map->size, offset, &length) == AC_CQ4_DATA) {
+        from.offset = ac_cq4_after(offset, length, cycle->padding);
+        from.seq = seq + 1;
+    }
+    writer->place = ac_cq4_cycle_walk(cycle, from);
+    writer->polite = POLITE_APPENDS;
+}
+
+/* With the lock: the place is at a header that is 0, and there is room for the message; or AC_CQ4_AGAIN. */
+static int find_place(ac_cq4_writer_t *writer, size_t length) {
+    uint64_t now = ac_cq4_writer_now_ns(writer);
+    if (AC_UNLIKELY(now < writer->begin_ns || now >= writer->end_ns)) return 0;
+    if (AC_UNLIKELY(now - writer->looked_ns >= LOOK_NS)) writer->look_appends = 0;
+    if (AC_UNLIKELY(writer->place.offset >= writer->header_end)) return 0;
+    if (AC_UNLIKELY(ac_cq4_writer_has_foreign(writer))) {
+        catch_up(writer);
+        writer->is_ended = writer->place.kind == AC_CQ4_END;
+        /* Nobody else has the lock: whoever began this is dead. */
+        if (writer->place.kind == AC_CQ4_BUSY)
+            ac_store_release_u32(
+                (uint32_t *)(void *)(writer->cycle.map->base + writer->place.offset), 0);
+        else if (writer->place.kind != AC_CQ4_NONE || writer->place.offset >= writer->header_end)
+            return 0;
+    }
+    uint64_t end = writer->place.offset + AC_CQ4_HEADER_BYTES + length;
+    if (AC_UNLIKELY(end + ZEROS > writer->ready) &&
+        (end > writer->ready || writer->ready < writer->cycle.map->size))
+        return 0;
+    if (AC_UNLIKELY(ac_cq4_index_wants(&writer->cycle, writer->place.seq))) {
+        uint64_t page = ac_cq4_index_page_bytes(&writer->cycle, writer->place.seq);
+        if (page && end + ZEROS + page > writer->ready) return 0;
+    }
+    return 1;
+}
+
+static int is_cut(const ac_cq4_writer_t *writer) {
+    return ac_map_is_cut(writer->cycle.map) || ac_map_is_cut(writer->table.map);
+}
+
+/* With the lock: the index of the message, AC_CQ4_AGAIN, or an error; nothing was appended then. */
+int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload, size_t length) {
+    ac_cq4_cycle_t *cycle = &writer->cycle;
+    if (AC_UNLIKELY(!find_place(writer, length))) return AC_CQ4_AGAIN;
+    uint64_t offset = writer->place.offset, seq = writer->place.seq;
+    if (AC_UNLIKELY(seq >= writer->max_seq)) return AC_E_FULL;
+    uint8_t *base = cycle->map->base, *at = base + offset;
+    uint64_t end = offset + AC_CQ4_HEADER_BYTES + length;
+    memcpy(at + AC_CQ4_HEADER_BYTES, payload, length);
+    memset(base + end, 0, end + ZEROS <= cycle->map->size ? ZEROS : cycle->map->size - end);
+    if (AC_UNLIKELY(is_cut(writer))) return AC_E_GONE;
+    /* Pairs with the load of whoever reads the header. From here on the message is there. */
+    ac_store_release_u32((uint32_t *)(void *)at, (uint32_t)length);
+    uint64_t *position = (uint64_t *)(void *)(base + cycle->write_position_at);
+    if (ac_load_relaxed_u64(position) < offset) ac_store_release_u64(position, offset);
+    ac_store_release_u64(position + 1, (offset << cycle->roll.shift) + seq);
+    uint64_t next = ac_cq4_after(offset, (uint32_t)length, cycle->padding);
+    if (AC_UNLIKELY(ac_cq4_index_wants(cycle, seq))) {
+        uint64_t after = ac_cq4_index_add(cycle, seq, offset, next);
+        ac_count_u64(&writer->stats.pages_added, after != next);
+        next = after;
+    }
+    writer->place.offset = next;
+    writer->place.seq = seq + 1;
+    if (writer->polite) writer->polite--;
+    uint64_t index = ac_cq4_index(&writer->queue.roll, cycle->number, seq);
+    ac_count_u64(&writer->stats.messages, 1);
+    ac_count_u64(&writer->stats.payload_bytes, length);
+    ac_store_relaxed_u64(&writer->stats.last_index, index);
+    return (int64_t)index;
+}
+
+static int64_t explain(ac_cq4_writer_t *writer, int64_t rc, ac_error_t *err) {
+    if (rc == AC_E_FULL)
+        return ac_cq4_cycle_fail(&writer->cycle, AC_E_FULL, 0, writer->place.offset,
+                                 "has as many messages as its index can hold: a roll cycle with a "
+                                 "larger index, or a shorter one, has room for more",
+                                 err);
+    if (ac_map_is_cut(writer->table.map))
+        return ac_cq4_writer_give_up(writer, writer->table.name, " was cut", err);
+    return fail_page(writer, -EFAULT, err);
+}
+
+/* With the gate. */
+int64_t ac_cq4_writer_append_gated(ac_cq4_writer_t *writer, const void *payload, size_t length,
+                                   ac_error_t *err) {
+    int64_t rc = AC_CQ4_AGAIN;
+    while (rc == AC_CQ4_AGAIN) {
+        rc = prepare(writer, length, err);
+        if (rc == AC_CQ4_AGAIN) continue;
+        if (rc == AC_OK) rc = ac_cq4_lock_take(&writer->lock, err);
+        if (rc != AC_OK) return rc;
+        rc = ac_cq4_writer_append_locked(writer, payload, length);
+        ac_cq4_lock_release(&writer->lock);
+    }
+    writer->is_fast = rc >= 0 && !writer->config.sync;
+    return rc == AC_E_FULL || rc == AC_E_GONE ? explain(writer, rc, err) : rc;
+}

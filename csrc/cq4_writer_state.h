@@ -1,0 +1,71 @@
+/* The writer of a Java queue from inside: cq4_writer.c opens, closes and syncs it, cq4_writer_append.c puts a message into
+ * the file, cq4_writer_roll.c goes from one file to the next. What it does, and in which order, is in cq4_writer.h. */
+#ifndef AC_CQ4_WRITER_STATE_H
+#define AC_CQ4_WRITER_STATE_H
+
+#include "cq4_bells.h"
+#include "cq4_writer.h"
+#include "os.h"
+
+/* More has to be prepared before the lock is taken. */
+#define AC_CQ4_AGAIN INT64_MIN
+
+struct ac_cq4_writer {
+    /* All with the gate of the lock. */
+    ac_cq4_lock_t lock;
+    ac_cq4_cycle_t cycle;      /* that is appended to; not open before the first append */
+    ac_cq4_place_t place;      /* in it: all records before it are counted */
+    uint64_t begin_ns, end_ns; /* of the cycle, by the clock */
+    uint64_t header_end;       /* headers begin before this: the file is long enough for them */
+    uint64_t ready;            /* pages before this are populated */
+    uint64_t max_seq;
+    int is_ended; /* the cycle has its end mark, and the clock has not left it */
+    int polite;   /* for so many appends yet */
+    int is_fast;  /* ac_cq4_writer_try_append may try */
+    uint64_t looked_ns, look_appends; /* whether all is still there */
+
+    ac_cq4_writer_config_t config;
+    ac_cq4_queue_t queue;
+    ac_cq4_table_t table; /* the same as the queue's, writable */
+    uint64_t *highest, *lowest, *mod_count, *ends_up_to;
+    int64_t first_unsynced; /* the oldest cycle that flush has to sync; -1: none */
+    int is_dir_unsynced;
+    ac_cq4_bells_t bells;
+    int poisoned, is_gone, is_closed;
+    ac_error_t gone;
+    ac_cq4_writer_stats_t stats;
+};
+
+static inline uint64_t ac_cq4_writer_now_ns(const ac_cq4_writer_t *writer) {
+    return writer->config.clock_ns ? writer->config.clock_ns(writer->config.clock_context)
+                                   : ac_os_now_ns();
+}
+
+/* All with the gate. */
+
+/* Goes to the cycle that the clock is in: AC_CQ4_AGAIN, or an error. */
+int64_t ac_cq4_writer_follow_clock(ac_cq4_writer_t *writer, ac_error_t *err);
+
+/* When a queue is opened: frees the lock of a dead process, and writes the end marks that are missing. */
+int ac_cq4_writer_repair(ac_cq4_writer_t *writer, int dir_fd, ac_error_t *err);
+
+/* Whether the files are still those of the queue: AC_OK or AC_E_GONE, for ever. */
+int ac_cq4_writer_check_file(ac_cq4_writer_t *writer, ac_error_t *err);
+int ac_cq4_writer_look_around(ac_cq4_writer_t *writer, ac_error_t *err);
+int ac_cq4_writer_give_up(ac_cq4_writer_t *writer, const char *name, const char *why,
+                          ac_error_t *err);
+
+/* With the lock: the index of the message, AC_CQ4_AGAIN, or an error, and then nothing was appended. */
+int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload, size_t length);
+
+/* Prepares, takes the lock, appends, as often as need be. */
+int64_t ac_cq4_writer_append_gated(ac_cq4_writer_t *writer, const void *payload, size_t length,
+                                   ac_error_t *err);
+
+/* Whether somebody else has appended since. */
+static inline int ac_cq4_writer_has_foreign(const ac_cq4_writer_t *writer) {
+    return writer->place.offset < writer->header_end &&
+           ac_cq4_load_header(writer->cycle.map->base + writer->place.offset) != 0;
+}
+
+#endif

@@ -1,0 +1,92 @@
+"""A service between a JVM and native queues: ticks of Java in, limits of our own, alerts back to Java.
+
+The ticks are calls that a Java MethodWriter wrote, the alerts are calls that its MethodReader makes.
+Both kinds of queues are merged into one stream, in the order of their times.
+"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+import aiochronicle
+from aiochronicle import cq4
+
+
+class Tick(msgspec.Struct):
+    """ticks.Tick of the Java side."""
+
+    symbol: str
+    price: float
+    time: int
+
+
+class Limit(msgspec.Struct):
+    """Tell when the price of a symbol is above this."""
+
+    symbol: str
+    price: float
+
+
+class Alerts:
+    """ticks.Alerts of the Java side."""
+
+    def alert(self, symbol: str, price: float) -> None: ...
+    def done(self, alerts: int) -> None: ...
+
+
+async def serve(root: Path) -> int:
+    """Answer until the feed is closed; return how many alerts were sent."""
+    limits: dict[str, float] = {}
+    sent = 0
+    await (
+        await aiochronicle.aopen_writer(root / "ticks", format="cq4")
+    ).aclose()  # or Java made it
+    async with (
+        aiochronicle.aopen_reader(root / "ticks", "service", timestamp="time") as ticks,
+        aiochronicle.aopen_reader(root / "limits", "service", codec=Limit) as changes,
+        aiochronicle.aopen_writer(root / "alerts", format="cq4") as writer,
+        aiochronicle.FanIn([ticks, changes]) as everything,
+    ):
+        alerts = cq4.method_writer(Alerts, writer)
+
+        @everything.on(Limit)
+        def change(limit: Limit) -> None:
+            limits[limit.symbol] = limit.price
+
+        @everything.on("tick")
+        def watch(tick: Tick) -> None:
+            nonlocal sent
+            if tick.price > limits.get(tick.symbol, float("inf")):
+                alerts.alert(tick.symbol, tick.price)
+                sent += 1
+
+        @everything.on("closed")
+        def stop(last: Tick) -> None:
+            alerts.done(sent)
+            everything.commit()
+            everything.close()
+
+        await everything.dispatch()
+    return sent
+
+
+def set_limits(root: Path) -> None:
+    """Write what another program of ours would: limits into a native queue."""
+    with aiochronicle.open_writer(root / "limits", codec=Limit) as writer:
+        for symbol, price in (("ALFA", 107.0), ("ECHO", 108.0)):
+            writer.send(Limit(symbol, price))
+
+
+def main(root: Path) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    set_limits(root)
+    started = time.monotonic()
+    sent = asyncio.run(serve(root))
+    print(f"{sent} alerts in {time.monotonic() - started:.1f} s")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
