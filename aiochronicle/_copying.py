@@ -8,9 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aiochronicle._smallfile import open_regular
-from aiochronicle.errors import AccessDenied, DiskFull, NotAQueue, QueueGone, StorageError
+from aiochronicle.errors import (
+    AccessDenied,
+    DiskFull,
+    NotAQueue,
+    NotSupported,
+    QueueGone,
+    StorageError,
+)
+from aiochronicle.writer import CONTROL, JAVA_TABLE
 
-__all__ = ["copy_file", "storage_errors", "write_file"]
+__all__ = ["copy_file", "refuse_java", "storage_errors", "write_file"]
 
 _FICLONE = 0x40049409
 _PIECE_BYTES = 8 << 20
@@ -41,6 +49,16 @@ def storage_errors(path: str | os.PathLike[str]) -> Generator[None]:
         where = path if error.filename is None else error.filename
         detail = error.strerror or str(error)
         raise kind(detail, path=os.fsdecode(where), errno=error.errno) from error
+
+
+def refuse_java(what: str, queue: Path) -> None:
+    """Raise NotSupported for a queue of Java's: its files are its operator's to copy."""
+    if not (queue / CONTROL).exists() and (queue / JAVA_TABLE).exists():
+        raise NotSupported(
+            f"{what}: not for Java queues yet",
+            path=str(queue),
+            advice="Copy its directory while no process has it open.",
+        )
 
 
 def copy_file(

@@ -18,7 +18,7 @@ import msgspec
 from aiochronicle import _generations as store
 from aiochronicle._arguments import one_of, pathname, positive
 from aiochronicle._binding import check, encode_path, ffi, lib, new_error
-from aiochronicle._copying import copy_file, storage_errors, write_file
+from aiochronicle._copying import copy_file, refuse_java, storage_errors, write_file
 from aiochronicle._directories import sync_directory
 from aiochronicle._generations import Manifest, Owner, Stamp
 from aiochronicle._live_settings import FILE as SETTINGS
@@ -157,6 +157,7 @@ def backup(
     positive("keep", keep)
     one_of("on_corrupt", dict.fromkeys(("raise", "keep")), on_corrupt)
     info = inspect(source)
+    refuse_java("backup", source)
     if root.resolve().is_relative_to(source.resolve()):
         raise BackupError(
             "is inside of the queue", path=str(root), advice="Choose a directory elsewhere."

@@ -19,7 +19,7 @@ import msgspec
 
 from aiochronicle import _generations as store
 from aiochronicle._arguments import pathname
-from aiochronicle._copying import copy_file, storage_errors, write_file
+from aiochronicle._copying import copy_file, refuse_java, storage_errors, write_file
 from aiochronicle._directories import sync_directory
 from aiochronicle._names import is_name
 from aiochronicle._positions import decode_position
@@ -114,6 +114,7 @@ def repair(
     True
     """
     queue = Path(pathname("path", path))
+    refuse_java("repair", queue)
     if not queue.is_dir() or not (_segments(queue) or (queue / CONTROL).exists()):
         raise QueueNotFound("no such queue", path=str(queue))
     with storage_errors(queue), _source(backup) as source:

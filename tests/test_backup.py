@@ -251,7 +251,7 @@ def test_a_queue_that_lost_messages_does_not_replace_a_good_backup(
     backup(queue_path, backups)
     shutil.rmtree(queue_path)
     restore(backups, queue_path, number=1)
-    with pytest.raises(BackupError, match="ends before"):
+    with pytest.raises(BackupError, match="before the last backup"):
         backup(queue_path, backups)
 
 

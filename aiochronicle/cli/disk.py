@@ -44,7 +44,9 @@ def usage_of(path: Path) -> Usage:
         if parts[0] == "recovered":
             kind = "recovered"
         else:
-            kind = {".q": "segments", ".idx": "indexes"}.get(Path(parts[-1]).suffix, "other")
+            kind = {".q": "segments", ".cq4": "segments", ".idx": "indexes"}.get(
+                Path(parts[-1]).suffix, "other"
+            )
         sizes[kind] += size
     named = {f"{kind}_bytes": size for kind, size in sizes.items()}
     return Usage(**named, total_bytes=sum(sizes.values()))

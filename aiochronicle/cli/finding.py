@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aiochronicle.cli.exits import NOT_FOUND, Refused
-from aiochronicle.writer import CONTROL
+from aiochronicle.writer import CONTROL, JAVA_TABLE
 
 __all__ = ["find_queues", "is_queue", "short_path"]
 
@@ -14,7 +14,7 @@ DEPTH_MAX = 16
 
 def is_queue(path: Path) -> bool:
     """Tell whether there is a queue in this directory, sound or not."""
-    return os.path.lexists(path / CONTROL)
+    return any(os.path.lexists(path / name) for name in (CONTROL, JAVA_TABLE))
 
 
 def short_path(path: str, root: Path) -> str:

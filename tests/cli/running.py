@@ -123,12 +123,11 @@ class Terminal:
 
     def __init__(self, columns: int, arguments: Sequence[str | Path], **variables: str) -> None:
         self.output = ""
+        own = environment(**variables)
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-            os.environ.clear()
-            os.environ.update(environment(**variables))
-            os.execv(COMMAND[0], [*COMMAND, *map(str, arguments)])
+            os.execve(COMMAND[0], [*COMMAND, *map(str, arguments)], own)
 
     def read_until(self, wanted: str | None, timeout_s: float = 20.0) -> str:
         """Read until something is shown, or, with None, to the end."""

@@ -90,7 +90,7 @@ def test_progress_shows_rate_and_time_left(large: Path, tmp_path: Path) -> None:
     shown = ESCAPE.sub("", output)
     assert "copy" in shown
     assert "100%" in shown
-    assert "MiB/s" in shown
+    assert "iB/s" in shown
     frames = [frame for frame in shown.split("\r") if "%" in frame]
     assert all(len(frame.splitlines()[0]) <= 80 for frame in frames), output
 
