@@ -34,8 +34,13 @@ _NOT_HERE = (
 
 
 @contextmanager
-def storage_errors(path: str | os.PathLike[str]) -> Generator[None]:
-    """Turn what the system refuses into errors of ours; ``path`` is named if the system does not."""
+def storage_errors(
+    path: str | os.PathLike[str], *, full: str | os.PathLike[str] | None = None
+) -> Generator[None]:
+    """Turn what the system refuses into errors of ours.
+
+    ``path`` is named if the system names none, or ``full`` if it is a full disk.
+    """
     try:
         yield
     except (StorageError, FileNotFoundError):
@@ -43,7 +48,7 @@ def storage_errors(path: str | os.PathLike[str]) -> Generator[None]:
     except OSError as error:
         kind = StorageError
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            kind = DiskFull
+            kind, path = DiskFull, full or path
         elif isinstance(error, PermissionError):
             kind = AccessDenied
         where = path if error.filename is None else error.filename
@@ -73,6 +78,13 @@ def copy_file(
 
     Return whether it shares its blocks with the original. FileNotFoundError if there is none.
     """
+    with storage_errors(source, full=target):
+        return _copy_file(source, target, mode, length, advance)
+
+
+def _copy_file(
+    source: Path, target: Path, mode: int, length: int | None, advance: Callable[[int], object]
+) -> bool:
     try:
         reading = open_regular(str(source))
     except ValueError as error:

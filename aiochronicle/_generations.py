@@ -165,14 +165,9 @@ def read_manifest(generation: Path) -> Manifest:
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory of ours; one that is half gone has a name that nobody takes for a backup."""
-    if not directory.exists():
-        return
-    going = directory.with_name(_GOING)
-    if directory != going:
-        shutil.rmtree(going, ignore_errors=True)
-        directory.rename(going)
-    shutil.rmtree(going)
+    """Remove a directory of ours, if it is there."""
+    if directory.exists():
+        shutil.rmtree(directory)
 
 
 def sweep(directory: Path) -> None:
@@ -184,8 +179,9 @@ def sweep(directory: Path) -> None:
 def keep_newest(directory: Path, count: int) -> list[int]:
     """Remove all backups but the newest; return the numbers of those that are gone."""
     gone = generations(directory)[:-count]
-    for number in gone:
-        remove_tree(path_of(directory, number))
+    for number in gone:  # one that is half gone has a name that nobody takes for a backup
+        path_of(directory, number).rename(directory / _GOING)
+        remove_tree(directory / _GOING)
     if gone:
         sync_directory(directory)
     return gone

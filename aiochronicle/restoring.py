@@ -18,6 +18,7 @@ from aiochronicle._generations import Manifest
 from aiochronicle._live_settings import FILE as SETTINGS
 from aiochronicle._positions import decode_position, encode_position
 from aiochronicle._smallfile import read_small_file
+from aiochronicle._trusted import refuse_foreign
 from aiochronicle.backups import (
     BackupProgress,
     Progress,
@@ -142,11 +143,15 @@ def _make_locked(part: Path) -> int:
         part.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
+            refuse_foreign(part, os.fstat(fd), (os.geteuid(),))
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
             detail = "another process is restoring to this path"
             raise BackupError(detail, path=str(part), advice="Wait until it is done.") from None
+        except BaseException:
+            os.close(fd)
+            raise
         if not any(part.iterdir()):
             return fd
         store.remove_tree(part)

@@ -63,19 +63,22 @@ def append(
         )
     with aiochronicle.open_writer(queue, lock_timeout=lock_timeout) as writer:
         send = _sender(writer, queue, type_)
-        seqs = [send(payload) for payload in _payloads(texts, file)]
+        count, first, last = 0, None, None
+        for payload in _payloads(texts, file):
+            last = send(payload)
+            first = last if first is None else first
+            count += 1
         if flush:
             writer.flush_now()
     out = Output(as_json=json)
-    first, last = (seqs[0], seqs[-1]) if seqs else (None, None)
     if json:
-        out.json({"path": str(queue), "messages": len(seqs), "first_seq": first, "last_seq": last})
-    elif not seqs:
+        out.json({"path": str(queue), "messages": count, "first_seq": first, "last_seq": last})
+    elif count == 0:
         out.line("nothing was appended")
     else:
         out.line(
-            f"appended {len(seqs):,} messages, seq {first:,} to {last:,}"
-            if len(seqs) > 1
+            f"appended {count:,} messages, seq {first:,} to {last:,}"
+            if count > 1
             else f"appended seq {first:,}"
         )
 
