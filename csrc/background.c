@@ -105,7 +105,7 @@ uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
         ac_writer_look_around(writer);
         ac_writer_log_clock(writer, now_ns);
         ac_writer_notice_settings(writer);
-        ac_writer_report(writer, now_ns);
+        ac_writer_report(writer, now_ns, 1);
         writer->heartbeat_due_ns = next_moment(now_ns, HEARTBEAT_NS);
         enum ac_write_back due = ac_writer_find_write_back(writer, now_ns);
         if (due != AC_WRITE_BACK_NOTHING) {

@@ -20,7 +20,7 @@ void ac_writer_begin_report(ac_writer_t *writer) {
     content->user = (uint32_t)geteuid();
     content->recovery = writer->recovery;
     ac_os_process_command(content->pid, content->command, sizeof content->command);
-    ac_writer_report(writer, ac_os_monotonic_ns());
+    ac_writer_report(writer, ac_os_monotonic_ns(), 1);
 }
 
 static void add_sample(ac_published_t *content, const ac_writer_stats_t *stats, uint64_t time_ns,
@@ -47,22 +47,38 @@ static void take_shared(ac_writer_t *writer, ac_published_t *content) {
     pthread_mutex_unlock(&writer->mutex);
 }
 
-void ac_writer_report(ac_writer_t *writer, uint64_t monotonic_ns) {
+/* With report_mutex held. */
+static void report(ac_writer_t *writer, uint64_t monotonic_ns, int sampled) {
     ac_writer_stats_t stats;
-    if (!writer->publisher) return;
     ac_published_t *content = &writer->publisher->draft.content;
     uint64_t time_ns = ac_os_now_ns();
     ac_writer_stats(writer, &stats);
     memcpy(content->counters, &stats, sizeof content->counters);
-    add_sample(content, &stats, time_ns, monotonic_ns);
+    if (sampled) add_sample(content, &stats, time_ns, monotonic_ns);
     take_shared(writer, content);
     ac_publisher_store(writer->publisher, time_ns, monotonic_ns);
 }
 
+void ac_writer_report(ac_writer_t *writer, uint64_t monotonic_ns, int sampled) {
+    pthread_mutex_lock(&writer->report_mutex);
+    if (writer->publisher) report(writer, monotonic_ns, sampled);
+    pthread_mutex_unlock(&writer->report_mutex);
+}
+
 void ac_writer_end_report(ac_writer_t *writer) {
-    if (!writer->publisher) return;
-    writer->publisher->draft.content.closed_ns = ac_os_now_ns();
-    ac_writer_report(writer, ac_os_monotonic_ns());
+    pthread_mutex_lock(&writer->report_mutex);
+    if (writer->publisher) {
+        writer->publisher->draft.content.closed_ns = ac_os_now_ns();
+        report(writer, ac_os_monotonic_ns(), 1);
+    }
+    pthread_mutex_unlock(&writer->report_mutex);
+}
+
+void ac_writer_close_report(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->report_mutex);
+    ac_publisher_close(writer->publisher);
+    writer->publisher = NULL;
+    pthread_mutex_unlock(&writer->report_mutex);
 }
 
 void ac_writer_note_slow(ac_writer_t *writer, uint64_t seq) {

@@ -136,5 +136,7 @@ int ac_writer_configure(ac_writer_t *writer, const ac_settings_t *settings, ac_e
     pthread_mutex_lock(&writer->mutex);
     rc = change_locked(writer, settings, err);
     pthread_mutex_unlock(&writer->mutex);
+    /* Whoever looks after this call sees it. */
+    if (rc == AC_OK) ac_writer_report(writer, ac_os_monotonic_ns(), 0);
     return rc;
 }

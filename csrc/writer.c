@@ -52,6 +52,7 @@ static void on_fork(ac_task_t *task) {
     /* Perhaps held by a thread that does not exist here. */
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);
+    pthread_mutex_init(&writer->report_mutex, NULL);
 }
 
 /* Opens the control block, creating an empty queue if there is none. */
@@ -314,8 +315,6 @@ static void release_everything(ac_writer_t *writer) {
     ac_map_release(writer->next);
     ac_map_release(writer->map);
     ac_map_release(writer->control_map);
-    ac_publisher_close(writer->publisher);
-    writer->publisher = NULL;
     writer->next = writer->map = writer->control_map = NULL;
     ac_os_close(writer->index_fd);
     ac_os_close(writer->dir_fd);
@@ -347,6 +346,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_mutex_init(&writer->sync_mutex, NULL);
     pthread_mutex_init(&writer->retain_mutex, NULL);
+    pthread_mutex_init(&writer->report_mutex, NULL);
     pthread_mutex_init(&writer->lock_mutex, NULL);
     pthread_mutex_init(&writer->signs.mutex, NULL);
     pthread_cond_init(&writer->prepared, NULL);
@@ -430,6 +430,7 @@ int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer
     rc = is_java ? ac_java_open(writer, path, err) : open_native(writer, path, err);
     if (rc != AC_OK) {
         ac_java_free(writer);
+        ac_writer_close_report(writer);
         release_everything(writer);
         free(writer);
         if (made) ac_os_rmdir(path); /* unless there is something in it */
@@ -922,6 +923,7 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     if (writer->attended) ac_doorman_leave(&writer->callers);
     ac_store_relaxed_u32(&writer->attended, 0);
     ac_writer_end_report(writer);
+    ac_writer_close_report(writer);
     pthread_mutex_lock(&writer->sync_mutex);
     pthread_mutex_lock(&writer->mutex);
     ac_store_relaxed_u32(&writer->state, AC_STATE_CLOSED);
@@ -935,9 +937,10 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
 void ac_writer_free(ac_writer_t *writer) {
     if (!writer) return;
     /* In a forked child the locks may be held by a thread that does not exist here. */
-    if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED)
+    if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED) {
+        ac_writer_close_report(writer);
         release_everything(writer);
-    else
+    } else
         ac_writer_close(writer, NULL);
     ac_java_free(writer);
     free(writer->signs.signs);

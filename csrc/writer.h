@@ -143,7 +143,8 @@ struct ac_writer {
     uint32_t write_back_due;    /* atomic: likewise, for the disk lane */
     uint64_t clock_log_due_ns, clock_steps_logged; /* flush lane only */
     uint64_t settings_file;    /* atomic: the settings.toml that was seen last; 0 = none */
-    ac_publisher_t *publisher; /* of statistics.meta, flush lane; NULL = it has none */
+    ac_publisher_t *publisher; /* of statistics.meta, under report_mutex; NULL = it has none */
+    pthread_mutex_t report_mutex;
 
     /* writer_java.c */
     struct ac_cq4_writer *java; /* NULL: a native queue */
@@ -290,8 +291,10 @@ void ac_writer_look_around(ac_writer_t *writer);
 
 /* report.c: statistics.meta. A writer that cannot have the file goes on without; the log says so. */
 void ac_writer_begin_report(ac_writer_t *writer);
-void ac_writer_report(ac_writer_t *writer, uint64_t monotonic_ns);
+/* [any thread] With `sampled`, the counters are kept as those of this moment, too. */
+void ac_writer_report(ac_writer_t *writer, uint64_t monotonic_ns, int sampled);
 void ac_writer_end_report(ac_writer_t *writer);
+void ac_writer_close_report(ac_writer_t *writer);
 /* The end of an append, off the fast path: see slow.h. */
 void ac_writer_note_slow(ac_writer_t *writer, uint64_t seq);
 

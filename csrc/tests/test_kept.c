@@ -35,7 +35,6 @@ static size_t ask(void) {
 
 static void configure(ac_writer_t *writer, const ac_settings_t *settings) {
     CHECK_OK(ac_writer_configure(writer, settings, &err), err);
-    ac_writer_report(writer, 1);
 }
 
 /* What is said to go is what goes, and nothing else. */
