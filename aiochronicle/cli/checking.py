@@ -155,7 +155,7 @@ def _tell(out: Output, report: RepairReport) -> None:
 
 config = App(
     name="config",
-    help="Check the configuration file of a bus.",
+    help="Check the configuration file of a bus.\n\nExample: aioc config check /var/lib/desk",
     help_format="plaintext",
     help_epilogue="",
     version_flags=(),

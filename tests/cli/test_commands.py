@@ -16,7 +16,8 @@ import pyarrow.parquet
 import pytest
 
 import aiochronicle
-from aiochronicle import Retention, Roll, inspect, list_readers, open_reader, open_writer
+from aiochronicle import Position, Retention, Roll, inspect, list_readers, open_reader, open_writer
+from aiochronicle._positions import decode_position, encode_position
 from aiochronicle.cli import main
 from cli.running import aioc, started
 
@@ -342,14 +343,20 @@ def test_doctor(root: Path, tmp_path: Path) -> None:
     (tmp_path / "half" / "control.meta").unlink()
     queue = copied(root, tmp_path)
     queue.chmod(0o777)
-    meta = queue / "readers" / "audit.meta"
-    content = meta.read_bytes()
+    readers = queue / "readers"
+    stale = decode_position((readers / "audit.meta").read_bytes())
+    assert stale is not None
+    lost = msgspec.structs.replace(stale, position=Position(1000, 64))
+    stale = msgspec.structs.replace(stale, heartbeat_ns=1)
+    (readers / "audit.meta").write_bytes(encode_position(stale))
+    (readers / "risk.meta").write_bytes(encode_position(lost))
     done = aioc("doctor", tmp_path, "--json")
     found = {one["check"]: one for one in done.json}
     assert done.status == 1
+    assert found["stale-reader"]["remedy"].startswith(f"aioc readers forget {queue} audit")
+    assert found["lost-reader"]["remedy"].startswith(f"aioc readers seek {queue} risk first")
     assert found["half-made"]["remedy"] == f"aioc repair {tmp_path / 'half'}"
     assert found["permissions"]["remedy"] == f"chmod o-w {queue}"
-    meta.write_bytes(content)
     assert "queue" in aioc("doctor", root).out.splitlines()[-1]
 
 

@@ -114,7 +114,9 @@ def test_sigterm_leaves_no_half_export(large: Path, tmp_path: Path) -> None:
     terminal = Terminal(80, ["export", large, tmp_path / "large.jsonl"])
     try:
         until_s = time.monotonic() + 20
-        while not list(tmp_path.glob(".*.part")) and time.monotonic() < until_s:
+        while time.monotonic() < until_s:
+            if any(file.stat().st_size for file in tmp_path.glob(".*.part")):
+                break
             time.sleep(0.001)
         os.kill(terminal.pid, signal.SIGTERM)
         assert terminal.end() == 128 + signal.SIGTERM
