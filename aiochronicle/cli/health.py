@@ -297,7 +297,7 @@ def _queue(queue: Path) -> Iterator[Finding]:
             level="error",
             check="unusable",
             subject=str(queue),
-            detail=printable(error),
+            detail=error.detail if isinstance(error, ChronicleError) else str(error),
             remedy=f"aioc repair {queue} --dry-run",
         )
         return

@@ -68,7 +68,8 @@ def ls(root: Directory = Path(), /, *, json: Json = False) -> None:
     """
     found = [_summary(path) for path in find_queues(root)]
     now_ns = time.time_ns()
-    Output(as_json=json).table(
+    out = Output(as_json=json)
+    out.table(
         found,
         [
             Column("QUEUE", least=12),
@@ -86,13 +87,17 @@ def ls(root: Directory = Path(), /, *, json: Json = False) -> None:
         [_row(entry, root, now_ns) for entry in found],
         empty=f"there are no queues in or below {printable(root)}",
     )
+    for entry in found if not json else []:
+        if entry.problem is not None:
+            text = f"{short_path(entry.path, root)}: {entry.problem}"
+            out.line(Text(printable(text), "red"))
 
 
 def _look(path: Path) -> QueueInfo | str:
     try:
         return aiochronicle.inspect(path)
-    except (ChronicleError, OSError) as error:
-        return str(error)
+    except ChronicleError as error:
+        return error.detail
 
 
 def _summary(path: Path) -> Summary:
@@ -104,7 +109,7 @@ def _summary(path: Path) -> Summary:
     try:
         readers = aiochronicle.list_readers(path)
     except ChronicleError as error:
-        problem = str(error)
+        problem = error.detail
     worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
     writer = info.writer
     return Summary(
@@ -130,7 +135,7 @@ def _summary(path: Path) -> Summary:
 def _row(entry: Summary, root: Path, now_ns: int) -> list[str | Text]:
     name = short_path(entry.path, root)
     if entry.next_seq is None:
-        return [name, Text(printable(entry.problem or ""), "red"), *[""] * 9]
+        return [name, Text("unusable", "red"), *[""] * 9]
     lag: str | Text = "–" if entry.worst_lag_messages is None else f"{entry.worst_lag_messages:,}"
     open_, known = entry.readers_open or 0, entry.readers or 0
     return [

@@ -58,6 +58,15 @@ def test_ls_shows_who_writes_how_much(live: tuple[Path, int]) -> None:
     assert aioc("ls", path.parent, "--json").json[0]["writer_state"] == "died"
 
 
+def test_ls_says_what_is_wrong(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path, "plain")
+    (queue / "control.meta").write_bytes(b"?" * 512)
+    heading, row, problem = aioc("ls", tmp_path).out.splitlines()
+    assert row.split() == ["plain", "unusable"]
+    assert problem.startswith("plain: magic is 0x3f3f3f3f")
+    assert aioc("ls", tmp_path, "--json").json[0]["next_seq"] is None
+
+
 def test_info_and_who(live: tuple[Path, int]) -> None:
     path, pid = live
     done = aioc("info", path)
@@ -237,14 +246,15 @@ def test_java_queues(tmp_path: Path) -> None:
     ]
     assert aioc("verify", queue, "--json").json["report"]["records"] == 4
     assert aioc("du", queue, "--json").json[0]["usage"]["segments_bytes"] > 0
-    for command in (["info"], ["readers"], ["who"], ["doctor"]):
-        assert aioc(*command, queue).status == 0
-    for command in (
+    for command in ("info", "readers", "who", "doctor"):
+        assert aioc(command, queue).status == 0
+    refused: list[list[str | Path]] = [
         ["backup", queue, tmp_path / "backups"],
         ["repair", queue],
         ["why-kept", queue],
-    ):
-        done = aioc(*command)
+    ]
+    for words in refused:
+        done = aioc(*words)
         assert done.status == 1
         assert "Java" in done.err
 
