@@ -61,7 +61,7 @@ def test_ls_shows_who_writes_how_much(live: tuple[Path, int]) -> None:
 def test_ls_says_what_is_wrong(root: Path, tmp_path: Path) -> None:
     queue = copied(root, tmp_path, "plain")
     (queue / "control.meta").write_bytes(b"?" * 512)
-    heading, row, problem = aioc("ls", tmp_path).out.splitlines()
+    _, row, problem = aioc("ls", tmp_path).out.splitlines()
     assert row.split() == ["plain", "unusable"]
     assert problem.startswith("plain: magic is 0x3f3f3f3f")
     assert aioc("ls", tmp_path, "--json").json[0]["next_seq"] is None
