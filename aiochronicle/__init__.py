@@ -21,6 +21,7 @@ from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discove
 from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.health import Health, health
 from aiochronicle.kept import KeptSegment, why_kept
 from aiochronicle.opening import Opening, aopen_reader, aopen_writer
 from aiochronicle.position import Position
@@ -82,6 +83,7 @@ __all__ = [
     "FanIn",
     "FanInStatistics",
     "Finding",
+    "Health",
     "KeptSegment",
     "Lag",
     "Message",
@@ -133,6 +135,7 @@ __all__ = [
     "discover",
     "errors",
     "forget_reader",
+    "health",
     "inspect",
     "list_backups",
     "list_readers",
