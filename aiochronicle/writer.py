@@ -378,7 +378,7 @@ def open_writer(
     try:
         if chosen == "native":
             _open_writers[writer.path] = writer
-            writer._settings.read_file()
+            writer._settings.read_file()  # pyright: ignore[reportPrivateUsage]
         if codec is not None and registry is not None:
             writer.register(codec if chosen == "cq4" else registry)
         if heartbeat is not None:
@@ -746,7 +746,7 @@ _open_writers: "weakref.WeakValueDictionary[str, Writer]" = weakref.WeakValueDic
 def _settings_changed(path: str) -> None:
     writer = _open_writers.get(path)  # which cannot be freed meanwhile
     if writer is not None:
-        writer._settings.read_file()
+        writer._settings.read_file()  # pyright: ignore[reportPrivateUsage]
 
 
 _engine_log.on_settings(_settings_changed)
