@@ -19,6 +19,7 @@ from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discove
 from aiochronicle.errors import ChronicleError
 from aiochronicle.export import ExportProgress
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.health import Health, health
 from aiochronicle.kept import KeptSegment, why_kept
 from aiochronicle.opening import Opening, aopen_reader, aopen_writer
 from aiochronicle.position import Position
@@ -65,6 +66,7 @@ __all__ = [
     "ExportProgress",
     "FanIn",
     "FanInStatistics",
+    "Health",
     "KeptSegment",
     "Lag",
     "Message",
@@ -111,6 +113,7 @@ __all__ = [
     "discover",
     "errors",
     "forget_reader",
+    "health",
     "inspect",
     "list_readers",
     "open_reader",

@@ -107,6 +107,7 @@ class Answers(Generic[T]):
                         await in_background(reader.close)
                         return
                     self._reader = reader
+                    _log.info("%s: answers are read again", printable(self.path))
                 async for reply in reader:
                     pause_s = _FIRST_PAUSE_S
                     self._settle(reply)

@@ -110,8 +110,9 @@ class Decoders:
                 " only; say message.decode(type)",
                 **self.place(message),
             )
-        kind = types[0] if wanted is None else wanted
-        kind = kind.type if isinstance(kind, Codec) else kind
+        kind: type[Any] = types[0] if wanted is None else wanted
+        if isinstance(wanted, Codec):
+            kind = wanted.type  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return lambda message: cq4.decode_as(message.view, kind)
 
     def place(self, message: _hot.Message) -> dict[str, Any]:

@@ -110,7 +110,12 @@ os.register_at_fork(after_in_child=_renew)
 
 
 def start() -> None:
-    """See to it that what the engine has to say is logged, from now on."""
+    """See to it that what the engine has to say is logged, from now on.
+
+    Ordinary events are left out in the engine, unless somebody listens to them at this moment: they
+    would take the room of failures.
+    """
+    lib.ac_log_set_level(logging.DEBUG if _log.isEnabledFor(logging.DEBUG) else logging.INFO)
     _of_process.start()
 
 

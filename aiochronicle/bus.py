@@ -21,6 +21,8 @@ from aiochronicle._arguments import expect, one_of, pathname, positive, refuse_f
 from aiochronicle._background import GroupCommit, in_background
 from aiochronicle._closing import Closing
 from aiochronicle._names import check_name, is_name
+from aiochronicle._printable import printable
+from aiochronicle._report import Report
 from aiochronicle._trusted import (
     directory_mode,
     has_queue,
@@ -41,6 +43,7 @@ from aiochronicle.errors import (
     InvalidName,
     StorageError,
 )
+from aiochronicle.health import Health, because
 from aiochronicle.opening import open_in_background, when_unlocked
 from aiochronicle.queue import ReaderInfo, list_readers
 from aiochronicle.reader import Reader, ReaderStatistics, StartPoint, WaitStrategy, open_reader
@@ -94,7 +97,7 @@ class ReaderOptions(TypedDict, total=False):
     wait_for_queue: bool
 
 
-class BusStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class BusStatistics(Report, frozen=True, kw_only=True):
     """Sums over the open writers, and what each open writer and named reader counted."""
 
     messages: int
@@ -460,6 +463,16 @@ class Bus(Closing):
         """
         self._check_open()
         return await self._group_commit.wait()
+
+    @property
+    def healthy(self) -> Health:
+        """Whether all that it has open can go on: the reasons of its writers and named readers."""
+        if self._closed:
+            return because([f"bus of {printable(self.root)}: is closed"])
+        opened: list[Writer | Reader[Any]] = [writer for _, writer in self._open_writers()]
+        readers = [reading.reader for reading in list(self._readings.values())]
+        opened += [reader for reader in readers if not reader.closed]
+        return because(reason for one in opened for reason in one.healthy.reasons)
 
     def statistics(self) -> BusStatistics:
         """Return the counters of all that is open."""

@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
-import msgspec
-
 from aiochronicle._arguments import one_of
 from aiochronicle._directories import sync_directory
+from aiochronicle._report import Report
 from aiochronicle.columns import arrow
 from aiochronicle.errors import ChronicleError, ExportFailed
 
@@ -36,7 +35,7 @@ _INCREASING = ("seq", "timestamp_ns", "timestamp")
 _DIFFERENT = (*_INCREASING, "payload", "late", "cause")  # a dictionary of their values is a loss
 
 
-class ExportProgress(msgspec.Struct, frozen=True, kw_only=True):
+class ExportProgress(Report, frozen=True, kw_only=True):
     """How far an export is: rows written of all messages, and the size of the file so far."""
 
     rows: int

@@ -8,8 +8,6 @@ import functools
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Literal, TypeVar
 
-import msgspec
-
 from aiochronicle import _hot
 from aiochronicle._arguments import expect_several, one_of, seconds, wrong_type
 from aiochronicle._arguments import timeout as checked_timeout
@@ -18,9 +16,11 @@ from aiochronicle._binding import ffi
 from aiochronicle._checkpoints import Places
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
+from aiochronicle._report import Report
 from aiochronicle.codec import T
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
 from aiochronicle.errors import ChronicleError
+from aiochronicle.health import Health, because, reason
 from aiochronicle.reader import Lag, Reader, turns
 
 __all__ = ["FanIn", "FanInStatistics", "SourceStatistics"]
@@ -30,7 +30,7 @@ K = TypeVar("K", bound=Hashable)
 _NEVER = 2**64 - 1
 
 
-class SourceStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class SourceStatistics(Report, frozen=True, kw_only=True):
     """One source of a fan-in: what it delivered, and how far it is behind.
 
     ``silent_s`` is how long strict order has been waiting for it to say something, 0 if it is not.
@@ -56,7 +56,7 @@ class SourceStatistics(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
 
 
-class FanInStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class FanInStatistics(Report, frozen=True, kw_only=True):
     """A fan-in as a whole.
 
     ``blocked_by`` is the source that strict order is waiting for now, or None, and ``blocked_s``
@@ -266,6 +266,24 @@ class FanIn(_hot.FanIn[T], Dispatching, Closing):
         """
         messages, size, age_ns = self._lag()
         return Lag(messages, size, age_ns / 1e9)
+
+    @property
+    def healthy(self) -> Health:
+        """Whether it can go on with all its sources: it is open, and none of them has failed."""
+        return because(self._reasons())
+
+    def _reasons(self) -> list[str]:
+        if self.closed:
+            return [f"{type(self).__name__}: is closed"]
+        if not self.statistics().failed:
+            return []
+        return [
+            reason(
+                f"source {source}", reader.path, "has failed; it gives nothing until attached anew"
+            )
+            for source, reader in self.sources().items()
+            if self.source_statistics(source).failed
+        ]
 
     def statistics(self) -> FanInStatistics:
         """Return the counters of the fan-in as a whole."""

@@ -1,5 +1,6 @@
 """Questions about a whole queue that need no reader or writer of one's own."""
 
+import logging
 import math
 import os
 import time
@@ -14,6 +15,7 @@ from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._live_settings import FILE, LiveSettings, changed, to_engine, to_toml
 from aiochronicle._names import check_name
 from aiochronicle._printable import printable
+from aiochronicle._report import Report
 from aiochronicle.config import Batch, Capacity, Retention
 from aiochronicle.errors import PositionLost
 from aiochronicle.position import Position
@@ -32,7 +34,10 @@ __all__ = [
 ]
 
 
-class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+_log = logging.getLogger(__name__)
+
+
+class QueueInfo(Report, frozen=True, kw_only=True):
     """What the control block, the directory and the writer say about a queue.
 
     ``next_seq`` is 0 for queues of other programs, which do not keep it. ``oldest_ns`` is the
@@ -57,7 +62,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     writer: WriterInfo | None = None
 
 
-class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ReaderInfo(Report, frozen=True, kw_only=True):
     """One reader that has a position in a queue, open or not.
 
     ``lag`` counts from its committed position, and ``committed_seq`` is the seq of the first
@@ -83,7 +88,7 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     keeps_segments: int = 0
 
 
-class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyReport(Report, frozen=True, kw_only=True):
     """Result of checking every record. ``first_problem`` is a sentence, or None."""
 
     records: int
@@ -211,6 +216,7 @@ def forget_reader(path: str | os.PathLike[str], name: str) -> None:
     check_name("name", name)
     error = new_error()
     check(lib.ac_queue_forget_reader(encode_path(path), name.encode(), error), error)
+    _log.info("%s: reader %r was forgotten", printable(os.fspath(path)), name)
 
 
 def verify(path: str | os.PathLike[str]) -> VerifyReport:

@@ -6,6 +6,7 @@ seeking and waiting are here.
 """
 
 import asyncio
+import logging
 import os
 import threading
 import warnings
@@ -14,8 +15,6 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-import msgspec
 
 from aiochronicle import _engine_log, _hot
 from aiochronicle._arguments import (
@@ -34,11 +33,20 @@ from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._decoding import Decoders
 from aiochronicle._dispatch import Dispatching
+from aiochronicle._printable import printable
+from aiochronicle._report import Report, table, titled
 from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark, Timestamp
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
-from aiochronicle.errors import InvalidArgument, InvalidName, NotSupported, QueueNotFound
+from aiochronicle.errors import (
+    ChronicleError,
+    InvalidArgument,
+    InvalidName,
+    NotSupported,
+    QueueNotFound,
+)
+from aiochronicle.health import Health, because, reason
 from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.writer import refuse_root_of_queues
@@ -47,6 +55,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 __all__ = ["Lag", "Reader", "ReaderStatistics", "open_reader"]
+
+_log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -65,7 +75,7 @@ StartPoint = Literal["committed", "first", "last"] | int | datetime
 WaitStrategy = Literal["park", "spin"] | SpinThenPark
 
 
-class Lag(msgspec.Struct, frozen=True):
+class Lag(Report, frozen=True):
     """How far a reader is behind the newest message."""
 
     messages: int
@@ -73,7 +83,7 @@ class Lag(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class ReaderStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class ReaderStatistics(Report, frozen=True, kw_only=True):
     """Counters of one reader since it was opened, and where it stands.
 
     ``next_seq`` is that of the message to be read next; 0 also where that is unknown.
@@ -273,7 +283,7 @@ def open_reader(
     stats = ffi.new("ac_reader_stats_t *")
     lib.ac_reader_stats(handle[0], stats)
     address = int(ffi.cast("uintptr_t", handle[0]))
-    return Reader(
+    reader: Reader[T] = Reader(
         address,
         Path(directory).name,
         stats.queue_id,
@@ -285,6 +295,9 @@ def open_reader(
         timestamp,
         name=name,
     )
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("opened: %s", printable(reader))
+    return reader
 
 
 @_hot.own_methods
@@ -595,6 +608,32 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
         flags = {"announced": bool(stats.announced), "attended": bool(stats.attended)}
         return ReaderStatistics(**{**values, **flags})
 
+    @property
+    def healthy(self) -> Health:
+        """Whether it can read on: it is open, and the next record is neither damaged nor removed.
+
+        Waiting for a queue that nobody has made yet (``wait_for_queue``) is healthy. See ``health``
+        for a limit on the lag.
+        """
+        what = "reader" if self._name is None else f"reader {self._name!r}"
+        wrong: object = None
+        try:
+            if self.closed:
+                wrong = "is closed"
+            elif self._is_stuck():
+                wrong = "cannot read on: the next record is damaged or was removed"
+        except ChronicleError as error:
+            wrong = error
+        return because([] if wrong is None else [reason(what, self.path, wrong)])
+
+    def _is_stuck(self) -> bool:
+        """Tell whether something is to be read here that no lag can be counted from."""
+        place, unread = self.position, self.lag.messages
+        if unread or not self._wait(0, 0):
+            return False
+        unread = self.lag.messages
+        return not unread and self.position == place  # or somebody has read it meanwhile
+
     def close(self) -> None:
         """Release the queue. Messages and views stay valid.
 
@@ -604,12 +643,27 @@ class Reader(_hot.Reader[T_co], Dispatching, Closing):
             return
         with self._alone:
             super().close()
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("closed: %s", printable(self))
 
     def _move(self, move: Callable[..., int], *where: int) -> None:
         error = new_error()
         with self._alone:
             check(move(self._handle, *where, error), error)
         self._wake()
+
+    def _repr_html_(self) -> str:
+        """Show where it stands and what it counted, in a notebook."""
+        if self.closed:
+            return titled(repr(self))
+        rows: list[tuple[str, object]] = [("path", self.path), ("name", self._name)]
+        try:
+            rows += [("lag", self.lag), ("healthy", self.healthy.ok)]
+        except ChronicleError as error:
+            rows.append(("problem", error))
+        counted = self.statistics()
+        rows += [(name, getattr(counted, name)) for name in counted.__struct_fields__]
+        return titled("Reader", table(rows))
 
     def __repr__(self) -> str:
         name = "anonymous" if self._name is None else repr(self._name)

@@ -22,8 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NoReturn, Self, TypeVar
 
-import msgspec
-
 from aiochronicle._arguments import number, one_of, pathname
 from aiochronicle._arguments import timeout as checked_timeout
 from aiochronicle._background import in_background
@@ -32,6 +30,7 @@ from aiochronicle._binding import lib
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
 from aiochronicle._hot import Message
+from aiochronicle._report import Report
 from aiochronicle.causes import Causes
 from aiochronicle.codec import Codec, T
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
@@ -157,7 +156,7 @@ class _Recorded(Generic[T]):
             self._scout.close()
 
 
-class ReplayStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayStatistics(Report, frozen=True, kw_only=True):
     """Counters of a replay: how many ``messages`` were handed over, out of so many ``sources``."""
 
     sources: int

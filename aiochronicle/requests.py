@@ -49,6 +49,7 @@ from aiochronicle._hot import Message
 from aiochronicle._names import check_name, is_name
 from aiochronicle._one_loop import OneLoop
 from aiochronicle._printable import printable
+from aiochronicle._report import Report
 from aiochronicle.codec import Codec, T
 from aiochronicle.config import Retention
 from aiochronicle.errors import (
@@ -65,6 +66,7 @@ from aiochronicle.errors import (
     StorageError,
     WriterPoisoned,
 )
+from aiochronicle.health import Health, because, reason
 from aiochronicle.position import Position
 from aiochronicle.reader import Reader, open_reader
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
@@ -87,7 +89,7 @@ _REMOVED = ClosedError, QueueGone  # one of a requester's two queues
 _log = logging.getLogger(__name__)
 
 
-class RequesterStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class RequesterStatistics(Report, frozen=True, kw_only=True):
     """Counters of a requester: ``sent`` requests, what became of them, and answers too late.
 
     ``answered`` requests got a result, ``failed`` ones RequestFailed: no request counts as both,
@@ -225,6 +227,8 @@ class Requester(Closing, Generic[T]):
                 dead.close()
             Path(self._path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._use(open_writer(self._path, **self._options))
+            text = "%s: the queue of requests was opened anew; what waited for answers failed"
+            _log.warning(text, printable(self._path))
 
     @property
     def queue_id(self) -> int:
@@ -314,6 +318,13 @@ class Requester(Closing, Generic[T]):
                 self._reopening = in_thread(lambda: self._open_again(dead))
             await shielded(asyncio.wrap_future(self._reopening))
         return self._open()
+
+    @property
+    def healthy(self) -> Health:
+        """Whether it can ask: it is not closed, and the queue of its requests can be written to."""
+        if self._closed:
+            return because([reason(f"requester {self.name!r}", self._path, "is closed")])
+        return because([]) if self._requests is None else self._requests.healthy
 
     def statistics(self) -> RequesterStatistics:
         """Return the counters of this requester."""
@@ -555,7 +566,7 @@ class Request(Generic[T]):
 Handler = Callable[[Request[T]], Awaitable[Payload | msgspec.Struct | None]]
 
 
-class ResponderStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class ResponderStatistics(Report, frozen=True, kw_only=True):
     """Counters of a responder: ``received`` requests, and what became of them.
 
     ``answered`` counts every answer, results and failures; ``failed`` are those of them that say why
@@ -680,6 +691,13 @@ class Responder(Generic[T]):
     def problems(self) -> dict[str, Exception]:
         """Why requesters are not served now, by the path of their queue; see ``Router.problems``."""
         return self._router.problems
+
+    @property
+    def healthy(self) -> Health:
+        """Whether it serves all requesters: it is open, and there are no ``problems``."""
+        if self._closing:
+            return because([reason("responder", self._router.root, "is closed")])
+        return self._router.healthy
 
     def __aiter__(self) -> Self:
         return self

@@ -49,6 +49,7 @@ from aiochronicle.errors import (
     SourceGone,
 )
 from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle.health import reason
 from aiochronicle.position import Position
 from aiochronicle.reader import Reader, StartPoint, check_start
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
@@ -279,6 +280,11 @@ class Router(FanIn[T]):
         """
         return self._problems
 
+    def _reasons(self) -> list[str]:
+        """Return what ``healthy`` says: the ``problems``, too."""
+        problems = list(self.problems.items())  # other threads add to them
+        return super()._reasons() + [reason("router", path, error) for path, error in problems]
+
     def paths(self) -> dict[int, str]:
         """Return the attached queues: source id to path."""
         merged = self.sources()
@@ -311,6 +317,7 @@ class Router(FanIn[T]):
     def _follow(self) -> None:
         self._enter_loop()
         if not self._tasks and not self.closed:
+            _log.debug("follows %s as %s", printable(self.root), self.name)
             self._tasks = [
                 asyncio.create_task(self._follow_discovery(), name=f"router {self.root}"),
                 asyncio.create_task(self._try_again(), name=f"router {self.root}: problems"),
@@ -460,6 +467,8 @@ class Router(FanIn[T]):
             before.pause_s = min(2 * before.pause_s, self._rescan_s)
             before.due_s = time.monotonic() + before.pause_s
             before.skip = None  # it was of no use
+            text = "tried again without success, and again in %.1f s: %s"
+            _log.debug(text, before.pause_s, printable(error))
             return
         if before is not None and isinstance(error, Damage):
             self._count_skip(path, before.skip, 1)  # it was: this comes behind it
@@ -811,6 +820,9 @@ class Router(FanIn[T]):
 
     def _close(self) -> "list[Future[None]]":
         """Detach everything, and have it closed in threads; return what that waits for."""
+        if not self.closed:
+            count = len(self._attached)
+            _log.debug("leaves %s with %d queues attached", printable(self.root), count)
         super().close()
         for source in self._attached.values():
             self._closings.add(in_thread(source.reader.close))

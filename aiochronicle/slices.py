@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -19,13 +19,14 @@ from aiochronicle._arguments import integer, pathname, positive, wrong_type
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._hot import Message
+from aiochronicle._report import table, titled
 from aiochronicle.arrays import arrays
 from aiochronicle.columns import BATCH_ROWS, ColumnReader, arrow, arrow_schema, capsule, handle_of
-from aiochronicle.errors import ClosedError, InvalidArgument
+from aiochronicle.errors import ChronicleError, ClosedError, InvalidArgument
 from aiochronicle.export import Compression, ExportProgress, write_parquet
 from aiochronicle.kept import KeptSegment, why_kept
 from aiochronicle.position import Position
-from aiochronicle.queue import ReaderInfo, list_readers
+from aiochronicle.queue import ReaderInfo, inspect, list_readers
 from aiochronicle.reader import Reader, TimestampSource, open_reader, unix_ns
 from aiochronicle.spans import Span, Spans, seq_after
 
@@ -43,6 +44,8 @@ _ROWS_PER_THREAD_MIN = 1 << 18
 _THREADS_MAX = 4
 
 _TIME_MAX_NS = 2**63 - 1
+_PREVIEWED = 5  # messages that a notebook shows
+_PREVIEWED_BYTES = 64  # of each payload
 _RECORD_BYTES_MIN = 64  # a header without a payload
 _SPANS = 64  # room for so many at first
 
@@ -152,6 +155,36 @@ class Queue(Closing):
 
     def __repr__(self) -> str:
         return f"<Queue {self.path!r}{' closed' if self.closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Show what ``inspect`` and ``readers`` say, in a notebook."""
+        if self.closed:
+            return titled(repr(self))
+        try:
+            info, readers = inspect(self.path), self.readers()
+        except ChronicleError as error:
+            return titled(repr(self), table([("problem", error)]))
+        fields = ((name, getattr(info, name)) for name in info.__struct_fields__)
+        heads = (
+            "reader",
+            "open",
+            "committed",
+            "committed_seq",
+            "messages behind",
+            "oldest unread, s",
+        )
+        rows = [
+            (
+                one.name,
+                one.live,
+                one.committed,
+                one.committed_seq,
+                one.lag.messages,
+                one.lag.seconds,
+            )
+            for one in readers
+        ]
+        return titled(f"Queue {self.path}", table(fields), table(rows, heads) if rows else "")
 
 
 class Recording:
@@ -464,12 +497,33 @@ class Slice:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return capsule(arrow_schema(), self.batches(), requested_schema)
 
+    def _repr_html_(self) -> str:
+        """Show how much it is and its first messages, in a notebook."""
+        title = f"Slice of {self._recording.path}"
+        try:
+            count = self.count
+            first = [
+                (message.seq, str(message.type_id), message.timestamp_ns, _preview(message))
+                for message in islice(self, _PREVIEWED)
+            ]
+        except ChronicleError as error:
+            return titled(repr(self), table([("problem", error)]))
+        heads = ("seq", "type_id", "timestamp_ns", "payload")
+        left = count - len(first)
+        more = f"… and {left:,} more" if left > 0 else ""
+        return titled(f"{title}: {count:,} messages", table(first, heads) if first else "", more)
+
     def __repr__(self) -> str:
         part = self._part
         return (
             f"<Slice of {self._recording.path!r} from segment {part.first_segment}, offset"
             f" {part.first_offset} to segment {part.end_segment}, offset {part.end_offset}>"
         )
+
+
+def _preview(message: Message) -> str:
+    start = bytes(message.view[:_PREVIEWED_BYTES])
+    return f"{start!r}{'' if len(start) == len(message) else f' … {len(message):,} bytes'}"
 
 
 class _PlainColumns:

@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from aiochronicle import _engine_log, _hot
@@ -42,6 +41,8 @@ from aiochronicle._live_settings import (
     nanoseconds,
     to_engine,
 )
+from aiochronicle._printable import printable
+from aiochronicle._report import Report
 from aiochronicle.causes import Cause, Causes
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import (
@@ -52,6 +53,7 @@ from aiochronicle.errors import (
     NotAQueue,
     NotSupported,
 )
+from aiochronicle.health import Health, because, reason
 from aiochronicle.position import Position
 from aiochronicle.registry import Registry, TypeOrCodec, registry_of
 
@@ -73,7 +75,7 @@ _FORMATS = {"native": lib.AC_FORMAT_NATIVE, "cq4": lib.AC_FORMAT_CQ4}
 _FORMAT_NAMES: dict[int, Format] = {lib.AC_FORMAT_NATIVE: "native", lib.AC_FORMAT_CQ4: "cq4"}
 
 
-class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+class Recovery(Report, frozen=True, kw_only=True):
     """What opening for writing found and did. ``clean`` means that there was nothing to do."""
 
     clean: bool
@@ -89,7 +91,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     is_copy: bool
 
 
-class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class WriterStatistics(Report, frozen=True, kw_only=True):
     """Counters of one writer since it was opened, and where it stands."""
 
     messages: int
@@ -371,7 +373,8 @@ def open_writer(
     own_clock = None if clock is time.time_ns else clock
     address = int(ffi.cast("uintptr_t", handle))
     writer = Writer(address, own_clock, wanted, chosen)
-    _log_recovery(writer.path, writer.recovery)
+    _log_recovery(printable(writer.path), writer.recovery)
+    _log.debug("%s: opened for writing, next seq %d", printable(writer.path), writer.next_seq)
     try:
         if chosen == "native":
             _open_writers[writer.path] = writer
@@ -453,6 +456,7 @@ class Writer(_hot.Writer, Closing):
         A Java queue takes all that ``cq4.encode_message`` does, if it was opened without a codec:
         texts, numbers, lists, dicts, Structs as objects with the same fields, and ``cq4.Call``.
 
+        >>> import msgspec
         >>> class Trade(msgspec.Struct):
         ...     price: float
         >>> with open_writer(tmp_path / "trades", codec=Trade) as writer:
@@ -692,6 +696,16 @@ class Writer(_hot.Writer, Closing):
         return statistics_of(stats, self.recovery)
 
     @property
+    def healthy(self) -> Health:
+        """Whether it can append: it is open, its queue is there, and no sync has failed."""
+        if self.closed:
+            return because([reason("writer", self.path, "is closed")])
+        statistics = self.statistics()
+        if self.gone or statistics.sync_errors:  # either way it takes nothing more
+            return because([reason("writer", self.path, f"has stopped: {statistics.last_error}")])
+        return because([])
+
+    @property
     def recovery(self) -> Recovery:
         """What opening found and repaired."""
         report = ffi.new("ac_recovery_t *")
@@ -703,8 +717,11 @@ class Writer(_hot.Writer, Closing):
 
         A Java queue stays open for its other writers: only what this one wrote is synced.
         """
+        was_open = not self.closed
         try:
             super().close()
+            if was_open:
+                _log.debug("%s: closed, next seq %d", printable(self.path), self.next_seq)
         finally:
             _engine_log.hand_over()
 

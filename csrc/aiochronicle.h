@@ -900,6 +900,7 @@ AC_API uint64_t ac_clock_ns(void);
 enum {
     AC_LOG_SETTINGS =
         0, /* no line of a log: the settings.toml of the queue at `path` has changed */
+    AC_LOG_DEBUG = 10,
     AC_LOG_INFO = 20,
     AC_LOG_WARNING = 30,
     AC_LOG_ERROR = 40
@@ -912,6 +913,8 @@ typedef struct ac_log_entry {
     char text[512];
 } ac_log_entry_t;
 
+/* [any thread] Entries below this level are not made; AC_LOG_INFO at first. */
+AC_API void ac_log_set_level(int level);
 AC_API int ac_log_next(ac_log_entry_t *out); /* [any thread] 1 = one was taken, 0 = there is none */
 AC_API int ac_log_wait(uint64_t timeout_ns); /* [any thread] 1 = there is one, 0 = timed out */
 

@@ -35,6 +35,9 @@ int ac_writer_retain(ac_writer_t *writer, ac_error_t *err) {
     pthread_mutex_unlock(&writer->mutex);
     pthread_mutex_unlock(&writer->retain_mutex);
     ac_os_close(dir_fd);
+    if (deleted || archived)
+        ac_log(AC_LOG_DEBUG, writer->dir.path, "retention: %llu segments %s",
+               (unsigned long long)(deleted + archived), archived ? "archived" : "deleted");
     return rc;
 }
 

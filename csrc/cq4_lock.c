@@ -107,6 +107,12 @@ int ac_cq4_gate_enter(ac_cq4_lock_t *lock, ac_error_t *err) {
     return AC_OK;
 }
 
+void ac_cq4_gate_return(ac_cq4_gate_t *gate) {
+    if (ac_cq4_gate_try(gate)) return;
+    while (__atomic_exchange_n(&gate->word, 2, __ATOMIC_ACQUIRE) != 0)
+        ac_os_futex_wait(&gate->word, 2, LOOK_NS);
+}
+
 /* ---- the lock ---- */
 
 int ac_cq4_lock_open(ac_cq4_lock_t *lock, const ac_cq4_table_t *table, const char *path,

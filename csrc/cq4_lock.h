@@ -79,6 +79,8 @@ static inline void ac_cq4_gate_leave(ac_cq4_gate_t *gate) {
 
 /* The gate alone, for what only this process must not do twice at a time. AC_E_TIMEOUT. */
 int ac_cq4_gate_enter(ac_cq4_lock_t *lock, ac_error_t *err);
+/* Again, for who has left it in the middle of a call; for as long as that takes. */
+void ac_cq4_gate_return(ac_cq4_gate_t *gate);
 
 static inline int ac_cq4_lock_is_append_locked(const ac_cq4_lock_t *lock) {
     return lock->append_word && ac_load_acquire_u64(lock->append_word) != AC_CQ4_UNLOCKED;

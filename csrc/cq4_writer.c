@@ -95,20 +95,37 @@ static int sync_cycle(ac_cq4_writer_t *writer, int dir_fd, uint32_t number, ac_e
     return rc < 0 ? ac_fail_os_in(err, rc, writer->queue.dir.path, name, "cannot sync") : AC_OK;
 }
 
+/* What a flush has to sync. That takes milliseconds, in which others append: it is noted with the gate, and done
+ * without. */
+typedef struct syncing {
+    ac_map_t *map;   /* of the open file; NULL: there is none yet */
+    uint32_t number; /* of its cycle */
+    char name[AC_CQ4_NAME_MAX];
+    ac_cq4_unsynced_t what;
+} syncing_t;
+
+static syncing_t begin_sync(ac_cq4_writer_t *writer) {
+    syncing_t syncing = {
+        .map = writer->cycle.map, .number = writer->cycle.number, .what = writer->unsynced};
+    memcpy(syncing.name, writer->cycle.name, sizeof syncing.name);
+    if (syncing.map) ac_map_retain(syncing.map);
+    return syncing;
+}
+
 /* The files of the cycles that were left since the last time, and the names of new ones. */
-static int sync_older(ac_cq4_writer_t *writer, ac_error_t *err) {
+static int sync_others(ac_cq4_writer_t *writer, const syncing_t *syncing, ac_error_t *err) {
+    const ac_cq4_unsynced_t *what = &syncing->what;
     uint32_t *cycles;
     size_t count;
-    int64_t from = writer->first_unsynced;
-    if (from >= (int64_t)writer->cycle.number && !writer->is_dir_unsynced) return AC_OK;
+    if (what->first == what->last && !what->is_dir) return AC_OK;
     int dir_fd = ac_directory_open(&writer->queue.dir, err);
     if (dir_fd < 0) return dir_fd;
     int rc = ac_cq4_queue_cycles(&writer->queue, &cycles, &count, err);
     for (size_t i = 0; rc == AC_OK && i < count; i++)
-        if (cycles[i] >= from && cycles[i] < writer->cycle.number)
+        if (cycles[i] >= what->first && cycles[i] <= what->last && cycles[i] != syncing->number)
             rc = sync_cycle(writer, dir_fd, cycles[i], err);
     free(cycles);
-    if (rc == AC_OK && writer->is_dir_unsynced) {
+    if (rc == AC_OK && what->is_dir) {
         rc = ac_os_sync_dir(dir_fd);
         if (rc < 0) rc = ac_fail_os(err, rc, writer->queue.dir.path, "cannot sync the directory");
     }
@@ -116,22 +133,36 @@ static int sync_older(ac_cq4_writer_t *writer, ac_error_t *err) {
     return rc;
 }
 
-/* A failed sync is not tried again: the system may have dropped what it could not write. */
+static int run_sync(ac_cq4_writer_t *writer, const syncing_t *syncing, ac_error_t *err) {
+    if (!syncing->map) return AC_OK;
+    int rc = sync_others(writer, syncing, err);
+    if (rc != AC_OK) return rc;
+    rc = ac_os_sync(syncing->map->fd);
+    return rc < 0 ? ac_fail_os_in(err, rc, writer->queue.dir.path, syncing->name, "cannot sync")
+                  : AC_OK;
+}
+
+/* A failed sync is not tried again: the system may have dropped what it could not write. After a roll meanwhile
+ * the next one does more than it need. */
+static void end_sync(ac_cq4_writer_t *writer, syncing_t *syncing, int rc) {
+    ac_cq4_unsynced_t *left = &writer->unsynced;
+    if (rc != AC_OK) {
+        writer->poisoned = 1;
+        writer->is_fast = 0;
+    } else if (left->entered == syncing->what.entered) {
+        left->first = left->last = syncing->number;
+        left->is_dir = 0;
+    }
+    ac_map_release(syncing->map);
+}
+
+/* With the gate, which others may have in between. */
 static int sync_all(ac_cq4_writer_t *writer, ac_error_t *err) {
-    if (!writer->cycle.map) return AC_OK;
-    int rc = sync_older(writer, err);
-    if (rc == AC_OK) {
-        rc = ac_os_sync(writer->cycle.map->fd);
-        if (rc < 0)
-            rc = ac_fail_os_in(err, rc, writer->queue.dir.path, writer->cycle.name, "cannot sync");
-    }
-    if (rc == AC_OK) {
-        writer->first_unsynced = writer->cycle.number;
-        writer->is_dir_unsynced = 0;
-        return AC_OK;
-    }
-    writer->poisoned = 1;
-    writer->is_fast = 0;
+    syncing_t syncing = begin_sync(writer);
+    ac_cq4_gate_leave(writer->lock.gate);
+    int rc = run_sync(writer, &syncing, err);
+    ac_cq4_gate_return(writer->lock.gate);
+    end_sync(writer, &syncing, rc);
     return rc;
 }
 
@@ -140,15 +171,13 @@ int ac_cq4_writer_flush(ac_cq4_writer_t *writer, ac_error_t *err) {
     if (rc != AC_OK) return rc;
     rc = ac_cq4_writer_look_around(writer, err);
     if (rc == AC_OK) rc = sync_all(writer, err);
-    if (rc == AC_OK) {
-        const ac_map_t *map = writer->table.map;
-        int synced = ac_os_map_sync(map->base, -1, 0, map->size);
-        if (synced < 0)
-            rc = ac_fail_os_in(err, synced, writer->queue.dir.path, writer->table.name,
-                               "cannot sync");
-    }
     ac_cq4_gate_leave(writer->lock.gate);
-    return rc;
+    if (rc != AC_OK) return rc;
+    const ac_map_t *map = writer->table.map;
+    rc = ac_os_map_sync(map->base, -1, 0, map->size);
+    return rc < 0
+               ? ac_fail_os_in(err, rc, writer->queue.dir.path, writer->table.name, "cannot sync")
+               : AC_OK;
 }
 
 /* ---- the public append ---- */
@@ -184,8 +213,8 @@ int64_t ac_cq4_writer_try_append(ac_cq4_writer_t *writer, const void *payload, s
         return AC_E_SLOW;
     if (AC_UNLIKELY(!ac_cq4_gate_try(lock->gate))) return AC_E_SLOW;
     if (AC_LIKELY(writer->is_fast && writer->stats.messages < writer->look_appends &&
-                  !writer->polite && !ac_cq4_lock_is_append_locked(lock) &&
-                  ac_cq4_lock_try(lock))) {
+                  (!writer->polite || ac_cq4_writer_has_foreign(writer)) &&
+                  !ac_cq4_lock_is_append_locked(lock) && ac_cq4_lock_try(lock))) {
         rc = ac_cq4_writer_append_locked(writer, payload, length);
         ac_cq4_lock_release(lock);
         if (AC_LIKELY(rc >= 0)) ac_cq4_bells_ring(&writer->bells);
@@ -347,7 +376,6 @@ int ac_cq4_writer_open(const char *path, const ac_cq4_writer_config_t *config,
         writer->config = *config;
     else
         ac_cq4_writer_defaults(&writer->config);
-    writer->first_unsynced = -1;
     writer->stats.last_index = UINT64_MAX;
     int rc = open_queue(path, &writer->config, &writer->queue, err);
     int dir_fd = rc == AC_OK ? ac_directory_open(&writer->queue.dir, err) : rc;

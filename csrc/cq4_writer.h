@@ -16,8 +16,8 @@
  * What waits for the system is done before the lock is taken: building a new file, growing, mapping and populating
  * pages. If it turns out under the lock that more is needed, the lock is given back and all begins again.
  *
- * The lock is not fair, and a JVM that did not get it sleeps before it tries again. So a writer that has seen others append
- * waits some microseconds before each of its next appends, in which the lock is free.
+ * The lock is not fair, and a JVM is slow to take it. So a writer that has seen others append within the last fraction of
+ * a millisecond lets them go first: it waits until one has, for microseconds at most, before it appends again.
  *
  * Several threads may append through one writer. */
 #ifndef AC_CQ4_WRITER_H

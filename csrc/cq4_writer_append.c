@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define LOOK_NS 1000000000ull
-#define POLITE_NS 5000u
+#define POLITE_NS 3000u
 enum {
     WINDOW = 256 << 10, /* pages are populated so far ahead */
     POLITE_APPENDS = 64,
@@ -61,13 +61,11 @@ static int make_room(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
 
 /* ---- letting others go first ---- */
 
-/* A JVM that did not get the lock sleeps before it tries again. It finds the lock free only if that is so most of the
- * time: a writer that is just waiting for it to be given back must not be the next each time. */
-static void be_polite(const ac_cq4_writer_t *writer) {
-    if (!writer->polite) return;
+/* Until another has appended, or for some microseconds. */
+static void be_polite(ac_cq4_writer_t *writer) {
+    if (!writer->polite || !writer->ready) return;
     uint64_t until_ns = ac_os_monotonic_ns() + POLITE_NS;
-    ac_os_yield();
-    while (ac_os_monotonic_ns() < until_ns)
+    while (!ac_cq4_writer_has_foreign(writer) && ac_os_monotonic_ns() < until_ns)
         ac_cpu_relax();
 }
 
@@ -140,6 +138,12 @@ static int is_cut(const ac_cq4_writer_t *writer) {
     return ac_map_is_cut(writer->cycle.map) || ac_map_is_cut(writer->table.map);
 }
 
+static int put_header(uint8_t *at, uint32_t header) {
+    uint32_t none = 0;
+    return __atomic_compare_exchange_n((uint32_t *)(void *)at, &none, header, 0, __ATOMIC_RELEASE,
+                                       __ATOMIC_RELAXED);
+}
+
 /* With the lock: the index of the message, AC_CQ4_AGAIN, or an error; nothing was appended then. */
 int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload, size_t length) {
     ac_cq4_cycle_t *cycle = &writer->cycle;
@@ -151,8 +155,9 @@ int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload
     memcpy(at + AC_CQ4_HEADER_BYTES, payload, length);
     memset(base + end, 0, end + ZEROS <= cycle->map->size ? ZEROS : cycle->map->size - end);
     if (AC_UNLIKELY(is_cut(writer))) return AC_E_GONE;
-    /* Pairs with the load of whoever reads the header. From here on the message is there. */
-    ac_store_release_u32((uint32_t *)(void *)at, (uint32_t)length);
+    /* Pairs with the load of whoever reads the header. From here on the message is there. A header that is not 0 any
+     * more was written by another process, to which somebody gave the lock while we stood still. */
+    if (AC_UNLIKELY(!put_header(at, (uint32_t)length))) return AC_CQ4_AGAIN;
     uint64_t *position = (uint64_t *)(void *)(base + cycle->write_position_at);
     if (ac_load_relaxed_u64(position) < offset) ac_store_release_u64(position, offset);
     ac_store_release_u64(position + 1, (offset << cycle->roll.shift) + seq);

@@ -76,7 +76,11 @@ static void adopt(ac_cq4_writer_t *writer, ac_cq4_cycle_t *cycle) {
     writer->max_seq = most < mask ? most : mask;
     writer->header_end = writer->ready = 0;
     writer->is_ended = writer->place.kind == AC_CQ4_END;
-    if (writer->first_unsynced < 0) writer->first_unsynced = writer->cycle.number;
+    ac_cq4_unsynced_t *unsynced = &writer->unsynced;
+    if (!unsynced->entered || writer->cycle.number < unsynced->first)
+        unsynced->first = writer->cycle.number;
+    if (writer->cycle.number > unsynced->last) unsynced->last = writer->cycle.number;
+    unsynced->entered++;
     ac_count_u64(&writer->stats.cycles_entered, 1);
 }
 
@@ -127,7 +131,7 @@ static int enter_locked(roll_t *roll, ac_error_t *err) {
         rc = ac_cq4_create_link(&writer->queue, roll->dir_fd, roll->temporary, &roll->cycle, err);
         if (rc <= 0) return rc;
         ac_count_u64(&writer->stats.cycles_created, 1);
-        writer->is_dir_unsynced = 1;
+        writer->unsynced.is_dir = 1;
     }
     list_cycle(writer, roll->target);
     return 1;

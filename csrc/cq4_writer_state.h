@@ -10,6 +10,13 @@
 /* More has to be prepared before the lock is taken. */
 #define AC_CQ4_AGAIN INT64_MIN
 
+/* What was written through this writer and not synced. */
+typedef struct ac_cq4_unsynced {
+    uint32_t first, last; /* cycles */
+    int is_dir;           /* files were created */
+    uint64_t entered;     /* how many cycles were, by then */
+} ac_cq4_unsynced_t;
+
 struct ac_cq4_writer {
     /* All with the gate of the lock. */
     ac_cq4_lock_t lock;
@@ -28,8 +35,7 @@ struct ac_cq4_writer {
     ac_cq4_queue_t queue;
     ac_cq4_table_t table; /* the same as the queue's, writable */
     uint64_t *highest, *lowest, *mod_count, *ends_up_to;
-    int64_t first_unsynced; /* the oldest cycle that flush has to sync; -1: none */
-    int is_dir_unsynced;
+    ac_cq4_unsynced_t unsynced;
     ac_cq4_bells_t bells;
     int poisoned, is_gone, is_closed;
     ac_error_t gone;

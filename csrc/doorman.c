@@ -231,6 +231,9 @@ static void on_incoming(ac_connection_t *connection) {
         memcpy(&bit, &packet, sizeof bit);
         rc = take_bit(connection, &bit, length);
     }
+    if (rc < 0 && connection->caller)
+        ac_log(AC_LOG_DEBUG, connection->caller->dir.path,
+               "the writer of reader '%s' has closed the queue or died", connection->caller->name);
     if (rc < 0) connection_close(connection);
 }
 
@@ -333,6 +336,9 @@ static void on_outgoing(ac_connection_t *connection) {
     if (length == -EAGAIN) return;
     int good = length == 1 && connection->bell < 0 && received >= 0 && ac_os_is_eventfd(received);
     if (!good) {
+        if (connection->bell >= 0)
+            ac_log(AC_LOG_DEBUG, connection->callers->dir.path, "reader '%s' was closed or died",
+                   connection->name);
         ac_os_close(received);
         connection_close(connection);
         return;

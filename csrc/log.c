@@ -1,5 +1,7 @@
 #include "log.h"
 
+#include "atomics.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -14,6 +16,7 @@ static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
 static ac_log_entry_t entries[ENTRIES];
 static size_t first, count;
 static uint64_t dropped;
+static uint32_t level_wanted = AC_LOG_INFO; /* atomic */
 
 static void before_fork(void) {
     pthread_mutex_lock(&lock);
@@ -56,8 +59,14 @@ static int add(int level, const char *path, const char *format, va_list argument
     return has_room;
 }
 
+void ac_log_set_level(int level) {
+    ac_store_relaxed_u32(&level_wanted, (uint32_t)level);
+}
+
 int ac_log(int level, const char *path, const char *format, ...) {
     va_list arguments;
+    /* A line that nobody wants takes no room. */
+    if (level != AC_LOG_SETTINGS && (uint32_t)level < ac_load_relaxed_u32(&level_wanted)) return 1;
     va_start(arguments, format);
     int added = add(level, path, format, arguments);
     va_end(arguments);

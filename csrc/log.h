@@ -1,7 +1,7 @@
 /* The engine's log: what an operator should know and no caller is waiting for.
  *
  * The failure of a background worker, a repair, a clock that jumped. Entries wait in a bounded ring until the
- * binding takes them (ac_log_next) and hands them to its own logging. When the ring is full the newest entry
+ * binding takes them (ac_log_next) and hands them to its own logging. What nobody asked for takes no room. When the ring is full the newest entry
  * is dropped and counted: the first failure explains more than the last. */
 #ifndef AC_LOG_H
 #define AC_LOG_H

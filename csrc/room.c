@@ -1,5 +1,6 @@
 /* Room for the next record: limits, rolling, populating pages ahead, capacity. */
 #include "error.h"
+#include "log.h"
 #include "retention.h"
 #include "segment.h"
 #include "writer.h"
@@ -256,6 +257,7 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     ac_store_relaxed_u64(&writer->limit, 0);
     pthread_mutex_unlock(&writer->mutex);
     ac_count_u64(&writer->rolls, 1);
+    ac_log(AC_LOG_DEBUG, writer->dir.path, "rolled to segment %u", (unsigned)writer->map->segment);
     if (writer->config.inline_housekeeping == 1) return ac_writer_seal_pending(writer, err);
     if (!writer->config.inline_housekeeping) ac_housekeeper_nudge(&writer->disk);
     return AC_OK;

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from aiochronicle._printable import printable
 from aiochronicle.config import Timestamp
 from aiochronicle.errors import (
     CONTROL_ADVICE,
+    AccessDenied,
     ChronicleError,
     CorruptionError,
     NotAQueue,
@@ -79,7 +80,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     Each is opened only if it is the directory that was found. ``schema`` is the file with its types, if
     that is in neither. ``left_out`` are days of the archive that on_corrupt=skip steps over, because
     nobody can open them. The seqs of a Java queue are its indexes, and ``timestamp`` says which field of
-    its messages is their time; by default that is when their cycle begins.
+    its messages is their time; by default that is when their cycle begins. Of its files that nobody can
+    open, ``skips_damage`` says whether on_corrupt=skip steps over them.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     archive_identity: Identity | None = None
     is_java: bool = False
     timestamp: Timestamp | None = None
+    skips_damage: bool = False
 
     @property
     def place(self) -> str:
@@ -108,6 +111,16 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def archive_directory(self) -> FoundDirectory | None:
         """The directory of its days, if it has one."""
         return None if self.archive is None else FoundDirectory(self.archive, self.archive_identity)
+
+    @property
+    def scouting(self) -> dict[str, Any]:
+        """How to open a reader that only looks where messages are.
+
+        Damage of a native queue is met by those who read it. A damaged file of a Java queue is not there for
+        those who skip damage, and nobody would meet it.
+        """
+        skips = self.skips_damage or not self.is_java
+        return {"verify": False, "on_corrupt": "skip" if skips else "raise", "timestamp": None}
 
     def readable_mode(self) -> int:
         """Return the mode of copies of its messages: who may read the queue may read them."""
@@ -143,7 +156,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def earliest(self) -> int:
         """Return the seq of the first message, or where the first one will be."""
         for part in self.parts():
-            with part.reader(verify=False, on_corrupt="skip") as reader:
+            with part.reader(**self.scouting) as reader:
                 if (message := reader.poll()) is not None:
                     return message.seq
         return self.latest()
@@ -151,7 +164,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def latest(self) -> int:
         """Return the seq behind the last message."""
         for part in reversed(self.parts()):
-            with part.reader(verify=False, on_corrupt="skip") as reader:
+            with part.reader(**self.scouting) as reader:
                 if (end := end_of(reader, part)) > 0:
                     return end
         return 0
@@ -164,7 +177,15 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         live = self.live_directory
         if not self.is_java or live is None:
             return None
-        return _patiently(partial(_spans_of, live, start, end)) if start < end else ()
+        if start >= end:
+            return ()
+        try:
+            return _patiently(partial(_spans_of, live, start, end, "raise"))
+        except CorruptionError as error:
+            if not self.skips_damage:
+                raise
+            _log.warning("left out of %s: %s: %s", self.name, error.path, error.detail)
+        return _patiently(partial(_spans_of, live, start, end, "skip"))
 
     def first_after_loss(self, seq: int) -> int | None:
         """Return the first seq that is left if the cycle of this one is gone; None if it is there.
@@ -175,7 +196,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         live = self.live_directory
         if not self.is_java or live is None or seq == 0:  # 0 is the beginning, whatever that is
             return None
-        with live.reader(verify=False, on_corrupt="skip") as reader:
+        with live.reader(**self.scouting) as reader:
             reader.seek(seq)
             found = reader.statistics().next_seq
         return found if found > seq else None
@@ -212,8 +233,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, patient_until: float | None = None) -> None:
         """Raise CorruptionError or NotAQueue if a part has a damaged control block, or all were left out.
 
-        ``patient_until`` is how long damage may be waited for that is perhaps only a removal.
+        Of a Java queue, if it cannot be opened. ``patient_until`` is how long damage may be waited for
+        that is perhaps only a removal.
         """
+        if self.is_java and self.live_directory is not None:
+            with contextlib.suppress(QueueNotFound, QueueGone, AccessDenied):  # as below
+                self.live_directory.reader(**self.scouting).close()
+            return
         for part in self.parts() or self._left_out():
             if (damage := damage_of(part, patient_until)) is not None:
                 raise damage if part.path == self.live else _damaged_day(damage)
@@ -257,8 +283,10 @@ def _seqs_at(part: FoundDirectory, moments_ns: Collection[int]) -> dict[int, int
     return found
 
 
-def _spans_of(live: FoundDirectory, start: int, end: int) -> Spans | None:
-    with live.queue(verify=False, on_corrupt="skip") as queue:
+def _spans_of(
+    live: FoundDirectory, start: int, end: int, on_corrupt: Literal["raise", "skip"]
+) -> Spans | None:
+    with live.queue(verify=False, on_corrupt=on_corrupt) as queue:
         return queue.spans(start, end)
 
 
@@ -371,17 +399,13 @@ def is_queue(path: Path) -> bool:
 
 def is_java_queue(path: Path) -> bool:
     """Tell whether there is a Java queue in this very directory."""
-    try:
-        with FoundDirectory(str(path)).opened() as opened:
-            return _is_java(opened)
-    except QueueNotFound:
-        return False
+    return not is_queue(path) and any((path / table).is_file() for table in JAVA_TABLES)
 
 
 def _is_java(opened: int) -> bool:
-    """Tell whether there are files of a Java queue here, and none of a native one."""
-    names = [name for name in names_in(opened) if not name.startswith(".")]
-    return CONTROL not in names and any(name.endswith(JAVA_FILES) for name in names)
+    """Tell whether there are files of a Java queue here; a directory may have any name."""
+    names = [name for name in names_in(opened) if name.endswith(JAVA_FILES)]
+    return any(has_file(opened, name) for name in names if not name.startswith("."))
 
 
 def _is_headless(opened: int) -> bool:
@@ -473,6 +497,7 @@ def _sources_under(
                 archive_identity=None if archive is None else archive.identity,
                 is_java=kind == "java",
                 timestamp=options.timestamp if kind == "java" else None,
+                skips_damage=options.skip_corrupt,
             ),
         )
 

@@ -187,10 +187,11 @@ class StreamReader(RangeStreamReader):
         yield from read_part(partition.part, self._schema, self._options, Narrowing())
 
 
-def _id_of(place: FoundDirectory) -> int:
+def _id_of(source: Source, place: FoundDirectory) -> int:
     """Return what tells a queue from another that has its name later; a Java queue has no id of its own."""
-    queue_id = place.inspect().queue_id
-    return queue_id or (0 if place.identity is None else place.identity.inode)
+    if source.is_java:
+        return 0 if place.identity is None else place.identity.inode
+    return place.inspect().queue_id
 
 
 class _Queues:
@@ -265,8 +266,8 @@ class _Queues:
     def _tail(self, source: Source) -> tuple[FoundDirectory, Reader]:
         if source.name not in self._tails:
             place = source.newest_part()
-            self._tails[source.name] = place, place.reader(verify=False, on_corrupt="skip")
-            queue_id = _id_of(place)
+            self._tails[source.name] = place, place.reader(**source.scouting)
+            queue_id = _id_of(source, place)
             if self._ids.get(source.name, queue_id) != queue_id:
                 self.replaced.add(source.name)
             self._ids[source.name] = queue_id

@@ -27,9 +27,8 @@ from aiochronicle.spark.arrow import Batch, Column
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.queues import Source
 from aiochronicle.spark.sparktypes import spark_field
-from aiochronicle.wire_columns import WireColumns
 
-__all__ = ["CORRUPT", "TypedDecoder", "find_type", "typed_fields"]
+__all__ = ["CORRUPT", "TypedDecoder", "WireDecoder", "find_type", "has_wire_fields", "typed_fields"]
 
 CORRUPT = StructField(typed_columns.CORRUPT, StringType(), True)
 
@@ -99,11 +98,13 @@ def has_wire_fields(options: ReadOptions, sources: Mapping[str, Source]) -> bool
     return options.type is None and any(source.is_java for source in sources.values())
 
 
-class WireDecoder(WireColumns):
+class WireDecoder:
     """Turns payloads of a Java queue into columns; what cannot be decoded is told, or an error."""
 
     def __init__(self, wanted: Mapping[str, Any], *, permissive: bool) -> None:
-        super().__init__(wanted)
+        from aiochronicle.cq4.columns import WireColumns  # not for those who have no Java queue
+
+        self._columns = WireColumns(wanted)
         self._is_permissive = permissive
 
     def rows_of_type(self, batch: Batch) -> Batch:
@@ -112,7 +113,7 @@ class WireDecoder(WireColumns):
 
     def decode_rows(self, rows: Batch, place: str) -> tuple[dict[str, Column], Column | None]:
         """Return the columns, and what is wrong with each row; None if nothing is with any."""
-        columns, troubles = self.decode(rows.column("payload"))
+        columns, troubles = self._columns.decode(rows.column("payload"))
         if troubles is not None and not self._is_permissive:
             raise _undecodable(rows, troubles, place)
         return columns, troubles

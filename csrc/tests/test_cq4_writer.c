@@ -699,3 +699,27 @@ TEST(a_flush_syncs_the_files_that_were_left_as_well) {
     ac_cq4_writer_free(writer);
     set_ms = start;
 }
+
+/* The hook is called in the middle of a flush, where a sync would wait for the disk. */
+static int append_during_sync(void *context, int call, const char *path, int fd, uint64_t offset,
+                              uint64_t length) {
+    (void)path;
+    (void)fd;
+    (void)offset;
+    (void)length;
+    if (call == AC_CALL_SYNC && ac_cq4_writer_try_append(context, "1:1", 3) < 0) return EBUSY;
+    return 0;
+}
+
+TEST(others_append_while_a_flush_waits_for_the_disk) {
+    ac_cq4_writer_t *writer = open_java("TEST_DAILY");
+    ac_cq4_writer_stats_t stats;
+    put(writer, 1, 0);
+    ac_os_set_hook(append_during_sync, writer);
+    CHECK_OK(ac_cq4_writer_flush(writer, &err), err);
+    ac_os_set_hook(NULL, NULL);
+    ac_cq4_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.messages, 2);
+    CHECK_EQUAL(read_everything().count[1], 2);
+    ac_cq4_writer_free(writer);
+}

@@ -37,6 +37,17 @@ TEST(when_there_is_no_room_the_newest_are_dropped_and_counted) {
     CHECK_EQUAL(entry.dropped_before, 1000 - taken);
 }
 
+TEST(what_nobody_asked_for_is_not_made) {
+    ac_log(AC_LOG_DEBUG, NULL, "rolled");
+    CHECK_EQUAL(ac_log_next(&entry), 0);
+    ac_log_set_level(AC_LOG_DEBUG);
+    ac_log(AC_LOG_DEBUG, NULL, "rolled");
+    ac_log_set_level(AC_LOG_INFO);
+    CHECK_EQUAL(ac_log_next(&entry), 1);
+    CHECK_EQUAL(entry.level, AC_LOG_DEBUG);
+    CHECK_EQUAL(ac_log_next(&entry), 0);
+}
+
 static void *wait_for_entry(void *unused) {
     CHECK_EQUAL(ac_log_wait(20000000000u), 1);
     return unused;

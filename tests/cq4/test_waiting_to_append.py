@@ -24,10 +24,10 @@ def place_of_lock(table: bytes) -> int:
     """Walk over the records of a table store; a value is the last eight bytes of its record."""
     at = 0
     while True:
-        length = struct.unpack_from("<I", table, at)[0] & 0x3FFFFFFF
+        length = int.from_bytes(table[at : at + 4], "little") & 0x3FFFFFFF
         end = at + 4 + length
         if KEY in table[at:end]:
-            return end - 8
+            return int(end) - 8
         at = end + 3 & ~3
 
 

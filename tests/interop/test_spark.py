@@ -10,6 +10,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from aiochronicle.cq4.columns import WireColumns
 from aiochronicle.slices import Queue
 from aiochronicle.spark.options import read_options
 from aiochronicle.spark.plan import plan
@@ -17,7 +18,6 @@ from aiochronicle.spark.rows import read_range
 from aiochronicle.spark.scan import count
 from aiochronicle.spark.source import Snapshot
 from aiochronicle.spark.stream import RangeStreamReader
-from aiochronicle.wire_columns import WireColumns
 
 from .judge import Judge, JudgeQueue, Message
 

@@ -22,8 +22,8 @@ from aiochronicle.errors import (
     UnknownType,
 )
 from aiochronicle.spans import Span
+from aiochronicle.spark import bad_records, scan
 from aiochronicle.spark import plan as plan_module
-from aiochronicle.spark import scan
 from aiochronicle.spark.jobs import archive, archived, audit, quality
 from aiochronicle.spark.options import read_options
 from aiochronicle.spark.plan import Range, plan
@@ -423,6 +423,52 @@ def test_damaged_table(tmp_path: Path) -> None:
         file.write(b"\xff" * 64)
     with pytest.raises(CorruptionError, match=r"metadata\.cq4t"):
         read_all(tmp_path / "q")
+
+
+def damage(file: Path, offset: int) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(offset)
+        opened.write(b"\xff\xff\xff\x3f")
+
+
+@pytest.mark.parametrize("cycle", [0, 1, 2])
+def test_damaged_cycle(tmp_path: Path, cycle: int, caplog: pytest.LogCaptureFixture) -> None:
+    with Writer(tmp_path / "q") as writer:
+        written = [writer.write(3, after_s=2) for _ in range(3)]
+    file = tmp_path / "q" / f"20231114-22132{2 + 2 * cycle}T.cq4"
+    damage(file, 0)
+    with pytest.raises(CorruptionError, match=file.name):
+        read_all(tmp_path / "q")
+    del written[cycle]
+    assert read_all(tmp_path / "q", on_corrupt="skip") == [row for rows in written for row in rows]
+    if cycle == 1:  # else it is as if the queue began later, or ended sooner
+        assert f"{file.name}: " in caplog.text
+
+
+def test_damaged_message(tmp_path: Path) -> None:
+    with Writer(tmp_path / "q") as writer:
+        writer.write(3)
+        written = writer.write(50, after_s=2)
+    with open_reader(tmp_path / "q") as reader:
+        place = next(message.position for message in reader if message.seq == written[10][0])
+    file = tmp_path / "q" / "20231114-221322T.cq4"
+    damage(file, place.offset)
+    with pytest.raises(CorruptionError, match=file.name):
+        read_all(tmp_path / "q")
+    bad = tmp_path / "bad"
+    found = read_all(tmp_path / "q", on_corrupt="skip", badRecordsPath=str(bad))
+    (note,) = bad_records(str(bad))
+    missing = {row for row in writer.written if row not in found}
+    assert {index for index, _ in missing} == set(range(note.first_seq, note.end_seq))
+    assert written[10] in missing
+    assert len(missing) <= 4  # up to the next that the index knows
+    assert note.file == str(file)
+
+
+def test_directories_named_like_files_of_java(root: Path) -> None:
+    with open_writer(root / "native.cq4") as writer:
+        writer.append(b"ours")
+    assert list(Snapshot(read_options({"path": str(root)})).sources) == ["native.cq4"]
 
 
 def test_queues_by_day_are_no_archive(root: Path) -> None:

@@ -36,7 +36,7 @@ final class Background {
     private void run(SingleChronicleQueue queue, String prefix, long count, long rate, boolean calls) {
         long due = System.nanoTime();
         try (ExcerptAppender appender = queue.createAppender()) {
-            Calls writer = appender.methodWriter(Calls.class);
+            Calls writer = calls ? appender.methodWriter(Calls.class) : null; // made by a compiler: takes its time
             while (!stopping && written < count) {
                 String text = prefix + ":" + written;
                 if (calls) {

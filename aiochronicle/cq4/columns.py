@@ -9,12 +9,13 @@ This module needs pyarrow: it is imported when it is used.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow
 
-from aiochronicle import cq4
+from ._decoding import decode
+from ._values import Call, Fields, Typed, is_dict, is_list
 
 __all__ = ["ARGUMENTS", "METHOD", "WireColumns"]
 
@@ -32,8 +33,9 @@ class WireColumns:
     """Turns payloads into columns of the wanted Arrow types, by name.
 
     >>> import pyarrow
+    >>> from aiochronicle.cq4 import encode_fields
     >>> quotes = WireColumns({"symbol": pyarrow.utf8(), "price": pyarrow.float64()})
-    >>> columns, troubles = quotes.decode(pyarrow.array([cq4.encode_fields({"price": 1.25})]))
+    >>> columns, troubles = quotes.decode(pyarrow.array([encode_fields({"price": 1.25})]))
     >>> columns["price"].to_pylist(), columns["symbol"].to_pylist(), troubles
     ([1.25], [None], None)
     """
@@ -59,17 +61,17 @@ class WireColumns:
     def _row(self, row: int, payload: bytes, troubles: dict[int, str]) -> dict[str, Any]:
         """Return what a message has of the wanted columns."""
         try:
-            decoded = cq4.decode(payload)
+            decoded = decode(payload)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it
             troubles[row] = f"not in Java's wire format: {error}"
             return {}
         calls: list[Any] = decoded if _are_calls(decoded) else [decoded]
-        if isinstance(calls[0], cq4.Call):
+        if isinstance(calls[0], Call):
             found: dict[str, Any] = {str(call.name): call.value for call in calls}
             found[METHOD] = str(calls[0].name)
-            found[ARGUMENTS] = _json(calls[0].args) if ARGUMENTS in self._wanted else None
+            found[ARGUMENTS] = _json(list(calls[0].args)) if ARGUMENTS in self._wanted else None
             return found
-        if isinstance(decoded, cq4.Fields):
+        if isinstance(decoded, Fields):
             return decoded
         if self._fields:
             troubles[row] = f"neither fields nor a call, but a value: {_short(decoded)}"
@@ -77,10 +79,7 @@ class WireColumns:
 
 
 def _are_calls(decoded: object) -> bool:
-    if not isinstance(decoded, list) or not decoded:
-        return False
-    elements = cast("list[object]", decoded)
-    return all(isinstance(one, cq4.Call) for one in elements)
+    return is_list(decoded) and bool(decoded) and all(isinstance(one, Call) for one in decoded)
 
 
 def _column(name: str, values: list[Any], kind: Any, troubles: dict[int, str]) -> Column:
@@ -101,16 +100,16 @@ def _column(name: str, values: list[Any], kind: Any, troubles: dict[int, str]) -
 
 def _fitted(value: Any, kind: Any) -> Any:
     """Return a decoded value as Arrow takes it for a type."""
-    if isinstance(value, cq4.Typed):
+    if isinstance(value, Typed):
         return _fitted(value.value, kind)
     if value is None:
         return None
     if pa.types.is_struct(kind):
         return _struct(value, kind)
     if pa.types.is_list(kind):
-        elements: list[Any] = value if isinstance(value, list) else [value]
+        elements: list[Any] = value if is_list(value) else [value]
         return [_fitted(element, kind.value_type) for element in elements]
-    if pa.types.is_map(kind) and isinstance(value, dict):
+    if pa.types.is_map(kind) and is_dict(value):
         return [(_text(key), _fitted(each, kind.item_type)) for key, each in value.items()]
     if pa.types.is_integer(kind) and isinstance(value, float):
         return _whole(value)
@@ -128,11 +127,10 @@ def _whole(value: float) -> int:
 
 def _struct(value: Any, kind: Any) -> dict[str, Any]:
     names: list[str] = [kind.field(number).name for number in range(kind.num_fields)]
-    members: dict[str, Any]
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
+    if is_dict(value):
+        members = value
     else:
-        elements: list[Any] = value if isinstance(value, list) else [value]
+        elements: list[Any] = value if is_list(value) else [value]
         if len(elements) > len(names):
             raise ValueError(f"{len(elements)} arguments for {len(names)} fields")
         members = dict(zip(names, elements, strict=False))
@@ -149,12 +147,12 @@ def _json(value: object) -> str:
 
 def _plain(value: Any) -> Any:
     """Return a value of which the types of Java are left out."""
-    if isinstance(value, cq4.Typed):
+    if isinstance(value, Typed):
         return _plain(value.value)
-    if isinstance(value, dict):
+    if is_dict(value):
         return {_text(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in cast("list[Any]", value)]
+    if is_list(value):
+        return [_plain(each) for each in value]
     return value
 
 
