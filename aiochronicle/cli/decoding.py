@@ -1,12 +1,14 @@
 """Messages for people and programs: decoded by the queue's schema.json, without the user's classes."""
 
 import base64
+import os
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import msgspec
 
 from aiochronicle import Codec, Registry
+from aiochronicle._binding import lib
 from aiochronicle._printable import printable
 from aiochronicle.cli.exits import NOT_FOUND, Refused
 from aiochronicle.cli.output import builtins_of, to_json
@@ -36,6 +38,7 @@ class Decoder:
 
     def __init__(self, queue: Path) -> None:
         self._queue = queue
+        self._is_java = lib.ac_queue_format(os.fsencode(queue)) == lib.AC_FORMAT_CQ4
         self._codecs: dict[int, Codec[Any]] = {}
         self._load()
 
@@ -86,6 +89,11 @@ class Decoder:
                 }
             except (DecodeError, msgspec.MsgspecError, TypeError, ValueError) as error:
                 found["error"] = printable(error)
+        if self._is_java and not payload.isascii():
+            try:
+                return {**found, **_java(payload)}
+            except (DecodeError, msgspec.MsgspecError, TypeError, ValueError):
+                pass  # nothing in the file says that these are raw bytes
         text = _text_of(payload)
         if text is not None:
             return {**found, "text": text}
@@ -100,7 +108,8 @@ class Decoder:
         record = self.record(message)
         head = f"{record['seq']:>8}  {record['time']}  "
         if "value" in record:
-            return head + f"{printable(record['type'])} {_fields(record['value'])}"
+            kind = "" if record["type"] is None else f"{printable(record['type'])} "
+            return f"{head}{kind}{_fields(record['value'])}"
         kind = f"#{record['type_id']} " if record["type_id"] else ""
         error = f" ({record['error']})" if "error" in record else ""
         if "text" in record:
@@ -119,6 +128,18 @@ class Decoder:
             text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
             lines.append(f"  {offset:08x}  {part.hex(' '):<47}  {text}")
         return "\n".join(lines)
+
+
+def _java(payload: bytes) -> dict[str, Any]:
+    """Return what a Java program wrote: text, a value, or a call with the name of its method as type."""
+    from aiochronicle import cq4
+
+    found = cq4.decode(payload)
+    if isinstance(found, str):
+        return {"text": found}
+    if isinstance(found, cq4.Call):
+        return {"type": str(found.name), "value": builtins_of(list(found.args))}
+    return {"value": builtins_of(found)}
 
 
 def _text_of(payload: bytes) -> str | None:

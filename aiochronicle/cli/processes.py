@@ -86,7 +86,17 @@ def deleted_files(root: Path) -> list[Deleted]:
     return [
         Deleted(path=path, bytes=sizes[path, inode], pids=tuple(sorted(users[path, inode])))
         for path, inode in sorted(sizes)
+        if not _has_another_name(path, inode)
     ]
+
+
+def _has_another_name(path: str, inode: int) -> bool:
+    """Tell whether a file is there under another name: the one it was made under is no more."""
+    try:
+        with os.scandir(Path(path).parent) as entries:
+            return any(entry.inode() == inode for entry in entries)
+    except OSError:
+        return False
 
 
 def _held(directory: Path) -> Iterator[tuple[str, int, int]]:

@@ -167,6 +167,24 @@ def test_du_names_processes_that_hold_deleted_files(root: Path, tmp_path: Path) 
         del message
 
 
+def test_a_java_queue(tmp_path: Path) -> None:
+    path = tmp_path / "java"
+    with open_writer(path, format="cq4") as writer:
+        writer.send("some text")
+        writer.method("tick", "EURUSD", 1.25)
+        writer.send({"px": 1.5})
+        writer.append(b"\xff raw!")
+        lines = aioc("tail", path).out.splitlines()
+        assert [line.split("Z  ")[1] for line in lines] == [
+            "some text",
+            'tick ["EURUSD",1.25]',
+            "px=1.5",
+            "<6 bytes> ff20 7261 7721",
+        ]
+        assert aioc("du", path, "--json").json[0]["deleted"] == []
+        assert [Path(row["path"]).name for row in aioc("ls", tmp_path, "--json").json] == ["java"]
+
+
 def test_tail_decodes_without_the_classes(root: Path) -> None:
     done = aioc("tail", root / "trades", "-n", "2")
     assert [line.split(maxsplit=2)[2] for line in done.out.splitlines()] == [
