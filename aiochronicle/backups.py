@@ -167,7 +167,7 @@ def backup(
         store.sweep(root)
         before = _last(root)
         if before is not None:
-            _refuse_other(root, before, info.queue_id)
+            _refuse_other(root, before, info.queue_id, source)
         number = (store.generations(root) or [0])[-1] + 1
         part = root / store.PART
         part.mkdir(mode=0o700)
@@ -189,8 +189,11 @@ def _last(root: Path) -> tuple[int, Manifest] | None:
     return (numbers[-1], store.read_manifest(store.path_of(root, numbers[-1]))) if numbers else None
 
 
-def _refuse_other(root: Path, before: tuple[int, Manifest], queue_id: int) -> None:
-    if before[1].queue_id != queue_id:
+def _refuse_other(root: Path, before: tuple[int, Manifest], queue_id: int, source: Path) -> None:
+    same = before[1].queue_id == queue_id
+    if queue_id == 0:  # of another program, which gives none
+        same &= before[1].queue == os.path.abspath(source)
+    if not same:
         raise BackupError(
             f"has backups of another queue ({before[1].queue}, id {before[1].queue_id:016x})",
             path=str(root),
