@@ -65,8 +65,8 @@ void ac_log_set_level(int level) {
 
 int ac_log(int level, const char *path, const char *format, ...) {
     va_list arguments;
-    if (level != AC_LOG_SETTINGS && (uint32_t)level < ac_load_relaxed_u32(&level_wanted))
-        return 1; /* nor is there room taken */
+    /* A line that nobody wants takes no room. */
+    if (level != AC_LOG_SETTINGS && (uint32_t)level < ac_load_relaxed_u32(&level_wanted)) return 1;
     va_start(arguments, format);
     int added = add(level, path, format, arguments);
     va_end(arguments);
