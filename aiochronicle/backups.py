@@ -24,6 +24,7 @@ from aiochronicle._generations import Manifest, Owner, Stamp
 from aiochronicle._live_settings import FILE as SETTINGS
 from aiochronicle._names import is_name
 from aiochronicle._positions import FILE_BYTES, decode_position, encode_position
+from aiochronicle._report import Report
 from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import BackupError, CorruptionError
 from aiochronicle.position import Position
@@ -42,7 +43,7 @@ _HEADER_FLAGS = slice(12, 24)  # sealed, and where its records end
 Progress = Callable[["BackupProgress"], object]
 
 
-class BackupProgress(msgspec.Struct, frozen=True, kw_only=True):
+class BackupProgress(Report, frozen=True, kw_only=True):
     """How far a backup or a restore is: ``step`` is "copy" or "verify"."""
 
     step: str
@@ -50,7 +51,7 @@ class BackupProgress(msgspec.Struct, frozen=True, kw_only=True):
     bytes_total: int
 
 
-class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
+class BackupReport(Report, frozen=True, kw_only=True):
     """A backup that was made. ``path`` is a queue that can be read; ``corrupt`` counts damaged places."""
 
     path: str
@@ -67,7 +68,7 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     removed: list[int]
 
 
-class Backup(msgspec.Struct, frozen=True, kw_only=True):
+class Backup(Report, frozen=True, kw_only=True):
     """A backup that is there. ``problem`` says why it cannot be used, or is None."""
 
     path: str
@@ -166,7 +167,7 @@ def backup(
         store.sweep(root)
         before = _last(root)
         if before is not None:
-            _refuse_other(root, before, info.queue_id)
+            _refuse_other(root, before, info.queue_id, source)
         number = (store.generations(root) or [0])[-1] + 1
         part = root / store.PART
         part.mkdir(mode=0o700)
@@ -188,8 +189,11 @@ def _last(root: Path) -> tuple[int, Manifest] | None:
     return (numbers[-1], store.read_manifest(store.path_of(root, numbers[-1]))) if numbers else None
 
 
-def _refuse_other(root: Path, before: tuple[int, Manifest], queue_id: int) -> None:
-    if before[1].queue_id != queue_id:
+def _refuse_other(root: Path, before: tuple[int, Manifest], queue_id: int, source: Path) -> None:
+    same = before[1].queue_id == queue_id
+    if queue_id == 0:  # of another program, which gives none
+        same &= before[1].queue == os.path.abspath(source)
+    if not same:
         raise BackupError(
             f"has backups of another queue ({before[1].queue}, id {before[1].queue_id:016x})",
             path=str(root),

@@ -266,6 +266,21 @@ def test_a_directory_is_for_one_queue(queue_path: Path, queue: Path, backups: Pa
         backup(queue.with_name("none"), backups)
 
 
+def test_queues_of_other_programs_have_no_id(queue_path: Path, backups: Path) -> None:
+    for path in (queue_path, queue_path.with_name("other")):
+        fill(path, 250)
+        with (path / "control.meta").open("r+b") as file:
+            file.seek(32)
+            file.write(bytes(8))
+    report = backup(queue_path, backups)
+    assert messages(Path(report.path)) == messages(queue_path)
+    assert backup(queue_path, backups).number == 2
+    with pytest.raises(BackupError, match="another queue"):
+        backup(queue_path.with_name("other"), backups)
+    restore(backups, queue_path.with_name("again"))
+    assert messages(queue_path.with_name("again")) == messages(queue_path)
+
+
 def test_a_position_past_the_end_is_put_there(queue_path: Path, backups: Path) -> None:
     """A reader may commit what was appended after the backup began."""
     fill(queue_path, 10)
@@ -401,6 +416,42 @@ def test_a_manifest_that_cannot_be_read_is_said(queue_path: Path, backups: Path)
     manifest.write_text(json.dumps({**content, "version": 2}))
     with pytest.raises(aiochronicle.ChronicleError, match="version 2"):
         restore(backups, queue_path.with_name("again"))
+
+
+FULL = """
+import subprocess, sys
+from pathlib import Path
+from aiochronicle import backup, list_backups, open_writer, verify
+from aiochronicle.cli import main
+from aiochronicle.errors import DiskFull
+queue, backups = Path(sys.argv[1]), Path(sys.argv[2])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", backups], check=True)
+good = backup(queue, backups)
+with open_writer(queue) as writer:
+    for number in range(2000):
+        writer.append(b"more")
+try:
+    backup(queue, backups)
+except DiskFull as error:
+    assert error.path.startswith(str(backups)), error
+else:
+    raise AssertionError("there was room")
+assert [one.path for one in list_backups(backups)] == [good.path]
+assert verify(good.path).records == 100
+assert not (backups / ".part").exists()
+assert main(["backup", str(queue), str(backups)]) == 7
+"""
+
+
+def test_a_full_disk_leaves_the_last_good_backup(queue_path: Path, backups: Path) -> None:
+    unshare = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespace can be made here")
+    fill(queue_path, 100)
+    backups.mkdir()
+    command = [*unshare, sys.executable, "-c", FULL, str(queue_path), str(backups)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_two_backups_at_a_time_are_refused(queue_path: Path, backups: Path) -> None:
