@@ -487,14 +487,6 @@ int ac_cq4_cycle_last(const ac_cq4_cycle_t *cycle, uint64_t *offset, uint64_t *s
            seq_of_pair(*offset, ac_cq4_load_u64(at + 8), cycle->shift, seq);
 }
 
-ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle) {
-    ac_cq4_place_t from;
-    if (!last_message(cycle, &from)) from = nearest(cycle, UINT64_MAX, UINT64_MAX);
-    return walk(cycle, from, UINT64_MAX, UINT64_MAX);
-}
-
-/* ---- damage ---- */
-
 /* By the word of its writer. */
 static int newest_message(const ac_cq4_cycle_t *cycle, ac_cq4_place_t *out) {
     uint64_t pair[2];
@@ -504,6 +496,29 @@ static int newest_message(const ac_cq4_cycle_t *cycle, ac_cq4_place_t *out) {
     out->kind = ac_cq4_inspect(cycle->map->base, cycle->map->size, pair[0], &length);
     return seq_of_pair(pair[0], pair[1], cycle->shift, &out->seq) ||
            seq_of_pair(pair[0], pair[1], cycle->roll.shift, &out->seq);
+}
+
+ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle) {
+    ac_cq4_place_t from, newest;
+    if (last_message(cycle, &from)) return walk(cycle, from, UINT64_MAX, UINT64_MAX);
+    from = walk(cycle, nearest(cycle, UINT64_MAX, UINT64_MAX), UINT64_MAX, UINT64_MAX);
+    /* A damaged record ends the walk before the newest message, or leads it out of the file. */
+    if (newest_message(cycle, &newest) && newest.kind == AC_CQ4_DATA &&
+        ((newest.offset >= from.offset && newest.seq >= from.seq) || from.kind == AC_CQ4_BEYOND))
+        from = walk(cycle, newest, UINT64_MAX, UINT64_MAX);
+    return from;
+}
+
+/* ---- damage ---- */
+
+/* In this order: what was appended here before the newest message is seen by the second look. Old files have several
+ * writers at a time. */
+int ac_cq4_cycle_is_hole(const ac_cq4_cycle_t *cycle, uint64_t offset) {
+    ac_cq4_place_t newest;
+    uint32_t length;
+    return cycle->padding && newest_message(cycle, &newest) && newest.kind == AC_CQ4_DATA &&
+           newest.offset > offset &&
+           ac_cq4_inspect(cycle->map->base, cycle->map->size, offset, &length) == AC_CQ4_NONE;
 }
 
 ac_cq4_place_t ac_cq4_cycle_after_damage(ac_cq4_cycle_t *cycle, ac_cq4_place_t damage) {

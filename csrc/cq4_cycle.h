@@ -87,6 +87,9 @@ ac_cq4_place_t ac_cq4_cycle_find(ac_cq4_cycle_t *cycle, uint64_t seq);
 /* After the last message: its seq is their number. */
 ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle);
 
+/* Whether there is nothing at this offset, though a later message was written: its page was lost. */
+int ac_cq4_cycle_is_hole(const ac_cq4_cycle_t *cycle, uint64_t offset);
+
 /* On from a place to the end of the messages, counting them. */
 ac_cq4_place_t ac_cq4_cycle_walk(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from);
 

@@ -51,7 +51,14 @@ int ac_cq4_ends_find(ac_cq4_queue_t *queue, uint32_t limit, uint64_t up_to, ac_c
 
 static int write_end(ac_cq4_cycle_t *cycle, ac_error_t *err) {
     static const uint8_t text[4] = {0xC3, 'E', 'O', 'F'};
+    uint64_t written = ac_cq4_cycle_write_position(cycle);
     ac_cq4_place_t end = ac_cq4_cycle_end(cycle);
+    if (written >= end.offset) { /* what is left after the damage stays readable */
+        ac_log(AC_LOG_WARNING, cycle->dir->path,
+               "%s: messages at its end were lost, so it gets no end mark: Java stops there",
+               cycle->name);
+        return 0;
+    }
     if (end.kind == AC_CQ4_BEYOND || end.offset + 8 > cycle->map->size) {
         int rc = ac_cq4_grow(cycle, end.offset, err);
         if (rc != AC_OK) return rc;

@@ -199,6 +199,9 @@ static int at_gap(ac_cq4_tail_t *tail, ac_cq4_kind_t kind, ac_error_t *err) {
         tail->busy_offset = tail->offset;
         if (now_ns - tail->busy_since_ns < BUSY_NS) return 0;
     }
+    if (kind == AC_CQ4_NONE && ac_cq4_cycle_is_hole(&tail->cycle, tail->offset))
+        return fail_at(tail, AC_E_CORRUPT, "there is no message here, but there are later ones",
+                       err);
     return advance(tail, kind, err);
 }
 

@@ -54,6 +54,8 @@ int ac_cq4_writer_look_around(ac_cq4_writer_t *writer, ac_error_t *err) {
     if (ac_map_is_cut(writer->table.map) ||
         (rc == 0 && (uint64_t)info.st_size < writer->table.map->size))
         return ac_cq4_writer_give_up(writer, writer->table.name, " was cut", err);
+    /* The file of a cycle that is over may be removed: the next append goes to another. */
+    if (ac_cq4_writer_now_ns(writer) >= writer->end_ns) return AC_OK;
     return ac_cq4_writer_check_file(writer, err);
 }
 

@@ -72,7 +72,8 @@ static void be_polite(ac_cq4_writer_t *writer) {
 /* ---- appending ---- */
 
 static int is_time_to_look(const ac_cq4_writer_t *writer, uint64_t now) {
-    return now - writer->looked_ns >= LOOK_NS || /* also if the clock was set back */
+    return ac_cq4_writer_elapsed_ns(writer, now) - writer->looked_ns >=
+               LOOK_NS || /* also if the clock was set back */
            writer->stats.messages >= writer->look_appends;
 }
 
@@ -80,7 +81,7 @@ static int is_time_to_look(const ac_cq4_writer_t *writer, uint64_t now) {
 static int64_t prepare(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
     uint64_t now = ac_cq4_writer_now_ns(writer);
     if (is_time_to_look(writer, now)) {
-        writer->looked_ns = now;
+        writer->looked_ns = ac_cq4_writer_elapsed_ns(writer, now);
         int rc = ac_cq4_writer_look_around(writer, err);
         if (rc != AC_OK) return rc;
     }
@@ -111,7 +112,7 @@ static void catch_up(ac_cq4_writer_t *writer) {
 static int find_place(ac_cq4_writer_t *writer, size_t length) {
     uint64_t now = ac_cq4_writer_now_ns(writer);
     if (AC_UNLIKELY(now < writer->begin_ns || now >= writer->end_ns)) return 0;
-    if (AC_UNLIKELY(now - writer->looked_ns >= LOOK_NS)) writer->look_appends = 0;
+    if (AC_UNLIKELY(ac_cq4_writer_elapsed_ns(writer, now) - writer->looked_ns >= LOOK_NS)) return 0;
     if (AC_UNLIKELY(writer->place.offset >= writer->header_end)) return 0;
     if (AC_UNLIKELY(ac_cq4_writer_has_foreign(writer))) {
         catch_up(writer);

@@ -63,14 +63,21 @@ static int find_ends(ac_cq4_writer_t *writer, uint32_t limit, ac_cq4_ends_t *out
 /* ---- entering a cycle ---- */
 
 /* Where to append, as far as it can be told without the lock. */
-static void adopt(ac_cq4_writer_t *writer, ac_cq4_cycle_t *cycle) {
+static int adopt(ac_cq4_writer_t *writer, ac_cq4_cycle_t *cycle, ac_error_t *err) {
     const ac_cq4_roll_t *roll = &cycle->roll;
     uint64_t count = roll->index_count, most = count * count * roll->index_spacing;
     uint64_t mask = ac_cq4_seq_mask(&writer->queue.roll);
+    uint64_t written = ac_cq4_cycle_write_position(cycle); /* before others append more */
+    ac_cq4_place_t end = ac_cq4_cycle_end(cycle);
+    if (written >= end.offset)
+        return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, end.offset,
+                                 "messages after this one were lost, and their indexes would be "
+                                 "given again: move the file away, or wait for the next cycle",
+                                 err);
     ac_cq4_cycle_close(&writer->cycle);
     writer->cycle = *cycle;
     memset(cycle, 0, sizeof *cycle);
-    writer->place = ac_cq4_cycle_end(&writer->cycle);
+    writer->place = end;
     writer->begin_ns = ac_cq4_roll_moment_ns(&writer->queue.roll, writer->cycle.number);
     writer->end_ns = ac_cq4_roll_moment_ns(&writer->queue.roll, writer->cycle.number + 1);
     writer->max_seq = most < mask ? most : mask;
@@ -82,6 +89,7 @@ static void adopt(ac_cq4_writer_t *writer, ac_cq4_cycle_t *cycle) {
     if (writer->cycle.number > unsynced->last) unsynced->last = writer->cycle.number;
     unsynced->entered++;
     ac_count_u64(&writer->stats.cycles_entered, 1);
+    return AC_OK;
 }
 
 /* With the write lock: the clock is still in this cycle, and nobody is in a later one. */
@@ -169,7 +177,7 @@ static int64_t roll_to(ac_cq4_writer_t *writer, uint32_t target, ac_error_t *err
     if (roll.dir_fd < 0) return roll.dir_fd;
     for (int tries = 1; rc == 0 && tries <= ROLL_TRIES; tries++) {
         rc = try_roll(&roll, tries == ROLL_TRIES, err);
-        if (rc == 1 && !roll.is_over) adopt(writer, &roll.cycle);
+        if (rc == 1 && !roll.is_over && adopt(writer, &roll.cycle, err) != AC_OK) rc = AC_E_CORRUPT;
         drop_roll(&roll);
     }
     ac_os_close(roll.dir_fd);
@@ -187,7 +195,11 @@ static int64_t enter_below(ac_cq4_writer_t *writer, uint32_t target, ac_error_t 
     ac_os_close(dir_fd);
     if (rc == AC_E_NOT_FOUND) return AC_E_TIMESTAMP;
     if (rc != AC_OK) return rc;
-    adopt(writer, &cycle);
+    rc = adopt(writer, &cycle, err);
+    if (rc != AC_OK) {
+        ac_cq4_cycle_close(&cycle);
+        return rc;
+    }
     return writer->is_ended ? AC_E_TIMESTAMP : AC_CQ4_AGAIN;
 }
 

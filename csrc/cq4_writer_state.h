@@ -47,6 +47,11 @@ static inline uint64_t ac_cq4_writer_now_ns(const ac_cq4_writer_t *writer) {
                                    : ac_os_now_ns();
 }
 
+/* By which a writer looks around, once a second: the clock of a caller may stand still. */
+static inline uint64_t ac_cq4_writer_elapsed_ns(const ac_cq4_writer_t *writer, uint64_t now_ns) {
+    return writer->config.clock_ns ? ac_os_monotonic_ns() : now_ns;
+}
+
 /* All with the gate. */
 
 /* Goes to the cycle that the clock is in: AC_CQ4_AGAIN, or an error. */

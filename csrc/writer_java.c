@@ -118,7 +118,7 @@ int ac_java_open(ac_writer_t *writer, const char *path, ac_error_t *err) {
     java.epoch_given = config->epoch_given;
     java.mode = config->mode;
     java.sync = config->flush_mode == AC_FLUSH_SYNC;
-    java.clock_ns = shown_time;
+    java.clock_ns = config->now_ns == AC_NOW ? NULL : shown_time;
     java.clock_context = writer;
     java.interrupted = is_interrupted;
     java.interrupted_context = writer;
