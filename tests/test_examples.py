@@ -13,12 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 import aiochronicle
 from aiochronicle import cq4
 from aiochronicle.errors import QueueGone, QueueNotFound
-
-from waiting import eventually
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TIMEOUT_S = 100.0
