@@ -560,7 +560,10 @@ CONTROL_ADVICE = (
 )
 
 
-METADATA_ADVICE = "Nothing was changed, and the messages are in the .cq4 files. Restore metadata.cq4t from a backup."
+METADATA_ADVICE = (
+    "Nothing was changed, and the messages are in the .cq4 files. Restore metadata.cq4t from a backup; no"
+    " reader can step over it."
+)
 TAILER_ADVICE = (
     "Nothing was changed. Writers of a Java queue hold its lock for microseconds: see what that process"
     " does, then open the reader again. A reader without a name, or with one that the queue has, needs no"
