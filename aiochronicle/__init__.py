@@ -8,6 +8,8 @@
 [b'hello']
 """
 
+from typing import TYPE_CHECKING, Any
+
 from aiochronicle import errors
 from aiochronicle._hot import Message, Reservation
 from aiochronicle.bus import Bus, BusStatistics
@@ -50,8 +52,22 @@ from aiochronicle.virtual_time import VirtualTimeLoop, run_virtual
 from aiochronicle.writer import Recovery, Writer, WriterStatistics, open_writer
 from aiochronicle.writer_info import RecentError, Sample, SlowAppend, SlowTotal, WriterInfo
 
+if TYPE_CHECKING:
+    from aiochronicle.backups import Backup, BackupProgress, BackupReport, backup, list_backups
+    from aiochronicle.recovered import (
+        RecoveredMessage,
+        RecoveredPart,
+        list_recovered,
+        read_recovered,
+    )
+    from aiochronicle.repairing import Finding, RepairReport, repair
+    from aiochronicle.restoring import RestoreReport, restore
+
 __all__ = [
     "Attached",
+    "Backup",
+    "BackupProgress",
+    "BackupReport",
     "Batch",
     "Bus",
     "BusStatistics",
@@ -66,6 +82,7 @@ __all__ = [
     "ExportProgress",
     "FanIn",
     "FanInStatistics",
+    "Finding",
     "Health",
     "KeptSegment",
     "Lag",
@@ -79,9 +96,12 @@ __all__ = [
     "ReaderStatistics",
     "Ready",
     "RecentError",
+    "RecoveredMessage",
+    "RecoveredPart",
     "Recovery",
     "RegisteredType",
     "Registry",
+    "RepairReport",
     "Replay",
     "ReplayStatistics",
     "Request",
@@ -90,6 +110,7 @@ __all__ = [
     "Reservation",
     "Responder",
     "ResponderStatistics",
+    "RestoreReport",
     "Retention",
     "Roll",
     "Router",
@@ -109,19 +130,44 @@ __all__ = [
     "WriterStatistics",
     "aopen_reader",
     "aopen_writer",
+    "backup",
     "configure",
     "discover",
     "errors",
     "forget_reader",
     "health",
     "inspect",
+    "list_backups",
     "list_readers",
+    "list_recovered",
     "open_reader",
     "open_writer",
+    "read_recovered",
+    "repair",
     "replay",
+    "restore",
     "run_virtual",
     "verify",
     "why_kept",
 ]
 
 __version__ = "0.1.0"
+
+# What looks after queues is imported when it is used: most programs only write and read.
+_LATER = {
+    "backups": ("Backup", "BackupProgress", "BackupReport", "backup", "list_backups"),
+    "recovered": ("RecoveredMessage", "RecoveredPart", "list_recovered", "read_recovered"),
+    "repairing": ("Finding", "RepairReport", "repair"),
+    "restoring": ("RestoreReport", "restore"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    for module, names in _LATER.items():
+        if name in names:
+            found = getattr(importlib.import_module(f"aiochronicle.{module}"), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module 'aiochronicle' has no attribute {name!r}")

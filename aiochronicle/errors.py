@@ -30,6 +30,8 @@ ChronicleError
 ├── CapacityError
 │   ├── QueueFull            the slowest open reader is a full capacity behind
 │   └── CapacityTimeout      no reader made room in time               (also TimeoutError)
+├── BackupError              a backup cannot be made or used
+│   └── BackupNotFound       there is none                             (also FileNotFoundError)
 ├── ReservationOpen          a reservation is open on this writer
 ├── ReentrantCall            a signal handler appends to a writer that is waiting   (also RuntimeError)
 ├── WriterPoisoned           an earlier sync failed
@@ -67,6 +69,8 @@ from aiochronicle.position import Position
 
 __all__ = [
     "AccessDenied",
+    "BackupError",
+    "BackupNotFound",
     "CapacityError",
     "CapacityTimeout",
     "ChronicleError",
@@ -382,6 +386,16 @@ class QueueFull(CapacityError):
 
 class CapacityTimeout(CapacityError, TimeoutError):
     """The slowest reader that is open did not make room in time; the text names it."""
+
+
+class BackupError(ChronicleError):
+    """A backup cannot be made or used; nothing was changed."""
+
+
+class BackupNotFound(BackupError, FileNotFoundError):
+    """There is no backup in this directory."""
+
+    advice = "Check the path; backup makes one."
 
 
 class ReservationOpen(ChronicleError):

@@ -1,4 +1,4 @@
-"""Slices as Parquet files.
+"""Slices as Parquet and Arrow files.
 
 The rows go to a hidden file next to the target, which takes the target's name when it is complete
 and on disk: whoever looks sees the old file, or the new one, and never half of one. A hidden file
@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, cast, get_args
 
 from aiochronicle._arguments import one_of
 from aiochronicle._directories import sync_directory
@@ -22,17 +22,31 @@ from aiochronicle.columns import arrow
 from aiochronicle.errors import ChronicleError, ExportFailed
 
 if TYPE_CHECKING:
+    from io import IOBase
+
     import pyarrow
 
-__all__ = ["Compression", "ExportProgress", "write_parquet"]
+__all__ = [
+    "Compression",
+    "ExportProgress",
+    "FileFormat",
+    "replacing",
+    "write_arrow",
+    "write_parquet",
+]
 
 Compression = Literal["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
+
+FileFormat = Literal["parquet", "arrow"]
 
 # A row group ends early at this much, so that memory is bounded whatever the messages.
 _GROUP_BYTES_MAX = 128 << 20
 
 _INCREASING = ("seq", "timestamp_ns", "timestamp")
 _DIFFERENT = (*_INCREASING, "payload", "late", "cause")  # a dictionary of their values is a loss
+
+
+_IN_ARROW: dict[str, Literal["lz4", "zstd"] | None] = {"none": None, "lz4": "lz4", "zstd": "zstd"}
 
 
 class ExportProgress(Report, frozen=True, kw_only=True):
@@ -66,7 +80,7 @@ def write_parquet(
 
     rows = 0
     with (
-        _replacing(path, verify, mode) as file,
+        replacing(path, verify, mode) as file,
         parquet.ParquetWriter(
             file, schema, compression=compression, **_encodings(schema)
         ) as writer,
@@ -74,6 +88,34 @@ def write_parquet(
         for group in _groups(batches, row_group_rows):
             writer.write_table(group, row_group_size=group.num_rows)
             rows += group.num_rows
+            if progress is not None:
+                progress(ExportProgress(rows=rows, rows_total=rows_total, bytes=file.tell()))
+    return rows
+
+
+def write_arrow(
+    batches: "Iterable[pyarrow.RecordBatch]",
+    schema: "pyarrow.Schema",
+    path: Path,
+    *,
+    rows_total: int,
+    compression: Compression,
+    progress: Callable[[ExportProgress], object] | None,
+) -> int:
+    """Write the batches to an Arrow file that appears when it is complete; return how many rows."""
+    codec = one_of("compression", _IN_ARROW, compression)
+    arrow()  # or say how to get it
+    from pyarrow import ipc
+
+    rows = 0
+    options = ipc.IpcWriteOptions(compression=codec)
+    with (
+        replacing(path) as file,
+        ipc.new_file(cast("IOBase", file), schema, options=options) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(batch)  # pyright: ignore[reportUnknownMemberType]
+            rows += batch.num_rows
             if progress is not None:
                 progress(ExportProgress(rows=rows, rows_total=rows_total, bytes=file.tell()))
     return rows
@@ -112,8 +154,8 @@ def _groups(
 
 
 @contextmanager
-def _replacing(
-    path: Path, verify: Callable[[Path], object] | None, mode: int | None
+def replacing(
+    path: Path, verify: Callable[[Path], object] | None = None, mode: int | None = None
 ) -> Generator[IO[bytes]]:
     """Give a file to write, which becomes ``path`` at the end, or goes if that is not reached."""
     part = path.with_name(f".{path.name}.part")

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from aiochronicle._names import check_name
 from aiochronicle._printable import printable
 from aiochronicle._report import Report
 from aiochronicle.config import Batch, Capacity, Retention
-from aiochronicle.errors import PositionLost
+from aiochronicle.errors import CorruptionError, PositionLost
 from aiochronicle.position import Position
 from aiochronicle.reader import Lag, open_reader
 from aiochronicle.writer_info import WriterInfo, writer_of
@@ -35,6 +36,8 @@ __all__ = [
 
 
 _log = logging.getLogger(__name__)
+
+_BATCH = 4096
 
 
 class QueueInfo(Report, frozen=True, kw_only=True):
@@ -219,18 +222,33 @@ def forget_reader(path: str | os.PathLike[str], name: str) -> None:
     _log.info("%s: reader %r was forgotten", printable(os.fspath(path)), name)
 
 
-def verify(path: str | os.PathLike[str]) -> VerifyReport:
+def verify(
+    path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
+) -> VerifyReport:
     """Read every record of the queue and check it. Never writes.
+
+    ``progress`` is called with bytes that were read, and of how many.
 
     >>> verify(queue).corrupt
     0
     """
-    records = ffi.new("uint64_t *")
-    error = new_error()
-    corrupt = check(lib.ac_queue_verify(encode_path(path), records, error), error)
+    records = corrupt = 0
     problem = None
-    if corrupt:
-        where = os.fsdecode(ffi.string(error.path))
-        what = ffi.string(error.detail).decode("utf-8", "replace")
-        problem = f"{where} at offset {error.offset}: {what}"
-    return VerifyReport(records=int(records[0]), corrupt=corrupt, first_problem=problem)
+    with open_reader(path, start="first") as reader:
+        total = reader.lag.bytes
+        while True:
+            try:
+                if not (batch := reader.read_batch(_BATCH)):
+                    break
+                records += len(batch)
+            except CorruptionError as error:
+                if problem is None:
+                    problem = (
+                        f"{printable(error.path)} at offset {error.offset or 0}: {error.detail}"
+                    )
+                skipped = reader.statistics().skipped_records
+                reader.step_over()
+                corrupt += max(1, reader.statistics().skipped_records - skipped)
+            if progress is not None:
+                progress(max(0, total - reader.lag.bytes), total)
+    return VerifyReport(records=records, corrupt=corrupt, first_problem=problem)

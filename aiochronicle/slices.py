@@ -13,9 +13,9 @@ from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from aiochronicle._arguments import integer, pathname, positive, wrong_type
+from aiochronicle._arguments import integer, one_of, pathname, positive, wrong_type
 from aiochronicle._binding import check, ffi, lib, new_error
 from aiochronicle._closing import Closing
 from aiochronicle._hot import Message
@@ -23,7 +23,13 @@ from aiochronicle._report import table, titled
 from aiochronicle.arrays import arrays
 from aiochronicle.columns import BATCH_ROWS, ColumnReader, arrow, arrow_schema, capsule, handle_of
 from aiochronicle.errors import ChronicleError, ClosedError, InvalidArgument
-from aiochronicle.export import Compression, ExportProgress, write_parquet
+from aiochronicle.export import (
+    Compression,
+    ExportProgress,
+    FileFormat,
+    write_arrow,
+    write_parquet,
+)
 from aiochronicle.kept import KeptSegment, why_kept
 from aiochronicle.position import Position
 from aiochronicle.queue import ReaderInfo, inspect, list_readers
@@ -466,16 +472,18 @@ class Slice:
         columns: Sequence[str] | None = None,
         codec: "OneType | None" = None,
         on_undecodable: "OnUndecodable" = "raise",
+        format: FileFormat = "parquet",  # noqa: A002
         row_group_rows: int = 1 << 18,
         compression: Compression = "zstd",
         progress: Callable[[ExportProgress], object] | None = None,
     ) -> int:
-        """Write it to a Parquet file and return the number of rows.
+        """Write it to a Parquet or Arrow file and return the number of rows.
 
         Which columns it has, ``columns`` and ``codec`` say as in ``to_arrow``. The file appears, or
         replaces the one that was there, when it is complete and on disk; if anything goes wrong
         before, an exception (ExportFailed, if it is the file) is raised and nothing is left behind.
-        ``progress`` is called after each row group. Blocks: in an event loop use
+        ``progress`` is called after each row group, or batch. Arrow files can be mapped into memory,
+        and know only the compressions "none", "lz4" and "zstd". Blocks: in an event loop use
         ``asyncio.to_thread``.
 
         >>> with Queue(queue) as whole:
@@ -483,11 +491,23 @@ class Slice:
         1
         """
         positive("row_group_rows", row_group_rows)
+        one_of("format", dict.fromkeys(get_args(FileFormat)), format)
         shape = self._shape(columns, codec, on_undecodable)
+        batches = self._batches(min(row_group_rows, _TABLE_BATCH_ROWS), shape, self._part)
+        file = Path(pathname("path", path))
+        if format == "arrow":
+            return write_arrow(
+                batches,
+                shape.schema,
+                file,
+                rows_total=self.count,
+                compression=compression,
+                progress=progress,
+            )
         return write_parquet(
-            self._batches(min(row_group_rows, _TABLE_BATCH_ROWS), shape, self._part),
+            batches,
             shape.schema,
-            Path(pathname("path", path)),
+            file,
             rows_total=self.count,
             row_group_rows=row_group_rows,
             compression=compression,

@@ -890,6 +890,22 @@ AC_API int ac_queue_last_cause(const char *path, uint64_t source, ac_cause_t *ou
 AC_API int64_t ac_queue_last_causes(const char *path, uint64_t since_ns, ac_cause_t *out,
                                     size_t room, ac_error_t *err);
 
+/* Where a copy of a queue ends: the bytes of its records are in the directory already, on disk. */
+typedef struct ac_copy {
+    uint64_t segment; /* the last one, which is not sealed, … */
+    uint64_t offset;  /* … behind its last record */
+    uint64_t next_seq;
+    uint64_t last_timestamp_ns;
+    uint64_t last_record; /* offset of the last record in that segment, 0 = there is none */
+    unsigned mode;        /* of the files */
+    int new_id;           /* the next writer gives it an identity of its own, as to any copy */
+} ac_copy_t;
+
+/* Writes the control block and the durable position of a copy, as if its writer had just closed it. `path` is the
+ * original, or another copy of it. */
+AC_API int ac_queue_describe_copy(const char *path, const char *to, const ac_copy_t *copy,
+                                  ac_error_t *err);
+
 /* ---- process-wide ---- */
 
 AC_API const char *ac_version(void);

@@ -547,11 +547,10 @@ static uint16_t synced_flag(ac_writer_t *writer) {
     return all ? AC_FLAG_SYNCED : 0;
 }
 
-int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t length,
-                               unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause,
-                               ac_error_t *err) {
-    int64_t seq = ac_writer_try_append(writer, payload, length, type_id, timestamp_ns, cause);
-    if (AC_LIKELY(seq != AC_E_SLOW)) return seq;
+static __attribute__((noinline)) int64_t append_slow(ac_writer_t *writer, const void *payload,
+                                                     size_t length, unsigned type_id,
+                                                     uint64_t timestamp_ns, const ac_cause_t *cause,
+                                                     ac_error_t *err) {
     if (writer->java)
         return ac_java_append(writer, payload, length, type_id, timestamp_ns, cause, err);
     int rc = check_type(writer, type_id, err);
@@ -562,9 +561,18 @@ int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t 
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     rc = ac_writer_make_room(writer, ac_record_size(length), timestamp_ns, err);
     if (rc != AC_OK) return rc;
-    seq = ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns, cause,
-                        synced_flag(writer));
+    int64_t seq = ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns,
+                                cause, synced_flag(writer));
     return seq == AC_E_SLOW ? ac_writer_fail_cut(writer, err) : settle(writer, seq, err);
+}
+
+int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t length,
+                               unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause,
+                               ac_error_t *err) {
+    int64_t seq = ac_writer_try_append(writer, payload, length, type_id, timestamp_ns, cause);
+    return AC_LIKELY(seq != AC_E_SLOW)
+               ? seq
+               : append_slow(writer, payload, length, type_id, timestamp_ns, cause, err);
 }
 
 /* Total size of a batch, and whether its timestamps are in order. */

@@ -22,11 +22,14 @@ from aiochronicle import (
     Retention,
     Roll,
     WriterInfo,
+    configure,
     inspect,
     list_readers,
     open_reader,
     open_writer,
+    why_kept,
 )
+from aiochronicle.errors import NotSupported
 
 WRITE = """
 import sys, time
@@ -236,6 +239,19 @@ def test_a_reader_has_the_process_that_holds_it(queue: Path) -> None:
     far, near = list_readers(queue)
     assert (far.pid, far.command, far.live) == (None, None, False)
     assert near.pid is None
+
+
+def test_a_java_queue_has_no_one_writer_and_no_such_settings(queue_path: Path) -> None:
+    with open_writer(queue_path, format="cq4") as writer:
+        writer.append(b"hello")
+        assert inspect(queue_path).writer is None
+        with pytest.raises(NotSupported, match="why_kept"):
+            why_kept(queue_path)
+        with pytest.raises(NotSupported, match="configure"):
+            writer.configure(capacity=4096)
+        with pytest.raises(NotSupported, match=r"settings\.toml"):
+            configure(queue_path, capacity=4096)
+        assert not (queue_path / "settings.toml").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")

@@ -5,7 +5,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -179,9 +179,9 @@ def _write_and_read(run: Run, view: View) -> None:
         run.board.note("stopped early")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return the exit status."""
-    options = parse()
+    options = parse(arguments)
     _on_signals(signal.default_int_handler)
     with _root(options) as root, Crew() as crew:
         if not has_space(options, root):

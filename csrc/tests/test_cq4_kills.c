@@ -1,6 +1,6 @@
 /* Processes that append to a Java queue are killed: at every instruction of one call, and at any time. Whoever comes next
  * goes on, what was acknowledged is there, and what was not is there as a whole or not at all. */
-#include "cq4_queue.h"
+#include "java_queue.h"
 
 #include <sys/mman.h>
 #include <sys/prctl.h>

@@ -1,7 +1,7 @@
 #include "../cq4_writer.h"
 
 #include "cq4_files.h"
-#include "cq4_queue.h"
+#include "java_queue.h"
 
 static const uint8_t *payload_of(const ac_message_t *message) {
     return message->record + AC_HEADER_SIZE;

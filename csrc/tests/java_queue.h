@@ -1,7 +1,7 @@
 /* What tests of the writer of Java queues share: a clock that is set, short ways to write, and a look at all that is in a
  * queue. A payload is text: who wrote it, and its number. */
-#ifndef AC_TESTS_CQ4_QUEUE_H
-#define AC_TESTS_CQ4_QUEUE_H
+#ifndef AC_TESTS_JAVA_QUEUE_H
+#define AC_TESTS_JAVA_QUEUE_H
 
 #include "../cq4_writer.h"
 #include "check.h"

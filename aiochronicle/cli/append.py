@@ -1,0 +1,120 @@
+"""``append``: messages from the command line, from files, from standard input."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+import aiochronicle
+from aiochronicle import Registry, Writer
+from aiochronicle.cli.arguments import Json, QueuePath, Seconds
+from aiochronicle.cli.exits import NOT_FOUND, Refused
+from aiochronicle.cli.finding import is_queue
+from aiochronicle.cli.output import Output
+from aiochronicle.errors import SchemaNotFound
+
+__all__ = ["append"]
+
+
+def append(
+    queue: QueuePath,
+    /,
+    *texts: Annotated[
+        str, Parameter(metavar="TEXT", help="messages; default: each line of standard input is one")
+    ],
+    file: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            name="--file",
+            metavar="FILE",
+            negative=(),
+            help="a message that is the content of this file; may be repeated",
+        ),
+    ] = (),
+    type_: Annotated[
+        str | None,
+        Parameter(
+            name="--type",
+            metavar="TYPE",
+            help="a type of schema.json, of which messages are given as JSON; or a type_id, for bytes",
+        ),
+    ] = None,
+    create: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="make the queue if there is none")
+    ] = False,
+    flush: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="return when they are on disk")
+    ] = False,
+    lock_timeout: Annotated[
+        Seconds | None, Parameter(help="how long to wait for another writer to end")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Append messages to a queue, which must have no other writer meanwhile.
+
+    Example: echo '{"symbol": "ALFA", "price": 101.5}' | aioc append trades --type Trade
+    """
+    if not create and not is_queue(queue):
+        raise Refused(
+            f"{queue}: there is no queue. Check the path, or make one with --create.", NOT_FOUND
+        )
+    with aiochronicle.open_writer(queue, lock_timeout=lock_timeout) as writer:
+        send = _sender(writer, queue, type_)
+        count, first, last = 0, None, None
+        for payload in _payloads(texts, file):
+            last = send(payload)
+            first = last if first is None else first
+            count += 1
+        if flush:
+            writer.flush_now()
+    out = Output(as_json=json)
+    if json:
+        out.json({"path": str(queue), "messages": count, "first_seq": first, "last_seq": last})
+    elif count == 0:
+        out.line("nothing was appended")
+    else:
+        out.line(
+            f"appended {count:,} messages, seq {first:,} to {last:,}"
+            if count > 1
+            else f"appended seq {first:,}"
+        )
+
+
+def _payloads(texts: Iterable[str], files: Iterable[Path]) -> Iterator[bytes]:
+    given = False
+    for text in texts:
+        given = True
+        yield text.encode("utf-8", "surrogateescape")
+    for file in files:
+        given = True
+        yield file.read_bytes()
+    if not given:
+        for line in sys.stdin.buffer:
+            yield line.removesuffix(b"\n")
+
+
+def _sender(writer: Writer, queue: Path, wanted: str | None) -> Callable[[bytes], int]:
+    if wanted is None or wanted.isdecimal():
+        type_id = int(wanted or 0)
+        return lambda payload: writer.append(payload, type_id=type_id)
+    try:
+        registry = Registry.load(queue)
+        entry = registry.named(wanted)
+    except (SchemaNotFound, KeyError):
+        raise Refused(f"{queue}: its schema.json has no type {wanted!r}.", NOT_FOUND) from None
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder(entry.codec.type).decode
+
+    def send(payload: bytes) -> int:
+        try:
+            made = decode(payload)
+        except (msgspec.MsgspecError, ValueError) as error:
+            shown = payload[:80].decode("utf-8", "backslashreplace")
+            raise Refused(
+                f"not a {wanted}: {error}: {shown}. What came before it was appended."
+            ) from None
+        return writer.append(entry.codec.encode(made), type_id=entry.type_id)
+
+    return send

@@ -1,0 +1,168 @@
+"""The command line as a whole: which commands there are, and what becomes of their errors.
+
+Modules of commands are imported when one of theirs is called: ``aioc ls`` pays for ``ls`` only.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from cyclopts import App, CycloptsError, Group
+from rich.console import Console
+from rich.text import Text
+
+import aiochronicle
+from aiochronicle._printable import printable
+from aiochronicle.cli.exits import FAILED, INTERRUPTED, USAGE, Refused, status_of
+from aiochronicle.cli.output import console
+from aiochronicle.errors import ChronicleError
+
+__all__ = ["app", "command_names", "run"]
+
+_HELP = "Look at queues and look after them."
+_EPILOGUE = (
+    "Exit status: 0 done, 1 failed, 2 usage error, 3 not found, 4 busy, 5 damaged, 6 no permission,"
+    " 7 disk full, 130 Ctrl-C."
+)
+
+_HELP_COLUMNS = 80
+_OF_FUNCTION: dict[str, Any] = {"help_epilogue": "", "version_flags": ()}
+_GROUPS = ("readers", "config")  # with commands of their own
+_PASSED_ON = ("demo", "spark")  # programs that read their arguments themselves
+
+
+def _group(name: str) -> Group:
+    """Make a group that stands after those made before it."""
+    made: Group = Group.create_ordered(name)  # pyright: ignore[reportUnknownMemberType]
+    return made
+
+
+_LOOK = _group("Look")
+_MESSAGES = _group("Messages")
+_READERS = _group("Readers and retention")
+_SAFETY = _group("Safety")
+_MORE = _group("More")
+
+# In the order of the help: name, function of a module here, group.
+_COMMANDS = (
+    ("ls", "queues:ls", _LOOK),
+    ("info", "queues:info", _LOOK),
+    ("who", "queues:who", _LOOK),
+    ("topics", "queues:topics", _LOOK),
+    ("du", "disk:du", _LOOK),
+    ("hz", "rates:hz", _LOOK),
+    ("latency", "rates:latency", _LOOK),
+    ("tail", "messages:tail", _MESSAGES),
+    ("cat", "messages:cat", _MESSAGES),
+    ("append", "append:append", _MESSAGES),
+    ("export", "moving:export", _MESSAGES),
+    ("replay", "moving:replay", _MESSAGES),
+    ("readers", "readers:app", _READERS),
+    ("why-kept", "keeping:why_kept", _READERS),
+    ("retention", "keeping:retention", _READERS),
+    ("verify", "checking:verify", _SAFETY),
+    ("config", "checking:config", _SAFETY),
+    ("recovered", "checking:recovered", _SAFETY),
+    ("repair", "checking:repair", _SAFETY),
+    ("backup", "backups:backup", _SAFETY),
+    ("restore", "backups:restore", _SAFETY),
+    ("doctor", "health:doctor", _SAFETY),
+    ("bench", "programs:bench", _MORE),
+    ("demo", "programs:demo", _MORE),
+    ("spark", "programs:spark", _MORE),
+    ("completion", "programs:completion", _MORE),
+)
+
+
+app = App(
+    name="aioc",
+    help=_HELP,
+    help_format="plaintext",
+    help_epilogue=_EPILOGUE,
+    version=aiochronicle.__version__,
+    suppress_keyboard_interrupt=False,
+    result_action="return_value",
+)
+app["--help"].group = _MORE
+app["--version"].group = _MORE
+for _order, (_name, _function, _of) in enumerate(_COMMANDS):
+    _options = _OF_FUNCTION if _name not in _GROUPS else {}
+    if _name in _PASSED_ON:
+        _options = {**_options, "help_flags": ()}
+    app.command(f"aiochronicle.cli.{_function}", name=_name, group=_of, sort_key=_order, **_options)
+
+
+def command_names() -> list[str]:
+    """Return the names of the commands, in the order of the help."""
+    return [name for name, *_ in _COMMANDS]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command and return the exit status. Errors are one line, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:  # a terminal without UTF-8 gets escapes
+            reconfigure(errors="backslashreplace")
+    if not arguments or arguments[0] in ("--help", "-h"):
+        for name in command_names():  # imports them all, for what their help says
+            app[name]
+    previous = signal.signal(signal.SIGTERM, _end)
+    try:
+        status = app(arguments, exit_on_error=False, print_error=False, console=_help_console())
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return 0
+    except CycloptsError as error:
+        _say(_usage(error))
+        return USAGE
+    except (ChronicleError, Refused, OSError, ImportError) as error:
+        _say(str(error) or type(error).__name__)
+        return status_of(error)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILED if end.code else 0
+    except Exception as error:  # nobody wants a traceback at 3 a.m.
+        if os.environ.get("AIOC_TRACEBACK"):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        _say(f"this is a mistake in aioc, please report it: {what}. AIOC_TRACEBACK=1 shows where.")
+        return FAILED
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    return status if isinstance(status, int) else 0
+
+
+def _help_console() -> Console:
+    """Return where help goes: not wider than is good to read, also in a pipe."""
+    made = console()
+    made.width = min(made.width, _HELP_COLUMNS) if sys.stdout.isatty() else _HELP_COLUMNS
+    made.soft_wrap = False
+    return made
+
+
+def _end(number: int, _: object) -> None:
+    """End as after Ctrl-C, so that nothing is left half-done."""
+    sys.exit(128 + number)
+
+
+def _say(text: str) -> None:
+    """Print an error on one line."""
+    line = " ".join(part.strip() for part in text.splitlines() if part.strip())
+    console(stderr=True).print(Text.assemble(("aioc: ", "bold red"), printable(line)))
+
+
+def _usage(error: CycloptsError) -> str:
+    command = " ".join(getattr(error, "command_chain", None) or ())
+    said = str(error).partition(" Available commands:")[0].strip()
+    said = said if said.endswith((".", "?", "!")) else f"{said}."
+    return f"{said} See: aioc {command} --help" if command else f"{said} See: aioc --help"
+
+
+def _forget_stdout() -> None:
+    """Let nobody write to a pipe that is closed, Python's own flush at the end included."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

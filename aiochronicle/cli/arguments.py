@@ -1,0 +1,37 @@
+"""Types of arguments that several commands have."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from cyclopts import Parameter, Token
+
+from aiochronicle.cli.units import parse_amount, parse_moment, parse_seconds
+
+__all__ = ["Amount", "Directory", "File", "Flag", "Json", "Moment", "QueuePath", "Seconds"]
+
+T = TypeVar("T")
+
+
+def _converter(parse: Callable[[str], T]) -> Callable[[Any, Sequence[Token]], T]:
+    return lambda _, tokens: parse(tokens[0].value)
+
+
+def _moment(text: str) -> int | datetime:
+    return parse_moment(text, datetime.now(UTC))
+
+
+Flag = Parameter(negative=())
+
+Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="print JSON")]
+QueuePath = Annotated[Path, Parameter(metavar="QUEUE", help="directory of the queue")]
+Directory = Annotated[Path, Parameter(metavar="DIR")]
+File = Annotated[Path, Parameter(metavar="FILE")]
+Amount = Annotated[int, Parameter(converter=_converter(parse_amount), metavar="SIZE", n_tokens=1)]
+Seconds = Annotated[
+    float, Parameter(converter=_converter(parse_seconds), metavar="TIME", n_tokens=1)
+]
+Moment = Annotated[
+    int | datetime, Parameter(converter=_converter(_moment), metavar="SEQ|TIME", n_tokens=1)
+]

@@ -1,0 +1,194 @@
+"""``backup`` and ``restore``."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+import aiochronicle
+from aiochronicle import BackupProgress
+from aiochronicle.cli.arguments import Directory, Json, QueuePath
+from aiochronicle.cli.exits import DAMAGED, Refused
+from aiochronicle.cli.output import Column, Output
+from aiochronicle.cli.progress import Advance, progress
+from aiochronicle.cli.units import amount, since, when
+
+__all__ = ["backup", "restore"]
+
+_List = Annotated[
+    bool,
+    Parameter(
+        name="--list",
+        negative=(),
+        show_default=False,
+        help="list the backups in DIR, and make none",
+    ),
+]
+
+
+def _telling(advance: Advance) -> Callable[[BackupProgress], None]:
+    def tell(step: BackupProgress) -> None:
+        advance(step.step, step.bytes, step.bytes_total)
+
+    return tell
+
+
+def backup(
+    queue: Annotated[Path | None, Parameter(metavar="QUEUE", help="directory of the queue")] = None,
+    directory: Annotated[
+        Path | None,
+        Parameter(
+            metavar="DIR", help="directory of its backups, made if missing; for this queue alone"
+        ),
+    ] = None,
+    /,
+    *,
+    keep: Annotated[int, Parameter(metavar="N", help="how many backups stay")] = 2,
+    keep_damaged: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="back up a damaged queue as it is")
+    ] = False,
+    verify_all: Annotated[
+        bool,
+        Parameter(
+            negative=(), show_default=False, help="check the segments of earlier backups again, too"
+        ),
+    ] = False,
+    list_: _List = False,
+    json: Json = False,
+) -> int:
+    """Back up a queue, also one that is in use.
+
+    A backup is complete, verified and on disk, or it is not there. Segments that did not change are
+    shared with the backup before.
+
+    Example: aioc backup /var/lib/feeds/trades /backup/trades
+    """
+    out = Output(as_json=json)
+    if list_:
+        _list(out, directory or queue)
+        return 0
+    if queue is None or directory is None:
+        raise Refused("backup takes QUEUE and DIR. See: aioc backup --help")
+    with progress() as advance:
+        report = aiochronicle.backup(
+            queue,
+            directory,
+            keep=keep,
+            on_corrupt="keep" if keep_damaged else "raise",
+            verify_all=verify_all,
+            progress=_telling(advance),
+        )
+    out.record(
+        report,
+        [
+            ("backup", report.path),
+            (
+                "messages",
+                f"{report.messages:,}, up to seq {report.next_seq - 1:,}"
+                if report.messages
+                else "0",
+            ),
+            (
+                "segments",
+                f"{report.segments:,}, of which {report.segments_copied:,} copied"
+                f" ({amount(report.bytes_copied)}{', by reflinks' if report.reflinked else ''})",
+            ),
+            ("readers", f"{report.readers:,}"),
+            *([("damaged", f"{report.corrupt:,} places")] if report.corrupt else []),
+            *(
+                [("removed", ", ".join(f"{number:06d}" for number in report.removed))]
+                if report.removed
+                else []
+            ),
+        ],
+    )
+    return DAMAGED if report.corrupt else 0
+
+
+def _list(out: Output, directory: Path | None) -> None:
+    if directory is None:
+        raise Refused("backup --list takes DIR. See: aioc backup --help")
+    found = aiochronicle.list_backups(directory)
+    now_ns = time.time_ns()
+    out.table(
+        found,
+        [
+            Column("BACKUP", right=True),
+            Column("MADE"),
+            Column("AGE", right=True, rank=1),
+            Column("MESSAGES", right=True),
+            Column("NEXT SEQ", right=True, rank=1),
+            Column("SEGMENTS", right=True, rank=2),
+            Column("QUEUE", least=12),
+        ],
+        [
+            [
+                f"{one.number}",
+                when(one.created_ns, parts=False),
+                since(one.created_ns, now_ns),
+                f"{one.messages:,}",
+                f"{one.next_seq:,}",
+                f"{one.segments + 1:,}",
+                one.problem or one.queue,
+            ]
+            for one in found
+        ],
+        empty=f"there are no backups in {directory}",
+    )
+
+
+def restore(
+    directory: Directory,
+    queue: QueuePath,
+    /,
+    *,
+    new_id: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="it is a copy beside the original, and gets an id of its own",
+        ),
+    ] = False,
+    number: Annotated[
+        int | None, Parameter(metavar="N", help="which backup; default: the newest")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Make a queue out of a backup, where there is none.
+
+    Example: aioc restore /backup/trades /var/lib/feeds/trades
+
+    Parameters
+    ----------
+    directory
+        directory of the backups
+    """
+    with progress() as advance:
+        report = aiochronicle.restore(
+            directory, queue, new_id=new_id, number=number, progress=_telling(advance)
+        )
+    Output(as_json=json).record(
+        report,
+        [
+            ("queue", report.path),
+            ("from", report.backup),
+            (
+                "messages",
+                f"{report.messages:,}, up to seq {report.next_seq - 1:,}"
+                if report.messages
+                else "0",
+            ),
+            ("readers", f"{report.readers:,}"),
+            (
+                "id",
+                "a new one, with the next writer"
+                if report.queue_id is None
+                else f"{report.queue_id:016x}",
+            ),
+            *([("damaged", f"{report.corrupt:,} places")] if report.corrupt else []),
+        ],
+    )
+    return DAMAGED if report.corrupt else 0

@@ -1,0 +1,164 @@
+"""``tail`` and ``cat``: the messages of a queue."""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+import aiochronicle
+from aiochronicle import Message
+from aiochronicle.cli.arguments import Json, Moment, QueuePath
+from aiochronicle.cli.decoding import Decoder
+from aiochronicle.cli.exits import Refused
+from aiochronicle.cli.output import Output
+
+__all__ = ["cat", "tail"]
+
+_WAIT_S = 0.2  # after which Ctrl-C is noticed
+
+Type = Annotated[
+    str | None,
+    Parameter(
+        name="--type",
+        metavar="TYPE",
+        help="only messages of this type: a name of schema.json, or a type_id",
+    ),
+]
+Hex = Annotated[
+    bool, Parameter(name="--hex", negative=(), show_default=False, help="dump the payloads")
+]
+Skip = Annotated[
+    bool,
+    Parameter(
+        name="--skip-corrupt", negative=(), show_default=False, help="step over damaged messages"
+    ),
+]
+
+
+def tail(
+    queue: QueuePath,
+    /,
+    *,
+    follow: Annotated[
+        bool,
+        Parameter(
+            alias="-f", negative=(), show_default=False, help="go on with what is yet to come"
+        ),
+    ] = False,
+    lines: Annotated[
+        int | None,
+        Parameter(alias="-n", metavar="N", help="how many of the last messages; default: 10"),
+    ] = None,
+    start: Annotated[
+        Moment | None,
+        Parameter(name="--from", help="from here on: a seq, a time, or how long ago (15m)"),
+    ] = None,
+    type_: Type = None,
+    hex_: Hex = False,
+    skip_corrupt: Skip = False,
+    json: Json = False,
+) -> None:
+    """Show the last messages of a queue, decoded by its schema.json.
+
+    Example: aioc tail -f /var/lib/feeds/trades --type Trade
+    """
+    if lines is not None and (lines < 0 or start is not None):
+        raise Refused("-n takes a number from 0 on" if lines < 0 else "give -n or --from, not both")
+    decoder = Decoder(queue)
+    wanted = None if type_ is None else decoder.type_id_of(type_)
+    printing = _Printing(decoder, as_json=json, as_hex=hex_)
+    policy: Literal["skip", "raise"] = "skip" if skip_corrupt else "raise"
+    where: int | datetime = 0 if start is None else start
+    if start is None:
+        where = _start_of_last(queue, 10 if lines is None else lines, wanted, policy)
+    with aiochronicle.open_reader(queue, start=where, on_corrupt=policy) as reader:
+        printing.all(_matching(reader, wanted))
+        while follow:
+            if reader.wait(_WAIT_S):
+                printing.all(_matching(reader, wanted))
+
+
+def cat(
+    queue: QueuePath,
+    /,
+    *,
+    start: Annotated[
+        Moment | None, Parameter(name="--from", help="from here on; default: the oldest message")
+    ] = None,
+    end: Annotated[
+        Moment | None,
+        Parameter(name="--to", help="up to here, without it; default: all that is there now"),
+    ] = None,
+    type_: Type = None,
+    raw: Annotated[
+        bool,
+        Parameter(
+            negative=(), show_default=False, help="the payloads alone, each followed by a newline"
+        ),
+    ] = False,
+    hex_: Hex = False,
+    skip_corrupt: Skip = False,
+    json: Json = False,
+) -> None:
+    """Print the messages of a queue, all of them or from one place to another.
+
+    Example: aioc cat /var/lib/feeds/trades --from 1000 --to 2000 --json
+    """
+    decoder = Decoder(queue)
+    wanted = None if type_ is None else decoder.type_id_of(type_)
+    printing = _Printing(decoder, as_json=json, as_hex=hex_, raw=raw)
+    with aiochronicle.Queue(queue, on_corrupt="skip" if skip_corrupt else "raise") as whole:
+        printing.all(_matching(whole.slice(start, end), wanted))
+
+
+def _matching(messages: Iterable[Message], wanted: int | None) -> Iterator[Message]:
+    return (message for message in messages if wanted is None or message.type_id == wanted)
+
+
+def _start_of_last(
+    queue: Path, count: int, wanted: int | None, policy: Literal["skip", "raise"]
+) -> int:
+    """Return the seq from which on there are so many messages, or all there are."""
+    end = aiochronicle.inspect(queue).next_seq
+    with aiochronicle.Queue(queue, on_corrupt=policy) as whole:
+        if end == 0:  # of another program, which does not keep it
+            end = max((message.seq + 1 for message in whole.slice()), default=0)
+        if wanted is None or count == 0:
+            return max(0, end - count)
+        window = max(count, 1024)
+        while True:
+            start = max(0, end - window)
+            found = whole.slice(start, end)
+            seqs = [message.seq for message in found if message.type_id == wanted]
+            if len(seqs) >= count:
+                return seqs[-count]
+            if start == 0:
+                return 0
+            window *= 2
+
+
+class _Printing:
+    """Prints messages in the form that was asked for."""
+
+    def __init__(self, decoder: Decoder, *, as_json: bool, as_hex: bool, raw: bool = False) -> None:
+        if as_json + as_hex + raw > 1:
+            raise Refused("--json, --hex and --raw exclude each other")
+        self._out = Output(as_json=as_json)
+        shape: Callable[[Any], str] = decoder.line
+        if as_json:
+            shape = decoder.json_line
+        elif as_hex:
+            shape = decoder.hex_lines
+        self._shape = shape
+        self._raw = raw
+
+    def all(self, messages: Iterable[Message]) -> None:
+        """Print them, and let a pipe have them."""
+        for message in messages:
+            if self._raw:
+                self._out.bytes(message.payload + b"\n")
+            else:
+                self._out.raw(self._shape(message))
+        self._out.flush()

@@ -1,0 +1,226 @@
+"""``export`` and ``replay``: messages into files and into other queues."""
+
+import asyncio
+import csv
+import io
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from cyclopts import Parameter
+
+import aiochronicle
+from aiochronicle import Message, Slice
+from aiochronicle.cli.arguments import Directory, Json, Moment, QueuePath
+from aiochronicle.cli.decoding import Decoder
+from aiochronicle.cli.exits import Refused
+from aiochronicle.cli.output import Output
+from aiochronicle.cli.progress import progress
+from aiochronicle.cli.units import age, amount, rate
+from aiochronicle.export import replacing
+
+__all__ = ["export", "replay"]
+
+Format = Literal["parquet", "arrow", "csv", "jsonl"]
+_SUFFIXES: dict[str, Format] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+_FIELDS = ("seq", "timestamp_ns", "time", "type_id", "type")
+_TOLD_EVERY = 4096
+
+
+def export(
+    queue: QueuePath,
+    file: Annotated[
+        Path,
+        Parameter(
+            metavar="FILE", help="what to write; one that is there is replaced when all is well"
+        ),
+    ],
+    /,
+    *,
+    format_: Annotated[
+        Format | None, Parameter(name="--format", help="default: by the name of the file")
+    ] = None,
+    start: Annotated[
+        Moment | None, Parameter(name="--from", help="from here on; default: the oldest message")
+    ] = None,
+    end: Annotated[Moment | None, Parameter(name="--to", help="up to here, without it")] = None,
+    type_: Annotated[
+        str | None,
+        Parameter(
+            name="--type",
+            metavar="TYPE",
+            help="only this type of schema.json, with a column per field",
+        ),
+    ] = None,
+    skip_corrupt: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="step over damaged messages")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Write messages to a file: Parquet, Arrow, CSV or JSON lines.
+
+    Example: aioc export /var/lib/feeds/trades trades.parquet --type Trade --from 1h
+    """
+    chosen = format_ or _SUFFIXES.get(file.suffix.lower())
+    if chosen is None:
+        known = ", ".join(sorted(_SUFFIXES))
+        raise Refused(f"{file}: say --format, or name the file with one of {known}.")
+    decoder = Decoder(queue)
+    wanted = None if type_ is None else decoder.type_id_of(type_)
+    began_s = time.monotonic()
+    with (
+        aiochronicle.Queue(queue, on_corrupt="skip" if skip_corrupt else "raise") as whole,
+        progress(is_bytes=False) as advance,
+    ):
+        part = whole.slice(start, end)
+        if chosen in ("parquet", "arrow"):
+            rows = part.export(
+                file,
+                codec=type_,
+                format=chosen,
+                progress=lambda step: advance("export", step.rows, step.rows_total),
+            )
+        else:
+            rows = _export_text(part, file, decoder, wanted, chosen, advance)
+    passed_s = max(time.monotonic() - began_s, 1e-9)
+    size = file.stat().st_size
+    Output(as_json=json).record(
+        {"path": str(file), "format": chosen, "rows": rows, "bytes": size},
+        [
+            ("file", str(file)),
+            ("rows", f"{rows:,}"),
+            ("size", amount(size)),
+            ("took", f"{age(passed_s)}, {rate(rows / passed_s)}"),
+        ],
+    )
+
+
+def _export_text(
+    part: Slice,
+    file: Path,
+    decoder: Decoder,
+    wanted: int | None,
+    form: str,
+    advance: Callable[[str, int, int], None],
+) -> int:
+    total = part.count
+    rows = 0
+    with replacing(file) as out:
+        for line in _lines(_counted(part, total, advance), decoder, wanted, form):
+            out.write(line)
+            rows += 1
+    return rows - (form == "csv")
+
+
+def _counted(
+    part: Slice, total: int, advance: Callable[[str, int, int], None]
+) -> Iterator[Message]:
+    for number, message in enumerate(part):
+        if number % _TOLD_EVERY == 0:
+            advance("export", number, total)
+        yield message
+
+
+def _lines(
+    messages: Iterable[Message], decoder: Decoder, wanted: int | None, form: str
+) -> Iterator[bytes]:
+    codec = None if wanted is None else decoder.codec(wanted)
+    names = [] if codec is None else list(codec.type.__struct_fields__)
+    if form == "csv":
+        yield _csv_line([*_FIELDS, *(names or ["payload"])])
+    for message in messages:
+        if wanted is not None and message.type_id != wanted:
+            continue
+        if form == "jsonl":
+            yield decoder.json_line(message).encode() + b"\n"
+        else:
+            yield _csv_line(_csv_row(decoder.record(message), names))
+
+
+def _csv_row(record: dict[str, Any], names: list[str]) -> list[Any]:
+    head = [record[name] for name in _FIELDS]
+    value = record.get("value")
+    if names:
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        return [*head, *(fields.get(name) for name in names)]
+    if value is not None:
+        import json
+
+        return [*head, json.dumps(value)]
+    return [*head, record.get("text", record.get("base64"))]
+
+
+def _csv_line(row: Iterable[Any]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerow(row)
+    return text.getvalue().encode()
+
+
+def replay(
+    source: Directory,
+    target: Directory,
+    /,
+    *,
+    start: Annotated[Moment | None, Parameter(name="--from", help="from this time on")] = None,
+    end: Annotated[Moment | None, Parameter(name="--to", help="before this time")] = None,
+    speed: Annotated[
+        float | None,
+        Parameter(
+            help="1 keeps the recorded distances, 10 is ten times as fast; default: as fast as it goes"
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Write recorded queues again, each into a new queue of the same name, with its timestamps.
+
+    Interrupted and started again, it goes on where it was.
+
+    Example: aioc replay /var/lib/feeds /tmp/yesterday --from 2026-01-30 --to 2026-01-31 --speed 10
+
+    Parameters
+    ----------
+    source
+        a queue, or a directory with queues below it
+    target
+        directory for the new queues, made if missing
+    """
+    for name, moment in (("--from", start), ("--to", end)):
+        if isinstance(moment, int):
+            raise Refused(f"replay {name} takes a time, as 2026-01-31T12:00:00Z or 15m, not a seq")
+    assert not isinstance(start, int)
+    assert not isinstance(end, int)
+    began_s = time.monotonic()
+    count = asyncio.run(_replay(source, target, start, end, speed))
+    passed_s = max(time.monotonic() - began_s, 1e-9)
+    Output(as_json=json).record(
+        {"source": str(source), "target": str(target), "messages": count, "seconds": passed_s},
+        [
+            ("replayed", f"{count:,} messages into {target}"),
+            ("took", f"{age(passed_s)}, {rate(count / passed_s)}"),
+        ],
+    )
+    return 0
+
+
+async def _replay(
+    source: Path, target: Path, start: datetime | None, end: datetime | None, speed: float | None
+) -> int:
+    with progress(is_bytes=False) as advance:
+        async with aiochronicle.replay(source, speed=speed, start=start, end=end) as history:
+            total = max(history.lag.messages, 1)
+            copying = asyncio.create_task(history.into(target, cause="message"))
+            while not copying.done():
+                await asyncio.wait([copying], timeout=0.1)
+                if not history.closed:
+                    advance("replay", history.statistics().messages, total)
+            return copying.result()

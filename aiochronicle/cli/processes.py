@@ -1,0 +1,129 @@
+"""Which processes hold files: asked of the kernel, in /proc, as far as this user may see.
+
+All of it is a snapshot: a process may end, and its pid name another one, the moment after. Processes
+of other containers cannot be seen, and of other users only some of it.
+"""
+
+import os
+import pwd
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["Deleted", "Process", "deleted_files", "process_of"]
+
+_PROC = Path("/proc")
+_COMMAND_CHARACTERS_MAX = 4096
+_DELETED = " (deleted)"
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A process; None where it cannot be seen."""
+
+    pid: int
+    user: str | None
+    command: str | None
+    started_ns: int | None
+
+
+def process_of(pid: int) -> Process | None:
+    """Describe a process; None if there is none."""
+    directory = _PROC / str(pid)
+    try:
+        user = _user_name(directory.stat().st_uid)
+    except OSError:
+        return None
+    command = None
+    with suppress(OSError):
+        words = (directory / "cmdline").read_bytes()[:_COMMAND_CHARACTERS_MAX].rstrip(b"\0")
+        command = os.fsdecode(words.replace(b"\0", b" ")) or None
+    return Process(pid=pid, user=user, command=command, started_ns=_started_ns(directory))
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _started_ns(directory: Path) -> int | None:
+    """Return when a process began, which the kernel counts in ticks since boot."""
+    try:
+        # The name of the program is in brackets, and may have brackets and spaces in it.
+        fields = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        ticks = int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return boot_ns + ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+
+
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that has no name any more and still takes space, because a process uses it."""
+
+    path: str
+    bytes: int
+    pids: tuple[int, ...]
+
+
+def deleted_files(root: Path) -> list[Deleted]:
+    """Return the deleted files below a directory that processes have open or mapped."""
+    prefix = f"{os.path.realpath(root)}/"
+    sizes: dict[tuple[str, int], int] = {}
+    users: dict[tuple[str, int], set[int]] = {}
+    for directory in _PROC.iterdir():
+        if not directory.name.isdecimal():
+            continue
+        with suppress(OSError):
+            for path, inode, size in _held(directory):
+                if path.startswith(prefix):
+                    sizes[path, inode] = max(size, sizes.get((path, inode), 0))
+                    users.setdefault((path, inode), set()).add(int(directory.name))
+    return [
+        Deleted(path=path, bytes=sizes[path, inode], pids=tuple(sorted(users[path, inode])))
+        for path, inode in sorted(sizes)
+        if not _has_another_name(path, inode)
+    ]
+
+
+def _has_another_name(path: str, inode: int) -> bool:
+    """Tell whether a file is there under another name: the one it was made under is no more."""
+    try:
+        with os.scandir(Path(path).parent) as entries:
+            return any(entry.inode() == inode for entry in entries)
+    except OSError:
+        return False
+
+
+def _held(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield path, inode and size of what a process uses though it is deleted."""
+    for line in (directory / "maps").read_bytes().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5].endswith(_DELETED.encode()):
+            first, _, end = fields[0].partition(b"-")
+            path = os.fsdecode(fields[5]).removesuffix(_DELETED)
+            yield (
+                path,
+                int(fields[4]),
+                _blocks(
+                    directory / "map_files" / os.fsdecode(fields[0]), int(end, 16) - int(first, 16)
+                ),
+            )
+    for fd in (directory / "fd").iterdir():
+        with suppress(OSError):
+            target = str(fd.readlink())
+            if target.endswith(_DELETED):
+                status = fd.stat()
+                yield target.removesuffix(_DELETED), status.st_ino, status.st_blocks * 512
+
+
+def _blocks(file: Path, otherwise: int) -> int:
+    """Return what a file takes on disk; only root may see that of a mapped one."""
+    try:
+        return file.stat().st_blocks * 512
+    except OSError:
+        return otherwise

@@ -1,0 +1,367 @@
+"""``ls``, ``info``, ``who``, ``topics``: which queues there are, and how they are."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+from rich.text import Text
+
+import aiochronicle
+from aiochronicle import QueueInfo, ReaderInfo, WriterInfo
+from aiochronicle._printable import printable
+from aiochronicle.cli.arguments import Directory, Json, QueuePath
+from aiochronicle.cli.disk import usage_of
+from aiochronicle.cli.finding import find_queues, short_path
+from aiochronicle.cli.output import Column, Output
+from aiochronicle.cli.processes import process_of
+from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
+from aiochronicle.cli.units import age, amount, rate, since, when
+from aiochronicle.errors import ChronicleError
+
+__all__ = ["info", "ls", "topics", "who"]
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has a queue open: ``role`` is "writer" or "reader", ``state`` that of WriterInfo or "open"."""
+
+    role: str
+    name: str | None
+    state: str
+    pid: int
+    user: str | None
+    since_ns: int | None
+    command: str | None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue on one line. ``problem`` says why there is nothing else."""
+
+    path: str
+    writer_state: str | None = None
+    writer_pid: int | None = None
+    writer_command: str | None = None
+    writer_since_ns: int | None = None
+    next_seq: int | None = None
+    rate_per_s: float | None = None
+    readers: int | None = None
+    readers_open: int | None = None
+    worst_lag_messages: int | None = None
+    worst_lag_reader: str | None = None
+    segments: int | None = None
+    disk_bytes: int | None = None
+    oldest_ns: int | None = None
+    last_message_ns: int | None = None
+    problem: str | None = None
+
+
+def ls(root: Directory = Path(), /, *, json: Json = False) -> None:
+    """List the queues in or below a directory.
+
+    Example: aioc ls /var/lib/feeds
+
+    Parameters
+    ----------
+    root
+        where to look
+    """
+    found = [_summary(path) for path in find_queues(root)]
+    now_ns = time.time_ns()
+    out = Output(as_json=json)
+    out.table(
+        found,
+        [
+            Column("QUEUE", least=12),
+            Column("WRITER", rank=3, least=14),
+            Column("SINCE", right=True, rank=8),
+            Column("NEXT SEQ", right=True, rank=1),
+            Column("RATE", right=True, rank=1),
+            Column("READERS", right=True, rank=4),
+            Column("WORST LAG", right=True, rank=2),
+            Column("SEGMENTS", right=True, rank=7),
+            Column("DISK", right=True, rank=5),
+            Column("OLDEST", right=True, rank=9),
+            Column("LAST MESSAGE", right=True, rank=6),
+        ],
+        [_row(entry, root, now_ns) for entry in found],
+        empty=f"there are no queues in or below {printable(root)}",
+    )
+    for entry in found if not json else []:
+        if entry.problem is not None:
+            text = f"{short_path(entry.path, root)}: {entry.problem}"
+            out.line(Text(printable(text), "red"))
+
+
+def _look(path: Path) -> QueueInfo | str:
+    try:
+        return aiochronicle.inspect(path)
+    except ChronicleError as error:
+        return error.detail
+
+
+def _summary(path: Path) -> Summary:
+    info = _look(path)
+    if isinstance(info, str):
+        return Summary(path=str(path), problem=info)
+    readers: list[ReaderInfo] = []
+    problem = None
+    try:
+        readers = aiochronicle.list_readers(path)
+    except ChronicleError as error:
+        problem = error.detail
+    worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
+    writer = info.writer
+    return Summary(
+        path=str(path),
+        writer_state=None if writer is None else writer.state,
+        writer_pid=None if writer is None else writer.pid,
+        writer_command=None if writer is None else writer.command,
+        writer_since_ns=None if writer is None else writer.since_ns,
+        next_seq=info.next_seq,
+        rate_per_s=None if writer is None or writer.published_ns is None else writer.rate,
+        readers=len(readers),
+        readers_open=sum(reader.live for reader in readers),
+        worst_lag_messages=None if worst is None else worst.lag.messages,
+        worst_lag_reader=None if worst is None else worst.name,
+        segments=info.segments,
+        disk_bytes=info.disk_bytes,
+        oldest_ns=info.oldest_ns,
+        last_message_ns=info.last_timestamp_ns or None,
+        problem=problem,
+    )
+
+
+def _row(entry: Summary, root: Path, now_ns: int) -> list[str | Text]:
+    name = short_path(entry.path, root)
+    if entry.next_seq is None:
+        return [name, Text("unusable", "red"), *[""] * 9]
+    lag: str | Text = "–" if entry.worst_lag_messages is None else f"{entry.worst_lag_messages:,}"
+    open_, known = entry.readers_open or 0, entry.readers or 0
+    return [
+        name,
+        _writer(entry),
+        since(entry.writer_since_ns, now_ns) if entry.writer_state == "open" else "",
+        f"{entry.next_seq:,}",
+        rate(entry.rate_per_s),
+        f"{open_} of {known}" if known else "–",
+        lag,
+        f"{entry.segments:,}",
+        amount(entry.disk_bytes),
+        since(entry.oldest_ns, now_ns),
+        since(entry.last_message_ns, now_ns),
+    ]
+
+
+def _writer(entry: Summary) -> str | Text:
+    if entry.writer_state == "open":
+        return f"{entry.writer_pid or '?'} {_short(entry.writer_command)}"
+    if entry.writer_state == "died":
+        return Text(f"died (pid {entry.writer_pid})", "red")
+    return Text(entry.writer_state or "–", "dim")
+
+
+def _short(command: str | None) -> str:
+    """Return a command line without the directories of the program."""
+    if not command:
+        return ""
+    program, _, rest = command.partition(" ")
+    return f"{program.rpartition('/')[2]} {rest}".strip()
+
+
+def info(queue: QueuePath, /, *, json: Json = False) -> None:
+    """Describe a queue: where it stands, what it takes, who uses it.
+
+    Example: aioc info /var/lib/feeds/trades
+    """
+    found = aiochronicle.inspect(queue)
+    readers = aiochronicle.list_readers(queue)
+    usage = usage_of(queue)
+    types = _types_of(queue)
+    worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
+    record: dict[str, Any] = {
+        "path": str(queue),
+        **msgspec.structs.asdict(found),
+        "usage": usage,
+        "types": types,
+        "readers": len(readers),
+        "readers_open": sum(reader.live for reader in readers),
+    }
+    now_ns = time.time_ns()
+    Output(as_json=json).record(
+        record,
+        [
+            ("queue", str(queue)),
+            ("id", f"{found.queue_id:016x}"),
+            *_of_writer(found.writer, now_ns),
+            ("next seq", f"{found.next_seq:,}"),
+            ("oldest message", _moment(found.oldest_ns, now_ns)),
+            ("last message", _moment(found.last_timestamp_ns or None, now_ns)),
+            (
+                "segments",
+                f"{found.segments:,} of {amount(found.segment_size)},"
+                f" {found.first_segment} to {found.last_segment}",
+            ),
+            ("end", f"segment {found.current_segment}, offset {found.write_offset:,}"),
+            ("disk", amount(usage.total_bytes)),
+            ("types", ", ".join(f"{one['type_id']} {one['name']}" for one in types) or "none"),
+            ("readers", f"{len(readers)}, {record['readers_open']} open"),
+            (
+                "worst lag",
+                "–" if worst is None else f"{worst.lag.messages:,} messages ({worst.name})",
+            ),
+        ],
+    )
+
+
+def _of_writer(writer: WriterInfo | None, now_ns: int) -> list[tuple[str, str | Text]]:
+    if writer is None:
+        return [("writer", "nobody is known")]
+    style = {"open": "green", "died": "red"}.get(writer.state, "")
+    who = f"pid {writer.pid}, {writer.command}" if writer.command else f"pid {writer.pid}"
+    lines: list[tuple[str, str | Text]] = [
+        ("writer", Text.assemble((writer.state, style), f", {printable(who)}")),
+        ("since", _moment(writer.since_ns, now_ns)),
+    ]
+    if writer.published_ns is None:
+        return lines
+    lines += [
+        ("rate", f"{rate(writer.rate)}, {amount(writer.rate_bytes)}/s"),
+        ("flush", flush_of(writer.flush)),
+        ("retention", retention_of(writer.retention)),
+        ("capacity", capacity_of(writer.capacity)),
+    ]
+    for slow in writer.slow_appends[-3:]:
+        text = f"{age(slow.duration_ns / 1e9)} at seq {slow.seq:,}: {slow.cause}"
+        lines.append(("slow append", f"{text}, {since(slow.time_ns, now_ns)} ago"))
+    for error in writer.errors[-3:]:
+        text = f"{error.text} ({error.count} times, last {since(error.last_ns, now_ns)} ago)"
+        lines.append(("error", Text(printable(text), "red")))
+    return lines
+
+
+def _moment(moment_ns: int | None, now_ns: int) -> str:
+    return "–" if not moment_ns else f"{when(moment_ns)} ({since(moment_ns, now_ns)} ago)"
+
+
+def _types_of(queue: Path) -> list[dict[str, Any]]:
+    try:
+        registry = aiochronicle.Registry.load(queue)
+    except ChronicleError:
+        return []
+    return [
+        {"type_id": entry.type_id, "name": entry.name, "format": entry.format} for entry in registry
+    ]
+
+
+def who(queue: QueuePath, /, *, json: Json = False) -> None:
+    """Show the processes that have a queue open: its writer, and its readers that have names.
+
+    Example: aioc who /var/lib/feeds/trades
+    """
+    found: list[Holder] = []
+    writer = aiochronicle.inspect(queue).writer
+    if writer is not None:
+        found.append(
+            _holder("writer", None, writer.state, writer.pid, writer.command, writer.since_ns)
+        )
+    found += [
+        _holder("reader", reader.name, "open", reader.pid or 0, reader.command, None)
+        for reader in aiochronicle.list_readers(queue)
+        if reader.live
+    ]
+    now_ns = time.time_ns()
+    Output(as_json=json).table(
+        found,
+        [
+            Column("ROLE"),
+            Column("NAME", least=8),
+            Column("STATE"),
+            Column("PID", right=True),
+            Column("USER", rank=1),
+            Column("SINCE", right=True, rank=2),
+            Column("COMMAND", least=20),
+        ],
+        [
+            [
+                one.role,
+                one.name or "–",
+                Text(one.state, {"open": "green", "died": "red"}.get(one.state, "")),
+                str(one.pid) if one.pid else "–",
+                one.user or "–",
+                since(one.since_ns, now_ns),
+                one.command or "–",
+            ]
+            for one in found
+        ],
+        empty="nobody has it open",
+    )
+
+
+def _holder(
+    role: str, name: str | None, state: str, pid: int, command: str | None, since_ns: int | None
+) -> Holder:
+    """Add what the kernel knows of a process that lives."""
+    process = process_of(pid) if pid and state == "open" else None
+    return Holder(
+        role=role,
+        name=name,
+        state=state,
+        pid=pid,
+        user=None if process is None else process.user,
+        since_ns=since_ns or (None if process is None else process.started_ns),
+        command=command or (None if process is None else process.command),
+    )
+
+
+def topics(
+    root: Directory | None = None,
+    /,
+    *,
+    namespace: Annotated[
+        str | None, Parameter(help="part of the bus; default: $AIOCHRONICLE_NAMESPACE")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the topics of a bus, and what its configuration says about each.
+
+    Example: aioc topics /var/lib/desk --namespace risk
+
+    Parameters
+    ----------
+    root
+        directory of the bus; default: $AIOCHRONICLE_DATA_DIR
+    """
+    with aiochronicle.Bus(root, namespace=namespace) as bus:
+        names = bus.topics()
+        found = [
+            {"topic": name, "path": bus.path(name), "settings": bus.settings(name)}
+            for name in names
+        ]
+        rows = [_topic_row(bus, name) for name in names]
+    Output(as_json=json).table(
+        found,
+        [
+            Column("TOPIC", least=8),
+            Column("NEXT SEQ", right=True),
+            Column("SEGMENT SIZE", right=True, rank=2),
+            Column("FLUSH", rank=1),
+            Column("RETENTION", rank=1, least=12),
+            Column("CAPACITY", right=True, rank=3),
+        ],
+        rows,
+        empty=f"there are no topics in {printable(bus.root)}",
+    )
+
+
+def _topic_row(bus: aiochronicle.Bus, name: str) -> list[str | Text]:
+    settings = bus.settings(name)
+    found = _look(Path(bus.path(name)))
+    return [
+        name,
+        Text("damaged", "red") if isinstance(found, str) else f"{found.next_seq:,}",
+        amount(settings.segment_size),
+        flush_of(settings.flush),
+        retention_of(settings.retention),
+        capacity_of(settings.capacity),
+    ]

@@ -1,0 +1,125 @@
+"""``hz`` and ``latency``: how many messages come, and how long they take."""
+
+import time
+from typing import Annotated
+
+from cyclopts import Parameter
+
+import aiochronicle
+from aiochronicle.cli.arguments import Json, QueuePath, Seconds
+from aiochronicle.cli.output import Output
+from aiochronicle.cli.units import age, amount, rate
+from aiochronicle.histogram import Histogram
+
+__all__ = ["hz", "latency"]
+
+_SHOWN_S = 1.0
+_PERCENTILES = (50.0, 90.0, 99.0, 99.9)
+
+Length = Annotated[Seconds, Parameter(name="--seconds", help="how long to look; 0: until Ctrl-C")]
+
+
+def hz(queue: QueuePath, /, *, seconds: Length = 5.0, json: Json = False) -> None:
+    """Count the messages that come: one line per second, and the whole at the end.
+
+    Example: aioc hz /var/lib/feeds/trades --seconds 10
+    """
+    out = Output(as_json=json)
+    with aiochronicle.open_reader(queue, start="last", verify=False) as reader:
+        began_s = shown_s = time.monotonic()
+        total = total_bytes = 0
+        try:
+            while True:
+                until_s = shown_s + _SHOWN_S
+                if seconds:
+                    until_s = min(until_s, began_s + seconds)
+                messages = size = 0
+                while (left_s := until_s - time.monotonic()) > 0:
+                    reader.wait(left_s)
+                    batch = reader.read_batch(4096)
+                    messages += len(batch)
+                    size += sum(map(len, batch))
+                now_s = time.monotonic()
+                _tell_rate(out, messages, size, now_s - shown_s, whole=False)
+                shown_s = now_s
+                total, total_bytes = total + messages, total_bytes + size
+                if seconds and now_s - began_s >= seconds:
+                    break
+        finally:
+            if not json:
+                _tell_rate(out, total, total_bytes, time.monotonic() - began_s, whole=True)
+
+
+def _tell_rate(out: Output, messages: int, size: int, passed_s: float, *, whole: bool) -> None:
+    passed_s = max(passed_s, 1e-9)
+    if out.as_json:
+        out.json(
+            {
+                "messages": messages,
+                "payload_bytes": size,
+                "seconds": passed_s,
+                "messages_per_s": messages / passed_s,
+                "bytes_per_s": size / passed_s,
+            }
+        )
+    else:
+        text = f"{rate(messages / passed_s):>10}  {amount(size / passed_s):>10}/s"
+        mean = f"  {amount(size / messages)} each" if messages else ""
+        out.line(
+            f"{text}{mean}" + (f"  in {age(passed_s)}: {messages:,} messages" if whole else "")
+        )
+    out.flush()
+
+
+def latency(queue: QueuePath, /, *, seconds: Length = 5.0, json: Json = False) -> None:
+    """Measure the time from the timestamp of a message until a reader has it.
+
+    The reader sleeps until the writer wakes it, as your own would. Both clocks are this machine's.
+    Messages with a timestamp of the program's own choice show the age of that.
+
+    Example: aioc latency /var/lib/feeds/trades --seconds 10
+    """
+    out = Output(as_json=json)
+    histogram = Histogram()
+    ahead = 0
+    with aiochronicle.open_reader(queue, start="last", verify=False) as reader:
+        until_s = time.monotonic() + seconds if seconds else float("inf")
+        try:
+            while (left_s := until_s - time.monotonic()) > 0:
+                reader.wait(min(left_s, 0.2))
+                for message in reader.read_batch(256):
+                    taken_ns = time.time_ns() - message.timestamp_ns
+                    ahead += taken_ns < 0
+                    histogram.add(taken_ns)
+        finally:
+            _tell_latency(out, histogram, ahead)
+
+
+def _tell_latency(out: Output, histogram: Histogram, ahead: int) -> None:
+    values = {percent: histogram.percentile(percent) for percent in (*_PERCENTILES, 100.0)}
+    named = {
+        ("max" if percent == 100 else f"p{percent:g}".replace(".", "")): value
+        for percent, value in values.items()
+    }
+    if out.as_json:
+        out.json(
+            {
+                "messages": histogram.total,
+                "ahead_of_clock": ahead,
+                **{f"{name}_ns": value for name, value in named.items()},
+            }
+        )
+        return
+    if not histogram.total:
+        out.line("no message came")
+        return
+    shown = "  ".join(
+        f"p{percent:g} {age((value or 0) / 1e9)}"
+        for percent, value in values.items()
+        if percent < 100
+    )
+    out.line(f"{histogram.total:,} messages  {shown}  max {age((values[100.0] or 0) / 1e9)}")
+    if ahead:
+        out.line(
+            f"{ahead:,} of them have a timestamp ahead of this machine's clock; they count as 0"
+        )

@@ -1,0 +1,502 @@
+"""Each command as a process of its own: what it prints, what it does, how it ends."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+
+import aiochronicle
+from aiochronicle import Position, Retention, Roll, inspect, list_readers, open_reader, open_writer
+from aiochronicle._positions import decode_position, encode_position
+from aiochronicle.cli import main
+from cli.running import aioc, started
+
+
+def copied(root: Path, tmp_path: Path, name: str = "trades") -> Path:
+    """Return a queue of one's own to change."""
+    shutil.copytree(root / name, tmp_path / name)
+    open_writer(tmp_path / name).close()  # it is a copy no more
+    return tmp_path / name
+
+
+def json_lines(text: str) -> list[dict[str, object]]:
+    return [msgspec.json.decode(line) for line in text.splitlines()]
+
+
+def test_ls_lists_queues(root: Path) -> None:
+    done = aioc("ls", root)
+    assert done.status == 0
+    heading, plain, trades = done.out.splitlines()
+    assert heading.startswith("QUEUE   WRITER  SINCE  NEXT SEQ  RATE  READERS  WORST LAG  SEGMENTS")
+    assert heading.endswith("OLDEST  LAST MESSAGE")
+    assert plain.split()[0] == "plain"
+    assert trades.split()[:3] == ["trades", "closed", "350"]
+    found = aioc("ls", root, "--json").json
+    assert [Path(one["path"]).name for one in found] == ["plain", "trades"]
+    assert found[1]["next_seq"] == 350
+    assert found[1]["worst_lag_reader"] == "risk"
+    assert found[1]["worst_lag_messages"] == 350
+
+
+def test_ls_shows_who_writes_how_much(live: tuple[Path, int]) -> None:
+    path, pid = live
+    found = aioc("ls", path.parent, "--json").json
+    assert (found[0]["writer_state"], found[0]["writer_pid"]) == ("open", pid)
+    assert found[0]["readers_open"] == 1
+    os.kill(pid, 9)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert aioc("ls", path.parent, "--json").json[0]["writer_state"] == "died"
+
+
+def test_ls_says_what_is_wrong(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path, "plain")
+    (queue / "control.meta").write_bytes(b"?" * 512)
+    _, row, problem = aioc("ls", tmp_path).out.splitlines()
+    assert row.split() == ["plain", "unusable"]
+    assert problem.startswith("plain: magic is 0x3f3f3f3f")
+    assert aioc("ls", tmp_path, "--json").json[0]["next_seq"] is None
+
+
+def test_info_and_who(live: tuple[Path, int]) -> None:
+    path, pid = live
+    done = aioc("info", path)
+    assert f"open, pid {pid}" in done.out
+    assert "until all have read it" in done.out
+    assert aioc("info", path, "--json").json["writer"]["pid"] == pid
+    found = aioc("who", path, "--json").json
+    assert [(one["role"], one["name"], one["pid"]) for one in found] == [
+        ("writer", None, pid),
+        ("reader", "risk", pid),
+    ]
+
+
+def test_readers_are_listed_moved_and_forgotten(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path)
+    found = aioc("readers", queue, "--json").json
+    assert [(one["name"], one["committed_seq"], one["live"]) for one in found] == [
+        ("audit", 120, False),
+        ("risk", 0, False),
+    ]
+    assert aioc("readers", "seek", queue, "audit", "300").out == "audit: moved to seq 300\n"
+    assert aioc("readers", "seek", queue, "risk", "last", "--json").json["seq"] == 350
+    assert aioc("readers", "reset", queue, "audit").status == 0
+    assert [reader.committed_seq for reader in list_readers(queue)] == [0, 350]
+    assert aioc("readers", "forget", queue, "risk").status == 0
+    assert [reader.name for reader in list_readers(queue)] == ["audit"]
+    assert aioc("readers", "forget", queue, "risk").status == 3
+    assert aioc("readers", "seek", queue, "nobody", "5").status == 3
+    assert aioc("readers", "seek", queue, "nobody", "5", "--create").status == 0
+
+
+def test_a_reader_that_is_open_is_left_alone(live: tuple[Path, int]) -> None:
+    path, pid = live
+    for arguments in (["forget"], ["reset"], ["seek"]):
+        rest = ["7"] if arguments == ["seek"] else []
+        done = aioc("readers", *arguments, path, "risk", *rest)
+        assert done.status == 4
+        assert f"pid {pid}" in done.err
+        assert len(done.err.splitlines()) == 1
+
+
+def test_why_kept_and_retention(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    with open_writer(
+        queue,
+        segment_size=4096,
+        roll=Roll(messages=2),
+        retention=Retention(check_interval_s=1000.0),
+    ) as writer:
+        open_reader(queue, "away").close()
+        for number in range(6):
+            writer.append(b"%d" % number)
+        found = aioc("why-kept", queue, "--json").json
+    assert [(one["segment"], one["why"], one["reader"]) for one in found][:2] == [
+        (0, "away", "away"),
+        (1, "away", "away"),
+    ]
+    assert "reader 'away', which is away" in aioc("why-kept", queue).out
+    assert aioc("retention", queue).out.startswith("in force  until all have read it")
+    done = aioc("retention", queue, "--max-bytes", "8K", "--now", "--json")
+    assert done.json["segments_removed"] >= 1
+    assert inspect(queue).first_segment > 0
+    assert done.json["in_force"]["max_bytes"] == 8192
+    assert aioc("retention", queue, "--max-bytes", "8K", "--off").status == 2
+    assert aioc("retention", queue, "--reset").status == 0
+    assert not (queue / "settings.toml").exists()
+
+
+def test_retention_changes_a_writer_that_is_open(live: tuple[Path, int]) -> None:
+    path, _ = live
+    assert aioc("retention", path, "--max-age", "1h", "--reader-ttl", "2d").status == 0
+    for _ in range(50):
+        writer = inspect(path).writer
+        assert writer is not None
+        if writer.retention is not None and writer.retention.max_age_s == 3600.0:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the writer has not noticed")
+    assert writer.retention.reader_ttl_s == 2 * 86400.0
+    assert aioc("retention", path, "--now").status == 4
+
+
+def test_du_names_processes_that_hold_deleted_files(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path)
+    found = aioc("du", queue, "--json").json
+    assert found[0]["deleted"] == []
+    assert found[0]["usage"]["segments_bytes"] >= 4 << 16
+    with open_reader(queue) as reader:
+        message = reader.poll()
+        assert message is not None
+        (queue / "000000000.q").unlink()
+        done = aioc("du", queue, "--json").json[0]
+        assert [one["pids"] for one in done["deleted"]] == [[os.getpid()]]
+        assert done["deleted"][0]["path"] == str(queue / "000000000.q")
+        assert done["deleted_bytes"] > 0
+        assert str(os.getpid()) in aioc("du", tmp_path).out
+        del message
+
+
+def test_a_java_queue(tmp_path: Path) -> None:
+    path = tmp_path / "java"
+    with open_writer(path, format="cq4") as writer:
+        writer.send("some text")
+        writer.method("tick", "EURUSD", 1.25)
+        writer.send({"px": 1.5})
+        writer.append(b"\xff raw!")
+        lines = aioc("tail", path).out.splitlines()
+        assert [line.split("Z  ")[1] for line in lines] == [
+            "some text",
+            'tick ["EURUSD",1.25]',
+            "px=1.5",
+            "<6 bytes> ff20 7261 7721",
+        ]
+        assert aioc("du", path, "--json").json[0]["deleted"] == []
+        assert [Path(row["path"]).name for row in aioc("ls", tmp_path, "--json").json] == ["java"]
+
+
+def test_tail_decodes_without_the_classes(root: Path) -> None:
+    done = aioc("tail", root / "trades", "-n", "2")
+    assert [line.split(maxsplit=2)[2] for line in done.out.splitlines()] == [
+        "Trade symbol=ALFA price=103.48 size=348",
+        "Trade symbol=BRAVO price=103.49 size=349",
+    ]
+    found = json_lines(aioc("tail", root / "trades", "-n", "3", "--type", "Quote", "--json").out)
+    assert [one["seq"] for one in found] == [335, 340, 345]
+    assert found[0].keys() == {
+        "seq", "timestamp_ns", "time", "type_id", "type", "bytes", "value"
+    }  # fmt: skip
+    assert found[0]["value"] == {"bid": 99.0, "ask": 100.0}
+    assert len(aioc("tail", root / "trades").out.splitlines()) == 10
+    assert aioc("tail", root / "trades", "-n", "0").out == ""
+    assert len(aioc("tail", root / "trades", "--from", "340").out.splitlines()) == 10
+    assert len(aioc("tail", root / "trades", "--from", "1d").out.splitlines()) == 350
+    assert aioc("tail", root / "trades", "--from", "2999-01-01").out == ""
+
+
+def test_tail_shows_what_is_no_text_safely(root: Path) -> None:
+    done = aioc("tail", root / "plain", "-n", "2")
+    assert "\x1b" not in done.out
+    assert "<6 bytes> 00ff 1b5b 324a" in done.out
+    assert "käse \\x1b[31m" in done.out
+    found = json_lines(aioc("tail", root / "plain", "-n", "2", "--json").out)
+    assert found[0]["base64"] == "AP8bWzJK"
+    assert found[1]["text"] == "käse \x1b[31m"
+    dump = aioc("tail", root / "plain", "-n", "1", "--hex").out
+    assert "6b c3 a4 73 65 20 1b 5b 33 31 6d" in dump
+    assert aioc("cat", root / "plain", "--raw", "--to", "2").out == "tick 0\ntick 1\n"
+
+
+def test_cat_prints_a_range(root: Path) -> None:
+    found = json_lines(aioc("cat", root / "trades", "--from", "98", "--to", "103", "--json").out)
+    assert [one["seq"] for one in found] == [98, 99, 100, 101, 102]
+    assert len(aioc("cat", root / "trades").out.splitlines()) == 350
+    assert aioc("cat", root / "trades", "--json", "--hex").status == 2
+
+
+def test_append_takes_words_lines_files_and_json(root: Path, tmp_path: Path) -> None:
+    queue = tmp_path / "new"
+    assert aioc("append", queue, "hello").status == 3
+    assert not queue.exists()
+    assert aioc("append", queue, "hello", "world", "--create").out == (
+        "appended 2 messages, seq 0 to 1\n"
+    )
+    (tmp_path / "file").write_bytes(b"\0\1\2")
+    assert aioc("append", queue, "--file", tmp_path / "file", "--flush").status == 0
+    done = aioc("append", queue, "--json", given="one\ntwo\n")
+    assert done.json == {"path": str(queue), "messages": 2, "first_seq": 3, "last_seq": 4}
+    with open_reader(queue) as reader:
+        assert [message.payload for message in reader] == [
+            b"hello", b"world", b"\0\1\2", b"one", b"two"
+        ]  # fmt: skip
+    trades = copied(root, tmp_path)
+    given = '{"symbol": "ECHO", "price": 7, "size": 1}\n'
+    assert aioc("append", trades, "--type", "Trade", given=given).status == 0
+    assert "symbol=ECHO price=7.0 size=1" in aioc("tail", trades, "-n", "1").out
+    wrong = aioc("append", trades, '{"symbol": 7}', "--type", "Trade")
+    assert wrong.status == 2
+    assert "not a Trade" in wrong.err
+    assert aioc("append", trades, "{}", "--type", "Order").status == 3
+
+
+def test_java_queues(tmp_path: Path) -> None:
+    queue = tmp_path / "java"
+    with open_writer(queue, format="cq4") as writer:
+        for number in range(3):
+            writer.append(b"hello %d" % number)
+    assert [Path(one["path"]).name for one in aioc("ls", tmp_path, "--json").json] == ["java"]
+    assert aioc("append", queue, "hello 3").status == 0
+    assert [
+        line.split(maxsplit=2)[2] for line in aioc("tail", queue, "-n", "2").out.splitlines()
+    ] == [
+        "hello 2",
+        "hello 3",
+    ]
+    assert aioc("verify", queue, "--json").json["report"]["records"] == 4
+    assert aioc("du", queue, "--json").json[0]["usage"]["segments_bytes"] > 0
+    for command in ("info", "readers", "who", "doctor"):
+        assert aioc(command, queue).status == 0
+    refused: list[list[str | Path]] = [
+        ["backup", queue, tmp_path / "backups"],
+        ["repair", queue],
+        ["why-kept", queue],
+    ]
+    for words in refused:
+        done = aioc(*words)
+        assert done.status == 1
+        assert "Java" in done.err
+
+
+def test_append_to_a_queue_with_a_writer(live: tuple[Path, int]) -> None:
+    path, pid = live
+    done = aioc("append", path, "hello")
+    assert done.status == 4
+    assert f"pid {pid}" in done.err
+
+
+def test_hz_and_latency(live: tuple[Path, int]) -> None:
+    path, _ = live
+    found = json_lines(aioc("hz", path, "--seconds", "0.5", "--json").out)
+    assert 10 < found[0]["messages_per_s"] < 1500  # type: ignore[operator]
+    assert "50 B each" in aioc("hz", path, "--seconds", "0.2").out
+    done = aioc("latency", path, "--seconds", "0.5", "--json").json
+    assert done["messages"] > 10
+    assert 0 < done["p50_ns"] <= done["p99_ns"] <= done["max_ns"] < 60e9
+
+
+def test_verify_and_repair(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path)
+    assert aioc("verify", queue).out == "messages  350\ndamaged   none\n"
+    assert aioc("backup", queue, tmp_path / "backups").status == 0
+    with (queue / "000000001.q").open("r+b") as file:
+        file.seek(64 + 64)
+        file.write(b"?")
+    done = aioc("verify", queue, "--json")
+    assert (done.status, done.json["report"]["corrupt"]) == (5, 1)
+    assert aioc("tail", queue, "--from", "0").status == 5
+    assert len(aioc("tail", queue, "--from", "0", "--skip-corrupt").out.splitlines()) == 349
+    assert aioc("backup", queue, tmp_path / "backups").status == 5
+    assert aioc("repair", queue, "--dry-run").status == 5
+    done = aioc("repair", queue, "--backup", tmp_path / "backups")
+    assert done.status == 0
+    assert done.out.startswith("repaired: ")
+    assert aioc("verify", queue).status == 0
+    parts = aioc("recovered", queue, "--json").json
+    assert [one["kind"] for one in parts] == ["segment"]
+    assert len(aioc("recovered", queue, parts[0]["name"]).out.splitlines()) == 99
+    assert aioc("recovered", queue, "../control.meta").status == 2
+
+
+def test_backup_and_restore(live: tuple[Path, int], tmp_path: Path) -> None:
+    path, _ = live
+    first = aioc("backup", path, tmp_path / "backups", "--json").json
+    second = aioc("backup", path, tmp_path / "backups")
+    assert second.status == 0
+    assert "000002" in second.out
+    assert len(aioc("backup", "--list", tmp_path / "backups").out.splitlines()) == 3
+    done = aioc("restore", tmp_path / "backups", tmp_path / "again", "--number", "1", "--json").json
+    assert done["next_seq"] == first["next_seq"]
+    assert aiochronicle.verify(tmp_path / "again").records == first["messages"]
+    assert aioc("restore", tmp_path / "backups", tmp_path / "again").status == 1
+    assert aioc("restore", tmp_path / "none", tmp_path / "other").status == 3
+    assert aioc("backup", path).status == 2
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "jsonl"])
+def test_export(root: Path, tmp_path: Path, form: str) -> None:
+    file = tmp_path / f"trades.{form}"
+    done = aioc("export", root / "trades", file, "--type", "Trade", "--from", "100", "--json")
+    assert done.json["rows"] == 200
+    if form == "parquet":
+        prices = pyarrow.parquet.read_table(file).column("price").to_pylist()
+    elif form == "arrow":
+        prices = pyarrow.ipc.open_file(str(file)).read_all().column("price").to_pylist()
+    elif form == "csv":
+        prices = [float(row["price"]) for row in csv.DictReader(io.StringIO(file.read_text()))]
+    else:
+        prices = [json.loads(line)["value"]["price"] for line in file.read_text().splitlines()]
+    assert prices == [100 + number / 100 for number in range(100, 350) if number % 5]
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def test_export_needs_to_know_the_format(root: Path, tmp_path: Path) -> None:
+    done = aioc("export", root / "trades", tmp_path / "trades.xls")
+    assert done.status == 2
+    assert "--format" in done.err
+    assert aioc("export", root / "trades", tmp_path / "x", "--format", "csv").status == 0
+
+
+def test_replay(root: Path, tmp_path: Path) -> None:
+    done = aioc("replay", root, tmp_path / "again", "--json")
+    assert done.json["messages"] == 372
+    assert aioc("tail", tmp_path / "again" / "trades", "-n", "1").out == (
+        aioc("tail", root / "trades", "-n", "1").out
+    )
+    assert aioc("replay", root, tmp_path / "again", "--json").json["messages"] == 0
+    assert aioc("replay", root, tmp_path / "again", "--from", "7").status == 2
+
+
+def test_doctor(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "plain", tmp_path / "half")
+    (tmp_path / "half" / "control.meta").unlink()
+    queue = copied(root, tmp_path)
+    queue.chmod(0o777)
+    readers = queue / "readers"
+    stale = decode_position((readers / "audit.meta").read_bytes())
+    assert stale is not None
+    lost = msgspec.structs.replace(stale, position=Position(1000, 64))
+    stale = msgspec.structs.replace(stale, heartbeat_ns=1)
+    (readers / "audit.meta").write_bytes(encode_position(stale))
+    (readers / "risk.meta").write_bytes(encode_position(lost))
+    done = aioc("doctor", tmp_path, "--json")
+    found = {one["check"]: one for one in done.json}
+    assert done.status == 1
+    assert found["stale-reader"]["remedy"].startswith(f"aioc readers forget {queue} audit")
+    assert found["lost-reader"]["remedy"].startswith(f"aioc readers seek {queue} risk first")
+    assert found["half-made"]["remedy"] == f"aioc repair {tmp_path / 'half'}"
+    assert found["permissions"]["remedy"] == f"chmod o-w {queue}"
+    assert "queue" in aioc("doctor", root).out.splitlines()[-1]
+
+
+def test_topics_and_config(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[topics.orders]\nflush = "sync"\n')
+    with aiochronicle.Bus(tmp_path) as bus:
+        bus.append("orders", b"buy")
+    done = aioc("topics", tmp_path)
+    assert done.out.splitlines()[1].split()[:2] == ["orders", "1"]
+    assert (
+        aioc("topics", "--json", AIOCHRONICLE_DATA_DIR=str(tmp_path)).json[0]["topic"] == "orders"
+    )
+    assert aioc("config", "check", tmp_path).status == 0
+    (tmp_path / "config.toml").write_text('[topics.orders]\nflushh = "sync"\n')
+    done = aioc("config", "check", tmp_path / "config.toml")
+    assert done.status == 2
+    assert "did you mean flush" in done.err
+    assert aioc("config", "check", tmp_path / "none.toml").status == 2
+
+
+def test_bench_leaves_nothing(tmp_path: Path) -> None:
+    done = aioc("bench", tmp_path, "--messages", "1000", "--json")
+    assert 0 < done.json["append_s"] < 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_and_spark_get_their_own_arguments() -> None:
+    assert "--seconds S" in aioc("demo", "--help").out
+    assert aioc("demo", "--seconds", "never").status == 2
+
+
+@pytest.mark.parametrize("command", [["-m", "aiochronicle"], ["aioc"], ["aiochronicle"]])
+def test_it_has_three_names(command: list[str]) -> None:
+    beside = Path(sys.executable).parent
+    words = [sys.executable, *command] if command[0] == "-m" else [str(beside / command[0])]
+    done = subprocess.run([*words, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{aiochronicle.__version__}\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, tmp_path: Path) -> None:
+    done = aioc("completion", shell)
+    assert "why-kept" in done.out
+    if shutil.which(shell):
+        script = tmp_path / "script"
+        script.write_text(done.out)
+        assert os.system(f"{shell} -n {script}") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["info", "none"], 3),
+        (["ls", "none"], 3),
+        (["tail", "none"], 3),
+        (["verify", "none"], 3),
+        (["readers", "none"], 3),
+        (["info"], 2),
+        (["nonsense"], 2),
+        (["tail", "trades", "--nonsense"], 2),
+        (["tail", "trades", "-n", "many"], 2),
+        (["tail", "trades", "-n", "-5"], 2),
+        (["tail", "trades", "-n", "1", "--from", "1"], 2),
+        (["tail", "trades", "--type", "Order"], 3),
+        (["cat", "trades", "--from", "whenever"], 2),
+        (["readers", "seek", "trades", "audit", "whenever"], 2),
+        (["retention", "trades", "--max-bytes", "much"], 2),
+    ],
+)
+def test_mistakes_are_one_line_with_a_status(root: Path, arguments: list[str], status: int) -> None:
+    done = aioc(*arguments, cwd=root)
+    assert done.status == status
+    assert done.out == ""
+    assert done.err.startswith("aioc: ")
+    assert len(done.err.splitlines()) == 1
+
+
+def test_no_permission_is_said(root: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user")
+    assert main(["info", str(root / "trades")]) == 0  # imports what another user could not
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(4321)
+        os.setuid(4321)
+        os.chdir("/")
+        os._exit(main(["info", str(root / "trades")]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+
+
+def test_hostile_names_are_printed_safely(tmp_path: Path) -> None:
+    name = os.fsdecode(b"evil\n\x1b[2J\xff[red]")
+    open_writer(tmp_path / name, segment_size=4096).close()
+    done = aioc("ls", tmp_path)
+    assert "\x1b" not in done.out
+    assert len(done.out.splitlines()) == 2
+    assert "evil\\n\\x1b[2J\\udcff[red]" in done.out
+    path = aioc("ls", tmp_path, "--json").json[0]["path"]
+    assert path.endswith("[red]")
+    assert aioc("info", tmp_path / name).status == 0
+    assert aioc("info", tmp_path / f"{name}-none").err.count("\n") == 1
+
+
+def test_a_closed_pipe_is_no_error(root: Path) -> None:
+    command = f"{sys.executable} -m aiochronicle cat {root / 'trades'} | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_a_terminal_without_utf_8_gets_escapes(root: Path) -> None:
+    done = started("ls", root, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.status == 0
+    assert "\\u2013" in done.out
