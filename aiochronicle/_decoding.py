@@ -149,9 +149,9 @@ def find_decoder(decoders: Decoders, message: _hot.Message, wanted: Any) -> Call
 def decode_failed(decoders: Decoders, message: _hot.Message, error: Exception) -> DecodeError:
     """Make the exception for a payload that its decoder refused; called from C."""
     detail = error.detail if isinstance(error, ChronicleError) else str(error)
-    return DecodeError(
-        f"type_id {message.type_id} cannot be decoded: {detail}", **decoders.place(message)
-    )
+    if message._java_file is None:
+        detail = f"type_id {message.type_id} cannot be decoded: {detail}"
+    return DecodeError(detail, **decoders.place(message))
 
 
 def message_cut(decoders: Decoders, message: _hot.Message) -> QueueGone:

@@ -60,7 +60,7 @@ import os
 import stat
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from errno import ECANCELED, ERANGE, EROFS, ETIMEDOUT
+from errno import EBUSY, ECANCELED, ENOTSUP, ERANGE, EROFS, ETIMEDOUT
 from typing import Any, ClassVar
 
 from aiochronicle import _hot
@@ -252,7 +252,8 @@ class DecodeError(ChronicleError, ValueError):
         offset: int | None = None,
         seq: int | None = None,
     ) -> None:
-        where = "" if seq is None else f"message {seq}: "
+        java = path is not None and path.endswith(".cq4")  # whose indexes are read in hex
+        where = "" if seq is None else f"message {seq:#x}: " if java else f"message {seq}: "
         super().__init__(where + detail, path=path, offset=offset)
         self.seq = seq
 
@@ -322,8 +323,8 @@ class TimestampUnknown(ChronicleError, ValueError):
     """
 
     advice = (
-        "step_over() passes the message; a function given as timestamp= can say what the time of"
-        " such messages is."
+        "step_over() passes the message (in a fan-in: detach the reader, step_over, attach it again);"
+        " a function given as timestamp= can say what the time of such messages is."
     )
 
 
@@ -573,6 +574,15 @@ CONTROL_ADVICE = (
 )
 
 
+METADATA_ADVICE = (
+    "Nothing was changed, and the messages are in the .cq4 files. Restore metadata.cq4t from a backup; no"
+    " reader can step over it."
+)
+TAILER_ADVICE = (
+    "Nothing was changed. Writers of a Java queue hold its lock for microseconds: see what that process"
+    " does, then open the reader again. A reader without a name, or with one that the queue has, needs no"
+    " lock."
+)
 JAVA_LOCK_ADVICE = (
     "Nothing was appended. Writers of a Java queue hold its lock for microseconds: see what that process"
     " does; lock_timeout says how long an append waits."
@@ -636,14 +646,18 @@ def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
     """
     if kind is TimestampOrder and errno == ERANGE:
         return AHEAD_ADVICE
-    if kind is LockedError and errno == ETIMEDOUT:
-        return JAVA_LOCK_ADVICE
+    if kind is LockedError and errno in (ETIMEDOUT, EBUSY):
+        return JAVA_LOCK_ADVICE if errno == ETIMEDOUT else TAILER_ADVICE
+    if kind is NotSupported and errno != ENOTSUP:  # no argument that could be left out
+        return ""
     if kind is QueueFull and path.endswith(".cq4"):
         return (
             "Nothing was appended, by Java neither; there is room again when the next cycle begins."
         )
     if kind is AccessDenied:
         return _permission_advice(path, errno)
+    if kind is CorruptionError and os.path.basename(path) == "metadata.cq4t":  # noqa: PTH119
+        return METADATA_ADVICE
     if os.path.basename(path) != "control.meta":  # noqa: PTH119
         return None
     if kind is CorruptionError:

@@ -261,7 +261,7 @@ def open_reader(
     config.verify = int(verify)
     config.skip_corrupt = one_of("on_corrupt", {"raise": 0, "skip": 1}, on_corrupt)
     config.mode = permissions(mode)
-    config.wait_for_queue = int(wait_for_queue)
+    config.wait_for_queue = int(expect("wait_for_queue", "a bool", bool, wait_for_queue))
     kept_alive = _set_timestamp(config, timestamp)
     if _expect is not None:  # (st_dev, st_ino, st_uid) of what was found; QueueGone if replaced
         config.expected.given = 1

@@ -154,13 +154,28 @@ def chosen_format(path: bytes, wanted: object) -> Format:
     return _FORMAT_NAMES.get(chosen or lib.ac_queue_format(path), "native")
 
 
+def _check_roll_cycle(name: str) -> None:
+    """Refuse a name that is none, also for a queue that is there."""
+    expect("roll_cycle", "the name of a roll cycle of Java, or None", str, name)
+    if name == "WEEKLY":
+        raise InvalidArgument(
+            "roll_cycle WEEKLY is not supported: Java itself cannot read such queues again"
+        )
+    known: list[str] = []
+    while (found := lib.ac_roll_cycle_name(len(known))) != ffi.NULL:
+        known.append(ffi.string(found).decode())
+    if name not in known:
+        shown = ", ".join(one for one in known if not one.startswith("TEST"))
+        raise InvalidArgument(f"roll_cycle {name[:40]!r} is unknown; there are {shown}")
+
+
 def _set_java(
     config: Any, roll_cycle: str | None, epoch: int | None, lock_timeout: float | None
 ) -> list[Any]:
     """Fill in what only a Java queue has; what is returned has to live as long as it."""
     keep: list[Any] = []
     if roll_cycle is not None:
-        expect("roll_cycle", "the name of a roll cycle of Java, or None", str, roll_cycle)
+        _check_roll_cycle(roll_cycle)
         keep.append(ffi.new("char[]", roll_cycle.encode()))
         config.roll_cycle = keep[-1]
     if epoch is not None:
@@ -251,7 +266,7 @@ def _refuse_codecs(codec: object, path: str) -> None:
         what = (
             "codec: a Java queue has neither formats nor type_ids; give the Struct types themselves"
         )
-        raise NotSupported(what, path=path)
+        raise NotSupported(what, path=path, advice="")
 
 
 def _no_heartbeat(path: str) -> NotSupported:

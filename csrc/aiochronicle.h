@@ -778,6 +778,9 @@ typedef struct ac_queue_info {
 /* AC_FORMAT_* of what is in this directory; AC_FORMAT_NONE also if it cannot be looked at. */
 AC_API int ac_queue_format(const char *path);
 
+/* The names of the roll cycles that a Java queue can have, by number from 0; NULL after the last. */
+AC_API const char *ac_roll_cycle_name(int number);
+
 AC_API int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err);
 
 /* Whether somebody has the queue open for writing: by what its files and /proc say, no lock is touched. */

@@ -109,12 +109,10 @@ int ac_cq4_parse_time(const char *text, uint64_t *timestamp_ns) {
 
 /* ---- the field ---- */
 
-static const char *const missing = "the message has no field of the name that timestamp= gives; "
-                                   "a function can say what its time is then";
-static const char *const malformed = "the message is not in Java's binary format, so its "
-                                     "timestamp field cannot be found";
-static const char *const unusable = "the timestamp field is no number of this unit, and no date "
-                                    "and time, between 1970 and 2262";
+static const char *const missing = "is missing";
+static const char *const malformed = "cannot be found: the message is not in Java's binary format";
+static const char *const unusable = "is no number of this unit, and no date and time, between 1970 "
+                                    "and 2262";
 
 static const char *take_whole(int64_t number, uint64_t unit_ns, uint64_t *out) {
     if (number < 0 || (uint64_t)number > INT64_MAX / unit_ns) return unusable;

@@ -24,7 +24,7 @@ typedef struct ac_cq4_field {
 /* From UTF-8. NULL, or what is wrong with the name. */
 const char *ac_cq4_field_name(ac_cq4_field_t *field, const char *name);
 
-/* NULL and the time, or what is wrong. */
+/* NULL and the time, or what is wrong with the field: a sentence without its subject. */
 const char *ac_cq4_field_time(const ac_cq4_field_t *field, const uint8_t *payload, uint32_t length,
                               uint64_t *timestamp_ns);
 

@@ -161,7 +161,11 @@ static void free_dead(ac_cq4_lock_t *lock, int is_last_look) {
     if (holder == AC_CQ4_UNLOCKED || (!is_dead && ac_os_process_exists(pid))) return;
     if (!ac_cq4_lock_swap(lock->word, holder, AC_CQ4_UNLOCKED)) return;
     ac_count_u64(&lock->freed, 1);
-    ac_log(AC_LOG_WARNING, lock->path, "frees the write lock of process %d, which has ended", pid);
+    ac_log(AC_LOG_WARNING, lock->path,
+           is_dead ? "frees the write lock: it has the pid of this process, %d, and no thread here "
+                     "holds it"
+                   : "frees the write lock of process %d, which has ended",
+           pid);
 }
 
 /* Between two looks at the lock. */

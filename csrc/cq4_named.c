@@ -14,6 +14,16 @@
 
 /* ---- opening ---- */
 
+/* What the lock says is about an append. */
+static void say_not_added(const char *name, ac_error_t *err) {
+    char why[sizeof err->detail];
+    if (!err) return;
+    snprintf(why, sizeof why, "%s", err->detail);
+    snprintf(err->detail, sizeof err->detail,
+             "the tailer %s could not be added to " AC_CQ4_METADATA ": %.150s", name, why);
+    err->sys_errno = EBUSY;
+}
+
 static int open_in(ac_cq4_named_t *named, const ac_directory_t *dir, int dir_fd, const char *name,
                    ac_error_t *err) {
     char key[AC_CQ4_KEY_MAX];
@@ -27,6 +37,7 @@ static int open_in(ac_cq4_named_t *named, const ac_directory_t *dir, int dir_fd,
                        "a name");
     rc = ac_cq4_table_open(dir, dir_fd, AC_CQ4_METADATA, 1, &named->table, err);
     if (rc == AC_OK) rc = ac_cq4_table_add(&named->table, dir, key, 0, &named->index, err);
+    if (rc == AC_E_LOCKED) say_not_added(name, err);
     return rc < 0 ? rc : AC_OK;
 }
 

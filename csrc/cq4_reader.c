@@ -83,8 +83,9 @@ static int ask_function(ac_reader_t *reader, ac_message_t *message, ac_error_t *
     uint64_t timestamp_ns;
     ac_cq4_tail_unread(&java->tail, message);
     ac_map_retain(map);
-    int rc = ac_cq4_stamp_find(&java->stamp, &java->tail.cycle, message->record + AC_HEADER_SIZE,
-                               message->length, &timestamp_ns, err);
+    int rc =
+        ac_cq4_stamp_find(&java->stamp, &java->tail.cycle, message->seq,
+                          message->record + AC_HEADER_SIZE, message->length, &timestamp_ns, err);
     ac_map_release(map);
     int usable = ac_reader_check_open(reader, err);
     if (usable != AC_OK) return usable;
@@ -104,8 +105,9 @@ static int ask_function(ac_reader_t *reader, ac_message_t *message, ac_error_t *
 
 static int ask_field(ac_reader_t *reader, ac_message_t *message, ac_error_t *err) {
     ac_cq4_reader_t *java = reader->java;
-    int rc = ac_cq4_stamp_find(&java->stamp, &java->tail.cycle, message->record + AC_HEADER_SIZE,
-                               message->length, &message->timestamp_ns, err);
+    int rc = ac_cq4_stamp_find(&java->stamp, &java->tail.cycle, message->seq,
+                               message->record + AC_HEADER_SIZE, message->length,
+                               &message->timestamp_ns, err);
     if (rc == AC_OK) return 1;
     if (reader->skip_once) {
         reader->skipped_records++;

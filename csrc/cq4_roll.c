@@ -48,6 +48,10 @@ const ac_cq4_known_roll_t *ac_cq4_roll_by_name(const char *name) {
     return NULL;
 }
 
+const char *ac_roll_cycle_name(int number) {
+    return number >= 0 && number < ac_cq4_known_roll_count ? ac_cq4_known_rolls[number].name : NULL;
+}
+
 uint32_t ac_cq4_log2(uint64_t value) {
     return value ? 63 - (uint32_t)__builtin_clzll(value) : 0;
 }

@@ -3,6 +3,8 @@
 #include "error.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,23 +24,32 @@ int ac_cq4_stamp_init(ac_cq4_stamp_t *stamp, const ac_reader_config_t *config, c
     return AC_OK;
 }
 
-int ac_cq4_stamp_find(const ac_cq4_stamp_t *stamp, const ac_cq4_cycle_t *cycle,
+/* Says what is wrong with the field. */
+static int fail_field(const ac_cq4_field_t *field, const ac_cq4_cycle_t *cycle, uint64_t index,
+                      uint64_t offset, const char *wrong, ac_error_t *err) {
+    char name[64], why[200];
+    ac_cq4_from_latin1(field->name, name, sizeof name);
+    snprintf(why, sizeof why, "message 0x%" PRIx64 ": its timestamp field '%s' %s", index, name,
+             wrong);
+    return ac_cq4_cycle_fail(cycle, AC_E_STAMP, 0, offset, why, err);
+}
+
+int ac_cq4_stamp_find(const ac_cq4_stamp_t *stamp, const ac_cq4_cycle_t *cycle, uint64_t index,
                       const uint8_t *payload, uint32_t length, uint64_t *timestamp_ns,
                       ac_error_t *err) {
     uint64_t offset = (uint64_t)(payload - cycle->map->base) - AC_CQ4_HEADER_BYTES;
-    const char *wrong = NULL;
     if (stamp->how == AC_CQ4_BY_FIELD) {
-        wrong = ac_cq4_field_time(&stamp->field, payload, length, timestamp_ns);
-    } else {
-        /* Said before: the cycle may be gone when the function returns. */
-        ac_error_t failed;
-        ac_cq4_cycle_fail(cycle, AC_E_STAMP, ECANCELED, offset, "the timestamp function failed",
-                          &failed);
-        if (stamp->function(stamp->context, payload, length, timestamp_ns) == AC_OK) return AC_OK;
-        if (err) *err = failed;
-        return AC_E_STAMP;
+        const char *wrong = ac_cq4_field_time(&stamp->field, payload, length, timestamp_ns);
+        return wrong ? fail_field(&stamp->field, cycle, index, offset, wrong, err) : AC_OK;
     }
-    return wrong ? ac_cq4_cycle_fail(cycle, AC_E_STAMP, 0, offset, wrong, err) : AC_OK;
+    /* Said before: the cycle may be gone when the function returns. */
+    char why[64];
+    ac_error_t failed;
+    snprintf(why, sizeof why, "message 0x%" PRIx64 ": the timestamp function failed", index);
+    ac_cq4_cycle_fail(cycle, AC_E_STAMP, ECANCELED, offset, why, &failed);
+    if (stamp->function(stamp->context, payload, length, timestamp_ns) == AC_OK) return AC_OK;
+    if (err) *err = failed;
+    return AC_E_STAMP;
 }
 
 /* ---- seeking ---- */
@@ -51,8 +62,9 @@ static int time_at(const ac_cq4_tail_t *tail, const ac_cq4_stamp_t *stamp,
     *timestamp_ns = ac_cq4_roll_moment_ns(&tail->queue.roll, cycle->number);
     if (stamp->how == AC_CQ4_BY_CYCLE) return AC_OK;
     ac_cq4_inspect(cycle->map->base, cycle->map->size, place.offset, &length);
-    return ac_cq4_stamp_find(stamp, cycle, cycle->map->base + place.offset + AC_CQ4_HEADER_BYTES,
-                             length, timestamp_ns, err);
+    return ac_cq4_stamp_find(
+        stamp, cycle, ac_cq4_index(&tail->queue.roll, cycle->number, place.seq),
+        cycle->map->base + place.offset + AC_CQ4_HEADER_BYTES, length, timestamp_ns, err);
 }
 
 typedef struct search {

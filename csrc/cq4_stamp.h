@@ -18,9 +18,9 @@ typedef struct ac_cq4_stamp {
 int ac_cq4_stamp_init(ac_cq4_stamp_t *stamp, const ac_reader_config_t *config, const char *path,
                       ac_error_t *err);
 
-/* The time of a payload: AC_OK; or AC_E_STAMP, with an offset and a sentence that says what is wrong with it. A function
- * may do anything, also with the reader. */
-int ac_cq4_stamp_find(const ac_cq4_stamp_t *stamp, const ac_cq4_cycle_t *cycle,
+/* The time of the message with this index: AC_OK; or AC_E_STAMP, with an offset and a sentence that says what is wrong
+ * with it. A function may do anything, also with the reader. */
+int ac_cq4_stamp_find(const ac_cq4_stamp_t *stamp, const ac_cq4_cycle_t *cycle, uint64_t index,
                       const uint8_t *payload, uint32_t length, uint64_t *timestamp_ns,
                       ac_error_t *err);
 

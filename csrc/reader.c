@@ -405,8 +405,10 @@ static int open_control(ac_reader_t *reader, ac_error_t *err) {
     ac_os_close(dir_fd);
     reader->half_made = rc == AC_E_NOT_FOUND && err && err->sys_errno == EAGAIN;
     if (rc == AC_E_NOT_FOUND)
-        return ac_fail(err, AC_E_NOT_FOUND, ENOENT, reader->dir.path, 0,
-                       "the directory has no control.meta, so it is not a queue (yet)");
+        return ac_fail(
+            err, AC_E_NOT_FOUND, ENOENT, reader->dir.path, 0,
+            "the directory has neither control.meta nor metadata.cq4t, so it is not a queue "
+            "(yet)");
     if (rc != AC_OK) return rc;
     reader->segment_size = ac_load_relaxed_u64(&reader->control->segment_size);
     if (!ac_segment_size_valid(reader->segment_size))

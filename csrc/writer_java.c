@@ -16,8 +16,9 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+/* An argument that a native queue would take. */
 static int unsupported(const char *path, const char *what, ac_error_t *err) {
-    return ac_fail(err, AC_E_UNSUPPORTED, 0, path, 0, "%s", what);
+    return ac_fail(err, AC_E_UNSUPPORTED, ENOTSUP, path, 0, "%s", what);
 }
 
 /* What the caller's clock shows, if there is one: it was asked before, since no code of the caller's runs while Java's
@@ -246,7 +247,7 @@ int64_t ac_java_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t
 
 int ac_java_refuse(const ac_writer_t *writer, const char *what, ac_error_t *err) {
     int rc = ac_writer_usable(writer, err);
-    return rc == AC_OK ? unsupported(writer->dir.path, what, err) : rc;
+    return rc == AC_OK ? ac_fail(err, AC_E_UNSUPPORTED, 0, writer->dir.path, 0, "%s", what) : rc;
 }
 
 /* All that this writer has appended, and with it what others have in the same files. */

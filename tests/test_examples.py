@@ -1,6 +1,7 @@
 """Every example, run as its own process, does what it says."""
 
 import asyncio
+import contextlib
 import os
 import random
 import runpy
@@ -12,9 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 import aiochronicle
-from aiochronicle.errors import QueueGone
+from aiochronicle import cq4
+from aiochronicle.errors import QueueGone, QueueNotFound
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TIMEOUT_S = 100.0
@@ -251,3 +254,38 @@ def test_a_power_cut_costs_the_service_nothing(tmp_path: Path) -> None:
         assert fills.poll() is None
     assert [fill.payload for fill in done] == [b"filled order %d" % n for n in range(400)]
     done.clear()
+
+
+def test_java_ticks_goes_on_after_its_last_commit(tmp_path: Path) -> None:
+    """The feed is played by a writer of ours; ticks from before the service began count as well."""
+    script = EXAMPLES / "java_ticks" / "tick_service.py"
+    service = runpy.run_path(str(script))
+
+    def tick(price: float) -> cq4.Fields:
+        return cq4.Fields({"symbol": "ALFA", "price": price, "time": 1})
+
+    def alerts() -> list[str]:
+        with (
+            contextlib.suppress(QueueNotFound),
+            aiochronicle.open_reader(tmp_path / "alerts") as reader,
+        ):
+            return [message.decode().name for message in reader]
+        return []
+
+    with aiochronicle.open_writer(tmp_path / "ticks", format="cq4") as feed:
+        for price in (109.0, 1.0, 109.0):
+            feed.method("tick", tick(price))
+        killed = subprocess.Popen([sys.executable, str(script), str(tmp_path)])
+        eventually(lambda: len(alerts()) == 2 and not lag(tmp_path))
+        killed.kill()
+        killed.wait()
+        feed.method("tick", tick(109.0))
+        feed.method("closed", tick(1.0))
+    assert asyncio.run(service["serve"](tmp_path)) == 1
+    assert alerts() == ["alert"] * 3 + ["done"]
+
+
+def lag(root: Path) -> int:
+    """Return how many messages the service has yet to commit."""
+    with aiochronicle.open_reader(root / "ticks", "service") as reader:
+        return sum(1 for _ in reader)

@@ -35,7 +35,7 @@ def decode(payload: bytes | bytearray | memoryview, *, max_values: int = MAX_VAL
     >>> decode(bytes.fromhex("c2 70 78 92 96 01"))
     Fields({'px': 1.5})
     >>> decode(bytes.fromhex("b9 04 6e 6f 74 65 e2 68 69"))
-    Call(name='note', value='hi', history=None)
+    Call(name='note', value='hi')
     """
     return decode_any(Decoder(payload, max_values))
 

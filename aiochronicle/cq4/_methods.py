@@ -321,7 +321,11 @@ def method_writer(protocol: type[T], to: "Writer | Callable[[bytes], object]") -
 
 def _append_of(writer: "Writer") -> Callable[[bytes], object]:
     if writer.format != "cq4":
-        raise NotSupported("calls of methods are messages of Java queues", path=writer.path)
+        raise NotSupported(
+            "calls of methods are messages of Java queues",
+            path=writer.path,
+            advice='Open a queue with format="cq4" to write calls that Java reads.',
+        )
     return writer.append
 
 
@@ -332,6 +336,11 @@ class _Writer:
 
     def __init__(self, send: Callable[[bytes], object], before: bytes) -> None:
         self._state = (before, send)
+
+    def __repr__(self) -> str:
+        before, send = self._state
+        to = getattr(send, "__self__", send)  # the writer, or a function
+        return f"<{type(self).__name__} to {to!r}{', in a chain' if before else ''}>"
 
 
 @lru_cache(maxsize=256)

@@ -73,7 +73,7 @@ class History(msgspec.Struct, frozen=True):
     timings: tuple[int, ...]
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A call that a Java MethodWriter wrote. ``name`` is a number for a method with an id.
 
     The bytes do not say how many arguments a call has: one list looks like several arguments, and one

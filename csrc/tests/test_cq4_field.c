@@ -57,9 +57,9 @@ TEST(a_field_of_an_argument) {
 }
 
 TEST(what_is_no_time) {
-    CHECK(TIME("t", 1, "") == 0 && strstr(wrong, "no field"));
-    CHECK(TIME("t", 1, "\xE3one") == 0 && strstr(wrong, "no field"));
-    CHECK(TIME("t", 1, "\xC1u\x05") == 0 && strstr(wrong, "no field"));
+    CHECK(TIME("t", 1, "") == 0 && strstr(wrong, "missing"));
+    CHECK(TIME("t", 1, "\xE3one") == 0 && strstr(wrong, "missing"));
+    CHECK(TIME("t", 1, "\xC1u\x05") == 0 && strstr(wrong, "missing"));
     CHECK(TIME("t", 1, "\xC1t\xE3one") == 0 && strstr(wrong, "no number"));
     CHECK(TIME("t", 1, "\xC1t\xA4\xFF") == 0 && strstr(wrong, "no number"));
     CHECK(TIME("t", 1, "\xC1t") == 0 && strstr(wrong, "no number"));

@@ -46,7 +46,7 @@ async def serve(root: Path) -> int:
     ).aclose()  # or Java made it
     async with (
         aiochronicle.aopen_reader(root / "ticks", "service", timestamp="time") as ticks,
-        aiochronicle.aopen_reader(root / "limits", "service", codec=Limit) as changes,
+        aiochronicle.aopen_reader(root / "limits", codec=Limit) as changes,
         aiochronicle.aopen_writer(root / "alerts", format="cq4") as writer,
         aiochronicle.FanIn([ticks, changes]) as everything,
     ):
@@ -62,6 +62,7 @@ async def serve(root: Path) -> int:
             if tick.price > limits.get(tick.symbol, float("inf")):
                 alerts.alert(tick.symbol, tick.price)
                 sent += 1
+            everything.commit()  # after the answer: a service that is killed in between repeats it
 
         @everything.on("closed")
         def stop(last: Tick) -> None:
@@ -74,10 +75,10 @@ async def serve(root: Path) -> int:
 
 
 def set_limits(root: Path) -> None:
-    """Write what another program of ours would: limits into a native queue."""
+    """Write what another program of ours would: limits into a native queue, older than any tick."""
     with aiochronicle.open_writer(root / "limits", codec=Limit) as writer:
         for symbol, price in (("ALFA", 107.0), ("ECHO", 108.0)):
-            writer.send(Limit(symbol, price))
+            writer.send(Limit(symbol, price), timestamp_ns=0)
 
 
 def main(root: Path) -> None:

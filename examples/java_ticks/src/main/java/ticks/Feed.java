@@ -47,8 +47,6 @@ public final class Feed implements Alerts {
 
     @Override
     public void done(long sent) {
-        if (sent != alerts)
-            throw new IllegalStateException(sent + " alerts were sent, " + alerts + " came");
         done = true;
     }
 }
