@@ -59,12 +59,13 @@ demo: setup ## writers and readers over real queues, live, and a Spark pipeline 
 
 test: ctest fuzz-replay pytest ## the C unit tests, what the fuzzers found, then the Python suite
 
-# Spark mostly waits for its JVMs, so its tests run beside all others and are shown behind them.
+# What mostly waits for JVMs runs beside all others, and is shown after them.
 pytest: setup $(VENV)/.spark
 	@mkdir -p build
-	@$(PY) -m pytest -q tests/spark > build/spark-tests.log 2>&1 & spark=$$!; trap 'kill $$spark 2>/dev/null' EXIT; \
-	    $(PY) -m pytest -q --ignore=tests/spark; others=$$?; \
-	    echo "tests of the Spark pipeline"; wait $$spark; status=$$?; cat build/spark-tests.log; \
+	@{ $(PY) -m pytest -q tests/spark; spark=$$?; $(PY) -m pytest -q tests/interop && exit $$spark; } \
+	    > build/jvm-tests.log 2>&1 & jvm=$$!; trap 'kill $$jvm 2>/dev/null' EXIT; \
+	    $(PY) -m pytest -q --ignore=tests/spark --ignore=tests/interop; others=$$?; \
+	    echo "tests of the Spark pipeline, and beside Java"; wait $$jvm; status=$$?; cat build/jvm-tests.log; \
 	    test $$others -eq 0 && test $$status -eq 0
 
 # C unit tests. Each csrc/tests/test_*.c is a program; the engine's objects are compiled once per variant.
