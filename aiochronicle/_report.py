@@ -14,7 +14,7 @@ import msgspec
 from aiochronicle._printable import printable
 from aiochronicle.position import Position
 
-__all__ = ["Report", "table", "titled"]
+__all__ = ["HtmlStruct", "table", "titled"]
 
 _CELL = "text-align:left;vertical-align:top;padding:0.15em 1em 0.15em 0;background:transparent"
 _NUMBER = "text-align:right;font-variant-numeric:tabular-nums;" + _CELL.partition(";")[2]
@@ -22,7 +22,7 @@ _PLAIN = {"epoch", "queue_id", "id", "writer_epoch", "segment", "offset", "pid"}
 _ROWS_MAX = 100
 
 
-class Report(msgspec.Struct, frozen=True):
+class HtmlStruct(msgspec.Struct, frozen=True):
     """A struct whose fields a notebook shows as a table."""
 
     def _repr_html_(self) -> str:

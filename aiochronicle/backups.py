@@ -24,7 +24,7 @@ from aiochronicle._generations import Manifest, Owner, Stamp
 from aiochronicle._live_settings import FILE as SETTINGS
 from aiochronicle._names import is_name
 from aiochronicle._positions import FILE_BYTES, decode_position, encode_position
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import BackupError, CorruptionError
 from aiochronicle.position import Position
@@ -43,7 +43,7 @@ _HEADER_FLAGS = slice(12, 24)  # sealed, and where its records end
 Progress = Callable[["BackupProgress"], object]
 
 
-class BackupProgress(Report, frozen=True, kw_only=True):
+class BackupProgress(HtmlStruct, frozen=True, kw_only=True):
     """How far a backup or a restore is: ``step`` is "copy" or "verify"."""
 
     step: str
@@ -51,7 +51,7 @@ class BackupProgress(Report, frozen=True, kw_only=True):
     bytes_total: int
 
 
-class BackupReport(Report, frozen=True, kw_only=True):
+class BackupReport(HtmlStruct, frozen=True, kw_only=True):
     """A backup that was made. ``path`` is a queue that can be read; ``corrupt`` counts damaged places."""
 
     path: str
@@ -68,7 +68,7 @@ class BackupReport(Report, frozen=True, kw_only=True):
     removed: list[int]
 
 
-class Backup(Report, frozen=True, kw_only=True):
+class Backup(HtmlStruct, frozen=True, kw_only=True):
     """A backup that is there. ``problem`` says why it cannot be used, or is None."""
 
     path: str

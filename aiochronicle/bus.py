@@ -22,7 +22,7 @@ from aiochronicle._background import GroupCommit, in_background
 from aiochronicle._closing import Closing
 from aiochronicle._names import check_name, is_name
 from aiochronicle._printable import printable
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle._trusted import (
     directory_mode,
     has_queue,
@@ -97,7 +97,7 @@ class ReaderOptions(TypedDict, total=False):
     wait_for_queue: bool
 
 
-class BusStatistics(Report, frozen=True, kw_only=True):
+class BusStatistics(HtmlStruct, frozen=True, kw_only=True):
     """Sums over the open writers, and what each open writer and named reader counted."""
 
     messages: int

@@ -21,7 +21,7 @@ import msgspec
 from aiochronicle._arguments import positive
 from aiochronicle._checkpoints import Checkpoints, Places
 from aiochronicle._hot import Message
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle.errors import InvalidArgument, TooManyKeys
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
     """Return what brings the source back to where it is now."""
 
 
-class ConflationStatistics(Report, frozen=True, kw_only=True):
+class ConflationStatistics(HtmlStruct, frozen=True, kw_only=True):
     """What became of the messages ``taken`` from the feed.
 
     ``delivered`` were handed over, ``skipped`` replaced by newer ones; ``waiting`` keys have one

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast, get_args
 
 from aiochronicle._arguments import one_of
 from aiochronicle._directories import sync_directory
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle.columns import arrow
 from aiochronicle.errors import ChronicleError, ExportFailed
 
@@ -49,7 +49,7 @@ _DIFFERENT = (*_INCREASING, "payload", "late", "cause")  # a dictionary of their
 _IN_ARROW: dict[str, Literal["lz4", "zstd"] | None] = {"none": None, "lz4": "lz4", "zstd": "zstd"}
 
 
-class ExportProgress(Report, frozen=True, kw_only=True):
+class ExportProgress(HtmlStruct, frozen=True, kw_only=True):
     """How far an export is: rows written of all messages, and the size of the file so far."""
 
     rows: int

@@ -16,7 +16,7 @@ from aiochronicle._binding import ffi
 from aiochronicle._checkpoints import Places
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle.codec import T
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
 from aiochronicle.errors import ChronicleError
@@ -30,7 +30,7 @@ K = TypeVar("K", bound=Hashable)
 _NEVER = 2**64 - 1
 
 
-class SourceStatistics(Report, frozen=True, kw_only=True):
+class SourceStatistics(HtmlStruct, frozen=True, kw_only=True):
     """One source of a fan-in: what it delivered, and how far it is behind.
 
     ``silent_s`` is how long strict order has been waiting for it to say something, 0 if it is not.
@@ -56,7 +56,7 @@ class SourceStatistics(Report, frozen=True, kw_only=True):
     lost: int = 0
 
 
-class FanInStatistics(Report, frozen=True, kw_only=True):
+class FanInStatistics(HtmlStruct, frozen=True, kw_only=True):
     """A fan-in as a whole.
 
     ``blocked_by`` is the source that strict order is waiting for now, or None, and ``blocked_s``

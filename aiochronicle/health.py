@@ -10,13 +10,13 @@ from typing import Protocol, cast
 
 from aiochronicle._arguments import seconds
 from aiochronicle._printable import printable
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle.errors import ChronicleError, InvalidArgument
 
 __all__ = ["Health", "health"]
 
 
-class Health(Report, frozen=True):
+class Health(HtmlStruct, frozen=True):
     """Whether something can do its work, and if not, why: a sentence for each reason.
 
     True if ``ok``.

@@ -16,7 +16,7 @@ from aiochronicle._binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._live_settings import FILE, LiveSettings, changed, to_engine, to_toml
 from aiochronicle._names import check_name
 from aiochronicle._printable import printable
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle.config import Batch, Capacity, Retention
 from aiochronicle.errors import CorruptionError, PositionLost
 from aiochronicle.position import Position
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 _BATCH = 4096
 
 
-class QueueInfo(Report, frozen=True, kw_only=True):
+class QueueInfo(HtmlStruct, frozen=True, kw_only=True):
     """What the control block, the directory and the writer say about a queue.
 
     ``next_seq`` is 0 for queues of other programs, which do not keep it. ``oldest_ns`` is the
@@ -65,7 +65,7 @@ class QueueInfo(Report, frozen=True, kw_only=True):
     writer: WriterInfo | None = None
 
 
-class ReaderInfo(Report, frozen=True, kw_only=True):
+class ReaderInfo(HtmlStruct, frozen=True, kw_only=True):
     """One reader that has a position in a queue, open or not.
 
     ``lag`` counts from its committed position, and ``committed_seq`` is the seq of the first
@@ -91,7 +91,7 @@ class ReaderInfo(Report, frozen=True, kw_only=True):
     keeps_segments: int = 0
 
 
-class VerifyReport(Report, frozen=True, kw_only=True):
+class VerifyReport(HtmlStruct, frozen=True, kw_only=True):
     """Result of checking every record. ``first_problem`` is a sentence, or None."""
 
     records: int

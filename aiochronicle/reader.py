@@ -34,7 +34,7 @@ from aiochronicle._closing import Closing
 from aiochronicle._decoding import Decoders
 from aiochronicle._dispatch import Dispatching
 from aiochronicle._printable import printable
-from aiochronicle._report import Report, table, titled
+from aiochronicle._report import HtmlStruct, table, titled
 from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle.config import SpinThenPark, Timestamp
@@ -75,7 +75,7 @@ StartPoint = Literal["committed", "first", "last"] | int | datetime
 WaitStrategy = Literal["park", "spin"] | SpinThenPark
 
 
-class Lag(Report, frozen=True):
+class Lag(HtmlStruct, frozen=True):
     """How far a reader is behind the newest message."""
 
     messages: int
@@ -83,7 +83,7 @@ class Lag(Report, frozen=True):
     seconds: float
 
 
-class ReaderStatistics(Report, frozen=True, kw_only=True):
+class ReaderStatistics(HtmlStruct, frozen=True, kw_only=True):
     """Counters of one reader since it was opened, and where it stands.
 
     ``next_seq`` is that of the message to be read next; 0 also where that is unknown.

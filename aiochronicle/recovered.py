@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from aiochronicle._arguments import expect, pathname
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle._smallfile import open_regular
 from aiochronicle.errors import InvalidArgument, QueueNotFound, StorageError
 
@@ -27,7 +27,7 @@ _PADDING = 0xFFFF
 _NOT_ZERO = re.compile(rb"[^\0]")
 
 
-class RecoveredPart(Report, frozen=True, kw_only=True):
+class RecoveredPart(HtmlStruct, frozen=True, kw_only=True):
     """A file in recovered/: a whole segment, bytes after the end of one, or some other file."""
 
     name: str

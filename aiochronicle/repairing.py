@@ -23,7 +23,7 @@ from aiochronicle._copying import copy_file, refuse_java, storage_errors, write_
 from aiochronicle._directories import sync_directory
 from aiochronicle._names import is_name
 from aiochronicle._positions import decode_position
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle._smallfile import read_small_file
 from aiochronicle.errors import (
     BackupError,
@@ -53,7 +53,7 @@ _BATCH = 4096
 _NO_BACKUP = "Give a backup of the queue that has it"
 
 
-class Finding(Report, frozen=True, kw_only=True):
+class Finding(HtmlStruct, frozen=True, kw_only=True):
     """Something that was wrong. ``kind`` is one of the words in the documentation of ``repair``.
 
     ``remedy`` is what was done about it if it is ``fixed``, else what can be done. ``set_aside`` is
@@ -68,7 +68,7 @@ class Finding(Report, frozen=True, kw_only=True):
     set_aside: str | None = None
 
 
-class RepairReport(Report, frozen=True, kw_only=True):
+class RepairReport(HtmlStruct, frozen=True, kw_only=True):
     """What was found. ``recovery`` is what opening for writing did at the end; None in a dry run."""
 
     path: str

@@ -30,7 +30,7 @@ from aiochronicle._binding import lib
 from aiochronicle._closing import Closing
 from aiochronicle._dispatch import Dispatching
 from aiochronicle._hot import Message
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle.causes import Causes
 from aiochronicle.codec import Codec, T
 from aiochronicle.conflate import Conflation, Feed, take_snapshot, take_snapshot_now
@@ -156,7 +156,7 @@ class _Recorded(Generic[T]):
             self._scout.close()
 
 
-class ReplayStatistics(Report, frozen=True, kw_only=True):
+class ReplayStatistics(HtmlStruct, frozen=True, kw_only=True):
     """Counters of a replay: how many ``messages`` were handed over, out of so many ``sources``."""
 
     sources: int

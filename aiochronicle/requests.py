@@ -49,7 +49,7 @@ from aiochronicle._hot import Message
 from aiochronicle._names import check_name, is_name
 from aiochronicle._one_loop import OneLoop
 from aiochronicle._printable import printable
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle.codec import Codec, T
 from aiochronicle.config import Retention
 from aiochronicle.errors import (
@@ -89,7 +89,7 @@ _REMOVED = ClosedError, QueueGone  # one of a requester's two queues
 _log = logging.getLogger(__name__)
 
 
-class RequesterStatistics(Report, frozen=True, kw_only=True):
+class RequesterStatistics(HtmlStruct, frozen=True, kw_only=True):
     """Counters of a requester: ``sent`` requests, what became of them, and answers too late.
 
     ``answered`` requests got a result, ``failed`` ones RequestFailed: no request counts as both,
@@ -566,7 +566,7 @@ class Request(Generic[T]):
 Handler = Callable[[Request[T]], Awaitable[Payload | msgspec.Struct | None]]
 
 
-class ResponderStatistics(Report, frozen=True, kw_only=True):
+class ResponderStatistics(HtmlStruct, frozen=True, kw_only=True):
     """Counters of a responder: ``received`` requests, and what became of them.
 
     ``answered`` counts every answer, results and failures; ``failed`` are those of them that say why

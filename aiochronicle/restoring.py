@@ -17,7 +17,7 @@ from aiochronicle._directories import sync_directory
 from aiochronicle._generations import Manifest
 from aiochronicle._live_settings import FILE as SETTINGS
 from aiochronicle._positions import decode_position, encode_position
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle._smallfile import read_small_file
 from aiochronicle._trusted import refuse_foreign
 from aiochronicle.backups import (
@@ -39,7 +39,7 @@ __all__ = ["RestoreReport", "restore"]
 _MODE = 0o600  # until all of it is there
 
 
-class RestoreReport(Report, frozen=True, kw_only=True):
+class RestoreReport(HtmlStruct, frozen=True, kw_only=True):
     """A queue that was restored. ``queue_id`` is that of the original; None: the next writer gives one."""
 
     path: str

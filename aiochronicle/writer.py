@@ -42,7 +42,7 @@ from aiochronicle._live_settings import (
     to_engine,
 )
 from aiochronicle._printable import printable
-from aiochronicle._report import Report
+from aiochronicle._report import HtmlStruct
 from aiochronicle.causes import Cause, Causes
 from aiochronicle.config import Batch, Capacity, Retention, Roll
 from aiochronicle.errors import (
@@ -75,7 +75,7 @@ _FORMATS = {"native": lib.AC_FORMAT_NATIVE, "cq4": lib.AC_FORMAT_CQ4}
 _FORMAT_NAMES: dict[int, Format] = {lib.AC_FORMAT_NATIVE: "native", lib.AC_FORMAT_CQ4: "cq4"}
 
 
-class Recovery(Report, frozen=True, kw_only=True):
+class Recovery(HtmlStruct, frozen=True, kw_only=True):
     """What opening for writing found and did. ``clean`` means that there was nothing to do."""
 
     clean: bool
@@ -91,7 +91,7 @@ class Recovery(Report, frozen=True, kw_only=True):
     is_copy: bool
 
 
-class WriterStatistics(Report, frozen=True, kw_only=True):
+class WriterStatistics(HtmlStruct, frozen=True, kw_only=True):
     """Counters of one writer since it was opened, and where it stands."""
 
     messages: int
