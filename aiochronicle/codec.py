@@ -17,8 +17,8 @@ annotation                                typestr  in numpy
 ``Annotated[str, Width("S16")]``          |S16     UTF-8, at most 16 bytes
 ========================================  =======  ====================
 
-As in numpy, strings are filled up with zero bytes, so a value cannot end with one. A payload that
-ends before fields which have defaults was written before these were added, and gets the defaults.
+As in numpy, strings are padded with zero bytes, so a value cannot end with one. A payload that ends before
+fields with defaults was written before these fields were added; it gets the defaults.
 """
 
 import builtins
@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, g
 
 import msgspec
 
-from aiochronicle._arguments import expect, one_of
-from aiochronicle._prepared import prepared
+from aiochronicle._base.arguments import expect, one_of
+from aiochronicle._base.prepared import prepared
 from aiochronicle.errors import ChronicleError, DecodeError, EncodeError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -43,9 +43,11 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", default=Any)
     T_co = TypeVar("T_co", default=Any, covariant=True)
+    T_contra = TypeVar("T_contra", default=Any, contravariant=True)
 else:
     T = typing.TypeVar("T")
     T_co = typing.TypeVar("T_co", covariant=True)
+    T_contra = typing.TypeVar("T_contra", contravariant=True)
 
 __all__ = [
     "F4",
@@ -97,11 +99,11 @@ class LayoutField(typing.NamedTuple):
     offset: int
 
 
-class Codec(Generic[T]):
+class Codec(Generic[T_co]):
     """Encodes and decodes one msgspec.Struct type.
 
-    ``name`` is what the queue's schema calls the type, the name of the class unless given: by it a
-    class may change its own name and still be the same type.
+    ``name`` is the type's name in the queue's schema, by default that of the class. With it a class may be
+    renamed and still be the same type.
 
     >>> class Trade(msgspec.Struct):
     ...     price: float
@@ -114,12 +116,12 @@ class Codec(Generic[T]):
     """
 
     def __init__(
-        self, type: type[T], format: Format = "msgpack", *, name: str | None = None
+        self, type: type[T_co], format: Format = "msgpack", *, name: str | None = None
     ) -> None:
         if not _is_struct(type):
             raise InvalidArgument(f"a codec is for a msgspec.Struct type, not for {type!r}")
         one_of("format", dict.fromkeys(get_args(Format)), format)
-        self.type: builtins.type[T] = type
+        self.type: builtins.type[T_co] = type
         self.format: Format = format
         self.name = type.__name__ if name is None else expect("name", "a str or None", str, name)
         if not self.name.isidentifier():
@@ -127,7 +129,7 @@ class Codec(Generic[T]):
         self._layout: _Layout | None = None
         # What encode and decode come down to; their exceptions are their own.
         self.encoder: Callable[[Any], bytes]
-        self.decoder: Callable[[Buffer], T]
+        self.decoder: Callable[[Buffer], T_co]
         if format == "msgpack":
             self.encoder = msgspec.msgpack.Encoder().encode
             self.decoder = msgspec.msgpack.Decoder(prepared(type)).decode
@@ -139,8 +141,8 @@ class Codec(Generic[T]):
             self.encoder = self._layout.encode
             self.decoder = self._layout.decode
 
-    def encode(self, obj: T) -> bytes:
-        """Return the payload for an object; EncodeError if it is of another type or out of range."""
+    def encode(self, obj: object) -> bytes:
+        """Return the payload for an object; EncodeError if it has another type or a value is out of range."""
         if builtins.type(obj) is not self.type:
             raise EncodeError(f"the codec of {self.name} cannot encode {obj!r}")
         try:
@@ -150,8 +152,8 @@ class Codec(Generic[T]):
         except Exception as error:  # whatever a value in the object raises
             raise EncodeError(f"{self.name} cannot be encoded: {error}") from error
 
-    def decode(self, buffer: "Buffer") -> T:
-        """Return the object of a payload; DecodeError if it is not one of this type."""
+    def decode(self, buffer: "Buffer") -> T_co:
+        """Return the object in a payload; DecodeError if the payload is not of this type."""
         try:
             return self.decoder(buffer)
         except ChronicleError:
@@ -162,17 +164,17 @@ class Codec(Generic[T]):
     @property
     def layout(self) -> list[LayoutField]:
         """Name, numpy typestr and offset of each field; for the "struct" format only."""
-        return list(self._fixed().fields)
+        return list(self._fixed_layout().fields)
 
     @property
     def itemsize(self) -> int:
         """Length of every payload; for the "struct" format only."""
-        return self._fixed().itemsize
+        return self._fixed_layout().itemsize
 
     @property
     def dtype(self) -> "numpy.dtype[Any]":
         """The layout as a numpy dtype; for the "struct" format only."""
-        layout = self._fixed()
+        layout = self._fixed_layout()
         try:
             import numpy
         except ImportError as error:
@@ -189,7 +191,7 @@ class Codec(Generic[T]):
             }
         )
 
-    def _fixed(self) -> "_Layout":
+    def _fixed_layout(self) -> "_Layout":
         if self._layout is None:
             raise InvalidArgument(f'{self.name} is kept as {self.format}; "struct" has a layout')
         return self._layout
@@ -276,7 +278,7 @@ class _Layout:
         self._by_position = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
         required = [place for place, p in enumerate(parameters, 1) if p.default is p.empty]
         counts = range(max(required, default=1), len(names))
-        self._shorter = {offsets[count]: count for count in counts}  # fields of so many bytes
+        self._shorter = {offsets[count]: count for count in counts}  # by length: how many fields
         self._shorter_compiled: dict[int, struct.Struct] = {}
 
     def decode(self, buffer: "Buffer") -> Any:
@@ -326,7 +328,7 @@ class _Layout:
             value: bytes = encoded[position].encode() if is_text else bytes(encoded[position])
             if len(value) > width or value.endswith(b"\0"):
                 what = "ends with a zero byte" if len(value) <= width else f"exceeds {width} bytes"
-                raise EncodeError(f"{self._named(position)} {what}: {encoded[position]!r}")
+                raise EncodeError(f"{self._name_field(position)} {what}: {encoded[position]!r}")
             encoded[position] = value
         return encoded
 
@@ -336,8 +338,8 @@ class _Layout:
             try:
                 struct.pack(f"<{code}", value)
             except struct.error as error:
-                return EncodeError(f"{self._named(position)} is {value!r}: {error}")
+                return EncodeError(f"{self._name_field(position)} is {value!r}: {error}")
         raise AssertionError("each value fits, and all of them do not")
 
-    def _named(self, position: int) -> str:
+    def _name_field(self, position: int) -> str:
         return f"{self._cls.__name__}.{self._names[position]}"

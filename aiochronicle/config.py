@@ -17,7 +17,7 @@ _Seconds = Annotated[float, msgspec.Meta(gt=0, lt=1e10)]
 
 
 class Roll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When to start a new segment before the present one is full: whichever comes first.
+    """When to start a new segment before the current one is full: at the first limit that is reached.
 
     >>> Roll(seconds=3600.0, messages=1_000_000)
     Roll(bytes=None, seconds=3600.0, messages=1000000)
@@ -29,7 +29,7 @@ class Roll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Flush mode in which at most so many bytes, or seconds, are not yet on disk.
+    """Flush mode that leaves at most this many bytes, or seconds of messages, not yet on disk.
 
     >>> Batch(1 << 20, 0.1)
     Batch(bytes=1048576, seconds=0.1)
@@ -40,20 +40,19 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which sealed segments may go.
+    """Which sealed segments may be removed.
 
-    By default a segment goes as soon as every named reader has committed past it, whether the
-    reader is open or away; ``forget_reader`` removes one that will not come back. With
-    ``max_age_s`` or ``max_bytes`` segments go when they are older or more than that, but not what
-    a reader that is open now has not committed past.
+    By default a segment is removed as soon as every named reader, open or away, has committed past it;
+    ``forget_reader`` removes a reader that will not come back. With ``max_age_s`` or ``max_bytes`` segments
+    are removed when they are older or larger together, except those that an open reader has not committed
+    past.
 
-    ``reader_ttl_s`` and ``max_reader_lag`` (bytes) end the wait for a reader that gave no sign of
-    life for so long, or is so far behind. None: no such limit. Until ``reader_ttl_s`` is over, a
-    reader that is away counts as open. When a limit removes what a named reader has not read, the
-    log says so.
+    ``reader_ttl_s`` and ``max_reader_lag`` (bytes) end the wait for a reader that gave no sign of life for
+    that long, or lags by more than that. None: no such limit. Until ``reader_ttl_s`` is over, a reader that
+    is away counts as open. When a limit removes what a named reader has not read, the log has a warning.
 
-    With ``archive`` segments are moved to ``archive/YYYY/MM/DD/`` instead of deleted. ``wait_for``
-    names a reader that no limit concerns, even before it was there for the first time.
+    With ``archive`` segments are moved to ``archive/YYYY/MM/DD/`` instead of deleted. ``wait_for`` names a
+    reader to which no limit applies, even before it exists.
 
     >>> Retention(max_bytes=10 << 30).reader_ttl_s is None
     True
@@ -69,9 +68,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Capacity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far, in bytes, the writer may run ahead of its slowest reader that is open.
+    """How many bytes the writer may be ahead of its slowest open reader.
 
-    ``policy`` "fail" raises QueueFull; "block" waits, ``timeout_s`` at most (None: for ever).
+    ``policy`` "fail" raises QueueFull; "block" waits, ``timeout_s`` at most (None: forever).
 
     >>> Capacity(64 << 20, policy="block", timeout_s=1.0).bytes
     67108864
@@ -83,7 +82,7 @@ class Capacity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SpinThenPark(msgspec.Struct, frozen=True):
-    """Wait strategy: look again and again for so many microseconds, then sleep."""
+    """Wait strategy: poll for this many microseconds, then sleep."""
 
     us: float = 10.0
 
@@ -91,8 +90,7 @@ class SpinThenPark(msgspec.Struct, frozen=True):
 class Timestamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which field of a Java queue's messages is their time, and the unit of its numbers.
 
-    A field of the document, or of an argument of a method call. One that holds a date and time is
-    taken as what it is, in UTC if it has no zone.
+    A field of the document, or of an argument of a method call. A date and time without a zone is in UTC.
 
     >>> Timestamp("transactTime", "us")
     Timestamp(field='transactTime', unit='us')

@@ -1,19 +1,18 @@
-"""One number for an ordered stream of messages, however it was read.
+"""One digest for an ordered stream of messages, however it was read.
 
 Two streams have the same digest if they have the same sources and the same messages (time, type,
-payload) in the same order; seq is left out, so a queue that was replayed somewhere else has the
-digest of the original. A strict FanIn computes it message by message, the ``audit`` job over columns
-and in parts; both come to the same, because the digest is built in blocks that do not depend on how
-the stream was cut:
+payload) in the same order. The seq is left out, so a replayed queue has the digest of the original. A strict
+FanIn computes it message by message, the ``audit`` job from columns and in parts. Both get the same result,
+because the digest is built from blocks that do not depend on how the stream was divided:
 
-1. A block is all that follows each other within one whole second of timestamps.
+1. A block is a run of messages within one whole second of timestamps.
 2. Its digest is the SHA-256 of five SHA-256 digests, one per column of the block: number of the
    source (u32), timestamp_ns (i64), type_id (i32), length of the payload (u32), all little-endian,
    and the payloads themselves.
 3. The digest of the stream is the SHA-256 of the names of the sources (as a JSON list, in their
    order) followed by second (i64), number of messages (u64) and digest of each block.
 
-So the blocks of two streams also tell in which second they begin to differ.
+The blocks of two streams therefore show in which second they begin to differ.
 """
 
 import hashlib
@@ -25,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from aiochronicle._base.printable import utf8_name
 from aiochronicle._hot import Message
 from aiochronicle.errors import InvalidArgument
 
@@ -44,14 +44,14 @@ class Block(msgspec.Struct, frozen=True):
 
 def digest_of_blocks(sources: Sequence[str], blocks: Iterable[Block]) -> str:
     """Return the digest of the stream that these blocks, in this order, make up."""
-    whole = hashlib.sha256(msgspec.json.encode(list(sources)))
+    whole = hashlib.sha256(msgspec.json.encode([utf8_name(source) for source in sources]))
     for block in blocks:
         whole.update(_BLOCK.pack(block.second, block.messages, block.digest))
     return whole.hexdigest()
 
 
 class StreamDigest:
-    """Digest of a stream of messages from these sources; ties of time are in the order of the names.
+    """Digest of a stream of messages from these sources; equal times are in the order of the names.
 
     >>> with open_reader(queue) as reader:
     ...     digest = StreamDigest([reader.source])
@@ -74,7 +74,7 @@ class StreamDigest:
         messages: Iterable[Message],
         name_of: Callable[[Message], str] = attrgetter("source"),
     ) -> None:
-        """Take messages, in order; ``name_of`` tells their source, if it is not its directory's name."""
+        """Add messages, in order; ``name_of`` returns their source, by default the name of its directory."""
         for second, group in groupby(messages, lambda message: message.timestamp_ns // SECOND_NS):
             block = self._block(second)
             # By some at a time, so that a busy second needs little memory.
@@ -95,9 +95,9 @@ class StreamDigest:
                 self.messages += count
 
     def add_batch(self, batch: Any, numbers: Any = 0) -> None:
-        """Take messages as a record batch with columns timestamp_ns, type_id and payload, in order.
+        """Add messages as a record batch with columns timestamp_ns, type_id and payload, in order.
 
-        ``numbers`` says which sources they are of, by their positions: an array, or one for all.
+        ``numbers`` are the indexes of their sources: an array, or one for all.
         """
         import numpy as np
 

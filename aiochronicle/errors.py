@@ -2,73 +2,76 @@
 
 ChronicleError
 ├── QueueNotFound            there is no queue at this path            (also FileNotFoundError)
-├── NotAQueue                something else is there
+├── NotAQueue                the path is something else
 ├── UnsupportedVersion       written by a newer or unknown version
 ├── CorruptionError          bytes on disk violate the format
-│   └── SalvageRequired      … so that opening would set durable messages aside
+│   └── SalvageRequired      … and opening would set durable messages aside
 ├── PositionError
 │   ├── PositionLost         the reader's position is no longer in the queue
+│   ├── PositionRevoked      an operator moved or forgot the reader while it was open
 │   └── PositionCorrupt      both slots of a position file are broken
-├── DecodeError              a payload is not what its type says       (also ValueError)
-│   └── UnknownType          … because nobody said what its type_id means
+├── DecodeError              a payload does not match its type         (also ValueError)
+│   └── UnknownType          … because its type_id is unknown
 ├── SchemaError              schema.json cannot be used
 │   ├── SchemaNotFound       there is none                             (also FileNotFoundError)
-│   └── SchemaMismatch       its types are not the program's
+│   └── SchemaMismatch       its types differ from the program's
 ├── LockedError              another live writer holds the queue
 ├── ReaderBusy               another live reader uses this name
 ├── ReaderNotFound           the queue has no reader of this name      (also LookupError)
+├── GroupInUse               members of the group have other settings
+├── DeliveryError
+│   ├── LeaseLost            the lease of a delivery has ended
+│   └── AlreadySettled       the delivery was acknowledged or given back before
 ├── NotSupported             the format of this queue cannot do it
 ├── ClosedError              the handle is closed
 │   └── ForkedError          … because it belongs to the parent process
 ├── InvalidArgument          an argument cannot be used                (also ValueError)
-│   ├── WrongType            it is something else altogether           (also TypeError)
+│   ├── WrongType            it has the wrong type                     (also TypeError)
 │   ├── EncodeError          the object does not fit its type
-│   ├── InvalidConfiguration a configuration file says something impossible
+│   ├── InvalidConfiguration a configuration file has an invalid value
 │   ├── InvalidName          not a legal name of a reader or topic
 │   ├── MessageTooLarge      does not fit into one segment
 │   └── TimestampOrder       older than the last message's, or too far ahead
 ├── CapacityError
-│   ├── QueueFull            the slowest open reader is a full capacity behind
+│   ├── QueueFull            the slowest open reader lags by the full capacity
 │   └── CapacityTimeout      no reader made room in time               (also TimeoutError)
 ├── BackupError              a backup cannot be made or used
 │   └── BackupNotFound       there is none                             (also FileNotFoundError)
 ├── ReservationOpen          a reservation is open on this writer
-├── ReentrantCall            a signal handler appends to a writer that is waiting   (also RuntimeError)
+├── ReentrantCall            a signal handler appended to a waiting writer (also RuntimeError)
 ├── WriterPoisoned           an earlier sync failed
 ├── JavaNotFound             Spark has no Java to run on
 ├── RequestError
 │   ├── RequestFailed        the responder answered with an error
 │   └── RequestTimeout       no answer came in time                    (also TimeoutError)
-├── TimestampUnknown         a Java queue's message does not say its time (also ValueError)
+├── TimestampUnknown         a message of a Java queue has no timestamp (also ValueError)
 ├── SourceGone               the queue is not attached to the router   (also KeyError)
 ├── TooManyKeys              more distinct keys than allowed
 ├── TooManyReaders           the queue takes no more reader names
-├── VirtualTimeDeadlock      in virtual time, nothing can happen any more
-└── StorageError             the operating system refused              (also OSError)
+├── VirtualTimeDeadlock      in virtual time, every task waits forever (also RuntimeError)
+└── StorageError             a system call failed                      (also OSError)
     ├── DiskFull
     ├── AccessDenied         (also PermissionError)
     ├── ExportFailed         the file could not be written
     ├── FlushFailed          some of many queues could not be flushed
     ├── NotDurable           appended, but the sync after it failed
-    └── QueueGone            files were cut, replaced or removed under us
+    └── QueueGone            files were cut, replaced or removed while open
 
-Each carries ``path``, ``offset`` and ``errno`` where they apply, and its text says what to do. The
-text can be printed and logged whatever the path is; ``path`` is what the file system calls it.
+Each has ``path``, ``offset`` and ``errno`` where they apply, and its text says what to do. The text is
+printable for every path; ``path`` is the name in the file system.
 """
 
-import os
-import stat
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from errno import EBUSY, ECANCELED, ENOTSUP, ERANGE, EROFS, ETIMEDOUT
+from datetime import datetime
 from typing import Any, ClassVar
 
-from aiochronicle import _hot
-from aiochronicle._printable import printable
-from aiochronicle.position import Position
+from aiochronicle._base.position import Position
+from aiochronicle._base.printable import printable
+from aiochronicle._layout import JAVA_SUFFIX
 
 __all__ = [
     "AccessDenied",
+    "AlreadySettled",
     "BackupError",
     "BackupNotFound",
     "CapacityError",
@@ -77,15 +80,18 @@ __all__ = [
     "ClosedError",
     "CorruptionError",
     "DecodeError",
+    "DeliveryError",
     "DiskFull",
     "EncodeError",
     "ExportFailed",
     "FlushFailed",
     "ForkedError",
+    "GroupInUse",
     "InvalidArgument",
     "InvalidConfiguration",
     "InvalidName",
     "JavaNotFound",
+    "LeaseLost",
     "LockedError",
     "MessageTooLarge",
     "NotAQueue",
@@ -94,6 +100,7 @@ __all__ = [
     "PositionCorrupt",
     "PositionError",
     "PositionLost",
+    "PositionRevoked",
     "QueueFull",
     "QueueGone",
     "QueueNotFound",
@@ -121,6 +128,11 @@ __all__ = [
     "WrongType",
 ]
 
+CONTROL_ADVICE = (
+    "Nothing was changed, and the messages are in the segments. Restore control.meta from a backup; without"
+    " one, copy that of a new queue with the same segment_size."
+)
+
 
 class ChronicleError(Exception):
     """Base of all errors of this package.
@@ -129,7 +141,7 @@ class ChronicleError(Exception):
     ...     raise QueueNotFound("no such directory", path="orders")
     ... except ChronicleError as error:
     ...     print(error)
-    orders: no such directory. Check the path; open_writer creates a queue, but no directories above it.
+    orders: no such directory. Check the path. open_writer creates a queue, but not the directories above it.
     """
 
     advice: ClassVar[str] = ""
@@ -159,13 +171,13 @@ class ChronicleError(Exception):
         self.errno = errno
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle what was made, instead of making it again out of its own text."""
+        """Copy and pickle the attributes, instead of calling the constructor with the finished text."""
         state = {**self.__dict__, "args": self.args, "errno": self.errno}
         return _bare, (type(self),), state
 
 
 def _printable_lines(detail: str) -> str:
-    """Return the detail, which may have several lines, without what a terminal would act on."""
+    """Return the detail, which may have several lines, without control characters."""
     if detail.isprintable():
         return detail
     lines = detail.split("\n")
@@ -179,19 +191,19 @@ def _bare(kind: type[ChronicleError]) -> ChronicleError:
 class QueueNotFound(ChronicleError, FileNotFoundError):
     """There is no queue at this path."""
 
-    advice = "Check the path; open_writer creates a queue, but no directories above it."
+    advice = "Check the path. open_writer creates a queue, but not the directories above it."
 
 
 class NotAQueue(ChronicleError):
-    """Something else than a queue is there."""
+    """The path is not a queue."""
 
-    advice = "Give the directory of a queue, or a new one to create a queue in."
+    advice = "Give the directory of a queue, or a path that does not exist yet."
 
 
 class UnsupportedVersion(ChronicleError):
     """The files were written by a newer or unknown version of the format."""
 
-    advice = "Read it with the version of aiochronicle that wrote it, or a newer one."
+    advice = "Use the version of aiochronicle that wrote it, or a newer one."
 
 
 class CorruptionError(ChronicleError):
@@ -200,7 +212,7 @@ class CorruptionError(ChronicleError):
     advice = (
         'Nothing was changed. Read on with on_corrupt="skip", or restore the file from a backup.'
         " open_reader, Router, Responder and Requester take on_corrupt; Reader.step_over steps over"
-        " this one place."
+        " one damaged place."
     )
 
 
@@ -218,30 +230,40 @@ class PositionError(ChronicleError):
 
 
 class PositionLost(PositionError):
-    """The reader's position is no longer in the queue; nothing was skipped in silence.
+    """The reader's position is no longer in the queue. Nothing was skipped.
 
-    ``wanted`` is the Position the reader stood at, ``nearest`` the closest that exists.
+    ``wanted`` is the reader's Position, ``nearest`` the closest one that exists.
     """
 
     advice = (
-        'Decide what to do about the gap, then go on with start="first", "last" or a seq, '
-        "or seek the open reader."
+        'Decide what to do about the gap, then open the reader with start="first", "last" or a seq, '
+        "or let the open reader seek."
     )
 
     wanted = Position(0, 0)
     nearest = Position(0, 0)
 
 
+class PositionRevoked(PositionError):
+    """An operator has moved or removed this reader's position while it was open; see seek_reader.
+
+    Its commits have no effect. Raised by commit, and by reading at the end of the queue; messages before the
+    end may still be delivered.
+    """
+
+    advice = "Close the reader and open it again: it continues where the operator moved it."
+
+
 class PositionCorrupt(PositionError):
     """Both slots of a position file are broken."""
 
-    advice = "forget_reader removes it; the reader is then a new one."
+    advice = "Remove it with forget_reader; the reader then starts like a new one."
 
 
 class DecodeError(ChronicleError, ValueError):
-    """A payload is not what its type says. ``seq`` is the message's, if it came from a queue.
+    """A payload does not match its type. ``seq`` is the message's, if it came from a queue.
 
-    The reader has passed the message: reading goes on with the next one.
+    The reader has passed the message: reading continues with the next one.
     """
 
     def __init__(
@@ -252,14 +274,14 @@ class DecodeError(ChronicleError, ValueError):
         offset: int | None = None,
         seq: int | None = None,
     ) -> None:
-        java = path is not None and path.endswith(".cq4")  # whose indexes are read in hex
+        java = path is not None and path.endswith(JAVA_SUFFIX)  # whose indexes are read in hex
         where = "" if seq is None else f"message {seq:#x}: " if java else f"message {seq}: "
         super().__init__(where + detail, path=path, offset=offset)
         self.seq = seq
 
 
 class UnknownType(DecodeError):
-    """Neither the reader nor the queue's schema says what this type_id means."""
+    """Neither the reader's codec nor the queue's schema has this type_id."""
 
 
 class SchemaError(ChronicleError):
@@ -275,15 +297,15 @@ class SchemaNotFound(SchemaError, FileNotFoundError):
 
 
 class SchemaMismatch(SchemaError):
-    """The types of the program are not those of the queue; ``differences`` has a line for each."""
+    """The types of the program differ from those of the queue; ``differences`` has a line for each."""
 
     advice = (
-        "A type may only gain fields with defaults. To read, take the queue's own types, which"
-        " Registry.load gives; to write others, give them another name, or a queue of their own."
+        "A type may only gain fields with defaults. To read, use the queue's own types: Registry.load."
+        " To write other types, give them other names, or another queue."
     )
 
     def __init__(self, detail: str, differences: Sequence[str], *, path: str | None = None) -> None:
-        lines = map(printable, (f"{detail}:", *differences))  # with names that others have chosen
+        lines = map(printable, (f"{detail}:", *differences))  # names chosen by other programs
         super().__init__("\n  ".join(lines), path=path)
         self.differences = tuple(differences)
 
@@ -291,13 +313,13 @@ class SchemaMismatch(SchemaError):
 class LockedError(ChronicleError):
     """Another live writer holds the queue.
 
-    ``pid`` and ``command`` are of the process that holds it, ``since`` is when it was opened; None
-    if that is not known, as for a process in another container.
+    ``pid`` and ``command`` are those of the process that holds it, ``since`` is when it opened the
+    queue. They are None if unknown, as for a process in another container.
     """
 
     advice = (
         "A queue has one writer at a time: close that one, wait for it with lock_timeout, or write to"
-        " a queue of your own."
+        " another queue."
     )
 
     pid: int | None = None
@@ -306,32 +328,58 @@ class LockedError(ChronicleError):
 
 
 class ReaderBusy(ChronicleError):
-    """Another live reader uses this name; the text names its process."""
+    """Another live reader uses this name.
+
+    ``pid`` and ``command`` are those of the process that has it open. They are None if unknown, as
+    for a process in another container.
+    """
+
+    pid: int | None = None
+    command: str | None = None
 
 
 class ReaderNotFound(ChronicleError, LookupError):
     """The queue has no reader of this name."""
 
-    advice = "list_readers names those that it has."
+    advice = "list_readers lists the readers of the queue."
+
+
+class GroupInUse(ChronicleError):
+    """The group has members with other settings, or with another clock."""
+
+
+class DeliveryError(ChronicleError):
+    """A delivery of a group cannot be acknowledged or given back."""
+
+
+class LeaseLost(DeliveryError):
+    """The lease of the delivery has ended, and the message is delivered to another member.
+
+    Its work may be done twice: delivery is at least once.
+    """
+
+
+class AlreadySettled(DeliveryError):
+    """The delivery was acknowledged or given back before."""
 
 
 class TimestampUnknown(ChronicleError, ValueError):
-    """The ``timestamp`` that a reader was opened with cannot tell the time of a message.
+    """The ``timestamp`` that a reader was opened with gives no time for a message.
 
-    The field is missing or says no time, or the function raised: its exception is the cause. The
-    reader stays at the message.
+    The field is missing or holds no time, or the function raised: its exception is the ``__cause__``.
+    The reader stays at the message.
     """
 
     advice = (
-        "step_over() passes the message (in a fan-in: detach the reader, step_over, attach it again);"
-        " a function given as timestamp= can say what the time of such messages is."
+        "step_over() skips the message (in a fan-in: detach the reader, step_over, attach it again);"
+        " a function given as timestamp= can return a time for such messages."
     )
 
 
 class NotSupported(ChronicleError):
-    """The format of this queue has no place for it: see docs/guide/java.md. Nothing was changed."""
+    """The format of this queue cannot store it: see docs/guide/java.md. Nothing was changed."""
 
-    advice = "Leave it out, or write to a queue of aiochronicle's own format."
+    advice = "Leave it out, or use a queue of the native format."
 
 
 class ClosedError(ChronicleError):
@@ -347,7 +395,7 @@ class InvalidArgument(ChronicleError, ValueError):
 
 
 class WrongType(InvalidArgument, TypeError):
-    """An argument is something else altogether than what it must be."""
+    """An argument has the wrong type."""
 
 
 class EncodeError(InvalidArgument):
@@ -355,7 +403,7 @@ class EncodeError(InvalidArgument):
 
 
 class InvalidConfiguration(InvalidArgument):
-    """A configuration file says something impossible; ``key`` is where, None if it is no TOML."""
+    """A configuration file has an invalid value; ``key`` is where, None if the file is not TOML."""
 
     key: str | None = None
 
@@ -371,21 +419,21 @@ class MessageTooLarge(InvalidArgument):
 class TimestampOrder(InvalidArgument):
     """The timestamp is older than the last message's, or ahead by more than ``max_ahead_s``."""
 
-    advice = "Timestamps of one queue never decrease; write late data to a queue of its own."
+    advice = "Timestamps of one queue never decrease; write late data to another queue."
 
 
 class CapacityError(ChronicleError):
-    """The writer is a full capacity ahead of its slowest live reader."""
+    """The slowest open reader lags by the full capacity."""
 
 
 class QueueFull(CapacityError):
-    """The slowest reader that is open is a full capacity behind; the text names it."""
+    """The slowest open reader lags by the full capacity; the text names it."""
 
     advice = "Wait for it (await writer.drain()), or raise the capacity."
 
 
 class CapacityTimeout(CapacityError, TimeoutError):
-    """The slowest reader that is open did not make room in time; the text names it."""
+    """The slowest open reader did not make room in time; the text names it."""
 
 
 class BackupError(ChronicleError):
@@ -403,23 +451,23 @@ class ReservationOpen(ChronicleError):
 
 
 class ReentrantCall(ChronicleError, RuntimeError):
-    """A signal handler appends to the writer whose waiting call it interrupted."""
+    """A signal handler appended to the writer whose waiting call it interrupted."""
 
     advice = (
-        "Nothing was appended. In a handler, close the writer, or note what to append and do it"
-        " after the call that was interrupted."
+        "Nothing was appended. In a signal handler, close the writer, or store the message and append"
+        " it after the interrupted call."
     )
 
 
 class WriterPoisoned(ChronicleError):
-    """An earlier sync failed, so nobody knows what is on disk."""
+    """An earlier sync failed, so it is unknown what is on disk."""
 
 
 class JavaNotFound(ChronicleError):
     """There is no Java that Spark could run on."""
 
     advice = (
-        'Install one (pip install "aiochronicle[spark]" brings one along), put it on the PATH,'
+        'Install one (pip install "aiochronicle[spark]" includes one), put it on the PATH,'
         " or set JAVA_HOME."
     )
 
@@ -433,18 +481,18 @@ class RequestFailed(RequestError):
 
 
 class RequestTimeout(RequestError, TimeoutError):
-    """No answer came in time. The request stays in its queue and may be answered yet."""
+    """No answer came in time. The request stays in its queue and may still be answered."""
 
-    advice = "Check that the responder runs; its late answer will be dropped."
+    advice = "Check that the responder is running; a late answer is dropped."
 
 
 class SourceGone(ChronicleError, KeyError):
-    """The queue is not attached to the router, or not any more."""
+    """The queue is not, or no longer, attached to the router."""
 
-    advice = "Its directory was removed, or it failed: then Router.problems tells why."
+    advice = "Its directory was removed, or it failed: see Router.problems."
 
     def __str__(self) -> str:
-        """Return the text, of which a KeyError would show the repr."""
+        """Return the text; KeyError would return its repr."""
         return Exception.__str__(self)
 
 
@@ -455,47 +503,46 @@ class TooManyKeys(ChronicleError):
 
 
 class TooManyReaders(ChronicleError):
-    """The queue has 4096 reader names, used or not, and takes no new one."""
+    """The queue has 4096 reader names, used or not, which is the maximum."""
 
     advice = (
-        "Give a reader the same name each time it is started, without a date or a pid; or none, if"
-        " it need not resume. forget_reader removes those that will not come back."
+        "Give a reader the same name at each start, without a date or a pid; or no name, if it need"
+        " not resume. forget_reader removes names that are no longer used."
     )
 
 
 class VirtualTimeDeadlock(ChronicleError, RuntimeError):
-    """In virtual time, every task waits for something that cannot happen any more."""
+    """In virtual time, every task waits for something that can no longer happen."""
 
     advice = (
-        "Let these tasks end with the replay, or feed what they wait for from it: virtual time"
-        " does not wait for files, sockets or other processes."
+        "End these tasks with the replay, or feed them from it: virtual time does not wait for files,"
+        " sockets or other processes."
     )
 
 
 class StorageError(ChronicleError, OSError):
-    """The operating system refused; ``errno`` says why."""
+    """A system call failed; ``errno`` says why."""
 
 
 class DiskFull(StorageError):
     """The file system is full, or the quota is used up."""
 
     advice = (
-        "Free some space or move old segments. An append that was refused wrote nothing and can be"
-        " tried again."
+        "Free some space or move old segments. A refused append wrote nothing and can be repeated."
     )
 
 
 class AccessDenied(StorageError, PermissionError):
-    """No permission; the text has the owner and mode of what was refused, where they can be seen."""
+    """No permission. The text has the owner and mode of the file or directory, where they can be read."""
 
-    advice = "Check the owner, group and mode of it and of the directories above it."
+    advice = "Check owner, group and mode of the file and of the directories above it."
 
 
 class ExportFailed(StorageError):
     """The file could not be written; ``errno`` says why."""
 
     advice = (
-        "What was there before is unchanged. Check the directory and its space, then try again."
+        "An existing file is unchanged. Check the directory and its free space, then try again."
     )
 
 
@@ -505,7 +552,7 @@ class FlushFailed(StorageError):
     ``failures`` has the error of each by topic. Their writers are poisoned.
     """
 
-    advice = "Close these writers and open them again, which looks at what is really on disk."
+    advice = "Close these writers and open them again: opening checks what is on disk."
 
     def __init__(self, failures: dict[str, ChronicleError]) -> None:
         what = "; ".join(f"{topic}: {error.detail}" for topic, error in failures.items())
@@ -517,188 +564,18 @@ class FlushFailed(StorageError):
 class NotDurable(StorageError):
     """A message was appended, and readers may have it, but the sync after it failed.
 
-    From ``append`` and its like in the modes ``"sync"`` and ``Batch``. ``seq`` is the message's, or
-    the first of a batch. The writer is poisoned.
+    Raised by ``append`` and similar methods in the modes ``"sync"`` and ``Batch``. ``seq`` is that of
+    the message, or of the first of a batch. The writer is poisoned.
     """
 
     advice = (
-        "Do not append it again yet: close the writer and open a new one, whose next_seq tells"
-        " whether it is in the queue."
+        "Do not append it again yet: close the writer and open a new one; if its next_seq is greater"
+        " than seq, the message is in the queue."
     )
     seq = 0
 
 
 class QueueGone(StorageError):
-    """Files were cut, replaced or removed while the queue was open."""
+    """Files were truncated, replaced or removed while the queue was open."""
 
     advice = "Close this handle and open the queue again."
-
-
-# By the engine's codes, AC_E_* in csrc/aiochronicle.h.
-_BY_CODE: dict[int, type[ChronicleError]] = {
-    -1: StorageError,
-    -2: DiskFull,
-    -3: QueueNotFound,
-    -4: NotAQueue,
-    -5: UnsupportedVersion,
-    -6: CorruptionError,
-    -7: LockedError,
-    -8: ReaderBusy,
-    -9: ClosedError,
-    -10: ForkedError,
-    -11: MessageTooLarge,
-    -12: TimestampOrder,
-    -13: PositionLost,
-    -14: PositionCorrupt,
-    -15: InvalidName,
-    -16: QueueFull,
-    -17: CapacityTimeout,
-    -18: WriterPoisoned,
-    -19: ReservationOpen,
-    -20: InvalidArgument,
-    -21: QueueGone,
-    -22: AccessDenied,
-    -25: NotDurable,
-    -26: TooManyReaders,
-    -27: SalvageRequired,
-    -28: ReentrantCall,
-    -29: ReaderNotFound,
-    -30: NotSupported,
-    -31: TimestampUnknown,
-}
-
-
-CONTROL_ADVICE = (
-    "Nothing was changed, and the messages are in the segments. Restore control.meta from a backup; if"
-    " there is none, that of a new queue with the same segment_size lets them be read."
-)
-
-
-METADATA_ADVICE = (
-    "Nothing was changed, and the messages are in the .cq4 files. Restore metadata.cq4t from a backup; no"
-    " reader can step over it."
-)
-TAILER_ADVICE = (
-    "Nothing was changed. Writers of a Java queue hold its lock for microseconds: see what that process"
-    " does, then open the reader again. A reader without a name, or with one that the queue has, needs no"
-    " lock."
-)
-JAVA_LOCK_ADVICE = (
-    "Nothing was appended. Writers of a Java queue hold its lock for microseconds: see what that process"
-    " does; lock_timeout says how long an append waits."
-)
-AHEAD_ADVICE = (
-    "Nothing was written. Check that it is in nanoseconds since 1970, and the clock that it is from; or raise"
-    " max_ahead_s."
-)
-
-
-def _permission_advice(path: str, errno: int) -> str:
-    """Say whose file it is that was refused, and what would be allowed."""
-    if errno == EROFS:
-        return "The file system is mounted read-only: a reader without a name works there."
-    place, found = _nearest_that_shows(path)
-    if found is None:
-        return AccessDenied.advice
-    owner = (
-        f"{'It' if place == path else printable(place)} belongs to uid {found.st_uid}, gid {found.st_gid},"
-        f" with mode 0{stat.S_IMODE(found.st_mode):o}; this process is uid {os.geteuid()}."
-    )
-    if _is_about_positions(path):
-        return f"{owner} A reader without a name needs no permission there."
-    if place == path and _can_read(path, found.st_mode):
-        return f"{owner} It may be read, not written: a reader without a name needs no more."
-    return (
-        f"{owner} Its owner can allow more: by the mode= that a queue is written with, by chmod for"
-        " the directories above."
-    )
-
-
-def _nearest_that_shows(path: str) -> tuple[str, os.stat_result | None]:
-    """Return the path, or the nearest directory above it, whose owner and mode can be seen."""
-    while True:
-        try:
-            return path, os.lstat(path)
-        except OSError:
-            above = os.path.dirname(path) or "."  # noqa: PTH120 - any bytes, and no normalising
-            if above == path:
-                return path, None
-            path = above
-
-
-def _is_about_positions(path: str) -> bool:
-    """Tell whether this is the readers/ of a queue, or a file in it."""
-    above, name = os.path.split(path)
-    if name != "readers":
-        above, name = os.path.split(above)
-    return name == "readers" and os.path.lexists(os.path.join(above, "control.meta"))  # noqa: PTH118
-
-
-def _can_read(path: str, mode: int) -> bool:
-    wanted = os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK
-    return os.access(path, wanted, effective_ids=True)
-
-
-def _advice(kind: type[ChronicleError], path: str, errno: int) -> str | None:
-    """Return what to do where the advice of the kind does not serve; else None.
-
-    No reader can step over a damaged control block.
-    """
-    if kind is TimestampOrder and errno == ERANGE:
-        return AHEAD_ADVICE
-    if kind is LockedError and errno in (ETIMEDOUT, EBUSY):
-        return JAVA_LOCK_ADVICE if errno == ETIMEDOUT else TAILER_ADVICE
-    if kind is NotSupported and errno != ENOTSUP:  # no argument that could be left out
-        return ""
-    if kind is QueueFull and path.endswith(".cq4"):
-        return (
-            "Nothing was appended, by Java neither; there is room again when the next cycle begins."
-        )
-    if kind is AccessDenied:
-        return _permission_advice(path, errno)
-    if kind is CorruptionError and os.path.basename(path) == "metadata.cq4t":  # noqa: PTH119
-        return METADATA_ADVICE
-    if os.path.basename(path) != "control.meta":  # noqa: PTH119
-        return None
-    if kind is CorruptionError:
-        return CONTROL_ADVICE
-    return f"{kind.advice} If it is one: {CONTROL_ADVICE}" if kind is NotAQueue else None
-
-
-def from_engine(
-    code: int,
-    errno: int,
-    path: str,
-    offset: int,
-    detail: str,
-    wanted: tuple[int, int],
-    nearest: tuple[int, int],
-    seq: int,
-    holder: tuple[int, bytes, int] = (0, b"", 0),
-) -> ChronicleError:
-    """Make the exception for an error record of the engine; the holder is pid, command and start."""
-    kind = _BY_CODE.get(code, ChronicleError)
-    detail = detail if detail.isprintable() else printable(detail)  # the engine says one line
-    if issubclass(kind, PositionLost):
-        detail = (
-            f"{detail}: segment {wanted[0]}, offset {wanted[1]};"
-            f" nearest is segment {nearest[0]}, offset {nearest[1]}"
-        )
-    advice = _advice(kind, path, errno)
-    error = kind(
-        detail, path=os.fspath(path) or None, offset=offset, errno=errno or None, advice=advice
-    )
-    if isinstance(error, PositionLost):
-        error.wanted = Position(*wanted)
-        error.nearest = Position(*nearest)
-    if isinstance(error, NotDurable):
-        error.seq = seq
-    if isinstance(error, LockedError) and holder[0]:
-        error.pid = holder[0]
-        error.command = holder[1].decode("utf-8", "replace") or None
-        error.since = datetime.fromtimestamp(holder[2] // 10**9, UTC) if holder[2] else None
-    if isinstance(error, TimestampUnknown) and errno == ECANCELED:
-        error.__cause__ = failure = _hot.timestamp_failure()
-        if failure is not None and not isinstance(failure, Exception):
-            raise failure  # KeyboardInterrupt and the like
-    return error

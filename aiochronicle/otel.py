@@ -1,38 +1,47 @@
-"""OpenTelemetry: spans and metrics for messages, by the conventions for messaging. Extra ``otel``.
+"""OpenTelemetry: spans and metrics for messages, by the messaging conventions. Extra ``otel``.
 
-Nothing is traced unless it is asked for here. ``Telemetry.writer`` and ``Telemetry.reader`` wrap one
-writer or reader; the objects in them, and everybody else's, are as fast as ever. Who wants neither
-wrapper says ``with telemetry.process(message)`` around the work.
+Only what is wrapped is traced. ``Telemetry.writer`` and ``Telemetry.reader`` wrap one writer or reader; the
+wrapped objects, and all others, are as fast as before. Without a wrapper, put ``with
+telemetry.process(message)`` around the work.
 
-How a consumer finds the span of the producer. A record has no place of its own for a trace context,
-so it travels in a field of the message: a struct with ``traceparent: str = ""`` (and, if wanted,
-``tracestate: str = ""``) has it filled in by ``send``, as W3C Trace Context. For other messages a
-Telemetry remembers the spans of the last messages that were sent through it; that links an answer to
-its request, and what a process sends to itself. And each span has the identity of its message, and of
-the message that is its cause, so that a query can join what no link does.
+How a consumer finds the span of the producer: the trace context travels with the message, as W3C Trace
+Context, in its headers ``traceparent`` and ``tracestate``, or in a field, if the message is a struct with
+``traceparent: str = ""`` (and optionally ``tracestate: str = ""``), which ``send`` sets. For Java queues,
+which have no headers, and for requests and answers, a Telemetry remembers the spans of the last messages that
+were sent through it; that links an answer to its request, and messages that a process sends to itself. Each
+span also has the identity of its message and of that message's cause, so that a query can join spans without
+links.
 
-A span of one message continues the trace of the producer unless there is a span already; and links
-to it in any case.
+A span of one message continues the trace of the producer unless there is a current span, and links to it in
+any case.
 """
 
 import contextlib
 import functools
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from aiochronicle._base.printable import printable
+from aiochronicle._core.fanin import FanIn
+from aiochronicle._core.reader import Reader
+from aiochronicle._core.writer import Writer
 from aiochronicle._hot import Message
-from aiochronicle._printable import printable
+from aiochronicle._services.requests import Request
 from aiochronicle.codec import T
 from aiochronicle.errors import ChronicleError
-from aiochronicle.fanin import FanIn
-from aiochronicle.reader import Reader
-from aiochronicle.requests import Request
-from aiochronicle.writer import Writer
 
 try:
     from opentelemetry import context, metrics, trace
@@ -53,7 +62,7 @@ if TYPE_CHECKING:
 __all__ = ["Telemetry", "TracedReader", "TracedWriter"]
 
 SYSTEM = "aiochronicle"
-PARENT, STATE = "traceparent", "tracestate"  # fields, named as the headers of W3C Trace Context
+PARENT, STATE = "traceparent", "tracestate"  # fields and headers, as W3C Trace Context names them
 
 _REMEMBERED = 4096
 _LINKS_MAX = 128  # of a batch; more is cut off by SDKs
@@ -73,10 +82,10 @@ Cause = Message | tuple[int, int] | None
 
 
 class Telemetry:
-    """Makes spans and metrics for the messages of a program; one is enough.
+    """Creates spans and metrics for the messages of a program; one object is enough.
 
-    ``tracer_provider`` and ``meter_provider`` are by default those of the program. ``remembered`` is
-    of how many sent messages the span is kept, for messages that cannot carry it.
+    ``tracer_provider`` and ``meter_provider`` default to those of the program. ``remembered`` is the number
+    of sent messages whose spans are kept, for messages that cannot carry their context.
 
     >>> telemetry = Telemetry()
     >>> with open_writer(tmp_path / "orders") as writer:
@@ -124,22 +133,22 @@ class Telemetry:
         self._spans: dict[tuple[int, int], SpanContext] = {}  # by queue id and seq, oldest first
 
     def writer(self, writer: Writer) -> "TracedWriter":
-        """Return what appends through this writer, with a span for each call."""
+        """Wrap a writer: each call that appends makes a span."""
         return TracedWriter(self, writer)
 
     def reader(self, reader: "Reader[T] | FanIn[T]") -> "TracedReader[T]":
-        """Return what reads from this reader, fan-in or router, with a span for each delivery."""
+        """Wrap a reader, fan-in or router: each delivery makes a span."""
         return TracedReader(self, reader)
 
     def process(
         self,
         work: "Message[Any] | Request[Any] | Sequence[Message[Any]]",
     ) -> contextlib.AbstractContextManager[Span]:
-        """Give the span of the work on a message, a request, or a batch of messages.
+        """Return the span of the work on a message, a request, or a batch of messages.
 
-        It is the current span inside ``with``, so what is sent there belongs to the same trace. An
-        exception that comes out is recorded. The messages are counted as consumed: what was read
-        through ``reader`` has been counted there, so use its ``process`` for it.
+        It is the current span inside ``with``, so messages sent there belong to the same trace. An exception
+        that leaves the block is recorded. The messages are counted as consumed. Messages read through
+        ``reader`` are counted there: use its ``process`` for them.
         """
         return self._process(work, None, is_counted=False)
 
@@ -163,10 +172,10 @@ class Telemetry:
         return operation.active()
 
     def handler(self, function: _Function) -> _Function:
-        """Decorate a handler: each call of it is a ``process`` span of the message that it gets.
+        """Decorate a handler: each call makes a ``process`` span of the message that it gets.
 
-        For ``Responder.serve``, for ``reader.on`` with a handler that takes the message, and for
-        functions of one's own; ``async`` or not. Calls without a message are left alone.
+        For ``Responder.serve``, for ``reader.on`` with a handler that takes the message, and for your own
+        functions, ``async`` or not. Calls without a message make no span.
 
         >>> @Telemetry().handler
         ... async def answer(request: Request) -> bytes:
@@ -197,8 +206,8 @@ class Telemetry:
     def inject(self, obj: T) -> T:
         """Return a copy of a struct whose ``traceparent`` is the current span.
 
-        The same object if it has no such field, or has it filled in, or there is no span. ``send`` of
-        a traced writer does it by itself; this is for other ways out: requests and answers.
+        The same object if it has no such field, if the field is set, or if there is no span. ``send`` of a
+        traced writer does this itself; use it for requests and answers.
         """
         fields: tuple[str, ...] = getattr(type(obj), "__struct_fields__", ())
         if PARENT not in fields or getattr(obj, PARENT):
@@ -209,12 +218,15 @@ class Telemetry:
         return msgspec.structs.replace(obj, **found) if found else obj  # type: ignore[type-var]
 
     def created_by(self, message: "Message[Any]") -> SpanContext | None:
-        """Return the span in which a message was sent; None if that is not known.
+        """Return the span in which a message was sent; None if it is unknown.
 
-        It decodes the message, so that the field ``traceparent`` can be looked at.
+        Without a header ``traceparent`` it decodes the message to read the field of that name.
         """
+        found = _carried_by(message.headers)
+        if found is not None:
+            return found
         with contextlib.suppress(ChronicleError):  # it has no codec, or cannot be decoded
-            found = _carried(message.decode())
+            found = _carried_context(message.decode())
             if found is not None:
                 return found
         return self._spans.get((message.queue_id, message.seq))
@@ -285,7 +297,7 @@ class _Operation:
             try:
                 yield span
             except Exception as error:  # what ends a task or the program is no failure of the work
-                self._failed(span, error)
+                self._record_failure(span, error)
                 raise
             finally:
                 self._measure(time.perf_counter() - started[1])
@@ -294,7 +306,7 @@ class _Operation:
         """Make the span of what began at that time and has ended now."""
         with self._start(started[0]) as span:
             if failure is not None:
-                self._failed(span, failure)
+                self._record_failure(span, failure)
         self._measure(time.perf_counter() - started[1])
 
     def _start(self, start_ns: int) -> contextlib.AbstractContextManager[Span]:
@@ -309,7 +321,7 @@ class _Operation:
             set_status_on_exception=False,
         )
 
-    def _failed(self, span: Span, error: Exception) -> None:
+    def _record_failure(self, span: Span, error: Exception) -> None:
         kind = type(error)
         is_builtin = kind.__module__ == "builtins"
         name = kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"
@@ -334,7 +346,7 @@ class _Operation:
 
 
 class TracedWriter:
-    """Appends with a span for each call: what Writer has for that, and ``writer`` for the rest."""
+    """Appends with a span for each call. ``writer`` is the wrapped writer, for all other methods."""
 
     def __init__(self, telemetry: Telemetry, writer: Writer) -> None:
         self.writer = writer
@@ -350,11 +362,22 @@ class TracedWriter:
         type_id: int = 0,
         timestamp_ns: int | None = None,
         cause: Cause = None,
+        key: "Buffer | None" = None,
+        headers: "Mapping[str, Buffer] | None" = None,
     ) -> int:
-        """Append a message and return its seq, as ``Writer.append``."""
-        with self._sending("append", 1, cause) as span:
+        """Append a message and return its seq, as ``Writer.append``.
+
+        The trace context is put into its headers. An existing ``traceparent`` is kept, and the span links to
+        it.
+        """
+        with self._sending("append", 1, cause, _carried_by(headers)) as span:
             seq = self.writer.append(
-                payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause
+                payload,
+                type_id=type_id,
+                timestamp_ns=timestamp_ns,
+                cause=cause,
+                key=key,
+                headers=self._with_context(headers),
             )
             self._sent_as(span, range(seq, seq + 1))
         return seq
@@ -366,13 +389,21 @@ class TracedWriter:
         type_id: int = 0,
         timestamps_ns: Sequence[int] | None = None,
         cause: Cause = None,
+        keys: "Iterable[Buffer | None] | None" = None,
+        headers: "Iterable[Mapping[str, Buffer] | None] | None" = None,
     ) -> range:
         """Append messages that become visible together, as ``Writer.append_many``; one span."""
         several = list(payloads)
+        given = [None] * len(several) if headers is None else list(headers)
         with self._sending("append_many", len(several), cause) as span:
             span.set_attribute("messaging.batch.message_count", len(several))
             seqs = self.writer.append_many(
-                several, type_id=type_id, timestamps_ns=timestamps_ns, cause=cause
+                several,
+                type_id=type_id,
+                timestamps_ns=timestamps_ns,
+                cause=cause,
+                keys=keys,
+                headers=[self._with_context(one) for one in given],
             )
             self._telemetry._remember(self._queue_id, seqs, span.get_span_context())  # pyright: ignore[reportPrivateUsage]
         return seqs
@@ -384,19 +415,40 @@ class TracedWriter:
         timestamp_ns: int | None = None,
         cause: Cause = None,
         expires_ns: int | None = None,
+        key: "Buffer | None" = None,
+        headers: "Mapping[str, Buffer] | None" = None,
     ) -> int:
-        """Append an object as ``Writer.send``; a field ``traceparent`` is filled in if it is empty.
+        """Append an object as ``Writer.send``, with the trace context.
 
-        If it is not empty, the object keeps it, and the span links to it.
+        It goes into the field ``traceparent`` if the object has one, else into the headers. An existing value
+        is kept, and the span links to it.
         """
-        given = _carried(obj)
+        given = _carried_context(obj) or _carried_by(headers)
         with self._sending("append", 1, cause, given) as span:
             carrying = self._telemetry.inject(obj)
+            has_field = PARENT in getattr(type(obj), "__struct_fields__", ())
             seq = self.writer.send(
-                carrying, timestamp_ns=timestamp_ns, cause=cause, expires_ns=expires_ns
+                carrying,
+                timestamp_ns=timestamp_ns,
+                cause=cause,
+                expires_ns=expires_ns,
+                key=key,
+                headers=headers if has_field else self._with_context(headers),
             )
             self._sent_as(span, range(seq, seq + 1))
         return seq
+
+    def _with_context(
+        self, headers: "Mapping[str, Buffer] | None"
+    ) -> "Mapping[str, Buffer] | None":
+        """Return headers with the current span, unless they have one or the queue takes none."""
+        if self.writer.format != "native" or PARENT in (headers or ()):
+            return headers
+        carrier: dict[str, str] = {}
+        _w3c.inject(carrier)
+        if not carrier:
+            return headers
+        return {**(headers or {}), **{name: text.encode() for name, text in carrier.items()}}
 
     def _sending(
         self, name: str, count: int, cause: Cause, given: SpanContext | None = None
@@ -423,10 +475,10 @@ class TracedWriter:
 
 
 class TracedReader(Generic[T]):
-    """Reads with a span for each delivery: what gives messages, and ``reader`` for the rest.
+    """Reads with a span for each delivery. ``reader`` is the wrapped reader, for all other methods.
 
-    The span has ended when the message is handed over, and lasts from asking to getting: waiting is
-    part of it. Nothing to read is no span. Cancelling loses nothing, as without it.
+    The span lasts from the call until the message is delivered, including the wait. A call that returns no
+    message makes no span. Cancelling loses nothing, as without the wrapper.
     """
 
     def __init__(self, telemetry: Telemetry, reader: "Reader[T] | FanIn[T]") -> None:
@@ -442,7 +494,7 @@ class TracedReader(Generic[T]):
         started = _now()
         try:
             async for message in self.reader:
-                self._received([message], started)
+                self._record_receipt([message], started)
                 yield message
                 started = _now()
         except ChronicleError as error:
@@ -454,24 +506,24 @@ class TracedReader(Generic[T]):
         with self._receiving() as started:
             message = self.reader.poll()
         if message is not None:
-            self._received([message], started)
+            self._record_receipt([message], started)
         return message
 
     async def next(self, timeout: float | None = None) -> "Message[T]":
         """Wait for the next message, as ``Reader.next``."""
         with self._receiving() as started:
             message = await self.reader.next(timeout)
-        self._received([message], started)
+        self._record_receipt([message], started)
         return message
 
     def read_batch(
         self, max_messages: int = 1024, max_bytes: int | None = None
     ) -> "list[Message[T]]":
-        """Return what is there now, as ``Reader.read_batch``; one span with a link per message."""
+        """Return the available messages, as ``Reader.read_batch``; one span with a link per message."""
         with self._receiving() as started:
             batch = self.reader.read_batch(max_messages, max_bytes)
         if batch:
-            self._received(batch, started, is_batch=True)
+            self._record_receipt(batch, started, is_batch=True)
         return batch
 
     async def batches(
@@ -483,7 +535,7 @@ class TracedReader(Generic[T]):
         """Iterate over lists of messages, as ``Reader.batches``; one span each."""
         started = _now()
         async for batch in self.reader.batches(max_messages, max_bytes, max_wait):
-            self._received(batch, started, is_batch=True)
+            self._record_receipt(batch, started, is_batch=True)
             yield batch
             started = _now()
 
@@ -499,7 +551,7 @@ class TracedReader(Generic[T]):
     def process(
         self, work: "Message[T] | Sequence[Message[T]]"
     ) -> contextlib.AbstractContextManager[Span]:
-        """Give the span of the work on what was read here, as ``Telemetry.process``."""
+        """Return the span of the work on messages read here, as ``Telemetry.process``."""
         return self._telemetry._process(work, self._subscription, is_counted=True)  # pyright: ignore[reportPrivateUsage]
 
     def _destination(self) -> str | None:
@@ -514,7 +566,7 @@ class TracedReader(Generic[T]):
             self._not_received(started, error)
             raise
 
-    def _received(
+    def _record_receipt(
         self, messages: "list[Message[T]]", started: tuple[int, float], *, is_batch: bool = False
     ) -> None:
         details = _about(messages, is_batch, self._subscription)
@@ -572,13 +624,26 @@ def _identity(message: "Message[Any]") -> str:
 
 
 def _identity_of(queue_id: int, seq: int, epoch: int | None) -> str:
-    """Return what names a message for ever: the epoch tells seqs apart that were given twice."""
+    """Return what names a message forever: the epoch tells seqs apart that were given twice."""
     return f"{queue_id:016x}-{epoch or 0}-{seq}"
 
 
-def _carried(obj: object) -> SpanContext | None:
+def _carried_context(obj: object) -> SpanContext | None:
     """Return what the field ``traceparent`` of an object says, if it is valid."""
-    parent, state = getattr(obj, PARENT, None), getattr(obj, STATE, None)
+    return _extract(getattr(obj, PARENT, None), getattr(obj, STATE, None))
+
+
+def _carried_by(headers: "Mapping[str, Buffer] | None") -> SpanContext | None:
+    """Return what the header ``traceparent`` says, if it is valid."""
+    if not headers or PARENT not in headers:
+        return None
+    parent, state = (
+        bytes(headers.get(name, b"")).decode("ascii", "replace") for name in (PARENT, STATE)
+    )
+    return _extract(parent, state)
+
+
+def _extract(parent: object, state: object) -> SpanContext | None:
     if not isinstance(parent, str) or not parent:
         return None
     carrier = {PARENT: parent}

@@ -12,13 +12,18 @@ from benchmarks import (
     append,
     columns,
     durable,
+    durable_peers,
     engine,
+    foreign,
     java,
+    java_waiting,
+    longest,
     loop,
     merge,
     opening,
     peers,
     read,
+    recorder,
     roll,
     seek,
     spark,
@@ -48,13 +53,22 @@ QUESTIONS: dict[str, tuple[str, Question]] = {
         opening,
         seek,
         java,
+        foreign,
+        longest,
+        recorder,
+        durable_peers,
+        java_waiting,
         spark,
     )
 }
 for part in spark.PARTS:
     QUESTIONS[f"spark-{part}"] = (f"And of that, only {part}?", partial(spark.run, parts=[part]))
 # They take minutes, and packages that are large or not Python's.
-ON_REQUEST = tuple(name for name in QUESTIONS if name.startswith(("spark", "java")))
+ON_REQUEST = tuple(
+    name
+    for name in QUESTIONS
+    if name.startswith(("spark", "java", "recorder", "longest", "durable_", "foreign"))
+)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -70,7 +84,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="append",
         choices=list(QUESTIONS),
         metavar="NAME",
-        help="answer this question only; may be given several times (java, spark and its parts: only so)",
+        help="answer this question only; may be given several times (foreign, java, spark …: only so)",
     )
     parser.add_argument(
         "--quick",

@@ -5,13 +5,17 @@ in this process.
 """
 
 import asyncio
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from importlib import import_module
 from importlib.util import find_spec
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -19,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from aiochronicle import Reader, open_reader, open_writer
-from aiochronicle.reader import WaitStrategy
+from aiochronicle._core.reader import WaitStrategy
 from benchmarks.libchronicle import (
     LIBRARY_VARIABLE,
     collector,
@@ -28,7 +32,7 @@ from benchmarks.libchronicle import (
     silenced,
 )
 from benchmarks.measure import skip
-from benchmarks.producers import ZMQ_QUEUE
+from benchmarks.producers import NATS_STREAM, ZMQ_QUEUE, iceoryx_service
 
 if TYPE_CHECKING:
     import zmq.asyncio
@@ -52,6 +56,12 @@ def missing(peer: str) -> str:
         return "needs the package redis"
     if peer == "redis" and shutil.which("redis-server") is None:
         return "needs the program redis-server"
+    if peer == "nats" and (find_spec("nats") is None or shutil.which("nats-server") is None):
+        return "needs the package nats-py and the program nats-server"
+    if peer == "iceoryx2" and find_spec("iceoryx2") is None:
+        return "needs the package iceoryx2"
+    if peer == "persist-queue" and find_spec("persistqueue") is None:
+        return "needs the package persist-queue"
     if peer == "libchronicle" and not library_path():
         return f"needs {LIBRARY_VARIABLE} to name a build of it, see benchmarks/libchronicle.py"
     return ""
@@ -128,6 +138,34 @@ def redis_server(directory: Path, socket: Path) -> Iterator[None]:
         server.wait()
 
 
+@contextmanager
+def nats_server(directory: Path, port: int) -> Iterator[None]:
+    """Run a NATS server of our own on loopback, whose streams are files in the directory."""
+    command = ["nats-server", "--jetstream", "--store_dir", str(directory / "nats")]
+    command += ["--addr", "127.0.0.1", "--port", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not is_listening(port):
+            if server.poll() is not None:
+                raise RuntimeError(f"nats-server ended with {server.returncode}")
+            time.sleep(0.01)
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 async def redis_entries(client: "Redis", last: bytes, count: int) -> tuple[bytes, list[bytes]]:
     """Wait for entries behind ``last``, at most so many; return the new last id and payloads."""
     reply: Any = await client.xread({"stream": last}, count, block=0)
@@ -188,6 +226,52 @@ class Contestants:
         socket.setsockopt(zmq.RCVHWM, ZMQ_QUEUE)
         socket.connect(address)
         return socket
+
+    async def nats(self) -> "Any | None":
+        """Open a consumer of a stream that is kept in files, if there is NATS."""
+        if missing("nats"):
+            return None
+        api = import_module("nats.js.api")
+        port = free_port()
+        self.stack.enter_context(nats_server(self.directory, port))
+        client = import_module("nats.aio.client").Client()
+        await client.connect(f"nats://127.0.0.1:{port}")
+        self.stack.push_async_callback(client.close)
+        stream = client.jetstream()
+        await stream.add_stream(name=NATS_STREAM, subjects=[NATS_STREAM])
+        self.produce("nats", "nats", f"nats://127.0.0.1:{port}")
+        config = api.ConsumerConfig(ack_policy=api.AckPolicy.NONE)
+        return await stream.pull_subscribe(NATS_STREAM, config=config)
+
+    def iceoryx2(self) -> "Any | None":
+        """Open a subscriber, if iceoryx2 is there."""
+        if missing("iceoryx2"):
+            return None
+        name = self.directory.name + str(os.getpid())
+        node, service, _ = iceoryx_service(name)
+        subscriber = service.subscriber_builder().create()
+        self.stack.callback(lambda: (subscriber.delete(), node))
+        self.produce("iceoryx2", "iceoryx2", name)
+        return subscriber
+
+    def multiprocessing(self) -> Connection:
+        """Accept a connection of multiprocessing."""
+        path = str(self.sockets / "multiprocessing")
+        listener = self.stack.enter_context(Listener(path, "AF_UNIX"))
+        self.produce("multiprocessing", "multiprocessing", path)
+        return self.stack.enter_context(listener.accept())
+
+    def persist_queue(self) -> "Any | None":
+        """Open a queue in a SQLite file, if persist-queue is there."""
+        if missing("persist-queue"):
+            return None
+        path = str(self.directory / "persist-queue")
+        queue = import_module("persistqueue").FIFOSQLiteQueue(
+            path, multithreading=True, auto_commit=False
+        )
+        self.stack.callback(queue.close)
+        self.produce("persist-queue", "persist_queue", path)
+        return queue
 
     def redis(self) -> "Redis | None":
         """Open a client of a Redis of our own, if there is one."""

@@ -4,28 +4,17 @@
 engine.
 """
 
-import os
 import subprocess
 from pathlib import Path
 
+from benchmarks.building import build_program
 from benchmarks.measure import Best, Result
 
-ROOT = Path(__file__).resolve().parent.parent
 MESSAGES = 20_000
 
 
-def build(program: Path) -> None:
-    """Compile the C side together with the engine."""
-    flags = (ROOT / "csrc" / "compile_flags.txt").read_text(encoding="utf-8").split()
-    sources = [*sorted((ROOT / "csrc").glob("*.c")), Path(__file__).with_name("engine_bench.c")]
-    compiler = os.environ.get("CC", "cc")
-    command: list[str | Path] = [compiler, *flags, "-I", ROOT / "csrc", *sources, "-o", program]
-    subprocess.run(command, check=True)
-
-
 def run(directory: Path, quick: bool) -> list[Result]:
-    program = directory / "engine_bench"
-    build(program)
+    program = build_program("engine_bench", directory)
     rounds = "3" if quick else "40"
     output = subprocess.run(
         [program, directory, rounds, str(MESSAGES)], check=True, stdout=subprocess.PIPE, text=True

@@ -55,7 +55,7 @@ static double append_engine(ac_writer_t *writer, int count) {
     uint64_t time_ns = writer->last_timestamp_ns;
     double start = now_ns();
     for (int i = 0; i < count; i++)
-        if (ac_writer_try_append(writer, payload, PAYLOAD, 0, ++time_ns, NULL) < 0 &&
+        if (ac_writer_try_append(writer, payload, PAYLOAD, NULL, 0, ++time_ns, NULL) < 0 &&
             ac_writer_append(writer, payload, PAYLOAD, 0, time_ns, &err) < 0)
             fail("append", &err);
     return (now_ns() - start) / count;

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from interop.building import missing
 from interop.judge import Judge
-from interop.ours import Ours
+from interop.sharing import share_alike
 
 ROOT = Path(__file__).resolve().parent.parent
 MESSAGES = 1_000_000
@@ -34,6 +34,7 @@ MESSAGES_QUICK = 50_000
 APPENDS = 20_000
 WARM_UP = 5
 FAIRNESS_S = 5.0
+FAIRNESS_RUNS = 7
 
 FULL_SPEED = ["-XX:TieredStopAtLevel=4", "-Xmx2g"]
 
@@ -47,7 +48,8 @@ def run(directory: Path, quick: bool) -> Iterator[Result]:
     with Judge(properties=FULL_SPEED) as judge:
         yield from reading(judge, native, directory / "java-read", quick)
         yield from appending(judge, native, directory / "java-append", quick)
-    yield fairness(directory, quick)
+    for is_warm in (True, False):
+        yield fairness(directory, quick, is_warm=is_warm)
 
 
 # --- the engine, by ctypes ---------------------------------------------------------------------
@@ -190,45 +192,19 @@ def appending(judge: Judge, native: ctypes.CDLL, path: Path, quick: bool) -> lis
 # --- fairness ----------------------------------------------------------------------------------
 
 
-def fairness(directory: Path, quick: bool) -> Result:
+def fairness(directory: Path, quick: bool, *, is_warm: bool) -> Result:
     """The median of several runs."""
-    runs = sorted(share_alike(directory / f"java-fair{n}", quick) for n in range(1 if quick else 5))
-    least, detail = runs[len(runs) // 2]
-    detail += f"; {runs[0][0]:.0%} to {runs[-1][0]:.0%} in {len(runs)} runs"
-    return Result.at_least("java", "least share of 2 JVMs and 2 of ours", least, 0.1, "", detail)
-
-
-def share_alike(path: Path, quick: bool) -> tuple[float, str]:
+    count = 1 if quick else FAIRNESS_RUNS
     seconds = 2.0 if quick else FAIRNESS_S
-    with ExitStack() as stack:
-        judges = [stack.enter_context(Judge(properties=FULL_SPEED)) for _ in range(2)]
-        ours = [stack.enter_context(Ours()) for _ in range(2)]
-        for number, judge in enumerate(judges):
-            with judge.open(path.with_name(f"{path.name}-warm-up{number}")) as queue:
-                queue.bench_append(PAYLOAD, APPENDS, rounds=WARM_UP)
-        queues = [stack.enter_context(judge.open(path)) for judge in judges]
-        for number, queue in enumerate(queues):
-            queue.start_append(prefix=f"java{number}")
-        for number, process in enumerate(ours):
-            process.start_flood(path, f"ours{number}", seconds=seconds)
-        for process in ours:
-            process.finish_flood(seconds + 60)
-        for queue in queues:
-            written = queue.stop_append()
-            if written.thrown:
-                raise RuntimeError(f"after {written.written} messages: {written.thrown}")
-    return shares(path)
-
-
-def shares(path: Path) -> tuple[float, str]:
-    """The least share of the four while all were there, and all of them."""
-    with open_reader(path) as reader:
-        authors = [bytes(message.payload).partition(b":")[0] for message in reader]
-    names = sorted(set(authors))
-    assert len(names) == 4, names
-    first = max(authors.index(name) for name in names)
-    last = min(len(authors) - authors[::-1].index(name) for name in names)
-    window = authors[first:last]
-    found = {name.decode(): window.count(name) / len(window) for name in names}
-    detail = ", ".join(f"{name} {share:.0%}" for name, share in found.items())
-    return min(found.values()), f"{detail} of {len(window):,}"
+    jvms = "warm" if is_warm else "cold"
+    runs = []
+    for n in range(count):
+        path = directory / f"java-fair-{jvms}{n}"
+        found = share_alike(path, seconds, FULL_SPEED, is_warm=is_warm)
+        runs.append((min(found.values()), found))
+    runs.sort(key=lambda run: run[0])
+    least, all_shares = runs[len(runs) // 2]
+    detail = ", ".join(f"{name} {share:.0%}" for name, share in all_shares.items())
+    detail += f"; {runs[0][0]:.0%} to {runs[-1][0]:.0%} in {len(runs)} runs"
+    what = f"least share of 2 {jvms} JVMs and 2 of ours"
+    return Result.at_least("java", what, least, 0.1, "", detail)

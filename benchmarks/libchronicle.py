@@ -66,7 +66,7 @@ def appender(directory: Path) -> Iterator[Callable[[bytes], object]]:
 
 @contextmanager
 def collector(directory: Path) -> Iterator[Callable[[int], bytes]]:
-    """Give the function that takes so many messages, from the first on, and returns the last.
+    """Give the function that takes this many messages, from the first on, and returns the last.
 
     It does not return before they are there, and nothing can interrupt it.
     """

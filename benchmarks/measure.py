@@ -19,6 +19,7 @@ __all__ = [
     "PAYLOAD",
     "PAYLOAD_BYTES",
     "Best",
+    "Figure",
     "Result",
     "compare",
     "percentile",
@@ -66,6 +67,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of benchmarks.figures, with every sample of it."""
+
+    question: str
+    case: str
+    unit: str
+    samples: list[float]
+
+
 class Best(msgspec.Struct, frozen=True):
     """The best round of each contestant, in nanoseconds per operation."""
 
@@ -81,7 +91,7 @@ class Best(msgspec.Struct, frozen=True):
         return Result.at_most(question, what, self.ratio(*pair), bar, "x", detail)
 
     def at_least(self, bar: float, what: str, *, question: str, pair: tuple[str, str]) -> Result:
-        """Return the result for a contestant that must be so many times as fast as its yardstick."""
+        """Return the result for a contestant that must be this many times as fast as its yardstick."""
         speed = 1 / self.ratio(*pair)
         return Result.at_least(question, what, speed, bar, "x", self.describe(*pair))
 

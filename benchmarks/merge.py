@@ -42,7 +42,7 @@ for writer in writers:
 
 
 def fill(directory: Path, sources: int, messages: int, burst: int) -> list[Path]:
-    """Deal messages out to the queues at random, so many in a row to each."""
+    """Deal messages out to the queues at random, this many in a row to each."""
     chance = random.Random(sources)
     times: list[list[int]] = [[] for _ in range(sources)]
     for start in range(0, messages, burst):

@@ -10,15 +10,21 @@ Each peer is used in its fast way: pyzmq by taking all that is there after each 
 commands in a pipeline and 1,000 entries per read. libchronicle polls without a pause and gives the
 loop a turn after every 1,000 messages only; how to have it compared is told in libchronicle.py.
 asyncio.Queue needs no second process, so its two tasks share one.
+
+Among the figures only: NATS JetStream with streams in files, publications in flight and pulls of 1,000;
+iceoryx2, polled, whose writer waits for a full reader; a connection of multiprocessing, which blocks this
+thread and needs no loop; persist-queue in a SQLite file, commits of 100.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from importlib import import_module
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiochronicle import Reader
 from benchmarks.contestants import (
@@ -29,8 +35,8 @@ from benchmarks.contestants import (
     redis_entries,
     skip_missing,
 )
-from benchmarks.measure import Result
-from benchmarks.producers import FRAME, LAST, in_a_row
+from benchmarks.measure import Figure, Result
+from benchmarks.producers import FRAME, LAST, PIPELINED, in_a_row
 
 if TYPE_CHECKING:
     import zmq.asyncio
@@ -38,14 +44,17 @@ if TYPE_CHECKING:
 
 MESSAGES = 40_000
 MESSAGES_QUICK = 2_000
-REDIS_SHARE = 10  # it gets a tenth of the messages, or it would take most of the time
+# They get a part of the messages, or they would take most of the time.
+SHARES = {"redis": 10, "nats": 10, "persist-queue": 400}
 ROUNDS = 31
 DRAINED_AT_ONCE = 1_000
+
+MISSABLE = ("pyzmq", "redis", "libchronicle", "nats", "iceoryx2", "persist-queue")
 
 # How many times as fast we promise to be.
 BARS = {"pyzmq": 4, "unix streams": 5, "asyncio.Queue": 2, "redis": 60, "libchronicle": 3}
 
-# Takes so many messages and returns the payload of the last.
+# Takes this many messages and returns the payload of the last.
 Receive = Callable[[int], Awaitable[bytes]]
 
 
@@ -145,12 +154,12 @@ async def through_queue(count: int) -> bytes:
 
 async def take_turns(
     receivers: dict[str, Receive], producers: dict[str, Producer], messages: int, rounds: int
-) -> dict[str, float]:
-    """Return the median time per message of each, in nanoseconds."""
+) -> dict[str, list[float]]:
+    """Return the time per message of each round of each, in nanoseconds."""
     taken_ns: dict[str, list[float]] = {name: [] for name in receivers}
     for _ in range(rounds):
         for name, receive in receivers.items():
-            count = messages // REDIS_SHARE if name == "redis" else messages
+            count = max(messages // SHARES.get(name, 1), PIPELINED)
             started_ns = time.perf_counter_ns()
             if name in producers:
                 producers[name].start(count)
@@ -161,11 +170,79 @@ async def take_turns(
                 raise RuntimeError(f"message {count} of {name} is not the last: {payload!r}")
             if name in producers:
                 producers[name].hear("done")
-    return {name: median(times) for name, times in taken_ns.items()}
+    return taken_ns
 
 
-async def measure(directory: Path, messages: int, rounds: int) -> tuple[dict[str, float], float]:
-    """Return nanoseconds per message of each, and our wake-ups per message."""
+def drain_nats(consumer: Any) -> Receive:
+    async def receive(count: int) -> bytes:
+        payload = b""
+        while count:
+            messages = await consumer.fetch(min(count, DRAINED_AT_ONCE))
+            count -= len(messages)
+            payload = messages[-1].data
+        return payload
+
+    return receive
+
+
+def poll_iceoryx2(subscriber: Any) -> Receive:
+    async def receive(count: int) -> bytes:
+        while True:
+            sample = subscriber.receive()
+            if sample is None:
+                await asyncio.sleep(0)
+                continue
+            count -= 1
+            if count == 0:
+                return bytes(sample.payload().contents.data)
+
+    return receive
+
+
+def block_on_multiprocessing(connection: Connection) -> Receive:
+    async def receive(count: int) -> bytes:
+        payload = b""
+        for _ in range(count):
+            payload = connection.recv_bytes()
+        return payload
+
+    return receive
+
+
+def poll_persist_queue(queue: Any) -> Receive:
+    empty: type[Exception] = import_module("persistqueue").Empty
+
+    async def receive(count: int) -> bytes:
+        payload = b""
+        while count:
+            try:
+                payload = queue.get(block=False)
+                count -= 1
+            except empty:
+                await asyncio.sleep(0.001)
+            if count % PIPELINED == 0:
+                queue.task_done()
+        return payload
+
+    return receive
+
+
+async def open_more(contestants: Contestants) -> dict[str, Receive]:
+    """Open the peers without a bar."""
+    found = {"multiprocessing": block_on_multiprocessing(contestants.multiprocessing())}
+    if consumer := await contestants.nats():
+        found["nats"] = drain_nats(consumer)
+    if subscriber := contestants.iceoryx2():
+        found["iceoryx2"] = poll_iceoryx2(subscriber)
+    if (queue := contestants.persist_queue()) is not None:  # an empty one is false
+        found["persist-queue"] = poll_persist_queue(queue)
+    return found
+
+
+async def measure(
+    directory: Path, messages: int, rounds: int, *, with_more: bool = False
+) -> tuple[dict[str, list[float]], float]:
+    """Return nanoseconds per message of each round of each, and our wake-ups per message."""
     async with AsyncExitStack() as stack:
         contestants = Contestants(stack, directory)
         reader = contestants.chronicle("us")
@@ -180,9 +257,39 @@ async def measure(directory: Path, messages: int, rounds: int) -> tuple[dict[str
             receivers["redis"] = drain_redis(client)
         if take := contestants.libchronicle():
             receivers["libchronicle"] = poll_libchronicle(take)
+        if with_more:
+            receivers |= await open_more(contestants)
         contestants.await_producers()
         taken_ns = await take_turns(receivers, contestants.producers, messages, rounds)
         return taken_ns, reader.statistics().parks / (messages * rounds)
+
+
+# What survives the end of all processes, and what a power cut.
+KEPT = {
+    "us": "aiochronicle: on disk, synced by the kernel",
+    "pyzmq": "pyzmq over ipc: memory only",
+    "unix streams": "asyncio streams over a unix socket: memory only",
+    "asyncio.Queue": "asyncio.Queue, one process: memory only",
+    "redis": "Redis streams, appendfsync no: on disk, synced by the kernel",
+    "libchronicle": "libchronicle, polling: on disk, synced by the kernel",
+    "nats": "NATS JetStream, acknowledged: on disk, synced every 2 minutes",
+    "iceoryx2": "iceoryx2, polling: memory only",
+    "multiprocessing": "multiprocessing.Connection, blocking: memory only",
+    "persist-queue": "persist-queue, SQLite, commits of 100: on disk, synced",
+}
+
+
+def figures(directory: Path, quick: bool) -> Iterator[Figure]:
+    """Measure those that are there, all rounds of them."""
+    messages, rounds = (MESSAGES_QUICK, 1) if quick else (MESSAGES, ROUNDS)
+    for loop_name, loop_factory in LOOPS.items():
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            place = directory / f"peers-{loop_name}"
+            rounds_ns, _ = runner.run(measure(place, messages, rounds, with_more=True))
+        for name, samples in rounds_ns.items():
+            case = f"{KEPT[name]}, {loop_name}"
+            yield Figure(question="peers", case=case, unit="ns", samples=samples)
+    skip_missing("peers", *MISSABLE)
 
 
 def run(directory: Path, quick: bool) -> list[Result]:
@@ -192,7 +299,8 @@ def run(directory: Path, quick: bool) -> list[Result]:
     for loop_name, loop_factory in LOOPS.items():
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             place = directory / f"peers-{loop_name}"
-            taken_ns, wakeups = runner.run(measure(place, messages, rounds))
+            rounds_ns, wakeups = runner.run(measure(place, messages, rounds))
+        taken_ns = {name: median(times) for name, times in rounds_ns.items()}
         for peer, bar in BARS.items():
             if peer not in taken_ns:
                 continue

@@ -1,12 +1,13 @@
 """The other process: ``python -m benchmarks.producers ROLE ADDRESS …``.
 
-Says ``ready``, then does what each line on standard input asks for: so many messages, so many
+Says ``ready``, then does what each line on standard input asks for: this many messages, so many
 microseconds apart (0 = as fast as it goes). A message is 100 bytes. Where there is time between
 them, it begins with the moment at which it was sent; where there is none, the last one differs from
 all others, so that who has counted up to it knows that none was lost or came twice.
 """
 
 import asyncio
+import ctypes
 import mmap
 import os
 import struct
@@ -14,12 +15,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from importlib import import_module
 from itertools import chain, islice, repeat
 from pathlib import Path
+from typing import Any, ClassVar
 
 from benchmarks.measure import PAYLOAD
 
-__all__ = ["FRAME", "LAST", "PIPELINED", "STAMP", "ZMQ_QUEUE", "in_a_row"]
+__all__ = [
+    "FRAME",
+    "LAST",
+    "NATS_STREAM",
+    "PIPELINED",
+    "STAMP",
+    "ZMQ_QUEUE",
+    "iceoryx_service",
+    "in_a_row",
+]
 
 LAST = PAYLOAD[::-1]
 
@@ -28,7 +40,25 @@ FRAME = struct.Struct("<I")  # length of what follows in a stream of bytes
 PIPELINED = 100  # commands that Redis is sent at once
 ZMQ_QUEUE = 100_000  # messages; with its default of 1,000 it is slower
 
+NATS_STREAM = "stream"
+NATS_PENDING = 4_000  # publications that no acknowledgement has come for
+ICEORYX_QUEUE = 8192  # samples that a subscriber has room for
+
 _REST = PAYLOAD[STAMP.size :]
+
+
+def iceoryx_service(name: str) -> tuple[Any, Any, Any]:
+    """Return a node, its service of payloads, and their type: who is full is waited for."""
+    iceoryx2 = import_module("iceoryx2")
+
+    class Payload(ctypes.Structure):
+        _fields_: ClassVar = [("data", ctypes.c_uint8 * len(PAYLOAD))]
+
+    iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
+    node = iceoryx2.NodeBuilder.new().create(iceoryx2.ServiceType.Ipc)
+    builder = node.service_builder(iceoryx2.ServiceName.new(name)).publish_subscribe(Payload)
+    builder = builder.subscriber_max_buffer_size(ICEORYX_QUEUE).enable_safe_overflow(False)
+    return node, builder.open_or_create(), Payload
 
 
 def stamped() -> bytes:
@@ -36,7 +66,7 @@ def stamped() -> bytes:
 
 
 def in_a_row(count: int, prefix: bytes = b"") -> Iterator[bytes]:
-    """Return so many payloads, the last of which is recognised."""
+    """Return this many payloads, the last of which is recognised."""
     return chain(repeat(prefix + PAYLOAD, count - 1), [prefix + LAST])
 
 
@@ -64,8 +94,8 @@ def chronicle(path: str) -> None:
         serve(writer.append)
 
 
-def eventfd(bell: str, memory: str) -> None:
-    fd = int(bell)
+def eventfd(event_fd: str, memory: str) -> None:
+    fd = int(event_fd)
     with Path(memory).open("r+b") as file, mmap.mmap(file.fileno(), len(PAYLOAD)) as shared:
 
         def send(payload: bytes) -> None:
@@ -135,8 +165,67 @@ def redis(path: str) -> None:
         serve(send, burst)
 
 
+def nats(address: str) -> None:
+    with asyncio.Runner() as runner:
+        client = import_module("nats.aio.client").Client()
+        runner.run(client.connect(address))
+        stream = client.jetstream(publish_async_max_pending=NATS_PENDING)
+
+        async def burst(count: int) -> None:
+            for payload in in_a_row(count):
+                await stream.publish_async(NATS_STREAM, payload)
+            await stream.publish_async_completed()
+
+        serve(
+            lambda payload: runner.run(stream.publish(NATS_STREAM, payload)),
+            lambda count: runner.run(burst(count)),
+        )
+        runner.run(client.close())
+
+
+def iceoryx2(name: str) -> None:
+    _, service, payload_type = iceoryx_service(name)
+    strategy = import_module("iceoryx2").BackpressureStrategy.RetryUntilDelivered
+    publisher = service.publisher_builder().backpressure_strategy(strategy).create()
+    serve(lambda payload: publisher.send_copy(payload_type.from_buffer_copy(payload)))
+
+
+def multiprocessing(path: str) -> None:
+    from multiprocessing.connection import Client
+
+    with Client(path, "AF_UNIX") as connection:
+        serve(connection.send_bytes)
+
+
+def persist_queue(path: str) -> None:
+    queue = import_module("persistqueue").FIFOSQLiteQueue(
+        path, multithreading=True, auto_commit=False
+    )
+
+    def burst(count: int) -> None:
+        for number, payload in enumerate(in_a_row(count), 1):
+            queue.put(payload)
+            if number % PIPELINED == 0:
+                queue.task_done()
+        queue.task_done()
+
+    serve(queue.put, burst)
+
+
 ROLES: dict[str, Callable[..., None]] = {
-    role.__name__: role for role in (chronicle, eventfd, libchronicle, pyzmq, redis, streams)
+    role.__name__: role
+    for role in (
+        chronicle,
+        eventfd,
+        iceoryx2,
+        libchronicle,
+        multiprocessing,
+        nats,
+        persist_queue,
+        pyzmq,
+        redis,
+        streams,
+    )
 }
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ from pyspark.sql.types import StructType
 
 import aiochronicle
 from aiochronicle.spark import scan, scan_stream
+from aiochronicle.spark.archive.writing import COMPRESSION
 from aiochronicle.spark.jobs import archive, asof, bars
-from aiochronicle.spark.jobs.archive import COMPRESSION
 from aiochronicle.spark.jobs.inputs import find_input
 from aiochronicle.spark.options import write_options
-from aiochronicle.spark.rows import read_range
-from aiochronicle.spark.sink import BatchSink
+from aiochronicle.spark.sink.batch_writer import BatchSink
+from aiochronicle.spark.source.rows import read_range
 from benchmarks.measure import Best, Result, compare
 from benchmarks.spark import FIRST_NS, QUESTION, STEP_NS, Sizes, Trade, take_turns
 from benchmarks.spark_memory import WatchedWorkers
@@ -204,11 +204,11 @@ def large(spark: SparkSession, directory: Path, sizes: Sizes) -> list[Result]:
     within = f"timestamp_ns >= {first_ns} and timestamp_ns < {end_ns}"
 
     def pushed() -> int:
-        drain(load(spark, path, pushdown="true").where(within))
+        drain(load(spark, path, filter=within))
         return rows
 
     def unpushed() -> int:
-        drain(load(spark, path, pushdown="false").where(within))
+        drain(load(spark, path).where(within))
         return rows
 
     def files() -> int:

@@ -15,9 +15,9 @@
  *  - Times are nanoseconds since the Unix epoch unless the name says otherwise.
  *
  * Shared memory is never trusted: each value is read once and checked before it is used as a length or
- * an offset. A file cut under a live mapping reads as zeros from then on (sigbus.c) and the next call
- * reports AC_E_GONE. So does a writer whose queue is removed or moved away: each flush looks at the active
- * segment and the directory, and a look at all of it once a second is what appends go by.
+ * an offset. A file that is truncated under a live mapping reads as zeros (sigbus.c), and the next call
+ * reports AC_E_GONE. So does a writer whose queue is removed or moved: each flush checks the active segment
+ * and the directory, and a background check once a second stops appends.
  */
 #ifndef AIOCHRONICLE_H
 #define AIOCHRONICLE_H
@@ -38,7 +38,7 @@ enum {
     AC_E_SYSTEM = -1,            /* a system call failed: see sys_errno */
     AC_E_NO_SPACE = -2,          /* the file system is full, or the quota is used up */
     AC_E_NOT_FOUND = -3,         /* there is no queue at this path */
-    AC_E_NOT_A_QUEUE = -4,       /* something else is there, or its control block is not one */
+    AC_E_NOT_A_QUEUE = -4,       /* the path is something else, or its control block is invalid */
     AC_E_VERSION = -5,           /* written by a newer or unknown version of the format */
     AC_E_CORRUPT = -6,           /* a record, segment or control block violates the format */
     AC_E_LOCKED = -7,            /* another live writer holds the queue */
@@ -50,13 +50,13 @@ enum {
                                     ERANGE) ahead of the clock by more than max_ahead_ns */
     AC_E_POSITION_LOST = -13,    /* the reader's position is no longer in the queue */
     AC_E_POSITION_CORRUPT = -14, /* both slots of a position file are broken */
-    AC_E_NAME = -15,             /* not a legal reader name */
-    AC_E_FULL = -16,             /* the slowest open reader is a full capacity behind */
+    AC_E_NAME = -15,             /* not a valid reader name */
+    AC_E_FULL = -16,             /* the slowest open reader lags by the full capacity */
     AC_E_TIMEOUT = -17,          /* waited as long as was asked for */
     AC_E_POISONED = -18,         /* an earlier sync failed: what is durable is unknown */
     AC_E_RESERVED = -19,         /* a reservation is open on this writer */
     AC_E_ARGUMENT = -20,         /* a parameter is out of range */
-    AC_E_GONE = -21,             /* a file or the directory was cut, replaced or removed under us */
+    AC_E_GONE = -21,             /* a file or the directory was truncated, replaced or removed */
     AC_E_ACCESS = -22,           /* no permission */
     AC_E_SLOW = -23,             /* internal: the fast path cannot do it, call the full one */
     AC_E_INTERRUPTED = -24,      /* internal: the binding wants a wait to end; nothing was done */
@@ -65,8 +65,10 @@ enum {
     AC_E_SALVAGE = -27,   /* opening would set aside what may have been durable: see `salvage` */
     AC_E_REENTRANT = -28, /* the binding refuses a call from within another one */
     AC_E_READER_NOT_FOUND = -29, /* the queue has no reader of this name */
-    AC_E_UNSUPPORTED = -30,      /* the format of this queue has no place for it */
-    AC_E_STAMP = -31             /* the time of a Java queue's message cannot be told from it */
+    AC_E_UNSUPPORTED = -30,      /* the format of this queue does not support it */
+    AC_E_STAMP = -31,            /* the time of a Java queue's message cannot be determined */
+    AC_E_GROUP = -32,            /* current members of the group have other settings */
+    AC_E_REVOKED = -33           /* an operator moved or removed the position while it was open */
 };
 
 enum {
@@ -77,20 +79,20 @@ enum {
 
 enum {
     AC_CAPACITY_FAIL = 0, /* an append beyond the capacity fails with AC_E_FULL */
-    AC_CAPACITY_BLOCK = 1 /* it waits, capacity_timeout_ns at most (0 = for ever) */
+    AC_CAPACITY_BLOCK = 1 /* it waits, capacity_timeout_ns at most (0 = forever) */
 };
 
-/* What a directory holds. A writer may have AC_FORMAT_NONE: what is there, or a native queue. */
+/* The format of a directory. For a writer AC_FORMAT_NONE means: the existing format, or native. */
 enum {
     AC_FORMAT_NONE = 0,
     AC_FORMAT_NATIVE = 1,
-    AC_FORMAT_CQ4 = 2 /* Java's Chronicle Queue: docs/guide/java.md tells what it cannot do */
+    AC_FORMAT_CQ4 = 2 /* Java's Chronicle Queue: docs/guide/java.md lists its limits */
 };
 
 enum {
     AC_START_COMMITTED = 0, /* after the last commit; a new name starts at the first record */
     AC_START_FIRST = 1,
-    AC_START_LAST = 2, /* behind the newest record: only what comes from now on */
+    AC_START_LAST = 2, /* after the newest record: only records appended from now on */
     AC_START_SEQ = 3,
     AC_START_TIME = 4
 };
@@ -107,7 +109,7 @@ typedef struct ac_error {
     uint64_t first_segment; /* … and the nearest position that still exists */
     uint64_t first_offset;
     uint64_t seq;   /* AC_E_NOT_DURABLE */
-    int holder_pid; /* AC_E_LOCKED: the process that holds the queue, 0 = not known … */
+    int holder_pid; /* AC_E_LOCKED, AC_E_READER_BUSY: the holder of queue or reader, 0 = unknown … */
     uint64_t holder_since_ns;
     char holder_command[128]; /* … and its command line */
     char path[1024];
@@ -133,37 +135,37 @@ typedef struct ac_writer_config {
     uint64_t capacity_timeout_ns;
     int retention; /* 0 = keep everything */
     uint64_t
-        reader_ttl_ns; /* 0 = no limit: nobody waits for a reader that is silent for longer … */
-    uint64_t max_reader_lag; /* … or, 0 = no limit, more bytes behind than this */
+        reader_ttl_ns; /* 0 = no limit: a reader that is silent for longer is not waited for … */
+    uint64_t max_reader_lag; /* … or, 0 = no limit, one that lags by more bytes */
     uint64_t opened_ns;      /* filled in by ac_writer_open, of the monotonic clock: since when
                                 readers can know the two */
     uint64_t retain_ns;      /* 0 = no limit: delete sealed segments older than this … */
     uint64_t retain_bytes;   /* … or the oldest beyond this total; not what an open reader needs */
-    int retain_for_readers;  /* delete what every named reader, open or away, has committed past */
-    uint64_t retention_check_ns; /* how often the housekeeper looks */
+    int retain_for_readers; /* delete segments that every named reader, open or away, has committed past */
+    uint64_t retention_check_ns; /* how often retention runs */
     const char *archive;         /* NULL = delete; else move to ARCHIVE/YYYY/MM/DD/ */
     uint64_t
         max_ahead_ns;     /* 0 = no limit: how far a caller's timestamp may be ahead of the clock */
-    const char *wait_for; /* NULL, or a reader: what it has not committed past stays, live or not */
+    const char *wait_for; /* NULL, or a reader: keeps what it has not committed past, live or not */
     unsigned mode;        /* of files; directories get x where this has r */
     int memlock;          /* lock the active segment into memory */
     int verify;           /* check every record of the queue while opening */
-    int salvage; /* consent to set aside what was durable, or lies after a missing segment */
-    uint64_t write_back_ns; /* async mode: what is older is synced in the background */
+    int salvage; /* permits to set aside what was durable, or lies after a missing segment */
+    uint64_t write_back_ns; /* async mode: older records are synced in the background */
     uint64_t takeover_ns; /* how long to wait for the lock of a writer that is dead or was killed */
     int inline_housekeeping; /* for tests that must be deterministic: 1 = no background thread, 2 = nor
                                 does a roll do its work, as if that thread had not come to it yet */
     int format;              /* AC_FORMAT_*; a queue of another format is refused */
     const char
         *roll_cycle;  /* AC_FORMAT_CQ4: its name in Java; NULL = FAST_DAILY for a new queue … */
-    int64_t epoch_ms; /* … and its epoch; what contradicts an existing queue is refused */
+    int64_t epoch_ms; /* … and its epoch; values that differ from the existing queue are refused */
     int epoch_given;
     uint64_t lock_timeout_ns; /* how long an append waits for Java's lock; 0 = 15 s, as Java does */
-    uint64_t now_ns; /* what the caller's clock shows, by which cycles go; AC_NOW = the system's */
+    uint64_t now_ns; /* the caller's clock, which determines the cycle; AC_NOW = the system's */
 } ac_writer_config_t;
 
-/* What may change while a writer is open: see ac_writer_config_t for the meaning of each. In statistics.meta
- * as it is here. */
+/* Settings that may change while a writer is open: ac_writer_config_t explains them. Stored in statistics.meta
+ * with this layout. */
 enum { AC_ARCHIVE_MAX = 1024 };
 
 typedef struct ac_settings {
@@ -191,13 +193,13 @@ typedef struct ac_recovery {
     int torn_records;            /* 1 = an unfinished or invalid record ended the queue */
     uint64_t records_scanned;    /* records walked to find the end */
     uint64_t corrupt_records;    /* invalid ones before the durable position: left where they are */
-    uint64_t bytes_set_aside;    /* bytes behind the end, copied to recovered/ before zeroing */
-    uint64_t segments_set_aside; /* whole segments behind the end, moved to recovered/ */
-    uint64_t end_segment;        /* where the queue goes on */
+    uint64_t bytes_set_aside;    /* bytes after the end, copied to recovered/ before zeroing */
+    uint64_t segments_set_aside; /* whole segments after the end, moved to recovered/ */
+    uint64_t end_segment;        /* where the queue continues */
     uint64_t end_offset;
-    uint64_t durable_segment; /* what index.meta said was durable */
+    uint64_t durable_segment; /* the durable position in index.meta */
     uint64_t durable_offset;
-    int is_copy; /* the queue was copied or restored to here, and has an identity of its own now */
+    int is_copy; /* the queue is a copy or was restored, and has a new identity */
 } ac_recovery_t;
 
 typedef struct ac_writer_stats {
@@ -219,7 +221,7 @@ typedef struct ac_writer_stats {
     uint64_t wakeups;
     uint64_t clock_steps; /* the clock went back and was held at the last timestamp */
     uint64_t capacity_waits;
-    uint64_t refused_bytes; /* size of the record for which there was no capacity last; 0 = none */
+    uint64_t refused_bytes; /* size of the last record that exceeded the capacity; 0 = none */
     uint64_t next_seq;
     uint64_t last_timestamp_ns;
     uint64_t segment;
@@ -234,13 +236,13 @@ typedef struct ac_writer_stats {
     char last_error[1288]; /* … and its path and text */
 } ac_writer_stats_t;
 
-/* Why an append took long, by what the appending thread can know: it measures what is off the fast path, and asks
- * the kernel for its page faults and context switches. An append that is interrupted on the fast path is not
- * seen. */
+/* Why an append took long, as far as the appending thread can know: it measures work off the fast path, and
+ * asks the kernel for its page faults and context switches. An append that is interrupted on the fast path is
+ * not seen. */
 enum {
     AC_SLOW_UNKNOWN = 0,
     AC_SLOW_PAGE_FAULT = 1, /* pages had to be brought into memory */
-    AC_SLOW_ROLL = 2,       /* a new segment was begun */
+    AC_SLOW_ROLL = 2,       /* a new segment began */
     AC_SLOW_LOCK = 3,       /* it waited for another thread */
     AC_SLOW_SYNC = 4,       /* it waited for the disk */
     AC_SLOW_SCHEDULER = 5,  /* another process or thread had the processor */
@@ -287,7 +289,7 @@ typedef struct ac_sample {
 
 enum { AC_SAMPLES = 32, AC_SLOW_APPENDS = 16, AC_RECENT_ERRORS = 6 };
 
-/* Which directory somebody has seen: what stat says about it. */
+/* The identity of a directory, as stat reports it. */
 typedef struct ac_identity {
     uint64_t device, inode;
     uint32_t owner;
@@ -307,8 +309,8 @@ typedef struct ac_reader_config {
     int wait_for_queue; /* if there is no queue yet, open all the same; see ac_reader_open */
     unsigned mode;
     ac_identity_t expected; /* the queue's directory must be this one; see ac_reader_open */
-    /* Of a Java queue: where the time of a message is. The name of a field, whose number is so many nanoseconds; or a
-     * function, which may be called as long as the reader is open; or NULL: it is that of the cycle. */
+    /* For a Java queue: where the time of a message is. The name of a field, and the nanoseconds of its unit; or a
+     * function, which is called while the reader is open; or NULL: the start of the cycle. */
     const char *timestamp_field;
     uint64_t timestamp_unit_ns;
     ac_timestamp_t timestamp_function;
@@ -320,14 +322,14 @@ typedef struct ac_reader_stats {
     uint64_t payload_bytes;
     uint64_t skipped_records;   /* corrupt records stepped over … */
     uint64_t skipped_bytes;     /* … and their bytes */
-    uint64_t seq_restarts;      /* seq did not continue: another writer's habit */
+    uint64_t seq_restarts;      /* seq did not continue, as with writers of other programs */
     uint64_t timestamp_returns; /* timestamps went back, likewise */
     uint64_t segments_entered;
     uint64_t commits;
     uint64_t waits;
     uint64_t segment;
     uint64_t offset;
-    uint64_t next_seq; /* of what is read next; 0 also if it cannot be told: see ac_reader_seq_at */
+    uint64_t next_seq; /* of the next message to read; 0 also if unknown: see ac_reader_seq_at */
     uint64_t segment_size;
     uint64_t queue_id;
     uint64_t parks;
@@ -341,8 +343,8 @@ typedef struct ac_lag {
     uint64_t age_ns; /* age of the oldest unread message; 0 = none unread */
 } ac_lag_t;
 
-/* The message of another queue that caused one. If a power cut takes the end of a queue, its seqs are given
- * again, but by a later epoch: with it, a cause names one message for ever. */
+/* The message of another queue that caused one. If a power cut takes the end of a queue, its seqs are assigned
+ * again, but in a later epoch: seq and epoch together name one message forever. */
 typedef struct ac_cause {
     uint64_t source; /* queue_id, not 0 */
     uint64_t seq;
@@ -358,25 +360,33 @@ typedef struct ac_message {
     const uint8_t *record;
     uint64_t seq;
     uint64_t timestamp_ns;
-    uint64_t cause_source; /* 0 with cause_seq 0 = none; what it is, `flags` say */
+    uint64_t cause_source; /* 0 with cause_seq 0 = none; `flags` tell what it is */
     uint64_t cause_seq;
     uint32_t segment;
-    uint32_t length;
+    uint32_t length;     /* of payload and trailer */
     uint32_t batch_left; /* records of the same batch that follow */
     uint16_t type_id;
     uint16_t flags;
+    uint32_t trailer; /* size of the trailer; undefined unless the flags say that there is one */
 } ac_message_t;
+
+/* Key and headers of a message are its trailer: trailer.h. Their number and sizes have limits. */
+enum {
+    AC_TRAILER_MAX = 65535, /* bytes that key and headers take together, with their lengths */
+    AC_HEADERS_MAX = 64,
+    AC_HEADER_NAME_MAX = 255
+};
 
 /* ---- writer ---- */
 
 /* Fills in the defaults. */
 AC_API void ac_writer_defaults(ac_writer_config_t *config);
 
-/* Opens the queue for appending, creating it when there is none (its directory, but none above that), and
- * repairing what a killed predecessor or a power cut left. A Java queue takes any number of writers, ours and
- * Java's; a seq is then Java's index, and what it has no place for is AC_E_UNSUPPORTED. Of a native queue: Takes the writer lock; AC_E_LOCKED says who holds
- * it. Costs one directory listing after a clean close; otherwise a walk over the records behind the last
- * durable position. */
+/* Opens the queue for appending. Creates it if there is none (its directory, but not those above), and
+ * repairs what a killed writer or a power cut left. A native queue has one writer: the call takes the writer
+ * lock, and AC_E_LOCKED names the holder. It costs one directory listing after a clean close, otherwise a
+ * walk over the records after the last durable position. A Java queue has any number of writers, ours and
+ * Java's; a seq is then Java's index, and what the format does not support is AC_E_UNSUPPORTED. */
 AC_API int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer_t **out,
                           ac_error_t *err);
 
@@ -393,9 +403,15 @@ AC_API int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, 
                                       unsigned type_id, uint64_t timestamp_ns,
                                       const ac_cause_t *cause, ac_error_t *err);
 
+/* The same with a trailer that ac_trailer_write has made, NULL = none. Not supported by Java queues. */
+AC_API int64_t ac_writer_append_trailer(ac_writer_t *writer, const void *payload, size_t length,
+                                        const ac_slice_t *trailer, unsigned type_id,
+                                        uint64_t timestamp_ns, const ac_cause_t *cause,
+                                        ac_error_t *err);
+
 /* Appends `count` records that become visible together or not at all, also across a crash. They must
- * fit into one segment. timestamps_ns may be NULL. Returns the first seq. To a Java queue they are appended one
- * after the other, others' perhaps in between; on error those before stay. */
+ * fit into one segment. timestamps_ns may be NULL. Returns the first seq. In a Java queue they become visible
+ * one by one, perhaps with records of other writers in between; on error those before stay. */
 AC_API int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                                      unsigned type_id, const uint64_t *timestamps_ns,
                                      ac_error_t *err);
@@ -406,69 +422,81 @@ AC_API int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t
                                            const uint64_t *timestamps_ns, const ac_cause_t *cause,
                                            ac_error_t *err);
 
-/* Gives room for `length` payload bytes inside the segment. Exactly one of commit, abort and abandon
- * must follow; until then every other append is refused with AC_E_RESERVED. Abort gives the room back
- * for the next record. Abandon is for memory that somebody may go on writing to: it becomes padding,
- * and no record is ever put there. Closing the writer abandons. */
+/* The same with a trailer for each, of length 0 = none. */
+AC_API int64_t ac_writer_append_many_trailers(ac_writer_t *writer, const ac_slice_t *items,
+                                              const ac_slice_t *trailers, size_t count,
+                                              unsigned type_id, const uint64_t *timestamps_ns,
+                                              const ac_cause_t *cause, ac_error_t *err);
+
+/* Reserves `length` payload bytes inside the segment. Exactly one of commit, abort and abandon must follow;
+ * until then every other append is refused with AC_E_RESERVED. Abort frees the bytes for the next record.
+ * Abandon is for memory that the caller may still write to: it becomes padding, and no record is ever put
+ * there. Closing the writer abandons. */
 AC_API int ac_writer_reserve(ac_writer_t *writer, size_t length, void **room, ac_error_t *err);
 AC_API int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timestamp_ns,
                                 const ac_cause_t *cause, ac_error_t *err);
+/* The same with a trailer, which overwrites the last reserved bytes. */
+AC_API int64_t ac_writer_commit_trailer(ac_writer_t *writer, const ac_slice_t *trailer,
+                                        unsigned type_id, uint64_t timestamp_ns,
+                                        const ac_cause_t *cause, ac_error_t *err);
 AC_API void ac_writer_abort(ac_writer_t *writer);
 AC_API void ac_writer_abandon(ac_writer_t *writer);
 
 /* [any thread] Makes every record appended before the call durable; returns the seq before which all
- * are. The first failure poisons the writer. AC_E_GONE: what it would sync has no name any more. */
+ * are. The first failure poisons the writer. AC_E_GONE: the files were removed or replaced. */
 AC_API int64_t ac_writer_flush(ac_writer_t *writer, ac_error_t *err);
 
 /* [any thread] The same for many writers, each listed once, whose syncs are under way together: through
  * io_uring, or by threads where the kernel has none or it is not allowed. results[i] is what ac_writer_flush
- * would have given for writers[i], with errors[i]; a failure concerns that writer only. Returns how many
+ * would have returned for writers[i], with errors[i]; a failure affects only that writer. Returns how many
  * failed. */
 AC_API size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
                                ac_error_t *errors);
 
 /* Promises that no record older than this will be appended (AC_NOW = the clock). The next writer keeps the
- * promise, unless it is more than an hour ahead of its clock: then it takes it back, which is logged. */
+ * promise, unless it is more than an hour ahead of its clock: then it revokes it and logs that. */
 AC_API int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err);
 
 /* Publishes READY with the given JSON text, atomically. */
 AC_API int ac_writer_mark_ready(ac_writer_t *writer, const char *json, ac_error_t *err);
 
-/* Puts the given JSON text in the place of schema.json, atomically and durably: it comes before the
- * records that it explains. The engine never reads it. */
+/* Replaces schema.json by the given JSON text, atomically and durably, before the records that it describes.
+ * The engine never reads it. */
 AC_API int ac_writer_publish_schema(ac_writer_t *writer, const char *json, ac_error_t *err);
 
-/* [any thread] Bytes that the slowest open reader is behind, and how many are open. */
+/* [any thread] Lag of the slowest open reader in bytes, and the number of open readers. */
 AC_API int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *live_readers,
                                 ac_error_t *err);
 
-/* Runs retention once, now. AC_E_CLOSED if the writer is closed meanwhile: what was not removed by then stays.
- * [any thread] */
+/* [any thread] Runs retention once, now. AC_E_CLOSED if the writer is closed during it: the rest stays. */
 AC_API int ac_writer_retain(ac_writer_t *writer, ac_error_t *err);
 
-/* [any thread] The settings that were asked for last, and others instead of them, from the next append and the next
- * turn of the housekeeper on. An append that waits for capacity goes by the new one. */
+/* [any thread] Gets the settings, and replaces them from the next append and the next turn of the housekeeper
+ * on. An append that waits for capacity uses the new one. */
 AC_API void ac_writer_settings(ac_writer_t *writer, ac_settings_t *out);
 AC_API int ac_writer_configure(ac_writer_t *writer, const ac_settings_t *settings, ac_error_t *err);
-/* Puts settings into a configuration; they have to outlive it, since its texts stay there. */
+/* Copies settings into a configuration. They must outlive it, because their texts are not copied. */
 AC_API void ac_settings_apply(const ac_settings_t *settings, ac_writer_config_t *config);
 
-/* [any thread] What settings.toml of the queue says, which is for the binding to understand; when it changes, an
- * AC_LOG_SETTINGS tells of it within about a second. Returns its length, 0 also if there is none; at most
- * AC_SETTINGS_FILE_MAX bytes and a NUL are written. AC_E_ACCESS if the file is not to be obeyed: it is of another user than
- * this process, root or the owner of the directory, or others may write to it. */
+/* [any thread] Reads settings.toml of the queue, which the binding parses; when it changes, an AC_LOG_SETTINGS
+ * entry follows within about a second. Returns its length, 0 also if there is none; writes at most
+ * AC_SETTINGS_FILE_MAX bytes and a NUL. AC_E_ACCESS if the file is not trusted: it belongs to a user other
+ * than this process's, root or the owner of the directory, or others may write to it. */
 enum { AC_SETTINGS_FILE_MAX = 65536 };
 AC_API int ac_writer_read_settings(ac_writer_t *writer, char *out, ac_error_t *err);
 
 AC_API void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out); /* [any thread] */
 AC_API void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out);  /* [any thread] */
 AC_API const char *ac_writer_path(ac_writer_t *writer);
-/* Which file makes the directory the queue that this writer has open: its control.meta, or the metadata.cq4t of a
- * Java queue. Device and inode only. */
+/* [any thread] For a Java queue: whether an append would now wait for the lock of another process, or for
+ * files. A guess for event loops: a moment later it may be different. For others: 0. */
+AC_API int ac_writer_may_wait(ac_writer_t *writer);
+/* Device and inode of the file that identifies the queue which this writer has open: its control.meta, or the
+ * metadata.cq4t of a Java queue. */
 AC_API void ac_writer_identity(ac_writer_t *writer, ac_identity_t *out);
 
-/* Syncs, marks the queue as cleanly closed and releases the lock. Stops retention that is under way; a copy to
- * the archive within a piece of it. The handle stays allocated until ac_writer_free so that late callers get
+/* Syncs, marks the queue as cleanly closed and releases the lock. Stops retention that is running, and a copy
+ * to the archive at its next piece. The handle stays allocated until ac_writer_free so that late callers get
  * AC_E_CLOSED. */
 AC_API int ac_writer_close(ac_writer_t *writer, ac_error_t *err);
 AC_API void ac_writer_free(ac_writer_t *writer);
@@ -477,52 +505,51 @@ AC_API void ac_writer_free(ac_writer_t *writer);
 
 AC_API void ac_reader_defaults(ac_reader_config_t *config);
 
-/* Opens the queue for reading. A named reader keeps its committed position in readers/ and excludes
- * another live reader of the same name; an anonymous one needs no write permission at all. A queue takes no new
- * name when it has 4096 (AC_E_TOO_MANY_READERS).
+/* Opens the queue for reading. A named reader stores its committed position in readers/ and excludes another
+ * live reader of the same name; an anonymous one needs no write permission. A queue has at most 4096 names
+ * (AC_E_TOO_MANY_READERS).
  *
  * With wait_for_queue it also opens when there is no queue, or not even its directory. Until one appears,
- * there is nothing to read and waiting waits for it (the way to it is watched, not polled); what needs
- * the queue, such as seeking and committing, fails with AC_E_NOT_FOUND.
+ * there is nothing to read, and waiting waits for it (the path is watched, not polled); seeking and committing
+ * fail with AC_E_NOT_FOUND.
  *
- * A path may be a link to the queue. But who found a queue in a directory into which others can write has to give
- * its identity in `expected`: whatever is at the path then, link or not, is not touched unless it is that very
- * directory (AC_E_GONE), now and at each later use. */
+ * The path may be a link to the queue. A program that found the queue in a directory where others can write
+ * passes its identity in `expected`: any other directory at the path, link or not, is refused (AC_E_GONE), now
+ * and at each later use. */
 AC_API int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader_t **out,
                           ac_error_t *err);
 
-/* 1 = *out is the next message and the position moved behind it; 0 = nothing there now; negative =
- * error, position unchanged. */
+/* 1 = *out is the next message and the position moved after it; 0 = nothing available; negative = error,
+ * position unchanged. */
 AC_API int ac_reader_next(ac_reader_t *reader, ac_message_t *out, ac_error_t *err);
 
 /* 1 = a call of ac_reader_next would not give 0; 0 = it would. Does not move. */
 AC_API int ac_reader_ready(ac_reader_t *reader, ac_error_t *err);
 
-/* Blocks until there is something to read, for timeout_ns at most (UINT64_MAX = for ever). First spins
+/* Blocks until there is something to read, for timeout_ns at most (UINT64_MAX = forever). First spins
  * for spin_ns. 1 = ready, 0 = timed out. */
 AC_API int ac_reader_wait(ac_reader_t *reader, uint64_t timeout_ns, uint64_t spin_ns,
                           ac_error_t *err);
 
 /* For event loops: the eventfd that becomes readable when a parked reader should look again. Created, and
  * announced to writers, by the first call; stays the reader's. */
-AC_API int ac_reader_bell(ac_reader_t *reader, ac_error_t *err);
+AC_API int ac_reader_eventfd(ac_reader_t *reader, ac_error_t *err);
 
-/* Says that the caller is about to sleep on the bell. AC_READY: do not, there is something to read.
- * AC_PARKED: sleep, the bell will ring. AC_POLL: nobody is going to ring it (a writer that does not
- * signal, or no permission to announce the reader): look again from time to time, too. */
+/* Announces that the caller is about to sleep on the eventfd. AC_READY: do not sleep, there is something to
+ * read. AC_PARKED: sleep, the eventfd will be signalled. AC_POLL: it will not be signalled (the writer does not
+ * signal, or the reader may not be announced): also poll. */
 enum { AC_PARKED = 0, AC_READY = 1, AC_POLL = 2 };
 AC_API int ac_reader_park(ac_reader_t *reader, ac_error_t *err);
 
 /* Whether a writer that wakes us is connected now. */
 AC_API int ac_reader_attended(ac_reader_t *reader);
 
-/* Sleeping on the bell in a thread of one's own, in two steps because the second must not touch the
- * reader: another thread may use or close it meanwhile. 0 = prepared, and ac_reader_sleep must follow
- * exactly once; 1 = ready. */
+/* Sleeps on the eventfd in a thread, in two steps because the second must not touch the reader: another thread
+ * may use or close it at the same time. 0 = prepared, and ac_reader_sleep must follow exactly once; 1 = ready. */
 typedef struct ac_sleep {
-    void *bell;
+    void *eventfd;
     int poll;
-    uint64_t poll_ns; /* 0 before the first of several sleeps: at first they are short */
+    uint64_t poll_ns; /* 0 before the first of several sleeps: the first ones are short */
 } ac_sleep_t;
 AC_API int ac_reader_prepare_sleep(ac_reader_t *reader, ac_sleep_t *sleep, ac_error_t *err);
 AC_API void ac_reader_sleep(ac_sleep_t *sleep, uint64_t timeout_ns); /* [any thread] */
@@ -533,38 +560,39 @@ AC_API int ac_reader_seek_seq(ac_reader_t *reader, uint64_t seq, ac_error_t *err
 AC_API int ac_reader_seek_time(ac_reader_t *reader, uint64_t timestamp_ns, ac_error_t *err);
 AC_API int ac_reader_seek_first(ac_reader_t *reader, ac_error_t *err);
 AC_API int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err);
-/* To a position that ac_reader_position gave. On error the reader stays where it is. */
+/* To a position from ac_reader_position. On error the reader stays where it is. */
 AC_API int ac_reader_seek_position(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                                    ac_error_t *err);
 
-/* Steps over the damage that the reader stands at, as one with skip_corrupt does: the AC_E_CORRUPT that it
- * returned last, and no other one behind it. The position is behind it then. */
+/* Steps over the damage at the reader's position, as with skip_corrupt: only the AC_E_CORRUPT that it returned
+ * last. The position is then after it. */
 AC_API int ac_reader_step_over(ac_reader_t *reader, ac_error_t *err);
 
-/* From now on corrupt records are reported, although skip_corrupt had the queue opened behind some. */
+/* Reports corrupt records from now on, although skip_corrupt opened the queue after some. */
 AC_API void ac_reader_report_corrupt(ac_reader_t *reader);
 
-/* Has reading end at a position that ac_reader_position gave: from there on there is nothing to read,
- * whatever is written, and strict order does not wait for it. Not while attached to a fan-in. */
+/* Makes reading end at a position from ac_reader_position: there is nothing to read from there on, even if
+ * more is appended, and strict order does not wait for it. Not while attached to a fan-in. */
 AC_API int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                             ac_error_t *err);
-/* 1 = it was given an end and has reached it. */
+/* 1 = it has an end and has reached it. */
 AC_API int ac_reader_ended(const ac_reader_t *reader);
 
 /* Stores the position as committed. Survives the death of the process; a power cut may bring back an
- * older one unless `sync`. AC_E_ARGUMENT if the position lies behind the end of the queue. AC_E_GONE: the position's file was removed or replaced, so nothing was stored that
- * anybody would find. That is looked at with `sync`, and once a millisecond otherwise. */
+ * older one unless `sync`. AC_E_ARGUMENT if the position lies after the end of the queue. AC_E_GONE: the
+ * position file was removed or replaced, so nothing was stored. That is checked with `sync`, and otherwise once
+ * a millisecond. */
 AC_API int ac_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset, int sync,
                             ac_error_t *err);
 AC_API int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset,
                                ac_error_t *err);
-/* The seq of the first message at or after a position of the queue, or that the next one appended there will get.
- * 1 = known, 0 = it cannot be told: the position is not in the queue any more, or only damage is there. */
+/* The seq of the first message at or after a position, or of the next one appended there. 1 = known,
+ * 0 = unknown: the position is no longer in the queue, or there is only damage. */
 AC_API int ac_reader_seq_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint64_t *seq,
                             ac_error_t *err);
 /* Every message before *seq is known to be on disk; 1 and 0 likewise. */
 AC_API int ac_reader_durable_seq(ac_reader_t *reader, uint64_t *seq, ac_error_t *err);
-/* Behind what was read; while it is attached to a fan-in, behind what was delivered. */
+/* After the last message read; while attached to a fan-in, after the last one delivered. */
 AC_API void ac_reader_position(ac_reader_t *reader, uint64_t *segment, uint64_t *offset);
 AC_API int ac_reader_lag(ac_reader_t *reader, ac_lag_t *out, ac_error_t *err);
 AC_API void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out);
@@ -574,9 +602,9 @@ AC_API void ac_reader_free(ac_reader_t *reader);
 
 /* ---- ranges and columns ---- */
 
-/* A part of a queue as two positions, held fast when it was asked for: what is appended later is not in
- * it. From the first record at or after the start up to the first at or after the end, which is left out;
- * bounds outside of the queue are moved to where it begins or ends. */
+/* A part of a queue as two positions, fixed when it is requested: later records are not in it. It goes from the
+ * first record at or after the start up to, but not including, the first at or after the end. Bounds outside
+ * of the queue are moved to its ends. */
 enum { AC_BOUND_NONE = 0, AC_BOUND_SEQ = 1, AC_BOUND_TIME = 2 };
 
 typedef struct ac_bound {
@@ -591,27 +619,27 @@ typedef struct ac_range {
     uint64_t end_offset;
 } ac_range_t;
 
-/* Finds a range; the reader is used to look around and may be anywhere afterwards, as with the next two. A
- * bound that may lie behind a corrupt place is looked for behind it. */
+/* Finds a range. The reader is used for the search and may be anywhere afterwards, as with the next two calls.
+ * A bound that may lie after a corrupt place is searched after it. */
 AC_API int ac_reader_range(ac_reader_t *reader, ac_bound_t start, ac_bound_t end, ac_range_t *out,
                            ac_error_t *err);
-/* How many messages were written in it: from the indexes, and by a walk where these cannot tell. */
+/* The number of messages written in it: from the indexes, or by a walk if there are none. */
 AC_API int64_t ac_reader_count(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
 /* Messages whose seqs have no gaps: those of one cycle of a Java queue, whose seqs jump from cycle to cycle. */
 typedef struct ac_span {
     uint64_t first_seq, end_seq; /* the end is not in it */
     uint64_t bytes;
 } ac_span_t;
-/* The spans of a range, in order; returns how many there are, of which out has the first `room`. A native queue, whose
- * seqs have no gaps, gives none. */
+/* The spans of a range, in order; returns how many there are, of which out has the first `room`. 0 for a native
+ * queue, whose seqs have no gaps. */
 AC_API int64_t ac_reader_spans(ac_reader_t *reader, const ac_range_t *range, ac_span_t *out,
                                size_t room, ac_error_t *err);
-/* Goes to the start of the range, and has reading end at its end. */
+/* Goes to the start of the range, and makes reading end at its end. */
 AC_API int ac_reader_read_range(ac_reader_t *reader, const ac_range_t *range, ac_error_t *err);
 
-/* Room for the columns of the next records, as Arrow lays them out; NULL: this column is not wanted. The
- * fields of `rows` on say how far it is filled, so a call goes on where the one before ended. */
-enum { AC_COLUMNS_SLACK = 64 }; /* bytes behind `payload` that may be written to */
+/* Buffers for the columns of the next records, in Arrow's layout; NULL: the column is not wanted. The fields
+ * from `rows` on tell how far they are filled, so a call continues where the previous one ended. */
+enum { AC_COLUMNS_SLACK = 64 }; /* bytes after `payload` that may be written to */
 
 typedef struct ac_columns {
     int64_t *seq;
@@ -623,30 +651,58 @@ typedef struct ac_columns {
     uint8_t *cause_valid;     /* a bit per row, lowest first; zeroed by the caller */
     int64_t *cause_queue_id;
     int64_t *cause_seq;
+    int32_t *trailer_offsets; /* one more than rows: what ac_trailer_columns takes */
+    uint8_t *trailers;        /* wanted together with their offsets */
     uint64_t rows_max;
     uint64_t payload_bytes_max; /* at most INT32_MAX, since offsets are 32 bits wide */
+    uint64_t trailer_bytes_max; /* likewise */
     uint64_t rows;
     uint64_t payload_bytes;
-    uint64_t payload_bytes_wanted; /* AC_FILL_BYTES: the size of the payload that did not fit */
+    uint64_t trailer_bytes;
+    uint64_t trailer_rows; /* of which the offsets are filled in, while there may be more rows */
+    /* AC_FILL_BYTES: the size of the payload or the trailer that did not fit; the other is 0 */
+    uint64_t payload_bytes_wanted;
+    uint64_t trailer_bytes_wanted;
 } ac_columns_t;
 
-/* Why filling ended: nothing more is there now; no room for a row; no room for a payload; or
- * the next record is bad, which is told by the first call that finds no row before it. */
+/* Why filling ended: nothing more is available; no room for a row; no room for a payload or a trailer; or the
+ * next record is bad, which the first call that finds no row before it reports. */
 enum { AC_FILL_END = 0, AC_FILL_ROWS = 1, AC_FILL_BYTES = 2, AC_FILL_TROUBLE = 3 };
 
-/* Reads messages into columns, moving like ac_reader_next and checking as much; but the payload is neither
- * read nor checked if it is not wanted. */
+/* Reads messages into columns, with the moves and checks of ac_reader_next; a payload that is not wanted is
+ * neither read nor checked. */
 AC_API int ac_reader_fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err);
 
-/* A field of messages that are MessagePack, and the column for it as Arrow lays it out. What the caller gives
- * has room for all rows; `valid`, and the values of AC_FIELD_BOOL, are a bit per row, lowest first, zeroed. */
+/* Trailers as columns: a key per row, and the headers of each row as a map. The caller's buffers for keys, names
+ * and values have as many bytes as all trailers together, those for headers a quarter as many entries. */
+typedef struct ac_trailer_columns {
+    uint8_t *key_valid;   /* a bit per row, lowest first, zeroed */
+    int32_t *key_offsets; /* one more than rows */
+    uint8_t *keys;
+    int32_t *header_offsets; /* one more than rows: which headers a row has */
+    int32_t *name_offsets;   /* one more than headers */
+    uint8_t *names;
+    int32_t *value_offsets; /* likewise */
+    uint8_t *values;
+} ac_trailer_columns_t;
+
+/* Returns the number of headers in all rows. A row with no bytes has neither key nor headers. AC_E_ARGUMENT: a trailer is
+ * malformed, which those of ac_reader_fill are not. [any thread] */
+AC_API int64_t ac_trailer_columns(const uint8_t *trailers, const int32_t *offsets, uint64_t rows,
+                                  ac_trailer_columns_t *out);
+
+/* A field of MessagePack messages, and its column in Arrow's layout. The caller's buffers have room for all
+ * rows; `valid`, and the values of AC_FIELD_BOOL, are a bit per row, lowest first, zeroed. */
 enum {
     AC_FIELD_BOOL = 0,
     AC_FIELD_INT = 1,   /* int64_t */
     AC_FIELD_FLOAT = 2, /* double */
-    AC_FIELD_TEXT =
-        3, /* as many bytes as all payloads have will do; whether it is UTF-8 is not checked */
-    AC_FIELD_BYTES = 4
+    AC_FIELD_TEXT = 3,  /* room for the bytes of all payloads is enough; UTF-8 is not checked */
+    AC_FIELD_BYTES = 4,
+    AC_FIELD_TAG = 5,   /* not a column: must be the text in `values`, of `items_max` bytes */
+    AC_FIELD_LIST = 6,  /* any number of `parts[0]`, which has a row for each of them */
+    AC_FIELD_ARRAY = 7, /* a struct: an array of its `parts` in their order, more is skipped */
+    AC_FIELD_MAP = 8    /* a struct: a map with its `parts` by their names */
 };
 enum { AC_FIELDS_MAX = 64 };
 
@@ -658,13 +714,17 @@ typedef struct ac_field {
     int may_be_missing; /* … as it is then */
     uint8_t *valid;
     void *values;
-    int32_t *offsets; /* of texts and bytes: one more than rows */
-    uint64_t nulls;   /* rows that have none, afterwards */
+    int32_t *offsets;       /* of texts, bytes and lists: one more than rows */
+    uint64_t nulls;         /* rows that have none, afterwards */
+    struct ac_field *parts; /* of a list: its items; of a struct: its fields, which have its rows */
+    uint32_t part_count;
+    uint64_t items_max; /* of the items of a list: the rows that there is room for … */
+    uint64_t items;     /* … and how many there are, afterwards */
 } ac_field_t;
 
-/* Takes messages apart that are maps from names to such values; other entries are skipped. Returns how many it
- * took. If that is less than `rows`, the next one is malformed, or not quite like that: what is in the columns
- * is to be forgotten then, and a decoder asked that knows everything. [any thread] */
+/* [any thread] Decodes messages that are maps from names to such values; other entries are skipped. Returns the
+ * number of decoded messages. If that is less than `rows`, the next one is malformed or has other types:
+ * discard the columns and use a complete decoder. */
 AC_API uint64_t ac_msgpack_columns(const uint8_t *payload, const int32_t *offsets, uint64_t rows,
                                    ac_field_t *fields, uint32_t count);
 
@@ -678,23 +738,23 @@ typedef struct ac_stretch {
     uint32_t type_id;
 } ac_stretch_t;
 
-/* 1 = what of the range lies in its first segment, and the range now begins behind it; 0 = there is nothing
- * more. AC_E_ARGUMENT: the segment's records are not all alike. Costs a look at the index of a sealed
- * segment; payloads are not read, so nothing is checked about them. */
+/* 1 = the part of the range in its first segment, and the range now begins after it; 0 = the range is empty.
+ * AC_E_ARGUMENT: the segment's records are not all alike. Reads only the index of a sealed segment; payloads
+ * are neither read nor checked. */
 AC_API int ac_reader_stretch(ac_reader_t *reader, ac_range_t *range, ac_stretch_t *out,
                              ac_error_t *err);
 AC_API void ac_stretch_release(ac_stretch_t *stretch); /* [any thread] */
 
 /* ---- fan-in ---- */
 
-/* Many readers as one stream, ordered by timestamp and, where equal, by source. The readers stay the
- * caller's: they must outlive their attachment and not be read from meanwhile.
+/* Many readers as one stream, ordered by timestamp and, where equal, by source. The caller owns the readers:
+ * they must outlive their attachment, and must not be read from while attached.
  *
- * Available order gives the smallest of what is there now. Strict order gives a message only when no
- * attached source can still deliver one that belongs before it: each has a message, or has promised so by a
- * heartbeat or by its last message, or was closed. After max_wait_ns (UINT64_MAX: never) it goes out all the
- * same; what then comes too late is delivered and marked. A source that said nothing for so long is not
- * waited for again until it does. */
+ * Available order delivers the oldest available message. Strict order delivers a message only when no attached
+ * source can still deliver an older one: each has a message, or has promised it by a heartbeat or its last
+ * message, or was closed. After max_wait_ns (UINT64_MAX: never) the message is delivered anyway; later ones that
+ * belong before it are marked late. A source that was silent for that long is left out until it has a message
+ * or a heartbeat. */
 typedef struct ac_fanin ac_fanin_t;
 
 typedef struct ac_fanin_stats {
@@ -730,28 +790,25 @@ AC_API int ac_fanin_new(int strict, uint64_t max_wait_ns, ac_fanin_t **out, ac_e
 /* `id` orders sources of equal timestamps and is never used again; `slot` is what the calls below take. */
 AC_API int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint32_t *id,
                            ac_error_t *err);
-/* The reader is behind the last message delivered from it. */
+/* The reader's position is after the last message delivered from it. */
 AC_API void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot);
-/* As ac_reader_next. An error concerns the source in *slot, which delivers nothing from then on and may be
- * detached; it is reported once, and the next call goes on with the others. */
+/* As ac_reader_next. An error affects the source in *slot, which delivers nothing from then on and may be
+ * detached; it is reported once, and the next call continues with the other sources. */
 AC_API int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *late,
                          ac_error_t *err);
 AC_API int ac_fanin_ready(ac_fanin_t *fanin, ac_error_t *err);
-AC_API int ac_fanin_bell(ac_fanin_t *fanin, ac_error_t *err);
+AC_API int ac_fanin_eventfd(ac_fanin_t *fanin, ac_error_t *err);
 AC_API int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err);
 AC_API int ac_fanin_commit(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err);
-/* Has the source deliver again from a position that it has been at. What was delivered when the newest
- * message was of `last_timestamp_ns` does not make it late. */
+/* Makes the source deliver again from an earlier position. Messages that were delivered when the newest message
+ * was of `last_timestamp_ns` do not make it late. */
 AC_API int ac_fanin_go_back(ac_fanin_t *fanin, uint32_t slot, uint64_t segment, uint64_t offset,
                             uint64_t last_timestamp_ns, ac_error_t *err);
-/* Has a source that failed, and was set aside, go on where its reader stands. */
+/* Continues with a source that failed and was set aside, at its reader's position. */
 AC_API int ac_fanin_resume(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err);
 AC_API void ac_fanin_stats(ac_fanin_t *fanin, ac_fanin_stats_t *out);
 AC_API int ac_fanin_source_stats(ac_fanin_t *fanin, uint32_t slot, ac_source_stats_t *out,
                                  ac_error_t *err);
-/* What was not delivered yet: messages and bytes of all sources together, age of the oldest. A source that
- * cannot tell is left out: reading will say what is wrong with it. */
-AC_API void ac_fanin_lag(ac_fanin_t *fanin, ac_lag_t *out);
 /* For tests: 0, or the line of the invariant that does not hold. */
 AC_API int ac_fanin_check(const ac_fanin_t *fanin);
 AC_API void ac_fanin_free(ac_fanin_t *fanin);
@@ -765,14 +822,18 @@ typedef struct ac_queue_info {
     uint64_t first_segment;
     uint64_t last_segment;
     uint64_t segments;
-    uint64_t next_seq; /* 0 when the writer is foreign and did not say */
+    uint64_t next_seq; /* by the newest records if the writer is foreign; 0 also if it is unknown */
     uint64_t current_segment;
     uint64_t write_offset;
     uint64_t last_timestamp_ns;
     uint64_t watermark_ns;
     uint64_t
         oldest_ns; /* timestamp of the first message; 0 = there is none, or it cannot be read */
-    uint64_t disk_bytes; /* what the segments take */
+    uint64_t disk_bytes; /* size of the segments on disk */
+    int format;          /* AC_FORMAT_* */
+    int holder_pid;      /* of a Java queue: the holder of its write lock now; 0 = none */
+    char roll_cycle
+        [32]; /* of a Java queue: its name in Java; empty = it has none, or is not known */
 } ac_queue_info_t;
 
 /* AC_FORMAT_* of what is in this directory; AC_FORMAT_NONE also if it cannot be looked at. */
@@ -783,11 +844,10 @@ AC_API const char *ac_roll_cycle_name(int number);
 
 AC_API int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err);
 
-/* Whether somebody has the queue open for writing: by what its files and /proc say, no lock is touched. */
+/* Whether a process has the queue open for writing, according to its files and /proc; takes no lock. */
 enum {
-    AC_WRITER_NONE =
-        0, /* nobody ever did, or what is known is about the queue that this is a copy of */
-    AC_WRITER_OPEN = 1,   /* a process that lives */
+    AC_WRITER_NONE = 0,   /* no writer yet, or the data is about the queue that this is a copy of */
+    AC_WRITER_OPEN = 1,   /* its process is alive */
     AC_WRITER_CLOSED = 2, /* the last one closed it properly */
     AC_WRITER_DIED = 3    /* the last one was killed, or lost power */
 };
@@ -814,7 +874,7 @@ typedef struct ac_queue_writer {
     ac_recent_error_t error[AC_RECENT_ERRORS];
 } ac_queue_writer_t;
 
-/* Nothing in it is to be relied on: whoever may write to the queue's files can have put it there. */
+/* Do not rely on anything in it: any process that may write to the queue's files can have put it there. */
 AC_API int ac_queue_writer(const char *path, ac_queue_writer_t *out, ac_error_t *err);
 
 /* One of the readers that have a position in a queue, open or not. */
@@ -825,7 +885,7 @@ typedef struct ac_reader_entry {
     uint64_t heartbeat_ns; /* when it last gave a sign of life, or committed */
     int open;              /* a live process has it open now */
     int pid;               /* of that process; 0 = not known, as of one in another container */
-    uint64_t keeps; /* how many finished segments retention keeps for it: see ac_queue_why_kept */
+    uint64_t keeps;    /* how many sealed segments retention keeps for it: see ac_queue_why_kept */
     char command[128]; /* of that process; empty = not known */
 } ac_reader_entry_t;
 
@@ -836,7 +896,7 @@ AC_API int64_t ac_queue_readers(const char *path, ac_reader_entry_t *out, size_t
 /* Why a segment is there, in the terms of ac_writer_config_t. Retention goes from the oldest on and ends at the first
  * that stays. */
 enum {
-    AC_KEPT_GOES = 0,         /* nothing: it goes at the next look */
+    AC_KEPT_GOES = 0,         /* nothing: it is removed at the next check */
     AC_KEPT_ACTIVE = 1,       /* it is being written, or prepared */
     AC_KEPT_NO_RETENTION = 2, /* the writer keeps everything */
     AC_KEPT_AWAITED = 3,      /* the reader of wait_for has not committed past it */
@@ -844,11 +904,14 @@ enum {
     AC_KEPT_AWAY = 5,         /* … nor has one that is away, and no limit of age or size is set */
     AC_KEPT_NO_READER = 6,    /* no reader has a name yet, likewise */
     AC_KEPT_LIMITS = 7,       /* neither retain_ns nor retain_bytes is reached */
-    AC_KEPT_DAMAGED = 8,      /* something in it cannot be read, so its age is not known */
-    AC_KEPT_POSITION = 9,     /* a position cannot be read, so nobody knows what its reader needs */
-    AC_KEPT_BEHIND = 10,      /* it could go, but one before it stays */
-    AC_KEPT_NO_WRITER = 11,   /* it could go, but no writer is open that would remove it */
-    AC_KEPT_UNKNOWN = 12 /* the writer does not say by which rules it removes: another program's */
+    AC_KEPT_DAMAGED = 8,      /* something in it cannot be read, so its age is unknown */
+    AC_KEPT_POSITION = 9,     /* a position cannot be read, so its reader's needs are unknown */
+    AC_KEPT_BEHIND = 10,      /* it could be removed, but an earlier one stays */
+    AC_KEPT_NO_WRITER = 11,   /* it could be removed, but no writer is open to do it */
+    AC_KEPT_UNKNOWN = 12,     /* the rules are unknown: the writer is another program */
+    AC_KEPT_TAILER =
+        13, /* a Java queue's, which only its operator removes; a named tailer needs it */
+    AC_KEPT_OPERATOR = 14 /* the same, and no named tailer needs it */
 };
 
 typedef struct ac_kept_segment {
@@ -857,24 +920,83 @@ typedef struct ac_kept_segment {
     uint64_t bytes;     /* on disk */
     uint64_t newest_ns; /* timestamp of its newest message; 0 = there was no need to look */
     uint32_t readers;   /* how many need it … */
-    char
-        reader[72]; /* … and the one that is farthest behind, or the position that cannot be read */
-    char detail[64]; /* which limit lets it go, or what is damaged */
+    char reader[72]; /* … and the one with the largest lag, or the position that cannot be read */
+    char detail[64]; /* which limit allows its removal, or what is damaged */
+    char file[96];   /* its name */
 } ac_kept_segment_t;
 
-/* Explains each segment, the oldest first, by the rules that the last writer had: fills in as many as there is room
- * for and returns how many there are. Looks as retention does, and at a reader's sign of life by the time of day.
- * Never writes. */
-AC_API int64_t ac_queue_why_kept(const char *path, ac_kept_segment_t *out, size_t room,
-                                 ac_error_t *err);
+/* Explains each segment, the oldest first: fills in as many as there is room for and returns how many there are. By
+ * the rules of the last writer, or by `rules` if that is not NULL; AC_E_UNSUPPORTED for a Java queue then. It checks
+ * like retention, but compares a reader's sign of life with the time of day. Never writes. */
+AC_API int64_t ac_queue_why_kept(const char *path, const ac_settings_t *rules,
+                                 ac_kept_segment_t *out, size_t room, ac_error_t *err);
 
-/* What ac_writer_read_settings reads; and other text in its place, atomically and durably, NULL = none. */
+/* Reads settings.toml as ac_writer_read_settings does, and replaces it, atomically and durably; NULL removes it. */
 AC_API int ac_queue_read_settings(const char *path, char *out, ac_error_t *err);
 AC_API int ac_queue_write_settings(const char *path, const char *text, ac_error_t *err);
 
-/* Removes a reader, durably: it holds nothing any more, and starts anew if it comes back. AC_E_READER_BUSY while it
- * is open, AC_E_READER_NOT_FOUND if there is none. */
+/* Durably removes a reader: nothing is kept for it, and it starts like a new one if it comes back.
+ * AC_E_READER_BUSY if it is open, AC_E_READER_NOT_FOUND if there is none. */
 AC_API int ac_queue_forget_reader(const char *path, const char *name, ac_error_t *err);
+
+/* ---- groups ----
+ *
+ * Any number of members, in any processes, open one group of a queue, and each message goes to one of them at a time.
+ *
+ * A member reads through two anonymous readers, which its owner opens, and closes after the group: one walks
+ * along the queue, the other goes back for redeliveries. */
+#define AC_GROUP_MEMBERS 256
+#define AC_GROUP_LIMIT_MAX 1048576u
+#define AC_GROUP_DELAY_MAX_MS 86400000u /* of leases, too */
+
+typedef struct ac_group ac_group_t;
+
+typedef struct ac_group_config {
+    const char *name;
+    uint32_t lease_ms;
+    uint32_t limit; /* how many messages may be claimed, counted from the oldest unfinished one */
+    uint32_t max_deliver; /* 0 = no limit */
+    int by_key;
+    uint64_t dead_letter; /* a hash of the path; 0 = none */
+    int adopt; /* the name may be that of a reader, whose position the group takes over */
+} ac_group_config_t;
+
+/* Joins the group, or creates it at the position of `walker`. AC_E_GROUP: it is in use with other settings.
+ * AC_E_READER_BUSY: a reader has the name, or (with EEXIST) had it. AC_E_UNSUPPORTED: a queue of another
+ * program. */
+AC_API int ac_group_open(ac_reader_t *walker, ac_reader_t *again, const ac_group_config_t *config,
+                         ac_group_t **out, ac_error_t *err);
+/* Gives back what is claimed, and leaves. */
+AC_API void ac_group_close(ac_group_t *group);
+AC_API void ac_group_free(ac_group_t *group);
+
+typedef struct ac_group_member {
+    int alive; /* 0 = it left or died; its claims go to the others */
+    int pid;   /* as its own pid namespace has it */
+    uint64_t since_ns;
+    uint64_t in_flight;
+    uint64_t claimed, acked, nacked, redelivered, refused, woken;
+} ac_group_member_t;
+
+typedef struct ac_group_info {
+    uint32_t limit, lease_ms, max_deliver;
+    int by_key;
+    int current;  /* 0 = its state is of an earlier boot, or of a copy: only the position counts */
+    uint64_t low; /* every message before it is done */
+    uint64_t next_seq; /* of the queue */
+    uint64_t pending;  /* not done yet, claimed or not */
+    uint64_t in_flight;
+    uint64_t delayed; /* of those that are not claimed: given back with a delay */
+    uint64_t retried; /* not done, and claimed more than once */
+    uint64_t
+        oldest_ns; /* timestamp of the oldest that is not done; 0 = there is none, or it is not known */
+    uint32_t members; /* entries of `member` that are filled in */
+    ac_group_member_t member[256];
+} ac_group_info_t;
+
+/* Describes a group from outside, and changes nothing. AC_E_READER_NOT_FOUND if there is none of this name. */
+AC_API int ac_group_inspect(const char *path, const char *name, ac_group_info_t *out,
+                            ac_error_t *err);
 
 /* Walks and checks every record of every segment. Returns the number of corrupt places; the first is in
  * *err. Never writes. */
@@ -893,13 +1015,22 @@ AC_API int64_t ac_queue_last_causes(const char *path, uint64_t since_ns, ac_caus
 /* Where a copy of a queue ends: the bytes of its records are in the directory already, on disk. */
 typedef struct ac_copy {
     uint64_t segment; /* the last one, which is not sealed, … */
-    uint64_t offset;  /* … behind its last record */
+    uint64_t offset;  /* … after its last record */
     uint64_t next_seq;
     uint64_t last_timestamp_ns;
     uint64_t last_record; /* offset of the last record in that segment, 0 = there is none */
     unsigned mode;        /* of the files */
-    int new_id;           /* the next writer gives it an identity of its own, as to any copy */
+    int new_id;           /* the next writer assigns a new identity, as for any copy */
 } ac_copy_t;
+
+/* For a copy of a Java queue (metadata.cq4t and data files) that was made while others appended. The file of the
+ * last cycle, `segment`, has records up to `offset` and zeros after it; `index` is that of the next message. The
+ * call makes the copy what writers that stopped there would have left. Returns how many tailers' positions were
+ * past the end, and were moved to it. No other process may use the copy during the call. Durable on return. */
+AC_API int64_t ac_queue_end_java_copy(const char *path, uint64_t segment, uint64_t offset,
+                                      uint64_t index, ac_error_t *err);
+/* The same for the file of an earlier cycle; a file with an end mark is not changed. */
+AC_API int ac_queue_end_java_file(const char *path, uint64_t segment, ac_error_t *err);
 
 /* Writes the control block and the durable position of a copy, as if its writer had just closed it. `path` is the
  * original, or another copy of it. */
@@ -917,8 +1048,7 @@ AC_API uint64_t ac_clock_ns(void);
 /* The engine's log: failures of background workers, repairs, clock jumps. Bounded; the binding takes the entries
  * in order and gives them to its own logging. */
 enum {
-    AC_LOG_SETTINGS =
-        0, /* no line of a log: the settings.toml of the queue at `path` has changed */
+    AC_LOG_SETTINGS = 0, /* not a log line: the settings.toml of the queue at `path` has changed */
     AC_LOG_DEBUG = 10,
     AC_LOG_INFO = 20,
     AC_LOG_WARNING = 30,
@@ -932,25 +1062,25 @@ typedef struct ac_log_entry {
     char text[512];
 } ac_log_entry_t;
 
-/* [any thread] Entries below this level are not made; AC_LOG_INFO at first. */
+/* [any thread] Entries below this level are not made; initially AC_LOG_INFO. */
 AC_API void ac_log_set_level(int level);
 AC_API int ac_log_next(ac_log_entry_t *out); /* [any thread] 1 = one was taken, 0 = there is none */
 AC_API int ac_log_wait(uint64_t timeout_ns); /* [any thread] 1 = there is one, 0 = timed out */
 
-/* Which of some directories changed: to find queues as they come and go. A change is a hint to look there, no
- * more. The result of ac_watch_open is a file descriptor, which is readable when there are changes, and which
- * close(2) releases with all its watches. Directories are given as descriptors, O_PATH is enough: no link is
- * followed on the way to them. To add one again gives the number that it has. [any thread] */
+/* [any thread] Watches directories, to find queues as they come and go. A change is only a hint to examine the
+ * directory. ac_watch_open returns a file descriptor, which is readable when there are changes; close(2) releases
+ * it with all its watches. Directories are passed as descriptors (O_PATH is enough), so that no link is followed
+ * on the way. Adding a directory again returns the same number. */
 typedef struct ac_change {
     int watch;      /* the number of the directory; negative: changes were lost, in any of them */
-    char name[256]; /* what came, went or was changed in it; empty: the directory itself */
+    char name[256]; /* what appeared, vanished or changed in it; empty: the directory itself */
 } ac_change_t;
 
 AC_API int ac_watch_open(ac_error_t *err);
 AC_API int ac_watch_add(int watches, int directory, ac_error_t *err);
 AC_API void ac_watch_remove(int watches, int watch);
-/* Takes the changes that are there and returns how many; without room for all, the last says that some were
- * lost. */
+/* Takes the available changes and returns how many; if there is no room for all, the last one says that some
+ * were lost. */
 AC_API int ac_watch_read(int watches, ac_change_t *out, int room);
 
 /* Fault injection and observation of system calls, for tests: `hook` runs before each system call of

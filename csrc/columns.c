@@ -2,33 +2,68 @@
 #include "cq4_reader.h"
 #include "error.h"
 #include "reader.h"
+#include "trailer.h"
 
 #include <string.h>
 
-/* Whole blocks of 64 bytes: the record is padded to them and the column has slack behind it, and a length
+/* Whole blocks of 64 bytes: the record is padded to them and the column has slack after it, and a length
  * that is known here costs less than a call that has to look at it. */
 static inline void copy_payload(uint8_t *to, const uint8_t *from, uint32_t length) {
     for (uint32_t done = 0; done < length; done += 64)
         memcpy(to + done, from + done, 64);
 }
 
-/* Puts a message into the next row: 0 = its payload does not fit. After the last one of a Java queue there may be
- * nothing to read. */
+/* Rows without a trailer end where the one before them does. Only few have one, so this is done when it is needed. */
+static void fill_trailer_offsets(ac_columns_t *columns, uint64_t rows) {
+    while (columns->trailer_rows < rows)
+        columns->trailer_offsets[++columns->trailer_rows] = (int32_t)columns->trailer_bytes;
+}
+
+static void drop_trailers(ac_columns_t *columns, uint64_t rows) {
+    if (!columns->trailers || columns->trailer_rows <= rows) return;
+    columns->trailer_rows = rows;
+    columns->trailer_bytes = (uint64_t)columns->trailer_offsets[rows];
+}
+
+/* Puts the trailer of a message into the next row: 0 = it does not fit. */
+static int put_trailer(ac_columns_t *columns, const ac_message_t *message) {
+    uint32_t size = message->trailer;
+    if (!columns->trailers) return 1;
+    if (size > columns->trailer_bytes_max - columns->trailer_bytes) {
+        columns->trailer_bytes_wanted = size;
+        return 0;
+    }
+    const uint8_t *end = message->record + AC_HEADER_SIZE + message->length;
+    fill_trailer_offsets(columns, columns->rows);
+    memcpy(columns->trailers + columns->trailer_bytes, end - size, size);
+    columns->trailer_bytes += size;
+    fill_trailer_offsets(columns, columns->rows + 1);
+    return 1;
+}
+
+/* Puts a message into the next row: 0 = its payload or trailer does not fit. After the last one of a Java queue there
+ * may be nothing to read. */
 static inline int put(ac_columns_t *columns, const ac_message_t *message, int is_padded) {
     uint64_t row = columns->rows;
+    uint32_t length = message->length;
+    if (AC_UNLIKELY(message->flags & AC_FLAG_TRAILER)) {
+        if (!put_trailer(columns, message)) return 0;
+        length -= message->trailer;
+    }
     if (columns->payload) {
         uint64_t at = columns->payload_bytes;
-        if (AC_UNLIKELY(message->length > columns->payload_bytes_max - at)) {
-            columns->payload_bytes_wanted = message->length;
+        if (AC_UNLIKELY(length > columns->payload_bytes_max - at)) {
+            columns->payload_bytes_wanted = length;
+            drop_trailers(columns, row);
             return 0;
         }
         const uint8_t *payload = message->record + AC_HEADER_SIZE;
         if (is_padded)
-            copy_payload(columns->payload + at, payload, message->length);
+            copy_payload(columns->payload + at, payload, length);
         else
-            memcpy(columns->payload + at, payload, message->length);
-        columns->payload_bytes = at + message->length;
-        columns->payload_offsets[row + 1] = (int32_t)(at + message->length);
+            memcpy(columns->payload + at, payload, length);
+        columns->payload_bytes = at + length;
+        columns->payload_offsets[row + 1] = (int32_t)(at + length);
     }
     if (columns->seq) columns->seq[row] = (int64_t)message->seq;
     if (columns->timestamp_ns) columns->timestamp_ns[row] = (int64_t)message->timestamp_ns;
@@ -74,6 +109,7 @@ static void drop_rows(ac_columns_t *columns, uint64_t rows, uint64_t payload_byt
         columns->cause_valid[row / 8] &= (uint8_t)~(1u << row % 8);
     columns->rows = rows;
     columns->payload_bytes = payload_bytes;
+    drop_trailers(columns, rows);
 }
 
 static int fail_cut(ac_reader_t *reader, const ac_columns_t *columns, ac_error_t *err) {
@@ -119,8 +155,7 @@ static int fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
                            reader->messages, reader->payload_bytes, reader->continued};
         int outcome = AC_FILL_END;
         if (!reader->java) {
-            reader->window_end =
-                ac_reader_is_behind_end(reader) ? 0 : ac_reader_sound_limit(reader);
+            reader->window_end = ac_reader_is_behind_end(reader) ? 0 : ac_reader_fast_limit(reader);
             outcome = fill_run(reader, columns);
         }
         if (reader->map && ac_map_is_cut(reader->map)) {
@@ -137,12 +172,57 @@ int ac_reader_fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) 
     enum ac_check check = reader->check;
     int rc = ac_reader_check_open(reader, err);
     if (rc != AC_OK) return rc;
-    if (columns->payload)
-        columns->payload_offsets[columns->rows] = (int32_t)columns->payload_bytes;
-    else
+    columns->payload_bytes_wanted = columns->trailer_bytes_wanted = 0;
+    if (columns->payload) columns->payload_offsets[columns->rows] = (int32_t)columns->payload_bytes;
+    if (columns->trailers) columns->trailer_offsets[0] = 0;
+    if (!columns->payload && !columns->trailers) {
         reader->check = AC_CHECK_HEADER;
+        reader->ignores_trailers = 1;
+    }
     rc = fill(reader, columns, err);
+    if (columns->trailers) fill_trailer_offsets(columns, columns->rows);
     reader->check = check;
+    reader->ignores_trailers = 0;
     reader->window_end = 0; /* other ways of reading may have to ask for the pages */
     return rc;
+}
+
+/* ---- trailers ---- */
+
+/* Appends bytes to a column of them, whose last offset so far is at `offsets[count]`. */
+static void add_bytes(int32_t *offsets, uint8_t *bytes, uint64_t count, const ac_slice_t *more) {
+    int32_t at = offsets[count];
+    if (more->length > 0) memcpy(bytes + at, more->data, more->length);
+    offsets[count + 1] = at + (int32_t)more->length;
+}
+
+/* The headers of one row, of which there are `count` in those before it. Returns how many there are then, or an error. */
+static int64_t add_headers(ac_trailer_columns_t *out, ac_trailer_t *trailer, int64_t count) {
+    ac_header_t header;
+    int rc;
+    while ((rc = ac_trailer_next(trailer, &header)) == 1) {
+        add_bytes(out->name_offsets, out->names, (uint64_t)count, &header.name);
+        add_bytes(out->value_offsets, out->values, (uint64_t)count, &header.value);
+        count++;
+    }
+    return rc < 0 ? AC_E_ARGUMENT : count;
+}
+
+int64_t ac_trailer_columns(const uint8_t *trailers, const int32_t *offsets, uint64_t rows,
+                           ac_trailer_columns_t *out) {
+    int64_t headers = 0;
+    out->key_offsets[0] = out->header_offsets[0] = 0;
+    out->name_offsets[0] = out->value_offsets[0] = 0;
+    for (uint64_t row = 0; row < rows; row++) {
+        ac_trailer_t trailer = {.count = 0};
+        int32_t size = offsets[row + 1] - offsets[row];
+        if (size > 0 && !ac_trailer_open(&trailer, trailers + offsets[row], (uint32_t)size))
+            return AC_E_ARGUMENT;
+        if (trailer.key.data) out->key_valid[row / 8] |= (uint8_t)(1u << row % 8);
+        add_bytes(out->key_offsets, out->keys, row, &trailer.key);
+        headers = add_headers(out, &trailer, headers);
+        if (headers < 0) return headers;
+        out->header_offsets[row + 1] = (int32_t)headers;
+    }
+    return headers;
 }

@@ -60,22 +60,26 @@ static int incomplete(const char *path, ac_error_t *err) {
     return ac_fail(err, AC_E_NOT_FOUND, EAGAIN, path, 0, "is being made");
 }
 
-int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int patient,
-                    ac_map_t **out, ac_error_t *err) {
+int ac_control_open(const ac_directory_t *dir, int dir_fd, enum ac_control_access access,
+                    int patient, ac_map_t **out, ac_error_t *err) {
     struct stat info;
-    return ac_control_open_file(dir, dir_fd, writable, patient, out, &info, err);
+    return ac_control_open_file(dir, dir_fd, access, patient, out, &info, err);
 }
 
-int ac_control_open_file(const ac_directory_t *dir, int dir_fd, int writable, int patient,
-                         ac_map_t **out, struct stat *info, ac_error_t *err) {
+int ac_control_open_file(const ac_directory_t *dir, int dir_fd, enum ac_control_access access,
+                         int patient, ac_map_t **out, struct stat *info, ac_error_t *err) {
     char path[1200];
     int error;
     snprintf(path, sizeof path, "%s/control.meta", dir->path);
-    int fd = ac_file_open(dir, dir_fd, "control.meta", writable ? O_RDWR : O_RDONLY, info, err);
-    if (fd == AC_E_ACCESS && writable == 2) {
-        writable = 0;
+    int fd = ac_file_open(dir, dir_fd, "control.meta",
+                          access == AC_CONTROL_READ_ONLY ? O_RDONLY : O_RDWR, info, err);
+    if (fd == AC_E_ACCESS && access == AC_CONTROL_WRITABLE_IF_PERMITTED) {
+        access = AC_CONTROL_READ_ONLY;
         fd = ac_file_open(dir, dir_fd, "control.meta", O_RDONLY, info, err);
     }
+    if (fd == AC_E_NOT_FOUND && ac_os_stat_at(dir_fd, "shared.json", info) == 0)
+        return ac_fail(err, AC_E_NOT_A_QUEUE, 0, dir->path, 0,
+                       "is a topic with many writers, which a TopicReader reads");
     if (fd < 0) return fd;
     if (info->st_size < (off_t)AC_CONTROL_SIZE) {
         ac_os_close(fd);
@@ -84,7 +88,7 @@ int ac_control_open_file(const ac_directory_t *dir, int dir_fd, int writable, in
                        "%lld bytes long, a control block has %u", (long long)info->st_size,
                        AC_CONTROL_SIZE);
     }
-    ac_map_t *map = ac_map_new(fd, AC_CONTROL_SIZE, writable != 0, &error);
+    ac_map_t *map = ac_map_new(fd, AC_CONTROL_SIZE, access != AC_CONTROL_READ_ONLY, &error);
     ac_os_close(fd);
     if (!map) return ac_fail_os(err, error, path, "cannot map");
     if (!patient && ac_load_acquire_u32(&ac_control_of(map)->init_state) != AC_CONTROL_READY) {
@@ -221,6 +225,13 @@ int ac_control_position(const ac_control_t *control, uint32_t *segment, uint64_t
         ac_cpu_relax();
     }
     return 0;
+}
+
+uint64_t ac_control_next_seq(const ac_control_t *control) {
+    uint64_t counting = ac_load_acquire_u64(&control->counting_epoch);
+    /* 0: a copy, or a writer from before there was this word. */
+    if (counting != 0 && counting != ac_load_acquire_u64(&control->writer_epoch)) return 0;
+    return ac_load_acquire_u64(&control->next_seq);
 }
 
 static uint32_t removed_checksum(uint64_t seq, uint64_t timestamp_ns) {

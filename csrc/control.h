@@ -10,9 +10,12 @@
 #include "aiochronicle.h"
 #include "atomics.h"
 #include "directory.h"
-#include "map.h"
+#include "segment_map.h"
 
 #include <stddef.h>
+
+/* Of a handle: writer, reader, member of a group. */
+enum ac_state { AC_STATE_OPEN = 0, AC_STATE_CLOSED = 1, AC_STATE_FORKED = 2 };
 
 #define AC_CONTROL_MAGIC 0x4348524Eu
 #define AC_CONTROL_VERSION 3u
@@ -64,7 +67,7 @@ typedef struct ac_control {
     uint64_t home;           /* * which directory and file this is: see ac_control_home */
     uint64_t recovered_boot; /* * the boot in which a writer last found or repaired the end */
     ac_ancestor_t ancestors[AC_ANCESTORS]; /* * the newest first */
-    uint8_t spare1[8];
+    uint64_t counting_epoch; /* * the last writer that keeps next_seq and last_timestamp_ns */
     /* 256: changes at every append */
     uint64_t write_offset;
     uint64_t writer_heartbeat_ns;
@@ -90,14 +93,19 @@ _Static_assert(offsetof(ac_control_t, segment_gen) == 128, "control");
 _Static_assert(offsetof(ac_control_t, write_offset) == 256, "control");
 _Static_assert(offsetof(ac_control_t, notify_seq) == 384, "control");
 
-/* Maps the control block of an existing queue and checks it. `writable` 1: must be, 0: read-only,
- * 2: if permitted. Other programs make theirs in several steps: `patient` waits for the last of them, else
+enum ac_control_access {
+    AC_CONTROL_READ_ONLY,
+    AC_CONTROL_WRITABLE,
+    AC_CONTROL_WRITABLE_IF_PERMITTED
+};
+
+/* Maps the control block of an existing queue and checks it. Other programs make theirs in several steps: `patient` waits for the last of them, else
  * one that is not complete gives AC_E_NOT_FOUND with EAGAIN. */
-int ac_control_open(const ac_directory_t *dir, int dir_fd, int writable, int patient,
-                    ac_map_t **out, ac_error_t *err);
+int ac_control_open(const ac_directory_t *dir, int dir_fd, enum ac_control_access access,
+                    int patient, ac_map_t **out, ac_error_t *err);
 /* The same, and which file it is. */
-int ac_control_open_file(const ac_directory_t *dir, int dir_fd, int writable, int patient,
-                         ac_map_t **out, struct stat *info, ac_error_t *err);
+int ac_control_open_file(const ac_directory_t *dir, int dir_fd, enum ac_control_access access,
+                         int patient, ac_map_t **out, struct stat *info, ac_error_t *err);
 
 /* Publishes a fresh one. AC_OK also if another process was first. */
 int ac_control_create(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
@@ -111,11 +119,15 @@ int ac_control_copy(const ac_control_t *original, const ac_directory_t *dir, int
 
 int ac_segment_size_valid(uint64_t size);
 
+/* The seq of the next message, as the writer says. 0 = it says nothing: it is another program, or has only
+ * begun. A writer of another program that follows ours leaves the words as ours had them. */
+uint64_t ac_control_next_seq(const ac_control_t *control);
+
 /* Which directory and which control.meta these are, as one number: inodes and times of birth. They stay with
  * whatever is moved; a copy, or what was restored from a backup, has others. */
 int ac_control_home(const ac_directory_t *dir, int dir_fd, uint64_t *home, ac_error_t *err);
 
-/* 1 = the queue was copied to here, and no writer has been here since. 0 also if that cannot be told. */
+/* 1 = the queue was copied to here, and no writer has been here since. 0 also if that is unknown. */
 int ac_control_is_copy(const ac_control_t *control, uint64_t home);
 
 /* Gives a copy an identity of its own; segments before `first_segment` keep the one they had, by which other

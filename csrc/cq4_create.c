@@ -129,7 +129,9 @@ static int fill(int fd, const ac_cq4_roll_t *roll) {
     content_t content;
     uint32_t header = 0;
     int rc = ac_os_read_at(fd, &header, sizeof header, 0);
-    if (rc < 0 || (header != 0 && header != AC_CQ4_NOT_COMPLETE)) return rc < 0 ? rc : 0;
+    if (rc < 0) return rc;
+    int is_begun = (header & AC_CQ4_NOT_COMPLETE) && header != AC_CQ4_END_OF_FILE;
+    if (header != 0 && !is_begun) return 0;
     make_content(roll, &content);
     rc = 0;
     uint64_t end = content.end + sizeof(uint64_t);

@@ -10,8 +10,8 @@
  *
  * Two kinds of files are found where it should be linked:
  *   <cycle name>.precreated   made ahead of time by a JVM. It becomes the data file, by rename, after it was filled
- *   an incomplete file        left by a process that was killed. Files are created under the write lock, so whoever
- *                             holds that fills it, in place */
+ *   an incomplete file        left by a process that was killed. Files are created under the write lock, so the process that
+ *                             holds it fills the file, in place */
 #ifndef AC_CQ4_CREATE_H
 #define AC_CQ4_CREATE_H
 

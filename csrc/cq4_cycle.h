@@ -8,7 +8,7 @@
  * 2. writePosition[0] is the offset of the last message's header, 0 if there is none; writePosition[1] is
  *    (that offset << shift) + seq, where the shift is that of the roll cycle or, in a file with an index count of
  *    its own that was opened again, the one that follows from this header. While the two do not fit, a writer is
- *    between them. Both may lag behind the records.
+ *    between them. Both may lag after the records.
  * 3. index2Index is the offset of a metadata record "index2index", i64[indexCount], of the offsets of index pages;
  *    0 = none. A page is a metadata record "index", i64[indexCount], of the header offsets of every indexSpacing-th
  *    message. Message seq: slot = seq / spacing, page = slot / count, place in the page = slot % count.
@@ -28,7 +28,7 @@
 #include "cq4_record.h"
 #include "cq4_roll.h"
 #include "directory.h"
-#include "map.h"
+#include "segment_map.h"
 
 /* An i64 array in the file: of index2index, or of an index page. */
 typedef struct ac_cq4_page {
@@ -81,7 +81,7 @@ typedef struct ac_cq4_place {
     ac_cq4_kind_t kind;
 } ac_cq4_place_t;
 
-/* The message with this seq: kind is AC_CQ4_DATA; or, if there are not so many, the end of the messages. */
+/* The message with this seq: kind is AC_CQ4_DATA; or, if there are fewer, the end of the messages. */
 ac_cq4_place_t ac_cq4_cycle_find(ac_cq4_cycle_t *cycle, uint64_t seq);
 
 /* After the last message: its seq is their number. */

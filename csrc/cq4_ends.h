@@ -1,10 +1,10 @@
 /* End marks of the data files of a Java queue.
  *
  * A Java tailer leaves a file only at its end mark, C0000000 and the text "EOF", where the next message would be. It is
- * written, under the write lock, by whoever goes on to a later cycle. Files without one are left by processes
- * that were killed, or passed over by somebody who did not know of them: a file that was linked and not yet listed.
+ * written, under the write lock, by the writer that goes on to a later cycle. Files without one are left by processes
+ * that were killed, or skipped by a writer that did not know of them: a file that was linked and not yet listed.
  * So all files before the one that is entered are looked at, when a queue is opened and at each roll, from
- * normalisedEOFsTo on: up to there somebody has done it before.
+ * normalisedEOFsTo on: up to there it was done before.
  *
  * The looking is done without the lock. An end mark that is there stays; one that is missing is looked for again
  * when the lock is held. */

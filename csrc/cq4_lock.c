@@ -14,7 +14,7 @@
 #define SLEEP_NS_MIN 50000u
 #define SLEEP_NS_MAX 1000000u
 #define LOOK_NS 10000000u /* how often the holder is looked at */
-enum { SPINS = 64 };
+enum { SPINS = 400 }; /* some 20 us; with a JVM that appends without a pause, a few may not do */
 
 /* ---- gates ---- */
 
@@ -95,12 +95,13 @@ int ac_cq4_gate_enter(ac_cq4_lock_t *lock, ac_error_t *err) {
     if (ac_cq4_gate_try(gate)) return AC_OK;
     uint64_t deadline_ns = ac_os_monotonic_ns() + lock->timeout_ns, left_ns;
     /* Who has waited leaves it as one that others wait for: it cannot know. */
-    while (__atomic_exchange_n(&gate->word, 2, __ATOMIC_ACQUIRE) != 0) {
+    while (__atomic_exchange_n(&gate->word, AC_CQ4_GATE_CONTENDED, __ATOMIC_ACQUIRE) !=
+           AC_CQ4_GATE_FREE) {
         if ((left_ns = left_until(deadline_ns)) == 0)
             return ac_fail(err, AC_E_TIMEOUT, ETIMEDOUT, lock->path, 0,
                            "another thread of this process has been appending for %.1f s",
                            (double)lock->timeout_ns / 1e9);
-        ac_os_futex_wait(&gate->word, 2, left_ns < LOOK_NS ? left_ns : LOOK_NS);
+        ac_os_futex_wait(&gate->word, AC_CQ4_GATE_CONTENDED, left_ns < LOOK_NS ? left_ns : LOOK_NS);
         int rc = ac_cq4_lock_is_interrupted(lock, err);
         if (rc != 0) return rc;
     }
@@ -109,8 +110,9 @@ int ac_cq4_gate_enter(ac_cq4_lock_t *lock, ac_error_t *err) {
 
 void ac_cq4_gate_return(ac_cq4_gate_t *gate) {
     if (ac_cq4_gate_try(gate)) return;
-    while (__atomic_exchange_n(&gate->word, 2, __ATOMIC_ACQUIRE) != 0)
-        ac_os_futex_wait(&gate->word, 2, LOOK_NS);
+    while (__atomic_exchange_n(&gate->word, AC_CQ4_GATE_CONTENDED, __ATOMIC_ACQUIRE) !=
+           AC_CQ4_GATE_FREE)
+        ac_os_futex_wait(&gate->word, AC_CQ4_GATE_CONTENDED, LOOK_NS);
 }
 
 /* ---- the lock ---- */
@@ -153,6 +155,23 @@ static int fail_held(const ac_cq4_lock_t *lock, uint64_t holder, const char *wha
     return AC_E_LOCKED;
 }
 
+/* Java writes a pid, and no process has the number 0: what reads so are the zeros of a file that was cut and is long
+ * again, or of a page that is not there. */
+static int is_damaged(const uint64_t *word) {
+    uint64_t value = word ? ac_load_acquire_u64(word) : AC_CQ4_UNLOCKED;
+    return value != AC_CQ4_UNLOCKED && (uint32_t)value == 0;
+}
+
+static int fail_damaged(const ac_cq4_lock_t *lock, ac_error_t *err) {
+    const uint64_t *word = is_damaged(lock->word) ? lock->word : lock->append_word;
+    if (ac_map_is_cut(lock->map))
+        return ac_fail(err, AC_E_GONE, 0, lock->path, 0, AC_CQ4_METADATA " was cut");
+    return ac_cq4_table_fail(
+        lock->path, AC_CQ4_METADATA, AC_E_CORRUPT, 0,
+        (uint64_t)((const uint8_t *)word - lock->map->base),
+        "was cut or overwritten: its lock has neither a process nor the mark of a free one", err);
+}
+
 /* Frees the lock if its holder cannot give it back. */
 static void free_dead(ac_cq4_lock_t *lock, int is_last_look) {
     uint64_t holder = ac_load_acquire_u64(lock->word);
@@ -188,6 +207,7 @@ static int wait_for_lock(ac_cq4_lock_t *lock, ac_error_t *err) {
         int is_last_look = waited_ns >= lock->timeout_ns;
         if (is_last_look || waited_ns - looked_ns >= (looked_ns ? LOOK_NS : YIELD_NS)) {
             looked_ns = waited_ns;
+            if (is_damaged(lock->word)) return 0;
             free_dead(lock, is_last_look);
             int rc = ac_cq4_lock_is_interrupted(lock, err);
             if (rc != 0) return rc;
@@ -210,9 +230,9 @@ static int try_and_wait(ac_cq4_lock_t *lock, ac_error_t *err) {
 int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err) {
     int is_append_locked = ac_cq4_lock_is_append_locked(lock);
     int rc = is_append_locked ? 0 : try_and_wait(lock, err);
-    if (AC_UNLIKELY(ac_map_is_cut(lock->map)))
-        return ac_fail(err, AC_E_GONE, 0, lock->path, 0, AC_CQ4_METADATA " was cut");
+    if (AC_UNLIKELY(ac_map_is_cut(lock->map))) return fail_damaged(lock, err);
     if (rc != 0) return rc < 0 ? rc : AC_OK;
+    if (is_damaged(lock->word) || is_damaged(lock->append_word)) return fail_damaged(lock, err);
     if (is_append_locked)
         return fail_held(lock, ac_load_acquire_u64(lock->append_word),
                          "is the sink of a replication: " AC_CQ4_KEY_APPEND_LOCK

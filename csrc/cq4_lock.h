@@ -22,10 +22,14 @@
 #include "cq4_table.h"
 
 #define AC_CQ4_LOCK_TIMEOUT_NS (15ull * 1000000000u)
+/* To add a key, which is done when a reader is opened. */
+#define AC_CQ4_KEY_TIMEOUT_NS (5ull * 1000000000u)
 
-/* Held by one thread of this process: 0 = free, 1 = held, 2 = held, and others wait. */
+enum ac_cq4_gate_state { AC_CQ4_GATE_FREE = 0, AC_CQ4_GATE_HELD = 1, AC_CQ4_GATE_CONTENDED = 2 };
+
+/* Held by one thread of this process; contended: held, and others wait. */
 typedef struct ac_cq4_gate {
-    uint32_t word;
+    uint32_t word; /* an enum ac_cq4_gate_state */
     uint32_t refs;
     dev_t device; /* of the table store */
     ino_t inode;
@@ -65,15 +69,16 @@ static inline int ac_cq4_lock_swap(uint64_t *word, uint64_t from, uint64_t to) {
 }
 
 static inline int ac_cq4_gate_try(ac_cq4_gate_t *gate) {
-    uint32_t free = 0;
-    return __atomic_compare_exchange_n(&gate->word, &free, 1, 0, __ATOMIC_ACQUIRE,
+    uint32_t free = AC_CQ4_GATE_FREE;
+    return __atomic_compare_exchange_n(&gate->word, &free, AC_CQ4_GATE_HELD, 0, __ATOMIC_ACQUIRE,
                                        __ATOMIC_RELAXED);
 }
 
 void ac_cq4_gate_wake(ac_cq4_gate_t *gate);
 
 static inline void ac_cq4_gate_leave(ac_cq4_gate_t *gate) {
-    if (AC_UNLIKELY(__atomic_exchange_n(&gate->word, 0, __ATOMIC_RELEASE) == 2))
+    if (AC_UNLIKELY(__atomic_exchange_n(&gate->word, AC_CQ4_GATE_FREE, __ATOMIC_RELEASE) ==
+                    AC_CQ4_GATE_CONTENDED))
         ac_cq4_gate_wake(gate);
 }
 
@@ -86,14 +91,17 @@ static inline int ac_cq4_lock_is_append_locked(const ac_cq4_lock_t *lock) {
     return lock->append_word && ac_load_acquire_u64(lock->append_word) != AC_CQ4_UNLOCKED;
 }
 
-/* With the gate: 1 = taken, 0 = somebody has it. */
+static inline int ac_cq4_lock_is_free(const ac_cq4_lock_t *lock) {
+    return ac_load_relaxed_u64(lock->word) == AC_CQ4_UNLOCKED;
+}
+
+/* With the gate: 1 = taken, 0 = another process has it. */
 static inline int ac_cq4_lock_try(ac_cq4_lock_t *lock) {
-    return ac_load_relaxed_u64(lock->word) == AC_CQ4_UNLOCKED &&
-           ac_cq4_lock_swap(lock->word, AC_CQ4_UNLOCKED, lock->pid);
+    return ac_cq4_lock_is_free(lock) && ac_cq4_lock_swap(lock->word, AC_CQ4_UNLOCKED, lock->pid);
 }
 
 /* With the gate: takes it, waiting if need be. AC_E_LOCKED, with the holder, after the time to wait; or at once if the
- * append lock is held. AC_E_GONE if the table store was cut: what is in its place is no lock. */
+ * append lock is held. AC_E_GONE if the table store was cut, AC_E_CORRUPT if a lock has a value that nobody writes. */
 int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err);
 
 /* Gives it back; the gate stays. */

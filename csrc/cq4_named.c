@@ -1,6 +1,7 @@
 #include "cq4_named.h"
 
 #include "atomics.h"
+#include "cq4_lock.h"
 #include "error.h"
 #include "os.h"
 #include "position.h"
@@ -36,7 +37,9 @@ static int open_in(ac_cq4_named_t *named, const ac_directory_t *dir, int dir_fd,
                        "Java before 5.16.9 kept no named tailers in its queues: read it without "
                        "a name");
     rc = ac_cq4_table_open(dir, dir_fd, AC_CQ4_METADATA, 1, &named->table, err);
-    if (rc == AC_OK) rc = ac_cq4_table_add(&named->table, dir, key, 0, &named->index, err);
+    if (rc == AC_OK)
+        rc =
+            ac_cq4_table_add(&named->table, dir, key, 0, AC_CQ4_KEY_TIMEOUT_NS, &named->index, err);
     if (rc == AC_E_LOCKED) say_not_added(name, err);
     return rc < 0 ? rc : AC_OK;
 }

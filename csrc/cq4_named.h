@@ -1,7 +1,7 @@
 /* Named tailers: the committed position of a reader with a name, as Java keeps it.
  *
  * It is the value of the key index.NAME in metadata.cq4t: the index of the next message to be read, 0 for a new name.
- * Written by whoever reads under that name, Java or we, with a plain store; the last one wins. Stale or wrong values
+ * Written by every reader of that name, Java's or ours, with a plain store; the last one wins. Stale or wrong values
  * are checked when a reader resumes.
  *
  * As in Java, nobody keeps a second reader from having the same name. */

@@ -47,7 +47,8 @@ void ac_cq4_reader_close(ac_reader_t *reader) {
     reader->base = NULL;
     reader->java = NULL;
     reader->named = 0;
-    ac_cq4_bells_leave(&java->bells);
+    ac_cq4_watch_stop(&java->watch);
+    ac_cq4_wake_leave(&java->wake);
     ac_cq4_named_close(&java->named);
     ac_cq4_tail_close(&java->tail);
     free(java);
@@ -300,7 +301,7 @@ int ac_cq4_reader_resume(ac_reader_t *reader, ac_error_t *err) {
     if (rc == AC_E_NOT_FOUND)
         return lost(reader, segment, offset, "the file of the position's cycle was removed", err);
     if (rc == 0)
-        return lost(reader, segment, offset, "the position lies behind the end of its cycle", err);
+        return lost(reader, segment, offset, "the position lies after the end of its cycle", err);
     return rc < 0 ? rc : moved(reader, ac_cq4_tail_seek_index(&reader->java->tail, index, err));
 }
 
@@ -324,7 +325,7 @@ int ac_cq4_reader_commit(ac_reader_t *reader, uint64_t segment, uint64_t offset,
     if (rc == 0)
         return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, offset,
                        "cycle %llu, offset %llu is not where a message begins or ends, or lies "
-                       "behind the end of the queue; commit a position that a message or a reader "
+                       "after the end of the queue; commit a position that a message or a reader "
                        "gave",
                        (unsigned long long)segment, (unsigned long long)offset);
     return rc < 0 ? rc : ac_cq4_reader_commit_seq(reader, index, sync, err);

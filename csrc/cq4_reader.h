@@ -2,7 +2,7 @@
  *
  * A reader has one of these, or a control block. Its `window_end` is never beyond its `offset`, which stays what it
  * was: so the fast path of native queues refuses, and the public function comes here. `map`, `base` and `segment` of
- * the reader are kept as those of the tail, for whoever holds what messages lie in; `window_end` is 1, or 0 after the
+ * the reader are kept as those of the tail, for holders of the mapping that messages lie in; `window_end` is 1, or 0 after the
  * reader was moved, as a fan-in wants to know.
  *
  * seq is Java's index, a segment is a cycle, an offset is that of a record's header in the cycle's file. The committed
@@ -10,17 +10,19 @@
 #ifndef AC_CQ4_READER_H
 #define AC_CQ4_READER_H
 
-#include "cq4_bells.h"
 #include "cq4_named.h"
 #include "cq4_stamp.h"
 #include "cq4_tail.h"
+#include "cq4_wake.h"
+#include "cq4_watch.h"
 #include "reader.h"
 
 struct ac_cq4_reader {
     ac_cq4_tail_t tail;
     ac_cq4_stamp_t stamp;
     ac_cq4_named_t named; /* of a reader with a name */
-    ac_cq4_bells_t bells; /* how our own writers reach the reader */
+    ac_cq4_wake_t wake;   /* how our own writers reach the reader */
+    ac_cq4_watch_t watch; /* for all other writers */
 };
 
 /* The fast path: 1 with *out filled, or AC_E_SLOW with nothing done. */
@@ -77,5 +79,6 @@ int64_t ac_cq4_reader_spans(ac_reader_t *reader, const ac_range_t *range, ac_spa
 /* cq4_info.c: questions about a whole queue. */
 int ac_cq4_info(const char *path, ac_queue_info_t *out, ac_error_t *err);
 int64_t ac_cq4_readers(const char *path, ac_reader_entry_t *out, size_t room, ac_error_t *err);
+int64_t ac_cq4_why_kept(const char *path, ac_kept_segment_t *out, size_t room, ac_error_t *err);
 
 #endif

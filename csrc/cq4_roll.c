@@ -129,6 +129,13 @@ static int next_step(const char **at, int *quoted, step_t *out) {
     return out->field >= 0 && run == (out->field == YEAR ? 4 : 2) ? 1 : -1;
 }
 
+/* What the names of files tell apart: each field needs those above it. */
+static uint64_t name_unit_ms(int fields) {
+    if (!(fields & 1 << HOUR_OF_DAY)) return AC_CQ4_DAY_MS;
+    if (!(fields & 1 << MINUTE_OF_HOUR)) return HOUR;
+    return fields & 1 << SECOND_OF_MINUTE ? SECOND : MINUTE;
+}
+
 const char *ac_cq4_roll_problem(const ac_cq4_roll_t *roll) {
     const char *at = roll->format;
     int quoted = 0, rc, fields = 0;
@@ -139,6 +146,8 @@ const char *ac_cq4_roll_problem(const ac_cq4_roll_t *roll) {
     if ((fields & 7) != 7) return "the format of its file names has no full date";
     if (roll->length_ms == 0 || roll->length_ms > (uint64_t)AC_CQ4_DAY_MS * 36525)
         return "the length of its roll cycle is not possible";
+    if (roll->length_ms < name_unit_ms(fields))
+        return "its roll cycle is so short that several cycles would have one file";
     if (roll->epoch_ms > INT64_MAX / 4 || roll->epoch_ms < INT64_MIN / 4)
         return "the epoch of its roll cycle is not possible";
     return NULL;

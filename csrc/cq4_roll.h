@@ -62,7 +62,7 @@ int64_t ac_cq4_roll_cycle_of_name(const ac_cq4_roll_t *roll, const char *name);
 /* -1 before the epoch or beyond the last cycle. */
 int64_t ac_cq4_roll_cycle_at(const ac_cq4_roll_t *roll, int64_t time_ms);
 
-/* When the cycle begins, for time stamps; 0 if that is before 1970, UINT64_MAX if it is too late to be told. */
+/* When the cycle begins, for time stamps; 0 if that is before 1970, UINT64_MAX if it is too late to be represented. */
 uint64_t ac_cq4_roll_moment_ns(const ac_cq4_roll_t *roll, uint32_t cycle);
 
 static inline uint64_t ac_cq4_index(const ac_cq4_roll_t *roll, uint32_t cycle, uint64_t seq) {

@@ -12,10 +12,10 @@
 
 enum { HEADER_MAX = 4096, PADDING = 3 };
 
-static int fail_in(const ac_directory_t *dir, const char *name, int code, int sys_errno,
-                   uint64_t offset, const char *why, ac_error_t *err) {
+int ac_cq4_table_fail(const char *directory, const char *name, int code, int sys_errno,
+                      uint64_t offset, const char *why, ac_error_t *err) {
     char path[1200];
-    snprintf(path, sizeof path, "%s/%s", dir->path, name);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
     return ac_fail(err, code, sys_errno, path, offset, "%s", why);
 }
 
@@ -102,10 +102,16 @@ static int map_table(const ac_directory_t *dir, int dir_fd, int writable, ac_cq4
     if (size >= AC_CQ4_HEADER_BYTES) table->map = ac_map_new(fd, size, writable, &error);
     ac_os_close(fd);
     if (size < AC_CQ4_HEADER_BYTES)
-        return fail_in(dir, table->name, AC_E_NOT_FOUND, EAGAIN, 0,
-                       "is empty: its creator has not finished it, or was killed", err);
+        return ac_cq4_table_fail(dir->path, table->name, AC_E_NOT_FOUND, EAGAIN, 0,
+                                 "is empty: its creator has not finished it, or was killed", err);
     if (!table->map) return ac_fail_os_in(err, error, dir->path, table->name, "cannot map");
     return AC_OK;
+}
+
+/* The tables of 4.x have the number of a thread there; anything may be one. */
+static int may_be_begun(const ac_cq4_table_t *table) {
+    return strcmp(table->name, AC_CQ4_METADATA) != 0 ||
+           ac_cq4_load_header(table->map->base) == AC_CQ4_NOT_COMPLETE;
 }
 
 int ac_cq4_table_open(const ac_directory_t *dir, int dir_fd, const char *name, int writable,
@@ -117,14 +123,14 @@ int ac_cq4_table_open(const ac_directory_t *dir, int dir_fd, const char *name, i
     uint32_t length;
     const char *why = NULL;
     ac_cq4_kind_t kind = ac_cq4_inspect(out->map->base, out->map->size, 0, &length);
-    if (kind == AC_CQ4_NONE || kind == AC_CQ4_BUSY)
-        rc = fail_in(dir, name, AC_E_NOT_FOUND, EAGAIN, 0,
-                     "its creator has not finished it, or was killed", err);
+    if (kind == AC_CQ4_NONE || (kind == AC_CQ4_BUSY && may_be_begun(out)))
+        rc = ac_cq4_table_fail(dir->path, name, AC_E_NOT_FOUND, EAGAIN, 0,
+                               "its creator has not finished it, or was killed", err);
     else if (kind != AC_CQ4_META)
         why = "is not a table store";
     else
         why = parse_header(out, length);
-    if (why) rc = fail_in(dir, name, AC_E_CORRUPT, 0, 0, why, err);
+    if (why) rc = ac_cq4_table_fail(dir->path, name, AC_E_CORRUPT, 0, 0, why, err);
     out->first = ac_cq4_after(0, length, PADDING);
     if (rc != AC_OK) ac_cq4_table_close(out);
     return rc;

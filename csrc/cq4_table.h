@@ -13,7 +13,7 @@
  *   directory-listing.cq4t   4.x, 5.16.0 to 5.16.8: listing.highestCycle, .lowestCycle, .modCount
  *   queue-lock.cq4t          5.16.0 to 5.16.8: chronicle.write.lock
  *
- * listing.*: written by whoever creates a data file, after the file is complete; modCount grows with each
+ * listing.*: written by the creator of a data file, after the file is complete; modCount grows with each
  * change. Stale values are harmless: they are a hint to look at the directory again.
  * chronicle.write.lock: 0x8000000000000000, or the pid of the process that is appending: see cq4_lock.h.
  * normalisedEOFsTo: data files of cycles up to this one have their end mark.
@@ -30,7 +30,7 @@
 
 #include "cq4_roll.h"
 #include "directory.h"
-#include "map.h"
+#include "segment_map.h"
 
 #define AC_CQ4_METADATA "metadata.cq4t"
 #define AC_CQ4_LISTING "directory-listing.cq4t"
@@ -82,6 +82,10 @@ int ac_cq4_table_each(const ac_cq4_table_t *table,
                       int (*visit)(void *context, const char *key, uint64_t *value), void *context,
                       uint64_t *end);
 
+/* Fills err with the path of a table store; returns the code. */
+int ac_cq4_table_fail(const char *directory, const char *name, int code, int sys_errno,
+                      uint64_t offset, const char *why, ac_error_t *err);
+
 /* Creates metadata.cq4t with all keys of a queue. AC_OK also if there is one already, whatever it says. Durable when it
  * returns. */
 int ac_cq4_table_create(const ac_directory_t *dir, int dir_fd, const ac_cq4_roll_t *roll,
@@ -89,8 +93,8 @@ int ac_cq4_table_create(const ac_directory_t *dir, int dir_fd, const ac_cq4_roll
 
 /* Finds a key, or adds it with an initial value: *value points into the mapping, which must be writable. AC_E_NAME if
  * the key is empty or too long, AC_E_TOO_MANY_READERS if there is no room for it, AC_E_LOCKED if a live process holds
- * one of the two locks for too long. [any thread] */
+ * one of the two locks for longer than the given time. [any thread] */
 int ac_cq4_table_add(const ac_cq4_table_t *table, const ac_directory_t *dir, const char *key,
-                     uint64_t initial, uint64_t **value, ac_error_t *err);
+                     uint64_t initial, uint64_t timeout_ns, uint64_t **value, ac_error_t *err);
 
 #endif

@@ -122,10 +122,10 @@ int ac_cq4_table_create(const ac_directory_t *dir, int dir_fd, const ac_cq4_roll
 /* ---- adding a key ---- */
 
 #define FILE_LOCK_AT 0x7FFFFFFFFFFFFFFEull
-#define FILE_LOCK_NS (10ull * 1000000000u)
 
 /* An fd of the table that is mapped, with Java's file lock. */
-static int open_locked(const ac_cq4_table_t *table, const ac_directory_t *dir, ac_error_t *err) {
+static int open_locked(const ac_cq4_table_t *table, const ac_directory_t *dir, uint64_t timeout_ns,
+                       ac_error_t *err) {
     struct stat info;
     int dir_fd = ac_directory_open(dir, err);
     if (dir_fd < 0) return dir_fd;
@@ -134,7 +134,7 @@ static int open_locked(const ac_cq4_table_t *table, const ac_directory_t *dir, a
     if (fd < 0) return fd;
     int rc = 0;
     if (info.st_dev != table->device || info.st_ino != table->inode) rc = -ESTALE;
-    uint64_t deadline_ns = ac_os_monotonic_ns() + FILE_LOCK_NS;
+    uint64_t deadline_ns = ac_os_monotonic_ns() + timeout_ns;
     while (rc == 0 && (rc = ac_os_claim_range(fd, FILE_LOCK_AT, 1)) == -EAGAIN &&
            ac_os_monotonic_ns() < deadline_ns) {
         ac_os_sleep_ns(1000000);
@@ -146,7 +146,8 @@ static int open_locked(const ac_cq4_table_t *table, const ac_directory_t *dir, a
         return ac_fail(err, AC_E_GONE, 0, dir->path, 0, "%s was replaced", table->name);
     if (rc == -EAGAIN)
         return ac_fail(err, AC_E_LOCKED, EAGAIN, dir->path, 0,
-                       "another process has locked %s for 10 s", table->name);
+                       "another process has locked %s for %.1f s", table->name,
+                       (double)timeout_ns / 1e9);
     return ac_fail_os_in(err, rc, dir->path, table->name, "cannot lock");
 }
 
@@ -164,6 +165,9 @@ static int append_key(const ac_cq4_table_t *table, const ac_directory_t *dir, co
     ac_cq4_builder_t record = {.base = bytes, .size = sizeof bytes, .offset = offset};
     put_key(&record, key, initial);
     uint64_t end = offset + record.at + 8; /* with the zeros that follow it */
+    if (end > table->map->size && table->map->size < AC_CQ4_KEYS_END)
+        return ac_cq4_table_fail(dir->path, table->name, AC_E_CORRUPT, 0, offset,
+                                 "was cut: keys are missing, and there is no room for them", err);
     if (ac_cq4_builder_is_full(&record) || end > AC_CQ4_KEYS_END || end > table->map->size)
         return ac_fail(err, AC_E_TOO_MANY_READERS, 0, dir->path, offset,
                        "%s is full: Java can use no more than 64 KiB of it", table->name);
@@ -185,12 +189,12 @@ static int append_key(const ac_cq4_table_t *table, const ac_directory_t *dir, co
 
 /* With the file lock, which is taken first: the write lock is then held for no longer than it takes. */
 static int add_key(const ac_cq4_table_t *table, const ac_directory_t *dir, const char *key,
-                   uint64_t initial, ac_error_t *err) {
+                   uint64_t initial, uint64_t timeout_ns, ac_error_t *err) {
     ac_cq4_lock_t lock;
     uint64_t *value;
     if (!ac_cq4_table_find(table, AC_CQ4_KEY_WRITE_LOCK, &value)) /* and so nobody can append */
         return append_key(table, dir, key, initial, err);
-    int rc = ac_cq4_lock_open(&lock, table, dir->path, AC_CQ4_LOCK_TIMEOUT_NS, err);
+    int rc = ac_cq4_lock_open(&lock, table, dir->path, timeout_ns, err);
     if (rc != AC_OK) return rc;
     lock.append_word = NULL; /* a tailer of a replicated queue may have a name */
     rc = ac_cq4_gate_enter(&lock, err);
@@ -208,15 +212,15 @@ static int add_key(const ac_cq4_table_t *table, const ac_directory_t *dir, const
 }
 
 int ac_cq4_table_add(const ac_cq4_table_t *table, const ac_directory_t *dir, const char *key,
-                     uint64_t initial, uint64_t **value, ac_error_t *err) {
+                     uint64_t initial, uint64_t timeout_ns, uint64_t **value, ac_error_t *err) {
     size_t length = strlen(key);
     if (length == 0 || length >= AC_CQ4_KEY_MAX)
         return ac_fail(err, AC_E_NAME, 0, dir->path, 0, "a key has 1 to %d bytes",
                        AC_CQ4_KEY_MAX - 1);
     if (ac_cq4_table_find(table, key, value)) return AC_OK;
-    int fd = open_locked(table, dir, err);
+    int fd = open_locked(table, dir, timeout_ns, err);
     if (fd < 0) return fd;
-    int rc = add_key(table, dir, key, initial, err);
+    int rc = add_key(table, dir, key, initial, timeout_ns, err);
     ac_os_unclaim_range(fd, FILE_LOCK_AT, 1);
     ac_os_close(fd);
     if (rc != AC_OK) return rc;

@@ -9,9 +9,10 @@
 
 #define MILLISECOND_NS 1000000ull
 
-/* Between two looks at the directory: if nothing points to a later file, and if there is one that cannot be entered
- * yet. A look may take 1 % of the time at most. */
-#define LOOK_NS (250 * MILLISECOND_NS)
+/* Between two looks at the directory: if nothing points to a later file, if nothing could (no modCount), and if
+ * there is one that cannot be entered yet. A look may take 1 % of the time at most. */
+#define LOOK_NS (1000 * MILLISECOND_NS)
+#define LOOK_BLIND_NS (250 * MILLISECOND_NS)
 #define LOOK_SOON_NS (5 * MILLISECOND_NS)
 #define LOOK_SHARE 100
 #define BUSY_NS (15000 * MILLISECOND_NS)
@@ -145,7 +146,8 @@ static int advance(ac_cq4_tail_t *tail, ac_cq4_kind_t kind, ac_error_t *err) {
         some = 1;
     }
     if (rc == 1) enter(tail, &later, start_of(&later));
-    if (rc == 0) look_again_after(tail, some ? LOOK_SOON_NS : LOOK_NS);
+    uint64_t interval_ns = tail->queue.mod_count ? LOOK_NS : LOOK_BLIND_NS;
+    if (rc == 0) look_again_after(tail, some ? LOOK_SOON_NS : interval_ns);
     return rc;
 }
 
@@ -186,6 +188,9 @@ static int at_border(ac_cq4_tail_t *tail, ac_error_t *err) {
         use_map(tail);
         return rc;
     }
+    /* A header may lie at the very end, or after it by as much as records are padded; further on it was cut. */
+    if (tail->offset > tail->size + tail->padding)
+        return fail_at(tail, AC_E_GONE, "the file was cut while it was being read", err);
     if (tail->offset + AC_CQ4_HEADER_BYTES > tail->size) return 0;
     return fail_at(tail, AC_E_CORRUPT, "the record reaches beyond the end of the file", err);
 }

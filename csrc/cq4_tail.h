@@ -9,7 +9,7 @@
  * 5. A later file that is being created is waited for, unless one after it has messages already.
  *
  * Java's writers signal nobody. A call that finds nothing costs three loads and a look at the clock; the directory
- * is listed when listing.modCount has changed, and four times a second in case its writer was killed before that.
+ * is listed when listing.modCount has changed, and once a second in case its writer was killed before that.
  *
  * A message is handed out in the form of a native one: seq is Java's 64-bit index, segment the cycle, timestamp_ns
  * the moment at which its cycle begins. Nothing but the payload is at `record`: it is 64 bytes before the payload, and
@@ -79,7 +79,7 @@ static inline int ac_cq4_tail_try_next(ac_cq4_tail_t *tail, ac_message_t *out) {
 }
 
 /* 1 = *out is the next message and the position moved after it; 0 = nothing there now; negative = error, position
- * unchanged. *out points into ac_cq4_tail_map, which whoever keeps it retains. */
+ * unchanged. *out points into ac_cq4_tail_map, which a caller that keeps it must retain. */
 int ac_cq4_tail_next(ac_cq4_tail_t *tail, ac_message_t *out, ac_error_t *err);
 
 /* 1 = a call of ac_cq4_tail_next would not give 0. Does not move. */

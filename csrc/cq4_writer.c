@@ -39,7 +39,7 @@ int ac_cq4_writer_check_file(ac_cq4_writer_t *writer, ac_error_t *err) {
 }
 
 /* A mapping outlives the name of its file: without a look nobody would notice. */
-int ac_cq4_writer_look_around(ac_cq4_writer_t *writer, ac_error_t *err) {
+int ac_cq4_writer_check_files(ac_cq4_writer_t *writer, ac_error_t *err) {
     struct stat info;
     writer->look_appends = writer->stats.messages + LOOK_APPENDS;
     int dir_fd = ac_directory_open(&writer->queue.dir, err);
@@ -171,7 +171,7 @@ static int sync_all(ac_cq4_writer_t *writer, ac_error_t *err) {
 int ac_cq4_writer_flush(ac_cq4_writer_t *writer, ac_error_t *err) {
     int rc = enter(writer, err);
     if (rc != AC_OK) return rc;
-    rc = ac_cq4_writer_look_around(writer, err);
+    rc = ac_cq4_writer_check_files(writer, err);
     if (rc == AC_OK) rc = sync_all(writer, err);
     ac_cq4_gate_leave(writer->lock.gate);
     if (rc != AC_OK) return rc;
@@ -184,28 +184,41 @@ int ac_cq4_writer_flush(ac_cq4_writer_t *writer, ac_error_t *err) {
 
 /* ---- the public append ---- */
 
-/* Java writes an empty document as one byte of padding: a record has no length of 0. */
-static const uint8_t empty[1] = {0x8F};
+static int check_length(const ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
+    if (length <= AC_CQ4_PAYLOAD_MAX) return AC_OK;
+    return ac_fail(err, AC_E_TOO_LARGE, 0, writer->queue.dir.path, 0,
+                   "%zu bytes; Java can read no more than %u", length, AC_CQ4_PAYLOAD_MAX);
+}
 
 int64_t ac_cq4_writer_append(ac_cq4_writer_t *writer, const void *payload, size_t length,
                              ac_error_t *err) {
     ac_error_t unused;
     if (!err) err = &unused;
-    if (length > AC_CQ4_PAYLOAD_MAX)
-        return ac_fail(err, AC_E_TOO_LARGE, 0, writer->queue.dir.path, 0,
-                       "%zu bytes; Java can read no more than %u", length, AC_CQ4_PAYLOAD_MAX);
-    int64_t index = enter(writer, err);
+    int64_t index = check_length(writer, length, err);
+    if (index == AC_OK) index = enter(writer, err);
     if (index != AC_OK) return index;
-    index = length ? ac_cq4_writer_append_gated(writer, payload, length, err)
-                   : ac_cq4_writer_append_gated(writer, empty, sizeof empty, err);
+    index = ac_cq4_writer_append_gated(writer, payload, length, err);
     int rc = AC_OK;
-    if (index >= 0) ac_cq4_bells_ring(&writer->bells);
+    if (index >= 0) ac_cq4_wake_signal(&writer->wake);
     if (index >= 0 && writer->config.sync) rc = sync_all(writer, err);
     ac_cq4_gate_leave(writer->lock.gate);
     if (rc == AC_OK) return index;
     err->code = AC_E_NOT_DURABLE;
     err->seq = (uint64_t)index;
     return AC_E_NOT_DURABLE;
+}
+
+int64_t ac_cq4_writer_append_run(ac_cq4_writer_t *writer, const ac_slice_t *items, size_t count,
+                                 ac_cq4_run_t *run, ac_error_t *err) {
+    ac_error_t unused;
+    if (!err) err = &unused;
+    int64_t index = check_length(writer, items->length, err);
+    if (index == AC_OK) index = enter(writer, err);
+    if (index != AC_OK) return index;
+    index = ac_cq4_writer_append_run_gated(writer, items, count, run, err);
+    if (index >= 0) ac_cq4_wake_signal(&writer->wake);
+    ac_cq4_gate_leave(writer->lock.gate);
+    return index;
 }
 
 int64_t ac_cq4_writer_try_append(ac_cq4_writer_t *writer, const void *payload, size_t length) {
@@ -215,14 +228,27 @@ int64_t ac_cq4_writer_try_append(ac_cq4_writer_t *writer, const void *payload, s
         return AC_E_SLOW;
     if (AC_UNLIKELY(!ac_cq4_gate_try(lock->gate))) return AC_E_SLOW;
     if (AC_LIKELY(writer->is_fast && writer->stats.messages < writer->look_appends &&
-                  (!writer->polite || ac_cq4_writer_has_foreign(writer)) &&
+                  ac_cq4_turns_is_free(&writer->turns, ac_cq4_writer_has_foreign(writer)) &&
                   !ac_cq4_lock_is_append_locked(lock) && ac_cq4_lock_try(lock))) {
         rc = ac_cq4_writer_append_locked(writer, payload, length);
         ac_cq4_lock_release(lock);
-        if (AC_LIKELY(rc >= 0)) ac_cq4_bells_ring(&writer->bells);
+        if (AC_LIKELY(rc >= 0)) ac_cq4_wake_signal(&writer->wake);
     }
     ac_cq4_gate_leave(lock->gate);
     return AC_LIKELY(rc >= 0) ? rc : AC_E_SLOW;
+}
+
+int ac_cq4_writer_may_wait(ac_cq4_writer_t *writer) {
+    ac_cq4_lock_t *lock = &writer->lock;
+    if (ac_cq4_lock_is_forked(lock)) return 0; /* which is refused */
+    if (!ac_cq4_gate_try(lock->gate)) return 1;
+    int is_quick = writer->is_fast && ac_cq4_lock_is_free(lock);
+    if (is_quick) {
+        uint64_t now = ac_cq4_writer_now_ns(writer);
+        is_quick = now >= writer->begin_ns && now < writer->end_ns;
+    }
+    ac_cq4_gate_leave(lock->gate);
+    return !is_quick;
 }
 
 /* ---- opening ---- */
@@ -272,7 +298,7 @@ static int create_queue(const char *path, const ac_cq4_writer_config_t *config, 
     return rc;
 }
 
-/* Opens the queue; one that somebody is creating just now is waited for. */
+/* Opens the queue; waits for one that another process is creating. */
 static int open_queue(const char *path, const ac_cq4_writer_config_t *config, ac_cq4_queue_t *out,
                       ac_error_t *err) {
     uint64_t deadline_ns = ac_os_monotonic_ns() + config->lock_timeout_ns;
@@ -288,6 +314,14 @@ static int open_queue(const char *path, const ac_cq4_writer_config_t *config, ac
     }
 }
 
+/* Days of another zone have 23 or 25 hours at times. */
+static int has_utc_days(const ac_cq4_table_t *table) {
+    static const char *const utc[] = {"", "UTC", "Z", "GMT", "Etc/UTC"};
+    for (size_t i = 0; i < sizeof utc / sizeof *utc; i++)
+        if (strcmp(table->roll_time_zone, utc[i]) == 0) return 1;
+    return 0;
+}
+
 static int check_settings(const ac_cq4_writer_t *writer, ac_error_t *err) {
     const ac_cq4_roll_t *roll = &writer->queue.roll;
     const char *path = writer->queue.dir.path, *name = writer->config.roll_cycle;
@@ -296,6 +330,12 @@ static int check_settings(const ac_cq4_writer_t *writer, ac_error_t *err) {
         return ac_fail(err, AC_E_UNSUPPORTED, 0, path, 0,
                        "was written by a version before 5.16.9: it can be read, but not appended "
                        "to");
+    if (!has_utc_days(&writer->queue.table))
+        return ac_fail(
+            err, AC_E_UNSUPPORTED, 0, path, 0,
+            "rolls by the time of %s, which only Chronicle Queue Enterprise does: it can "
+            "be read, but not appended to",
+            writer->queue.table.roll_time_zone);
     if (name && (!is || strcmp(is->name, name) != 0))
         return ac_fail(err, AC_E_ARGUMENT, 0, path, 0, "the queue's roll cycle is %s, not %.40s",
                        is ? is->name : roll->format, name);
@@ -313,15 +353,18 @@ static int check_settings(const ac_cq4_writer_t *writer, ac_error_t *err) {
 static int find_keys(ac_cq4_writer_t *writer, ac_error_t *err) {
     const ac_directory_t *dir = &writer->queue.dir;
     const ac_cq4_table_t *table = &writer->table;
-    uint64_t *lock;
-    int rc =
-        ac_cq4_table_add(table, dir, AC_CQ4_KEY_HIGHEST, AC_CQ4_UNLOCKED, &writer->highest, err);
+    uint64_t *lock, wait_ns = writer->config.lock_timeout_ns;
+    int rc = ac_cq4_table_add(table, dir, AC_CQ4_KEY_HIGHEST, AC_CQ4_UNLOCKED, wait_ns,
+                              &writer->highest, err);
     if (rc == AC_OK)
-        rc = ac_cq4_table_add(table, dir, AC_CQ4_KEY_LOWEST, INT32_MAX, &writer->lowest, err);
+        rc = ac_cq4_table_add(table, dir, AC_CQ4_KEY_LOWEST, INT32_MAX, wait_ns, &writer->lowest,
+                              err);
     if (rc == AC_OK)
-        rc = ac_cq4_table_add(table, dir, AC_CQ4_KEY_MOD_COUNT, 0, &writer->mod_count, err);
+        rc =
+            ac_cq4_table_add(table, dir, AC_CQ4_KEY_MOD_COUNT, 0, wait_ns, &writer->mod_count, err);
     if (rc == AC_OK)
-        rc = ac_cq4_table_add(table, dir, AC_CQ4_KEY_WRITE_LOCK, AC_CQ4_UNLOCKED, &lock, err);
+        rc = ac_cq4_table_add(table, dir, AC_CQ4_KEY_WRITE_LOCK, AC_CQ4_UNLOCKED, wait_ns, &lock,
+                              err);
     if (rc == AC_OK) ac_cq4_table_find(table, AC_CQ4_KEY_ENDS_UP_TO, &writer->ends_up_to);
     return rc;
 }
@@ -388,8 +431,9 @@ int ac_cq4_writer_open(const char *path, const ac_cq4_writer_config_t *config,
         rc = dir_fd;
     }
     writer->config.roll_cycle = NULL; /* the caller's */
-    if (rc == AC_OK && ac_cq4_bells_open(&writer->bells, &writer->queue.dir, err) != AC_OK)
+    if (rc == AC_OK && ac_cq4_wake_open(&writer->wake, &writer->queue.dir, err) != AC_OK)
         ac_log_error(AC_LOG_WARNING, err, "readers will not be woken, and poll instead");
+    writer->turns.shared = ac_cq4_bells_appended(&writer->wake);
     if (rc == AC_OK)
         *out = writer;
     else
@@ -401,8 +445,9 @@ void ac_cq4_writer_close(ac_cq4_writer_t *writer) {
     if (!writer || writer->is_closed) return;
     writer->is_closed = 1;
     writer->is_fast = 0;
-    if (ac_cq4_lock_is_forked(&writer->lock)) ac_cq4_bells_forked(&writer->bells);
-    ac_cq4_bells_close(&writer->bells);
+    if (ac_cq4_lock_is_forked(&writer->lock)) ac_cq4_wake_forked(&writer->wake);
+    writer->turns.shared = NULL;
+    ac_cq4_wake_close(&writer->wake);
     ac_cq4_cycle_close(&writer->cycle);
     ac_cq4_lock_close(&writer->lock);
     ac_cq4_table_close(&writer->table);

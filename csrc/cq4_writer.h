@@ -1,6 +1,7 @@
 /* Appending to a Java Chronicle Queue, beside JVMs and other processes that do the same.
  *
- * Under the write lock (cq4_lock.h), which is held for no longer than it takes to copy one message:
+ * Under the write lock (cq4_lock.h), which is held for no longer than it takes to copy one message, or some that are short
+ * (64, and 64 KiB, at most) and were given together:
  * 1. The cycle, by the clock. If it is a later one than that of the open file: end marks for the files before it
  *    (cq4_ends.h), its own file linked or opened (cq4_create.h), the listing updated.
  *    If it is an earlier one than the highest: appended to its file if that exists and has no end mark. Else the append waits
@@ -8,7 +9,7 @@
  * 2. The place: the first header that is 0, after what others have appended. Its number is counted from
  *    writePosition, or along the records.
  * 3. The payload after the header, eight zeros after the payload, and then, with release, the header. Before that nobody
- *    sees anything; from then on the message is there, whoever is killed.
+ *    sees anything; from then on the message is there, even if a process is killed.
  * 4. writePosition[0], then [1]; the index (cq4_index.h) if the number is a multiple of the spacing.
  * Then the lock is given back. A process that is killed at any step leaves a queue that others go on with: at worst
  * without a slot of the index, which they do not need.
@@ -16,8 +17,7 @@
  * What waits for the system is done before the lock is taken: building a new file, growing, mapping and populating
  * pages. If it turns out under the lock that more is needed, the lock is given back and all begins again.
  *
- * The lock is not fair, and a JVM is slow to take it. So a writer that has seen others append within the last fraction of
- * a millisecond lets them go first: it waits until one has, for microseconds at most, before it appends again.
+ * The lock is not fair: a writer that sees others append lets them go first, for microseconds (cq4_turns.h).
  *
  * Several threads may append through one writer. */
 #ifndef AC_CQ4_WRITER_H
@@ -65,13 +65,30 @@ int ac_cq4_writer_open(const char *path, const ac_cq4_writer_config_t *config,
 
 /* The index of the message; or an error, and then it was not appended, except with AC_E_NOT_DURABLE (its index is in
  * err->seq). An empty payload becomes one byte of padding, as with Java. [any thread]
- * AC_E_TOO_LARGE; AC_E_FULL: the index of this cycle's file has no place left; AC_E_TIMESTAMP: the clock is behind the
+ * AC_E_TOO_LARGE; AC_E_FULL: the index of this cycle's file has no place left; AC_E_TIMESTAMP: the clock is earlier than the
  * queue's newest cycle; AC_E_LOCKED; AC_E_GONE; AC_E_NO_SPACE. */
 int64_t ac_cq4_writer_append(ac_cq4_writer_t *writer, const void *payload, size_t length,
                              ac_error_t *err);
 
-/* The same if it can be done at once, without a system call; else AC_E_SLOW, and nothing was done. [any thread] */
+/* Of several messages that follow each other, without others' in between. */
+typedef struct ac_cq4_run {
+    size_t messages;
+    uint64_t bytes;
+    uint64_t last_index;
+} ac_cq4_run_t;
+
+/* Appends the first of these, and as many after it as may be under one hold of the lock: see the head. `count` is at
+ * least 1. The index of the first, and what was appended in *run; or an error, and then nothing was. Not with config.sync.
+ * [any thread] */
+int64_t ac_cq4_writer_append_run(ac_cq4_writer_t *writer, const ac_slice_t *items, size_t count,
+                                 ac_cq4_run_t *run, ac_error_t *err);
+
+/* As ac_cq4_writer_append if it can be done at once, without a system call; else AC_E_SLOW, and nothing was done. [any thread] */
 int64_t ac_cq4_writer_try_append(ac_cq4_writer_t *writer, const void *payload, size_t length);
+
+/* Whether an append now would wait for others, or for the system, in another file for instance. No more than a guess: a
+ * moment later it may be different. [any thread] */
+int ac_cq4_writer_may_wait(ac_cq4_writer_t *writer);
 
 /* What was appended through this writer so far is on disk when this returns AC_OK. [any thread] */
 int ac_cq4_writer_flush(ac_cq4_writer_t *writer, ac_error_t *err);

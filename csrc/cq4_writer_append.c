@@ -8,12 +8,16 @@
 #include <string.h>
 
 #define LOOK_NS 1000000000ull
-#define POLITE_NS 3000u
 enum {
     WINDOW = 256 << 10, /* pages are populated so far ahead */
-    POLITE_APPENDS = 64,
-    ZEROS = 8, /* that follow a message */
+    ZEROS = 8,          /* that follow a message */
+    RUN_BYTES = 64 << 10,
+    RUN_MESSAGES = 64,
+    RUN_MESSAGES_SHARED = 8,
 };
+
+/* Java writes an empty document as one byte of padding: a record has no length of 0. */
+static const uint8_t empty[1] = {0x8F};
 
 /* ---- room ---- */
 
@@ -61,12 +65,18 @@ static int make_room(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
 
 /* ---- letting others go first ---- */
 
-/* Until another has appended, or for some microseconds. */
-static void be_polite(ac_cq4_writer_t *writer) {
-    if (!writer->polite || !writer->ready) return;
-    uint64_t until_ns = ac_os_monotonic_ns() + POLITE_NS;
-    while (!ac_cq4_writer_has_foreign(writer) && ac_os_monotonic_ns() < until_ns)
-        ac_cpu_relax();
+/* See cq4_turns.h. */
+static void wait_for_turn(ac_cq4_writer_t *writer, uint64_t now_ns) {
+    if (!writer->ready || writer->turns.free) return;
+    uint64_t pause_ns = ac_cq4_turns_pause_ns(&writer->turns, now_ns);
+    if (pause_ns == 0) return;
+    uint64_t start_ns = ac_os_monotonic_ns();
+    while (!ac_cq4_turns_may_go(&writer->turns, ac_cq4_writer_has_foreign(writer)) &&
+           ac_os_monotonic_ns() - start_ns < pause_ns)
+        if (writer->turns.is_owing)
+            ac_os_yield();
+        else
+            ac_cpu_relax();
 }
 
 /* ---- appending ---- */
@@ -82,19 +92,19 @@ static int64_t prepare(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) 
     uint64_t now = ac_cq4_writer_now_ns(writer);
     if (is_time_to_look(writer, now)) {
         writer->looked_ns = ac_cq4_writer_elapsed_ns(writer, now);
-        int rc = ac_cq4_writer_look_around(writer, err);
+        int rc = ac_cq4_writer_check_files(writer, err);
         if (rc != AC_OK) return rc;
     }
     if (!writer->cycle.map || writer->is_ended || now < writer->begin_ns || now >= writer->end_ns) {
         int64_t rc = ac_cq4_writer_follow_clock(writer, err);
         if (rc != AC_CQ4_AGAIN || !writer->cycle.map) return rc;
     }
-    be_polite(writer);
+    wait_for_turn(writer, ac_cq4_writer_elapsed_ns(writer, now));
     return make_room(writer, length, err);
 }
 
 /* With the lock: on over what others have appended. */
-static void catch_up(ac_cq4_writer_t *writer) {
+static void catch_up(ac_cq4_writer_t *writer, uint64_t elapsed_ns) {
     const ac_cq4_cycle_t *cycle = &writer->cycle;
     ac_cq4_place_t from = writer->place;
     uint64_t offset, seq;
@@ -105,19 +115,20 @@ static void catch_up(ac_cq4_writer_t *writer) {
         from.seq = seq + 1;
     }
     writer->place = ac_cq4_cycle_walk(cycle, from);
-    writer->polite = POLITE_APPENDS;
+    ac_cq4_turns_meet(&writer->turns, writer->place.seq, elapsed_ns);
 }
 
 /* With the lock: the place is at a header that is 0, and there is room for the message; or AC_CQ4_AGAIN. */
-static int find_place(ac_cq4_writer_t *writer, size_t length) {
+static int find_place(ac_cq4_writer_t *writer, size_t length, uint64_t *elapsed_ns) {
     uint64_t now = ac_cq4_writer_now_ns(writer);
+    *elapsed_ns = ac_cq4_writer_elapsed_ns(writer, now);
     if (AC_UNLIKELY(now < writer->begin_ns || now >= writer->end_ns)) return 0;
-    if (AC_UNLIKELY(ac_cq4_writer_elapsed_ns(writer, now) - writer->looked_ns >= LOOK_NS)) return 0;
+    if (AC_UNLIKELY(*elapsed_ns - writer->looked_ns >= LOOK_NS)) return 0;
     if (AC_UNLIKELY(writer->place.offset >= writer->header_end)) return 0;
     if (AC_UNLIKELY(ac_cq4_writer_has_foreign(writer))) {
-        catch_up(writer);
+        catch_up(writer, *elapsed_ns);
         writer->is_ended = writer->place.kind == AC_CQ4_END;
-        /* Nobody else has the lock: whoever began this is dead. */
+        /* We have the lock, so the process that began this is dead. */
         if (writer->place.kind == AC_CQ4_BUSY)
             ac_store_release_u32(
                 (uint32_t *)(void *)(writer->cycle.map->base + writer->place.offset), 0);
@@ -148,7 +159,8 @@ static int put_header(uint8_t *at, uint32_t header) {
 /* With the lock: the index of the message, AC_CQ4_AGAIN, or an error; nothing was appended then. */
 int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload, size_t length) {
     ac_cq4_cycle_t *cycle = &writer->cycle;
-    if (AC_UNLIKELY(!find_place(writer, length))) return AC_CQ4_AGAIN;
+    uint64_t elapsed_ns;
+    if (AC_UNLIKELY(!find_place(writer, length, &elapsed_ns))) return AC_CQ4_AGAIN;
     uint64_t offset = writer->place.offset, seq = writer->place.seq;
     if (AC_UNLIKELY(seq >= writer->max_seq)) return AC_E_FULL;
     uint8_t *base = cycle->map->base, *at = base + offset;
@@ -156,8 +168,8 @@ int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload
     memcpy(at + AC_CQ4_HEADER_BYTES, payload, length);
     memset(base + end, 0, end + ZEROS <= cycle->map->size ? ZEROS : cycle->map->size - end);
     if (AC_UNLIKELY(is_cut(writer))) return AC_E_GONE;
-    /* Pairs with the load of whoever reads the header. From here on the message is there. A header that is not 0 any
-     * more was written by another process, to which somebody gave the lock while we stood still. */
+    /* Pairs with the load of a reader of the header. From here on the message is there. A header that is not 0 any
+     * more was written by another process, which was given the lock while we stood still. */
     if (AC_UNLIKELY(!put_header(at, (uint32_t)length))) return AC_CQ4_AGAIN;
     uint64_t *position = (uint64_t *)(void *)(base + cycle->write_position_at);
     if (ac_load_relaxed_u64(position) < offset) ac_store_release_u64(position, offset);
@@ -170,7 +182,7 @@ int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload
     }
     writer->place.offset = next;
     writer->place.seq = seq + 1;
-    if (writer->polite) writer->polite--;
+    ac_cq4_turns_count(&writer->turns, elapsed_ns);
     uint64_t index = ac_cq4_index(&writer->queue.roll, cycle->number, seq);
     ac_count_u64(&writer->stats.messages, 1);
     ac_count_u64(&writer->stats.payload_bytes, length);
@@ -189,18 +201,47 @@ static int64_t explain(ac_cq4_writer_t *writer, int64_t rc, ac_error_t *err) {
     return fail_page(writer, -EFAULT, err);
 }
 
-/* With the gate. */
-int64_t ac_cq4_writer_append_gated(ac_cq4_writer_t *writer, const void *payload, size_t length,
-                                   ac_error_t *err) {
+static int64_t append_slice(ac_cq4_writer_t *writer, const ac_slice_t *item) {
+    return item->length ? ac_cq4_writer_append_locked(writer, item->data, item->length)
+                        : ac_cq4_writer_append_locked(writer, empty, sizeof empty);
+}
+
+/* With the lock: what goes on after the first. What cannot be appended is left for the next run. */
+static void append_more(ac_cq4_writer_t *writer, const ac_slice_t *items, size_t count,
+                        ac_cq4_run_t *run) {
+    const ac_cq4_turns_t *turns = &writer->turns;
+    size_t most = turns->is_ahead ? 1 : turns->is_shared ? RUN_MESSAGES_SHARED : RUN_MESSAGES;
+    while (run->messages < count && run->messages < most) {
+        const ac_slice_t *item = &items[run->messages];
+        if (item->length > RUN_BYTES - run->bytes) return;
+        int64_t index = append_slice(writer, item);
+        if (index < 0) return;
+        run->messages++;
+        run->bytes += item->length;
+        run->last_index = (uint64_t)index;
+    }
+}
+
+int64_t ac_cq4_writer_append_run_gated(ac_cq4_writer_t *writer, const ac_slice_t *items,
+                                       size_t count, ac_cq4_run_t *run, ac_error_t *err) {
     int64_t rc = AC_CQ4_AGAIN;
     while (rc == AC_CQ4_AGAIN) {
-        rc = prepare(writer, length, err);
+        rc = prepare(writer, items->length ? items->length : sizeof empty, err);
         if (rc == AC_CQ4_AGAIN) continue;
         if (rc == AC_OK) rc = ac_cq4_lock_take(&writer->lock, err);
         if (rc != AC_OK) return rc;
-        rc = ac_cq4_writer_append_locked(writer, payload, length);
+        rc = append_slice(writer, items);
+        *run = (ac_cq4_run_t){.messages = 1, .bytes = items->length, .last_index = (uint64_t)rc};
+        if (rc >= 0 && items->length <= RUN_BYTES) append_more(writer, items, count, run);
         ac_cq4_lock_release(&writer->lock);
     }
     writer->is_fast = rc >= 0 && !writer->config.sync;
     return rc == AC_E_FULL || rc == AC_E_GONE ? explain(writer, rc, err) : rc;
+}
+
+int64_t ac_cq4_writer_append_gated(ac_cq4_writer_t *writer, const void *payload, size_t length,
+                                   ac_error_t *err) {
+    ac_slice_t item = {.data = payload, .length = length};
+    ac_cq4_run_t run;
+    return ac_cq4_writer_append_run_gated(writer, &item, 1, &run, err);
 }

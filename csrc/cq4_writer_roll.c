@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAIT_NS 1000000u /* between two looks at a clock that is behind */
+#define WAIT_NS 1000000u /* between two reads of a clock that is too early */
 enum { ROLL_TRIES = 4 };
 
 static int64_t current_cycle(const ac_cq4_writer_t *writer, ac_error_t *err) {
     int64_t cycle = ac_cq4_roll_cycle_at(&writer->queue.roll,
                                          (int64_t)(ac_cq4_writer_now_ns(writer) / 1000000));
     if (cycle >= 0) return cycle;
-    return ac_fail(err, AC_E_TIMESTAMP, 0, writer->queue.dir.path, 0,
+    return ac_fail(err, AC_E_TIMESTAMP, ETIME, writer->queue.dir.path, 0,
                    "the clock is before the epoch of the queue, or beyond its last cycle");
 }
 
@@ -62,7 +62,7 @@ static int find_ends(ac_cq4_writer_t *writer, uint32_t limit, ac_cq4_ends_t *out
 
 /* ---- entering a cycle ---- */
 
-/* Where to append, as far as it can be told without the lock. */
+/* Where to append, as far as is known without the lock. */
 static int adopt(ac_cq4_writer_t *writer, ac_cq4_cycle_t *cycle, ac_error_t *err) {
     const ac_cq4_roll_t *roll = &cycle->roll;
     uint64_t count = roll->index_count, most = count * count * roll->index_spacing;
@@ -78,6 +78,7 @@ static int adopt(ac_cq4_writer_t *writer, ac_cq4_cycle_t *cycle, ac_error_t *err
     writer->cycle = *cycle;
     memset(cycle, 0, sizeof *cycle);
     writer->place = end;
+    ac_cq4_turns_enter(&writer->turns, end.seq);
     writer->begin_ns = ac_cq4_roll_moment_ns(&writer->queue.roll, writer->cycle.number);
     writer->end_ns = ac_cq4_roll_moment_ns(&writer->queue.roll, writer->cycle.number + 1);
     writer->max_seq = most < mask ? most : mask;
@@ -105,6 +106,7 @@ typedef struct roll {
     int is_over;       /* it is time for another cycle */
     int is_new;        /* the file was built here */
     int is_unfinished; /* the file is there, but has no header */
+    int is_completed;  /* here, so it has one, unless it is damaged */
     char temporary[AC_CQ4_TEMPORARY_MAX];
     ac_cq4_cycle_t cycle;
     ac_cq4_ends_t ends;
@@ -131,6 +133,11 @@ static int enter_locked(roll_t *roll, ac_error_t *err) {
     int rc = write_ends(writer, roll->dir_fd, &roll->ends, err);
     if (rc < 0) return rc;
     if (roll->is_unfinished) {
+        if (roll->is_completed++)
+            return ac_fail(err, AC_E_CORRUPT, 0, writer->queue.dir.path, 0,
+                           "the file of cycle %u begins with what is no header: move it away, or "
+                           "wait for the next cycle",
+                           roll->target);
         rc = ac_cq4_create_complete(&writer->queue, roll->dir_fd, roll->target, err);
         return rc < 0 ? rc : 0;
     }
@@ -175,8 +182,8 @@ static int64_t roll_to(ac_cq4_writer_t *writer, uint32_t target, ac_error_t *err
     int rc = 0;
     roll.dir_fd = ac_directory_open(&writer->queue.dir, err);
     if (roll.dir_fd < 0) return roll.dir_fd;
-    for (int tries = 1; rc == 0 && tries <= ROLL_TRIES; tries++) {
-        rc = try_roll(&roll, tries == ROLL_TRIES, err);
+    for (int tries = 1; rc == 0 && tries <= ROLL_TRIES + roll.is_completed; tries++) {
+        rc = try_roll(&roll, tries >= ROLL_TRIES, err);
         if (rc == 1 && !roll.is_over && adopt(writer, &roll.cycle, err) != AC_OK) rc = AC_E_CORRUPT;
         drop_roll(&roll);
     }
@@ -184,7 +191,7 @@ static int64_t roll_to(ac_cq4_writer_t *writer, uint32_t target, ac_error_t *err
     return rc < 0 ? rc : AC_CQ4_AGAIN;
 }
 
-/* ---- a clock that is behind ---- */
+/* ---- a clock that is too early ---- */
 
 /* Files are never created below the highest cycle; but one that is there, and not finished, is appended to. */
 static int64_t enter_below(ac_cq4_writer_t *writer, uint32_t target, ac_error_t *err) {
@@ -204,7 +211,7 @@ static int64_t enter_below(ac_cq4_writer_t *writer, uint32_t target, ac_error_t 
 }
 
 static int64_t fail_behind(const ac_cq4_writer_t *writer, uint32_t cycle, ac_error_t *err) {
-    return ac_fail(err, AC_E_TIMESTAMP, 0, writer->queue.dir.path, 0,
+    return ac_fail(err, AC_E_TIMESTAMP, ETIME, writer->queue.dir.path, 0,
                    "the clock is in cycle %u, which is finished, or was never begun, and others "
                    "are in cycle %lld: set the clock right, or wait for it",
                    cycle, (long long)listed(writer->highest));

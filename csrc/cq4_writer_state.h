@@ -3,7 +3,8 @@
 #ifndef AC_CQ4_WRITER_STATE_H
 #define AC_CQ4_WRITER_STATE_H
 
-#include "cq4_bells.h"
+#include "cq4_turns.h"
+#include "cq4_wake.h"
 #include "cq4_writer.h"
 #include "os.h"
 
@@ -27,8 +28,8 @@ struct ac_cq4_writer {
     uint64_t ready;            /* pages before this are populated */
     uint64_t max_seq;
     int is_ended; /* the cycle has its end mark, and the clock has not left it */
-    int polite;   /* for so many appends yet */
     int is_fast;  /* ac_cq4_writer_try_append may try */
+    ac_cq4_turns_t turns;
     uint64_t looked_ns, look_appends; /* whether all is still there */
 
     ac_cq4_writer_config_t config;
@@ -36,7 +37,7 @@ struct ac_cq4_writer {
     ac_cq4_table_t table; /* the same as the queue's, writable */
     uint64_t *highest, *lowest, *mod_count, *ends_up_to;
     ac_cq4_unsynced_t unsynced;
-    ac_cq4_bells_t bells;
+    ac_cq4_wake_t wake;
     int poisoned, is_gone, is_closed;
     ac_error_t gone;
     ac_cq4_writer_stats_t stats;
@@ -60,9 +61,9 @@ int64_t ac_cq4_writer_follow_clock(ac_cq4_writer_t *writer, ac_error_t *err);
 /* When a queue is opened: frees the lock of a dead process, and writes the end marks that are missing. */
 int ac_cq4_writer_repair(ac_cq4_writer_t *writer, int dir_fd, ac_error_t *err);
 
-/* Whether the files are still those of the queue: AC_OK or AC_E_GONE, for ever. */
+/* Whether the files are still those of the queue: AC_OK or AC_E_GONE, forever. */
 int ac_cq4_writer_check_file(ac_cq4_writer_t *writer, ac_error_t *err);
-int ac_cq4_writer_look_around(ac_cq4_writer_t *writer, ac_error_t *err);
+int ac_cq4_writer_check_files(ac_cq4_writer_t *writer, ac_error_t *err);
 int ac_cq4_writer_give_up(ac_cq4_writer_t *writer, const char *name, const char *why,
                           ac_error_t *err);
 
@@ -73,7 +74,12 @@ int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload
 int64_t ac_cq4_writer_append_gated(ac_cq4_writer_t *writer, const void *payload, size_t length,
                                    ac_error_t *err);
 
-/* Whether somebody else has appended since. */
+/* The same for the first of several, and for those after it that can be appended at once, under the same lock: no more
+ * than 64 messages and 64 KiB, fewer while others append. The first's index, or what ac_cq4_writer_append_gated gives. */
+int64_t ac_cq4_writer_append_run_gated(ac_cq4_writer_t *writer, const ac_slice_t *items,
+                                       size_t count, ac_cq4_run_t *run, ac_error_t *err);
+
+/* Whether another writer has appended since. */
 static inline int ac_cq4_writer_has_foreign(const ac_cq4_writer_t *writer) {
     return writer->place.offset < writer->header_end &&
            ac_cq4_load_header(writer->cycle.map->base + writer->place.offset) != 0;

@@ -133,7 +133,7 @@ int ac_cpu_features;
  */
 
 /*
- * Entry j is for a block with j blocks behind it: x^(128j+96) and x^(128j+32), mod P. Bit 0 stands
+ * Entry j is for a block with j blocks after it: x^(128j+96) and x^(128j+32), mod P. Bit 0 stands
  * for x^32 here, though no remainder has it: that puts the products where the reduction needs them.
  */
 enum { AC_DIRECT_BLOCKS = 8 };
@@ -261,16 +261,16 @@ AC_CLMUL_INLINE uint32_t ac_crc32_8to15(uint8_t *dst, const uint8_t *src, size_t
 }
 
 /*
- * Sums the block in hand, which has `behind` blocks behind it, and those blocks. initial is what
+ * Sums the block in hand, which has `after` blocks after it, and those blocks. initial is what
  * the first of them has to take over from the initial register; the loop is rid of that.
  */
-AC_CLMUL_INLINE __m128i ac_sum(__m128i sum, __m128i block, size_t behind, __m128i initial,
+AC_CLMUL_INLINE __m128i ac_sum(__m128i sum, __m128i block, size_t after, __m128i initial,
                                uint8_t *dst, const uint8_t *src, size_t at) {
-    if (behind > 0) {
-        sum = _mm_xor_si128(sum, ac_multiply(block, ac_place[behind]));
+    if (after > 0) {
+        sum = _mm_xor_si128(sum, ac_multiply(block, ac_place[after]));
         block = _mm_xor_si128(ac_take(dst, src, at), initial);
-        for (behind--, at += 16; behind > 0; behind--, at += 16) {
-            sum = _mm_xor_si128(sum, ac_multiply(block, ac_place[behind]));
+        for (after--, at += 16; after > 0; after--, at += 16) {
+            sum = _mm_xor_si128(sum, ac_multiply(block, ac_place[after]));
             block = ac_take(dst, src, at);
         }
     }
@@ -281,7 +281,7 @@ AC_CLMUL_INLINE __m128i ac_sum(__m128i sum, __m128i block, size_t behind, __m128
  * Long inputs run out of place constants, so four lanes are folded forward until fewer than four
  * blocks remain. Four lanes hide the latency: the multiplier is then the limit.
  */
-AC_CLMUL_INLINE __m128i ac_sum_long(__m128i x0, size_t behind, __m128i initial, uint8_t *dst,
+AC_CLMUL_INLINE __m128i ac_sum_long(__m128i x0, size_t after, __m128i initial, uint8_t *dst,
                                     const uint8_t *src, size_t at) {
     __m128i x1 = _mm_xor_si128(ac_take(dst, src, at), initial);
     __m128i x2 = ac_take(dst, src, at + 16);
@@ -289,17 +289,17 @@ AC_CLMUL_INLINE __m128i ac_sum_long(__m128i x0, size_t behind, __m128i initial, 
     __m128i sum;
 
     at += 48;
-    behind -= 3;
-    for (; behind >= 4; behind -= 4, at += 64) {
+    after -= 3;
+    for (; after >= 4; after -= 4, at += 64) {
         x0 = _mm_xor_si128(ac_multiply(x0, ac_four_on), ac_take(dst, src, at));
         x1 = _mm_xor_si128(ac_multiply(x1, ac_four_on), ac_take(dst, src, at + 16));
         x2 = _mm_xor_si128(ac_multiply(x2, ac_four_on), ac_take(dst, src, at + 32));
         x3 = _mm_xor_si128(ac_multiply(x3, ac_four_on), ac_take(dst, src, at + 48));
     }
-    sum = ac_multiply(x0, ac_place[behind + 3]);
-    sum = _mm_xor_si128(sum, ac_multiply(x1, ac_place[behind + 2]));
-    sum = _mm_xor_si128(sum, ac_multiply(x2, ac_place[behind + 1]));
-    return ac_sum(sum, x3, behind, _mm_setzero_si128(), dst, src, at);
+    sum = ac_multiply(x0, ac_place[after + 3]);
+    sum = _mm_xor_si128(sum, ac_multiply(x1, ac_place[after + 2]));
+    sum = _mm_xor_si128(sum, ac_multiply(x2, ac_place[after + 1]));
+    return ac_sum(sum, x3, after, _mm_setzero_si128(), dst, src, at);
 }
 
 /*
@@ -307,17 +307,17 @@ AC_CLMUL_INLINE __m128i ac_sum_long(__m128i x0, size_t behind, __m128i initial, 
  * four, the initial register reaches into the second block.
  */
 AC_CLMUL_INLINE uint32_t ac_crc32_from16(uint8_t *dst, const uint8_t *src, size_t len) {
-    size_t behind = (len - 1) / 16;
-    size_t first = len - 16 * behind;
+    size_t after = (len - 1) / 16;
+    size_t first = len - 16 * after;
     __m128i initial = ac_initial_from(first);
     __m128i block = _mm_xor_si128(ac_take(dst, src, 0), ac_initial_from(0));
     __m128i sum;
 
     block = _mm_shuffle_epi8(block, ac_load128(ac_to_end + first));
-    if (behind < AC_DIRECT_BLOCKS) {
-        sum = ac_sum(_mm_setzero_si128(), block, behind, initial, dst, src, first);
+    if (after < AC_DIRECT_BLOCKS) {
+        sum = ac_sum(_mm_setzero_si128(), block, after, initial, dst, src, first);
     } else {
-        sum = ac_sum_long(block, behind, initial, dst, src, first);
+        sum = ac_sum_long(block, after, initial, dst, src, first);
     }
     return ac_reduce(sum);
 }
@@ -346,6 +346,75 @@ AC_CLMUL static uint32_t ac_crc32_copy_clmul(uint8_t *dst, const uint8_t *src, s
     return ac_crc32_any(dst, src, len);
 }
 
+#define AC_WIDE_TARGET target("avx512f,avx512bw,avx512vl,avx512vbmi,vpclmulqdq,avx2,pclmul,sse4.1")
+#define AC_WIDE __attribute__((AC_WIDE_TARGET))
+#define AC_WIDE_INLINE static inline __attribute__((always_inline, AC_WIDE_TARGET))
+
+/*
+ * The same with four blocks in one register. What is in front of a multiple of 64 bytes comes first, padded at its
+ * front; each step moves the sum four blocks on, and at the end each of its lanes goes to its place.
+ */
+AC_WIDE_INLINE __m512i ac_multiply_wide(__m512i blocks, __m512i constants) {
+    return _mm512_xor_si512(_mm512_clmulepi64_epi128(blocks, constants, 0x00),
+                            _mm512_clmulepi64_epi128(blocks, constants, 0x11));
+}
+
+/* Only the bytes in `mask` are read: the others may be anybody's, or nowhere. */
+AC_WIDE_INLINE __m512i ac_take_wide(uint8_t *dst, const uint8_t *src, __mmask64 mask) {
+    __m512i blocks = _mm512_maskz_loadu_epi8(mask, src);
+
+    if (dst) {
+        _mm512_mask_storeu_epi8(dst, mask, blocks);
+    }
+    return blocks;
+}
+
+AC_WIDE_INLINE uint32_t ac_crc32_wide_any(uint8_t *dst, const uint8_t *src, size_t len) {
+    static const uint8_t counted[64] __attribute__((aligned(64))) = {
+        0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+        22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
+        44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+    size_t front = (len - 1) % 64 + 1;
+    __m512i shift = _mm512_set1_epi8((char)(64 - front));
+    __m512i from = _mm512_sub_epi8(_mm512_load_si512(counted), shift);
+    __m512i sum = ac_take_wide(dst, src, ~0ull >> (64 - front));
+    __m512i places = _mm512_setr_epi64((long long)ac_place[3][0], (long long)ac_place[3][1],
+                                       (long long)ac_place[2][0], (long long)ac_place[2][1],
+                                       (long long)ac_place[1][0], (long long)ac_place[1][1],
+                                       (long long)ac_place[0][0], (long long)ac_place[0][1]);
+
+    sum = _mm512_xor_si512(sum, _mm512_zextsi128_si512(ac_initial_from(0)));
+    sum = _mm512_maskz_permutexvar_epi8(~0ull << (64 - front), from, sum);
+    if (len > 64) {
+        __m512i four_on = _mm512_broadcast_i32x4(ac_load128(ac_four_on));
+        __m512i initial = _mm512_zextsi128_si512(ac_initial_from(front < 4 ? front : 4));
+
+        for (size_t at = front; at < len; at += 64) {
+            __m512i blocks = ac_take_wide(dst ? dst + at : NULL, src + at, ~0ull);
+
+            blocks = _mm512_xor_si512(blocks, initial);
+            initial = _mm512_setzero_si512();
+            sum = _mm512_xor_si512(ac_multiply_wide(sum, four_on), blocks);
+        }
+    }
+    sum = ac_multiply_wide(sum, places);
+
+    __m256i half = _mm256_xor_si256(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
+    return ac_reduce(
+        _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
+}
+
+AC_WIDE static uint32_t ac_crc32_wide(const uint8_t *src, size_t len) {
+    return ac_crc32_wide_any(NULL, src, len);
+}
+
+AC_WIDE static uint32_t ac_crc32_copy_wide(uint8_t *dst, const uint8_t *src, size_t len) {
+    if (!dst) {
+        __builtin_unreachable(); /* as below */
+    }
+    return ac_crc32_wide_any(dst, src, len);
+}
+
 static int ac_detect_cpu(void) {
     int cpu = 0;
 
@@ -356,6 +425,11 @@ static int ac_detect_cpu(void) {
     if (__builtin_cpu_supports("sse4.2")) {
         cpu |= AC_CPU_CRC32C;
     }
+    if (cpu & AC_CPU_CLMUL && __builtin_cpu_supports("vpclmulqdq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vbmi")) {
+        cpu |= AC_CPU_WIDE;
+    }
     return cpu;
 }
 
@@ -363,18 +437,19 @@ __attribute__((constructor)) static void ac_crc32_resolve(void) {
     __atomic_store_n(&ac_cpu_features, ac_detect_cpu(), __ATOMIC_RELAXED);
 }
 
-void ac_crc32_force_portable(int on) {
-    __atomic_store_n(&ac_cpu_features, on ? 0 : ac_detect_cpu(), __ATOMIC_RELAXED);
+void ac_crc32_allow(int features) {
+    __atomic_store_n(&ac_cpu_features, ac_detect_cpu() & features, __ATOMIC_RELAXED);
 }
 
 const char *ac_crc32_implementation(void) {
-    return ac_cpu_has(AC_CPU_CLMUL) ? "pclmul" : "portable";
+    int has = __atomic_load_n(&ac_cpu_features, __ATOMIC_RELAXED);
+    return has & AC_CPU_WIDE ? "vpclmul" : has & AC_CPU_CLMUL ? "pclmul" : "portable";
 }
 
 #else
 
-void ac_crc32_force_portable(int on) {
-    (void)on;
+void ac_crc32_allow(int features) {
+    (void)features;
 }
 
 const char *ac_crc32_implementation(void) {
@@ -383,9 +458,16 @@ const char *ac_crc32_implementation(void) {
 
 #endif
 
+/* For fewer blocks its longer way to the result costs more than it gains. */
+enum { AC_WIDE_MIN = 65 };
+
 uint32_t ac_crc32(const void *data, size_t len) {
 #if AC_CRC32_X86
-    if (ac_cpu_has(AC_CPU_CLMUL)) {
+    int has = __atomic_load_n(&ac_cpu_features, __ATOMIC_RELAXED);
+    if (has & AC_CPU_WIDE && len >= AC_WIDE_MIN) {
+        return ac_crc32_wide(data, len);
+    }
+    if (has & AC_CPU_CLMUL) {
         return ac_crc32_clmul(data, len);
     }
 #endif
@@ -398,7 +480,11 @@ uint32_t ac_crc32_copy(void *dst, const void *src, size_t len) {
         return 0;
     }
 #if AC_CRC32_X86
-    if (ac_cpu_has(AC_CPU_CLMUL)) {
+    int has = __atomic_load_n(&ac_cpu_features, __ATOMIC_RELAXED);
+    if (has & AC_CPU_WIDE && len >= AC_WIDE_MIN) {
+        return ac_crc32_copy_wide(dst, src, len);
+    }
+    if (has & AC_CPU_CLMUL) {
         return ac_crc32_copy_clmul(dst, src, len);
     }
 #endif

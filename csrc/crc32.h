@@ -37,7 +37,7 @@ uint32_t ac_crc32c_header_portable(uint32_t seed, const uint64_t words[8]);
  * portable code. A flag and a predicted branch cost less than an indirect call. Accessed atomically
  * because tests may flip it while threads run; a relaxed load is a plain one.
  */
-enum { AC_CPU_CLMUL = 1, AC_CPU_CRC32C = 2 };
+enum { AC_CPU_CLMUL = 1, AC_CPU_CRC32C = 2, AC_CPU_WIDE = 4 };
 extern int ac_cpu_features;
 
 static inline int ac_cpu_has(int feature) {
@@ -88,7 +88,7 @@ static inline uint32_t ac_crc32c_header(uint32_t seed, const uint64_t words[8]) 
     return ac_crc32c_header_portable(seed, copy);
 }
 
-/* Both steps, for whoever meets a header with a seed of its own: the CPU is asked about once. */
+/* Both steps, for headers with their own seeds: the CPU is asked about once. */
 static inline uint32_t ac_crc32c_whole(uint64_t a, uint64_t b, const uint64_t words[8]) {
 #if AC_CRC32_X86
     if (ac_cpu_has(AC_CPU_CRC32C)) return ac_crc32c_header_cpu(ac_crc32c_seed_cpu(a, b), words);
@@ -96,10 +96,10 @@ static inline uint32_t ac_crc32c_whole(uint64_t a, uint64_t b, const uint64_t wo
     return ac_crc32c_header(ac_crc32c_seed_portable(a, b), words);
 }
 
-/* "pclmul" or "portable": what ac_crc32 runs on at present. */
+/* "vpclmul", "pclmul" or "portable": what ac_crc32 runs on at present. */
 const char *ac_crc32_implementation(void);
 
-/* For tests: non-zero turns all CPU-specific code off, zero returns to what the CPU offers. */
-void ac_crc32_force_portable(int on);
+/* For tests: of what the CPU offers, only this is used; -1 = all of it, 0 = portable code only. */
+void ac_crc32_allow(int features);
 
 #endif

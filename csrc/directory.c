@@ -35,7 +35,7 @@ static int open_above(const char *path, char *name, size_t size) {
     return ac_os_open_dir(start > 0 ? above : ".");
 }
 
-/* A directory that we have just made, by the descriptor of the one above: whoever may change the way to it, or
+/* A directory that we have just made, by the descriptor of its parent: a process that may change the way to it, or
  * what is in the one above, cannot have another directory changed instead. */
 static int open_made(int above, const char *name, unsigned mode) {
     struct stat info;
@@ -89,7 +89,7 @@ int ac_directory_init(ac_directory_t *dir, const char *path, unsigned mode, int 
     return AC_OK;
 }
 
-/* An inode number is used again after its file is gone; the owner tells ours from somebody else's then. */
+/* An inode number is used again after its file is gone; the owner then tells ours from another user's. */
 static int is_remembered(const ac_directory_t *dir, const struct stat *info) {
     return info->st_dev == dir->device && info->st_ino == dir->inode &&
            (!dir->pinned || info->st_uid == dir->owner);
@@ -139,14 +139,32 @@ int ac_directory_open(const ac_directory_t *dir, ac_error_t *err) {
 
 enum { CREATE_TRIES = 10 };
 
-/* Without O_EXCL it would be open whether the file is a new one, which gets its mode, or somebody's. */
+/* What root creates in a queue belongs to whom the directory belongs to, whose writers and readers need it after that:
+ * an operator's command must not lock them out. */
+static int create_at(int dir_fd, const char *name, int flags, unsigned mode) {
+    int as_owner = ac_os_become_owner(dir_fd);
+    int fd = ac_os_open_at(dir_fd, name, flags, mode);
+    if (!as_owner) return fd;
+    ac_os_become_root();
+    return fd == -EACCES ? ac_os_open_at(dir_fd, name, flags, mode) : fd;
+}
+
+int ac_directory_create(int dir_fd, const char *name, unsigned mode) {
+    int as_owner = ac_os_become_owner(dir_fd);
+    int rc = ac_os_mkdir_at(dir_fd, name, mode);
+    if (!as_owner) return rc;
+    ac_os_become_root();
+    return rc == -EACCES ? ac_os_mkdir_at(dir_fd, name, mode) : rc;
+}
+
+/* Without O_EXCL it would be open whether the file is a new one, which gets its mode, or an existing one. */
 static int open_or_create_at(int dir_fd, const char *name, int flags, unsigned mode, int *created) {
     int fd = -ENOENT;
     *created = 0;
     for (int tries = 0; tries < CREATE_TRIES; tries++) {
         if (!(flags & O_EXCL)) fd = ac_os_open_at(dir_fd, name, flags & ~O_CREAT, 0);
         if (fd != -ENOENT || !(flags & O_CREAT)) return fd;
-        fd = ac_os_open_at(dir_fd, name, flags | O_EXCL, mode);
+        fd = create_at(dir_fd, name, flags | O_EXCL, mode);
         *created = fd >= 0;
         if (fd != -EEXIST || (flags & O_EXCL)) return fd;
     }
@@ -158,7 +176,7 @@ int ac_file_create(int dir_fd, const char *name, unsigned mode) {
     for (int tries = 0; tries < CREATE_TRIES && fd == -EEXIST; tries++) {
         int rc = tries > 0 ? ac_os_unlink(dir_fd, name) : 0;
         if (rc < 0 && rc != -ENOENT) return rc;
-        fd = ac_os_open_at(dir_fd, name, O_RDWR | O_CREAT | O_EXCL, mode);
+        fd = create_at(dir_fd, name, O_RDWR | O_CREAT | O_EXCL, mode);
     }
     int rc = fd < 0 ? fd : ac_os_chmod(fd, mode); /* whatever the umask says */
     if (rc == 0) return fd;
@@ -250,7 +268,7 @@ static int open_sub(const ac_directory_t *dir, int dir_fd, const char *name, int
     int fd = ac_os_open_dir_at(dir_fd, name);
     if (fd >= 0) return fd;
     if (fd == -ENOENT && create) {
-        int rc = ac_os_mkdir_at(dir_fd, name, mode & 0777);
+        int rc = ac_directory_create(dir_fd, name, mode & 0777);
         if (rc < 0 && rc != -EEXIST)
             return ac_fail_os_in(err, rc, dir->path, name, "cannot create");
         fd = ac_os_open_dir_at(dir_fd, name);

@@ -36,13 +36,13 @@ int ac_directory_open(const ac_directory_t *dir, ac_error_t *err);
 int ac_directory_reopen(const ac_directory_t *dir);
 
 /* Opens a regular file whose owner may be trusted. A second name of it is harmless if it belongs to the owner of
- * the directory; otherwise somebody may have linked another user's file into it. AC_E_NOT_FOUND if missing, unless
+ * the directory; otherwise a user may have linked another user's file into it. AC_E_NOT_FOUND if missing, unless
  * O_CREAT is given. Nothing about a file that was there already is changed. */
 int ac_file_open(const ac_directory_t *dir, int dir_fd, const char *name, int flags,
                  struct stat *info, ac_error_t *err);
 
 /* A new file to be renamed later: an fd, or a negated errno. What has its name goes first: it is a leftover of a
- * killed process, or somebody else's, who may hold it open. */
+ * killed process, or of another process that may have it open. */
 int ac_file_create(int dir_fd, const char *name, unsigned mode);
 
 /* Creates NAME.tmp with `content`, syncs it, renames it to NAME and syncs the directory. */
@@ -57,8 +57,11 @@ int ac_file_publish_new(const ac_directory_t *dir, int dir_fd, const char *name,
 int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
                      ac_error_t *err);
 
+/* Makes a directory in another one: 0 or a negated errno. */
+int ac_directory_create(int dir_fd, const char *name, unsigned mode);
+
 /* The fd of readers/, with *readers to open files in it by. It has a mode of its own, which follows from that of
- * the queue's directory: whoever may read the queue as one of its group may keep positions there, too, and remove
+ * the queue's directory: users who may read the queue as members of its group may store positions there, too, and remove
  * its own only; they get the directory's group. */
 int ac_directory_readers(const ac_directory_t *dir, int dir_fd, int create, ac_directory_t *readers,
                          ac_error_t *err);

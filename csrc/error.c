@@ -60,7 +60,7 @@ const char *ac_code_name(int code) {
                                         "gone",        "access",        "slow",
                                         "interrupted", "not_durable",   "too_many_readers",
                                         "salvage",     "reentrant",     "reader_not_found",
-                                        "unsupported", "stamp"};
+                                        "unsupported", "stamp",         "group"};
     int index = -code;
     return index >= 0 && index < (int)(sizeof names / sizeof *names) ? names[index] : "unknown";
 }

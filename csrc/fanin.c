@@ -45,7 +45,7 @@ static void sift_down(ac_fanin_t *fanin, uint32_t hole) {
     find_second(fanin);
 }
 
-void ac_fanin_settle_top(ac_fanin_t *fanin) {
+void ac_fanin_sift_top(ac_fanin_t *fanin) {
     if (fanin->second && ac_fanin_before(&fanin->heap[fanin->second], &fanin->heap[0]))
         sift_down(fanin, 0);
 }
@@ -107,7 +107,7 @@ static void idle_remove(ac_fanin_t *fanin, uint32_t index) {
 }
 
 /* Looks at one idle source. 1 = it woke up (and another took its place in the list). */
-static int look_at(ac_fanin_t *fanin, uint32_t index, ac_error_t *err) {
+static int poll_idle(ac_fanin_t *fanin, uint32_t index, ac_error_t *err) {
     uint32_t slot = fanin->idle[index];
     int rc = load_head(&fanin->sources[slot], err);
     if (rc < 0) fanin->failed_slot = slot;
@@ -130,30 +130,30 @@ static int has_nothing(const ac_source_t *source) {
 }
 
 /* 1 = it woke up, and another took its place in the list. */
-static int glance_at(ac_fanin_t *fanin, uint32_t index, int properly, ac_error_t *err) {
+static int check_idle(ac_fanin_t *fanin, uint32_t index, int properly, ac_error_t *err) {
     const ac_source_t *source = &fanin->sources[fanin->idle[index]];
-    return !properly && has_nothing(source) ? 0 : look_at(fanin, index, err);
+    return !properly && has_nothing(source) ? 0 : poll_idle(fanin, index, err);
 }
 
 /* Backwards: what takes the place of a source that woke up has been looked at then. */
-static int look_everywhere(ac_fanin_t *fanin, int properly, ac_error_t *err) {
+static int poll_every_idle(ac_fanin_t *fanin, int properly, ac_error_t *err) {
     uint32_t chosen = fanin->idle_next;
-    int at_all = fanin->look_properly;
-    fanin->look_everywhere = fanin->look_properly = 0;
+    int at_all = fanin->poll_fully;
+    fanin->poll_every_idle = fanin->poll_fully = 0;
     for (uint32_t i = fanin->idle_count; i-- > 0;) {
-        int rc = glance_at(fanin, i, at_all || (properly && i == chosen), err);
+        int rc = check_idle(fanin, i, at_all || (properly && i == chosen), err);
         if (rc < 0) return rc;
     }
     return AC_OK;
 }
 
-static int look_at_idle(ac_fanin_t *fanin, ac_error_t *err) {
+static int poll_some_idle(ac_fanin_t *fanin, ac_error_t *err) {
     int properly = fanin->heap_count == 0 || fanin->looks++ % PROPER_EVERY == 0;
     if (++fanin->idle_next >= fanin->idle_count) fanin->idle_next = 0;
-    if (fanin->heap_count == 0 || fanin->look_everywhere || fanin->look_properly ||
+    if (fanin->heap_count == 0 || fanin->poll_every_idle || fanin->poll_fully ||
         fanin->idle_count <= EXACT_IDLE)
-        return look_everywhere(fanin, properly, err);
-    int rc = glance_at(fanin, fanin->idle_next, properly, err);
+        return poll_every_idle(fanin, properly, err);
+    int rc = check_idle(fanin, fanin->idle_next, properly, err);
     return rc < 0 ? rc : AC_OK;
 }
 
@@ -169,7 +169,7 @@ static int refill_top(ac_fanin_t *fanin, ac_error_t *err) {
     fanin->refill = 0;
     if (AC_LIKELY(rc == 1)) {
         fanin->heap[0] = entry_of(source, slot);
-        ac_fanin_settle_top(fanin);
+        ac_fanin_sift_top(fanin);
         return AC_OK;
     }
     heap_remove(fanin, 0);
@@ -216,20 +216,20 @@ static uint64_t promise_of(ac_source_t *source, uint64_t now_ns) {
 
 /* Looks at every idle source, and at what it promised before that, because what a promise speaks of was
  * written before it was given. */
-static int hear_everybody(ac_fanin_t *fanin, ac_error_t *err) {
+static int refresh_promises(ac_fanin_t *fanin, ac_error_t *err) {
     uint64_t now_ns = ac_os_now_ns();
     for (uint32_t i = fanin->idle_count; i-- > 0;) {
         ac_source_t *source = &fanin->sources[fanin->idle[i]];
         uint64_t promise = promise_of(source, now_ns);
         if (promise != source->promise_ns) source->silent_since_ns = 0;
         source->promise_ns = promise;
-        int rc = look_at(fanin, i, err);
+        int rc = poll_idle(fanin, i, err);
         if (rc < 0) return rc;
     }
     return AC_OK;
 }
 
-/* A closed queue holds nothing up, until somebody opens it again; from then on it may bring anything that is
+/* A closed queue holds nothing up, until a writer opens it again; from then on it may deliver anything that is
  * not older than its own last message. A writer stores its epoch before it appends. So if one of these is
  * still the old one after the top was read, then whatever was appended before the top is known here. One
  * load per queue, without a branch: the processor does many at a time. */
@@ -263,16 +263,16 @@ static void find_safe(ac_fanin_t *fanin) {
     fanin->safe = least;
 }
 
-/* 1 = the top may go out: whatever an idle source can still deliver comes behind it. Among equal
+/* 1 = the top may go out: whatever an idle source can still deliver comes after it. Among equal
  * timestamps the id decides, also against a message that is yet to be written; only so the result does not
  * depend on when things arrive. */
 static int is_safe(ac_fanin_t *fanin, ac_error_t *err) {
     if (fanin->idle_count == 0) return 1;
     if (ac_fanin_before(&fanin->heap[0], &fanin->safe) && !is_reopened(fanin)) return 1;
-    /* A queue that is opened while the others are heard is heard in the next round. Somebody who opens and
+    /* A queue that is opened while the others are heard is heard in the next round. A writer that opens and
      * closes one all the time must not keep us here: the last round counts. */
     for (int round = 0; round < HEARINGS_MAX; round++) {
-        int rc = hear_everybody(fanin, err);
+        int rc = refresh_promises(fanin, err);
         if (rc != AC_OK) return rc;
         find_safe(fanin);
         if (!is_reopened(fanin)) break;
@@ -299,10 +299,10 @@ static int may_go(ac_fanin_t *fanin, ac_error_t *err) {
 /* ---- reading ---- */
 
 /* 1 = the top of the heap is the next message. */
-static int settle(ac_fanin_t *fanin, ac_error_t *err) {
+static int prepare_top(ac_fanin_t *fanin, ac_error_t *err) {
     int rc = fanin->refill ? refill_top(fanin, err) : AC_OK;
     if (rc != AC_OK) return rc;
-    if (fanin->idle_count > 0) rc = look_at_idle(fanin, err);
+    if (fanin->idle_count > 0) rc = poll_some_idle(fanin, err);
     if (rc < 0) return rc;
     if (fanin->heap_count == 0) {
         fanin->blocked_since_ns = 0;
@@ -311,7 +311,7 @@ static int settle(ac_fanin_t *fanin, ac_error_t *err) {
     return fanin->strict ? may_go(fanin, err) : 1;
 }
 
-/* Its reader was closed, or left behind by a fork, since the message was read. */
+/* Its reader was closed, or belongs to the parent process, since the message was read. */
 static int lost_top(ac_fanin_t *fanin, ac_error_t *err) {
     uint32_t slot = fanin->failed_slot = fanin->heap[0].slot;
     fanin->sources[slot].has_head = 0;
@@ -322,7 +322,7 @@ static int lost_top(ac_fanin_t *fanin, ac_error_t *err) {
 
 int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *late,
                   ac_error_t *err) {
-    int rc = settle(fanin, err);
+    int rc = prepare_top(fanin, err);
     if (rc == 1 && AC_UNLIKELY(fanin->sources[fanin->heap[0].slot].reader->window_end == 0))
         rc = lost_top(fanin, err);
     if (AC_UNLIKELY(rc != 1)) {
@@ -377,16 +377,16 @@ int ac_fanin_next(ac_fanin_t *fanin, ac_message_t *out, uint32_t *slot, int *lat
 }
 
 int ac_fanin_ready(ac_fanin_t *fanin, ac_error_t *err) {
-    fanin->look_everywhere = 1;
-    int rc = settle(fanin, err);
+    fanin->poll_every_idle = 1;
+    int rc = prepare_top(fanin, err);
     if (rc >= 0) return rc;
-    fanin->look_properly = 1; /* so that the next call reports it, too */
+    fanin->poll_fully = 1; /* so that the next call reports it, too */
     return 1;
 }
 
-int ac_fanin_bell(ac_fanin_t *fanin, ac_error_t *err) {
+int ac_fanin_eventfd(ac_fanin_t *fanin, ac_error_t *err) {
     (void)err;
-    return fanin->bell->fd;
+    return fanin->eventfd->fd;
 }
 
 /* Only sources without a message can bring news; a bit that is still raised needs no raising. */
@@ -395,16 +395,17 @@ int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err) {
     fanin->poll_max_ns = AC_POLL_JAVA_MAX_NS;
     for (uint32_t i = 0; i < fanin->idle_count; i++) {
         ac_reader_t *reader = fanin->sources[fanin->idle[i]].reader;
+        reader->poll_max_ns = fanin->poll_given_ns;
         int rc = ac_reader_is_parked(reader) ? AC_PARKED : ac_reader_park(reader, err);
         if (rc == AC_READY && has_nothing(&fanin->sources[fanin->idle[i]]))
-            fanin->look_properly = 1; /* what is wrong with it */
+            fanin->poll_fully = 1; /* what is wrong with it */
         if (rc < 0 || (rc == AC_READY && !fanin->strict)) return rc;
         poll |= rc == AC_POLL;
         if (rc == AC_POLL && !reader->java) fanin->poll_max_ns = AC_POLL_MAX_NS;
     }
     int rc = ac_fanin_ready(fanin, err);
     if (rc != 0) return rc;
-    /* A bounded wait for strict order ends by the clock, which rings no bell. */
+    /* A bounded wait for strict order ends by the clock, which signals no eventfd. */
     if (fanin->strict && fanin->heap_count > 0 && fanin->max_wait_ns != UINT64_MAX) {
         poll = 1;
         fanin->poll_max_ns = AC_POLL_MAX_NS;
@@ -417,8 +418,8 @@ int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err) {
 int ac_fanin_new(int strict, uint64_t max_wait_ns, ac_fanin_t **out, ac_error_t *err) {
     int error = -ENOMEM;
     ac_fanin_t *fanin = ac_os_alloc(sizeof *fanin);
-    if (fanin) fanin->bell = ac_bell_new(&error);
-    if (!fanin || !fanin->bell) {
+    if (fanin) fanin->eventfd = ac_eventfd_new(&error);
+    if (!fanin || !fanin->eventfd) {
         free(fanin);
         return ac_fail_os(err, error, NULL, "cannot create a fan-in");
     }
@@ -473,7 +474,7 @@ int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint
         if (fanin->sources[i].reader && is_same_queue(fanin->sources[i].reader, reader))
             return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
                            "this queue is attached already, as source %u", fanin->sources[i].id);
-    if (reader->shares_bell)
+    if (reader->shares_eventfd)
         return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
                        "this reader is attached to another fan-in; detach it there first");
     *slot = free_slot(fanin);
@@ -483,7 +484,7 @@ int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint
     if (*slot == fanin->room && grow(fanin) < 0)
         return ac_fail_os(err, -ENOMEM, reader->dir.path, "cannot attach");
     if (*slot == fanin->slots) fanin->slots++;
-    ac_reader_use_bell(reader, fanin->bell);
+    ac_reader_use_eventfd(reader, fanin->eventfd);
     ac_source_t *source = &fanin->sources[*slot];
     memset(source, 0, sizeof *source);
     source->reader = reader;
@@ -492,9 +493,9 @@ int ac_fanin_attach(ac_fanin_t *fanin, ac_reader_t *reader, uint32_t *slot, uint
     if (may_idle(reader)) ac_reader_keep_two_pages(reader);
     source->id = *id = fanin->next_id++;
     fanin->idle[fanin->idle_count++] = *slot;
-    fanin->look_everywhere = 1;
+    fanin->poll_every_idle = 1;
     fanin->safe = (ac_heap_entry_t){0};
-    ac_os_eventfd_signal(fanin->bell->fd); /* whoever sleeps has one more to look at */
+    ac_os_eventfd_signal(fanin->eventfd->fd); /* a sleeper has one more to check */
     return AC_OK;
 }
 
@@ -510,7 +511,7 @@ static void position_of(const ac_source_t *source, uint64_t *segment, uint64_t *
     *offset = head_offset(source);
 }
 
-/* Puts the reader before its head, unless somebody else moved it. */
+/* Puts the reader before its head, unless the caller moved it. */
 static void unread_head(ac_source_t *source) {
     ac_reader_t *reader = source->reader;
     uint64_t segment, offset;
@@ -544,7 +545,7 @@ void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
     }
     ac_map_release(source->map);
     ac_map_release(source->control_map);
-    ac_reader_use_bell(source->reader, NULL);
+    ac_reader_use_eventfd(source->reader, NULL);
     source->reader->ahead = 0;
     source->map = source->control_map = NULL;
     source->reader = NULL;
@@ -552,7 +553,7 @@ void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
     fanin->safe = (ac_heap_entry_t){0};
     fanin->relied_count = 0;
     fanin->blocked_since_ns = 0;
-    ac_os_eventfd_signal(fanin->bell->fd); /* strict order may have been waiting for it */
+    ac_os_eventfd_signal(fanin->eventfd->fd); /* strict order may have been waiting for it */
 }
 
 /* Takes the source out of the heap, as if it had nothing to deliver. */
@@ -575,7 +576,7 @@ int ac_fanin_go_back(ac_fanin_t *fanin, uint32_t slot, uint64_t segment, uint64_
     if (slot >= fanin->slots || !fanin->sources[slot].reader)
         return ac_fail(err, AC_E_ARGUMENT, 0, NULL, 0, "no such source");
     forget_head(fanin, slot);
-    fanin->look_everywhere = 1;
+    fanin->poll_every_idle = 1;
     fanin->safe = (ac_heap_entry_t){0};
     fanin->blocked_since_ns = 0;
     fanin->last_timestamp_ns = last_timestamp_ns;
@@ -589,10 +590,10 @@ int ac_fanin_resume(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err) {
     if (!fanin->sources[slot].failed) return AC_OK;
     fanin->sources[slot].failed = 0;
     fanin->idle[fanin->idle_count++] = slot;
-    fanin->look_everywhere = 1;
+    fanin->poll_every_idle = 1;
     fanin->safe = (ac_heap_entry_t){0}; /* strict order hears it before anything goes out */
     fanin->blocked_since_ns = 0;
-    ac_os_eventfd_signal(fanin->bell->fd);
+    ac_os_eventfd_signal(fanin->eventfd->fd);
     return AC_OK;
 }
 
@@ -661,12 +662,6 @@ void ac_fanin_end_lag(ac_ways_t *ways, ac_lag_t *out) {
     memset(ways, 0, sizeof *ways);
 }
 
-void ac_fanin_lag(ac_fanin_t *fanin, ac_lag_t *out) {
-    ac_ways_t ways;
-    ac_fanin_begin_lag(fanin, out, &ways);
-    ac_fanin_end_lag(&ways, out);
-}
-
 void ac_fanin_stats(ac_fanin_t *fanin, ac_fanin_stats_t *out) {
     uint64_t blocked = fanin->blocked_since_ns, now = ac_os_monotonic_ns();
     memset(out, 0, sizeof *out);
@@ -717,7 +712,7 @@ void ac_fanin_free(ac_fanin_t *fanin) {
     if (!fanin) return;
     for (uint32_t slot = 0; slot < fanin->slots; slot++)
         ac_fanin_detach(fanin, slot);
-    ac_bell_release(fanin->bell);
+    ac_eventfd_release(fanin->eventfd);
     free(fanin->sources);
     free(fanin->heap);
     free(fanin->idle);

@@ -1,21 +1,21 @@
 /* Many readers as one stream, ordered by (timestamp, source).
  *
  * A heap holds the sources that have a next message, keyed by it; the others are idle and looked at again:
- * all of them when there is nothing else to give or the bell rang, one per message otherwise, so that the
+ * all of them when there is nothing else to give or the eventfd was signalled, one per message otherwise, so that the
  * cost of a message does not grow with the number of idle sources. Strict order looks at the epoch of every
  * closed queue for every message, because a closed queue has promised nothing: see is_reopened.
  *
  * A source that fails is set aside: the call that met the error reports it, once, and the others go on.
  *
  * A source's next message is read ahead but not delivered: its position, as committed or handed back by
- * detach, is always behind what was delivered. The replacement of a delivered message is fetched by the
+ * detach, is always after what was delivered. The replacement of a delivered message is fetched by the
  * following call, so the mapping it lies in is still there while the caller looks at it; and it is held by
  * the source, because the reader may be closed or sent elsewhere by its owner meanwhile. */
 #ifndef AC_FANIN_H
 #define AC_FANIN_H
 
-#include "bell.h"
 #include "reader.h"
+#include "wake_eventfd.h"
 
 typedef struct ac_source {
     ac_reader_t *reader; /* NULL: free slot */
@@ -32,7 +32,7 @@ typedef struct ac_source {
     uint64_t held_since_ns;   /* its message is the next one, and has to wait */
     uint64_t silent_since_ns; /* others wait for it, and it has not said anything */
     uint64_t promise_ns;      /* what it had said by then */
-    uint64_t relied_epoch;    /* the promise holds while this is its writer; 0 = whoever is */
+    uint64_t relied_epoch;    /* the promise holds while this is its writer; 0 = any writer */
     ac_map_t *control_map;    /* held, so that it can be looked at whatever its reader does */
 } ac_source_t;
 
@@ -59,8 +59,8 @@ struct ac_fanin {
     uint32_t *idle;
     uint32_t idle_count, idle_next, looks;
     int refill; /* the top of the heap was delivered and needs its next message */
-    int look_everywhere;
-    int look_properly; /* at every idle source: one of them has news that a glance does not show */
+    int poll_every_idle;
+    int poll_fully; /* at every idle source: one of them has news that a glance does not show */
     uint32_t failed_slot; /* of the error that a call returns */
     ac_heap_entry_t safe; /* strict: no idle source can still deliver anything before it … */
     ac_relied_t *relied;  /* … as long as none of these is opened again */
@@ -72,8 +72,9 @@ struct ac_fanin {
     uint32_t next_id;
     uint64_t replaced_ns; /* last_timestamp_ns of the source that delivered last, before it did */
     uint64_t delivered, late;
-    uint64_t poll_max_ns; /* how seldom to look, when it was parked last and nobody may ring */
-    ac_bell_t *bell;
+    uint64_t poll_max_ns;   /* how seldom to look, when it was parked last and nobody may signal */
+    uint64_t poll_given_ns; /* the same, by the caller; 0 = not given */
+    ac_eventfd_t *eventfd;
 };
 
 /* As ac_fanin_next, without the copy: *head is the source's own, good until the next call. */
@@ -84,8 +85,10 @@ int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *l
  * before it, so that an older one which comes now is not late; NULL = nobody knows. */
 void ac_fanin_give_back(ac_fanin_t *fanin, const ac_heap_entry_t *newest, int late);
 
-/* ac_fanin_lag in two halves, like that of a reader (ac_way_t): the first adds up what can be told at once and
- * notes the ways that are left, the second walks those, needs the fan-in no more, and has to follow. */
+/* What was not delivered yet: messages and bytes of all sources together, age of the oldest. A source that cannot
+ * tell is left out: reading will say what is wrong with it. In two halves, like the lag of a reader (ac_way_t): the
+ * first adds up what is known at once and notes the ways that are left; the second walks those and needs the fan-in no
+ * more. Both have to be called. */
 typedef struct ac_ways {
     struct ac_source_way {
         ac_lag_t lag;
@@ -103,14 +106,14 @@ static inline ac_heap_entry_t ac_fanin_newest(const ac_fanin_t *fanin) {
 }
 
 /* The key of the top has grown: moves it to its place. */
-void ac_fanin_settle_top(ac_fanin_t *fanin);
+void ac_fanin_sift_top(ac_fanin_t *fanin);
 
 static inline int ac_fanin_before(const ac_heap_entry_t *a, const ac_heap_entry_t *b) {
     return a->timestamp_ns < b->timestamp_ns ||
            (a->timestamp_ns == b->timestamp_ns && a->id < b->id);
 }
 
-/* By the time the record behind the reader is wanted, as many other messages as there are sources have been
+/* By the time the record after the reader is wanted, as many other messages as there are sources have been
  * dealt with; when a source has several in a row, those a little further on are wanted before long. Within
  * such a row the processor sees by itself what comes next. */
 static inline void ac_fanin_prefetch(const ac_reader_t *reader) {
@@ -138,7 +141,7 @@ static inline const ac_source_t *ac_fanin_try_take(ac_fanin_t *fanin, uint32_t *
         fanin->refill = 0;
         source->has_head = 1;
         reader->ahead = ac_record_size(source->head.length);
-        ac_fanin_settle_top(fanin);
+        ac_fanin_sift_top(fanin);
         return NULL;
     }
     fanin->replaced_ns = source->last_timestamp_ns;

@@ -13,7 +13,7 @@ static int fork_handlers;
 static int forks_wait_for; /* how many tasks that are running now */
 
 static struct lane {
-    int bell; /* eventfd that wakes the thread; 0 = none yet */
+    int eventfd; /* eventfd that wakes the thread; 0 = none yet */
     int started;
 } lanes[AC_LANES];
 
@@ -32,7 +32,7 @@ static void after_fork_child(void) {
         if (task->forked) task->forked(task);
     tasks = NULL;
     for (int i = 0; i < AC_LANES; i++) { /* threads are not inherited */
-        if (lanes[i].started) ac_os_close(lanes[i].bell);
+        if (lanes[i].started) ac_os_close(lanes[i].eventfd);
         lanes[i] = (struct lane){0};
     }
     pthread_mutex_init(&lock, NULL);
@@ -126,9 +126,9 @@ static void *housekeep(void *argument) {
             run_due(task, ac_os_monotonic_ns());
             continue;
         }
-        int bell = lanes[lane].bell;
+        int eventfd = lanes[lane].eventfd;
         pthread_mutex_unlock(&lock);
-        ac_os_eventfd_wait(bell, wait_ns);
+        ac_os_eventfd_wait(eventfd, wait_ns);
         pthread_mutex_lock(&lock);
     }
     return NULL;
@@ -141,12 +141,12 @@ static int start_locked(enum ac_lane lane) {
         fork_handlers = 1;
     }
     if (lanes[lane].started) return 0;
-    int bell = ac_os_eventfd();
-    if (bell < 0) return bell;
-    __atomic_store_n(&lanes[lane].bell, bell, __ATOMIC_RELEASE);
+    int eventfd = ac_os_eventfd();
+    if (eventfd < 0) return eventfd;
+    __atomic_store_n(&lanes[lane].eventfd, eventfd, __ATOMIC_RELEASE);
     int rc = ac_os_thread(housekeep, (void *)(uintptr_t)lane);
     if (rc < 0)
-        ac_os_close(bell);
+        ac_os_close(eventfd);
     else
         lanes[lane].started = 1;
     return rc;
@@ -179,5 +179,5 @@ void ac_housekeeper_remove(ac_task_t *task) {
 
 void ac_housekeeper_nudge(ac_task_t *task) {
     if (ac_exchange_seq_cst_u64(&task->due_ns, 0) != 0)
-        ac_os_eventfd_signal(__atomic_load_n(&lanes[task->lane].bell, __ATOMIC_ACQUIRE));
+        ac_os_eventfd_signal(__atomic_load_n(&lanes[task->lane].eventfd, __ATOMIC_ACQUIRE));
 }

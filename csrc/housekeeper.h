@@ -7,6 +7,8 @@
  *   disk      finishing full segments: a sync of up to a whole segment, and its seek index
  *   archive   retention, which may copy segments to another disk for minutes
  *   open      queues that readers of an event loop have waited for: some syncs each
+ *   watch     looks at Java queues for readers that sleep: cq4_watch.h
+ *   futex     sleeps on futexes for readers of chronicle-rs' queues: futex_watch.h
  *
  * With one thread for memory and disk, a sync of a full segment held up the pages of every writer, and appends
  * became ten times slower. With one for flush, disk and archive, a batch of 50 ms took a second while another
@@ -26,6 +28,8 @@ enum ac_lane {
     AC_LANE_DISK,
     AC_LANE_ARCHIVE,
     AC_LANE_OPEN,
+    AC_LANE_WATCH,
+    AC_LANE_FUTEX,
     AC_LANES
 };
 

@@ -112,7 +112,7 @@ static int say_who(const ac_directory_t *dir, int dir_fd, const ac_control_t *co
         return ac_fail(err, AC_E_LOCKED, 0, path, 0, "another process is opening the queue");
     if (keeper.file_pid == pid)
         return held_by(err, path, pid, 0, "", ", which is opening the queue");
-    if (keeper.has_text && keeper.text.pid != pid) /* whoever may read it can lock it */
+    if (keeper.has_text && keeper.text.pid != pid) /* every process that may read it can lock it */
         return held_by(err, path, pid, 0, "the queue has no writer, but control.meta is ",
                        ", which is none");
     return held_by(err, path, pid, 0,

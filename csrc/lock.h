@@ -19,7 +19,7 @@ int ac_lock_take(ac_lock_t *lock, int fd);
 void ac_lock_release(ac_lock_t *lock);
 
 /* A queue is owned through two files. writer.lock is the one that other programs know, and people take it for
- * a leftover and delete it: then whoever comes next locks a new file while the owner goes on. control.meta is
+ * a leftover and delete it: then the next writer locks a new file while the owner goes on. control.meta is
  * the second: nobody deletes it and expects the queue to live. A writer of ours holds both, control.meta
  * first, so one that is refused there never touches writer.lock. Readers map control.meta and lock nothing. */
 typedef struct ac_ownership {
@@ -60,7 +60,7 @@ typedef struct ac_named_writer {
 int ac_writer_named(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
                     ac_named_writer_t *out);
 
-/* Does the writer that is named in writer.lock live and have the queue open, as far as can be told? */
+/* Does the writer that is named in writer.lock live and have the queue open, as far as is known? */
 int ac_writer_lives(const ac_directory_t *dir, const ac_control_t *control);
 
 #endif

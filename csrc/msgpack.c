@@ -1,6 +1,6 @@
 /* MessagePack into columns, with no object in between.
  *
- * This knows maps of plain values and gives up at everything else. What it takes apart, a full decoder would
+ * This knows maps of plain values, of lists and of structs of them, and gives up at everything else. What it takes apart, a full decoder would
  * read as the same values; about what it does not, that decoder has to speak: whether it is good, and if not,
  * what is wrong. So nothing here says why, and nothing is ever mended. */
 #include "aiochronicle.h"
@@ -41,7 +41,7 @@ static inline int take_tag(input_t *in, uint8_t *tag) {
     return 1;
 }
 
-/* A number of so many bytes, the highest first. */
+/* A number of this many bytes, the highest first. */
 static inline int take_number(input_t *in, uint32_t size, uint64_t *out) {
     uint64_t number = 0;
     if (!has(in, size)) return 0;
@@ -168,10 +168,22 @@ static inline int is_content(const ac_field_t *field) {
     return field->kind == AC_FIELD_TEXT || field->kind == AC_FIELD_BYTES;
 }
 
+static inline int is_struct(const ac_field_t *field) {
+    return field->kind == AC_FIELD_ARRAY || field->kind == AC_FIELD_MAP;
+}
+
+static inline int has_offsets(const ac_field_t *field) {
+    return is_content(field) || field->kind == AC_FIELD_LIST;
+}
+
 static void put_null(ac_field_t *field, uint64_t row) {
+    if (field->kind == AC_FIELD_TAG) return;
     field->nulls++;
-    if (is_content(field))
+    if (has_offsets(field))
         field->offsets[row + 1] = field->offsets[row];
+    else if (is_struct(field))
+        for (uint32_t i = 0; i < field->part_count; i++)
+            put_null(&field->parts[i], row);
     else if (field->kind != AC_FIELD_BOOL)
         ((int64_t *)field->values)[row] = 0;
 }
@@ -183,7 +195,55 @@ static inline void put_content(ac_field_t *field, uint64_t row, const uint8_t *f
     field->offsets[row + 1] = at + (int32_t)length;
 }
 
-static inline int take_value(input_t *in, ac_field_t *field, uint64_t row) {
+static int take_entries_of(input_t *in, ac_field_t *fields, uint32_t count, uint64_t row);
+static int take_value(input_t *in, ac_field_t *field, uint64_t row);
+
+static inline int take_items(input_t *in, uint64_t *count) {
+    uint8_t tag;
+    if (!take_tag(in, &tag)) return 0;
+    *count = tag & 15u;
+    if (tag >= 0x90 && tag < 0xa0) return 1;
+    return tag >= TAG_ARRAY && tag < TAG_MAP && take_number(in, 2u << (tag - TAG_ARRAY), count);
+}
+
+static int take_list(input_t *in, ac_field_t *field, uint64_t row) {
+    ac_field_t *item = field->parts;
+    uint64_t count;
+    if (!take_items(in, &count) || count > item->items_max - item->items) return 0;
+    for (; count > 0; count--) {
+        if (!take_value(in, item, item->items)) return 0;
+        item->items++;
+    }
+    field->offsets[row + 1] = (int32_t)item->items;
+    return 1;
+}
+
+static int take_array(input_t *in, ac_field_t *field, uint64_t row) {
+    uint64_t count;
+    if (!take_items(in, &count)) return 0;
+    for (uint32_t i = 0; i < field->part_count; i++) {
+        ac_field_t *part = &field->parts[i];
+        if (i < count) {
+            if (!take_value(in, part, row)) return 0;
+        } else if (part->may_be_missing) {
+            put_null(part, row);
+        } else {
+            return 0;
+        }
+    }
+    for (uint64_t i = field->part_count; i < count; i++)
+        if (!skip(in, 0)) return 0;
+    return 1;
+}
+
+static int take_tag_text(input_t *in, const ac_field_t *field) {
+    const uint8_t *text;
+    uint64_t length;
+    return take_text(in, &text, &length) && length == field->items_max &&
+           memcmp(text, field->values, length) == 0;
+}
+
+static int take_value(input_t *in, ac_field_t *field, uint64_t row) {
     const uint8_t *content;
     uint64_t length;
     uint8_t tag;
@@ -211,6 +271,17 @@ static inline int take_value(input_t *in, ac_field_t *field, uint64_t row) {
         if (!take_bytes(in, &content, &length)) return 0;
         put_content(field, row, content, length);
         break;
+    case AC_FIELD_TAG:
+        return take_tag_text(in, field);
+    case AC_FIELD_LIST:
+        if (!take_list(in, field, row)) return 0;
+        break;
+    case AC_FIELD_ARRAY:
+        if (!take_array(in, field, row)) return 0;
+        break;
+    case AC_FIELD_MAP:
+        if (!take_entries_of(in, field->parts, field->part_count, row)) return 0;
+        break;
     default:
         return 0;
     }
@@ -232,7 +303,7 @@ static inline uint32_t find(const ac_field_t *fields, uint32_t count, uint32_t g
     return i;
 }
 
-static int take_message(input_t *in, ac_field_t *fields, uint32_t count, uint64_t row) {
+static int take_entries_of(input_t *in, ac_field_t *fields, uint32_t count, uint64_t row) {
     uint64_t entries, length, seen = 0;
     uint32_t next = 0;
     const uint8_t *name;
@@ -254,19 +325,29 @@ static int take_message(input_t *in, ac_field_t *fields, uint32_t count, uint64_
         if (!fields[i].may_be_missing) return 0;
         put_null(&fields[i], row);
     }
-    return in->at == in->end;
+    return 1;
+}
+
+/* Structs have as many fields as there are bits to note which were seen; a list has one kind of item. */
+static int prepare(ac_field_t *fields, uint32_t count) {
+    if (count > AC_FIELDS_MAX) return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        ac_field_t *field = &fields[i];
+        field->nulls = field->items = 0;
+        if (has_offsets(field)) field->offsets[0] = 0;
+        if (field->kind == AC_FIELD_LIST && field->part_count != 1) return 0;
+        if (field->part_count && !prepare(field->parts, field->part_count)) return 0;
+    }
+    return 1;
 }
 
 uint64_t ac_msgpack_columns(const uint8_t *payload, const int32_t *offsets, uint64_t rows,
                             ac_field_t *fields, uint32_t count) {
-    if (count > AC_FIELDS_MAX) return 0;
-    for (uint32_t i = 0; i < count; i++) {
-        fields[i].nulls = 0;
-        if (is_content(&fields[i])) fields[i].offsets[0] = 0;
-    }
+    if (!prepare(fields, count)) return 0;
     for (uint64_t row = 0; row < rows; row++) {
         input_t in = {payload + offsets[row], payload + offsets[row + 1]};
-        if (in.at > in.end || !take_message(&in, fields, count, row)) return row;
+        if (in.at > in.end || !take_entries_of(&in, fields, count, row) || in.at != in.end)
+            return row;
     }
     return rows;
 }

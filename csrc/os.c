@@ -19,6 +19,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/fsuid.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -64,6 +65,8 @@ int ac_os_inject(void *context, int call, const char *path, int fd, uint64_t off
                  uint64_t length) {
     ac_injection_t *injection = context;
     (void)path, (void)fd, (void)offset, (void)length;
+    /* Taken back since the caller found the hook. */
+    if (!injection) return 0;
     if (injection->call >= 0 && injection->call != call) return 0;
     uint64_t number = __atomic_add_fetch(&injection->seen, 1, __ATOMIC_RELAXED);
     int chosen = number >= injection->first && number - injection->first < injection->times;
@@ -153,7 +156,7 @@ static int fault_transfer(enum ac_call call, int fd, uint64_t offset, size_t *le
         }                                                                                          \
     } while ((result) == -EINTR)
 
-/* O_NONBLOCK means nothing for a file, but opening a pipe that somebody put there would wait for ever. */
+/* O_NONBLOCK means nothing for a file, but opening a pipe in its place would wait forever. */
 int ac_os_open_at(int dir, const char *name, int flags, unsigned mode) {
     int fd;
     /* O_NONBLOCK: a pipe in the place of a file is refused later, instead of waiting for its other end. */
@@ -206,6 +209,15 @@ int ac_os_birth(int dir, const char *name, uint64_t out[2]) {
     return rc;
 }
 
+int ac_os_extent(int fd, ac_extent_t *out) {
+    struct statx info = {0};
+    int rc;
+    CALL(rc, AC_CALL_STAT, NULL, fd, 0, 0,
+         statx(fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT, STATX_NLINK | STATX_SIZE, &info));
+    if (rc == 0) *out = (ac_extent_t){.size = info.stx_size, .links = info.stx_nlink};
+    return rc;
+}
+
 int ac_os_mkdir(const char *path, unsigned mode) {
     return ac_os_mkdir_at(AT_FDCWD, path, mode);
 }
@@ -222,6 +234,19 @@ int ac_os_chmod(int fd, unsigned mode) {
     return rc;
 }
 
+int ac_os_become_owner(int dir) {
+    struct stat info;
+    if (geteuid() != 0 || fstat(dir, &info) < 0 || info.st_uid == 0) return 0;
+    setfsgid(info.st_gid);
+    setfsuid(info.st_uid);
+    return 1;
+}
+
+void ac_os_become_root(void) {
+    setfsuid(0);
+    setfsgid(getegid());
+}
+
 int ac_os_rename(int dir, const char *from, const char *to) {
     return ac_os_move(dir, from, dir, to);
 }
@@ -236,7 +261,7 @@ static int is_one_file(int left_dir, const char *left, int right_dir, const char
            a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* A link replaces nothing either. A kill may leave both names: whoever tries again knows the file by its inode. */
+/* A link replaces nothing either. A kill may leave both names: the next attempt recognises the file by its inode. */
 static int move_by_link(int from_dir, const char *from, int to_dir, const char *to) {
     int rc;
     CALL(rc, AC_CALL_RENAME, to, to_dir, 0, 0, linkat(from_dir, from, to_dir, to, 0));
@@ -495,6 +520,10 @@ void ac_os_unpopulate(void *base, uint64_t from, uint64_t to) {
         madvise(start, to - from, MADV_DONTNEED_LOCKED);
 }
 
+void ac_os_drop_cache(int fd) {
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+
 int ac_os_memlock(void *base, uint64_t length) {
     int rc;
     CALL(rc, AC_CALL_MEMLOCK, NULL, -1, 0, length, mlock(base, length));
@@ -526,6 +555,27 @@ int ac_os_claim_range(int fd, uint64_t offset, uint64_t length) {
         .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = (off_t)length};
     int rc;
     CALL(rc, AC_CALL_LOCK, NULL, fd, offset, length, fcntl(fd, F_OFD_SETLK, &range));
+    return rc == -EACCES ? -EAGAIN : rc;
+}
+
+int ac_os_range_claimed(int fd, uint64_t offset, uint64_t length) {
+    struct flock range = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = (off_t)length};
+    int rc;
+    CALL(rc, AC_CALL_LOCK, NULL, fd, offset, length, fcntl(fd, F_OFD_GETLK, &range));
+    return rc < 0 ? rc : range.l_type != F_UNLCK;
+}
+
+int ac_os_flock_shared(int fd) {
+    int rc;
+    CALL(rc, AC_CALL_LOCK, NULL, fd, 0, 0, flock(fd, LOCK_SH | LOCK_NB));
+    return rc;
+}
+
+int ac_os_claim_shared(int fd) {
+    struct flock whole = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    int rc;
+    CALL(rc, AC_CALL_LOCK, NULL, fd, 0, 0, fcntl(fd, F_OFD_SETLK, &whole));
     return rc == -EACCES ? -EAGAIN : rc;
 }
 
@@ -586,6 +636,30 @@ int ac_os_futex_wait(const uint32_t *word, uint32_t expected, uint64_t timeout_n
     return rc < 0 ? -errno : 0;
 }
 
+int ac_os_futex_wake_private(uint32_t *word) {
+    return syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0) < 0 ? -errno : 0;
+}
+
+int ac_os_futex_wait_any(const ac_futex_t *futexes, uint32_t count, uint64_t until_ns) {
+#if defined(SYS_futex_waitv) && defined(FUTEX_32)
+    struct futex_waitv list[AC_FUTEX_MAX] = {0};
+    struct timespec limit = timespec_of(until_ns);
+    int injected_errno = fault(AC_CALL_WAIT, NULL, -1, 0, 0);
+    if (injected_errno) return -injected_errno;
+    if (count > AC_FUTEX_MAX) return -EINVAL;
+    for (uint32_t i = 0; i < count; i++)
+        list[i] = (struct futex_waitv){.val = futexes[i].expected,
+                                       .uaddr = (uintptr_t)futexes[i].word,
+                                       .flags = FUTEX_32 |
+                                                (futexes[i].is_private ? FUTEX_PRIVATE_FLAG : 0)};
+    long rc = syscall(SYS_futex_waitv, list, count, 0, &limit, CLOCK_MONOTONIC);
+    return rc < 0 ? -errno : 0;
+#else
+    (void)futexes, (void)count, (void)until_ns;
+    return -ENOSYS;
+#endif
+}
+
 int ac_os_eventfd(void) {
     int fd;
     CALL_VALUE(fd, AC_CALL_EVENTFD, NULL, -1, 0, 0, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -599,7 +673,7 @@ int ac_os_eventfd_signal(int fd) {
     return rc == -EAGAIN ? 0 : rc; /* the counter is full: it is signalled already */
 }
 
-/* Whoever else has the descriptor can make it blocking; this call does not wait all the same. Kernels
+/* Another holder of the descriptor can make it blocking; this call does not wait even then. Kernels
  * before 5.8 do not know that of an eventfd. */
 static int drain_eventfd(int fd) {
     uint64_t drained;
@@ -1011,6 +1085,10 @@ static uint64_t clock_ns(clockid_t clock) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+uint64_t ac_os_coarse_ns(void) {
+    return clock_ns(CLOCK_MONOTONIC_COARSE);
+}
+
 uint64_t ac_os_now_ns(void) {
     return clock_ns(CLOCK_REALTIME);
 }
@@ -1021,6 +1099,10 @@ uint64_t ac_clock_ns(void) {
 
 uint64_t ac_os_monotonic_ns(void) {
     return clock_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t ac_os_thread_cpu_ns(void) {
+    return clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 void ac_os_thread_usage(ac_usage_t *out) {
@@ -1150,6 +1232,11 @@ uint64_t ac_os_boot_id(void) {
     char text[64];
     return read_text("/proc/sys/kernel/random/boot_id", text, sizeof text) > 0 ? fingerprint(text)
                                                                                : 0;
+}
+
+uint64_t ac_os_clock_namespace(void) {
+    struct stat info;
+    return stat("/proc/self/ns/time", &info) == 0 ? (uint64_t)info.st_ino : 0;
 }
 
 uint64_t ac_os_pid_namespace(void) {

@@ -54,11 +54,23 @@ void ac_os_close(int fd);
 int ac_os_stat(int fd, struct stat *out);
 int ac_os_stat_at(int dir, const char *name, struct stat *out);
 int ac_os_stat_path(const char *path, struct stat *out); /* follows links */
+/* Size and number of names, and nothing else. Asking for the times as well, as fstat does, has the kernel give the next
+ * store a finer time of its own, and the sync after it writes the inode too: a third write to the disk in each flush. */
+typedef struct ac_extent {
+    uint64_t size;
+    uint32_t links;
+} ac_extent_t;
+int ac_os_extent(int fd, ac_extent_t *out);
 /* Inode and time of birth (0 where the file system keeps none); an empty name: of the directory itself. */
 int ac_os_birth(int dir, const char *name, uint64_t out[2]);
 int ac_os_mkdir(const char *path, unsigned mode);
 int ac_os_mkdir_at(int dir, const char *name, unsigned mode);
 int ac_os_chmod(int fd, unsigned mode);
+/* As root, in a directory of another user: what this thread creates from now on belongs to that user. 1 = so it is, and
+ * the second call ends it. Giving it away afterwards would not do: the name of a directory may stand for another
+ * one by then. */
+int ac_os_become_owner(int dir);
+void ac_os_become_root(void);
 int ac_os_rename(int dir, const char *from, const char *to);     /* replaces */
 int ac_os_rename_new(int dir, const char *from, const char *to); /* -EEXIST if `to` exists */
 int ac_os_move(int from_dir, const char *from, int to_dir, const char *to);
@@ -94,6 +106,8 @@ int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable);
 /* Takes pages of a shared mapping out of the page table; they come back when touched. `from` is
  * page-aligned; the page that `to` lies in goes too. */
 void ac_os_unpopulate(void *base, uint64_t from, uint64_t to);
+/* Takes a file out of the page cache: what of it is neither dirty nor mapped. Only advice. */
+void ac_os_drop_cache(int fd);
 int ac_os_memlock(void *base, uint64_t length);
 uint64_t ac_os_page_size(void);
 
@@ -101,17 +115,31 @@ int ac_os_flock(int fd); /* exclusive, -EWOULDBLOCK if held */
 /* A lock that can be asked about without being taken: flock has no such question. Held by the open file,
  * like flock's, and independent of it. */
 int ac_os_claim(int fd);   /* -EAGAIN if claimed */
-int ac_os_claimed(int fd); /* 1 = by somebody else's open file, 0 = by nobody */
+int ac_os_claimed(int fd); /* 1 = by another open file, 0 = not */
 /* The same kind of lock on a part of the file, which excludes Java's FileLock; length 0: to the end. */
 int ac_os_claim_range(int fd, uint64_t offset,
                       uint64_t length); /* -EAGAIN if any of it is claimed */
 void ac_os_unclaim_range(int fd, uint64_t offset, uint64_t length);
+int ac_os_range_claimed(int fd, uint64_t offset, uint64_t length); /* as ac_os_claimed */
+/* Both locks at once, shared with others that have them so: they exclude an exclusive lock. */
+int ac_os_flock_shared(int fd); /* -EWOULDBLOCK if held by one who does not share */
+int ac_os_claim_shared(int fd); /* -EAGAIN likewise */
 
 /* Calls `visit` with each entry's name; stops when it returns non-zero and returns that. */
 int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *context);
 
 int ac_os_futex_wake(uint32_t *word, int count);
 int ac_os_futex_wait(const uint32_t *word, uint32_t expected, uint64_t timeout_ns);
+int ac_os_futex_wake_private(uint32_t *word); /* all of this process */
+/* Sleeps until one of the words is not as expected, or its sleepers are woken; until a moment of the monotonic clock at
+ * most. 0, or a negated errno: -ENOSYS where the kernel has no futex_waitv. */
+enum { AC_FUTEX_MAX = 128 };
+typedef struct ac_futex {
+    const uint32_t *word;
+    uint32_t expected;
+    int is_private; /* nobody sleeps on it but this process */
+} ac_futex_t;
+int ac_os_futex_wait_any(const ac_futex_t *futexes, uint32_t count, uint64_t until_ns);
 
 int ac_os_eventfd(void);
 int ac_os_eventfd_signal(int fd);
@@ -170,9 +198,10 @@ void ac_os_ring_close(ac_ring_t *ring);
 void *ac_os_alloc(size_t size);
 
 void ac_os_sleep_ns(uint64_t ns);
-void ac_os_yield(void);      /* the processor, to whoever waits for it */
+void ac_os_yield(void);      /* the processor, to a thread that waits for it */
 uint64_t ac_os_now_ns(void); /* wall clock */
 uint64_t ac_os_monotonic_ns(void);
+uint64_t ac_os_coarse_ns(void); /* the same, some milliseconds late, and much cheaper */
 
 /* What the calling thread has met so far. */
 typedef struct ac_usage {
@@ -181,6 +210,7 @@ typedef struct ac_usage {
     uint64_t switches; /* … or lost it to others */
 } ac_usage_t;
 void ac_os_thread_usage(ac_usage_t *out);
+uint64_t ac_os_thread_cpu_ns(void);
 
 /* Identity of a process for lock files: start time in clock ticks, 0 if there is no such process. */
 uint64_t ac_os_process_start(int pid);
@@ -198,12 +228,14 @@ typedef struct ac_flock {
 } ac_flock_t;
 void ac_os_each_flock(void (*visit)(void *context, const ac_flock_t *lock), void *context);
 uint64_t ac_os_boot_id(void);
-uint64_t ac_os_process_started_ns(int pid); /* wall clock; 0 if it cannot be told */
-/* Its command line in one printable line, as much as there is room for; empty if it cannot be told. */
+uint64_t ac_os_process_started_ns(int pid); /* wall clock; 0 if it is unknown */
+/* Its command line in one printable line, as much as there is room for; empty if it is unknown. */
 void ac_os_process_command(int pid, char *out, size_t size);
-/* The pid of whoever holds the flock of this file, as far as this pid namespace knows; 0 = nobody. */
+/* The pid of the holder of this file's flock, as far as this pid namespace knows; 0 = none. */
 int ac_os_flock_owner(int fd);
 uint64_t ac_os_pid_namespace(void);
+uint64_t
+ac_os_clock_namespace(void); /* in another one the monotonic clock may say something else */
 int ac_os_random(void *buffer, size_t length);
 
 #endif

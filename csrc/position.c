@@ -2,7 +2,7 @@
 
 #include "crc32.h"
 #include "error.h"
-#include "holder.h"
+#include "lock_holder.h"
 #include "os.h"
 
 #include <errno.h>
@@ -114,9 +114,15 @@ static int open_or_create(const ac_directory_t *readers, int readers_fd, const c
 
 static int fail_busy(int fd, const char *path, ac_error_t *err) {
     char who[160];
+    struct stat info;
     ac_holder_describe(fd, who, sizeof who);
-    return ac_fail(err, AC_E_READER_BUSY, 0, path, 0,
-                   "this reader is open (%s); choose another name, or close that one", who);
+    int rc = ac_fail(err, AC_E_READER_BUSY, 0, path, 0,
+                     "this reader is open (%s); choose another name, or close that one", who);
+    if (!err || ac_os_stat(fd, &info) < 0) return rc;
+    err->holder_pid = ac_holder_pid(&info);
+    if (err->holder_pid > 0)
+        ac_os_process_command(err->holder_pid, err->holder_command, sizeof err->holder_command);
+    return rc;
 }
 
 static int load(ac_position_t *position, int fd, const char *path, ac_error_t *err) {
@@ -128,9 +134,9 @@ static int load(ac_position_t *position, int fd, const char *path, ac_error_t *e
         if (rc < 0) ac_lock_release(&position->lock);
     }
     if (rc < 0) return ac_fail_os(err, rc, path, "cannot lock");
-    position->map = ac_map_new(fd, AC_POSITION_SIZE, 1, &error);
+    position->map = ac_map_new(fd, AC_POSITION_MAPPED, 1, &error);
     /* A mapping keeps the lock's open file alive: a child must not have it. */
-    if (position->map) error = ac_os_map_dontfork(position->map->base, AC_POSITION_SIZE);
+    if (position->map) error = ac_os_map_dontfork(position->map->base, AC_POSITION_MAPPED);
     if (!position->map || error < 0) {
         ac_map_release(position->map);
         position->map = NULL;
@@ -171,7 +177,7 @@ static int open_locked(ac_position_t *position, const ac_directory_t *readers, i
                      (long long)info.st_size);
     else
         rc = load(position, fd, path, err);
-    /* Whoever removes it has the lock, so it has its name from now on, or never again. */
+    /* Removing it needs the lock, so it has its name from now on, or never again. */
     if (rc == AC_OK && ac_os_stat(fd, &info) == 0 && info.st_nlink == 0) {
         ac_position_close(position);
         rc = ac_fail(err, AC_E_NOT_FOUND, ENOENT, path, 0, "was removed while it was being opened");
@@ -221,6 +227,10 @@ static int fail_unknown(const ac_directory_t *dir, const char *name, ac_error_t 
 static int remove_files(const ac_directory_t *readers, int readers_fd, const char *name,
                         ac_error_t *err) {
     char file[FILE_NAME_MAX];
+    snprintf(file, sizeof file, "%s.group", name);
+    ac_os_unlink(readers_fd, file); /* first: without a position it would be believed */
+    snprintf(file, sizeof file, "%s.group.tmp", name);
+    ac_os_unlink(readers_fd, file); /* of a member that was killed, or nothing */
     snprintf(file, sizeof file, "%s.meta", name);
     int rc = ac_os_unlink(readers_fd, file);
     if (rc < 0) return ac_fail_os_in(err, rc, readers->path, file, "cannot remove");
@@ -246,7 +256,7 @@ int ac_position_remove(const ac_directory_t *dir, int dir_fd, const char *name, 
     else if (fd >= 0 && rc == -EWOULDBLOCK)
         rc = fail_busy(fd, path, err);
     else if (fd >= 0 && rc == 0 && ac_os_stat(fd, &info) == 0 && info.st_nlink == 0)
-        rc = fail_unknown(dir, name, err); /* somebody else was at it */
+        rc = fail_unknown(dir, name, err); /* another process was at it */
     else if (fd >= 0)
         rc = rc < 0 ? ac_fail_os(err, rc, path, "cannot lock")
                     : remove_files(&readers, readers_fd, name, err);
@@ -282,6 +292,28 @@ void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns) {
     pthread_mutex_unlock(&position->mutex);
 }
 
+int ac_position_store_shared(uint8_t *base, uint64_t segment, uint64_t offset, uint32_t epoch,
+                             uint64_t now_ns) {
+    uint8_t bytes[AC_POSITION_SIZE];
+    ac_slot_t slot, other;
+    memcpy(bytes, base, sizeof bytes);
+    int winner = ac_position_decode(bytes, &slot);
+    if (winner < 0) return 0;
+    if (segment > slot.segment || (segment == slot.segment && offset > slot.offset)) {
+        slot.segment = segment;
+        slot.offset = offset;
+        slot.epoch = epoch;
+    }
+    slot.heartbeat_ns = now_ns;
+    slot.generation++;
+    slot.checksum = ac_crc32(&slot, SLOT_CHECKED);
+    uint8_t *older = base + (size_t)(winner ^ 1) * sizeof slot;
+    memcpy(&other, bytes + (size_t)(winner ^ 1) * sizeof slot, sizeof other);
+    if (!slot_valid(&other)) memset(older, 0, sizeof slot); /* see load */
+    memcpy(older, &slot, sizeof slot);
+    return 1;
+}
+
 void ac_position_get(ac_position_t *position, uint64_t *segment, uint64_t *offset) {
     pthread_mutex_lock(&position->mutex);
     *segment = position->current.segment;
@@ -291,6 +323,11 @@ void ac_position_get(ac_position_t *position, uint64_t *segment, uint64_t *offse
 
 int ac_position_sync(ac_position_t *position) {
     return ac_os_map_sync(position->map->base, -1, 0, AC_POSITION_SIZE);
+}
+
+int ac_position_is_revoked(const ac_position_t *position) {
+    const uint8_t *mark = position->map ? position->map->base + AC_POSITION_SIZE : NULL;
+    return mark && ac_load_acquire_u64((const uint64_t *)(const void *)mark) == AC_POSITION_REVOKED;
 }
 
 void ac_position_close(ac_position_t *position) {

@@ -5,17 +5,28 @@
  * Written by the reader (one live one per name: the file is locked) and by its process's housekeeper,
  * under a mutex; read by the writer for retention and capacity. A store goes into the older slot, so a
  * process killed half-way leaves the other one intact. A stale position only means that a message is
- * delivered again or a segment is kept longer. */
+ * delivered again or a segment is kept longer.
+ *
+ *   80 u64 AC_POSITION_REVOKED: written by a process that replaced or removed this file, while its
+ *   reader has it open (aiochronicle/_core/revoking.py). By then the file has no name any more: whatever the reader stores,
+ *   nobody finds. The reader looks at it when it commits, and before it would wait. */
 #ifndef AC_POSITION_H
 #define AC_POSITION_H
 
 #include "directory.h"
 #include "lock.h"
-#include "map.h"
+#include "segment_map.h"
 
 #include <pthread.h>
 
-enum { AC_POSITION_SIZE = 80, AC_READER_NAME_MAX = 64, AC_READERS_MAX = 4096 };
+#define AC_POSITION_REVOKED 0x44454b4f564552ull /* "REVOKED" */
+
+enum {
+    AC_POSITION_SIZE = 80,
+    AC_POSITION_MAPPED = 88,
+    AC_READER_NAME_MAX = 64,
+    AC_READERS_MAX = 4096
+};
 
 typedef struct ac_slot {
     uint64_t segment;
@@ -62,7 +73,13 @@ void ac_position_store(ac_position_t *position, uint64_t segment, uint64_t offse
                        uint64_t now_ns);
 void ac_position_get(ac_position_t *position, uint64_t *segment, uint64_t *offset);
 void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns);
+/* For the members of a group, which share the file and see to it that one of them stores at a time: `base` is its
+ * mapping. A position that is not farther than the stored one only renews the heartbeat. 0 = nothing in the file is
+ * valid, and it stays so. */
+int ac_position_store_shared(uint8_t *base, uint64_t segment, uint64_t offset, uint32_t epoch,
+                             uint64_t now_ns);
 int ac_position_sync(ac_position_t *position);
+int ac_position_is_revoked(const ac_position_t *position);
 void ac_position_close(ac_position_t *position);
 /* In a forked child, which inherited neither lock nor mapping. */
 void ac_position_forked(ac_position_t *position);

@@ -4,11 +4,12 @@
 #include "crc32.h"
 #include "error.h"
 #include "os.h"
+#include "position_seq.h"
+#include "queue_view.h"
 #include "reader.h"
 #include "record.h"
 #include "recovery.h"
 #include "segment.h"
-#include "view.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +29,7 @@ const char *ac_checksum_implementation(void) {
     return ac_crc32_implementation();
 }
 
-/* What cannot be looked at is none: whoever opens it is told why. */
+/* What cannot be read is none: opening it reports why. */
 int ac_queue_format(const char *path) {
     char control[1200];
     struct stat info;
@@ -79,11 +80,12 @@ int ac_queue_info(const char *path, ac_queue_info_t *out, ac_error_t *err) {
     out->segments = view.count;
     out->first_segment = view.count ? view.ids[0] : 0;
     out->last_segment = view.count ? view.ids[view.count - 1] : 0;
-    out->next_seq = ac_load_relaxed_u64(&control->next_seq);
-    out->last_timestamp_ns = ac_load_relaxed_u64(&control->last_timestamp_ns);
+    ac_end_at(&view.dir, view.dir_fd, control, view.segment_size, &out->next_seq,
+              &out->last_timestamp_ns);
     out->watermark_ns = ac_load_relaxed_u64(&control->watermark_ns);
     ac_control_position(control, &segment, &out->write_offset);
     out->current_segment = segment;
+    out->format = AC_FORMAT_NATIVE;
     out->oldest_ns = find_oldest(&view);
     out->disk_bytes = measure_disk(&view);
     ac_view_close(&view);
@@ -96,7 +98,7 @@ int ac_queue_forget_reader(const char *path, const char *name, ac_error_t *err) 
     if (rc == AC_OK) rc = ac_view_open(&view, path, err);
     if (rc == AC_E_NOT_FOUND && ac_view_is_java(path))
         return ac_fail(err, AC_E_UNSUPPORTED, 0, path, 0,
-                       "a Java queue never loses the name of a tailer; to have it start anew, open "
+                       "a Java queue never loses the name of a tailer; to have it start over, open "
                        "it, go to the first message and commit");
     if (rc != AC_OK) return rc;
     rc = ac_position_remove(&view.dir, view.dir_fd, name, err);

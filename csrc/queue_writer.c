@@ -2,8 +2,8 @@
 #include "control.h"
 #include "lock.h"
 #include "os.h"
-#include "published.h"
-#include "view.h"
+#include "queue_view.h"
+#include "writer_published.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -25,8 +25,8 @@ void ac_reader_defaults(ac_reader_config_t *config) {
 
 int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&reader->state);
-    if (AC_LIKELY(state == 0)) return AC_OK;
-    if (state == 2)
+    if (AC_LIKELY(state == AC_STATE_OPEN)) return AC_OK;
+    if (state == AC_STATE_FORKED)
         return ac_fail(err, AC_E_FORKED, 0, reader->dir.path, 0,
                        "opened before fork; open it again here");
     return ac_fail(err, AC_E_CLOSED, 0, reader->dir.path, 0, "reader is closed");
@@ -35,6 +35,13 @@ int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err) {
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err) {
     int rc = ac_reader_check_open(reader, err);
     return AC_UNLIKELY(rc == AC_OK && reader->pending) ? ac_reader_attach(reader, err) : rc;
+}
+
+int ac_reader_check_revoked(ac_reader_t *reader, ac_error_t *err) {
+    if (AC_LIKELY(!reader->named || !ac_position_is_revoked(&reader->position))) return AC_OK;
+    return ac_fail(err, AC_E_REVOKED, 0, reader->dir.path, 0,
+                   "an operator has moved or forgotten reader '%s' while it was open here",
+                   reader->name);
 }
 
 /* ---- positions ---- */
@@ -71,7 +78,7 @@ static int within_segment(ac_reader_t *reader, uint64_t offset, uint64_t *end, a
     if (rc != AC_OK) return rc;
     *end = index.end;
     ac_index_free(&index);
-    /* Behind a corrupt record nobody can say. */
+    /* Unknown after a corrupt record. */
     int stopped = ac_record_inspect(reader->base, reader->size, *end, reader->segment,
                                     AC_CHECK_HEADER, &message, &why);
     return offset <= *end || stopped == AC_RECORD_BAD;
@@ -97,7 +104,7 @@ static int lost_segment(ac_reader_t *reader, uint64_t segment, uint64_t offset, 
     }
     if (rc < 0) return rc;
     return ac_reader_position_lost(reader, segment, offset, nearest, end,
-                                   "the position lies behind the end of the queue", err);
+                                   "the position lies after the end of the queue", err);
 }
 
 static int go_to_position(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
@@ -124,7 +131,7 @@ static int go_to_position(ac_reader_t *reader, uint64_t segment, uint64_t offset
     rc = within_segment(reader, offset, &end, err);
     if (rc != 0) return rc < 0 ? rc : AC_OK;
     return ac_reader_position_lost(reader, segment, offset, segment, end,
-                                   "the position lies behind the end of the queue", err);
+                                   "the position lies after the end of the queue", err);
 }
 
 /* To where it was before a seek that failed, so that nobody commits a place that is none. */
@@ -160,7 +167,7 @@ int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_
     if (rc != AC_OK) return rc;
     reader->end_segment = segment;
     reader->end_offset = offset;
-    reader->window_end = 0; /* to be measured anew */
+    reader->window_end = 0; /* to be measured again */
     return AC_OK;
 }
 
@@ -187,8 +194,8 @@ static int is_filled(const ac_map_t *map, uint64_t from, uint64_t to) {
     return 1;
 }
 
-/* Whether the records up to a position behind the control block's end are there all the same: it learns of
- * each after its readers may, and a power cut can leave it far behind. */
+/* Whether the records up to a position after the control block's end exist nevertheless: it learns of
+ * each after its readers may, and a power cut can leave it far before. */
 static int is_behind_records(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint64_t from,
                              ac_error_t *err) {
     ac_map_t *map;
@@ -225,7 +232,7 @@ static int check_reached(ac_reader_t *reader, uint64_t segment, uint64_t offset,
     int there = is_behind_records(reader, segment, offset, from, err);
     if (there != 0) return there < 0 ? there : AC_OK;
     return ac_fail(err, AC_E_ARGUMENT, 0, reader->dir.path, 0,
-                   "segment %llu, offset %llu lies behind the end of the queue; commit a position "
+                   "segment %llu, offset %llu lies after the end of the queue; commit a position "
                    "that a message or a reader gave",
                    (unsigned long long)segment, (unsigned long long)offset);
 }
@@ -267,6 +274,7 @@ int ac_reader_commit_epoch(ac_reader_t *reader, uint64_t segment, uint64_t offse
                      "an anonymous reader has no position to commit; give it a name");
     if (rc == AC_OK && reader->java)
         return ac_cq4_reader_commit(reader, segment, offset, sync, err);
+    if (rc == AC_OK) rc = ac_reader_check_revoked(reader, err);
     if (rc == AC_OK) rc = check_position(reader, segment, offset, err);
     if (rc == AC_OK) rc = check_reached(reader, segment, offset, err);
     if (rc == AC_OK && ac_map_is_cut(reader->position.map))
@@ -276,7 +284,8 @@ int ac_reader_commit_epoch(ac_reader_t *reader, uint64_t segment, uint64_t offse
     ac_position_store(&reader->position, segment, offset, epoch, now_ns);
     int synced = sync ? ac_position_sync(&reader->position) : 0;
     if (synced < 0) return ac_fail_os(err, synced, reader->dir.path, "cannot sync the position");
-    rc = check_stored(reader, now_ns, sync, err);
+    rc = ac_reader_check_revoked(reader, err); /* meanwhile: then nobody finds what was stored */
+    if (rc == AC_OK) rc = check_stored(reader, now_ns, sync, err);
     if (rc == AC_OK) reader->commits++;
     return rc;
 }
@@ -295,7 +304,7 @@ int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset
 /* ---- opening and closing ---- */
 
 /* As rarely as the writer's reader_ttl allows; other programs' writers do not say what theirs is. */
-static uint64_t heartbeat_interval_ns(const ac_control_t *control) {
+uint64_t ac_reader_heartbeat_ns(const ac_control_t *control) {
     uint64_t epoch = ac_load_relaxed_u64(&control->writer_epoch);
     uint64_t interval_ns = ac_load_relaxed_u64(&control->reader_ttl_ns) / BEATS_PER_TTL;
     if (epoch != ac_load_relaxed_u64(&control->signalling_epoch)) return AC_HEARTBEAT_FOREIGN_NS;
@@ -306,7 +315,7 @@ static uint64_t heartbeat_interval_ns(const ac_control_t *control) {
 /* All readers of a process beat at the same moments, so that an idle one wakes up once for all of them. */
 static uint64_t heartbeat(ac_task_t *task, uint64_t now_ns) {
     ac_reader_t *reader = (ac_reader_t *)(void *)((char *)task - offsetof(ac_reader_t, task));
-    uint64_t interval_ns = heartbeat_interval_ns(reader->control);
+    uint64_t interval_ns = ac_reader_heartbeat_ns(reader->control);
     ac_position_heartbeat(&reader->position, ac_os_now_ns());
     if (ac_map_is_cut(reader->position.map) && !reader->heartbeat_failed) {
         reader->heartbeat_failed = 1;
@@ -320,9 +329,10 @@ static uint64_t heartbeat(ac_task_t *task, uint64_t now_ns) {
 
 static void on_fork(ac_task_t *task) {
     ac_reader_t *reader = (ac_reader_t *)(void *)((char *)task - offsetof(ac_reader_t, task));
-    ac_store_relaxed_u32(&reader->state, 2);
+    ac_store_relaxed_u32(&reader->state, AC_STATE_FORKED);
     reader->window_end = 0;
     ac_position_forked(&reader->position);
+    ac_futex_watch_forget(&reader->futex_watch);
     reader->announced = reader->retracting = 0;
 }
 
@@ -396,7 +406,8 @@ static uint64_t find_unrepaired(const ac_reader_t *reader, int dir_fd) {
 static int open_control(ac_reader_t *reader, ac_error_t *err) {
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
-    int rc = ac_control_open(&reader->dir, dir_fd, 2, !reader->pending, &reader->control_map, err);
+    int rc = ac_control_open(&reader->dir, dir_fd, AC_CONTROL_WRITABLE_IF_PERMITTED,
+                             !reader->pending, &reader->control_map, err);
     if (rc == AC_OK) {
         reader->control = ac_control_of(reader->control_map);
         ac_durable_believe(&reader->dir, dir_fd, reader->control, &reader->durable);
@@ -417,6 +428,7 @@ static int open_control(ac_reader_t *reader, ac_error_t *err) {
 }
 
 void ac_reader_detach(ac_reader_t *reader) {
+    ac_futex_watch_end(&reader->futex_watch);
     ac_cq4_reader_close(reader);
     ac_position_close(&reader->position);
     ac_map_release(reader->map);
@@ -434,13 +446,13 @@ void ac_reader_detach(ac_reader_t *reader) {
 
 static void release_everything(ac_reader_t *reader) {
     ac_reader_retract(reader);
-    ac_doorman_stop_expecting(&reader->caller);
-    if (reader->bell) { /* whoever sleeps on it looks again */
-        if (!reader->shares_bell) ac_store_release_u32(&reader->bell->closing, 1);
-        ac_os_eventfd_signal(reader->bell->fd);
+    ac_wake_stop_expecting(&reader->endpoint);
+    if (reader->eventfd) { /* sleepers check again */
+        if (!reader->shares_eventfd) ac_store_release_u32(&reader->eventfd->closing, 1);
+        ac_os_eventfd_signal(reader->eventfd->fd);
     }
-    ac_bell_release(reader->bell);
-    reader->bell = NULL;
+    ac_eventfd_release(reader->eventfd);
+    reader->eventfd = NULL;
     reader->tried_to_announce = 0;
     ac_opening_free(ac_reader_take_opening(reader));
     ac_reader_detach(reader);
@@ -498,7 +510,7 @@ void ac_reader_begin_heartbeat(ac_reader_t *reader) {
     ac_housekeeper_nudge(&reader->task);
 }
 
-/* All of a queue that comes later is new to whoever waited for it. */
+/* Everything in a queue that comes later is new to a reader that waited for it. */
 static int wait_for_queue(ac_reader_t *reader, const char *path, const ac_reader_config_t *config,
                           ac_error_t *err) {
     int rc = config->name ? ac_reader_name_check(config->name, path, err) : AC_OK;
@@ -552,15 +564,15 @@ int ac_reader_open(const char *path, const ac_reader_config_t *config, ac_reader
 }
 
 void ac_reader_close(ac_reader_t *reader) {
-    if (ac_load_relaxed_u32(&reader->state) != 0) return;
+    if (ac_load_relaxed_u32(&reader->state) != AC_STATE_OPEN) return;
     ac_housekeeper_remove(&reader->task);
-    ac_store_relaxed_u32(&reader->state, 1);
+    ac_store_relaxed_u32(&reader->state, AC_STATE_CLOSED);
     release_everything(reader);
 }
 
 void ac_reader_free(ac_reader_t *reader) {
     if (!reader) return;
-    if (ac_load_relaxed_u32(&reader->state) == 2)
+    if (ac_load_relaxed_u32(&reader->state) == AC_STATE_FORKED)
         release_everything(reader);
     else
         ac_reader_close(reader);

@@ -1,6 +1,6 @@
 /* The reader: its state, and the way of a message out of the segment.
  *
- * load the commit word -> check header and payload -> hand out, move behind it. Everything else (end of a
+ * load the commit word -> check header and payload -> hand out, move after it. Everything else (end of a
  * segment, padding, corruption, another writer's habits, pages not yet mapped) is the slow path. */
 #ifndef AC_READER_H
 #define AC_READER_H
@@ -10,14 +10,15 @@
 #include "control.h"
 #include "cq4_roll.h"
 #include "directory.h"
-#include "doorman.h"
+#include "futex_watch.h"
 #include "housekeeper.h"
-#include "map.h"
 #include "position.h"
 #include "record.h"
 #include "recovery.h"
-#include "seekindex.h"
 #include "segment.h"
+#include "segment_map.h"
+#include "segment_seekindex.h"
+#include "wake_connection.h"
 
 typedef struct ac_opening ac_opening_t;
 typedef struct ac_cq4_reader ac_cq4_reader_t;
@@ -29,13 +30,17 @@ struct ac_reader {
     const uint8_t *base; /* NULL: no segment is open */
     uint64_t size;
     uint64_t offset;
-    uint64_t window_end;  /* pages are mapped up to here */
+    uint64_t window_end; /* pages are mapped up to here */
+    uint64_t
+        prefetch_end;     /* up to here it is worth to ask for lines AC_PREFETCH_BYTES further on */
     uint64_t last_offset; /* of the record that was read last in this segment; 0 = of none */
     uint64_t expected_seq;
     uint64_t last_timestamp_ns;
     uint32_t segment;
     uint32_t continued; /* expected_seq is known and the last record was ours */
     enum ac_check check;
+    uint32_t
+        ours; /* AC_FLAG_OURS if the next record has to have it for the fast path, 0 if it must not */
     uint64_t messages;
     uint64_t payload_bytes;
 
@@ -52,9 +57,11 @@ struct ac_reader {
     uint64_t unrepaired_epoch;        /* see ac_reader_sound_limit; 0 = the end is sound */
     uint64_t whole_end; /* in the unrepaired part: every batch before this offset is complete */
     int named, skip_corrupt;
+    int ignores_trailers;     /* only headers are read: see ac_reader_fill */
     int skip_once;            /* the damage that it stands at, see ac_reader_step_over */
     int gone;                 /* its directory was removed or replaced */
     uint64_t looked_ns;       /* when that was last looked at, on the monotonic clock */
+    uint64_t poll_max_ns;     /* how seldom to look, if nobody signals; 0 = not given */
     uint64_t none_after;      /* one less: there was no later segment, … */
     uint32_t none_generation; /* … and this was control.segment_gen; see is_known_to_come */
     ac_position_t position;
@@ -63,7 +70,7 @@ struct ac_reader {
     uint64_t skipped_records, skipped_bytes, seq_restarts, timestamp_returns, segments_entered;
 
     /* Up to here: the queue, and where it is read. From here on, `name` first, the handle, which may be there
-     * before its queue is: see pending.c. */
+     * before its queue is: see reader_pending.c. */
     char name[AC_READER_NAME_MAX + 1]; /* empty: anonymous */
     uint32_t state;
     int pending;               /* there is no queue yet … */
@@ -73,15 +80,33 @@ struct ac_reader {
     int half_made;         /* something of it is there, but not complete */
     uint64_t missed_ns;    /* when opening last missed something, on the monotonic clock */
     ac_task_t task;
-    int heartbeat_failed; /* and the log says so */
-    ac_caller_t caller;   /* how a writer reaches us; valid while `announced` */
-    int shares_bell;      /* with the other sources of a fan-in */
-    ac_bell_t *bell;
+    int heartbeat_failed;        /* and the log says so */
+    uint32_t group_tag;          /* of a member of a group: see AC_MEMBER_PREFIX; 0 = it is none */
+    ac_wake_endpoint_t endpoint; /* how a writer reaches us; valid while `announced` */
+    int shares_eventfd;          /* with the other sources of a fan-in */
+    ac_eventfd_t *eventfd;
     int announced, tried_to_announce;
     int retracting;       /* the announcement is being taken back: see ac_reader_begin_retract */
     uint64_t tried_epoch; /* the writer to whom that was tried last */
+    ac_futex_watch_t futex_watch; /* of another program's writer */
     uint64_t commits, waits, parks;
 };
+
+/* reader_next.c: of a record that is not simply ours. 1 = it is one of ours whose trailer is sound, and out->trailer
+ * is its size. */
+__attribute__((cold)) int ac_reader_find_trailer(const ac_reader_t *reader, ac_message_t *out);
+
+/* Asks for the lines that come soon: the processor's own prefetching stops at every page. Only where records are long
+ * since written, or lines would be taken from the writer that is about to store into them. */
+enum { AC_PREFETCH_BYTES = 3072, AC_PREFETCH_LINE = 64 };
+
+static inline void ac_reader_prefetch(const ac_reader_t *reader, const uint8_t *record,
+                                      uint64_t offset) {
+    if (offset >= reader->prefetch_end) return;
+    __builtin_prefetch(record + AC_PREFETCH_BYTES);
+    __builtin_prefetch(record + AC_PREFETCH_BYTES + AC_PREFETCH_LINE);
+    __builtin_prefetch(record + AC_PREFETCH_BYTES + 2 * AC_PREFETCH_LINE);
+}
 
 /* The fast path: 1 with *out filled, or AC_E_SLOW with nothing done. */
 static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
@@ -92,13 +117,18 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
                                       reader->check, out, &why) != AC_RECORD_GOOD))
         return AC_E_SLOW;
     if (AC_UNLIKELY(out->type_id == AC_TYPE_PADDING || out->seq != reader->expected_seq ||
-                    !(out->flags & AC_FLAG_OURS) || out->timestamp_ns < reader->last_timestamp_ns))
+                    out->timestamp_ns < reader->last_timestamp_ns))
+        return AC_E_SLOW;
+    if (AC_UNLIKELY((out->flags & (AC_FLAG_OURS | AC_FLAG_TRAILER)) != reader->ours) &&
+        ((out->flags & AC_FLAG_OURS) != reader->ours || !ac_reader_find_trailer(reader, out)))
         return AC_E_SLOW;
     reader->last_offset = offset;
     reader->offset = offset + ac_record_size(out->length);
+    ac_reader_prefetch(reader, out->record, offset);
     reader->expected_seq = out->seq + 1;
     reader->last_timestamp_ns = out->timestamp_ns;
-    reader->continued = 1; /* the first behind a seek, or behind damage, may be taken here */
+    reader->continued =
+        reader->ours; /* the first after a seek, or after damage, may be taken here */
     reader->messages++;
     reader->payload_bytes += out->length;
     return 1;
@@ -107,6 +137,8 @@ static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
 /* reader.c. Usable: open, and the queue is there; a reader that waits for its queue looks for it. */
 int ac_reader_check_open(ac_reader_t *reader, ac_error_t *err);
 int ac_reader_usable(ac_reader_t *reader, ac_error_t *err);
+/* AC_E_REVOKED if the reader's position was taken away from it: see position.h. */
+int ac_reader_check_revoked(ac_reader_t *reader, ac_error_t *err);
 
 /* The steps of opening. A new one, all zero, gets what it has before its queue is found. */
 void ac_reader_init(ac_reader_t *reader, const ac_reader_config_t *config);
@@ -118,20 +150,21 @@ int ac_reader_open_queue(ac_reader_t *reader, const char *path, const ac_reader_
                          ac_error_t *err);
 void ac_reader_detach(ac_reader_t *reader);
 void ac_reader_begin_heartbeat(ac_reader_t *reader);
+uint64_t ac_reader_heartbeat_ns(const ac_control_t *control); /* from one to the next */
 
-/* pending.c. Opens the queue that was waited for, if it is there now. May wait for the disk. */
+/* reader_pending.c. Opens the queue that was waited for, if it is there now. May wait for the disk. */
 int ac_reader_attach(ac_reader_t *reader, ac_error_t *err);
 /* As ac_reader_next and ac_reader_ready, for an event loop: the queue that was waited for is opened in the
- * background. Until it is open there is nothing to read, and then the bell rings. */
+ * background. Until it is open there is nothing to read, and then the eventfd is signalled. */
 int ac_reader_next_in_loop(ac_reader_t *reader, ac_message_t *out, ac_error_t *err);
 int ac_reader_ready_in_loop(ac_reader_t *reader, ac_error_t *err);
-/* An opening that is under way has to end before the reader is closed, and that may wait for the disk. Whoever holds
+/* An opening that is under way has to end before the reader is closed, and that may wait for the disk. A caller that holds
  * a lock that others wait for takes it away from the reader, closes that, and frees this when the lock is given up;
  * the reader is freed later. */
 ac_opening_t *ac_reader_take_opening(ac_reader_t *reader);
 void ac_opening_free(ac_opening_t *opening);
 
-/* next.c. Whether the segment, the newest there is, is yet to get its header from another program that published
+/* reader_next.c. Whether the segment, the newest there is, is yet to get its header from another program that published
  * it first; then it counts as not there. Not if control block or index.meta say that records are in it. */
 int ac_segment_awaited(const ac_directory_t *dir, int dir_fd, uint32_t newest,
                        const ac_control_t *control, const ac_durable_t *durable);
@@ -142,18 +175,20 @@ void ac_reader_await(ac_reader_t *reader, uint32_t segment);
  * as the reader has none, and again after the segment was found. */
 int ac_reader_open_segment(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_map_t **map,
                            ac_error_t *err);
-/* Into the segment after this one, which is sealed or full. Behind one that is not sealed, the next is
+/* Into the segment after this one, which is sealed or full. After one that is not sealed, the next is
  * entered only if something is in it: see is_spare. */
 enum { AC_NEXT_MISSING = 0, AC_NEXT_ENTERED = 1, AC_NEXT_SPARE = 2 };
 int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err);
 void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset);
-/* The oldest segment behind `id`: 1 = found, 0 = there is none; *found is then the newest of all, or
+/* The oldest segment after `id`: 1 = found, 0 = there is none; *found is then the newest of all, or
  * `id` itself in an empty queue. */
 int ac_reader_first_segment_after(ac_reader_t *reader, uint64_t id, uint32_t *found,
                                   ac_error_t *err);
 /* How far reading goes in the segment at hand before what a power cut may have left: that lies after the durable
  * position of a writer that is gone, and no other has come since. */
 uint64_t ac_reader_sound_limit(ac_reader_t *reader);
+/* How far the fast path may go in it. */
+uint64_t ac_reader_fast_limit(ac_reader_t *reader);
 /* A batch is whole or absent. A live writer sees to that, and so does recovery; before it, pages that came back
  * without others may leave part of a batch. Whether all that follow the message at `offset` are there. */
 int ac_reader_is_whole_batch(ac_reader_t *reader, uint64_t offset, const ac_message_t *first);
@@ -169,7 +204,7 @@ int ac_reader_position_lost(ac_reader_t *reader, uint64_t segment, uint64_t offs
 int ac_reader_commit_epoch(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint32_t epoch,
                            int sync, ac_error_t *err);
 
-/* resume.c. The epoch of the record before or at a position of the segment at hand; 0 = not known. */
+/* reader_resume.c. The epoch of the record before or at a position of the segment at hand; 0 = not known. */
 uint32_t ac_reader_epoch_beside(const ac_reader_t *reader, uint64_t segment, uint64_t offset);
 /* AC_E_POSITION_LOST if none of the records beside the reader's position has this epoch. */
 int ac_reader_confirm_epoch(ac_reader_t *reader, uint32_t epoch, ac_error_t *err);
@@ -200,11 +235,11 @@ static inline ac_mark_t ac_reader_mark(const ac_reader_t *reader) {
 
 void ac_reader_return(ac_reader_t *reader, const ac_mark_t *mark, const ac_message_t *message);
 
-/* seek.c: from a corrupt place, if the reader stands at one, on to the first record that reaches the bound, or
+/* reader_seek.c: from a corrupt place, if the reader stands at one, on to the first record that reaches the bound, or
  * to the end. */
 int ac_reader_pass_damage(ac_reader_t *reader, ac_bound_t bound, ac_error_t *err);
 
-/* seek.c: the index of a segment of the queue, up to date; NULL in *out if there is no such segment. Moves
+/* reader_seek.c: the index of a segment of the queue, up to date; NULL in *out if there is no such segment. Moves
  * the reader somewhere. */
 int ac_reader_index(ac_reader_t *reader, uint32_t segment, const ac_index_t **out, ac_error_t *err);
 
@@ -221,8 +256,8 @@ static inline uint64_t ac_reader_limit(const ac_reader_t *reader) {
                : reader->size;
 }
 
-/* seek.c: ac_reader_lag in two halves. The second, which looks at every segment on the way from the reader to
- * the writer, needs the reader no more: whoever shares it with others lets them go on meanwhile. */
+/* reader_seek.c: ac_reader_lag in two halves. The second, which looks at every segment on the way from the reader to
+ * the writer, needs the reader no more: a caller that shares it lets the others continue. */
 typedef struct ac_way {
     ac_directory_t dir;
     uint64_t segment_size, from_segment, from_offset, to_segment, to_offset;
@@ -232,12 +267,12 @@ typedef struct ac_way {
 int ac_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_error_t *err);
 int ac_reader_lag_bytes(const ac_way_t *way, ac_lag_t *out, ac_error_t *err); /* [any thread] */
 
-/* Rings this bell from now on; NULL: one of its own again, when wanted. */
-void ac_reader_use_bell(ac_reader_t *reader, ac_bell_t *bell);
+/* Signals this eventfd from now on; NULL: one of its own again, when wanted. */
+void ac_reader_use_eventfd(ac_reader_t *reader, ac_eventfd_t *eventfd);
 
-/* The next interval at which a reader looks whom nobody rings: 50 us at first, then so that it never waits much
+/* The next interval at which a reader looks whom nobody signals: 50 us at first, then so that it never waits much
  * longer than a quarter of the time that has passed already. */
-enum { AC_POLL_MAX_NS = 2000000, AC_POLL_JAVA_MAX_NS = 10000000 }; /* unless the caller says so */
+enum { AC_POLL_MAX_NS = 2000000, AC_POLL_JAVA_MAX_NS = 20000000 }; /* unless the caller says so */
 
 static inline uint64_t ac_poll_interval_ns(uint64_t before_ns, uint64_t max_ns) {
     uint64_t next_ns = before_ns ? before_ns + before_ns / 4 : 50000;
@@ -246,16 +281,17 @@ static inline uint64_t ac_poll_interval_ns(uint64_t before_ns, uint64_t max_ns) 
 
 /* How seldom a queue is looked at. A Java queue is always polled, so an idle one must cost next to nothing. */
 static inline uint64_t ac_reader_poll_max_ns(const ac_reader_t *reader) {
+    if (reader->poll_max_ns) return reader->poll_max_ns;
     return reader->java ? AC_POLL_JAVA_MAX_NS : AC_POLL_MAX_NS;
 }
 
-/* park.c: lets the writer find the reader, if it is one that signals. Without permission to, it polls; that is
+/* reader_park.c: lets the writer find the reader, if it is one that signals. Without permission to, it polls; that is
  * not an error. */
 void ac_reader_announce(ac_reader_t *reader);
-/* Takes the announcement back, or waits for whoever is at it: until then the doorman may use the bell. */
+/* Takes the announcement back, or waits for the thread that is using it: until then the wake thread may use the eventfd. */
 void ac_reader_retract(ac_reader_t *reader);
-/* An announcement is a file, and removing it may wait for the disk. Whoever holds a lock that others wait for gives
- * that up in between: begin (0 = there is nothing to do), ac_doorman_retract(&reader->caller), end. */
+/* An announcement is a file, and removing it may wait for the disk. A caller that holds a lock which others wait for gives
+ * that up in between: begin (0 = there is nothing to do), ac_wake_retract(&reader->endpoint), end. */
 int ac_reader_begin_retract(ac_reader_t *reader);
 void ac_reader_end_retract(ac_reader_t *reader);
 
@@ -264,5 +300,7 @@ void ac_reader_keep_two_pages(ac_reader_t *reader);
 
 /* Our bit is raised and was not taken. */
 int ac_reader_is_parked(const ac_reader_t *reader);
+/* For a member of a group that does not sleep any more: another is woken for the next message. */
+void ac_reader_unpark(ac_reader_t *reader);
 
 #endif

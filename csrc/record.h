@@ -1,9 +1,9 @@
-/* The record: a 64-byte header, the payload, padding to the next multiple of 64.
+/* The record: a 64-byte header, the payload, perhaps a trailer, padding to the next multiple of 64.
  *
- *   0  u32 commit_len    0 = not committed, else payload length + 1; stored last
+ *   0  u32 commit_len    0 = not committed, else length of payload and trailer + 1; stored last
  *   4  u8  version 1, then three zero bytes
  *   8  u64 seq           16 u64 timestamp_ns
- *  24  u16 type_id       26 u16 flags        28 u32 CRC-32 of the payload
+ *  24  u16 type_id       26 u16 flags        28 u32 CRC-32 of payload and trailer
  *  32  u64 cause_source  40 u64 cause_seq    (AC_FLAG_CAUSE)
  *  32  u64 expires_ns                        (AC_FLAG_EXPIRES, never together with AC_FLAG_CAUSE)
  *  48  u32 batch_left    52 u32 epoch        (AC_FLAG_OURS)
@@ -13,7 +13,8 @@
  * batch_left is the number of records of the same batch that follow: recovery never keeps part of a
  * batch. cause_epoch is the epoch of the record that is the cause, 0 if it is not known: a power cut can
  * have a seq given twice, but never with the same epoch. expires_ns is when the message is of no use any more,
- * in Unix nanoseconds; readers hand it out all the same. header_check is the CRC-32C of the first 60 bytes,
+ * in Unix nanoseconds; readers hand it out all the same. With AC_FLAG_TRAILER the last bytes of what commit_len
+ * counts are not payload: trailer.h tells what they are. header_check is the CRC-32C of the first 60 bytes,
  * seeded with segment id and epoch, so a stale or torn header cannot pass, wherever it was copied from.
  *
  * Written by the one writer; read by everybody. commit_len is stored with release after all else and
@@ -39,7 +40,13 @@
 
 /* SYNCED: everything before this record was on disk when it was appended. Whatever is wrong before it is damage,
  * not the trace of a power cut; sync mode sets it, so the proof costs no sync of its own. */
-enum { AC_FLAG_OURS = 1, AC_FLAG_CAUSE = 2, AC_FLAG_SYNCED = 4, AC_FLAG_EXPIRES = 8 };
+enum {
+    AC_FLAG_OURS = 1,
+    AC_FLAG_CAUSE = 2,
+    AC_FLAG_SYNCED = 4,
+    AC_FLAG_EXPIRES = 8,
+    AC_FLAG_TRAILER = 16
+};
 
 typedef struct ac_record {
     uint32_t commit_len;
@@ -64,9 +71,15 @@ _Static_assert(offsetof(ac_record_t, type_id) == 24, "record type");
 _Static_assert(offsetof(ac_record_t, cause_source) == 32, "record spare");
 _Static_assert(offsetof(ac_record_t, header_check) == 60, "record check");
 
-/* Bytes a payload occupies in a segment. `length` < 2^32, so this cannot overflow. */
+/* Bytes that a payload and its trailer, together so long, occupy in a segment. `length` < 2^32, so this cannot overflow. */
 static inline uint64_t ac_record_size(uint64_t length) {
     return (AC_HEADER_SIZE + length + (AC_ALIGNMENT - 1)) & ~(uint64_t)(AC_ALIGNMENT - 1);
+}
+
+/* Of a message that a reader gave. */
+static inline uint32_t ac_payload_length(const ac_message_t *message) {
+    if (AC_UNLIKELY(message->flags & AC_FLAG_TRAILER)) return message->length - message->trailer;
+    return message->length;
 }
 
 /* What the writer decides about a record. */
@@ -77,7 +90,7 @@ typedef struct ac_stamp {
     uint32_t batch_left;
     uint32_t epoch;
     uint16_t type_id;
-    uint16_t flags; /* AC_FLAG_SYNCED or 0 */
+    uint16_t flags; /* AC_FLAG_SYNCED, AC_FLAG_TRAILER */
 } ac_stamp_t;
 
 /* Writes the header but for its commit word, which the caller stores with release as length + 1. `at` is
@@ -114,6 +127,11 @@ static inline uint32_t *ac_record_commit_word(uint8_t *at) {
 
 static inline uint32_t ac_record_load_commit(const uint8_t *at) {
     return ac_load_acquire_u32((const uint32_t *)(const void *)at);
+}
+
+/* Of a record that is committed. */
+static inline uint16_t ac_record_load_type(const uint8_t *at) {
+    return (uint16_t)ac_load_relaxed_u64((const uint64_t *)(const void *)(at + 24));
 }
 
 /* How much of a record to check. */

@@ -91,7 +91,7 @@ static void make_dirty(ac_map_t *map, uint64_t from, uint64_t to) {
 
 /* The blocks that hold it may not count as written (see ac_os_has_unwritten), and nothing that is done to this file
  * changes that: its records go into a new one, which takes its name. Readers that have the old one mapped find it
- * sealed, and go on behind it. */
+ * sealed, and go on after it. */
 static int rewrite_segment(const ac_plan_t *plan, ac_map_t **map, uint64_t end, uint64_t sealed_end,
                            ac_error_t *err) {
     char name[AC_NAME_MAX], temporary[AC_NAME_MAX];
@@ -129,7 +129,7 @@ static int make_durable(const ac_plan_t *plan, ac_map_t **map, uint64_t from, ui
     return rc == AC_OK ? 1 : rc;
 }
 
-/* A segment behind which the queue goes on: on disk, and then sealed there. */
+/* A segment after which the queue goes on: on disk, and then sealed there. */
 static int seal(const ac_plan_t *plan, ac_map_t *map, uint64_t end, ac_error_t *err) {
     int rc = sync_map(plan, map, err);
     if (rc != AC_OK) return rc;
@@ -289,8 +289,8 @@ static int repair_end(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
 
 /* ---- readers ---- */
 
-/* A reader that had committed beyond the end must be told when it comes back. So the places behind the end
- * are not used again: the queue goes on behind the last segment that a position names. Those up to there are
+/* A reader that had committed past the end must get PositionLost. So the places after the end
+ * are not used again: the queue goes on after the last segment that a position names. Those up to there are
  * empty and sealed, so that other readers come through. */
 static int keep_lost_positions(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
     int rc = seal(plan, end->map, plan->records_end, err);
@@ -302,7 +302,7 @@ static int keep_lost_positions(const ac_plan_t *plan, ac_end_t *end, ac_error_t 
 }
 
 /* In a copy nothing is lost: the reader has committed in the original what was not copied. */
-static int settle_positions(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
+static int answer_lost_positions(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
     if (!plan->lost) return AC_OK;
     if (!plan->options->is_copy) return keep_lost_positions(plan, end, err);
     return ac_position_pull_back(plan->dir, plan->dir_fd, plan->end_segment, plan->end_offset, err);
@@ -324,7 +324,7 @@ static int repair(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
     end->last_timestamp_ns = plan->last_timestamp_ns;
     end->last_record = plan->last_record;
     rc = repair_end(plan, end, err);
-    return rc == AC_OK ? settle_positions(plan, end, err) : rc;
+    return rc == AC_OK ? answer_lost_positions(plan, end, err) : rc;
 }
 
 /* A queue may have been closed while it was copied: then the mark is newer than what was copied before, and a segment
@@ -442,6 +442,28 @@ static int take_up_counters(ac_control_t *control, const ac_plan_t *plan, ac_end
     return check_room(plan, end->next_seq, err);
 }
 
+static int recover(ac_plan_t *plan, ac_control_t *control, ac_end_t *end, ac_error_t *err) {
+    ac_recovery_t *report = plan->report;
+    int rc = ac_segment_list(plan->dir, plan->dir_fd, &plan->ids, &plan->count, err);
+    if (rc == AC_OK) rc = ac_durable_read(plan->dir, plan->dir_fd, &plan->durable, err);
+    if (rc != AC_OK) return rc;
+    leave_out_headerless(plan, control);
+    report->durable_segment = plan->durable.segment;
+    report->durable_offset = plan->durable.offset;
+    report->clean =
+        plan->count == 0 || (!plan->options->verify && believe_clean(plan, control, end));
+    find_durable(plan, control);
+    rc = walk_and_repair(plan, report->clean, end, err);
+    if (rc == AC_OK) rc = take_up_counters(control, plan, end, err);
+    if (rc != AC_OK || !end->map) return rc;
+    end->sealed = ac_segment_sealed(end->map);
+    if (end->next_id == 0) end->next_id = end->map->segment + 1;
+    report->end_segment = end->map->segment;
+    report->end_offset = end->offset;
+    end->torn |= plan->torn || report->segments_set_aside > 0;
+    return AC_OK;
+}
+
 int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uint64_t segment_size,
                const ac_recovery_options_t *options, ac_end_t *end, ac_recovery_t *report,
                ac_error_t *err) {
@@ -453,23 +475,8 @@ int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uin
                       .options = options,
                       .epoch = (uint32_t)ac_load_relaxed_u64(&control->writer_epoch),
                       .report = report};
-    int rc = ac_segment_list(dir, dir_fd, &plan.ids, &plan.count, err);
-    if (rc == AC_OK) rc = ac_durable_read(dir, dir_fd, &plan.durable, err);
-    if (rc == AC_OK) leave_out_headerless(&plan, control);
-    report->durable_segment = plan.durable.segment;
-    report->durable_offset = plan.durable.offset;
-    report->clean = rc == AC_OK &&
-                    (plan.count == 0 || (!options->verify && believe_clean(&plan, control, end)));
-    if (rc == AC_OK) find_durable(&plan, control);
-    if (rc == AC_OK) rc = walk_and_repair(&plan, report->clean, end, err);
-    if (rc == AC_OK) rc = take_up_counters(control, &plan, end, err);
-    if (rc == AC_OK && end->map) {
-        end->sealed = ac_segment_sealed(end->map);
-        if (end->next_id == 0) end->next_id = end->map->segment + 1;
-        report->end_segment = end->map->segment;
-        report->end_offset = end->offset;
-        end->torn |= plan.torn || report->segments_set_aside > 0;
-    } else if (rc != AC_OK) {
+    int rc = recover(&plan, control, end, err);
+    if (rc != AC_OK) {
         ac_map_release(end->map);
         end->map = NULL;
     }

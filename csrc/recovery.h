@@ -1,4 +1,4 @@
-/* Where the queue ends, found at opening for writing, and the repair of what lies behind.
+/* Where the queue ends, found when opening for writing, and the repair of what lies after it.
  *
  *  1. A clean marker of the current epoch that fits index.meta, the last record and an empty word after
  *     it is believed; nothing is walked.
@@ -20,7 +20,7 @@
 
 #include "control.h"
 #include "directory.h"
-#include "map.h"
+#include "segment_map.h"
 
 typedef struct ac_end {
     ac_map_t *map; /* the segment that holds the end, writable; NULL: the queue has no segment */

@@ -3,9 +3,9 @@
 #define AC_RECOVERY_PLAN_H
 
 #include "recovery.h"
-#include "seekindex.h"
+#include "segment_seekindex.h"
 
-/* A segment that the queue goes on behind: to be on disk, and then sealed there. */
+/* A segment after which the queue continues: to be on disk, and then sealed there. */
 typedef struct ac_finish {
     uint32_t segment;
     uint64_t sealed_end;  /* 0 = nobody knows its end */
@@ -19,7 +19,7 @@ typedef struct ac_plan {
     const ac_recovery_options_t *options;
     uint32_t *ids; /* all segments, ascending */
     size_t count;
-    int has_headerless; /* behind them: one that another program published before its header */
+    int has_headerless; /* after them: one that another program published before its header */
     size_t used;        /* how many of them the queue has; the others are set aside */
     uint32_t epoch;     /* highest epoch a record may have */
     ac_durable_t durable;

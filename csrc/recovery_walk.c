@@ -45,7 +45,7 @@ static uint64_t durable_end(const ac_plan_t *plan, const ac_map_t *map) {
     return map->segment == plan->durable.segment && offset < map->size ? offset : map->size;
 }
 
-/* Does this valid record also fit behind the ones before it? */
+/* Does this valid record also fit after the ones before it? */
 static int in_sequence(const walk_t *walk, const ac_message_t *message, uint32_t epoch,
                        int durable) {
     if (!(message->flags & AC_FLAG_OURS)) return walk->batch_left == 0;
@@ -77,7 +77,7 @@ static void accept(walk_t *walk, const ac_message_t *message, uint32_t epoch, ui
     plan->report->records_scanned++;
 }
 
-/* Whether a valid record can be one of the queue's, `bytes` behind the last that was, and not something that a
+/* Whether a valid record can be one of the queue's, `bytes` after the last that was, and not something that a
  * payload holds. */
 static int can_follow(const walk_t *walk, const ac_message_t *message, uint64_t bytes) {
     const ac_plan_t *plan = walk->plan;
@@ -315,7 +315,7 @@ static int walk_segment(walk_t *walk, ac_map_t *map, ac_error_t *err) {
 
 /* ---- from one segment to the next ---- */
 
-/* Does the queue go on behind a segment that is not known to be durable as a whole? Seal and records reach
+/* Does the queue go on after a segment that is not known to be durable as a whole? Seal and records reach
  * the disk in any order. After an unsealed one, or one of ours whose seal is torn, only if the next continues
  * it exactly; after a sealed one not if records are missing before the end that it names, nor if all of
  * them are gone and were ours. One that names its very beginning has none: recovery left it so. */
@@ -584,7 +584,7 @@ static int is_durable_missing(const ac_plan_t *plan) {
 }
 
 /* A power cut leaves segments without a gap between them: they appear, and go, one after the other, each on disk
- * before the next. So if one is missing, somebody removed it, and what follows may well have been durable. */
+ * before the next. So if one is missing, it was removed, and what follows may have been durable. */
 static int check_set_aside(walk_t *walk, ac_error_t *err) {
     const ac_plan_t *plan = walk->plan;
     uint32_t missing = 0, has_gap = 0;

@@ -14,14 +14,14 @@
 #include <string.h>
 #include <time.h>
 
-/* A power cut may take what was appended behind the segment that is about to go. The queue then has no
+/* A power cut may take records that were appended after the segment that is about to be removed. The queue then has no
  * record left that says where seq went on, so that is on disk first. What the writer itself has not come to
  * yet is no record's, whatever a damaged one says. */
 static int note_removal(const ac_directory_t *dir, int dir_fd, const ac_index_t *index,
                         ac_error_t *err) {
     ac_map_t *map;
     if (index->count == 0) return AC_OK;
-    int rc = ac_control_open(dir, dir_fd, 1, 1, &map, err);
+    int rc = ac_control_open(dir, dir_fd, AC_CONTROL_WRITABLE, 1, &map, err);
     if (rc != AC_OK) return rc;
     ac_control_t *control = ac_control_of(map);
     uint64_t next_seq = ac_load_acquire_u64(&control->next_seq);
@@ -48,7 +48,7 @@ static int open_archive_day(const char *root, uint64_t timestamp_ns, unsigned mo
     int fd = rc == 0 ? ac_os_open_dir_at(AT_FDCWD, root) : ac_os_open_dir(root);
     if (rc == 0 && fd >= 0) ac_directory_set_mode(fd, mode);
     for (int i = 0; i < 3 && fd >= 0; i++) {
-        rc = ac_os_mkdir_at(fd, parts[i], mode);
+        rc = ac_directory_create(fd, parts[i], mode);
         int sub = rc < 0 && rc != -EEXIST ? rc : ac_os_open_dir_at(fd, parts[i]);
         if (rc == 0 && sub >= 0) {
             ac_directory_set_mode(sub, mode);
@@ -143,7 +143,7 @@ static int find_archived(const ac_directory_t *dir, int dir_fd, const ac_index_t
     *next_seq = index->max_seq + 1;
     *newest_ns = index->max_ts_ns;
     if (index->count > 0) return AC_OK;
-    int rc = ac_control_open(dir, dir_fd, 0, 1, &map, err);
+    int rc = ac_control_open(dir, dir_fd, AC_CONTROL_READ_ONLY, 1, &map, err);
     if (rc != AC_OK) return rc;
     ac_control_removed(ac_control_of(map), next_seq, newest_ns);
     ac_map_release(map);
@@ -157,7 +157,7 @@ static int describe_day(const ac_directory_t *dir, int dir_fd, const char *archi
     ac_map_t *map;
     ac_directory_t day = *dir;
     snprintf(day.path, sizeof day.path, "%s", archive);
-    int rc = ac_control_open(dir, dir_fd, 0, 1, &map, err);
+    int rc = ac_control_open(dir, dir_fd, AC_CONTROL_READ_ONLY, 1, &map, err);
     if (rc != AC_OK) return rc;
     rc = ac_control_copy(ac_control_of(map), &day, day_fd, id, next_seq, newest_ns, err);
     ac_map_release(map);
@@ -215,7 +215,7 @@ static int delete_segment(const ac_directory_t *dir, int dir_fd, uint32_t id, ac
  * this. */
 static int announce_removal(const ac_directory_t *dir, int dir_fd, uint64_t id, ac_error_t *err) {
     ac_map_t *map;
-    int rc = ac_control_open(dir, dir_fd, 1, 1, &map, err);
+    int rc = ac_control_open(dir, dir_fd, AC_CONTROL_WRITABLE, 1, &map, err);
     if (rc != AC_OK) return rc;
     ac_exchange_seq_cst_u64(&ac_control_of(map)->removing, id);
     ac_map_release(map);
@@ -251,7 +251,7 @@ static void sync_position(void *context, const char *name, const ac_slot_t *slot
     const ac_survey_t *survey = &retaining->round.survey;
     (void)held;
     if (stance == AC_STANCE_NOWHERE || slot->segment <= retaining->removed) return;
-    enum ac_sync_state state = ac_sign_sync(survey->signs, name, slot);
+    enum ac_sync_state state = ac_liveness_sync(survey->liveness, name, slot);
     if (retaining->failed || state == AC_SYNC_DONE) return;
     if (state == AC_SYNC_FAILED) {
         char path[1200];
@@ -263,7 +263,8 @@ static void sync_position(void *context, const char *name, const ac_slot_t *slot
     }
     int rc = ac_position_sync_file(survey->dir, survey->dir_fd, name, retaining->err);
     if (rc == AC_E_NOT_FOUND) return; /* removed at this moment */
-    ac_sign_note_sync(survey->signs, name, slot, rc == AC_OK ? AC_SYNC_DONE : AC_SYNC_FAILED);
+    ac_liveness_note_sync(survey->liveness, name, slot,
+                          rc == AC_OK ? AC_SYNC_DONE : AC_SYNC_FAILED);
     retaining->synced++;
     retaining->failed = rc;
 }
@@ -277,7 +278,7 @@ static void warn_reader(void *context, const char *name, const ac_slot_t *slot, 
     const char *limit = stance == AC_STANCE_SILENT    ? "reader_ttl"
                         : stance == AC_STANCE_TOO_FAR ? "max_reader_lag"
                                                       : retaining->limit;
-    if (!limit || !ac_sign_warn(survey->signs, name, slot)) return;
+    if (!limit || !ac_liveness_warn(survey->liveness, name, slot)) return;
     ac_log(AC_LOG_WARNING, survey->dir->path,
            "%s is reached: segment %u goes, though reader '%s' (%s) has not read on from segment "
            "%llu, offset %llu",
@@ -285,12 +286,12 @@ static void warn_reader(void *context, const char *name, const ac_slot_t *slot, 
            (unsigned long long)slot->segment, (unsigned long long)slot->offset);
 }
 
-/* That the limits would have it otherwise, and what is behind it stays as well, is told once. */
+/* That the limits would remove it, and that what is after it stays as well, is logged once. */
 static void report_unreadable(const ac_survey_t *survey, uint32_t id, const char *damage) {
-    ac_signs_t *signs = survey->signs;
+    ac_liveness_t *liveness = survey->liveness;
     char path[1200];
-    if (signs->unreadable == id + 1ull) return;
-    signs->unreadable = id + 1ull;
+    if (liveness->unreadable == id + 1ull) return;
+    liveness->unreadable = id + 1ull;
     snprintf(path, sizeof path, "%s/%09u.q", survey->dir->path, id);
     ac_log(AC_LOG_WARNING, path,
            "cannot be read (%s), so retention leaves it and what is after it; verify the queue, "
@@ -356,9 +357,9 @@ static int retain_oldest(retaining_t *retaining, uint32_t id, ac_error_t *err) {
 }
 
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-              ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
-              uint64_t stop, const uint32_t *closing, uint64_t *deleted, uint64_t *archived,
-              ac_error_t *err) {
+              ac_liveness_t *liveness, uint64_t segment_size, uint64_t head_segment,
+              uint64_t head_offset, uint64_t stop, const uint32_t *closing, uint64_t *deleted,
+              uint64_t *archived, ac_error_t *err) {
     uint32_t *ids = NULL;
     size_t count = 0;
     retaining_t retaining = {.closing = closing,
@@ -366,7 +367,7 @@ int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *c
                                        .survey = {.dir = dir,
                                                   .dir_fd = dir_fd,
                                                   .config = config,
-                                                  .signs = signs,
+                                                  .liveness = liveness,
                                                   .segment_size = segment_size,
                                                   .head_segment = head_segment,
                                                   .head_offset = head_offset}}};

@@ -1,9 +1,9 @@
-/* Which sealed segments may go, and how far behind the slowest open reader is. */
+/* Which sealed segments may be removed, and the lag of the slowest open reader. */
 #ifndef AC_RETENTION_H
 #define AC_RETENTION_H
 
 #include "directory.h"
-#include "signs.h"
+#include "reader_liveness.h"
 
 typedef struct ac_slowest {
     uint64_t registered; /* number of readers that have a position, open or not */
@@ -20,20 +20,20 @@ typedef struct ac_slowest {
 
 /* Position of the slowest open reader as seen from the head of the queue. */
 int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-                      ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment,
+                      ac_liveness_t *liveness, uint64_t segment_size, uint64_t head_segment,
                       uint64_t head_offset, ac_slowest_t *out, ac_error_t *err);
 
 /* Deletes or archives what the configuration allows among the segments before `stop`.
  *
  * An open reader, one that is away for less than reader_ttl, and that of config.wait_for keep what they have not
  * committed past, whatever age or size say. Without a reader_ttl, one that is away keeps it until age or size say
- * otherwise. Whoever is beyond reader_ttl or max_reader_lag keeps nothing. Who loses by any of these
+ * otherwise. A reader beyond reader_ttl or max_reader_lag keeps nothing. Who loses by any of these
  * limits is logged. Before a segment goes, the positions that allow it are synced; if one cannot be, nothing goes.
  *
  * Once `*closing` is set it stops, within a piece of a copy, with AC_E_CLOSED; what it has not moved stays. */
 int ac_retain(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-              ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment, uint64_t head_offset,
-              uint64_t stop, const uint32_t *closing, uint64_t *deleted, uint64_t *archived,
-              ac_error_t *err);
+              ac_liveness_t *liveness, uint64_t segment_size, uint64_t head_segment,
+              uint64_t head_offset, uint64_t stop, const uint32_t *closing, uint64_t *deleted,
+              uint64_t *archived, ac_error_t *err);
 
 #endif

@@ -13,7 +13,7 @@
 static int is_silent_too_long(const ac_survey_t *survey, const char *name, const ac_slot_t *slot,
                               int held) {
     const ac_writer_config_t *config = survey->config;
-    uint64_t age_ns = ac_sign_age_ns(survey->signs, name, slot);
+    uint64_t age_ns = ac_liveness_age_ns(survey->liveness, name, slot);
     if (config->reader_ttl_ns == 0 || age_ns <= config->reader_ttl_ns) return 0;
     return !held || ac_os_monotonic_ns() >= config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
 }
@@ -30,7 +30,7 @@ static int is_too_far_behind(const ac_survey_t *survey, const ac_slot_t *slot) {
     return lag > max_lag;
 }
 
-/* Within a reader_ttl that somebody chose, one that is away counts like one that is open. */
+/* Within reader_ttl, if it is set, a reader that is away counts like an open one. */
 enum ac_stance ac_survey_stance(const ac_survey_t *survey, const char *name, const ac_slot_t *slot,
                                 int held) {
     int silent = is_silent_too_long(survey, name, slot, held);
@@ -83,12 +83,12 @@ int ac_survey(const ac_survey_t *survey, ac_slowest_t *out, ac_error_t *err) {
 }
 
 int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_config_t *config,
-                      ac_signs_t *signs, uint64_t segment_size, uint64_t head_segment,
+                      ac_liveness_t *liveness, uint64_t segment_size, uint64_t head_segment,
                       uint64_t head_offset, ac_slowest_t *out, ac_error_t *err) {
     ac_survey_t survey = {.dir = dir,
                           .dir_fd = dir_fd,
                           .config = config,
-                          .signs = signs,
+                          .liveness = liveness,
                           .segment_size = segment_size,
                           .head_segment = head_segment,
                           .head_offset = head_offset};
@@ -144,7 +144,7 @@ void ac_round_deduct(ac_round_t *round, uint64_t room) {
     round->total -= room < round->total ? room : round->total;
 }
 
-/* Whether somebody has not committed past this segment whom no limit concerns. */
+/* Whether a reader to which no limit applies has not committed past this segment. */
 static int held_by(const ac_round_t *round, uint32_t id) {
     const ac_slowest_t *slowest = &round->slowest;
     if (round->survey.config->wait_for && id >= slowest->awaited_segment) return AC_KEPT_AWAITED;

@@ -4,7 +4,7 @@
 #define AC_RETENTION_RULES_H
 
 #include "retention.h"
-#include "seekindex.h"
+#include "segment_seekindex.h"
 
 /* What a reader has to say about the segments it has not committed past. */
 enum ac_stance {
@@ -23,7 +23,7 @@ typedef struct ac_survey {
     const ac_directory_t *dir;
     int dir_fd;
     const ac_writer_config_t *config;
-    ac_signs_t *signs;
+    ac_liveness_t *liveness;
     uint64_t segment_size, head_segment, head_offset;
     ac_survey_visit_t visit; /* called for each, unless NULL */
     void *context;
@@ -51,7 +51,7 @@ typedef struct ac_round {
 /* Looks at the readers and at these segments, which are all there are. */
 int ac_round_begin(ac_round_t *round, const uint32_t *ids, size_t count, ac_error_t *err);
 
-/* AC_KEPT_GOES, or the first reason why it stays; or AC_E_*. The content is known if it was needed; it is to be
+/* AC_KEPT_GOES, or the first reason why it stays; or AC_E_*. The content is known if it was needed; it must be
  * freed by ac_index_free in any case. *limit is the limit of age or size by which it goes, or NULL. */
 int ac_round_judge(const ac_round_t *round, uint32_t id, ac_content_t *content, const char **limit,
                    ac_error_t *err);

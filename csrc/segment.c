@@ -88,7 +88,7 @@ int ac_segment_check_room(const ac_directory_t *dir, int dir_fd, uint64_t size, 
     if (ac_os_free_bytes(dir_fd, &free_bytes) < 0 || free_bytes >= size) return AC_OK;
     ac_segment_name(name, 0, ".q.tmp");
     int fd = ac_os_open_at(dir_fd, name, O_RDWR | O_CREAT | O_EXCL, dir->mode);
-    if (fd == -EEXIST) return AC_OK; /* somebody else is at it */
+    if (fd == -EEXIST) return AC_OK; /* another process is at it */
     int rc = fd < 0 ? fd : ac_os_allocate(fd, size);
     ac_os_close(fd);
     if (fd >= 0) ac_os_unlink(dir_fd, name);
@@ -182,7 +182,7 @@ int ac_segment_lacks_header(const ac_directory_t *dir, int dir_fd, uint32_t id) 
            (header.segment_id == 0 && id != 0);
 }
 
-/* Without mapping it: somebody may be asking about thousands. */
+/* Without mapping it: a caller may ask about thousands. */
 static uint64_t records_end(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size) {
     char name[AC_NAME_MAX];
     struct stat info;

@@ -1,7 +1,7 @@
 /* Segments: `%09d.q` files of equal size, a 64-byte header and then records.
  *
  *   0 u32 magic   4 u32 version   8 u32 segment_id   12 u32 flags (bit 0 sealed)
- *  16 u64 end, ours: behind the last record of a sealed segment, 0 = not known   24 40 spare bytes
+ *  16 u64 end, ours: after the last record of a sealed segment, 0 = not known   24 40 spare bytes
  *
  * How a reader walks: 1. at an uncommitted header, or with less than a header's room left, look whether
  * the segment is sealed; 2. if it is, look at the header again (it may have been committed just before
@@ -11,13 +11,13 @@
 #define AC_SEGMENT_H
 
 #include "directory.h"
-#include "map.h"
+#include "segment_map.h"
 
 #define AC_SEGMENT_MAGIC 0x53454730u
 #define AC_SEGMENT_VERSION 2u
 #define AC_SEGMENT_DATA 64u
 #define AC_SEGMENT_SEALED 1u
-#define AC_SEGMENT_ID_MAX (UINT32_MAX - 2) /* whoever counts on from an id does not overflow */
+#define AC_SEGMENT_ID_MAX (UINT32_MAX - 2) /* so that counting on from an id does not overflow */
 
 typedef struct ac_segment_header {
     uint32_t magic;
@@ -65,8 +65,8 @@ int ac_segment_lacks_header(const ac_directory_t *dir, int dir_fd, uint32_t id);
  * a huge page: hosts that lend memory to virtual machines take free huge pages back, and touching such a one
  * again costs 10 us for each of its 512 pages; smaller folios come from the pieces in between, which stay.
  * That a reader maps a huge page by one fault saves it 1 % of its time. A sync writes whole folios: for
- * whoever syncs every few records they are made in pieces of `piece` bytes. */
-enum { AC_POPULATE_STEP = 1 << 20, AC_POPULATE_PIECE = 64 << 10 };
+ * a writer that syncs every few records they are made in pieces of `piece` bytes. */
+enum { AC_POPULATE_STEP = 1 << 20, AC_POPULATE_PIECE = 16 << 10 };
 /* A sync of less is small next to the folio of a whole step. */
 enum { AC_FEW_BYTES = AC_POPULATE_STEP / 4 };
 static inline uint64_t ac_populate_step_end(uint64_t offset) {

@@ -58,12 +58,12 @@ typedef struct listener {
 } listener_t;
 
 static void tell(const listener_t *listener, ac_sync_t *range, size_t number) {
-    if (range->told) return;
-    range->told = 1;
+    if (range->reported) return;
+    range->reported = 1;
     listener->synced(listener->context, number);
 }
 
-/* 0 = there is no io_uring here, and nothing was done. Whoever is still pending afterwards never ran. */
+/* 0 = there is no io_uring here, and nothing was done. Ranges that are still pending afterwards never ran. */
 static int sync_by_ring(ac_sync_t *ranges, size_t count, const listener_t *listener) {
     ac_ring_t ring;
     if (ac_os_ring_open(&ring, (unsigned)count, RING_WORKERS) < 0) return 0;

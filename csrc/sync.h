@@ -14,7 +14,7 @@ typedef struct ac_sync {
     uint64_t offset;
     uint64_t length; /* 0 = nothing to do; `result` stays as it is */
     int result;      /* 0 or a negated errno, as from ac_os_map_sync */
-    int told;        /* `synced` was called for it */
+    int reported;    /* `synced` was called for it */
 } ac_sync_t;
 
 /* Returns when all of them have their result. `synced` is called for each once it has, also for those with

@@ -5,6 +5,7 @@
 #include "recovery.h"
 #include "retention.h"
 #include "segment.h"
+#include "trailer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -91,7 +92,7 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
 }
 
 /* A name under which a file of the queue is made before it gets its own: whatever else ends in .tmp belongs to
- * somebody else. */
+ * others. */
 static int is_leftover(const char *name) {
     static const char *const names[] = {"control.meta.tmp", "READY.tmp", "schema.json.tmp"};
     static const char control[] = "control.meta.";
@@ -139,6 +140,8 @@ static int enter_end(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
     writer->synced = offset;
     writer->populated = offset;
     ac_writer_enter(writer, writer->map, offset);
+    writer->entered_ns = ac_os_monotonic_ns();
+    writer->cached_from = writer->map->segment;
     if (offset > AC_SEGMENT_DATA) {
         writer->last_record = end->last_record;
         resume_roll_limits(writer);
@@ -161,11 +164,12 @@ static void announce(ac_writer_t *writer, uint64_t epoch) {
     ac_store_relaxed_u64(&control->next_seq, writer->seq);
     ac_store_relaxed_u64(&control->last_timestamp_ns, writer->last_timestamp_ns);
     ac_store_relaxed_u64(&control->last_record, writer->last_record);
+    ac_store_release_u64(&control->counting_epoch, epoch);
     ac_store_relaxed_u64(&control->writer_heartbeat_ns, ac_os_now_ns());
     ac_store_relaxed_u64(&control->recovered_boot, ac_os_boot_id());
     ac_writer_announce_ttl(writer);
     ac_store_relaxed_u64(&control->parked,
-                         0); /* the sleepers of a dead writer; they will be told */
+                         0); /* the sleepers of a dead writer; they will be woken */
     ac_fetch_add_seq_cst_u32(&control->notify_seq, 1);
     ac_os_futex_wake(&control->notify_seq, INT_MAX);
 }
@@ -293,7 +297,7 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     ac_writer_begin_report(writer);
     /* Without it (no inotify instances left, say) readers poll, as they do for other programs. */
     if (!writer->config.inline_housekeeping)
-        writer->attended = ac_doorman_attend(&writer->callers, &writer->dir, NULL) ==
+        writer->attended = ac_wake_targets_open(&writer->targets, &writer->dir, NULL) ==
                            AC_OK; /* nobody sees it yet */
     ac_store_release_u64(&writer->control->signalling_epoch, writer->attended ? epoch : 0);
     /* The epoch must never be used twice, so it is on disk before the first record that carries it. */
@@ -303,7 +307,7 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
 }
 
 static void release_everything(ac_writer_t *writer) {
-    if (writer->attended) ac_doorman_leave(&writer->callers);
+    if (writer->attended) ac_wake_targets_close(&writer->targets);
     ac_store_relaxed_u32(&writer->attended, 0);
     while (writer->sealing) {
         ac_sealing_t *sealing = writer->sealing;
@@ -348,7 +352,7 @@ static ac_writer_t *allocate(const ac_writer_config_t *config) {
     pthread_mutex_init(&writer->retain_mutex, NULL);
     pthread_mutex_init(&writer->report_mutex, NULL);
     pthread_mutex_init(&writer->lock_mutex, NULL);
-    pthread_mutex_init(&writer->signs.mutex, NULL);
+    pthread_mutex_init(&writer->liveness.mutex, NULL);
     pthread_cond_init(&writer->prepared, NULL);
     pthread_cond_init(&writer->stepped, NULL);
     return writer;
@@ -388,7 +392,7 @@ static void begin_housekeeping(ac_writer_t *writer) {
 static void end_housekeeping(ac_writer_t *writer) {
     ac_task_t *tasks[TASKS];
     tasks_of(writer, tasks);
-    /* Whoever changes the settings starts retention after a look at it, with the mutex held. */
+    /* A change of settings checks this before it starts retention, with the mutex held. */
     pthread_mutex_lock(&writer->mutex);
     ac_store_relaxed_u32(&writer->closing, 1);
     pthread_mutex_unlock(&writer->mutex);
@@ -444,7 +448,7 @@ int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer
 }
 
 /* waiters_pending counts the sleepers of other programs: each adds one before it sleeps on notify_seq and takes
- * it away afterwards. One that is killed asleep leaves its one behind, and every append would pay for a system
+ * it away afterwards. One that is killed asleep stays in the count, and every append would pay for a system
  * call that wakes nobody. The count cannot be put right: a waiter that was woken and has not run yet still
  * stands in it, and taking away what was cleared would wrap it, after which it reads 0 while that one sleeps.
  * So the word stays as it is. A count that has not changed for a second, in which nobody was woken, is taken
@@ -475,9 +479,11 @@ static void wake_other_programs(ac_writer_t *writer, uint32_t waiters) {
 void ac_writer_wake(ac_writer_t *writer) {
     ac_control_t *control = writer->control;
     if (ac_load_relaxed_u64(&control->parked)) {
-        uint64_t bits = ac_exchange_seq_cst_u64(&control->parked, 0);
+        uint64_t bits = ac_exchange_seq_cst_u64(&control->parked, 0), left = 0;
         if (bits && writer->attended)
-            ac_count_u64(&writer->wakeups, ac_callers_wake(&writer->callers, bits));
+            ac_count_u64(&writer->wakeups,
+                         ac_wake_targets_signal(&writer->targets, bits, writer->batch + 1, &left));
+        if (left) __atomic_fetch_or(&control->parked, left, __ATOMIC_SEQ_CST);
     }
     uint32_t waiters = ac_load_relaxed_u32(&control->waiters_pending);
     if (waiters) wake_other_programs(writer, waiters);
@@ -521,7 +527,7 @@ static int64_t sync_appended(ac_writer_t *writer, int64_t seq, ac_error_t *err) 
 
 /* In sync mode nothing may return before it is durable, in batch mode not more than the agreed bytes. Readers
  * have it by now: an error that says no more than why would have the caller append it again. */
-static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
+static int64_t flush_if_due(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     int mode = writer->config.flush_mode;
     if (mode == AC_FLUSH_ASYNC || seq < 0) return seq;
     if (mode == AC_FLUSH_BATCH && ac_writer_unsynced(writer) <= writer->config.batch_bytes)
@@ -529,28 +535,40 @@ static int64_t settle(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     return sync_appended(writer, seq, err);
 }
 
-int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t length,
-                                  unsigned type_id, const ac_cause_t *cause) {
-    int64_t seq =
-        ac_writer_try_append(writer, payload, length, type_id, writer->last_timestamp_ns, cause);
+int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t payload_length,
+                                  const ac_slice_t *trailer, unsigned type_id,
+                                  const ac_cause_t *cause) {
+    int64_t seq = ac_writer_try_append(writer, payload, payload_length, trailer, type_id,
+                                       writer->last_timestamp_ns, cause);
     if (seq != AC_E_SLOW) ac_count_u64(&writer->clock_steps, 1);
     return seq;
 }
 
-/* In sync mode, which knows no fast path, each record is the proof for those before it; unless there is padding in
- * between, for which nobody waited. */
+/* In sync mode, which knows no fast path, each record is the proof for those before it, and so it is after a flush of
+ * a single record; unless there is padding in between, for which nobody waited. */
 static uint16_t synced_flag(ac_writer_t *writer) {
-    if (writer->config.flush_mode != AC_FLUSH_SYNC) return 0;
+    if (writer->config.flush_mode != AC_FLUSH_SYNC) {
+        if (!ac_load_relaxed_u32(&writer->flushed_single)) return 0;
+        ac_store_relaxed_u32(&writer->flushed_single, 0);
+    }
     pthread_mutex_lock(&writer->mutex);
     int all = writer->durable_seq == writer->seq && writer->synced == writer->offset;
     pthread_mutex_unlock(&writer->mutex);
     return all ? AC_FLAG_SYNCED : 0;
 }
 
+/* A Java queue's documents are what Java reads, and that knows nothing of ours. */
+static int refuse_trailer(const ac_writer_t *writer, ac_error_t *err) {
+    return ac_java_refuse(writer, "key and headers: its messages are documents of Java's", err);
+}
+
 static __attribute__((noinline)) int64_t append_slow(ac_writer_t *writer, const void *payload,
-                                                     size_t length, unsigned type_id,
+                                                     size_t payload_length,
+                                                     const ac_slice_t *trailer, unsigned type_id,
                                                      uint64_t timestamp_ns, const ac_cause_t *cause,
                                                      ac_error_t *err) {
+    size_t length = ac_area_length(payload_length, trailer);
+    if (writer->java && trailer) return refuse_trailer(writer, err);
     if (writer->java)
         return ac_java_append(writer, payload, length, type_id, timestamp_ns, cause, err);
     int rc = check_type(writer, type_id, err);
@@ -561,28 +579,45 @@ static __attribute__((noinline)) int64_t append_slow(ac_writer_t *writer, const 
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
     rc = ac_writer_make_room(writer, ac_record_size(length), timestamp_ns, err);
     if (rc != AC_OK) return rc;
-    int64_t seq = ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns,
-                                cause, synced_flag(writer));
-    return seq == AC_E_SLOW ? ac_writer_fail_cut(writer, err) : settle(writer, seq, err);
+    int64_t seq = ac_writer_put(writer, payload, payload_length, trailer, (uint16_t)type_id,
+                                timestamp_ns, cause, synced_flag(writer));
+    return seq == AC_E_SLOW ? ac_writer_fail_cut(writer, err) : flush_if_due(writer, seq, err);
 }
 
 int64_t ac_writer_append_cause(ac_writer_t *writer, const void *payload, size_t length,
                                unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause,
                                ac_error_t *err) {
-    int64_t seq = ac_writer_try_append(writer, payload, length, type_id, timestamp_ns, cause);
+    int64_t seq = ac_writer_try_append(writer, payload, length, NULL, type_id, timestamp_ns, cause);
     return AC_LIKELY(seq != AC_E_SLOW)
                ? seq
-               : append_slow(writer, payload, length, type_id, timestamp_ns, cause, err);
+               : append_slow(writer, payload, length, NULL, type_id, timestamp_ns, cause, err);
+}
+
+int64_t ac_writer_append_trailer(ac_writer_t *writer, const void *payload, size_t length,
+                                 const ac_slice_t *trailer, unsigned type_id, uint64_t timestamp_ns,
+                                 const ac_cause_t *cause, ac_error_t *err) {
+    int64_t seq =
+        ac_writer_try_append(writer, payload, length, trailer, type_id, timestamp_ns, cause);
+    return seq != AC_E_SLOW
+               ? seq
+               : append_slow(writer, payload, length, trailer, type_id, timestamp_ns, cause, err);
+}
+
+/* Of the batch's message `i`; NULL: it has none. */
+static inline const ac_slice_t *trailer_of(const ac_slice_t *trailers, size_t i) {
+    return trailers && trailers[i].length > 0 ? &trailers[i] : NULL;
 }
 
 /* Total size of a batch, and whether its timestamps are in order. */
-static int measure(const ac_writer_t *writer, const ac_slice_t *items, size_t count,
-                   const uint64_t *timestamps_ns, uint64_t *size, ac_error_t *err) {
+static inline int measure(const ac_writer_t *writer, const ac_slice_t *items,
+                          const ac_slice_t *trailers, size_t count, const uint64_t *timestamps_ns,
+                          uint64_t *size, ac_error_t *err) {
     *size = 0;
     for (size_t i = 0; i < count; i++) {
-        int rc = check_length(writer, items[i].length, err);
+        size_t length = ac_area_length(items[i].length, trailer_of(trailers, i));
+        int rc = check_length(writer, length, err);
         if (rc != AC_OK) return rc;
-        *size += ac_record_size(items[i].length);
+        *size += ac_record_size(length);
         if (timestamps_ns && i > 0 && timestamps_ns[i] < timestamps_ns[i - 1])
             return ac_fail(err, AC_E_TIMESTAMP, 0, writer->dir.path, 0,
                            "timestamp %zu of the batch is before the one ahead of it", i);
@@ -595,17 +630,19 @@ int64_t ac_writer_append_many(ac_writer_t *writer, const ac_slice_t *items, size
     return ac_writer_append_many_cause(writer, items, count, type_id, timestamps_ns, NULL, err);
 }
 
-int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items, size_t count,
-                                    unsigned type_id, const uint64_t *timestamps_ns,
-                                    const ac_cause_t *cause, ac_error_t *err) {
+/* Compiled twice: batches without trailers do not look for them. */
+static inline __attribute__((always_inline)) int64_t append_batch(
+    ac_writer_t *writer, const ac_slice_t *items, const ac_slice_t *trailers, size_t count,
+    unsigned type_id, const uint64_t *timestamps_ns, const ac_cause_t *cause, ac_error_t *err) {
     uint64_t size, total_payload = 0;
+    if (writer->java && trailers) return refuse_trailer(writer, err);
     if (writer->java)
         return ac_java_append_many(writer, items, count, type_id, timestamps_ns, cause, err);
     if (count == 0) return (int64_t)writer->seq;
     if (count > UINT32_MAX)
         return ac_fail(err, AC_E_TOO_LARGE, 0, writer->dir.path, 0, "batch of %zu records", count);
     int rc = check_type(writer, type_id, err);
-    if (rc == AC_OK) rc = measure(writer, items, count, timestamps_ns, &size, err);
+    if (rc == AC_OK) rc = measure(writer, items, trailers, count, timestamps_ns, &size, err);
     if (rc != AC_OK) return rc;
     uint64_t now = timestamps_ns ? timestamps_ns[0] : ac_writer_now(writer, ac_os_now_ns());
     uint64_t newest = timestamps_ns ? timestamps_ns[count - 1] : now;
@@ -620,15 +657,18 @@ int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items
     uint16_t first_flags = synced_flag(writer);
     for (size_t i = 0; i < count; i++) {
         uint8_t *at = writer->base + offset;
-        uint32_t length = (uint32_t)items[i].length;
-        ac_stamp_t stamp = {.seq = first_seq + i,
-                            .timestamp_ns = timestamps_ns ? timestamps_ns[i] : now,
-                            .cause = cause,
-                            .batch_left = (uint32_t)(count - 1 - i),
-                            .epoch = writer->epoch,
-                            .type_id = (uint16_t)type_id,
-                            .flags = i == 0 ? first_flags : 0};
-        uint32_t checksum = ac_crc32_copy(at + AC_HEADER_SIZE, items[i].data, length);
+        const ac_slice_t *trailer = trailer_of(trailers, i);
+        uint32_t length = (uint32_t)ac_area_length(items[i].length, trailer);
+        ac_stamp_t stamp = {
+            .seq = first_seq + i,
+            .timestamp_ns = timestamps_ns ? timestamps_ns[i] : now,
+            .cause = cause,
+            .batch_left = (uint32_t)(count - 1 - i),
+            .epoch = writer->epoch,
+            .type_id = (uint16_t)type_id,
+            .flags = (uint16_t)((i == 0 ? first_flags : 0) | (trailer ? AC_FLAG_TRAILER : 0))};
+        uint32_t checksum =
+            ac_writer_copy(at + AC_HEADER_SIZE, items[i].data, items[i].length, trailer);
         ac_record_write_header(at, length, checksum, &stamp, writer->seed);
         /* The first record's commit word comes last and lets readers at all of them. */
         if (i > 0) ac_store_relaxed_u32(ac_record_commit_word(at), length + 1);
@@ -636,16 +676,34 @@ int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items
         offset += ac_record_size(length);
         total_payload += length;
     }
-    if (ac_writer_is_cut(writer)) return ac_writer_fail_cut(writer, err);
-    writer->last_record = last_record;
-    ac_store_release_u32(ac_record_commit_word(writer->base + writer->offset),
-                         (uint32_t)items[0].length + 1);
-    ac_store_relaxed_u64(&writer->last_timestamp_ns, newest);
-    ac_count_u64(&writer->payload_bytes, total_payload);
-    ac_count_u64(&writer->record_bytes, size);
+    ac_written_t written = {.first = writer->base + writer->offset,
+                            .next_seq = first_seq + count,
+                            .end = offset,
+                            .last_record = last_record,
+                            .newest_ns = newest,
+                            .payload_bytes = total_payload,
+                            .record_bytes = size,
+                            .first_length =
+                                (uint32_t)ac_area_length(items[0].length, trailer_of(trailers, 0))};
+    writer->batch = (uint32_t)count - 1;
+    int committed = ac_writer_commit_written(writer, &written);
+    writer->batch = 0;
+    if (committed != AC_OK) return ac_writer_fail_cut(writer, err);
     ac_count_u64(&writer->batches, 1);
-    ac_writer_publish(writer, offset, first_seq + count);
-    return settle(writer, (int64_t)first_seq, err);
+    return flush_if_due(writer, (int64_t)first_seq, err);
+}
+
+int64_t ac_writer_append_many_cause(ac_writer_t *writer, const ac_slice_t *items, size_t count,
+                                    unsigned type_id, const uint64_t *timestamps_ns,
+                                    const ac_cause_t *cause, ac_error_t *err) {
+    return append_batch(writer, items, NULL, count, type_id, timestamps_ns, cause, err);
+}
+
+int64_t ac_writer_append_many_trailers(ac_writer_t *writer, const ac_slice_t *items,
+                                       const ac_slice_t *trailers, size_t count, unsigned type_id,
+                                       const uint64_t *timestamps_ns, const ac_cause_t *cause,
+                                       ac_error_t *err) {
+    return append_batch(writer, items, trailers, count, type_id, timestamps_ns, cause, err);
 }
 
 int ac_writer_reserve(ac_writer_t *writer, size_t length, void **room, ac_error_t *err) {
@@ -689,6 +747,11 @@ void ac_writer_abandon(ac_writer_t *writer) {
 
 int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timestamp_ns,
                          const ac_cause_t *cause, ac_error_t *err) {
+    return ac_writer_commit_trailer(writer, NULL, type_id, timestamp_ns, cause, err);
+}
+
+int64_t ac_writer_commit_trailer(ac_writer_t *writer, const ac_slice_t *trailer, unsigned type_id,
+                                 uint64_t timestamp_ns, const ac_cause_t *cause, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&writer->state);
     if (state != AC_STATE_OPEN)
         return ac_fail(err, state == AC_STATE_FORKED ? AC_E_FORKED : AC_E_CLOSED, 0,
@@ -699,6 +762,9 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
     if (rc == AC_OK && timestamp_ns != AC_NOW)
         rc = ac_writer_check_ahead(writer, timestamp_ns, err);
     if (timestamp_ns == AC_NOW) timestamp_ns = ac_writer_now(writer, ac_os_now_ns());
+    if (rc == AC_OK && trailer && trailer->length > writer->reserved - 1)
+        rc = ac_fail(err, AC_E_ARGUMENT, 0, writer->dir.path, 0,
+                     "the trailer is larger than what was reserved");
     if (rc == AC_OK && timestamp_ns < writer->last_timestamp_ns)
         rc = ac_fail(err, AC_E_TIMESTAMP, 0, writer->dir.path, 0,
                      "%llu is before the last record or heartbeat, %llu",
@@ -710,27 +776,29 @@ int64_t ac_writer_commit(ac_writer_t *writer, unsigned type_id, uint64_t timesta
     }
     uint32_t length = (uint32_t)(writer->reserved - 1);
     uint8_t *at = writer->base + writer->offset;
+    if (trailer)
+        memcpy(at + AC_HEADER_SIZE + length - trailer->length, trailer->data, trailer->length);
     ac_stamp_t stamp = {.seq = writer->seq,
                         .timestamp_ns = timestamp_ns,
                         .cause = cause,
                         .epoch = writer->epoch,
                         .type_id = (uint16_t)type_id,
-                        .flags = synced_flag(writer)};
+                        .flags = (uint16_t)(synced_flag(writer) | (trailer ? AC_FLAG_TRAILER : 0))};
     ac_record_write_header(at, length, ac_crc32(at + AC_HEADER_SIZE, length), &stamp, writer->seed);
-    if (ac_writer_is_cut(writer)) {
-        writer->reserved = 0;
-        return ac_writer_fail_cut(writer, err);
-    }
-    ac_store_release_u32(ac_record_commit_word(at), length + 1);
-    if (writer->offset == AC_SEGMENT_DATA) ac_writer_roll_after(writer, timestamp_ns);
+    uint64_t size = ac_record_size(length);
+    ac_written_t written = {.first = at,
+                            .next_seq = stamp.seq + 1,
+                            .end = writer->offset + size,
+                            .last_record = writer->offset,
+                            .newest_ns = timestamp_ns,
+                            .payload_bytes = length,
+                            .record_bytes = size,
+                            .first_length = length};
     writer->reserved = 0;
-    writer->last_record = writer->offset;
-    ac_store_relaxed_u64(&writer->last_timestamp_ns, timestamp_ns);
-    ac_count_u64(&writer->payload_bytes, length);
-    ac_count_u64(&writer->record_bytes, ac_record_size(length));
-    ac_writer_publish(writer, writer->offset + ac_record_size(length), writer->seq + 1);
+    if (ac_writer_commit_written(writer, &written) != AC_OK) return ac_writer_fail_cut(writer, err);
+    if (written.last_record == AC_SEGMENT_DATA) ac_writer_roll_after(writer, timestamp_ns);
     ac_writer_set_limits(writer);
-    return settle(writer, (int64_t)stamp.seq, err);
+    return flush_if_due(writer, (int64_t)stamp.seq, err);
 }
 
 int ac_writer_heartbeat(ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err) {
@@ -780,7 +848,7 @@ int ac_writer_publish_schema(ac_writer_t *writer, const char *json, ac_error_t *
 
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err) {
     uint32_t state = ac_load_relaxed_u32(&writer->state);
-    if (state == AC_STATE_OPEN) return ac_writer_check_gone(writer, err);
+    if (state == AC_STATE_OPEN) return ac_writer_check_removed(writer, err);
     if (state == AC_STATE_FORKED)
         return ac_fail(err, AC_E_FORKED, 0, writer->dir.path, 0,
                        "opened before fork; open it again here");
@@ -813,8 +881,8 @@ int ac_writer_reader_lag(ac_writer_t *writer, uint64_t *lag_bytes, uint64_t *liv
     if (dir_fd < 0) return dir_fd;
     ac_writer_settings(writer, &settings);
     ac_settings_apply(&settings, &config);
-    int rc = ac_slowest_reader(&writer->dir, dir_fd, &config, &writer->signs, writer->segment_size,
-                               segment, offset, &slowest, err);
+    int rc = ac_slowest_reader(&writer->dir, dir_fd, &config, &writer->liveness,
+                               writer->segment_size, segment, offset, &slowest, err);
     *lag_bytes = *live_readers = 0;
     if (rc == AC_OK && slowest.live) {
         *live_readers = slowest.live;
@@ -864,9 +932,9 @@ void ac_writer_stats(ac_writer_t *writer, ac_writer_stats_t *out) {
     out->epoch = writer->epoch;
     out->segment_size = writer->segment_size;
     if (!ac_load_relaxed_u32(&writer->attended)) return;
-    pthread_mutex_lock(&writer->callers.mutex);
-    out->readers_connected = writer->callers.count;
-    pthread_mutex_unlock(&writer->callers.mutex);
+    pthread_mutex_lock(&writer->targets.mutex);
+    out->readers_connected = writer->targets.count;
+    pthread_mutex_unlock(&writer->targets.mutex);
 }
 
 void ac_writer_recovery(ac_writer_t *writer, ac_recovery_t *out) {
@@ -886,7 +954,7 @@ void ac_writer_identity(ac_writer_t *writer, ac_identity_t *out) {
 static void discard_next(ac_writer_t *writer) {
     char name[AC_NAME_MAX];
     /* If the queue was lost to another writer, the name may be that one's by now. */
-    if (!writer->next || ac_writer_check_gone(writer, NULL) != AC_OK) return;
+    if (!writer->next || ac_writer_check_removed(writer, NULL) != AC_OK) return;
     ac_segment_name(name, writer->next->segment, ".q");
     ac_os_unlink(writer->dir_fd, name);
 }
@@ -898,8 +966,8 @@ static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
                         .next_seq = writer->seq,
                         .last_timestamp_ns = ac_writer_last_record_ns(writer),
                         .last_record = writer->last_record};
-    /* What a flush for the sake of the last seq does not reach: padding behind it, without which there would
-     * be a gap; and zeros that replaced the bytes of an aborted reservation, which may be on disk: whoever
+    /* What a flush for the sake of the last seq does not reach: padding after it, without which there would
+     * be a gap; and zeros that replaced the bytes of an aborted reservation, which may be on disk: a writer that
      * believes the clean marker would append in front of them. */
     uint64_t end = writer->soiled > writer->offset ? writer->soiled : writer->offset;
     int rc = 0;
@@ -926,9 +994,9 @@ int ac_writer_close(ac_writer_t *writer, ac_error_t *err) {
     int rc = flushed < 0 ? (int)flushed : ac_writer_seal_pending(writer, err);
     discard_next(writer);
     if (rc == AC_OK) rc = leave_clean(writer, err);
-    /* Whoever had it removed need not hear of it; whoever goes on appending is told before. */
+    /* A caller that removed it need not know; one that goes on appending gets an error before. */
     if (rc == AC_E_GONE && !ac_writer_was_cut(writer)) rc = AC_OK;
-    if (writer->attended) ac_doorman_leave(&writer->callers);
+    if (writer->attended) ac_wake_targets_close(&writer->targets);
     ac_store_relaxed_u32(&writer->attended, 0);
     ac_writer_end_report(writer);
     ac_writer_close_report(writer);
@@ -951,6 +1019,6 @@ void ac_writer_free(ac_writer_t *writer) {
     } else
         ac_writer_close(writer, NULL);
     ac_java_free(writer);
-    free(writer->signs.signs);
+    free(writer->liveness.entries);
     free(writer);
 }

@@ -1,9 +1,9 @@
 /* The writer: its state, and the way of a message into the segment.
  *
  * append -> is there room below `limit`? -> copy and checksum the payload -> write the header -> store the
- * commit word -> publish the new offset -> wake whoever sleeps. Everything that may be in the way of that
+ * commit word -> publish the new offset -> wake sleeping readers. Everything that may be in the way of that
  * (a full segment, a roll by time or count, unpopulated pages, capacity, sync modes, a closed handle)
- * lowers `limit`, so the fast path tests one number and leaves the rest to room.c. */
+ * lowers `limit`, so the fast path tests one number and leaves the rest to writer_roll.c. */
 #ifndef AC_WRITER_H
 #define AC_WRITER_H
 
@@ -11,30 +11,30 @@
 #include "atomics.h"
 #include "control.h"
 #include "directory.h"
-#include "doorman.h"
 #include "housekeeper.h"
 #include "lock.h"
-#include "map.h"
 #include "os.h"
 #include "position.h"
-#include "published.h"
+#include "reader_liveness.h"
 #include "record.h"
-#include "settings.h"
-#include "signs.h"
-#include "slow.h"
+#include "segment_map.h"
+#include "wake_connection.h"
+#include "writer_published.h"
+#include "writer_settings.h"
+#include "writer_slow.h"
 
 #include <pthread.h>
-
-enum ac_state { AC_STATE_OPEN = 0, AC_STATE_CLOSED = 1, AC_STATE_FORKED = 2 };
+#include <string.h>
 
 /* A segment that was rolled away from and is not yet synced, indexed and let go. */
 typedef struct ac_sealing {
     ac_map_t *map;
     uint64_t end;        /* where the writer left it */
-    uint64_t sealed_end; /* behind its last record; after a repair that is not the same */
+    uint64_t sealed_end; /* after its last record; after a repair that is not the same */
     uint64_t soiled;     /* up to here aborted reservations wrote into it */
     uint64_t synced;     /* everything before is on disk */
     uint64_t next_seq;   /* of the record after its last */
+    uint64_t filled_ns;  /* how long it was the active one */
     int seal_synced;
     struct ac_sealing *next;
 } ac_sealing_t;
@@ -71,11 +71,13 @@ struct ac_writer {
     uint64_t roll_limit_ns;       /* from this timestamp on a new segment is begun */
     uint64_t opened_timestamp_ns; /* of the last record when it was opened */
     uint64_t last_record;
+    uint32_t batch;        /* how many messages more than one are being published */
     uint64_t reserved;     /* payload length + 1 of the open reservation; 0 = none */
     uint64_t soiled;       /* aborted reservations wrote into the active segment up to here */
     uint64_t capacity_end; /* offset up to which the capacity is known to allow records */
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
     uint64_t refused_bytes;
+    int is_fast;                    /* it has filled a segment before the next one was there */
     uint32_t waiters, dead_waiters; /* of other programs: see wake_other_programs */
     uint64_t unheard_since_ns, unheard;
     ac_slow_t slow;        /* the append under way, off the fast path */
@@ -91,26 +93,30 @@ struct ac_writer {
     int index_fd;
     ac_map_t *control_map;
     ac_ownership_t lock;
-    ac_writer_config_t config; /* what may change of it is the appender's: see settings.h */
+    ac_writer_config_t config; /* what may change of it is the appender's: see writer_settings.h */
     uint64_t segment_size;
     ac_recovery_t recovery;
     uint32_t state;
-    ac_callers_t callers;
+    ac_wake_targets_t targets;
     uint32_t attended; /* atomic: readers can be connected */
     uint64_t home;     /* which directory and control block: see ac_control_home */
     ac_task_t pages, flush, disk, archiving; /* housekeeping, one per lane */
 
     /* Under mutex. */
     pthread_mutex_t mutex;
-    pthread_cond_t prepared; /* the next segment is there, or could not be made */
-    pthread_cond_t stepped;  /* pages were put in place, or could not be */
-    ac_map_t *map;           /* active segment */
-    uint64_t populated;      /* its pages are in place up to here */
-    uint64_t ahead;          /* how far ahead of the writer the housekeeper populates … */
-    uint64_t piece;          /* … and in pieces of which size: see ac_segment_populate */
-    ac_map_t *next;          /* segment prepared for the next roll */
+    pthread_cond_t prepared;  /* the next segment is there, or could not be made */
+    pthread_cond_t stepped;   /* pages were put in place, or could not be */
+    ac_map_t *map;            /* active segment */
+    uint64_t populated;       /* its pages are in place up to here */
+    uint64_t ahead;           /* how far ahead of the writer the housekeeper populates … */
+    uint64_t piece;           /* … and in pieces of which size: see ac_segment_populate */
+    uint64_t step_ns;         /* how long its last step took */
+    uint64_t fill_ns_per_mib; /* processor time that making pages takes, averaged */
+    int recycles_pages;
+    ac_map_t *next; /* segment prepared for the next roll */
     uint64_t next_populated;
-    int want_next, preparing, populating;
+    int want_next, preparing;
+    int populating, populating_next; /* a thread is at the pages of the one, of the other */
     ac_sealing_t *sealing, **sealing_tail;
     uint64_t synced; /* of the active segment */
     uint64_t durable_seq;
@@ -128,12 +134,16 @@ struct ac_writer {
     ac_recent_error_t recent[AC_RECENT_ERRORS]; /* number N is at N modulo the room */
     ac_slow_log_t slow_log;
 
-    /* Held across a whole sync: callers that queue up behind it find their work done. */
+    /* Held across a whole sync: callers that wait for it find their work done. */
     pthread_mutex_t sync_mutex;
     uint64_t durable_position[2]; /* what index.meta says: segment, offset */
     uint32_t mark_unsynced;       /* atomic: index.meta was written and not synced since */
+    uint32_t
+        flushed_single; /* atomic: the last flush was of one record, and none was appended since */
 
-    ac_signs_t signs;
+    ac_liveness_t liveness;
+    uint64_t cached_from; /* disk lane: the oldest segment of ours that may be in the page cache */
+    uint64_t entered_ns;  /* appender: when the active segment became that */
 
     pthread_mutex_t lock_mutex; /* held while the locks are looked after */
     pthread_mutex_t retain_mutex;
@@ -160,7 +170,7 @@ int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
 int ac_writer_visit(ac_writer_t *writer, uint64_t *segment, uint64_t *offset, uint64_t *sealing,
                     ac_error_t *err);
 
-/* Wakes whoever said that it sleeps. */
+/* Wakes the readers that announced that they sleep. */
 void ac_writer_wake(ac_writer_t *writer);
 
 /* Makes a committed record known. The increment is the full barrier between the commit word and the look
@@ -194,56 +204,103 @@ static inline int ac_writer_is_cut(const ac_writer_t *writer) {
     return ac_map_is_cut(writer->map);
 }
 
+/* What of a record is not header; the callers of the inline functions say NULL, and pay for nothing. */
+static inline size_t ac_area_length(size_t length, const ac_slice_t *trailer) {
+    return trailer ? length + trailer->length : length;
+}
+
+/* Copies payload and trailer to their place, and returns the checksum of both. */
+static inline uint32_t ac_writer_copy(uint8_t *to, const void *payload, size_t length,
+                                      const ac_slice_t *trailer) {
+    if (!trailer) return ac_crc32_copy(to, payload, length);
+    if (length > 0) memcpy(to, payload, length);
+    memcpy(to + length, trailer->data, trailer->length);
+    return ac_crc32(to, length + trailer->length);
+}
+
+/* One record, or several that readers get together, written from the writer's offset on: all but the commit word of
+ * the first. */
+typedef struct ac_written {
+    uint8_t *first;
+    uint64_t next_seq;
+    uint64_t end;         /* offset after the last of them */
+    uint64_t last_record; /* offset of the last of them */
+    uint64_t newest_ns;
+    uint64_t payload_bytes, record_bytes;
+    uint32_t first_length;
+} ac_written_t;
+
+/* The one way in which messages come into being: the commit word of the first, with release, lets readers at all of
+ * them. AC_E_SLOW: the segment was cut, and nothing was committed. */
+static inline int ac_writer_commit_written(ac_writer_t *writer, const ac_written_t *written) {
+    if (AC_UNLIKELY(ac_writer_is_cut(writer))) return AC_E_SLOW;
+    ac_store_release_u32(ac_record_commit_word(written->first), written->first_length + 1);
+    writer->last_record = written->last_record;
+    ac_store_relaxed_u64(&writer->last_timestamp_ns, written->newest_ns);
+    ac_count_u64(&writer->payload_bytes, written->payload_bytes);
+    ac_count_u64(&writer->record_bytes, written->record_bytes);
+    ac_writer_publish(writer, written->end, written->next_seq);
+    return AC_OK;
+}
+
 /* Writes and commits one record; there is room, and the timestamp is in order. AC_E_SLOW: its segment was cut,
  * and nothing was committed. */
-static inline int64_t ac_writer_put(ac_writer_t *writer, const void *payload, uint32_t length,
-                                    uint16_t type_id, uint64_t timestamp_ns,
-                                    const ac_cause_t *cause, uint16_t flags) {
+static inline int64_t ac_writer_put(ac_writer_t *writer, const void *payload, size_t payload_length,
+                                    const ac_slice_t *trailer, uint16_t type_id,
+                                    uint64_t timestamp_ns, const ac_cause_t *cause,
+                                    uint16_t flags) {
     uint8_t *at = writer->base + writer->offset;
     uint64_t seq = writer->seq;
+    uint32_t length = (uint32_t)ac_area_length(payload_length, trailer);
     ac_stamp_t stamp = {.seq = seq,
                         .timestamp_ns = timestamp_ns,
                         .cause = cause,
                         .epoch = writer->epoch,
                         .type_id = type_id,
-                        .flags = flags};
-    uint32_t checksum = ac_crc32_copy(at + AC_HEADER_SIZE, payload, length);
+                        .flags = (uint16_t)(flags | (trailer ? AC_FLAG_TRAILER : 0))};
+    uint32_t checksum = ac_writer_copy(at + AC_HEADER_SIZE, payload, payload_length, trailer);
     ac_record_write_header(at, length, checksum, &stamp, writer->seed);
-    if (AC_UNLIKELY(ac_writer_is_cut(writer))) return AC_E_SLOW;
-    ac_store_release_u32(ac_record_commit_word(at), length + 1);
     uint64_t size = ac_record_size(length);
-    writer->last_record = writer->offset;
-    ac_store_relaxed_u64(&writer->last_timestamp_ns, timestamp_ns);
-    ac_count_u64(&writer->payload_bytes, length);
-    ac_count_u64(&writer->record_bytes, size);
-    ac_writer_publish(writer, writer->offset + size, seq + 1);
-    return (int64_t)seq;
+    ac_written_t written = {.first = at,
+                            .next_seq = seq + 1,
+                            .end = writer->offset + size,
+                            .last_record = writer->offset,
+                            .newest_ns = timestamp_ns,
+                            .payload_bytes = length,
+                            .record_bytes = size,
+                            .first_length = length};
+    int rc = ac_writer_commit_written(writer, &written);
+    return AC_LIKELY(rc == AC_OK) ? (int64_t)seq : rc;
 }
 
-/* writer.c: ac_writer_try_append with the last timestamp, because the clock is behind it. Counted if it was
+/* writer.c: ac_writer_try_append with the last timestamp, because the clock is earlier. Counted if it was
  * written; otherwise the slow path looks at the clock again, and counts. */
-int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t length,
-                                  unsigned type_id, const ac_cause_t *cause);
+int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t payload_length,
+                                  const ac_slice_t *trailer, unsigned type_id,
+                                  const ac_cause_t *cause);
 
 /* The fast path: the seq, or AC_E_SLOW with nothing done. */
-static inline int64_t ac_writer_try_append(ac_writer_t *writer, const void *payload, size_t length,
+static inline int64_t ac_writer_try_append(ac_writer_t *writer, const void *payload,
+                                           size_t payload_length, const ac_slice_t *trailer,
                                            unsigned type_id, uint64_t timestamp_ns,
                                            const ac_cause_t *cause) {
+    size_t length = ac_area_length(payload_length, trailer);
     if (AC_UNLIKELY(length >= UINT32_MAX || type_id > AC_TYPE_MAX)) return AC_E_SLOW;
     if (timestamp_ns == AC_NOW) {
         timestamp_ns = ac_os_now_ns();
         if (AC_UNLIKELY(timestamp_ns < writer->last_timestamp_ns))
-            return ac_writer_try_append_held(writer, payload, length, type_id, cause);
+            return ac_writer_try_append_held(writer, payload, payload_length, trailer, type_id,
+                                             cause);
     }
     if (AC_UNLIKELY(writer->offset + ac_record_size(length) > ac_load_relaxed_u64(&writer->limit) ||
                     writer->seq >= writer->seq_limit || timestamp_ns < writer->last_timestamp_ns ||
                     timestamp_ns >= writer->timestamp_limit))
         return AC_E_SLOW;
-    return ac_writer_put(writer, payload, (uint32_t)length, (uint16_t)type_id, timestamp_ns, cause,
-                         0);
+    return ac_writer_put(writer, payload, payload_length, trailer, (uint16_t)type_id, timestamp_ns,
+                         cause, 0);
 }
 
-/* room.c: makes room for `size` bytes of records, rolling, populating and waiting as needed. */
+/* writer_roll.c: makes room for `size` bytes of records, rolling, populating and waiting as needed. */
 int ac_writer_make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns, ac_error_t *err);
 void ac_writer_set_limits(ac_writer_t *writer);
 void ac_writer_roll_after(ac_writer_t *writer, uint64_t first_timestamp_ns);
@@ -251,10 +308,10 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err);
 int ac_writer_populate_ahead(ac_writer_t *writer); /* one step; 1 = there may be more */
 void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);
 
-/* clock.c. The timestamp that a new writer goes on from: the last record's, or a promise of its predecessor. A
+/* writer_clock.c. The timestamp that a new writer goes on from: the last record's, or a promise of its predecessor. A
  * promise that is not believable is taken back. */
 uint64_t ac_writer_first_timestamp(ac_writer_t *writer, uint64_t last_timestamp_ns);
-/* Of the last record, for whoever comes next: heartbeats are in the control block. */
+/* Of the last record, for the next writer: heartbeats are in the control block. */
 uint64_t ac_writer_last_record_ns(const ac_writer_t *writer);
 /* Sets timestamp_limit, by the clock of now if that matters. */
 void ac_writer_limit_time(ac_writer_t *writer);
@@ -263,7 +320,7 @@ int ac_writer_check_ahead(const ac_writer_t *writer, uint64_t timestamp_ns, ac_e
 /* Housekeeper: logs that the clock was held, at most once a minute. */
 void ac_writer_log_clock(ac_writer_t *writer, uint64_t monotonic_ns);
 
-/* flush.c */
+/* writer_flush.c */
 int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err); /* 1 = it did, 0 = there is none */
 int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err);
 uint64_t ac_writer_unsynced(ac_writer_t *writer);
@@ -279,41 +336,46 @@ enum ac_write_back { AC_WRITE_BACK_NOTHING, AC_WRITE_BACK_MARK, AC_WRITE_BACK_AL
 enum ac_write_back ac_writer_find_write_back(ac_writer_t *writer, uint64_t now_ns);
 void ac_writer_write_back(ac_writer_t *writer, enum ac_write_back what);
 
-/* gone.c: says why nothing can be stored in the active segment any more; see ac_writer_is_cut. */
+/* writer_cache.c: what making pages has cost, with the mutex held; and after a segment was synced, whether memory of
+ * older ones is given back. */
+void ac_writer_note_fill(ac_writer_t *writer, uint64_t bytes, uint64_t cpu_ns);
+void ac_writer_recycle_pages(ac_writer_t *writer, const ac_sealing_t *sealing);
+
+/* writer_removed.c: says why nothing can be stored in the active segment any more; see ac_writer_is_cut. */
 int ac_writer_fail_cut(ac_writer_t *writer, ac_error_t *err);
 int ac_writer_was_cut(const ac_writer_t *writer);
 /* AC_E_GONE once the queue was found to be removed or moved away. */
-int ac_writer_check_gone(const ac_writer_t *writer, ac_error_t *err);
+int ac_writer_check_removed(const ac_writer_t *writer, ac_error_t *err);
 /* The same after a look at the active segment and the directory, two system calls; with sync_mutex held. */
 int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err);
-/* A look at everything. Who appends or flushes after it is told what it found. */
-void ac_writer_look_around(ac_writer_t *writer);
+/* Checks everything. Later appends and flushes report what it found. */
+void ac_writer_check_files(ac_writer_t *writer);
 
-/* report.c: statistics.meta. A writer that cannot have the file goes on without; the log says so. */
+/* writer_report.c: statistics.meta. A writer that cannot have the file goes on without; the log says so. */
 void ac_writer_begin_report(ac_writer_t *writer);
 /* [any thread] With `sampled`, the counters are kept as those of this moment, too. */
 void ac_writer_report(ac_writer_t *writer, uint64_t monotonic_ns, int sampled);
 void ac_writer_end_report(ac_writer_t *writer);
 void ac_writer_close_report(ac_writer_t *writer);
-/* The end of an append, off the fast path: see slow.h. */
+/* The end of an append, off the fast path: see writer_slow.h. */
 void ac_writer_note_slow(ac_writer_t *writer, uint64_t seq);
 
-/* settings_file.c: says so if settings.toml is another one than was seen last. */
+/* writer_settings_file.c: says so if settings.toml is another one than was seen last. */
 void ac_writer_notice_settings(ac_writer_t *writer);
 
-/* settings.c */
+/* writer_settings.c */
 int ac_writer_flush_mode(ac_writer_t *writer, uint64_t *batch_ns);
 void ac_writer_adopt_settings(ac_writer_t *writer); /* appender */
 void ac_writer_announce_ttl(ac_writer_t *writer);
 
-/* background.c: the writer's turns in the housekeeper. */
+/* writer_background.c: the writer's turns in the housekeeper. */
 uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns);
 void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count);
 
-/* failures.c: a failure that no caller is told of, or that concerns more than the caller. Counted, kept as the
+/* writer_failures.c: a failure that no caller gets, or that affects more than the caller. Counted, kept as the
  * last error, and logged: when it is new or another one, and then once a minute. */
 void ac_writer_init_failures(ac_writer_t *writer);
 void ac_writer_note_error(ac_writer_t *writer, ac_failures_t *failures, const ac_error_t *err);

@@ -1,7 +1,7 @@
-/* A Java queue behind an ac_writer_t: the Java half of each public call.
+/* A Java queue as an ac_writer_t: the Java half of each public call.
  *
- * Native and Java writers are one type, so that whoever appends need not know which it has. `java` is NULL for a
- * native queue. For a Java queue `limit` is 0 for ever, so that the fast path leaves every message to the full call,
+ * Native and Java writers are one type, so that callers need not know which it is. `java` is NULL for a
+ * native queue. For a Java queue `limit` is 0 forever, so that the fast path leaves every message to the full call,
  * which comes here. What cq4_writer.h does is not repeated: this file keeps what the handle shows (seq, counters,
  * state), and refuses what a Java queue has no place for.
  *
@@ -31,7 +31,7 @@ static uint64_t shown_time(void *context) {
 
 static _Thread_local const ac_writer_t *appending; /* in this thread */
 
-/* Asked while somebody waits for its turn, for Java's lock or for the clock. Only appends can be interrupted. What is
+/* Called while a thread waits for its turn, for Java's lock or for the clock. Only appends can be interrupted. What is
  * asked then may close the writer, or fork. */
 static int is_interrupted(void *context) {
     const ac_writer_t *writer = context;
@@ -173,11 +173,15 @@ static int check_usable(const ac_writer_t *writer, ac_error_t *err) {
                    "an earlier sync failed; close the writer and open it again");
 }
 
+static void note_run(ac_writer_t *writer, uint64_t messages, uint64_t bytes, uint64_t last_index) {
+    ac_store_release_u64(&writer->seq, last_index + 1);
+    ac_count_u64(&writer->java_messages, messages);
+    ac_count_u64(&writer->payload_bytes, bytes);
+}
+
 static int64_t note(ac_writer_t *writer, size_t length, int64_t index) {
     if (index >= 0) {
-        ac_store_release_u64(&writer->seq, (uint64_t)index + 1);
-        ac_count_u64(&writer->java_messages, 1);
-        ac_count_u64(&writer->payload_bytes, length);
+        note_run(writer, 1, length, (uint64_t)index);
         if (writer->config.flush_mode == AC_FLUSH_SYNC) note_durable(writer);
     }
     if (index == AC_E_NOT_DURABLE) poison(writer, 0);
@@ -193,6 +197,14 @@ int64_t ac_java_try_append(ac_writer_t *writer, const void *payload, size_t leng
     return index < 0 ? AC_E_SLOW : note(writer, length, index);
 }
 
+int ac_writer_may_wait(ac_writer_t *writer) {
+    if (!writer->java) return 0;
+    if (pthread_mutex_trylock(&writer->mutex) != 0) return 1; /* it is being closed, or synced */
+    int may_wait = check_usable(writer, NULL) == AC_OK && ac_cq4_writer_may_wait(writer->java);
+    pthread_mutex_unlock(&writer->mutex);
+    return may_wait;
+}
+
 /* A handler of a signal cannot close a writer that has its turn: it leaves it to the append that it interrupted. */
 static int64_t end_wait(ac_writer_t *writer, ac_error_t *err) {
     if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN) return ac_writer_usable(writer, err);
@@ -203,14 +215,32 @@ static int64_t end_wait(ac_writer_t *writer, ac_error_t *err) {
                             "the writer was closed while it waited to append");
 }
 
-static int64_t append(ac_writer_t *writer, const void *payload, size_t length, ac_error_t *err) {
+/* As many of these as go under one lock; one, if each is to be on disk before the next. */
+static int64_t append_run(ac_writer_t *writer, const ac_slice_t *items, size_t count,
+                          size_t *appended, ac_error_t *err) {
     const ac_writer_t *before =
         appending; /* not NULL: a signal's handler appends to another queue */
+    ac_cq4_run_t run;
+    int64_t index;
+    int is_alone = count == 1 || writer->config.flush_mode == AC_FLUSH_SYNC;
     appending = writer;
-    int64_t index = ac_cq4_writer_append(writer->java, payload, length, err);
+    if (is_alone)
+        index = ac_cq4_writer_append(writer->java, items->data, items->length, err);
+    else
+        index = ac_cq4_writer_append_run(writer->java, items, count, &run, err);
     appending = before;
-    note(writer, length, index);
+    *appended = is_alone || index < 0 ? 1 : run.messages;
+    if (is_alone || index < 0)
+        note(writer, items->length, index);
+    else
+        note_run(writer, run.messages, run.bytes, run.last_index);
     return index == AC_E_INTERRUPTED ? end_wait(writer, err) : index;
+}
+
+static int64_t append(ac_writer_t *writer, const void *payload, size_t length, ac_error_t *err) {
+    ac_slice_t item = {.data = payload, .length = length};
+    size_t appended;
+    return append_run(writer, &item, 1, &appended, err);
 }
 
 int64_t ac_java_append(ac_writer_t *writer, const void *payload, size_t length, unsigned type_id,
@@ -220,7 +250,7 @@ int64_t ac_java_append(ac_writer_t *writer, const void *payload, size_t length, 
     return rc == AC_OK ? append(writer, payload, length, err) : rc;
 }
 
-/* One after the other: others may append in between, and what fails leaves those before it in the queue. */
+/* Run by run: others may append in between, and what fails leaves those before it in the queue. */
 int64_t ac_java_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                             unsigned type_id, const uint64_t *timestamps_ns,
                             const ac_cause_t *cause, ac_error_t *err) {
@@ -228,9 +258,9 @@ int64_t ac_java_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t
     if (rc == AC_OK) rc = check_message(writer, type_id, timestamps_ns != NULL, cause, err);
     if (rc != AC_OK) return rc;
     int64_t first = (int64_t)ac_load_relaxed_u64(&writer->seq);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0, appended; i < count; i += appended) {
         ac_error_t why;
-        int64_t index = append(writer, items[i].data, items[i].length, &why);
+        int64_t index = append_run(writer, &items[i], count - i, &appended, &why);
         if (index < 0) {
             if (err) *err = why;
             if (err && i > 0 && index != AC_E_INTERRUPTED)
@@ -312,6 +342,6 @@ int ac_java_close(ac_writer_t *writer, ac_error_t *err) {
     ac_cq4_writer_close(writer->java);
     pthread_mutex_unlock(&writer->mutex);
     pthread_mutex_unlock(&writer->sync_mutex);
-    /* Whoever had it removed need not hear of it; whoever goes on appending is told before. */
+    /* A caller that removed it need not know; one that goes on appending gets an error before. */
     return flushed < 0 && flushed != AC_E_GONE ? (int)flushed : AC_OK;
 }

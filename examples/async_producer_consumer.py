@@ -18,7 +18,7 @@ async def produce(path: Path) -> None:
 async def consume(path: Path) -> None:
     async with aiochronicle.aopen_reader(path, "billing", wait_for_queue=True) as reader:
         async for message in reader:
-            reader.commit(message)  # a restart continues behind this one
+            reader.commit(message)  # a restart continues after this one
             if message.payload == b"order 999":
                 print(f"{message.seq + 1} orders received")
                 break
@@ -30,4 +30,4 @@ async def main(path: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(main(Path(directory) / "orders"))
+        aiochronicle.run(main(Path(directory) / "orders"))

@@ -4,7 +4,6 @@ The recorder is killed again and again. Each audit record names the message that
 audit queue itself says how far it got: nothing is recorded twice, nothing is missing.
 """
 
-import asyncio
 import os
 import random
 import signal
@@ -27,7 +26,7 @@ def service(root: Path, name: str) -> None:
 
 
 async def record(root: Path, crash_after: int | None) -> None:
-    """Copy everything into the audit queue; after so many messages, die without any warning."""
+    """Copy everything into the audit queue; after this many messages, die without any warning."""
     total = EVENTS * len(SERVICES)
     audit = await aiochronicle.aopen_writer(root / "audit")
     recorded = audit.last_causes()  # which messages are in the audit queue
@@ -47,7 +46,7 @@ async def record(root: Path, crash_after: int | None) -> None:
 
 
 def run_recorder(root: Path, crash_after: int | None) -> None:
-    asyncio.run(record(root, crash_after))
+    aiochronicle.run(record(root, crash_after))
 
 
 def main(root: Path, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Latest quotes of a busy feed: a view that is slower than the market, but never behind it.
+"""Latest quotes of a busy feed: a view that is slower than the market, but never out of date.
 
 A process writes quotes as fast as it can. The view joins late: it takes a snapshot of what there
 is, then follows by symbol, and leaves out what was replaced before it could be shown.
@@ -51,7 +51,7 @@ def all_final(board: dict[bytes, bytes]) -> bool:
 def main(path: Path) -> None:
     market = get_context("spawn").Process(target=feed, args=(path,))
     market.start()
-    board, shown, skipped = asyncio.run(view(path))
+    board, shown, skipped = aiochronicle.run(view(path))
     market.join()
     print(f"{shown} quotes shown, {skipped} replaced before they could be")
     print(*(quote.decode() for _, quote in sorted(board.items())), sep=", ")

@@ -3,7 +3,6 @@
 Venues that have nothing to say promise so by heartbeats, which strict order needs to move on.
 """
 
-import asyncio
 import sys
 import tempfile
 from multiprocessing import get_context
@@ -42,7 +41,7 @@ def main(root: Path) -> None:
     feeds = [get_context("spawn").Process(target=feed, args=(root, venue)) for venue in VENUES]
     for process in feeds:
         process.start()
-    received = asyncio.run(ingest(root))
+    received = aiochronicle.run(ingest(root))
     for process in feeds:
         process.join()
     print(f"{received} ticks from {len(VENUES)} venues as one stream")

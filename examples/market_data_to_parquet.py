@@ -61,7 +61,7 @@ def widest_spread(root: Path) -> float:
 
 
 def main(root: Path) -> None:
-    files = asyncio.run(record_and_export(root))
+    files = aiochronicle.run(record_and_export(root))
     rows = sum(parquet.ParquetFile(file).metadata.num_rows for file in files)
     print(f"widest spread {widest_spread(root):.2f}")
     print("columns", ", ".join(parquet.ParquetFile(files[0]).schema_arrow.names))

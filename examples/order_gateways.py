@@ -4,7 +4,6 @@ Every gateway reads under a name of its own and takes the orders for its venue. 
 stopped half-way; started again, it goes on where it was.
 """
 
-import asyncio
 import sys
 import tempfile
 from multiprocessing import get_context
@@ -38,7 +37,7 @@ async def gateway(root: Path, venue: str, orders_max: int) -> None:
 
 
 def run_gateway(root: Path, venue: str, orders_max: int) -> None:
-    asyncio.run(gateway(root, venue, orders_max))
+    aiochronicle.run(gateway(root, venue, orders_max))
 
 
 def main(root: Path) -> None:

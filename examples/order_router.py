@@ -1,11 +1,10 @@
-"""A router between strategies and a market: orders in, acknowledgements back to whoever sent them.
+"""A router between strategies and a market: orders in, acknowledgements back to their senders.
 
 Strategies are processes that start at any time; each writes orders into a queue of its own and
 reads the answers from the reply queue of the same name. The router sends every order exactly
 once, also when it is killed and started again: see `route`.
 """
 
-import asyncio
 import contextlib
 import sys
 import tempfile
@@ -67,7 +66,7 @@ def main(root: Path) -> None:
     strategies = [spawn(target=strategy, args=(root, name)) for name in names]
     for process in strategies:
         process.start()
-    sent = asyncio.run(route(root, ORDERS * STRATEGIES))
+    sent = aiochronicle.run(route(root, ORDERS * STRATEGIES))
     for process in strategies:
         process.join()
         assert process.exitcode == 0

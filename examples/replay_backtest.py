@@ -3,7 +3,6 @@
 In strict order the merged stream is the same in every run, whichever process was quicker.
 """
 
-import asyncio
 import contextlib
 import hashlib
 import random
@@ -54,7 +53,7 @@ def run_once(root: Path) -> str:
     players = [get_context("spawn").Process(target=playback, args=(root, name)) for name in FEEDS]
     for process in players:
         process.start()
-    result = asyncio.run(backtest(root))
+    result = aiochronicle.run(backtest(root))
     for process in players:
         process.join()
     return result

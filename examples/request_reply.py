@@ -30,7 +30,7 @@ async def serve(root: Path, answers_max: int | None) -> None:
 
 
 def service_process(root: Path, answers_max: int | None) -> None:
-    asyncio.run(serve(root, answers_max))
+    aiochronicle.run(serve(root, answers_max))
 
 
 async def ask(root: Path, name: str) -> None:
@@ -53,7 +53,7 @@ async def ask(root: Path, name: str) -> None:
 
 
 def desk_process(root: Path, name: str) -> None:
-    asyncio.run(ask(root, name))
+    aiochronicle.run(ask(root, name))
 
 
 def main(root: Path) -> None:

@@ -58,7 +58,7 @@ async def risk(root: Path) -> Counter[str]:
 
 
 def main(root: Path) -> None:
-    positions = asyncio.run(risk(root))
+    positions = aiochronicle.run(risk(root))
     each = FILLS // 2 * sum(range(1, STRATEGIES + 1))
     assert positions == {"ALFA": each, "BRAVO": each}, positions
     print(f"{STRATEGIES} strategies, positions {dict(sorted(positions.items()))}")

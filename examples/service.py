@@ -36,7 +36,7 @@ async def fill_orders(orders: Reader, fills: Writer) -> None:
 async def report(orders: Reader, fills: Writer) -> None:
     while True:
         await asyncio.sleep(1)
-        print(f"{fills.next_seq} fills, {orders.lag.messages} orders behind", flush=True)
+        print(f"{fills.next_seq} fills, {orders.lag.messages} orders unread", flush=True)
 
 
 async def serve(directory: Path) -> None:
@@ -63,4 +63,4 @@ async def serve(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    aiochronicle.run(serve(Path(sys.argv[1])))

@@ -84,7 +84,7 @@ def main(root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
     market = get_context("spawn").Process(target=feed, args=(root / "ticks",))
     market.start()
-    asyncio.run(trade_live(root))
+    aiochronicle.run(trade_live(root))
     market.join()
     for name in ("run-1", "run-2"):
         with aiochronicle.replay(root / "ticks") as ticks:

@@ -45,7 +45,7 @@ async def strategy(root: Path, name: str, pause_s: float) -> None:
 
 
 def run_strategy(root: Path, name: str, pause_s: float) -> None:
-    asyncio.run(strategy(root, name, pause_s))
+    aiochronicle.run(strategy(root, name, pause_s))
 
 
 def main(root: Path) -> None:

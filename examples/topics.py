@@ -4,11 +4,11 @@ The settings are the program's builder: what each topic keeps, when it is on dis
 ahead of its readers stands in config.toml, not in the code.
 """
 
-import asyncio
 import sys
 import tempfile
 from pathlib import Path
 
+import aiochronicle
 from aiochronicle import Bus
 
 CONFIG = """
@@ -57,7 +57,7 @@ def main(root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
     (root / "config.toml").write_text(CONFIG, encoding="utf-8")
     with Bus(root) as bus:
-        asyncio.run(trade(bus))
+        aiochronicle.run(trade(bus))
         first = bus.read_batch("orders", "gateway", max_messages=1, peek=True)
         assert first[0].payload == b"order 0"
         sent = send(bus)

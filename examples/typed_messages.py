@@ -63,7 +63,7 @@ async def exchange(root: Path) -> int:
 
         @orders.on(Cancel)
         async def on_cancel(cancel: Cancel) -> None:
-            await asyncio.sleep(0)  # where a real one would ask somebody
+            await asyncio.sleep(0)  # where a real one would ask another service
 
         @orders.on(Done)
         def on_done(done: Done) -> None:
@@ -81,7 +81,7 @@ async def exchange(root: Path) -> int:
 def main(root: Path) -> None:
     process = get_context("spawn").Process(target=gateway, args=(root,))
     process.start()
-    damaged = asyncio.run(exchange(root))
+    damaged = aiochronicle.run(exchange(root))
     process.join()
     schema = aiochronicle.Registry.load(root / "acks")
     with aiochronicle.open_reader(root / "acks", codec=schema) as reader:

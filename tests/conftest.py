@@ -1,21 +1,20 @@
 """Fixtures of the whole suite, and the check that no test leaves files open or mapped."""
 
-import gc
 import os
 import random
-from collections import Counter
-from collections.abc import Iterator
+import signal
 from pathlib import Path
 
 import pytest
 
 import aiochronicle
 
+pytest_plugins = ["aiochronicle.testing.fixtures"]
 
-@pytest.fixture
-def queue_path(tmp_path: Path) -> Path:
-    """Where a queue can be made; nothing is there yet."""
-    return tmp_path / "queue"
+# A shell starts what runs in its background, as part of `make test` does, with SIGINT ignored, and
+# every process that a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
@@ -48,33 +47,6 @@ def rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-def _files_in_use(root: str) -> Counter[str]:
-    """Files below root that this process has open or mapped, and how often."""
-    found: Counter[str] = Counter()
-    for fd in list(Path("/proc/self/fd").iterdir()):
-        try:
-            target = str(fd.readlink())
-        except FileNotFoundError:  # the descriptor of this very listing
-            continue
-        if target.startswith(root):
-            found[f"open: {target}"] += 1
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        _, _, target = line.partition("/")
-        if f"/{target}".startswith(root):
-            found[f"mapped: /{target}"] += 1
-    return found
-
-
 @pytest.fixture(autouse=True)
-def nothing_left_open(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """Fail a test that ends with more files of a queue open or mapped than it began with."""
-    root = str(tmp_path_factory.getbasetemp())
-    before = _files_in_use(root)
-    yield
-    left = _files_in_use(root) - before
-    if left:
-        gc.collect()  # a traceback or a cycle may hold a message a little longer
-        left = _files_in_use(root) - before
-    assert not left, f"{request.node.name} leaves files behind: {dict(left)}"
+def every_test_leaves_nothing_open(nothing_left_open: None) -> None:
+    """Of no test a file of a queue stays open or mapped."""

@@ -8,13 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks import figures, foreign, publish, rates, sustained
 from benchmarks.__main__ import ON_REQUEST, QUESTIONS, main
-from benchmarks.measure import Best, Result, compare, percentile
+from benchmarks.building import build_program
+from benchmarks.measure import Best, Figure, Result, compare, percentile
 
 # Of a machine that has everything to compare with.
 ROWS = {
     "append": 3,
-    "read": 2,
+    "read": 3,
     "typed": 3,
     "columns": 3,
     "loop": 2,
@@ -114,3 +116,105 @@ def test_ratio_and_percentile() -> None:
     assert percentile(values, 0.5) == 500
     assert percentile(values, 0.999) == 999
     assert percentile([7.0], 0.999) == 7
+
+
+def test_figures_keep_every_sample_and_the_machine(tmp_path: Path) -> None:
+    report = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks.figures", "--quick", "--json", str(report)]
+    command += ["--only", "rates", "--only", "sleepers", "--directory", str(tmp_path)]
+    run = subprocess.run(
+        command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=110
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = msgspec.json.decode(report.read_bytes(), type=figures.Report)
+    assert found.command == "python -m benchmarks.figures --quick --only rates --only sleepers"
+    assert found.machine.cores > 0
+    assert found.machine.versions["aiochronicle"]
+    ages = [figure for figure in found.figures if figure.question == "age"]
+    assert len(ages) == 2 * 3 * 4, "loops, rates, percentiles"
+    assert sum(figure.question == "sleepers" for figure in found.figures) == 2 * 4
+    assert all(min(figure.samples) > 0 for figure in found.figures)
+
+
+def test_figures_by_number_of_queues_and_readers_and_next_to_peers(tmp_path: Path) -> None:
+    found = [
+        figure for name in ("fans", "peers") for figure in figures.MEASURED[name](tmp_path, True)
+    ]
+    cases = [figure.case for figure in found]
+    assert len(set(cases)) == len(cases)
+    assert sum(case.startswith("fan-in") for case in cases) == 4
+    assert sum(case.startswith("fan-out") for case in cases) == 2 * 4
+    for peer in ("aiochronicle", "pyzmq", "asyncio streams", "asyncio.Queue"):
+        assert sum(case.startswith(peer) for case in cases) == 2, f"{peer} on both loops"
+    assert all(min(figure.samples) > 0 for figure in found)
+
+
+def test_figures_of_reading_and_waking(tmp_path: Path) -> None:
+    found = [
+        figure
+        for name in ("reading", "waking")
+        for figure in figures.MEASURED[name](tmp_path, True)
+    ]
+    assert sum(figure.question == "reading" for figure in found) == 6 * 5, "sizes and ways"
+    assert sum("eventfd" in figure.case for figure in found) == 2, "on both loops"
+    assert all(min(figure.samples) > 0 for figure in found)
+
+
+def test_every_figure_has_a_title() -> None:
+    assert publish.TITLES.keys() == {publish.QUESTIONS.get(name, name) for name in figures.MEASURED}
+
+
+def test_queues_of_another_program_are_made_read_and_taken_over(tmp_path: Path) -> None:
+    program = build_program("foreign_bench", tmp_path)
+    reading = foreign.measure_reading(tmp_path, program, True)
+    following = foreign.measure_following(tmp_path, program, True)
+    assert len(reading) == 2 * 2
+    assert len(following) == 2 * 3
+    assert all(min(samples) > 0 for samples in (*reading.values(), *following.values()))
+    scanned, _ = foreign.measure_opening(tmp_path, program, True)
+    assert scanned <= foreign.MESSAGES_QUICK
+
+
+def test_sustained_load_is_measured_in_parts(tmp_path: Path) -> None:
+    parts = sustained.append_parts(tmp_path / "queue", 100, 800, None)
+    assert len(parts) == sustained.PARTS
+    assert all(part > 0 for part in parts)
+    assert not (tmp_path / "queue").exists()
+
+
+def test_a_sender_that_is_late_makes_messages_older(tmp_path: Path) -> None:
+    """What is due while it cannot send counts from when it was due: no coordinated omission."""
+    histogram = rates.collect(tmp_path / "queue", 10_000_000, 2_000, None)
+    # 2,000 messages are due within 0.2 ms, and take far longer than that to send.
+    assert histogram.get_total_count() == 2_000
+    assert histogram.get_value_at_percentile(100) > 200_000
+
+
+def test_published_figures_are_medians_with_range_and_count(tmp_path: Path) -> None:
+    machine = figures.describe_machine(load_before=99.0)
+    report = figures.Report(
+        command="python -m benchmarks.figures",
+        started="2026-01-01 00:00:00 UTC",
+        machine=machine,
+        figures=[
+            Figure(question="age", case="a case", unit="us", samples=[3.0, 1.0, 250.0]),
+            Figure(question="sleepers", case="another", unit="ns", samples=[1234.0]),
+        ],
+    )
+    (tmp_path / "images").mkdir()
+    page = tmp_path / "performance.md"
+    page.write_text(f"before\n{publish.BEGIN}\nold\n{publish.END}\nafter\n", encoding="utf-8")
+    (tmp_path / "figures.json").write_bytes(msgspec.json.encode(report))
+    for _ in range(2):  # again, over what the first has written
+        assert publish.main([str(tmp_path / "figures.json"), "--docs", str(tmp_path)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "| a case | 3.0 us | 1.0–250 | 3 |" in text
+    assert "| another | 1,234 ns | 1,234–1,234 | 1 |" in text
+    assert "had other work to do" in text
+    assert "\nold\n" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    for question in ("age", "sleepers"):
+        image = tmp_path / "images" / f"figures-{question}.svg"
+        assert "<svg" in image.read_text(encoding="utf-8")
+        assert f"images/{image.name}" in text

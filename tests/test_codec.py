@@ -186,7 +186,7 @@ def test_misuse_is_said() -> None:
     with pytest.raises(InvalidArgument, match='Trade is kept as msgpack; "struct" has a layout'):
         _ = Codec(Trade).layout
     with pytest.raises(EncodeError, match="the codec of Trade cannot encode 5"):
-        Codec(Trade).encode(5)  # type: ignore[arg-type]
+        Codec(Trade).encode(5)
     with pytest.raises(EncodeError, match=r"Trade cannot be encoded: .*object"):
         Codec(Trade).encode(Trade("A", object()))  # type: ignore[arg-type]
 

@@ -1,9 +1,9 @@
-"""R10, a small part of it: see tests/delivery.py."""
+"""R10, a small part of it: see tests/helpers/delivery.py."""
 
 from pathlib import Path
 
 import pytest
-from delivery import Delivery
+from helpers.delivery import Delivery
 
 MESSAGES = 1_000_000
 KILLS = 3  # a fast machine delivers as many before the first one

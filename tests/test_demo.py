@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "aiochronicle.demo", "--feeds", "2", "--readers", "1"]
+import aiochronicle
+
+COMMAND = [sys.executable, "-m", "aiochronicle.demo", "--venues", "2", "--strategies", "2"]
 COMMAND += ["--no-pipeline"]  # its test is among those of Spark
-TIMEOUT_S = 60.0
+TIMEOUT_S = 110.0
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -53,10 +55,10 @@ def started(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     arguments = ["--seconds", "600", "--rate", "2000", "--root", str(root)]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, process_group=0)
     try:
-        wait_for(lambda: len(children_of(process.pid)) == 4, "four children")
         assert process.stdout is not None
         first_line = process.stdout.readline()
-        assert b"written" in first_line
+        assert b"ticks" in first_line
+        assert len(children_of(process.pid)) == 6  # the second strategy joins later
         yield process
     finally:
         process.kill()
@@ -65,25 +67,38 @@ def started(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.stdout.close()
 
 
-def test_demo_delivers_everything_and_survives_a_killed_feed() -> None:
-    done = run_demo("--seconds", "0.5", "--rate", "5000")  # too short for the new writer to come
+def counts_of(output: str, strategy: str) -> list[str]:
+    """Return the numbers of the strategy's row in the proof, and its digest."""
+    (row,) = re.findall(rf"^{strategy} +(.*)$", output, re.MULTILINE)
+    assert isinstance(row, str)
+    return row.split()
+
+
+@pytest.mark.parametrize("victim", ["router", "strategy", "venue"])
+def test_demo_executes_everything_once_whatever_is_killed(victim: str) -> None:
+    # Too short for the new process to come; the run goes on until it has.
+    done = run_demo("--seconds", "0.8", "--rate", "3000", "--kill", victim)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "reversion: attached by the router" in done.stdout
     assert "killed (SIGKILL)" in done.stdout
-    assert "a new writer took over" in done.stdout
-    assert "every reader got every message, once, in order" in done.stdout
+    assert "a new process took over" in done.stdout
+    assert "each routed, filled and replied exactly once" in done.stdout
     assert "\x1b" not in done.stdout
-    written = dict(re.findall(r"^ (nasdaq|xetra) +([\d,]+) ", done.stdout, re.MULTILINE))
-    read = dict(re.findall(r"^ (nasdaq|xetra) → risk +([\d,]+) ", done.stdout, re.MULTILINE))
-    assert written == read
-    assert len(written) == 2
+    for strategy in ("momentum", "reversion"):
+        *counts, sign, digest = counts_of(done.stdout, strategy)
+        assert len(counts) == 5
+        assert len(set(counts)) == 1
+        assert int(counts[0].replace(",", "")) > 0
+        assert (sign, len(digest)) == ("=", 12)
 
 
-def test_demo_fails_when_no_writer_takes_over() -> None:
+def test_demo_fails_when_no_process_takes_over() -> None:
     impatient = (
         "import sys; from aiochronicle.demo import __main__ as demo;"
-        " demo.TAKE_OVER_TIMEOUT_S = 0.0; sys.exit(demo.main())"
+        " demo.RESTART_PATIENCE_S = 0.0; demo.KILL_SHARE = 0.9; demo.PAUSE_S = 1.0;"
+        " sys.exit(demo.main())"
     )
-    arguments = [*COMMAND[3:], "--seconds", "0.4", "--rate", "1000"]
+    arguments = [*COMMAND[3:], "--seconds", "2", "--rate", "1000"]
     done = subprocess.run(
         [sys.executable, "-c", impatient, *arguments],
         capture_output=True,
@@ -93,14 +108,15 @@ def test_demo_fails_when_no_writer_takes_over() -> None:
     )
     assert (done.returncode, done.stderr) == (1, ""), done.stdout
     assert "killed (SIGKILL)" in done.stdout
-    assert "xetra: killed, and no new writer took over" in done.stdout.splitlines()[-1]
-    assert "every reader got" not in done.stdout
+    assert "router: killed, and no new process took over" in done.stdout
+    assert "exactly once" not in done.stdout
 
 
 def test_demo_fails_when_a_queue_is_damaged(tmp_path: Path) -> None:
-    arguments = ["--seconds", "0.3", "--rate", "1000", "--no-crash", "--root", str(tmp_path)]
-    assert run_demo(*arguments).returncode == 0
-    segment = tmp_path / "nasdaq" / "000000000.q"
+    arguments = ["--seconds", "0.3", "--rate", "1000", "--kill", "none", "--root", str(tmp_path)]
+    first = run_demo(*arguments)
+    assert first.returncode == 0, first.stdout + first.stderr
+    segment = tmp_path / "market" / "nasdaq" / "000000000.q"
     with segment.open("r+b") as file:
         file.seek(64 + 64)  # the first payload byte of the first record
         byte = file.read(1)
@@ -108,8 +124,23 @@ def test_demo_fails_when_a_queue_is_damaged(tmp_path: Path) -> None:
         file.write(bytes([byte[0] ^ 1]))
     done = run_demo(*arguments)
     assert done.returncode == 1, done.stdout
-    assert "corrupt" in done.stdout.splitlines()[-2]
-    assert "every reader got" not in done.stdout
+    assert "market/nasdaq: 1 corrupt records" in done.stdout
+    assert "exactly once" not in done.stdout
+
+
+def test_demo_fails_when_an_order_is_executed_twice(tmp_path: Path) -> None:
+    arguments = ["--seconds", "0.3", "--rate", "1000", "--kill", "none", "--root", str(tmp_path)]
+    assert run_demo(*arguments).returncode == 0
+    queue = tmp_path / "routed"
+    with aiochronicle.open_reader(queue) as reader, aiochronicle.open_writer(queue) as writer:
+        message = reader.read_batch(1)[0]
+        writer.append(message.payload, type_id=message.type_id)
+    done = run_demo(*arguments)
+    assert done.returncode == 1, done.stdout
+    for stage in ("routed", "filled", "replied"):
+        assert re.search(rf"momentum: ([\d,]+) orders expected, [\d,]+ {stage}", done.stdout)
+    assert "risk: the positions are not the sum of the orders" in done.stdout
+    assert "exactly once" not in done.stdout
 
 
 def test_demo_draws_on_a_terminal_and_gives_it_back() -> None:
@@ -118,7 +149,7 @@ def test_demo_draws_on_a_terminal_and_gives_it_back() -> None:
     environment = {**os.environ, "TERM": "xterm", "PYTHONUTF8": "1"}
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen(
-        [*COMMAND, "--seconds", "0.5", "--rate", "1000", "--no-crash"],
+        [*COMMAND, "--seconds", "0.5", "--rate", "1000", "--kill", "none"],
         stdout=child_fd,
         env=environment,
     )
@@ -134,12 +165,25 @@ def test_demo_draws_on_a_terminal_and_gives_it_back() -> None:
     assert process.wait(TIMEOUT_S) == 0
     text = screen.decode()
     live, _, summary = text.partition("\x1b[?1049l")
-    assert live.startswith("\x1b[?1049h\x1b[?25l")
-    assert live.endswith("\x1b[?25h")
-    assert "live demo" in live
-    assert "every reader got every message" in summary
-    without_colours = re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", live)
-    assert max(len(line.rstrip()) for line in without_colours.splitlines()) <= 80
+    assert live.startswith("\x1b[?1049h")
+    assert "\x1b[?25h" in text  # the cursor is back
+    assert "venues → strategies → router" in live
+    assert "each routed, filled and replied exactly once" in summary
+    live = live.replace("\x1b[H", "\n")  # each frame begins at the top
+    without_codes = re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", live)
+    assert max(len(line.rstrip()) for line in without_codes.splitlines()) <= 80
+    assert "…" not in without_codes
+
+
+def test_demo_saves_a_picture_that_loads_nothing(tmp_path: Path) -> None:
+    picture = tmp_path / "pictures" / "demo.svg"
+    done = run_demo("--seconds", "0.3", "--rate", "1000", "--kill", "none", "--svg", str(picture))
+    assert done.returncode == 0, done.stdout
+    svg = picture.read_text(encoding="utf-8")
+    assert "momentum" in svg
+    assert "url(http" not in svg
+    assert "url('http" not in svg
+    assert 'url("http' not in svg
 
 
 def test_demo_ends_cleanly_on_an_interrupt(started: subprocess.Popen[bytes]) -> None:
@@ -148,7 +192,7 @@ def test_demo_ends_cleanly_on_an_interrupt(started: subprocess.Popen[bytes]) -> 
     output, _ = started.communicate(timeout=TIMEOUT_S)
     assert started.returncode == 0, output.decode()
     assert "stopped early" in output.decode()
-    assert "every reader got every message" in output.decode()
+    assert "exactly once" in output.decode()
     assert not any(is_alive(pid) for pid in children)
 
 
@@ -157,7 +201,7 @@ def test_demo_fails_when_a_process_is_lost(started: subprocess.Popen[bytes]) -> 
     output, _ = started.communicate(timeout=TIMEOUT_S)
     assert started.returncode == 1, output.decode()
     assert "ended with status -9" in output.decode()
-    assert "every reader got" not in output.decode()
+    assert "exactly once" not in output.decode()
 
 
 def test_demo_stops_at_once_when_interrupted_twice(started: subprocess.Popen[bytes]) -> None:
@@ -165,7 +209,7 @@ def test_demo_stops_at_once_when_interrupted_twice(started: subprocess.Popen[byt
     os.kill(children[0], signal.SIGSTOP)  # a child that does not end when asked
     started.send_signal(signal.SIGINT)
     assert started.stdout is not None
-    wait_for(lambda: not all(is_alive(pid) for pid in children[1:]), "the end of a feed")
+    wait_for(lambda: not all(is_alive(pid) for pid in children[1:]), "the end of a venue")
     started.send_signal(signal.SIGINT)
     assert started.wait(TIMEOUT_S) == 130
     assert not any(is_alive(pid) for pid in children)
@@ -181,7 +225,7 @@ def test_demo_children_do_not_outlive_a_killed_parent(started: subprocess.Popen[
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--feeds", "0"], "0 is not between 1 and 8"),
+        (["--venues", "0"], "0 is not between 1 and 8"),
         (["--seconds", "never"], "invalid number value: 'never'"),
         (["--root", "/dev/null"], "is not a directory"),
     ],
@@ -195,5 +239,5 @@ def test_demo_refuses_nonsense(arguments: list[str], complaint: str) -> None:
 def test_demo_help_names_every_option() -> None:
     done = run_demo("--help")
     assert done.returncode == 0
-    for option in ("--seconds", "--feeds", "--readers", "--rate", "--root", "--no-crash"):
+    for option in ("--seconds", "--venues", "--strategies", "--rate", "--root", "--kill", "--svg"):
         assert option in done.stdout

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from _pytest.mark.structures import ParameterSet
+from helpers.nautilus import REASON, has_nautilus
 
 import aiochronicle
 
@@ -57,14 +58,18 @@ def run_block(page: Path, block: Block, names: dict[str, Any]) -> None:
         exec(compile(source, str(page), "exec"), names)
 
 
-def with_time_enough(page: Path) -> ParameterSet:
-    """Pages that start a Spark get the time for it."""
-    starts_spark = any("aiochronicle.spark" in block.code for block in python_blocks(page))
-    marks = [pytest.mark.timeout(600)] if starts_spark else []
+def with_what_it_needs(page: Path) -> ParameterSet:
+    """Pages that start a Spark get the time for it; one needs a package that may not be there."""
+    code = "".join(block.code for block in python_blocks(page))
+    marks = [pytest.mark.timeout(600)] if "aiochronicle.spark" in code else []
+    if "nautilus_trader" in code:
+        marks.append(pytest.mark.skipif(not has_nautilus(), reason=REASON))
     return pytest.param(page, marks=marks, id=name_of(page))
 
 
-@pytest.mark.parametrize("page", [with_time_enough(page) for page in PAGES if python_blocks(page)])
+@pytest.mark.parametrize(
+    "page", [with_what_it_needs(page) for page in PAGES if python_blocks(page)]
+)
 def test_code_of_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

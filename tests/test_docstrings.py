@@ -15,8 +15,13 @@ def modules() -> Iterator[ModuleType]:
     """Modules that the core dependencies are enough for."""
     yield aiochronicle
     for found in pkgutil.iter_modules(aiochronicle.__path__, "aiochronicle."):
-        if not found.ispkg and not found.name.endswith("__main__"):
+        name = found.name.rpartition(".")[2]
+        if not found.ispkg and name != "__main__":
             yield importlib.import_module(found.name)
+        elif found.ispkg and (name.startswith("_") or name == "testing"):
+            package = importlib.import_module(found.name)
+            for inner in pkgutil.iter_modules(package.__path__, f"{found.name}."):
+                yield importlib.import_module(inner.name)
 
 
 def docstring_examples() -> list[doctest.DocTest]:
@@ -41,3 +46,13 @@ def test_a_wrong_example_is_noticed() -> None:
     wrong = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)
     with pytest.raises(AssertionError, match="Expected"):
         run(wrong, {})
+
+
+def test_examples_of_all_sub_packages_are_found() -> None:
+    names = {test.name for test in docstring_examples()}
+    assert {
+        "aiochronicle._core.stream.Stream.conflate",
+        "aiochronicle._core.writer.Writer.send",
+        "aiochronicle._services.bus.Bus",
+        "aiochronicle._maintenance.backups.backup",
+    } <= names

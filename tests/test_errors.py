@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aiochronicle import errors, open_reader
+from aiochronicle._base.engine_errors import from_engine
 from aiochronicle.errors import (
     ChronicleError,
     DecodeError,
@@ -69,14 +70,14 @@ def test_an_error_arrives_as_it_left(
 
 
 def test_errors_of_a_sync_say_what_was_appended() -> None:
-    error = errors.from_engine(-25, 28, "orders", 0, "appended as 7", (0, 0), (0, 0), 7)
+    error = from_engine(-25, 28, b"orders", 0, b"appended as 7", (0, 0), (0, 0), 7)
     arrived = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert isinstance(arrived, NotDurable)
     assert (arrived.seq, arrived.errno) == (7, 28)
 
 
 def test_an_error_of_the_engine_arrives_as_it_left() -> None:
-    error = errors.from_engine(-13, 0, "orders", 0, "position is gone", (3, 64), (9, 128), 0)
+    error = from_engine(-13, 0, b"orders", 0, b"position is gone", (3, 64), (9, 128), 0)
     arrived = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert isinstance(arrived, PositionLost)
     assert (arrived.wanted, arrived.nearest) == ((3, 64), (9, 128))
@@ -121,7 +122,7 @@ def test_any_path_can_be_printed(kind: type[ChronicleError]) -> None:
     for text in (str(error), str(pickle.loads(pickle.dumps(error)))):  # noqa: S301
         assert text.encode() != b""
         assert all(line.isprintable() for line in text.split("\n")), text
-        assert text.startswith("/data/a\\nERROR all is lost\\x1b[2J\\udcff\\u202eb: ")
+        assert text.startswith("/data/a\\nERROR all is lost\\x1b[2J\\xff\\u202eb: ")
 
 
 def test_the_engine_says_one_line(tmp_path: Path, queue: Path) -> None:

@@ -26,6 +26,8 @@ HOLDING: dict[str, tuple[str, tuple[str, ...]]] = {
     "slot: three commits": ("slot", ("COMMITS=3",)),
     "slot: killed twice": ("slot", ("KILLS=2",)),
     "retention: a reader is killed": ("retention", ()),
+    "group: a lease ends": ("group", ("KILLS=0", "NACKS=0")),
+    "group: a member is killed": ("group", ("EXPIRIES=0", "NACKS=0")),
 }
 HOLDING_LONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "wake: both are killed": ("wake", (*ONE, "READER_KILLS=1", "WRITER_KILLS=1")),
@@ -34,12 +36,18 @@ HOLDING_LONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "wake: two readers, one is killed": ("wake", ("READERS=2", "MESSAGES=1", "READER_KILLS=1")),
     "roll: four segments, two writers end": ("roll", ("MESSAGES=6", "ENDS=2")),
     "slot: two kills and two beats": ("slot", ("COMMITS=3", "KILLS=2", "BEATS=2")),
+    "group: a kill and a message given back": ("group", ("EXPIRIES=0",)),
     "retention: two kills": ("retention", ("RECORDS=5", "PASSES=3", "KILLS=2")),
 }
 
 # What is changed, in which setting, and (part of) the assertion that must break: never another one.
 UNREAD, SKIPPED, MISSING = "read[r]==head", "==expected", "expected=="
 BROKEN: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "ACK_WITHOUT_TOKEN": ("group", (), "holder[s]==me"),
+    "CLAIM_WITHOUT_COMPARE": ("group", ("KILLS=0", "EXPIRIES=0", "NACKS=0"), "done[s]==0"),
+    "MARK_WITHOUT_COMPARE": ("group", ("KILLS=0", "EXPIRIES=0", "NACKS=0"), "low<=to"),
+    "NO_LAP": ("group", ("KILLS=0", "EXPIRIES=0", "NACKS=0"), "low==3"),
+    "NO_LIMIT": ("group", ("KILLS=0", "EXPIRIES=0", "NACKS=0"), "low==3"),
     "NO_BARRIER": ("wake", ONE, UNREAD),
     "NO_SECOND_LOOK": ("wake", ONE, UNREAD),
     "LOOK_BEFORE_RAISE": ("wake", ONE, UNREAD),

@@ -223,7 +223,7 @@ def test_a_context_that_makes_no_sense_is_ignored(
 
 
 def test_a_result_links_to_what_its_cause_was_sent_in(tmp_path: Path, recorded: Recorded) -> None:
-    """Bytes cannot carry a context. In one process it is remembered by queue id and seq."""
+    """Of a cause by queue id and seq: in one process it is remembered."""
     telemetry = recorded.telemetry
     with (
         open_writer(tmp_path / "orders") as orders,
@@ -255,8 +255,55 @@ def test_what_is_remembered_is_bounded(queue_path: Path, recorded: Recorded) -> 
     with open_writer(queue_path) as writer, open_reader(queue_path) as reader:
         traced = telemetry.writer(writer)
         traced.append_many([b"x"] * 25)
-        known = [telemetry.created_by(message) is not None for message in reader]
-    assert known == [False] * 15 + [True] * 10
+        causes = [(message.queue_id, message.seq) for message in reader]
+        recorded.exporter.clear()
+        for cause in reversed(causes):  # without the message, whose headers would tell
+            telemetry.writer(writer).append(b"y", cause=cause)
+    known = [bool(span.links) for span in recorded.spans()]
+    assert known == [True] * 5 + [False] * 20  # each took the place of one
+
+
+def test_context_travels_in_the_headers_of_bytes(queue_path: Path, recorded: Recorded) -> None:
+    """The consumer is another Telemetry, as in another process: it remembers nothing."""
+    consumer = Telemetry(tracer_provider=recorded.tracers)
+    with open_writer(queue_path, codec=Plain) as writer, open_reader(queue_path) as reader:
+        traced = recorded.telemetry.writer(writer)
+        traced.append(b"one", key=b"k", headers={"a": b"b"})
+        traced.send(Plain(1), headers={"c": b"d"})
+        traced.append_many([b"two", b"three"], headers=[None, {"e": b"f"}])
+        traced.append(
+            b"own", headers={"traceparent": b"00-" + b"1" * 32 + b"-" + b"2" * 16 + b"-01"}
+        )
+        traced.append(b"bad", headers={"traceparent": b"\xff no such thing"})
+        created = [consumer.created_by(message) for message in reader]
+        reader.seek_first()
+        messages = [(m.payload, m.key, {**m.headers}) for m in reader]
+    sent = [span for span in recorded.spans() if span.name.startswith("append")]
+    assert [one and one.span_id for one in created] == [
+        identity(sent[0]),
+        identity(sent[1]),
+        identity(sent[2]),
+        identity(sent[2]),
+        int("2" * 16, 16),
+        None,
+    ]
+    assert linked(sent[3]) == [int("2" * 16, 16)]
+    assert messages[0][:2] == (b"one", b"k")
+    assert [sorted(headers) for _, _, headers in messages] == [
+        ["a", "traceparent"],
+        ["c", "traceparent"],
+        ["traceparent"],
+        ["e", "traceparent"],
+        ["traceparent"],
+        ["traceparent"],
+    ]
+
+
+def test_a_java_queue_takes_no_context_in_headers(tmp_path: Path, recorded: Recorded) -> None:
+    with open_writer(tmp_path / "java", format="cq4") as writer:
+        recorded.telemetry.writer(writer).append(b"x")
+    with open_reader(tmp_path / "java") as reader:
+        assert [(message.payload, dict(message.headers)) for message in reader] == [(b"x", {})]
 
 
 def test_what_is_remembered_is_bounded_with_threads(queue_path: Path, recorded: Recorded) -> None:
@@ -490,4 +537,4 @@ def test_without_an_sdk_nothing_is_made(queue_path: Path) -> None:
 def test_names_from_outside_are_printable(tmp_path: Path, recorded: Recorded) -> None:
     with open_writer(tmp_path / "evil\nname\udcff") as writer:
         recorded.telemetry.writer(writer).append(b"x")
-    assert recorded.spans()[0].name == "append evil\\nname\\udcff"
+    assert recorded.spans()[0].name == "append evil\\nname\\xff"

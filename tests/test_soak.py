@@ -1,8 +1,8 @@
-"""R13, a few seconds of it: see tests/soaking.py."""
+"""R13, a few seconds of it: see tests/helpers/soaking.py."""
 
 from pathlib import Path
 
-from soaking import Soak
+from helpers.soaking import Soak
 
 
 def test_what_is_closed_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``aioc``: look at queues and look after them, from a shell.
+"""``aioc``: inspect and maintain queues from a shell.
 
 One module per family of commands; each command is thin over public functions of the package. What a
 command finds is a record, or several: they go to standard output as a table or, with ``--json``, as
@@ -22,4 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(_MISSING.format(error.name), file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # while all that is imported
+        print("aioc: interrupted", file=sys.stderr)
+        return 130
     return run(sys.argv[1:] if arguments is None else list(arguments))

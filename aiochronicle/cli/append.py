@@ -14,6 +14,7 @@ from aiochronicle.cli.arguments import Json, QueuePath, Seconds
 from aiochronicle.cli.exits import NOT_FOUND, Refused
 from aiochronicle.cli.finding import is_queue
 from aiochronicle.cli.output import Output
+from aiochronicle.cli.units import seq_text
 from aiochronicle.errors import SchemaNotFound
 
 __all__ = ["append"]
@@ -42,8 +43,20 @@ def append(
             help="a type of schema.json, of which messages are given as JSON; or a type_id, for bytes",
         ),
     ] = None,
+    key: Annotated[
+        str | None, Parameter(metavar="TEXT", help="a key for each of the messages")
+    ] = None,
+    header: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name="--header",
+            metavar="NAME=VALUE",
+            negative=(),
+            help="a header for each of the messages; may be repeated",
+        ),
+    ] = (),
     create: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="make the queue if there is none")
+        bool, Parameter(negative=(), show_default=False, help="create the queue if there is none")
     ] = False,
     flush: Annotated[
         bool, Parameter(negative=(), show_default=False, help="return when they are on disk")
@@ -53,7 +66,7 @@ def append(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Append messages to a queue, which must have no other writer meanwhile.
+    """Append messages to a queue. The queue must not have another writer.
 
     Example: echo '{"symbol": "ALFA", "price": 101.5}' | aioc append trades --type Trade
     """
@@ -62,7 +75,7 @@ def append(
             f"{queue}: there is no queue. Check the path, or make one with --create.", NOT_FOUND
         )
     with aiochronicle.open_writer(queue, lock_timeout=lock_timeout) as writer:
-        send = _sender(writer, queue, type_)
+        send = _sender(writer, queue, type_, _options(key, header))
         count, first, last = 0, None, None
         for payload in _payloads(texts, file):
             last = send(payload)
@@ -70,6 +83,7 @@ def append(
             count += 1
         if flush:
             writer.flush_now()
+        form = writer.format
     out = Output(as_json=json)
     if json:
         out.json({"path": str(queue), "messages": count, "first_seq": first, "last_seq": last})
@@ -77,9 +91,9 @@ def append(
         out.line("nothing was appended")
     else:
         out.line(
-            f"appended {count:,} messages, seq {first:,} to {last:,}"
+            f"appended {count:,} messages, seq {seq_text(first, form)} to {seq_text(last, form)}"
             if count > 1
-            else f"appended seq {first:,}"
+            else f"appended seq {seq_text(first, form)}"
         )
 
 
@@ -87,7 +101,7 @@ def _payloads(texts: Iterable[str], files: Iterable[Path]) -> Iterator[bytes]:
     given = False
     for text in texts:
         given = True
-        yield text.encode("utf-8", "surrogateescape")
+        yield _bytes(text)
     for file in files:
         given = True
         yield file.read_bytes()
@@ -96,10 +110,27 @@ def _payloads(texts: Iterable[str], files: Iterable[Path]) -> Iterator[bytes]:
             yield line.removesuffix(b"\n")
 
 
-def _sender(writer: Writer, queue: Path, wanted: str | None) -> Callable[[bytes], int]:
+def _options(key: str | None, headers: Iterable[str]) -> dict[str, Any]:
+    """Return what ``Writer.append`` takes for key and headers."""
+    found: dict[str, bytes] = {}
+    for given in headers:
+        name, separator, value = given.partition("=")
+        if not separator or not name or name in found:
+            raise Refused(f"--header {given!r}: give NAME=VALUE, each name once")
+        found[name] = _bytes(value)
+    return {"key": None if key is None else _bytes(key), "headers": found or None}
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _sender(
+    writer: Writer, queue: Path, wanted: str | None, options: dict[str, Any]
+) -> Callable[[bytes], int]:
     if wanted is None or wanted.isdecimal():
         type_id = int(wanted or 0)
-        return lambda payload: writer.append(payload, type_id=type_id)
+        return lambda payload: writer.append(payload, type_id=type_id, **options)
     try:
         registry = Registry.load(queue)
         entry = registry.named(wanted)
@@ -115,6 +146,6 @@ def _sender(writer: Writer, queue: Path, wanted: str | None) -> Callable[[bytes]
             raise Refused(
                 f"not a {wanted}: {error}: {shown}. What came before it was appended."
             ) from None
-        return writer.append(entry.codec.encode(made), type_id=entry.type_id)
+        return writer.append(entry.codec.encode(made), type_id=entry.type_id, **options)
 
     return send

@@ -14,14 +14,15 @@ from rich.console import Console
 from rich.text import Text
 
 import aiochronicle
-from aiochronicle._printable import printable
+from aiochronicle._base.printable import printable
 from aiochronicle.cli.exits import FAILED, INTERRUPTED, USAGE, Refused, status_of
+from aiochronicle.cli.finding import explain_missing
 from aiochronicle.cli.output import console
-from aiochronicle.errors import ChronicleError
+from aiochronicle.errors import ChronicleError, QueueNotFound
 
 __all__ = ["app", "command_names", "run"]
 
-_HELP = "Look at queues and look after them."
+_HELP = "Inspect and maintain queues."
 _EPILOGUE = (
     "Exit status: 0 done, 1 failed, 2 usage error, 3 not found, 4 busy, 5 damaged, 6 no permission,"
     " 7 disk full, 130 Ctrl-C."
@@ -29,8 +30,8 @@ _EPILOGUE = (
 
 _HELP_COLUMNS = 80
 _OF_FUNCTION: dict[str, Any] = {"help_epilogue": "", "version_flags": ()}
-_GROUPS = ("readers", "config")  # with commands of their own
-_PASSED_ON = ("demo", "spark")  # programs that read their arguments themselves
+_GROUPS = ("readers", "dead", "config", "spark")  # with commands of their own
+_PASSED_ON = ("demo",)  # programs that read their arguments themselves
 
 
 def _group(name: str) -> Group:
@@ -54,12 +55,16 @@ _COMMANDS = (
     ("du", "disk:du", _LOOK),
     ("hz", "rates:hz", _LOOK),
     ("latency", "rates:latency", _LOOK),
+    ("top", "top:top", _LOOK),
+    ("monitor", "monitor:monitor", _LOOK),
     ("tail", "messages:tail", _MESSAGES),
     ("cat", "messages:cat", _MESSAGES),
     ("append", "append:append", _MESSAGES),
     ("export", "moving:export", _MESSAGES),
     ("replay", "moving:replay", _MESSAGES),
+    ("convert", "moving:convert", _MESSAGES),
     ("readers", "readers:app", _READERS),
+    ("dead", "dead:app", _READERS),
     ("why-kept", "keeping:why_kept", _READERS),
     ("retention", "keeping:retention", _READERS),
     ("verify", "checking:verify", _SAFETY),
@@ -71,15 +76,15 @@ _COMMANDS = (
     ("doctor", "health:doctor", _SAFETY),
     ("bench", "programs:bench", _MORE),
     ("demo", "programs:demo", _MORE),
-    ("spark", "programs:spark", _MORE),
-    ("completion", "programs:completion", _MORE),
+    ("spark", "spark:app", _MORE),
+    ("completion", "completing:completion", _MORE),
 )
 
 
 app = App(
     name="aioc",
     help=_HELP,
-    help_format="plaintext",
+    help_format="markdown",
     help_epilogue=_EPILOGUE,
     version=aiochronicle.__version__,
     suppress_keyboard_interrupt=False,
@@ -92,6 +97,8 @@ for _order, (_name, _function, _of) in enumerate(_COMMANDS):
     if _name in _PASSED_ON:
         _options = {**_options, "help_flags": ()}
     app.command(f"aiochronicle.cli.{_function}", name=_name, group=_of, sort_key=_order, **_options)
+
+app.command("aiochronicle.cli.completing:complete_words", name="complete-words", show=False)
 
 
 def command_names() -> list[str]:
@@ -122,7 +129,7 @@ def run(arguments: Sequence[str]) -> int:
         _say(_usage(error))
         return USAGE
     except (ChronicleError, Refused, OSError, ImportError) as error:
-        _say(str(error) or type(error).__name__)
+        _say(_text_of(error))
         return status_of(error)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else 0
@@ -154,6 +161,15 @@ def _say(text: str) -> None:
     """Print an error on one line."""
     line = " ".join(part.strip() for part in text.splitlines() if part.strip())
     console(stderr=True).print(Text.assemble(("aioc: ", "bold red"), printable(line)))
+
+
+def _text_of(error: BaseException) -> str:
+    if isinstance(error, QueueNotFound) and error.path is not None:
+        return explain_missing(error.path)
+    if isinstance(error, OSError) and not isinstance(error, ChronicleError) and error.strerror:
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{where}{error.strerror}"
+    return str(error) or type(error).__name__
 
 
 def _usage(error: CycloptsError) -> str:

@@ -7,9 +7,20 @@ from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter, Token
 
+from aiochronicle._base.locations import local_path
 from aiochronicle.cli.units import parse_amount, parse_moment, parse_seconds
 
-__all__ = ["Amount", "Directory", "File", "Flag", "Json", "Moment", "QueuePath", "Seconds"]
+__all__ = [
+    "Amount",
+    "Directory",
+    "File",
+    "Flag",
+    "Json",
+    "Moment",
+    "QueuePath",
+    "Seconds",
+    "path_argument",
+]
 
 T = TypeVar("T")
 
@@ -22,12 +33,24 @@ def _moment(text: str) -> int | datetime:
     return parse_moment(text, datetime.now(UTC))
 
 
+def _path(text: str) -> Path:
+    return Path(local_path(text))
+
+
+def path_argument(metavar: str, help_: str | None = None) -> Parameter:
+    """Describe an argument that is a path, or a ``file:`` URL."""
+    convert = _converter(_path)
+    if help_ is None:  # Parameter(help=None) would hide what the docstring of a command says
+        return Parameter(converter=convert, metavar=metavar, n_tokens=1)
+    return Parameter(converter=convert, metavar=metavar, n_tokens=1, help=help_)
+
+
 Flag = Parameter(negative=())
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="print JSON")]
-QueuePath = Annotated[Path, Parameter(metavar="QUEUE", help="directory of the queue")]
-Directory = Annotated[Path, Parameter(metavar="DIR")]
-File = Annotated[Path, Parameter(metavar="FILE")]
+QueuePath = Annotated[Path, path_argument("QUEUE", "directory of the queue")]
+Directory = Annotated[Path, path_argument("DIR")]
+File = Annotated[Path, path_argument("FILE")]
 Amount = Annotated[int, Parameter(converter=_converter(parse_amount), metavar="SIZE", n_tokens=1)]
 Seconds = Annotated[
     float, Parameter(converter=_converter(parse_seconds), metavar="TIME", n_tokens=1)

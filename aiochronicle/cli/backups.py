@@ -9,11 +9,12 @@ from cyclopts import Parameter
 
 import aiochronicle
 from aiochronicle import BackupProgress
-from aiochronicle.cli.arguments import Directory, Json, QueuePath
+from aiochronicle._layout import CONTROL
+from aiochronicle.cli.arguments import Directory, Json, QueuePath, path_argument
 from aiochronicle.cli.exits import DAMAGED, Refused
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.progress import Advance, progress
-from aiochronicle.cli.units import amount, since, when
+from aiochronicle.cli.units import amount, seq_text, since, when
 
 __all__ = ["backup", "restore"]
 
@@ -28,6 +29,10 @@ _List = Annotated[
 ]
 
 
+def _format_of(path: str) -> str:
+    return "native" if Path(path, CONTROL).exists() else "cq4"
+
+
 def _telling(advance: Advance) -> Callable[[BackupProgress], None]:
     def tell(step: BackupProgress) -> None:
         advance(step.step, step.bytes, step.bytes_total)
@@ -36,12 +41,10 @@ def _telling(advance: Advance) -> Callable[[BackupProgress], None]:
 
 
 def backup(
-    queue: Annotated[Path | None, Parameter(metavar="QUEUE", help="directory of the queue")] = None,
+    queue: Annotated[Path | None, path_argument("QUEUE", "directory of the queue")] = None,
     directory: Annotated[
         Path | None,
-        Parameter(
-            metavar="DIR", help="directory of its backups, made if missing; for this queue alone"
-        ),
+        path_argument("DIR", "directory of its backups, made if missing; for this queue alone"),
     ] = None,
     /,
     *,
@@ -58,10 +61,10 @@ def backup(
     list_: _List = False,
     json: Json = False,
 ) -> int:
-    """Back up a queue, also one that is in use.
+    """Back up a queue, even while it is in use.
 
-    A backup is complete, verified and on disk, or it is not there. Segments that did not change are
-    shared with the backup before.
+    A backup appears when it is complete, verified and on disk. Unchanged segments are shared with the
+    previous backup.
 
     Example: aioc backup /var/lib/feeds/trades /backup/trades
     """
@@ -86,7 +89,7 @@ def backup(
             ("backup", report.path),
             (
                 "messages",
-                f"{report.messages:,}, up to seq {report.next_seq - 1:,}"
+                f"{report.messages:,}, up to seq {seq_text(report.next_seq - 1, _format_of(report.path))}"
                 if report.messages
                 else "0",
             ),
@@ -129,8 +132,8 @@ def _list(out: Output, directory: Path | None) -> None:
                 when(one.created_ns, parts=False),
                 since(one.created_ns, now_ns),
                 f"{one.messages:,}",
-                f"{one.next_seq:,}",
-                f"{one.segments + 1:,}",
+                seq_text(one.next_seq, _format_of(one.path)),
+                f"{one.segments:,}",
                 one.problem or one.queue,
             ]
             for one in found
@@ -157,7 +160,7 @@ def restore(
     ] = None,
     json: Json = False,
 ) -> int:
-    """Make a queue out of a backup, where there is none.
+    """Restore a queue from a backup, at a path where there is none.
 
     Example: aioc restore /backup/trades /var/lib/feeds/trades
 
@@ -177,14 +180,16 @@ def restore(
             ("from", report.backup),
             (
                 "messages",
-                f"{report.messages:,}, up to seq {report.next_seq - 1:,}"
+                f"{report.messages:,}, up to seq {seq_text(report.next_seq - 1, _format_of(report.path))}"
                 if report.messages
                 else "0",
             ),
             ("readers", f"{report.readers:,}"),
             (
                 "id",
-                "a new one, with the next writer"
+                "none, as Java queues have"
+                if _format_of(report.path) == "cq4"
+                else "a new one, with the next writer"
                 if report.queue_id is None
                 else f"{report.queue_id:016x}",
             ),

@@ -1,4 +1,4 @@
-"""``verify``, ``recovered``, ``repair``, ``config check``: is it sound, and what was set aside."""
+"""``verify``, ``recovered``, ``repair``, ``config check``: damage, repairs, and data set aside."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,22 +8,22 @@ from rich.text import Text
 
 import aiochronicle
 from aiochronicle import RepairReport
-from aiochronicle._printable import printable
-from aiochronicle._trusted import owners_of
-from aiochronicle.bus import CONFIGURATION
-from aiochronicle.cli.arguments import Directory, Json, QueuePath
+from aiochronicle._base.printable import printable
+from aiochronicle._layout import BUS_CONFIGURATION
+from aiochronicle._services.settings import load_settings
+from aiochronicle._services.trusted import owners_of
+from aiochronicle.cli.arguments import Directory, Json, QueuePath, path_argument
 from aiochronicle.cli.decoding import Decoder
-from aiochronicle.cli.exits import DAMAGED
+from aiochronicle.cli.exits import DAMAGED, NOT_FOUND, Refused
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.progress import progress
 from aiochronicle.cli.units import amount, when
-from aiochronicle.settings import load_settings
 
 __all__ = ["config", "recovered", "repair", "verify"]
 
 
 def verify(queue: QueuePath, /, *, json: Json = False) -> int:
-    """Read every message of a queue and check it; nothing is changed.
+    """Read and check every message of a queue. Nothing is changed.
 
     The exit status is 5 if something is damaged.
 
@@ -53,20 +53,26 @@ def recovered(
     *,
     json: Json = False,
 ) -> None:
-    """List what repairs have set aside, or print the messages in one of the parts.
+    """List the files that repairs have set aside, or print the messages in one of them.
 
-    These messages are not in the queue: the power was cut, or the writer killed, before they
-    counted. Only those with a sound checksum are shown.
+    These messages are not in the queue: the power was cut, or the writer was killed, before they counted.
+    Only messages with a valid checksum are shown.
 
     Example: aioc recovered /var/lib/feeds/trades 000000003-4096-1767225600.bin
     """
     out = Output(as_json=json)
+    found = aiochronicle.list_recovered(queue)
     if part is not None:
+        if "/" not in part and all(one.name != part for one in found):
+            known = ", ".join(one.name for one in found) or "none"
+            raise Refused(
+                f"{queue}: has no part {part!r} in recovered/; it has {known}.", NOT_FOUND
+            )
         decoder = Decoder(queue)
+        decoder.tell_problem()
         for message in aiochronicle.read_recovered(queue, part):
             out.raw(decoder.json_line(message) if json else decoder.line(message))
         return
-    found = aiochronicle.list_recovered(queue)
     out.table(
         found,
         [
@@ -97,25 +103,25 @@ def repair(
     /,
     *,
     backup: Annotated[
-        Path | None, Parameter(metavar="DIR", help="backups of the queue, to take sound parts from")
+        Path | None, path_argument("DIR", "backups of the queue, to take sound parts from")
     ] = None,
     salvage: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="set aside what may have been durable, if segments are missing",
+            help="if segments are missing, set aside messages that may have been durable",
         ),
     ] = False,
     dry_run: Annotated[
         bool,
-        Parameter(negative=(), show_default=False, help="say what is wrong, and change nothing"),
+        Parameter(negative=(), show_default=False, help="report the damage; change nothing"),
     ] = False,
     json: Json = False,
 ) -> int:
-    """Repair a queue that nobody writes to. Nothing is destroyed: bad parts go to recovered/.
+    """Repair a queue without a writer. Nothing is destroyed: bad parts go to recovered/.
 
-    The exit status is 5 if something is left that could not be repaired.
+    The exit status is 5 if some damage could not be repaired.
 
     Example: aioc repair /var/lib/feeds/trades --backup /backup/trades --dry-run
     """
@@ -156,7 +162,7 @@ def _tell(out: Output, report: RepairReport) -> None:
 config = App(
     name="config",
     help="Check the configuration file of a bus.\n\nExample: aioc config check /var/lib/desk",
-    help_format="plaintext",
+    help_format="markdown",
     help_epilogue="",
     version_flags=(),
 )
@@ -166,7 +172,7 @@ config = App(
 def check(root: Directory, /, *, json: Json = False) -> int:
     """Check the configuration file of a bus, as a program that opens it would.
 
-    The exit status is 2 if it cannot be used; the text says where and why.
+    The exit status is 2 if the file is invalid; the text says where and why.
 
     Example: aioc config check /var/lib/desk
 
@@ -176,7 +182,7 @@ def check(root: Directory, /, *, json: Json = False) -> int:
         directory of the bus, or the file itself
     """
     is_directory = root.is_dir()
-    file = root / CONFIGURATION if is_directory else root
+    file = root / BUS_CONFIGURATION if is_directory else root
     settings = load_settings(file, required=True, owners=owners_of(root) if is_directory else None)
     topics = {
         name: settings.for_topic(name)

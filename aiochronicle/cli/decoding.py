@@ -2,18 +2,19 @@
 
 import base64
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import msgspec
 
 from aiochronicle import Codec, Registry
-from aiochronicle._binding import lib
-from aiochronicle._printable import printable
+from aiochronicle._base.binding import lib
+from aiochronicle._base.printable import printable
 from aiochronicle.cli.exits import NOT_FOUND, Refused
-from aiochronicle.cli.output import builtins_of, to_json
-from aiochronicle.cli.units import when
-from aiochronicle.errors import DecodeError, SchemaNotFound
+from aiochronicle.cli.output import builtins_of, console, to_json
+from aiochronicle.cli.units import seq_text, when
+from aiochronicle.errors import DecodeError, SchemaError, SchemaNotFound
 
 __all__ = ["Decoder"]
 
@@ -31,6 +32,10 @@ class Shown(Protocol):
     def type_id(self) -> int: ...
     @property
     def payload(self) -> bytes: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Mapping[str, bytes]: ...
 
 
 class Decoder:
@@ -40,14 +45,28 @@ class Decoder:
         self._queue = queue
         self._is_java = lib.ac_queue_format(os.fsencode(queue)) == lib.AC_FORMAT_CQ4
         self._codecs: dict[int, Codec[Any]] = {}
+        self.problem: str | None = None  # why payloads are not decoded
         self._load()
 
     def _load(self) -> None:
+        # Registry.load would take a file for a schema; a directory that is closed is said when it is read.
+        if not self._queue.is_dir() or not os.access(self._queue, os.R_OK | os.X_OK):
+            return
         try:
             registry = Registry.load(self._queue)
         except SchemaNotFound:
             return
+        except SchemaError as error:  # the messages are there all the same
+            self.problem = f"schema.json: {error.detail.removeprefix('schema.json ')}"
+            return
+        self.problem = None
         self._codecs = {entry.type_id: entry.codec for entry in registry}
+
+    def tell_problem(self) -> None:
+        """Say on standard error why payloads are shown as they are, if that is so."""
+        if self.problem is not None:
+            text = f"aioc: {self._queue}: {self.problem}: payloads are shown as they are"
+            console(stderr=True).print(printable(text))
 
     def codec(self, type_id: int) -> Codec[Any] | None:
         """Return the codec for a type; a writer may have added it since the schema was read."""
@@ -63,9 +82,8 @@ class Decoder:
         named = {codec.name: type_id for type_id, codec in self._codecs.items()}
         if wanted not in named:
             known = ", ".join(sorted(named)) or "none, for it has no schema.json"
-            raise Refused(
-                f"{self._queue}: there is no type {wanted!r}; its types are {known}.", NOT_FOUND
-            )
+            known = self.problem or f"its types are {known}"
+            raise Refused(f"{self._queue}: there is no type {wanted!r}; {known}.", NOT_FOUND)
         return named[wanted]
 
     def record(self, message: Shown) -> dict[str, Any]:
@@ -79,6 +97,7 @@ class Decoder:
             "type_id": message.type_id,
             "type": None if codec is None else codec.name,
             "bytes": len(payload),
+            **_carried_fields(message),
         }
         if codec is not None:
             try:
@@ -103,10 +122,13 @@ class Decoder:
         """Return a message as one line of JSON."""
         return to_json(self.record(message))
 
+    def _seq(self, message: Shown) -> str:
+        return seq_text(message.seq, "cq4") if self._is_java else str(message.seq)
+
     def line(self, message: Shown) -> str:
         """Return a message as one line for people."""
         record = self.record(message)
-        head = f"{record['seq']:>8}  {record['time']}  "
+        head = f"{self._seq(message):>8}  {record['time']}  {_shown_carried(record)}"
         if "value" in record:
             kind = "" if record["type"] is None else f"{printable(record['type'])} "
             return f"{head}{kind}{_fields(record['value'])}"
@@ -120,14 +142,45 @@ class Decoder:
     def hex_lines(self, message: Shown) -> str:
         """Return a message with its payload as a dump."""
         payload = message.payload
+        time = when(message.timestamp_ns)
         lines = [
-            f"{message.seq:>8}  {when(message.timestamp_ns)}  #{message.type_id}  {len(payload):,} bytes"
+            f"{self._seq(message):>8}  {time}  #{message.type_id}  {len(payload):,} bytes"
+            f"  {_shown_carried(_carried_fields(message))}".rstrip(),
         ]
         for offset in range(0, len(payload), _HEX_BYTES_PER_LINE):
             part = payload[offset : offset + _HEX_BYTES_PER_LINE]
             text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
             lines.append(f"  {offset:08x}  {part.hex(' '):<47}  {text}")
         return "\n".join(lines)
+
+
+def _carried_fields(message: Shown) -> dict[str, Any]:
+    """Return key and headers of a message for JSON, if it has any."""
+    found: dict[str, Any] = {}
+    if message.key is not None:
+        found["key"] = _for_json(message.key)
+    if message.headers:
+        found["headers"] = {name: _for_json(value) for name, value in message.headers.items()}
+    return found
+
+
+def _for_json(value: bytes) -> str | dict[str, str]:
+    text = _text_of(value)
+    return {"base64": base64.b64encode(value).decode()} if text is None else text
+
+
+def _shown_carried(record: Mapping[str, Any]) -> str:
+    """Return key and headers for people: ``[key] name=value`` and a space, if there are any."""
+    parts = [f"[{_shown_value(record['key'])}]"] if "key" in record else []
+    for name, value in record.get("headers", {}).items():
+        parts.append(f"{printable(name)}={_shown_value(value)}")
+    return "".join(f"{part} " for part in parts)
+
+
+def _shown_value(value: str | dict[str, str]) -> str:
+    if isinstance(value, str):
+        return _show(value)
+    return base64.b64decode(value["base64"]).hex()
 
 
 def _java(payload: bytes) -> dict[str, Any]:
@@ -155,11 +208,11 @@ def _fields(value: Any) -> str:
     value = builtins_of(value)
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
-        return " ".join(f"{printable(name)}={_shown(entry)}" for name, entry in fields.items())
-    return _shown(value)
+        return " ".join(f"{printable(name)}={_show(entry)}" for name, entry in fields.items())
+    return _show(value)
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     if isinstance(value, str):
         return printable(value) if value and " " not in value else printable(repr(value))
     return printable(msgspec.json.encode(value).decode())

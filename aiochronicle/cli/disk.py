@@ -1,4 +1,4 @@
-"""``du``: what queues take on disk, also by files that are deleted and still in use."""
+"""``du``: disk usage of queues, including deleted files that are still in use."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 from rich.text import Text
 
-from aiochronicle._printable import printable
+from aiochronicle._base.printable import printable
+from aiochronicle._layout import INDEX_SUFFIX, JAVA_SUFFIX, RECOVERED, SEGMENT_SUFFIX
 from aiochronicle.cli.arguments import Directory, Json
 from aiochronicle.cli.finding import find_queues, short_path
 from aiochronicle.cli.output import Column, Output
@@ -29,7 +30,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue takes; ``deleted`` are files without a name that somebody still uses."""
+    """What a queue takes; ``deleted`` are files without a name that a process still uses."""
 
     path: str
     usage: Usage
@@ -41,12 +42,14 @@ def usage_of(path: Path) -> Usage:
     """Add up what the files of a queue take on disk."""
     sizes = {"segments": 0, "indexes": 0, "recovered": 0, "other": 0}
     for parts, size in _files(path, ()):
-        if parts[0] == "recovered":
+        if parts[0] == RECOVERED:
             kind = "recovered"
         else:
-            kind = {".q": "segments", ".cq4": "segments", ".idx": "indexes"}.get(
-                Path(parts[-1]).suffix, "other"
-            )
+            kind = {
+                SEGMENT_SUFFIX: "segments",
+                JAVA_SUFFIX: "segments",
+                INDEX_SUFFIX: "indexes",
+            }.get(Path(parts[-1]).suffix, "other")
         sizes[kind] += size
     named = {f"{kind}_bytes": size for kind, size in sizes.items()}
     return Usage(**named, total_bytes=sum(sizes.values()))
@@ -55,7 +58,7 @@ def usage_of(path: Path) -> Usage:
 def _files(directory: Path, parts: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            with suppress(OSError):  # it went meanwhile
+            with suppress(OSError):  # it was removed while we looked
                 if entry.is_dir(follow_symlinks=False):
                     yield from _files(directory / entry.name, (*parts, entry.name))
                 else:
@@ -63,9 +66,9 @@ def _files(directory: Path, parts: tuple[str, ...]) -> Iterator[tuple[tuple[str,
 
 
 def du(root: Directory = Path(), /, *, json: Json = False) -> None:
-    """Show what queues take on disk, and which processes hold files that are deleted already.
+    """Show the disk usage of queues, and which processes hold deleted files.
 
-    Such a file takes space until the last process that uses it lets go: a reader far behind, or a
+    Such a file takes space until the last process that uses it releases it: a reader with a large lag, or a
     program that keeps a message.
 
     Example: aioc du /var/lib/feeds
@@ -78,7 +81,8 @@ def du(root: Directory = Path(), /, *, json: Json = False) -> None:
     out = Output(as_json=json)
     held = deleted_files(root)
     found: list[QueueUsage] = []
-    for path in find_queues(root):
+    unreadable: dict[str, OSError] = {}
+    for path in find_queues(root, unreadable=unreadable.__setitem__):
         prefix = f"{os.path.realpath(path)}/"
         own = [one for one in held if one.path.startswith(prefix)]
         found.append(
@@ -109,6 +113,9 @@ def du(root: Directory = Path(), /, *, json: Json = False) -> None:
     ]
     out.table(found, columns, rows, empty=f"there are no queues in or below {printable(root)}")
     if not json:
+        for place, error in unreadable.items():
+            text = f"{short_path(place, root)}: {error.strerror or error}"
+            out.line(Text(printable(text), "red"))
         _show_deleted(out, [one for entry in found for one in entry.deleted])
 
 

@@ -1,5 +1,7 @@
 """What the exit status of a command says."""
 
+import errno
+
 from aiochronicle import errors
 
 __all__ = [
@@ -18,7 +20,7 @@ __all__ = [
 FAILED = 1  # anything that has no number of its own
 USAGE = 2  # the command line makes no sense
 NOT_FOUND = 3  # there is no such queue, reader, backup …
-BUSY = 4  # somebody else holds the queue or the reader
+BUSY = 4  # another process holds the queue or the reader
 DAMAGED = 5  # the data is damaged
 DENIED = 6  # no permission
 DISK_FULL = 7
@@ -48,4 +50,6 @@ def status_of(error: BaseException) -> int:
         return error.status
     if isinstance(error, errors.SchemaNotFound):
         return NOT_FOUND
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):  # whatever was being written
+        return DISK_FULL
     return next((status for kinds, status in _KINDS if isinstance(error, kinds)), FAILED)

@@ -1,15 +1,17 @@
 """Queues below a directory."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
+from aiochronicle._layout import CONTROL, JAVA_TABLE
 from aiochronicle.cli.exits import NOT_FOUND, Refused
-from aiochronicle.writer import CONTROL, JAVA_TABLE
 
-__all__ = ["find_queues", "is_queue", "short_path"]
+__all__ = ["explain_missing", "find_queues", "is_queue", "short_path"]
 
 DEPTH_MAX = 16
+_NAMED = 3
 
 
 def is_queue(path: Path) -> bool:
@@ -23,28 +25,58 @@ def short_path(path: str, root: Path) -> str:
     return str(full.relative_to(root)) if full != root and full.is_relative_to(root) else path
 
 
-def find_queues(root: Path, depth: int = DEPTH_MAX) -> Iterator[Path]:
+def find_queues(
+    root: Path,
+    depth: int = DEPTH_MAX,
+    *,
+    unreadable: Callable[[str, OSError], object] = lambda path, error: None,
+) -> Iterator[Path]:
     """Yield the directories of queues: the root itself, or those below it, in the order of names.
 
-    Links are not followed, nor is anything looked for inside of a queue.
+    Links are not followed, nor is anything looked for inside of a queue. ``unreadable`` gets the
+    directories that cannot be looked into.
     """
     if is_queue(root):
         yield root
         return
     if not root.is_dir():
-        raise Refused(f"{root}: there is no such directory.", NOT_FOUND)
-    yield from _below(root, depth)
+        said = "is a file, not a directory" if root.exists() else "there is no such directory"
+        raise Refused(f"{root}: {said}.", NOT_FOUND)
+    yield from _below(root, depth, unreadable)
 
 
-def _below(directory: Path, depth: int) -> Iterator[Path]:
+def _below(
+    directory: Path, depth: int, unreadable: Callable[[str, OSError], object]
+) -> Iterator[Path]:
     try:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:
+    except OSError as error:
+        unreadable(str(directory), error)
         return
     for name in names:
         path = directory / name
         if is_queue(path):
             yield path
         elif depth > 1:
-            yield from _below(path, depth - 1)
+            yield from _below(path, depth - 1, unreadable)
+
+
+def explain_missing(path: str) -> str:
+    """Say that there is no queue at a path, and which ones there are below it.
+
+    ``path`` may be a file that a queue would have.
+    """
+    place = Path(path)
+    place = place if place.is_dir() or place.name not in (CONTROL, JAVA_TABLE) else place.parent
+    if not place.parent.is_dir():
+        return f"{place}: the directory above it does not exist. Check the path."
+    if not place.is_dir():
+        return (
+            f"{place}: there is no queue. Check the path; aioc ls lists the queues of a directory."
+        )
+    below = [short_path(str(one), place) for one in islice(find_queues(place), _NAMED + 1)]
+    if not below:
+        return f"{place}: there is no queue in this directory, nor below it. Check the path."
+    named = ", ".join(below[:_NAMED]) + (" …" if len(below) > _NAMED else "")
+    return f"{place}: there is no queue in this directory, but below it: {named}. Name one of them."

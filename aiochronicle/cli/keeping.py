@@ -5,21 +5,27 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from msgspec import UNSET, UnsetType
 from rich.text import Text
 
 import aiochronicle
-from aiochronicle import KeptSegment, Retention
-from aiochronicle.cli.arguments import Amount, Json, QueuePath, Seconds
-from aiochronicle.cli.exits import Refused
+from aiochronicle import KeptSegment, Retention, WriterInfo, WriterStatistics
+from aiochronicle._layout import SETTINGS
+from aiochronicle.cli.arguments import Amount, Json, QueuePath, Seconds, path_argument
+from aiochronicle.cli.exits import BUSY, Refused
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.settings import retention_of
 from aiochronicle.cli.units import amount, since
+from aiochronicle.errors import LockedError
 
 __all__ = ["retention", "why_kept"]
 
+_NOTICED_S = 2.0
+_PATIENCE_S = 5.0  # a writer looks at its segments every second, unless its program says otherwise
+
 
 def why_kept(queue: QueuePath, /, *, json: Json = False) -> None:
-    """Say for each segment which reader or rule keeps it.
+    """Show for each segment which reader or rule keeps it.
 
     Example: aioc why-kept /var/lib/feeds/trades
     """
@@ -36,6 +42,7 @@ def _show(out: Output, found: list[KeptSegment], *, empty: str = "it has no segm
             Column("SIZE", right=True, rank=1),
             Column("NEWEST", right=True, rank=3),
             Column("READERS", right=True, rank=2),
+            Column("FILE", rank=4),
             Column("WHY", least=55),
         ],
         [
@@ -44,6 +51,7 @@ def _show(out: Output, found: list[KeptSegment], *, empty: str = "it has no segm
                 amount(one.bytes),
                 since(one.newest_ns, now_ns),
                 f"{one.readers:,}",
+                one.file,
                 Text(one.text, "yellow" if one.why in ("damaged", "position") else ""),
             ]
             for one in found
@@ -63,16 +71,17 @@ def retention(
         Seconds | None, Parameter(help="segments go when their newest message is older")
     ] = None,
     reader_ttl: Annotated[
-        Seconds | None, Parameter(help="a reader that was not seen for so long keeps nothing")
+        Seconds | None,
+        Parameter(help="a reader without a sign of life for this long keeps nothing"),
     ] = None,
     max_reader_lag: Annotated[
-        Amount | None, Parameter(help="a reader that is more behind keeps nothing")
+        Amount | None, Parameter(help="segments are not kept for a reader with a larger lag")
     ] = None,
     wait_for: Annotated[
         str | None, Parameter(metavar="NAME", help="a reader that no limit concerns")
     ] = None,
     archive: Annotated[
-        Path | None, Parameter(metavar="DIR", help="segments are moved there instead of deleted")
+        Path | None, path_argument("DIR", "segments are moved there instead of deleted")
     ] = None,
     until_read: Annotated[
         bool,
@@ -90,7 +99,7 @@ def retention(
         Parameter(
             negative=(),
             show_default=False,
-            help="forget what was said here: the program's own rules count",
+            help="remove these settings: the program's own rules apply",
         ),
     ] = False,
     now: Annotated[
@@ -98,7 +107,7 @@ def retention(
         Parameter(
             negative=(),
             show_default=False,
-            help="apply the rules once, to a queue that has no writer",
+            help="return when the segments are removed, also if no writer is open",
         ),
     ] = False,
     dry_run: Annotated[
@@ -106,18 +115,23 @@ def retention(
         Parameter(
             negative=(),
             show_default=False,
-            help="say what goes by the rules in force, and change nothing",
+            help="show what the rules given, or those in force, would remove; change nothing",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show which segments go when, or change it, also while a writer has the queue open.
+    """Show or change the rules for removing segments, even while a writer has the queue open.
 
-    What is given here is kept in the queue's settings.toml, and goes before what the program asks
-    for. A writer notices within about a second.
+    The rules are stored in the queue's settings.toml, which overrides those of the program. They replace
+    all rules stored before. An open writer applies them within about a second.
 
     Example: aioc retention /var/lib/feeds/trades --max-bytes 50G --reader-ttl 1d
     """
+    if aiochronicle.inspect(queue).format == "cq4":
+        raise Refused(
+            f"{queue}: only the operator of a Java queue removes its files; why-kept says which ones no"
+            " tailer needs."
+        )
     given: dict[str, Any] = {
         "max_bytes": max_bytes,
         "max_age_s": max_age,
@@ -129,51 +143,111 @@ def retention(
     given = {name: value for name, value in given.items() if value is not None}
     if off + reset + bool(given or until_read) > 1:
         raise Refused("give rules, or --off, or --reset")
+    if reset and (now or dry_run):
+        raise Refused(
+            "--reset returns to the program's own rules, which are known when it opens the queue:"
+            " give neither --now nor --dry-run with it"
+        )
+    wanted: Retention | UnsetType | None = UNSET
+    if off or given or until_read:
+        wanted = None if off else Retention(**given)
     out = Output(as_json=json)
     if dry_run:
-        if off or reset or given or until_read:
-            raise Refused("--dry-run is about the rules in force: give no others")
-        going = [one for one in aiochronicle.why_kept(queue) if one.why in ("goes", "no writer")]
-        _show(out, going, empty="no segment would go")
+        _show_going(out, aiochronicle.why_kept(queue, retention=wanted))
         return
+    before = aiochronicle.inspect(queue).writer
     if reset:
         aiochronicle.configure(queue, clear=True)
-    elif off:
-        aiochronicle.configure(queue, retention=None)
-    elif given or until_read:
-        aiochronicle.configure(queue, retention=Retention(**given))
-    removed = _apply(queue) if now else None
+    elif wanted is not UNSET:
+        aiochronicle.configure(queue, retention=wanted)
+    removed = None
+    if now:
+        removed = _apply(queue, before, wanted)
+    elif reset or wanted is not UNSET:
+        _let_it_be_noticed(queue, before, wanted)
     _tell(out, queue, removed)
 
 
-def _apply(queue: Path) -> int:
-    """Open the queue for writing, which applies the rules of its settings.toml; count what went."""
-    before = aiochronicle.inspect(queue)
-    rules = None if before.writer is None else before.writer.retention
-    with aiochronicle.open_writer(queue, retention=rules, lock_timeout=0) as writer:
+def _show_going(out: Output, kept: list[KeptSegment]) -> None:
+    going = [one for one in kept if one.why in ("goes", "no writer")]
+    _show(out, going, empty="no segment would go")
+    if going and not out.as_json:
+        size = amount(sum(one.bytes for one in going))
+        out.line(f"{len(going):,} of {len(kept):,} segments would go, {size}")
+
+
+def _let_it_be_noticed(
+    queue: Path, before: WriterInfo | None, wanted: Retention | UnsetType | None
+) -> None:
+    """Wait a moment for a writer that is open, so that what is shown is in force."""
+    until_s = time.monotonic() + _NOTICED_S
+    while before is not None and before.state == "open" and time.monotonic() < until_s:
+        writer = aiochronicle.inspect(queue).writer
+        changed = writer is None or writer.retention != before.retention
+        if changed or (writer is not None and writer.retention == wanted):
+            return
+        time.sleep(0.1)
+
+
+def _apply(queue: Path, before: WriterInfo | None, wanted: Retention | UnsetType | None) -> int:
+    """Have the rules in force applied once, by its writer or as one; count the segments that went."""
+    rules = None if before is None else before.retention
+    try:
+        writer = aiochronicle.open_writer(queue, retention=rules, lock_timeout=0)
+    except LockedError:
+        if before is None or before.state != "open" or before.statistics is None:
+            raise
+        return _wait_for(queue, before, rules if wanted is UNSET else wanted)
+    with writer:
         writer.retain_now()
         statistics = writer.statistics()
-    return statistics.segments_deleted + statistics.segments_archived
+    return _removed(statistics)
+
+
+def _removed(statistics: WriterStatistics | None) -> int:
+    return 0 if statistics is None else statistics.segments_deleted + statistics.segments_archived
+
+
+def _wait_for(queue: Path, before: WriterInfo, rules: Retention | None) -> int:
+    """Wait until the writer that has the queue open has removed what goes by the rules."""
+    until_s = time.monotonic() + _PATIENCE_S
+    done_ns = 0
+    while time.monotonic() < until_s:
+        writer = aiochronicle.inspect(queue).writer
+        if writer is None or writer.since_ns != before.since_ns:
+            break
+        if done_ns and (writer.published_ns or 0) > done_ns:  # with its counters
+            return _removed(writer.statistics) - _removed(before.statistics)
+        if not done_ns and writer.retention == rules and not _goes(queue):
+            done_ns = time.time_ns()
+        time.sleep(0.1)
+    raise Refused(
+        f"{queue}: its writer, pid {before.pid}, has not yet removed all that goes by the rules: it looks"
+        " every check_interval_s. aioc why-kept says what is left, aioc info what failed.",
+        BUSY,
+    )
+
+
+def _goes(queue: Path) -> bool:
+    return any(one.why == "goes" for one in aiochronicle.why_kept(queue))
 
 
 def _tell(out: Output, queue: Path, removed: int | None) -> None:
     writer = aiochronicle.inspect(queue).writer
     rules = None if writer is None else writer.retention
     text = "not known: no writer of ours has been here" if writer is None else retention_of(rules)
-    asked = _asked(queue)
+    asked = _ask(queue)
     record = {"path": str(queue), "in_force": rules, "settings": asked, "segments_removed": removed}
     lines: list[tuple[str, str | Text]] = [("in force", text)]
     if asked is not None:
-        lines.append(("settings.toml", asked))
+        lines.append((SETTINGS, asked))
     if removed is not None:
         lines.append(("removed", f"{removed:,} segments"))
     out.record(record, lines)
 
 
-def _asked(queue: Path) -> str | None:
+def _ask(queue: Path) -> str | None:
     try:
-        return (queue / "settings.toml").read_text(errors="replace").strip().replace(
-            "\n", "; "
-        ) or None
+        return (queue / SETTINGS).read_text(errors="replace").strip().replace("\n", "; ") or None
     except OSError:
         return None

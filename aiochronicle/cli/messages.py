@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ from cyclopts import Parameter
 
 import aiochronicle
 from aiochronicle import Message
+from aiochronicle._core.newest import start_of_newest
 from aiochronicle.cli.arguments import Json, Moment, QueuePath
 from aiochronicle.cli.decoding import Decoder
 from aiochronicle.cli.exits import Refused
@@ -43,9 +45,7 @@ def tail(
     *,
     follow: Annotated[
         bool,
-        Parameter(
-            alias="-f", negative=(), show_default=False, help="go on with what is yet to come"
-        ),
+        Parameter(alias="-f", negative=(), show_default=False, help="wait for new messages"),
     ] = False,
     lines: Annotated[
         int | None,
@@ -67,6 +67,7 @@ def tail(
     if lines is not None and (lines < 0 or start is not None):
         raise Refused("-n takes a number from 0 on" if lines < 0 else "give -n or --from, not both")
     decoder = Decoder(queue)
+    decoder.tell_problem()
     wanted = None if type_ is None else decoder.type_id_of(type_)
     printing = _Printing(decoder, as_json=json, as_hex=hex_)
     policy: Literal["skip", "raise"] = "skip" if skip_corrupt else "raise"
@@ -74,7 +75,10 @@ def tail(
     if start is None:
         where = _start_of_last(queue, 10 if lines is None else lines, wanted, policy)
     with aiochronicle.open_reader(queue, start=where, on_corrupt=policy) as reader:
-        printing.all(_matching(reader, wanted))
+        found = _matching(reader, wanted)
+        if start is None and not follow:  # more may have been appended since
+            found = islice(found, 10 if lines is None else lines)
+        printing.all(found)
         while follow:
             if reader.wait(_WAIT_S):
                 printing.all(_matching(reader, wanted))
@@ -89,7 +93,7 @@ def cat(
     ] = None,
     end: Annotated[
         Moment | None,
-        Parameter(name="--to", help="up to here, without it; default: all that is there now"),
+        Parameter(name="--to", help="end, excluded; default: the present end"),
     ] = None,
     type_: Type = None,
     raw: Annotated[
@@ -107,6 +111,7 @@ def cat(
     Example: aioc cat /var/lib/feeds/trades --from 1000 --to 2000 --json
     """
     decoder = Decoder(queue)
+    decoder.tell_problem()
     wanted = None if type_ is None else decoder.type_id_of(type_)
     printing = _Printing(decoder, as_json=json, as_hex=hex_, raw=raw)
     with aiochronicle.Queue(queue, on_corrupt="skip" if skip_corrupt else "raise") as whole:
@@ -120,23 +125,19 @@ def _matching(messages: Iterable[Message], wanted: int | None) -> Iterator[Messa
 def _start_of_last(
     queue: Path, count: int, wanted: int | None, policy: Literal["skip", "raise"]
 ) -> int:
-    """Return the seq from which on there are so many messages, or all there are."""
-    end = aiochronicle.inspect(queue).next_seq
+    """Return the seq of the first of the newest ``count`` messages of the wanted type."""
+    if wanted is None or count == 0:
+        return start_of_newest(queue, count, on_corrupt=policy)
+    window, before = max(count, 1024), None
     with aiochronicle.Queue(queue, on_corrupt=policy) as whole:
-        if end == 0:  # of another program, which does not keep it
-            end = max((message.seq + 1 for message in whole.slice()), default=0)
-        if wanted is None or count == 0:
-            return max(0, end - count)
-        window = max(count, 1024)
         while True:
-            start = max(0, end - window)
-            found = whole.slice(start, end)
-            seqs = [message.seq for message in found if message.type_id == wanted]
+            start = start_of_newest(queue, window, on_corrupt=policy)
+            seqs = [one.seq for one in whole.slice(start) if one.type_id == wanted]
             if len(seqs) >= count:
                 return seqs[-count]
-            if start == 0:
-                return 0
-            window *= 2
+            if start == before:
+                return start
+            window, before = window * 2, start
 
 
 class _Printing:

@@ -1,4 +1,4 @@
-"""``export`` and ``replay``: messages into files and into other queues."""
+"""``export``, ``replay`` and ``convert``: messages into files and into other queues."""
 
 import asyncio
 import csv
@@ -13,15 +13,16 @@ from cyclopts import Parameter
 
 import aiochronicle
 from aiochronicle import Message, Slice
-from aiochronicle.cli.arguments import Directory, Json, Moment, QueuePath
+from aiochronicle._columns.export import replacing
+from aiochronicle.cli.arguments import Directory, Json, Moment, QueuePath, path_argument
 from aiochronicle.cli.decoding import Decoder
-from aiochronicle.cli.exits import Refused
+from aiochronicle.cli.exits import DAMAGED, Refused
+from aiochronicle.cli.finding import find_queues, is_queue
 from aiochronicle.cli.output import Output
 from aiochronicle.cli.progress import progress
 from aiochronicle.cli.units import age, amount, rate
-from aiochronicle.export import replacing
 
-__all__ = ["export", "replay"]
+__all__ = ["convert", "export", "replay"]
 
 Format = Literal["parquet", "arrow", "csv", "jsonl"]
 _SUFFIXES: dict[str, Format] = {
@@ -41,9 +42,7 @@ def export(
     queue: QueuePath,
     file: Annotated[
         Path,
-        Parameter(
-            metavar="FILE", help="what to write; one that is there is replaced when all is well"
-        ),
+        path_argument("FILE", "what to write; one that is there is replaced when all is well"),
     ],
     /,
     *,
@@ -76,6 +75,8 @@ def export(
         known = ", ".join(sorted(_SUFFIXES))
         raise Refused(f"{file}: say --format, or name the file with one of {known}.")
     decoder = Decoder(queue)
+    if decoder.problem is not None:
+        raise Refused(f"{queue}: {decoder.problem}. Nothing was exported.", DAMAGED)
     wanted = None if type_ is None else decoder.type_id_of(type_)
     began_s = time.monotonic()
     with (
@@ -116,15 +117,13 @@ def _export_text(
     total = part.count
     rows = 0
     with replacing(file) as out:
-        for line in _lines(_counted(part, total, advance), decoder, wanted, form):
+        for line in _lines(_count(part, total, advance), decoder, wanted, form):
             out.write(line)
             rows += 1
     return rows - (form == "csv")
 
 
-def _counted(
-    part: Slice, total: int, advance: Callable[[str, int, int], None]
-) -> Iterator[Message]:
+def _count(part: Slice, total: int, advance: Callable[[str, int, int], None]) -> Iterator[Message]:
     for number, message in enumerate(part):
         if number % _TOLD_EVERY == 0:
             advance("export", number, total)
@@ -176,14 +175,14 @@ def replay(
     speed: Annotated[
         float | None,
         Parameter(
-            help="1 keeps the recorded distances, 10 is ten times as fast; default: as fast as it goes"
+            help="1 keeps the recorded intervals, 10 is ten times as fast; default: as fast as possible"
         ),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Write recorded queues again, each into a new queue of the same name, with its timestamps.
+    """Copy recorded queues into new queues of the same names, with their timestamps.
 
-    Interrupted and started again, it goes on where it was.
+    If it is interrupted, start it again: it continues where it stopped.
 
     Example: aioc replay /var/lib/feeds /tmp/yesterday --from 2026-01-30 --to 2026-01-31 --speed 10
 
@@ -199,8 +198,15 @@ def replay(
             raise Refused(f"replay {name} takes a time, as 2026-01-31T12:00:00Z or 15m, not a seq")
     assert not isinstance(start, int)
     assert not isinstance(end, int)
+    for path in find_queues(source):
+        if aiochronicle.inspect(path).format == "cq4":
+            raise Refused(
+                f"{path}: messages of a Java queue have neither times nor an id to go on by; make a"
+                " native queue of it with aioc convert."
+            )
+    _refuse_inside(source, target)
     began_s = time.monotonic()
-    count = asyncio.run(_replay(source, target, start, end, speed))
+    count = aiochronicle.run(_replay(source, target, start, end, speed))
     passed_s = max(time.monotonic() - began_s, 1e-9)
     Output(as_json=json).record(
         {"source": str(source), "target": str(target), "messages": count, "seconds": passed_s},
@@ -210,6 +216,16 @@ def replay(
         ],
     )
     return 0
+
+
+def _refuse_inside(source: Path, target: Path) -> None:
+    """Refuse a target that would be a source of the next replay, or would put queues into a queue."""
+    whole, origin = target.resolve(), source.resolve()
+    if whole.is_relative_to(origin) or (is_queue(source) and whole / origin.name == origin):
+        raise Refused(f"{target}: is in what is replayed, {source}; give a directory beside it.")
+    queue = next((one for one in (whole, *whole.parents) if is_queue(one)), None)
+    if queue is not None:
+        raise Refused(f"{target}: {queue} is a queue; give a directory for the new queues.")
 
 
 async def _replay(
@@ -224,3 +240,53 @@ async def _replay(
                 if not history.closed:
                     advance("replay", history.statistics().messages, total)
             return copying.result()
+
+
+def convert(
+    source: Annotated[Path, Parameter(metavar="QUEUE", help="a native queue, or a Java queue")],
+    target: Annotated[Path, Parameter(metavar="NEW", help="path of the new queue; must not exist")],
+    /,
+    *,
+    roll_cycle: Annotated[
+        str, Parameter(metavar="NAME", help="of the Java queue, as in Java's RollCycles")
+    ] = "FAST_DAILY",
+    timestamp: Annotated[
+        str | None,
+        Parameter(
+            metavar="FIELD", help="for a Java queue: the field with the time, in nanoseconds"
+        ),
+    ] = None,
+    skip_corrupt: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="step over damaged messages")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Copy a native queue to a new Java queue, or a Java queue to a new native one.
+
+    Messages keep order and payload, readers their positions. At the end it reports what the other format
+    cannot store. An interrupted conversion leaves nothing.
+
+    Example: aioc convert /var/lib/feeds/trades /var/lib/java/trades --roll-cycle FAST_HOURLY
+    """
+    began_s = time.monotonic()
+    with progress(is_bytes=False) as advance:
+        report = aiochronicle.convert(
+            source,
+            target,
+            roll_cycle=roll_cycle,
+            timestamp=timestamp,
+            on_corrupt="skip" if skip_corrupt else "raise",
+            progress=lambda step: advance("convert", step.messages, step.messages_total),
+        )
+    passed_s = max(time.monotonic() - began_s, 1e-9)
+    Output(as_json=json).record(
+        report,
+        [
+            ("queue", f"{report.path}, {'Java' if report.format == 'cq4' else 'native'}"),
+            ("messages", f"{report.messages:,}"),
+            ("readers", f"{report.readers:,}"),
+            ("took", f"{age(passed_s)}, {rate(report.messages / passed_s)}"),
+            *([("times raised", f"{report.times_raised:,}")] if report.times_raised else []),
+            *(("not carried", text) for text in report.not_carried),
+        ],
+    )

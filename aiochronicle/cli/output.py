@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from aiochronicle._printable import printable
+from aiochronicle._base.printable import printable, utf8_name
 
 __all__ = ["Column", "Output", "builtins_of", "console", "to_json"]
 
@@ -60,7 +60,7 @@ def builtins_of(found: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, str):
-        return value if value.isascii() else _whole(value)
+        return value if value.isascii() else utf8_name(value)
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     if isinstance(value, dict):
@@ -68,11 +68,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in cast("list[Any]", value)]
     return value
-
-
-def _whole(text: str) -> str:
-    """Return the name of a file with bytes that are no UTF-8 escaped: not every parser takes surrogates."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def to_json(found: Any) -> str:
@@ -149,7 +144,7 @@ def cell(value: Cell) -> Text:
 
 
 def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> list[Text]:
-    """Lay out a table with a heading for so many columns of a terminal."""
+    """Lay out a table with a heading for a terminal of this width."""
     cells = [[cell(value) for value in row] for row in rows]
     heads = [Text(column.name, "dim") for column in columns]
     widths = [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Deleted", "Process", "deleted_files", "process_of"]
+__all__ = ["Deleted", "Process", "deleted_files", "pids_using", "process_of"]
 
 _PROC = Path("/proc")
 _COMMAND_CHARACTERS_MAX = 4096
@@ -79,7 +79,7 @@ def deleted_files(root: Path) -> list[Deleted]:
         if not directory.name.isdecimal():
             continue
         with suppress(OSError):
-            for path, inode, size in _held(directory):
+            for path, inode, size in _find_open_files(directory):
                 if path.startswith(prefix):
                     sizes[path, inode] = max(size, sizes.get((path, inode), 0))
                     users.setdefault((path, inode), set()).add(int(directory.name))
@@ -88,6 +88,30 @@ def deleted_files(root: Path) -> list[Deleted]:
         for path, inode in sorted(sizes)
         if not _has_another_name(path, inode)
     ]
+
+
+def pids_using(directory: Path) -> list[int]:
+    """Return the processes, but this one, that have a file of a directory open or mapped."""
+    prefix = os.fsencode(os.path.realpath(directory)) + b"/"
+    found: list[int] = []
+    for process in _PROC.iterdir():
+        if process.name.isdecimal() and int(process.name) != os.getpid():
+            with suppress(OSError):
+                if _uses(process, prefix):
+                    found.append(int(process.name))
+    return sorted(found)
+
+
+def _uses(process: Path, prefix: bytes) -> bool:
+    for line in (process / "maps").read_bytes().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5].startswith(prefix):
+            return True
+    for fd in (process / "fd").iterdir():
+        with suppress(OSError):
+            if os.fsencode(fd.readlink()).startswith(prefix):
+                return True
+    return False
 
 
 def _has_another_name(path: str, inode: int) -> bool:
@@ -99,7 +123,7 @@ def _has_another_name(path: str, inode: int) -> bool:
         return False
 
 
-def _held(directory: Path) -> Iterator[tuple[str, int, int]]:
+def _find_open_files(directory: Path) -> Iterator[tuple[str, int, int]]:
     """Yield path, inode and size of what a process uses though it is deleted."""
     for line in (directory / "maps").read_bytes().splitlines():
         fields = line.split(maxsplit=5)

@@ -1,9 +1,9 @@
-"""``bench``, ``demo``, ``spark``, ``completion``: whole programs, and the shell's help."""
+"""``bench`` and ``demo``: whole programs."""
 
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -13,7 +13,7 @@ from aiochronicle.cli.exits import Refused
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.units import age, amount, rate
 
-__all__ = ["bench", "completion", "demo", "spark"]
+__all__ = ["bench", "demo"]
 
 _FLUSHES = 20
 _TEMPORARY = Path(tempfile.gettempdir())
@@ -34,7 +34,7 @@ def bench(
     size: Annotated[Amount, Parameter(help="payload of each")] = 100,
     json: Json = False,
 ) -> None:
-    """Measure what one process gets on this file system: append, read, flush.
+    """Measure append, read and flush of one process on this file system.
 
     For comparisons with others, and between processes, see the benchmarks of the source tree.
 
@@ -102,40 +102,10 @@ def _tell(out: Output, directory: Path, found: dict[str, float], messages: int, 
 
 
 def demo(*arguments: Arguments) -> int:
-    """Run the demo: feeds and readers as real processes, live; one feed is killed half-way.
+    """Run the demo: a live trading desk of real processes, whose router is killed halfway.
 
     Example: aioc demo --seconds 5 --no-pipeline
     """
     from aiochronicle.demo.__main__ import main
 
     return main(arguments)
-
-
-def spark(*arguments: Arguments) -> int:
-    """Run a job on Spark: archive, bars, asof, audit, quality, replay, pack.
-
-    The same as python -m aiochronicle.spark.
-
-    Example: aioc spark bars /var/lib/feeds --out bars
-    """
-    try:
-        from aiochronicle.spark.__main__ import main
-    except ModuleNotFoundError as error:
-        raise Refused(
-            f'Spark is not installed ({error.name} is missing): pip install "aiochronicle[spark]"',
-            1,
-        ) from None
-    return main(arguments)
-
-
-def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="which shell")],
-    /,
-) -> None:
-    """Print what completes commands and options in a shell.
-
-    Example: aioc completion bash > ~/.local/share/bash-completion/completions/aioc
-    """
-    from aiochronicle.cli.application import app
-
-    Output().raw(app.generate_completion(prog_name="aioc", shell=shell))

@@ -20,7 +20,9 @@ from aiochronicle.cli.units import amount, rate
 
 __all__ = ["Advance", "progress"]
 
-Advance = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+Advance = Callable[
+    [str, int, int | None], None
+]  # what is done, how much of it, of how much if known
 
 
 class _Rate(ProgressColumn):
@@ -53,7 +55,7 @@ def progress(*, is_bytes: bool = True) -> Generator[Advance]:
     with shown:
         numbers: dict[str, TaskID] = {}
 
-        def advance(what: str, done: int, total: int) -> None:
+        def advance(what: str, done: int, total: int | None) -> None:
             if what not in numbers:
                 for number in numbers.values():
                     shown.update(number, visible=False)

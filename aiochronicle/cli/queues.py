@@ -1,4 +1,4 @@
-"""``ls``, ``info``, ``who``, ``topics``: which queues there are, and how they are."""
+"""``ls``, ``info``, ``who``, ``topics``: queues and their state."""
 
 import time
 from pathlib import Path
@@ -9,22 +9,26 @@ from cyclopts import Parameter
 from rich.text import Text
 
 import aiochronicle
-from aiochronicle import QueueInfo, ReaderInfo, WriterInfo
-from aiochronicle._printable import printable
+from aiochronicle import GroupInfo, QueueInfo, ReaderInfo, WriterInfo
+from aiochronicle._base.printable import printable
 from aiochronicle.cli.arguments import Directory, Json, QueuePath
 from aiochronicle.cli.disk import usage_of
 from aiochronicle.cli.finding import find_queues, short_path
 from aiochronicle.cli.output import Column, Output
-from aiochronicle.cli.processes import process_of
+from aiochronicle.cli.processes import pids_using, process_of
+from aiochronicle.cli.readers import groups_of
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
-from aiochronicle.cli.units import age, amount, rate, since, when
+from aiochronicle.cli.units import age, amount, rate, seq_text, since, when
 from aiochronicle.errors import ChronicleError
 
 __all__ = ["info", "ls", "topics", "who"]
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has a queue open: ``role`` is "writer" or "reader", ``state`` that of WriterInfo or "open"."""
+    """Who has a queue open: ``state`` is that of WriterInfo or "open".
+
+    ``role`` is "writer" or "reader"; of a Java queue "holds lock" or "has open".
+    """
 
     role: str
     name: str | None
@@ -39,6 +43,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """A queue on one line. ``problem`` says why there is nothing else."""
 
     path: str
+    format: str | None = None
     writer_state: str | None = None
     writer_pid: int | None = None
     writer_command: str | None = None
@@ -49,6 +54,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     readers_open: int | None = None
     worst_lag_messages: int | None = None
     worst_lag_reader: str | None = None
+    groups: int | None = None
+    group_pending: int | None = None
+    group_in_flight: int | None = None
     segments: int | None = None
     disk_bytes: int | None = None
     oldest_ns: int | None = None
@@ -66,7 +74,14 @@ def ls(root: Directory = Path(), /, *, json: Json = False) -> None:
     root
         where to look
     """
-    found = [_summary(path) for path in find_queues(root)]
+    closed: list[Summary] = []
+
+    def note(path: str, error: OSError) -> None:
+        closed.append(Summary(path=path, problem=error.strerror or str(error)))
+
+    found = [_summary(path) for path in find_queues(root, unreadable=note)]
+    found = sorted([*found, *closed], key=lambda entry: entry.path)
+    has_groups = any(entry.groups for entry in found)
     now_ns = time.time_ns()
     out = Output(as_json=json)
     out.table(
@@ -79,12 +94,13 @@ def ls(root: Directory = Path(), /, *, json: Json = False) -> None:
             Column("RATE", right=True, rank=1),
             Column("READERS", right=True, rank=4),
             Column("WORST LAG", right=True, rank=2),
+            *([Column("IN FLIGHT", right=True, rank=5)] if has_groups else []),
             Column("SEGMENTS", right=True, rank=7),
             Column("DISK", right=True, rank=5),
             Column("OLDEST", right=True, rank=9),
             Column("LAST MESSAGE", right=True, rank=6),
         ],
-        [_row(entry, root, now_ns) for entry in found],
+        [_row(entry, root, now_ns, has_groups) for entry in found],
         empty=f"there are no queues in or below {printable(root)}",
     )
     for entry in found if not json else []:
@@ -105,15 +121,18 @@ def _summary(path: Path) -> Summary:
     if isinstance(info, str):
         return Summary(path=str(path), problem=info)
     readers: list[ReaderInfo] = []
+    groups: list[GroupInfo] = []
     problem = None
     try:
         readers = aiochronicle.list_readers(path)
+        groups = groups_of(path)
     except ChronicleError as error:
         problem = error.detail
     worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
     writer = info.writer
     return Summary(
         path=str(path),
+        format=info.format,
         writer_state=None if writer is None else writer.state,
         writer_pid=None if writer is None else writer.pid,
         writer_command=None if writer is None else writer.command,
@@ -124,6 +143,9 @@ def _summary(path: Path) -> Summary:
         readers_open=sum(reader.live for reader in readers),
         worst_lag_messages=None if worst is None else worst.lag.messages,
         worst_lag_reader=None if worst is None else worst.name,
+        groups=len(groups),
+        group_pending=sum(group.pending for group in groups) if groups else None,
+        group_in_flight=sum(group.in_flight for group in groups) if groups else None,
         segments=info.segments,
         disk_bytes=info.disk_bytes,
         oldest_ns=info.oldest_ns,
@@ -132,28 +154,38 @@ def _summary(path: Path) -> Summary:
     )
 
 
-def _row(entry: Summary, root: Path, now_ns: int) -> list[str | Text]:
+def _row(entry: Summary, root: Path, now_ns: int, has_groups: bool) -> list[str | Text]:
     name = short_path(entry.path, root)
     if entry.next_seq is None:
-        return [name, Text("unusable", "red"), *[""] * 9]
+        return [name, Text("unusable", "red"), *[""] * (9 + has_groups)]
     lag: str | Text = "–" if entry.worst_lag_messages is None else f"{entry.worst_lag_messages:,}"
     open_, known = entry.readers_open or 0, entry.readers or 0
     return [
         name,
         _writer(entry),
         since(entry.writer_since_ns, now_ns) if entry.writer_state == "open" else "",
-        f"{entry.next_seq:,}",
+        seq_text(entry.next_seq, entry.format or "native"),
         rate(entry.rate_per_s),
-        f"{open_} of {known}" if known else "–",
+        "–" if not known else f"{known}" if entry.format == "cq4" else f"{open_} of {known}",
         lag,
+        *([_in_flight(entry)] if has_groups else []),
         f"{entry.segments:,}",
         amount(entry.disk_bytes),
         since(entry.oldest_ns, now_ns),
-        since(entry.last_message_ns, now_ns),
+        # Messages of a Java queue have the time at which their file began.
+        "–" if entry.format == "cq4" else since(entry.last_message_ns, now_ns),
     ]
 
 
+def _in_flight(entry: Summary) -> str:
+    if not entry.groups:
+        return "–"
+    return f"{entry.group_in_flight or 0:,} of {entry.group_pending or 0:,}"
+
+
 def _writer(entry: Summary) -> str | Text:
+    if entry.format == "cq4":
+        return Text("Java queue", "dim")
     if entry.writer_state == "open":
         return f"{entry.writer_pid or '?'} {_short(entry.writer_command)}"
     if entry.writer_state == "died":
@@ -170,7 +202,7 @@ def _short(command: str | None) -> str:
 
 
 def info(queue: QueuePath, /, *, json: Json = False) -> None:
-    """Describe a queue: where it stands, what it takes, who uses it.
+    """Describe a queue: its state, its size, and who uses it.
 
     Example: aioc info /var/lib/feeds/trades
     """
@@ -192,26 +224,51 @@ def info(queue: QueuePath, /, *, json: Json = False) -> None:
         record,
         [
             ("queue", str(queue)),
-            ("id", f"{found.queue_id:016x}"),
-            *_of_writer(found.writer, now_ns),
-            ("next seq", f"{found.next_seq:,}"),
-            ("oldest message", _moment(found.oldest_ns, now_ns)),
-            ("last message", _moment(found.last_timestamp_ns or None, now_ns)),
+            *_of_format(found),
+            *(_of_writer(found.writer, now_ns) if found.format == "native" else []),
+            ("next seq", seq_text(found.next_seq, found.format)),
+            *_of_times(found, now_ns),
             (
                 "segments",
                 f"{found.segments:,} of {amount(found.segment_size)},"
-                f" {found.first_segment} to {found.last_segment}",
+                f" {found.first_segment} to {found.last_segment}"
+                if found.format == "native"
+                else f"{found.segments:,} cycles, {found.first_segment} to {found.last_segment}",
             ),
             ("end", f"segment {found.current_segment}, offset {found.write_offset:,}"),
             ("disk", amount(usage.total_bytes)),
             ("types", ", ".join(f"{one['type_id']} {one['name']}" for one in types) or "none"),
-            ("readers", f"{len(readers)}, {record['readers_open']} open"),
+            (
+                "readers",
+                f"{len(readers)}, {record['readers_open']} open"
+                if found.format == "native"
+                else f"{len(readers)} named tailers",
+            ),
             (
                 "worst lag",
                 "–" if worst is None else f"{worst.lag.messages:,} messages ({worst.name})",
             ),
         ],
     )
+
+
+def _of_format(found: QueueInfo) -> list[tuple[str, str | Text]]:
+    if found.format == "native":
+        return [("id", f"{found.queue_id:016x}")]
+    holder = "free" if found.holder_pid is None else f"held by pid {found.holder_pid}"
+    return [
+        ("format", f"Java Chronicle Queue, {found.roll_cycle or 'a roll cycle of its own'}"),
+        ("write lock", f"{holder} at this moment"),
+    ]
+
+
+def _of_times(found: QueueInfo, now_ns: int) -> list[tuple[str, str | Text]]:
+    """Return when messages were written; those of a Java queue have the time of their file."""
+    what = ("oldest message", "last message")
+    if found.format == "cq4":
+        what = ("oldest cycle", "newest cycle")
+    times_ns = (found.oldest_ns, found.last_timestamp_ns or None)
+    return [(name, _moment(time_ns, now_ns)) for name, time_ns in zip(what, times_ns, strict=True)]
 
 
 def _of_writer(writer: WriterInfo | None, now_ns: int) -> list[tuple[str, str | Text]]:
@@ -255,12 +312,17 @@ def _types_of(queue: Path) -> list[dict[str, Any]]:
 
 
 def who(queue: QueuePath, /, *, json: Json = False) -> None:
-    """Show the processes that have a queue open: its writer, and its readers that have names.
+    """Show the processes that have a queue open: its writer and its named readers.
+
+    For a Java queue: who holds its lock, and who has its files open, as far as this user may see.
 
     Example: aioc who /var/lib/feeds/trades
     """
     found: list[Holder] = []
-    writer = aiochronicle.inspect(queue).writer
+    info = aiochronicle.inspect(queue)
+    writer = info.writer
+    if info.format == "cq4":
+        found += _users_of_java(queue, info.holder_pid)
     if writer is not None:
         found.append(
             _holder("writer", None, writer.state, writer.pid, writer.command, writer.since_ns)
@@ -298,6 +360,16 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
     )
 
 
+def _users_of_java(queue: Path, holder_pid: int | None) -> list[Holder]:
+    """Return who holds the lock, and who has files of the queue open, which Java does not say."""
+    found: list[Holder] = []
+    if holder_pid is not None:
+        state = "open" if process_of(holder_pid) is not None else "died"
+        found.append(_holder("holds lock", None, state, holder_pid, None, None))
+    found += [_holder("has open", None, "open", pid, None, None) for pid in pids_using(queue)]
+    return found
+
+
 def _holder(
     role: str, name: str | None, state: str, pid: int, command: str | None, since_ns: int | None
 ) -> Holder:
@@ -323,7 +395,7 @@ def topics(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the topics of a bus, and what its configuration says about each.
+    """List the topics of a bus, with their settings.
 
     Example: aioc topics /var/lib/desk --namespace risk
 
@@ -359,8 +431,12 @@ def _topic_row(bus: aiochronicle.Bus, name: str) -> list[str | Text]:
     found = _look(Path(bus.path(name)))
     return [
         name,
-        Text("damaged", "red") if isinstance(found, str) else f"{found.next_seq:,}",
-        amount(settings.segment_size),
+        Text("damaged", "red")
+        if isinstance(found, str)
+        else seq_text(found.next_seq, found.format),
+        "–"
+        if not isinstance(found, str) and found.format == "cq4"
+        else amount(settings.segment_size),
         flush_of(settings.flush),
         retention_of(settings.retention),
         capacity_of(settings.capacity),

@@ -1,4 +1,4 @@
-"""``hz`` and ``latency``: how many messages come, and how long they take."""
+"""``hz`` and ``latency``: message rates and latencies."""
 
 import time
 from typing import Annotated
@@ -6,10 +6,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import aiochronicle
+from aiochronicle._base.histogram import Histogram
 from aiochronicle.cli.arguments import Json, QueuePath, Seconds
+from aiochronicle.cli.exits import Refused
 from aiochronicle.cli.output import Output
 from aiochronicle.cli.units import age, amount, rate
-from aiochronicle.histogram import Histogram
 
 __all__ = ["hz", "latency"]
 
@@ -20,7 +21,7 @@ Length = Annotated[Seconds, Parameter(name="--seconds", help="how long to look; 
 
 
 def hz(queue: QueuePath, /, *, seconds: Length = 5.0, json: Json = False) -> None:
-    """Count the messages that come: one line per second, and the whole at the end.
+    """Count new messages: one line per second, and the total at the end.
 
     Example: aioc hz /var/lib/feeds/trades --seconds 10
     """
@@ -71,18 +72,35 @@ def _tell_rate(out: Output, messages: int, size: int, passed_s: float, *, whole:
     out.flush()
 
 
-def latency(queue: QueuePath, /, *, seconds: Length = 5.0, json: Json = False) -> None:
-    """Measure the time from the timestamp of a message until a reader has it.
+def latency(
+    queue: QueuePath,
+    /,
+    *,
+    seconds: Length = 5.0,
+    timestamp: Annotated[
+        str | None,
+        Parameter(
+            metavar="FIELD", help="for a Java queue: the field with the time, in nanoseconds"
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure the time from a message's timestamp until a reader has the message.
 
-    The reader sleeps until the writer wakes it, as your own would. Both clocks are this machine's.
-    Messages with a timestamp of the program's own choice show the age of that.
+    The reader sleeps until the writer wakes it, like your own readers. Both clocks are this machine's. If a
+    program sets its own timestamps, the figure is the age of those.
 
     Example: aioc latency /var/lib/feeds/trades --seconds 10
     """
     out = Output(as_json=json)
     histogram = Histogram()
     ahead = 0
-    with aiochronicle.open_reader(queue, start="last", verify=False) as reader:
+    if timestamp is None and aiochronicle.inspect(queue).format == "cq4":
+        raise Refused(
+            f"{queue}: messages of a Java queue have no time of their own; say which field has it"
+            " with --timestamp FIELD."
+        )
+    with aiochronicle.open_reader(queue, start="last", verify=False, timestamp=timestamp) as reader:
         until_s = time.monotonic() + seconds if seconds else float("inf")
         try:
             while (left_s := until_s - time.monotonic()) > 0:

@@ -1,26 +1,30 @@
-"""``readers``: where the readers of a queue stand, and how to move or remove them."""
+"""``readers``: the positions of a queue's readers, and how to move or remove them."""
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import App, Parameter
 from rich.text import Text
 
 import aiochronicle
-from aiochronicle import ReaderInfo
+from aiochronicle import GroupInfo, GroupMember, ReaderInfo
+from aiochronicle._services.shared import is_shared
 from aiochronicle.cli.arguments import Json, QueuePath
-from aiochronicle.cli.exits import NOT_FOUND, Refused
+from aiochronicle.cli.exits import Refused
 from aiochronicle.cli.output import Column, Output
-from aiochronicle.cli.units import age, amount, parse_moment
+from aiochronicle.cli.units import age, amount, parse_moment, seq_text, since
+from aiochronicle.errors import NotSupported
 
-__all__ = ["app"]
+__all__ = ["app", "groups_of"]
 
 app = App(
     name="readers",
     help="List the readers of a queue; forget, reset or move one.\n\n"
     "Example: aioc readers /var/lib/feeds/trades",
-    help_format="plaintext",
+    help_format="markdown",
     help_epilogue="",
     version_flags=(),
 )
@@ -36,8 +40,11 @@ def list_readers(queue: QueuePath, /, *, json: Json = False) -> None:
     Example: aioc readers list /var/lib/feeds/trades
     """
     readers = aiochronicle.list_readers(queue)
-    Output(as_json=json).table(
-        readers,
+    form = _format(queue)
+    groups = {group.name: group for group in groups_of(queue)}
+    out = Output(as_json=json)
+    out.table(
+        [{**msgspec.structs.asdict(one), "group": groups.get(one.name)} for one in readers],
         [
             Column("NAME", least=8),
             Column("PID", right=True, rank=2),
@@ -50,48 +57,112 @@ def list_readers(queue: QueuePath, /, *, json: Json = False) -> None:
             Column("SEEN", right=True, rank=4),
             Column("COMMAND", rank=5, least=16),
         ],
-        [_row(reader) for reader in readers],
+        [_row(reader, form, reader.name in groups) for reader in readers],
         empty="no reader has a position in it",
+    )
+    for group in groups.values() if not json else ():
+        _tell_group(out, group)
+
+
+def _format(queue: Path) -> str:
+    """Return the format of the queue, or of the queues of a topic with many writers."""
+    return "native" if is_shared(queue) else aiochronicle.inspect(queue).format
+
+
+def groups_of(queue: Path) -> list[GroupInfo]:
+    """Return the groups of a queue; a Java queue has none."""
+    try:
+        return aiochronicle.list_groups(queue)
+    except NotSupported:
+        return []
+
+
+def _tell_group(out: Output, group: GroupInfo) -> None:
+    """Print a group below the readers: what is pending, and with whom."""
+    now_ns = time.time_ns()
+    out.line("")
+    out.line(
+        f"group {group.name}: {group.pending:,} pending, the oldest {since(group.oldest_ns, now_ns)} old;"
+        f" {group.in_flight:,} in flight, {group.delayed:,} delayed, {group.retried:,} redelivered"
+    )
+    out.table(
+        None,
+        [
+            Column("MEMBER", right=True),
+            Column("STATE"),
+            Column("SINCE", right=True, rank=2),
+            Column("IN FLIGHT", right=True),
+            Column("ACKNOWLEDGED", right=True, rank=1),
+            Column("GIVEN BACK", right=True, rank=3),
+            Column("REDELIVERED", right=True, rank=2),
+        ],
+        [_member_row(member, now_ns) for member in group.members],
+        empty="it has no members now",
     )
 
 
-def _row(reader: ReaderInfo) -> list[str | Text]:
-    state = Text("lost", "red") if reader.lost else Text("open", "green") if reader.live else "away"
+def _member_row(member: GroupMember, now_ns: int) -> list[str | Text]:
+    return [
+        str(member.pid),
+        Text("open", "green") if member.alive else Text("died", "red"),
+        since(member.since_ns, now_ns),
+        f"{member.in_flight:,}",
+        f"{member.acked:,}",
+        f"{member.nacked:,}",
+        f"{member.redelivered:,}",
+    ]
+
+
+def _row(reader: ReaderInfo, form: str, is_group: bool) -> list[str | Text]:
+    away = "away" if form == "native" else "–"  # nobody knows whether a tailer of Java's is open
+    state = Text("lost", "red") if reader.lost else Text("open", "green") if reader.live else away
+    state = Text("group", "green") if is_group and not reader.lost else state
     return [
         reader.name,
         "–" if reader.pid is None else str(reader.pid),
         state,
-        f"{reader.keeps_segments:,}",
-        "–" if reader.committed_seq is None else f"{reader.committed_seq:,}",
+        f"{reader.keeps_segments:,}" if form == "native" else "–",  # its operator removes the files
+        seq_text(reader.committed_seq, form),
         f"{reader.lag.messages:,}",
         amount(reader.lag.bytes),
-        age(reader.lag.seconds) if reader.lag.messages else "–",
+        age(reader.lag.seconds) if reader.lag.messages and form == "native" else "–",
         age(reader.heartbeat_age_s),
         reader.command or "–",
     ]
 
 
-@app.command
-def forget(queue: QueuePath, name: Name, /, *, json: Json = False) -> None:
-    """Remove a reader that will not come back: its unread messages are kept no longer.
+Force = Annotated[
+    bool,
+    Parameter(
+        name="--force",
+        negative=(),
+        show_default=False,
+        help="even if it is open: that reader raises PositionRevoked, its commits have no effect",
+    ),
+]
 
-    Refused while a process has it open.
+
+@app.command
+def forget(queue: QueuePath, name: Name, /, *, force: Force = False, json: Json = False) -> None:
+    """Remove a reader that will not come back: its unread messages are no longer kept.
+
+    Refused while a process has it open, unless forced.
 
     Example: aioc readers forget /var/lib/feeds/trades last-year
     """
-    aiochronicle.forget_reader(queue, name)
+    aiochronicle.forget_reader(queue, name, force=force)
     _tell(queue, name, json, "forgotten", None)
 
 
 @app.command
-def reset(queue: QueuePath, name: Name, /, *, json: Json = False) -> None:
-    """Let a reader begin again with the oldest message.
+def reset(queue: QueuePath, name: Name, /, *, force: Force = False, json: Json = False) -> None:
+    """Move a reader to the oldest message.
 
-    Refused while a process has it open.
+    Refused while a process has it open, unless forced.
 
     Example: aioc readers reset /var/lib/feeds/trades risk
     """
-    _move(queue, name, "first", json)
+    _tell(queue, name, json, "moved", aiochronicle.seek_reader(queue, name, "first", force=force))
 
 
 @app.command
@@ -102,19 +173,20 @@ def seek(
         str,
         Parameter(
             metavar="SEQ|TIME|first|last",
-            help="where it goes on: a seq, a time, how long ago (15m), first or last",
+            help="the new place: a seq, a time, an age (15m), first or last",
         ),
     ],
     /,
     *,
     create: Annotated[
-        bool, Parameter(negative=(), help="make the reader if there is none")
+        bool, Parameter(negative=(), help="create the reader if there is none")
     ] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
-    """Let a reader go on somewhere else.
+    """Move a reader to another place.
 
-    Refused while a process has it open.
+    Refused while a process has it open, unless forced.
 
     Example: aioc readers seek /var/lib/feeds/trades risk 2026-01-31T12:00:00Z
     """
@@ -124,23 +196,18 @@ def seek(
             start = parse_moment(to, datetime.now(UTC))
         except ValueError as error:
             raise Refused(str(error)) from None
-    _move(queue, name, start, json, create=create)
-
-
-def _move(queue: Path, name: str, start: Any, json: bool, *, create: bool = False) -> None:
-    known = [reader.name for reader in aiochronicle.list_readers(queue)]
-    if name not in known and not create:
-        names = ", ".join(known) or "none"
-        raise Refused(f"{queue}: there is no reader {name!r}, it has {names}.", NOT_FOUND)
-    with aiochronicle.open_reader(queue, name, start=start) as reader:
-        position = reader.position
-        reader.commit_position(position)
-        _tell(queue, name, json, "moved", reader.seq_at(position))
+    seq = aiochronicle.seek_reader(queue, name, start, force=force, create=create)
+    _tell(queue, name, json, "moved", seq)
 
 
 def _tell(queue: Path, name: str, json: bool, done: str, seq: int | None) -> None:
     out = Output(as_json=json)
+    form = _format(queue)
     if json:
         out.json({"path": str(queue), "name": name, "done": done, "seq": seq})
-    else:
-        out.line(f"{name}: {done}" + ("" if seq is None else f" to seq {seq:,}"))
+        return
+    out.line(f"{name}: {done}" + ("" if seq is None else f" to seq {seq_text(seq, form)}"))
+    if form == "cq4" and seq is not None:
+        out.line(
+            "if a process has this tailer open, its next commit wins: stop it, and do this again"
+        )

@@ -11,6 +11,7 @@ __all__ = [
     "parse_moment",
     "parse_seconds",
     "rate",
+    "seq_text",
     "since",
     "when",
 ]
@@ -28,6 +29,7 @@ _SECONDS = {
     "d": 86400,
     "w": 604800,
 }
+_HEX = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d|w)")
 
 
@@ -68,7 +70,7 @@ def age(seconds: float | None) -> str:
     >>> [age(value) for value in (None, 0, 0.0004, 0.25, 59, 61, 7200, 200000)]
     ['–', '0 s', '400 µs', '250 ms', '59 s', '1m 1s', '2h', '2d 7h']
     """
-    if seconds is None:
+    if seconds is None or math.isinf(seconds):
         return "–"
     if seconds < 1:
         for size, unit in ((1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):
@@ -110,6 +112,15 @@ def since(moment_ns: int | None, now_ns: int) -> str:
     return "–" if not moment_ns else age(max(0, now_ns - moment_ns) / 1e9)
 
 
+def seq_text(seq: int | None, form: str = "native") -> str:
+    """Return a seq as people read it: Java's indexes are read in hex.
+
+    >>> seq_text(1234567), seq_text(0x1234500000001, "cq4"), seq_text(None)
+    ('1,234,567', '0x1234500000001', '–')
+    """
+    return "–" if seq is None else f"{seq:#x}" if form == "cq4" else f"{seq:,}"
+
+
 def parse_amount(text: str) -> int:
     """Read a number of bytes; K, M, G … are powers of 1024.
 
@@ -147,8 +158,8 @@ def parse_moment(text: str, now: datetime) -> int | datetime:
     """Read a place in a queue: a seq, an ISO 8601 time (UTC unless it says), or how long ago.
 
     >>> now = datetime(2026, 1, 2, 12, tzinfo=UTC)
-    >>> parse_moment("1000", now)
-    1000
+    >>> parse_moment("1000", now), parse_moment("0x10", now)
+    (1000, 16)
     >>> print(parse_moment("15m", now))
     2026-01-02 11:45:00+00:00
     >>> print(parse_moment("2026-01-02T03:04:05", now))
@@ -157,6 +168,8 @@ def parse_moment(text: str, now: datetime) -> int | datetime:
     stripped = text.strip()
     if stripped.isdecimal():
         return int(stripped)
+    if _HEX.fullmatch(stripped):
+        return int(stripped, 16)
     try:
         moment = datetime.fromisoformat(stripped)
     except ValueError:

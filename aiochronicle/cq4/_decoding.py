@@ -27,8 +27,8 @@ def decode(payload: bytes | bytearray | memoryview, *, max_values: int = MAX_VAL
     """What a Java program wrote: a value, the fields of a document, or the calls of a method writer.
 
     A document is `Fields`, a call is a `Call`, several calls in one message (a chain) are a list of them;
-    several values without names are a list; a message without anything is ``Fields()``. Raw bytes cannot be
-    told from these: do not decode what was written with writeBytes.
+    several values without names are a list; an empty message is ``Fields()``. Raw bytes look like any of
+    these: do not decode messages that were written with writeBytes.
 
     >>> decode(bytes.fromhex("e3 6f 6e 65"))
     'one'
@@ -113,7 +113,7 @@ class Decoder:
         return DecodeError(f"{what} at byte {where} of the payload", offset=where)
 
     def peek(self, end: int) -> int:
-        """The code that is next, behind padding and comments; -1 at the end."""
+        """The code that is next, after padding and comments; -1 at the end."""
         while self.at < end:
             found = self.data[self.at]
             if found == code.PADDING:

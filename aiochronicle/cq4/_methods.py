@@ -18,7 +18,6 @@ from ._values import Call
 
 if TYPE_CHECKING:
     from aiochronicle._hot import Message
-    from aiochronicle.writer import Writer
 
 Payload: TypeAlias = "bytes | bytearray | memoryview | Message[Any]"
 
@@ -111,11 +110,11 @@ def _describe(kind: type | None, attribute: str, function: Callable[..., Any]) -
         takes_any_number=any(each.kind is each.VAR_POSITIONAL for each in parameters),
         is_asynchronous=inspect.iscoroutinefunction(function),
         wants_message=wants_message,
-        chained=_chained(kind, hints.get("return")),
+        chained=_chain_type(kind, hints.get("return")),
     )
 
 
-def _chained(kind: type | None, returns: Any) -> type | None:
+def _chain_type(kind: type | None, returns: Any) -> type | None:
     """The class in which the next call of a chain is looked up: one with methods, which int has not."""
     if returns is typing.Self:  # pyright: ignore[reportUnknownMemberType]
         return kind
@@ -298,7 +297,18 @@ def _arguments(found: _Method, call: Call, has_empty_blocks: bool) -> tuple[Any,
     )
 
 
-def method_writer(protocol: type[T], to: "Writer | Callable[[bytes], object]") -> T:
+class Appending(typing.Protocol):
+    """The writer of a queue."""
+
+    @property
+    def format(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def append(self) -> Callable[[bytes], object]: ...
+
+
+def method_writer(protocol: type[T], to: "Appending | Callable[[bytes], object]") -> T:
     """An object with the methods of a class or Protocol; each call is a message, as of a Java MethodWriter.
 
     ``to`` is the writer of a Java queue, or a function that is given the message.
@@ -319,7 +329,7 @@ def method_writer(protocol: type[T], to: "Writer | Callable[[bytes], object]") -
     return typing.cast(T, _writer_class(kind)(send, b""))
 
 
-def _append_of(writer: "Writer") -> Callable[[bytes], object]:
+def _append_of(writer: "Appending") -> Callable[[bytes], object]:
     if writer.format != "cq4":
         raise NotSupported(
             "calls of methods are messages of Java queues",

@@ -51,7 +51,7 @@ def encode_integer(value: int) -> bytes:
     >>> [encode_integer(number).hex() for number in (5, 300, -1, 1 << 40, (1 << 63) - 1)]
     ['a105', 'a52c01', 'a4ff', '9000008053', '900000005f']
     """
-    found = _packed(value, _INTEGERS)
+    found = _pack(value, _INTEGERS)
     if found is not None:
         return found
     if not ~_I64_MAX <= value <= _I64_MAX:
@@ -70,9 +70,9 @@ def encode_double(value: float) -> bytes:
     if math.isnan(value):
         return _NAN
     if _is_whole(value):
-        found = _packed(int(value), _SHORT_WHOLES)
+        found = _pack(int(value), _SHORT_WHOLES)
         if found is None and _nearest_single(value) != value:
-            found = _packed(int(value), _LONG_WHOLES)
+            found = _pack(int(value), _LONG_WHOLES)
     else:
         found = _decimal(value, float, -(1 << 35), 1 << 42)
     if found is not None:
@@ -93,13 +93,13 @@ def encode_single(value: float) -> bytes:
     if math.isinf(single) and not math.isinf(value):
         raise EncodeError(f"{float(value)!r} does not fit into 32 bits")
     if _is_whole(single):
-        found = _packed(int(single), _SHORT_WHOLES)
+        found = _pack(int(single), _SHORT_WHOLES)
     else:
         found = _decimal(single, _nearest_single, -(1 << 14), 1 << 21)
     return struct.pack("<Bf", code.FLOAT_32, single) if found is None else found
 
 
-def _packed(value: int, forms: _Forms) -> bytes | None:
+def _pack(value: int, forms: _Forms) -> bytes | None:
     for low, high, form, number in forms:
         if low <= value <= high:
             return struct.pack(form, number, value)

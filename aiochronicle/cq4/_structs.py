@@ -73,7 +73,7 @@ def convert(value: Any, wanted: Any, has_empty_blocks: bool) -> Any:
     if has_empty_blocks:
         value = _with_empty_maps(value, type_info(wanted))
     try:
-        return msgspec.convert(_untyped(value), wanted)
+        return msgspec.convert(_untype(value), wanted)
     except msgspec.ValidationError as error:
         raise DecodeError(f"the payload is no {_name(wanted)}: {error}") from None
 
@@ -82,14 +82,14 @@ def _name(wanted: Any) -> str:
     return wanted.__qualname__ if isinstance(wanted, type) else str(wanted)
 
 
-def _untyped(value: Any) -> Any:
+def _untype(value: Any) -> Any:
     """Without the types that Java wrote: the wanted type says it all."""
     if isinstance(value, Typed):
-        return _untyped(value.value)
+        return _untype(value.value)
     if is_list(value):
-        return [_untyped(element) for element in value]
+        return [_untype(element) for element in value]
     if is_dict(value):
-        return {key: _untyped(element) for key, element in value.items()}
+        return {key: _untype(element) for key, element in value.items()}
     return value
 
 

@@ -84,12 +84,12 @@ def _are_calls(decoded: object) -> bool:
 
 def _column(name: str, values: list[Any], kind: Any, troubles: dict[int, str]) -> Column:
     try:
-        return pa.array([_fitted(value, kind) for value in values], kind)
+        return pa.array([_fit(value, kind) for value in values], kind)
     except _MISFITS:
         kept: list[Any] = []
         for row, value in enumerate(values):
             try:
-                fitted = _fitted(value, kind)
+                fitted = _fit(value, kind)
                 pa.scalar(fitted, kind)
                 kept.append(fitted)
             except _MISFITS as error:
@@ -98,19 +98,19 @@ def _column(name: str, values: list[Any], kind: Any, troubles: dict[int, str]) -
         return pa.array(kept, kind)
 
 
-def _fitted(value: Any, kind: Any) -> Any:
+def _fit(value: Any, kind: Any) -> Any:
     """Return a decoded value as Arrow takes it for a type."""
     if isinstance(value, Typed):
-        return _fitted(value.value, kind)
+        return _fit(value.value, kind)
     if value is None:
         return None
     if pa.types.is_struct(kind):
         return _struct(value, kind)
     if pa.types.is_list(kind):
         elements: list[Any] = value if is_list(value) else [value]
-        return [_fitted(element, kind.value_type) for element in elements]
+        return [_fit(element, kind.value_type) for element in elements]
     if pa.types.is_map(kind) and is_dict(value):
-        return [(_text(key), _fitted(each, kind.item_type)) for key, each in value.items()]
+        return [(_text(key), _fit(each, kind.item_type)) for key, each in value.items()]
     if pa.types.is_integer(kind) and isinstance(value, float):
         return _whole(value)
     if pa.types.is_string(kind) and not isinstance(value, str):
@@ -134,7 +134,7 @@ def _struct(value: Any, kind: Any) -> dict[str, Any]:
         if len(elements) > len(names):
             raise ValueError(f"{len(elements)} arguments for {len(names)} fields")
         members = dict(zip(names, elements, strict=False))
-    return {name: _fitted(members.get(name), kind.field(name).type) for name in names}
+    return {name: _fit(members.get(name), kind.field(name).type) for name in names}
 
 
 def _text(key: object) -> str:

@@ -1,7 +1,8 @@
-"""``make demo``: market-data feeds and their readers, as real processes over real queues.
+"""``make demo``: a trading desk, as real processes over real queues.
 
-Each feed is a process that appends quotes and trades to a queue of its own; each reader is a
-process that follows one queue. Half-way one feed is killed and started again. At the end every
-queue is verified, and every reader's count is compared with what was written. Then Spark makes bars
-of the trades that were recorded, if it is there.
+Venues write market data. Strategies merge all venues in strict timestamp order and write orders. A
+router finds the strategies' queues, also those that appear later, and passes the orders to a gateway,
+which acknowledges each with a fill. The fills go back to the strategies, and to risk. Half-way the router
+is killed and started again. At the end every queue is read once more, to prove that each order was
+executed exactly once. Then Spark makes bars of the recorded trades, if it is installed.
 """

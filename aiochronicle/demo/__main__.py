@@ -10,18 +10,26 @@ from pathlib import Path
 from types import FrameType
 
 import aiochronicle
-from aiochronicle.demo import pipeline, summary
-from aiochronicle.demo.board import Board, Feed, Reader
-from aiochronicle.demo.children import Child, Crew
-from aiochronicle.demo.options import FEED_NAMES, READER_NAMES, Options, has_space, parse
-from aiochronicle.demo.reports import FeedSpec, ReaderSpec
-from aiochronicle.demo.screen import View, view_for
+from aiochronicle.demo import pipeline, proof
+from aiochronicle.demo.board import Board
+from aiochronicle.demo.children import Crew
+from aiochronicle.demo.market import TYPES
+from aiochronicle.demo.options import VENUES, Options, has_space, parse
+from aiochronicle.demo.orders import FILLS, ORDERS, RULES
+from aiochronicle.demo.reports import Role, Spec
+from aiochronicle.demo.screen import View, frame, make_console, save_svg
 
 __all__ = ["main"]
 
-START_TIMEOUT_S = 30.0
-PAUSE_S = 0.3
-TAKE_OVER_TIMEOUT_S = 30.0
+# Each is how long nothing may happen, not how long something may take: machines may be busy.
+START_PATIENCE_S = 120.0
+RESTART_PATIENCE_S = 120.0
+FINISH_PATIENCE_S = 60.0
+LOST_PATIENCE_S = 1.0
+PAUSE_S = 0.5
+# When the last strategy joins, and when a process is killed.
+JOIN_SHARE = 0.25
+KILL_SHARE = 0.5
 
 
 class EndedEarlyError(Exception):
@@ -34,7 +42,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def _end_early(number: int, frame: FrameType | None) -> None:
-    # Once: whoever asks again means at once.
+    # Once: a second one stops at once.
     _on_signals(signal.default_int_handler)
     raise EndedEarlyError
 
@@ -54,61 +62,68 @@ class Run:
 
     def __init__(self, options: Options, root: Path, crew: Crew) -> None:
         self._options = options
+        self._root = root
         self._crew = crew
-        self._feeds: dict[str, Child] = {}
-        self._crash = "to come" if options.crash else "over"
+        self._venues: list[str] = list(VENUES[: options.venues])
+        self._strategies = list(RULES)[: options.strategies]
+        self._late = self._strategies[-1] if options.strategies > 1 else None
+        self._join = "to come" if self._late else "over"
+        self._crash = "over" if options.kill == "none" else "to come"
         self.board = Board()
-        for queue in FEED_NAMES[: options.feeds]:
-            self._create_queue(queue, root / queue)
+        self._create_queues()
 
-    def _create_queue(self, queue: str, path: Path) -> None:
-        # Now, so that readers find it; and whatever an earlier run left is repaired by this.
-        aiochronicle.open_writer(path, segment_size=self._options.segment_bytes).close()
-        self.board.feeds[queue] = Feed(queue, path, aiochronicle.inspect(path).next_seq)
-        for name in READER_NAMES[: self._options.readers]:
-            self.board.readers[queue, name] = Reader(queue, name)
+    def _create_queues(self) -> None:
+        # Now, so that every process finds its inputs; and what an earlier run left is repaired.
+        codecs = {f"market/{venue}": TYPES for venue in self._venues}
+        for name, codec in {**codecs, "routed": ORDERS, "fills": FILLS}.items():
+            path = self._root / name
+            path.parent.mkdir(exist_ok=True)
+            aiochronicle.open_writer(
+                path, segment_size=self._options.segment_bytes, codec=codec
+            ).close()
+        for name in ("orders", "orders.replies"):
+            (self._root / name).mkdir(exist_ok=True)
 
     def start(self, refresh: Callable[[], None]) -> None:
-        """Start everybody, readers first, and the clock when all are at work."""
-        board = self.board
-        for reader in board.readers.values():
-            feed = board.feeds[reader.queue]
-            self._crew.start(
-                ReaderSpec(
-                    queue=reader.queue,
-                    name=reader.name,
-                    path=str(feed.path),
-                    first_seq=feed.first_seq,
-                )
-            )
-        self._wait_until(lambda: all(r.report for r in board.readers.values()), refresh)
-        for queue in board.feeds:
-            self._start_feed(queue)
-        self._wait_until(lambda: all(f.report for f in board.feeds.values()), refresh)
-        board.start_clock()
+        """Start everything but the late strategy, and the clock when all are at work."""
+        # Venues first: strict order holds among queues that are open when they are attached.
+        for venue in self._venues:
+            self._start("venue", venue)
+        self._wait_for_reports(refresh)
+        self._start("gateway", "gateway")
+        self._start("router", "router")
+        self._start("risk", "risk")
+        for strategy in self._strategies:
+            if strategy != self._late:
+                self._start("strategy", strategy)
+        self._wait_for_reports(refresh)
+        self.board.start_clock()
 
-    def _start_feed(self, queue: str) -> None:
-        options, feed = self._options, self.board.feeds[queue]
-        self._feeds[queue] = self._crew.start(
-            FeedSpec(
-                queue=queue,
-                path=str(feed.path),
-                rate_hz=options.rate_hz,
-                segment_bytes=options.segment_bytes,
-                seed=options.seed + list(self.board.feeds).index(queue),
+    def _start(self, role: Role, name: str) -> None:
+        if name not in self.board.processes:
+            self.board.add(role, name)
+        self._crew.start(
+            Spec(
+                role=role,
+                name=name,
+                root=str(self._root),
+                venues=self._venues,
+                rate_hz=self._options.rate_hz,
+                segment_bytes=self._options.segment_bytes,
+                seed=self._options.seed + len(self.board.processes),
             )
         )
 
-    def _wait_until(self, condition: Callable[[], bool], refresh: Callable[[], None]) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not condition():
+    def _wait_for_reports(self, refresh: Callable[[], None]) -> None:
+        deadline_s = time.monotonic() + START_PATIENCE_S
+        while not all(process.report for process in self.board.processes.values()):
             self.listen(0.05)
             refresh()
             if self.someone_ended() or time.monotonic() > deadline_s:
                 raise EndedEarlyError
 
     def listen(self, seconds: float) -> None:
-        """Take the reports of so long; 0: those that are there."""
+        """Take reports for this long; 0: those that are there."""
         until_s = time.monotonic() + seconds
         while True:
             report = self._crew.next_report(max(0.0, until_s - time.monotonic()))
@@ -119,60 +134,79 @@ class Run:
 
     def someone_ended(self) -> bool:
         """Tell whether a process ended that should not have."""
-        return any(child.ended for child in self._crew.children)
+        return any(child.ended for child in self._crew.children.values())
 
     def goes_on(self) -> bool:
-        """Tell whether there is time left. The crash and the recovery from it get theirs."""
+        """Tell whether there is time left. Joining and recovering get what they need."""
         late_s = self.board.elapsed_s - self._options.seconds
-        return late_s < (0.0 if self._crash == "over" else TAKE_OVER_TIMEOUT_S)
+        waiting = self._crash != "over" or self._join != "over"
+        return late_s < (RESTART_PATIENCE_S if waiting else 0.0)
 
-    def crash_if_due(self) -> None:
-        """Half-way, kill a feed in the middle of its work; start it again a moment later."""
-        queue = list(self.board.feeds)[-1]
-        half_s = self._options.seconds / 2
-        if self._crash == "to come" and self.board.elapsed_s >= half_s:
+    def act(self) -> None:
+        """Do what is due."""
+        share = self.board.elapsed_s / self._options.seconds
+        if self._late is not None:
+            self._join_if_due(self._late, share)
+        if self._join == "over":
+            self._crash_if_due(share)
+
+    def _join_if_due(self, late: str, share: float) -> None:
+        board = self.board
+        if self._join == "to come" and share >= JOIN_SHARE:
+            self._join = "started"
+            board.note(f"{late}: started; the router does not know it yet")
+            self._start("strategy", late)
+        elif self._join == "started":
+            (router,) = board.of("router")
+            if router.report is not None and late in router.report.sources:
+                self._join = "over"
+                waiting = board.processes[late].lag
+                board.note(f"{late}: attached by the router; {waiting:,} ticks to catch up with")
+
+    def _crash_if_due(self, share: float) -> None:
+        board = self.board
+        victim = board.of(self._options.kill)[0] if self._crash != "over" else None
+        if victim is None:
+            return
+        if self._crash == "to come" and share >= KILL_SHARE:
             self._crash = "killed"
-            self._kill_feed(queue)
-        elif self._crash == "killed" and self.board.elapsed_s >= half_s + PAUSE_S:
+            self._killed_s = time.monotonic()
+            self._crew.kill(victim.name)
+            self.listen(0)  # its last reports must not look like those of its successor
+            victim.restart("killed")
+            board.note(f"{victim.name}: killed (SIGKILL)")
+        elif self._crash == "killed" and time.monotonic() >= self._killed_s + PAUSE_S:
             self._crash = "restarted"
-            self.board.feeds[queue].state = "recovering"
-            self._start_feed(queue)
-        elif self._crash == "restarted" and self.board.feeds[queue].state == "writing":
+            victim.restart("recovering")
+            self._start(victim.role, victim.name)
+        elif self._crash == "restarted" and victim.state == "running":
             self._crash = "over"
-            self._note_recovery(queue)
-
-    def _kill_feed(self, queue: str) -> None:
-        self._crew.kill(self._feeds.pop(queue))
-        self.listen(0)  # its last reports must not look like those of its successor
-        self.board.feeds[queue].state = "killed"
-        self.board.note(f"{queue}: killed (SIGKILL) while writing")
-
-    def _note_recovery(self, queue: str) -> None:
-        report = self.board.feeds[queue].report
-        assert report is not None
-        self.board.note(
-            f"{queue}: a new writer took over in {report.opened_ms:.0f} ms:"
-            f" {report.records_scanned:,} records checked, {report.torn_records} torn"
-        )
+            away_s = time.monotonic() - self._killed_s
+            board.note(f"{victim.name}: a new process took over after {away_s:.1f} s")
 
     def finish(self) -> list[str]:
-        """End the feeds, then the readers, which read to the end first; return what went wrong."""
+        """End everything, from the venues on; each reads to the end first. Return what went wrong."""
         problems: list[str] = []
-        if self._crash != "over" and not self.goes_on():
-            problems.append(f"{list(self.board.feeds)[-1]}: killed, and no new writer took over")
-        problems += self._crew.finish(FeedSpec)
-        problems += self._crew.finish(ReaderSpec)
-        self.listen(0)
+        if self._crash in ("killed", "restarted") and not self.goes_on():
+            victim = self.board.of(self._options.kill)[0]
+            problems.append(f"{victim.name}: killed, and no new process took over")
+        # The others may wait in vain for one that is lost.
+        lost = problems or self.someone_ended()
+        patience_s = LOST_PATIENCE_S if lost else FINISH_PATIENCE_S
+        roles: tuple[Role, ...] = ("venue", "strategy", "router", "gateway", "risk")
+        for role in roles:
+            problems += self._crew.finish(role, patience_s)
+            self.listen(0)
         return problems
 
 
-def _write_and_read(run: Run, view: View) -> None:
+def _trade(run: Run, view: View) -> None:
     try:
         _on_signals(_end_early)
         run.start(view.refresh)
         while run.goes_on() and not run.someone_ended():
             run.listen(0.02)
-            run.crash_if_due()
+            run.act()
             view.refresh()
         _on_signals(signal.default_int_handler)
     except EndedEarlyError:
@@ -182,23 +216,30 @@ def _write_and_read(run: Run, view: View) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return the exit status."""
     options = parse(arguments)
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")  # arrows, on a terminal that has none
+    console = make_console(options)
     _on_signals(signal.default_int_handler)
     with _root(options) as root, Crew() as crew:
         if not has_space(options, root):
             print(f"not enough free space in {root} for this run", file=sys.stderr)
             return 2
         run = Run(options, root, crew)
-        with view_for(run.board, options) as view:
-            _write_and_read(run, view)
-            wrote_s = max(run.board.elapsed_s, 1e-3)
+        with View(run.board, options, console) as view:
+            _trade(run, view)
+            last_frame = frame(run.board, options, 90)
             problems = run.finish()
-        verdict = summary.judge(run.board, problems)
-        summary.show(view.theme, run.board, verdict, wrote_s)
-        if options.pipeline and not verdict.problems:
-            pipeline.show(view.theme, root, next(iter(run.board.feeds)), options.plot)
+        proven = proof.prove(root, run.board, problems)
+        verdict = proof.show(proven)
+        console.print(verdict)
+        if options.svg is not None:
+            save_svg(options.svg, "make demo", [last_frame, verdict])
+        if options.pipeline and not proven.problems:
+            pipeline.show(console, root / "market", VENUES[0], options.plot)
         if options.root is not None:
-            print(f" the queues are in {root}")
-        return 1 if verdict.problems else 0
+            console.print(f"the queues are in {root}", markup=False, soft_wrap=True)
+        return 1 if proven.problems else 0
 
 
 if __name__ == "__main__":

@@ -2,80 +2,61 @@
 
 import time
 from collections import deque
-from pathlib import Path
 
-from aiochronicle.demo.reports import FeedReport, ReaderReport, Report
-from aiochronicle.histogram import Histogram
+from aiochronicle._base.histogram import Histogram
+from aiochronicle.demo.reports import Report, Role
 
-__all__ = ["Board", "Feed", "Meter", "Reader"]
+__all__ = ["Board", "Process"]
 
 WINDOW_S = 1.0
-HISTORY = 24
 
 
-class Meter:
-    """A counter and its rate over the last second."""
+class Process:
+    """A process: its state, its newest report, its rate, and its latencies."""
 
-    def __init__(self) -> None:
-        self.value = 0
+    def __init__(self, role: Role, name: str) -> None:
+        self.role: Role = role
+        self.name = name
+        self.state = "starting"
+        self.report: Report | None = None
+        self.latencies = Histogram()
         self._samples: deque[tuple[float, int]] = deque()
+        self._recent: deque[tuple[float, dict[int, int]]] = deque()
 
-    def update(self, value: int, now_s: float) -> None:
-        """Take a new reading."""
-        self.value = value
-        self._samples.append((now_s, value))
+    def update(self, report: Report, now_s: float) -> None:
+        """Take a report."""
+        self.report = report
+        self.state = "running"
+        self.latencies.merge(report.times)
+        self._samples.append((now_s, report.done))
         while len(self._samples) > 2 and self._samples[1][0] < now_s - WINDOW_S:
             self._samples.popleft()
+        self._recent.append((now_s, report.times))
+        while self._recent[0][0] < now_s - WINDOW_S:
+            self._recent.popleft()
 
-    def rate(self, now_s: float) -> float:
-        """Return the increase per second; 0 if nothing was heard for a second."""
-        if len(self._samples) < 2 or self._samples[-1][0] < now_s - WINDOW_S:
+    def restart(self, state: str) -> None:
+        """Forget what the process had reported before it was killed."""
+        self.state = state
+        self._samples.clear()
+        self._recent.clear()
+
+    @property
+    def done(self) -> int:
+        """How many messages it has handled."""
+        return self.report.done if self.report else 0
+
+    @property
+    def lag(self) -> int:
+        """How many messages wait for it."""
+        return self.report.lag if self.report else 0
+
+    def rate(self) -> float:
+        """Return messages per second; 0 if it reported nothing for a second."""
+        if len(self._samples) < 2 or self._samples[-1][0] < time.monotonic() - WINDOW_S:
             return 0.0
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
-
-
-class Feed:
-    """A queue and the process that writes it."""
-
-    def __init__(self, queue: str, path: Path, first_seq: int) -> None:
-        self.queue = queue
-        self.path = path
-        self.first_seq = first_seq
-        self.report: FeedReport | None = None
-        self.messages = Meter()
-        self.append_times = Histogram()
-        self.state = "starting"
-
-    def update(self, report: FeedReport, now_s: float) -> None:
-        """Take a report."""
-        self.report = report
-        self.state = "writing"
-        self.append_times.merge(report.append_times)
-        self.messages.update(report.next_seq - self.first_seq, now_s)
-
-
-class Reader:
-    """A reader, with its latencies of the whole run and of the last second."""
-
-    def __init__(self, queue: str, name: str) -> None:
-        self.queue = queue
-        self.name = name
-        self.report: ReaderReport | None = None
-        self.messages = Meter()
-        self.payload_bytes = Meter()
-        self.latencies = Histogram()
-        self._recent: deque[tuple[float, dict[int, int]]] = deque()
-
-    def update(self, report: ReaderReport, now_s: float) -> None:
-        """Take a report."""
-        self.report = report
-        self.messages.update(report.messages, now_s)
-        self.payload_bytes.update(report.payload_bytes, now_s)
-        self.latencies.merge(report.latencies)
-        self._recent.append((now_s, report.latencies))
-        while self._recent[0][0] < now_s - WINDOW_S:
-            self._recent.popleft()
 
     def recent(self) -> Histogram:
         """Return the latencies of the last second."""
@@ -86,25 +67,28 @@ class Reader:
 
 
 class Board:
-    """All feeds, all readers, and what happened."""
+    """All processes, and what happened."""
 
     def __init__(self) -> None:
-        self.feeds: dict[str, Feed] = {}
-        self.readers: dict[tuple[str, str], Reader] = {}
+        self.processes: dict[str, Process] = {}
         self.events: list[tuple[float, str]] = []
         self.started_s: float | None = None
-        self.written_history: deque[float] = deque(maxlen=HISTORY)
+
+    def add(self, role: Role, name: str) -> Process:
+        """Make a place for a process."""
+        self.processes[name] = Process(role, name)
+        return self.processes[name]
+
+    def of(self, role: str) -> list[Process]:
+        """Return the processes of a role."""
+        return [process for process in self.processes.values() if process.role == role]
 
     def apply(self, report: Report) -> None:
-        """Take a report of whatever kind."""
-        now_s = time.monotonic()
-        if isinstance(report, FeedReport):
-            self.feeds[report.queue].update(report, now_s)
-        else:
-            self.readers[report.queue, report.name].update(report, now_s)
+        """Take a report."""
+        self.processes[report.name].update(report, time.monotonic())
 
     def start_clock(self) -> None:
-        """Everybody is there: from now on it counts."""
+        """Everything runs: from now on it counts."""
         self.started_s = time.monotonic()
 
     @property
@@ -115,22 +99,3 @@ class Board:
     def note(self, text: str) -> None:
         """Remember that something happened, and when."""
         self.events.append((self.elapsed_s, text))
-
-    def readers_of(self, queue: str) -> list[Reader]:
-        """Return the readers of one queue."""
-        return [reader for reader in self.readers.values() if reader.queue == queue]
-
-    def written_rate(self) -> float:
-        """Return messages per second, of all feeds."""
-        now_s = time.monotonic()
-        return sum(feed.messages.rate(now_s) for feed in self.feeds.values())
-
-    def read_rate(self) -> float:
-        """Return messages per second, of all readers."""
-        now_s = time.monotonic()
-        return sum(reader.messages.rate(now_s) for reader in self.readers.values())
-
-    def read_byte_rate(self) -> float:
-        """Return payload bytes per second, of all readers."""
-        now_s = time.monotonic()
-        return sum(reader.payload_bytes.rate(now_s) for reader in self.readers.values())

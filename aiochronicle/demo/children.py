@@ -5,39 +5,36 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import IO, Self
 
 import msgspec
 
-from aiochronicle.demo.reports import FeedSpec, ReaderSpec, Report
+from aiochronicle.demo.reports import Report, Role, Spec
 
 __all__ = ["Child", "Crew"]
-
-FINISH_TIMEOUT_S = 15.0
-
-Spec = FeedSpec | ReaderSpec
 
 
 class Child:
     """One process, and a thread that passes on what it reports."""
 
     def __init__(self, spec: Spec, inbox: "SimpleQueue[Report]") -> None:
-        module = "feed" if isinstance(spec, FeedSpec) else "follower"
-        self.label = spec.queue if isinstance(spec, FeedSpec) else f"{spec.queue} → {spec.name}"
         self.spec = spec
         self._inbox = inbox
+        self._done = -1
+        self._progress_s = time.monotonic()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         # A process group of its own: Ctrl-C is for the parent, which then ends the others in order.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"aiochronicle.demo.{module}", msgspec.json.encode(spec)],
+            [sys.executable, "-m", "aiochronicle.demo.process", msgspec.json.encode(spec)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             process_group=0,
         )
-        self._listener = threading.Thread(target=self._listen, daemon=True, name=self.label)
+        self._listener = threading.Thread(target=self._listen, daemon=True, name=spec.name)
         self._listener.start()
 
     def _listen(self) -> None:
@@ -46,7 +43,11 @@ class Child:
         for line in self._process.stdout:
             # A killed child can leave half a line.
             with contextlib.suppress(msgspec.DecodeError):
-                self._inbox.put(decoder.decode(line))
+                report = decoder.decode(line)
+                if report.done + report.fills != self._done:
+                    self._done = report.done + report.fills
+                    self._progress_s = time.monotonic()
+                self._inbox.put(report)
 
     @property
     def ended(self) -> bool:
@@ -64,20 +65,24 @@ class Child:
         self._process.kill()
         self._reap()
 
-    def join(self) -> str | None:
-        """Wait for its end; return what was wrong with it, or None."""
+    def join(self, patience_s: float) -> str | None:
+        """Wait for its end, as long as it makes progress; return what was wrong with it, or None."""
         self.ask_to_finish()
-        try:
-            status = self._process.wait(FINISH_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return f"{self.label}: did not end within {FINISH_TIMEOUT_S:g} s"
+        self._progress_s = time.monotonic()
+        while not self.ended:
+            if time.monotonic() > self._progress_s + patience_s:
+                self.kill()
+                return f"{self.spec.name}: did not end, and did nothing for {patience_s:g} s"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.1)
+        status = self._process.returncode
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip()
         self._reap()
         if status == 0 and not said:
             return None
-        return f"{self.label}: ended with status {status}: {said.splitlines()[-1] if said else '-'}"
+        last_line = said.splitlines()[-1] if said else "-"
+        return f"{self.spec.name}: ended with status {status}: {last_line}"
 
     def _reap(self) -> None:
         self._process.wait()
@@ -93,18 +98,15 @@ class Crew:
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Report] = SimpleQueue()
-        self.children: list[Child] = []
+        self.children: dict[str, Child] = {}
 
-    def start(self, spec: Spec) -> Child:
+    def start(self, spec: Spec) -> None:
         """Start a process."""
-        child = Child(spec, self._inbox)
-        self.children.append(child)
-        return child
+        self.children[spec.name] = Child(spec, self._inbox)
 
-    def kill(self, child: Child) -> None:
+    def kill(self, name: str) -> None:
         """Kill one, on purpose."""
-        child.kill()
-        self.children.remove(child)
+        self.children.pop(name).kill()
 
     def next_report(self, timeout_s: float) -> Report | None:
         """Return a report, or None if there is none within the time."""
@@ -113,13 +115,14 @@ class Crew:
         except Empty:
             return None
 
-    def finish(self, kind: type[Spec]) -> list[str]:
-        """End all feeds, or all readers, in good order; return what was wrong with them."""
-        leaving = [child for child in self.children if isinstance(child.spec, kind)]
+    def finish(self, role: Role, patience_s: float) -> list[str]:
+        """End all processes of a role in good order; return what was wrong with them."""
+        leaving = [child for child in self.children.values() if child.spec.role == role]
         for child in leaving:
             child.ask_to_finish()
-        problems = [child.join() for child in leaving]
-        self.children = [child for child in self.children if child not in leaving]
+        problems = [child.join(patience_s) for child in leaving]
+        for child in leaving:
+            del self.children[child.spec.name]
         return [problem for problem in problems if problem is not None]
 
     def __enter__(self) -> Self:
@@ -131,6 +134,6 @@ class Crew:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for child in self.children:
+        for child in self.children.values():
             child.kill()
         self.children.clear()

@@ -18,7 +18,7 @@ TRADE = 2
 
 
 class Quote(msgspec.Struct, frozen=True):
-    """What somebody would pay, and wants to be paid."""
+    """The best prices at which others buy and sell."""
 
     number: U8
     symbol: Annotated[str, Width("S8")]
@@ -29,7 +29,7 @@ class Quote(msgspec.Struct, frozen=True):
 
 
 class Trade(msgspec.Struct, frozen=True):
-    """What somebody has paid; ``side`` is +1 if the buyer was in a hurry, else -1."""
+    """A trade; ``side`` is +1 if the buyer was the aggressor, else -1."""
 
     number: U8
     symbol: Annotated[str, Width("S8")]

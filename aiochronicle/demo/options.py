@@ -8,28 +8,31 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["FEED_NAMES", "READER_NAMES", "Options", "has_space", "parse"]
+from aiochronicle.demo.orders import RULES
 
-FEED_NAMES = ("nasdaq", "xetra", "lse", "tse", "six", "asx", "hkex", "nse")
-READER_NAMES = ("risk", "audit", "strategy", "research")
+__all__ = ["VENUES", "Options", "has_space", "parse"]
+
+VENUES = ("nasdaq", "xetra", "lse", "tse", "six", "asx", "hkex", "nse")
+TO_KILL = ("router", "gateway", "strategy", "venue", "none")
 
 # A record of the demo: 64 bytes of header, 32 or 40 of payload, padded to a multiple of 64.
 RECORD_BYTES = 128
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the demo. ``rate_hz`` 0 means as fast as the feed can."""
+    """One run of the demo."""
 
-    seconds: float = 8.0
-    feeds: int = 3
-    readers: int = 2
-    rate_hz: int = 20_000
+    seconds: float = 10.0
+    venues: int = 3
+    strategies: int = 3
+    rate_hz: int = 5_000
     segment_bytes: int = 16 << 20
     root: Path | None = None
-    crash: bool = True
+    kill: str = "router"
     plain: bool = False
     seed: int = 1
     pipeline: bool = True
+    svg: Path | None = None
     plot: Path = Path(tempfile.gettempdir()) / "aiochronicle-demo.png"
 
 
@@ -50,10 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     default = Options()
     parser = argparse.ArgumentParser(
         prog="python -m aiochronicle.demo",
-        description="Market-data feeds and their readers over real queues, with a live view, "
-        "a check that every reader got every message, and a Spark pipeline over what was recorded.",
-        epilog="Ends with status 0 if everything was delivered and verified, with 1 if not. "
-        "Ctrl-C ends early and still verifies; a second Ctrl-C stops at once.",
+        description="A trading desk over real queues: venues, strategies that may join while it runs, "
+        "a router that is killed halfway, a gateway and risk, each a process. At the end the queues "
+        "prove that every order was executed exactly once. Then Spark makes bars of the trades.",
+        epilog="Ends with status 0 if the proof holds, with 1 if not. "
+        "Ctrl-C ends early and still proves; a second Ctrl-C stops at once.",
     )
     add = parser.add_argument
     add(
@@ -61,29 +65,30 @@ def _parser() -> argparse.ArgumentParser:
         type=_number_in(float, 0.1, 86_400),
         default=default.seconds,
         metavar="S",
-        help="how long the feeds write (default: %(default)g)",
+        help="how long the venues write (default: %(default)g)",
     )
     add(
-        "--feeds",
-        type=_number_in(int, 1, len(FEED_NAMES)),
-        default=default.feeds,
+        "--venues",
+        type=_number_in(int, 1, len(VENUES)),
+        default=default.venues,
         metavar="N",
-        help="writer processes, each with a queue of its own (default: %(default)s)",
+        help="processes that write market data (default: %(default)s)",
     )
     add(
-        "--readers",
-        type=_number_in(int, 1, len(READER_NAMES)),
-        default=default.readers,
+        "--strategies",
+        type=_number_in(int, 1, len(RULES)),
+        default=default.strategies,
         metavar="N",
-        help="reader processes per queue (default: %(default)s)",
+        help="processes that trade; the last of several joins while the others run "
+        "(default: %(default)s)",
     )
     add(
         "--rate",
-        type=_number_in(int, 0, 10_000_000),
+        type=_number_in(int, 1, 100_000),
         default=default.rate_hz,
         metavar="HZ",
         dest="rate_hz",
-        help="messages per second and feed; 0: as fast as possible (default: %(default)s)",
+        help="messages per second and venue (default: %(default)s)",
     )
     add(
         "--root",
@@ -92,10 +97,10 @@ def _parser() -> argparse.ArgumentParser:
         help="directory for the queues, which are kept (default: a temporary one, which is not)",
     )
     add(
-        "--no-crash",
-        action="store_false",
-        dest="crash",
-        help="do not kill and restart a feed half-way",
+        "--kill",
+        choices=TO_KILL,
+        default=default.kill,
+        help="what to kill (SIGKILL) halfway, and start again (default: %(default)s)",
     )
     add(
         "--plain",
@@ -108,6 +113,12 @@ def _parser() -> argparse.ArgumentParser:
         default=default.seed,
         metavar="N",
         help="seed of the random walks (default: %(default)s)",
+    )
+    add(
+        "--svg",
+        type=Path,
+        metavar="FILE",
+        help="save the last frame and the proof as a picture",
     )
     add(
         "--no-pipeline",
@@ -135,10 +146,10 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 
 def space_needed_bytes(options: Options) -> int:
-    """Estimate what the queues will take. Unpaced feeds: a guess on the large side."""
-    rate_hz = options.rate_hz or 1_000_000
-    data = int(options.feeds * options.seconds * rate_hz * RECORD_BYTES)
-    return data + options.feeds * 3 * options.segment_bytes
+    """Estimate what the queues will take: orders are few next to market data."""
+    data = int(2 * options.venues * options.seconds * options.rate_hz * RECORD_BYTES)
+    queues = options.venues + options.strategies + 2
+    return data + queues * 3 * options.segment_bytes
 
 
 def has_space(options: Options, root: Path) -> bool:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.console import Console, RenderableType
+from rich.text import Text
 
-from aiochronicle._prepared import prepared
-from aiochronicle.demo.text import Theme, table
+from aiochronicle._base.prepared import prepared
+from aiochronicle.demo.screen import make_table
 
 __all__ = ["main", "show"]
 
@@ -47,41 +49,45 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     shown: list[Bar]
 
 
-def show(theme: Theme, root: Path, feed: str, plot: Path) -> None:
+def show(console: Console, root: Path, venue: str, plot: Path) -> None:
     """Run the pipeline over the queues and print what it found; say so if it cannot run."""
 
-    def say(text: str) -> None:
-        print(theme.plain_text(f" {text}".rstrip()), flush=True)
+    def say(text: RenderableType) -> None:
+        console.print(text, soft_wrap=True)
 
     say("")
     if importlib.util.find_spec("pyspark") is None:
         say(
-            'Spark is not installed; with it, the demo ends with bars: pip install "aiochronicle[spark]"'
+            'Spark is not installed. With it, the demo ends with bars: pip install "aiochronicle\\[spark]"'
         )
         return
     say(
-        theme.paint(
-            "the same queues as a Spark pipeline: starting Spark, some ten seconds …", "dim"
-        )
+        Text("the same queues as a Spark pipeline: starting Spark, some ten seconds …", style="dim")
     )
     try:
-        report = _run(root, feed, plot)
+        report = _run(root, venue, plot)
     except (subprocess.SubprocessError, msgspec.DecodeError, OSError) as error:
-        say(f"the pipeline could not run here, everything else is as above: {_reason(error)}")
+        say(Text(f"the pipeline could not run here, everything else is as above: {_reason(error)}"))
         return
+    table = make_table(
+        f"{SYMBOL} {venue}", "open", "high", "low", "close", "volume", "VWAP", "trades", ""
+    )
+    for bar in report.shown:
+        table.add_row(*_cells(bar))
     say("")
-    headings = [f"{SYMBOL} {feed}", "open", "high", "low", "close", "volume", "VWAP", "trades", ""]
-    for line in table(theme, headings, [_cells(theme, bar) for bar in report.shown]):
-        say(line)
+    say(table)
     say("")
     say(
-        theme.paint("✓ ", "good") + f"{report.bars:,} bars of {EVERY} out of {report.messages:,}"
-        f" recorded messages in {report.seconds:.1f} s of Spark; drawn in {plot}"
+        Text.assemble(
+            ("✓ ", "bold green"),
+            f"{report.bars:,} bars of {EVERY} out of {report.messages:,}"
+            f" recorded messages in {report.seconds:.1f} s of Spark; drawn in {plot}",
+        )
     )
 
 
-def _run(root: Path, feed: str, plot: Path) -> Report:
-    command = [sys.executable, "-m", __name__, str(root), feed, str(plot)]
+def _run(root: Path, venue: str, plot: Path) -> Report:
+    command = [sys.executable, "-m", __name__, str(root), venue, str(plot)]
     done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=True)
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=Report)
 
@@ -92,21 +98,19 @@ def _reason(error: Exception) -> str:
     return lines[-1] if lines else str(error)
 
 
-def _cells(theme: Theme, bar: Bar) -> list[str]:
-    risen = bar.close >= bar.open
-    prices = [f"{value:,.2f}" for value in (bar.open, bar.high, bar.low, bar.close)]
-    prices[-1] = theme.paint(prices[-1], "green" if risen else "red")
+def _cells(bar: Bar) -> list[RenderableType]:
+    style = "green" if bar.close >= bar.open else "red"
     return [
-        theme.paint(bar.start, "cyan"),
-        *prices,
+        Text(bar.start, style="cyan"),
+        *(f"{value:,.2f}" for value in (bar.open, bar.high, bar.low)),
+        Text(f"{bar.close:,.2f}", style=style),
         f"{bar.volume:,.0f}",
         f"{bar.vwap:,.4f}",
         f"{bar.trades:,}",
-        "",
     ]
 
 
-def main(root: str, feed: str, plot: str) -> None:
+def main(root: str, venue: str, plot: str) -> None:
     """Make the bars; the last line of standard output is the report."""
     import time
 
@@ -123,9 +127,9 @@ def main(root: str, feed: str, plot: str) -> None:
     finally:
         spark.stop()
     Path(plot).parent.mkdir(parents=True, exist_ok=True)
-    plot_bars([row for row in rows if row.source == feed], plot)
+    plot_bars([row for row in rows if row.source == venue], plot)
     found = find_input(root)
-    shown = [row for row in rows if (row.source, row.symbol) == (feed, SYMBOL)][-ROWS_SHOWN:]
+    shown = [row for row in rows if (row.source, row.symbol) == (venue, SYMBOL)][-ROWS_SHOWN:]
     report = Report(
         messages=sum(found.messages(name) for name in found.sources),
         bars=len(rows),

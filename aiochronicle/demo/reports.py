@@ -1,107 +1,94 @@
 """How the demo's processes talk: JSON lines upwards, the end of standard input downwards.
 
-A child works until its standard input ends. That happens when the parent asks for it, and also when
-the parent is gone, however it died; so no child outlives it.
+A child works until its standard input ends, and then until it has read everything there is. It ends at
+once when its parent is gone, so no child outlives it.
 """
 
+import asyncio
+import contextlib
 import os
 import sys
-import threading
-import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Literal
 
 import msgspec
 
-from aiochronicle._prepared import prepared
+from aiochronicle._base.prepared import prepared
 
-__all__ = ["FeedReport", "FeedSpec", "ReaderReport", "ReaderSpec", "Report", "Reporter", "Stop"]
+__all__ = ["Report", "Role", "Spec", "Stop", "reporting"]
 
 REPORT_INTERVAL_S = 0.1
-GRACE_S = 20.0
+PARENT_INTERVAL_S = 0.2
+
+Role = Literal["venue", "strategy", "router", "gateway", "risk"]
 
 
 @prepared
-class FeedSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a feed is told."""
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process needs to know."""
 
-    queue: str
-    path: str
-    rate_hz: int
-    segment_bytes: int
-    seed: int
-
-
-@prepared
-class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader is told."""
-
-    queue: str
+    role: Role
     name: str
-    path: str
-    first_seq: int
+    root: str
+    venues: list[str] = []
+    rate_hz: int = 0
+    segment_bytes: int = 0
+    seed: int = 0
 
 
 @prepared
-class FeedReport(msgspec.Struct, frozen=True, kw_only=True, tag="feed"):
-    """State of a feed: the queue's next seq, and what this process did.
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a process. ``times`` are the latency buckets counted since the report before."""
 
-    ``append_times`` are the buckets counted since the report before.
-    """
-
-    queue: str
-    next_seq: int
-    segment: int
-    append_times: dict[int, int]
-    opened_ms: float
-    records_scanned: int
-    torn_records: int
-
-
-@prepared
-class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, tag="reader"):
-    """State of a reader. ``latencies`` are the buckets counted since the report before."""
-
-    queue: str
     name: str
-    messages: int
-    payload_bytes: int
-    gaps: int
-    wrong: int
-    lag: int
-    latencies: dict[int, int]
+    done: int
+    lag: int = 0
+    times: dict[int, int] = {}
+    orders: int = 0
+    fills: int = 0
+    sources: list[str] = []
+    positions: dict[str, int] = {}
+    opened_ms: float = 0.0
 
 
-Report = FeedReport | ReaderReport
+@contextlib.asynccontextmanager
+async def reporting(report: Callable[[], Report]) -> AsyncGenerator[None]:
+    """Write reports to standard output: now, a few times per second, and at the end."""
+    encoder = msgspec.json.Encoder()
 
-
-class Reporter:
-    """Writes reports to standard output, a few times per second."""
-
-    def __init__(self) -> None:
-        self._encoder = msgspec.json.Encoder()
-        self._due_s = 0.0
-
-    def is_due(self) -> bool:
-        """Tell whether it is time for the next report."""
-        return time.monotonic() >= self._due_s
-
-    def send(self, report: Report) -> None:
-        """Write the report."""
-        self._due_s = time.monotonic() + REPORT_INTERVAL_S
-        sys.stdout.buffer.write(self._encoder.encode(report) + b"\n")
+    def send() -> None:
+        sys.stdout.buffer.write(encoder.encode(report()) + b"\n")
         sys.stdout.buffer.flush()
 
+    async def repeat() -> None:
+        while True:
+            send()
+            await asyncio.sleep(REPORT_INTERVAL_S)
 
-class Stop(threading.Event):
-    """Set when standard input ends."""
+    repeating = asyncio.create_task(repeat())
+    try:
+        yield
+        send()
+    finally:
+        repeating.cancel()
+
+
+class Stop(asyncio.Event):
+    """Set when standard input ends. Made in the event loop."""
 
     def __init__(self) -> None:
         super().__init__()
-        threading.Thread(target=self._watch, daemon=True, name="stdin").start()
+        self._loop = asyncio.get_running_loop()
+        self._parent = os.getppid()
+        self._loop.add_reader(0, self._read)
+        self._watch_parent()
 
-    def _watch(self) -> None:
-        while os.read(0, 4096):
-            pass
-        self.set()
-        # Whatever keeps the process from ending in its own time, it does not stay for good.
-        time.sleep(GRACE_S)
-        os._exit(3)
+    def _read(self) -> None:
+        if not os.read(0, 4096):
+            self._loop.remove_reader(0)
+            self.set()
+
+    def _watch_parent(self) -> None:
+        if os.getppid() != self._parent:
+            os._exit(3)
+        self._loop.call_later(PARENT_INTERVAL_S, self._watch_parent)

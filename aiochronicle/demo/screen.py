@@ -1,50 +1,191 @@
-"""The live view: a frame a few times per second, or a line per second without a terminal."""
+"""The live view: the whole screen, or a line per second without a terminal."""
 
 import os
-import shutil
+import re
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from aiochronicle.demo.board import Board, Feed, Reader
-from aiochronicle.demo.options import Options
-from aiochronicle.demo.text import Theme, duration, table, theme_of_stdout, visible_length
-from aiochronicle.histogram import octave_of
+from rich import _export_format
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-__all__ = ["LineView", "LiveView", "View", "view_for"]
+from aiochronicle.demo.board import Board, Process
+from aiochronicle.demo.options import Options
+
+__all__ = ["View", "duration", "is_live", "make_console", "make_table", "save_svg"]
 
 FRAME_S = 0.1
 LINE_S = 1.0
+WIDTH_MAX = 100
+EVENTS_SHOWN = 5
+PIPE_COLUMNS = 160
 
-# The latency strip: one column per power of two, 1 µs to 67 ms.
-FIRST_OCTAVE, LAST_OCTAVE = 10, 26
+STATES = {"running": "green", "killed": "bold red"}
+UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+
+
+def duration(nanoseconds: int | None) -> str:
+    """Return a time with three digits and its unit.
+
+    >>> [duration(value) for value in (None, 950, 8_430, 123_456, 4_200_000, 12_000_000_000)]
+    ['–', '950 ns', '8.43 µs', '123 µs', '4.20 ms', '12.0 s']
+    """
+    if nanoseconds is None:
+        return "–"
+    if nanoseconds < 1000:
+        return f"{nanoseconds} ns"
+    size_ns, unit = next((size, unit) for size, unit in UNITS if nanoseconds >= 0.9995 * size)
+    value = nanoseconds / size_ns
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
+
+
+def is_live(options: Options) -> bool:
+    """Tell whether standard output can show the live view."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not options.plain
+
+
+def make_console(options: Options) -> Console:
+    """Return the console of standard output; a pipe gets no control codes and long lines."""
+    if sys.stdout.isatty() and not options.plain:
+        return Console(highlight=False, emoji=False)
+    return Console(
+        highlight=False, emoji=False, color_system=None, force_terminal=False, width=PIPE_COLUMNS
+    )
+
+
+def make_table(*headings: str, left: int = 1) -> Table:
+    """Return a table without lines; the first columns and the last are flush left."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    for column, heading in enumerate(headings):
+        flush_left = column < left or column == len(headings) - 1
+        table.add_column(heading, justify="left" if flush_left else "right", no_wrap=True)
+    return table
+
+
+def frame(board: Board, options: Options, width: int) -> RenderableType:
+    """Return the live view."""
+    return Group(
+        Text.assemble(
+            ("aiochronicle", "bold cyan"),
+            ("  venues → strategies → router → gateway → risk", "dim"),
+        ),
+        _clock(board, options, width),
+        Text(),
+        _venues(board),
+        Text(),
+        _strategies(board),
+        Text(),
+        _services(board),
+        Text(),
+        *(
+            Text.assemble((f"{elapsed_s:4.1f} s  ", "dim"), text, overflow="ellipsis", no_wrap=True)
+            for elapsed_s, text in board.events[-EVENTS_SHOWN:]
+        ),
+        Text("Ctrl-C ends early; the proof follows in any case", style="dim"),
+    )
+
+
+def _clock(board: Board, options: Options, width: int) -> RenderableType:
+    shown_s = min(board.elapsed_s, options.seconds)
+    text = f"{shown_s:4.1f} of {options.seconds:g} s" if board.started_s else "starting"
+    bar = ProgressBar(total=options.seconds, completed=shown_s, width=width - len(text) - 1)
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_row(bar, Text(text, style="dim"))
+    return row
+
+
+def _venues(board: Board) -> Table:
+    table = make_table("VENUE    ", "written/s", " written", "append p50", "    p99", "  p99.9", "")
+    for venue in board.of("venue"):
+        percentiles = (venue.latencies.percentile(percent) for percent in (50, 99, 99.9))
+        table.add_row(_name(venue), *_flow(venue), *map(duration, percentiles), _state(venue))
+    return table
+
+
+def _strategies(board: Board) -> Table:
+    table = make_table(
+        "STRATEGY ", " read/s", "    read", "   lag", "    p50", "    p99", "orders", " fills", ""
+    )
+    for process in board.of("strategy"):
+        report = process.report
+        table.add_row(
+            _name(process),
+            *_flow(process),
+            *_delays(process),
+            f"{report.orders:,}" if report else "–",
+            f"{report.fills:,}" if report else "–",
+            _state(process),
+        )
+    return table
+
+
+def _services(board: Board) -> Table:
+    table = make_table("SERVICE  ", "  done/s", "    done", "   lag", "    p50", "    p99", "")
+    for role, describe in (("router", _routed_text), ("gateway", _filled_text), ("risk", _at_risk)):
+        for process in board.of(role):
+            running = process.state == "running"
+            last = Text(describe(process), style="dim") if running else _state(process)
+            table.add_row(_name(process), *_flow(process), *_delays(process), last)
+    return table
+
+
+def _routed_text(process: Process) -> str:
+    sources = process.report.sources if process.report else []
+    return f"{len(sources)} strategies attached"
+
+
+def _filled_text(process: Process) -> str:
+    return "a fill per order"
+
+
+def _at_risk(process: Process) -> str:
+    positions = process.report.positions if process.report else {}
+    return f"net {sum(positions.values()):+,} in {len(positions)} symbols"
+
+
+def _name(process: Process) -> Text:
+    return Text(process.name, style="cyan")
+
+
+def _flow(process: Process) -> tuple[Text, str]:
+    return Text(f"{process.rate():,.0f}", style="bold"), f"{process.done:,}"
+
+
+def _delays(process: Process) -> Iterable[Text | str]:
+    lag = process.lag
+    style = "yellow" if lag > 10_000 else "dim" if lag == 0 else "green"
+    recent = process.recent()
+    return [Text(f"{lag:,}", style=style), *(duration(recent.percentile(p)) for p in (50, 99))]
+
+
+def _state(process: Process) -> Text:
+    return Text(process.state, style=STATES.get(process.state, "yellow"))
 
 
 class View:
     """Shows the board now and then. A context manager: leaving it restores the terminal."""
 
-    interval_s = LINE_S
-
-    def __init__(self, board: Board, options: Options, theme: Theme) -> None:
-        self.board = board
-        self.options = options
-        self.theme = theme
+    def __init__(self, board: Board, options: Options, console: Console) -> None:
+        self._board = board
+        self._options = options
+        self._console = console
         self._due_s = 0.0
-
-    def refresh(self) -> None:
-        """Show the board if it is time to."""
-        now_s = time.monotonic()
-        if now_s >= self._due_s:
-            self._due_s = now_s + self.interval_s
-            self.show()
-
-    def show(self) -> None:
-        """Show the board."""
-        raise NotImplementedError
+        self._shown_events = 0
+        self._live = (
+            Live(console=console, screen=True, auto_refresh=False) if is_live(options) else None
+        )
+        self._interval_s = FRAME_S if self._live else LINE_S
 
     def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
@@ -53,169 +194,61 @@ class View:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        return None
-
-
-class LineView(View):
-    """One line per second, and one per event."""
-
-    def __init__(self, board: Board, options: Options, theme: Theme) -> None:
-        super().__init__(board, options, theme)
-        self._shown_events = 0
-
-    def show(self) -> None:
-        board = self.board
-        for elapsed_s, text in board.events[self._shown_events :]:
-            print(self.theme.plain_text(f"{elapsed_s:5.1f} s  {text}"), flush=True)
-        self._shown_events = len(board.events)
-        if board.started_s is None:
-            return
-        slowest = [reader.recent().percentile(99) for reader in board.readers.values()]
-        lag = sum(reader.report.lag for reader in board.readers.values() if reader.report)
-        line = (
-            f"{board.elapsed_s:5.1f} s  written {board.written_rate():>9,.0f}/s"
-            f"  read {board.read_rate():>9,.0f}/s  {board.read_byte_rate() / 1e6:6.1f} MB/s"
-            f"  lag {lag:>6,}  p99 {duration(max((p for p in slowest if p), default=None))}"
-        )
-        print(self.theme.plain_text(line), flush=True)
-
-    def __exit__(self, *exception: object) -> None:
-        self.show()
-
-
-class LiveView(View):
-    """The whole screen, on the terminal's second page: the first one comes back untouched."""
-
-    interval_s = FRAME_S
-
-    def __enter__(self) -> Self:
-        self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._write("\x1b[?25h\x1b[?1049l")
-
-    def show(self) -> None:
-        self.board.written_history.append(self.board.written_rate())
-        size = shutil.get_terminal_size()
-        lines = [
-            self.theme.plain_text(_clip(line, size.columns)) for line in self._frame(size.columns)
-        ]
-        # From the top, each line cleared behind its text: nothing flickers.
-        body = "\x1b[K\n".join(lines[: size.lines - 1])
-        self._write(f"\x1b[H{body}\x1b[K\x1b[J")
-
-    def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    def _frame(self, columns: int) -> Iterable[str]:
-        board, options, theme = self.board, self.options, self.theme
-        width = min(columns - 2, 104)
-        title = theme.paint("aiochronicle", "title") + theme.paint(" · live demo", "dim")
-        people = f"{len(board.feeds)} feeds → {len(board.readers)} readers, each a process"
-        yield ""
-        yield " " + title + theme.paint(people.rjust(width - visible_length(title)), "dim")
-        clock = f" {min(board.elapsed_s, options.seconds):4.1f} of {options.seconds:g} s"
-        if board.started_s is None:
-            clock = " starting"
-        share = board.elapsed_s / options.seconds
-        yield " " + theme.bar(share, width - len(clock)) + theme.paint(clock, "dim")
-        yield ""
-        yield " " + self._totals()
-        yield ""
-        for line in table(
-            theme, _FEED_HEADINGS, [self._feed(feed) for feed in board.feeds.values()]
-        ):
-            yield " " + line
-        yield ""
-        rows = [self._reader(reader) for reader in board.readers.values()]
-        for line in table(theme, [*_READER_HEADINGS, _scale()], rows):
-            yield " " + line
-        yield ""
-        for elapsed_s, text in board.events[-4:]:
-            yield " " + theme.paint(f"{elapsed_s:4.1f} s  ", "dim") + text
-        yield ""
-        yield " " + theme.paint("Ctrl-C ends early; everything is verified at the end", "dim")
-
-    def _totals(self) -> str:
-        board, theme = self.board, self.theme
-        strip = theme.steps(list(board.written_history)).rjust(board.written_history.maxlen or 0)
-        return "   ".join(
-            (
-                theme.paint(f"{board.written_rate():>9,.0f}", "bold") + " written/s",
-                theme.paint(f"{board.read_rate():>9,.0f}", "bold") + " read/s",
-                theme.paint(f"{board.read_byte_rate() / 1e6:>6.1f}", "bold") + " MB/s read",
-                theme.paint(strip, "cyan"),
-            )
-        )
-
-    def _feed(self, feed: Feed) -> list[str]:
-        theme, report, now_s = self.theme, feed.report, time.monotonic()
-        style = {"writing": "green", "killed": "bad"}.get(feed.state, "yellow")
-        return [
-            theme.paint(feed.queue.ljust(14), "cyan"),
-            theme.paint(f"{feed.messages.rate(now_s):,.0f}", "bold"),
-            f"{feed.messages.value:>10,}",
-            str(report.segment + 1) if report else "–",
-            *(duration(feed.append_times.percentile(p)).rjust(7) for p in (50, 99.9)),
-            theme.paint(feed.state, style),
-        ]
-
-    def _reader(self, reader: Reader) -> list[str]:
-        theme, recent = self.theme, reader.recent()
-        lag = reader.report.lag if reader.report else 0
-        percentiles = [duration(recent.percentile(percent)) for percent in (50, 99, 99.9)]
-        return [
-            theme.paint(reader.queue, "cyan") + theme.paint(" → ", "dim") + reader.name,
-            theme.paint(f"{reader.messages.rate(time.monotonic()):>9,.0f}", "bold"),
-            theme.paint(f"{lag:>5,}", "yellow" if lag > 10_000 else "dim" if lag == 0 else "green"),
-            *(text.rjust(7) for text in percentiles),
-            theme.paint(self._strip(reader), "green"),
-        ]
-
-    def _strip(self, reader: Reader) -> str:
-        shares = [0.0] * (LAST_OCTAVE - FIRST_OCTAVE)
-        for bucket, count in reader.recent().counts.items():
-            column = min(max(octave_of(bucket) - FIRST_OCTAVE, 0), len(shares) - 1)
-            shares[column] += count
-        return self.theme.steps(shares)
-
-
-_FEED_HEADINGS = ["FEED", "written/s", "written", "segments", "append p50", "p99.9", ""]
-_READER_HEADINGS = ["READER", "read/s", "lag", "p50", "p99", "p99.9"]
-
-
-def _scale() -> str:
-    """Return the heading of the latency strip: where 1 µs, 33 µs and 1 ms are."""
-    marks = {0: "1µs", 5: "33µs", 10: "1ms"}
-    text = ""
-    for column, mark in marks.items():
-        text = text.ljust(column) + mark
-    return text
-
-
-def _clip(line: str, columns: int) -> str:
-    """Cut the line at the edge of the screen, leaving escape sequences whole."""
-    if visible_length(line) <= columns:
-        return line
-    shown, result, position = 0, "", 0
-    while position < len(line) and shown < columns:
-        if line[position] == "\x1b":
-            end = line.index("m", position) + 1
-            result += line[position:end]
-            position = end
+        if self._live is not None:
+            self._live.stop()
         else:
-            result += line[position]
-            position += 1
-            shown += 1
-    return result + "\x1b[0m"
+            self._print_events()
+
+    def refresh(self) -> None:
+        """Show the board if it is time to, and events at once."""
+        if self._live is None:
+            self._print_events()
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + self._interval_s
+            self._show()
+
+    def _show(self) -> None:
+        if self._live is not None:
+            width = min(self._console.width, WIDTH_MAX)
+            self._live.update(frame(self._board, self._options, width), refresh=True)
+        elif self._board.started_s is not None:
+            self._print(f"{self._board.elapsed_s:5.1f} s  {self._line()}")
+
+    def _print_events(self) -> None:
+        for elapsed_s, text in self._board.events[self._shown_events :]:
+            self._print(f"{elapsed_s:5.1f} s  {text}")
+        self._shown_events = len(self._board.events)
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+    def _line(self) -> str:
+        board = self._board
+        written = sum(venue.rate() for venue in board.of("venue"))
+        strategies = board.of("strategy")
+        read = sum(strategy.rate() for strategy in strategies)
+        orders = sum(s.report.orders for s in strategies if s.report)
+        fills = sum(s.report.fills for s in strategies if s.report)
+        lag = sum(process.lag for process in board.processes.values())
+        (risk,) = board.of("risk")
+        return (
+            f"ticks {written:>7,.0f}/s  read {read:>8,.0f}/s  orders {orders:>7,}  fills {fills:>7,}"
+            f"  lag {lag:>6,}  tick to risk p99 {duration(risk.recent().percentile(99))}"
+        )
 
 
-def view_for(board: Board, options: Options) -> View:
-    """Return the view that standard output can show."""
-    capable = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    colour = capable and not os.environ.get("NO_COLOR")
-    if options.plain or not capable:
-        return LineView(board, options, theme_of_stdout(colour=colour and not options.plain))
-    return LiveView(board, options, theme_of_stdout(colour=colour))
+def save_svg(path: Path, title: str, parts: Iterable[RenderableType], width: int = 90) -> None:
+    """Save what was shown as a picture, which loads nothing from elsewhere."""
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        console = Console(
+            record=True, width=width, file=nowhere, force_terminal=True, highlight=False
+        )
+        for part in parts:
+            console.print(part)
+        code_format = re.sub(
+            r"@font-face \{\{.*?\}\}", "", _export_format.CONSOLE_SVG_FORMAT, flags=re.S
+        )
+        svg = console.export_svg(title=title, code_format=code_format)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n", encoding="utf-8")

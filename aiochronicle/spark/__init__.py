@@ -1,8 +1,7 @@
 """Queues as Spark frames, and frames as queues.
 
-``session()`` starts a Spark in which ``spark.read.format("chronicle")`` works; ``register`` does the
-same for a session of one's own. Needs ``pip install "aiochronicle[spark]"``; Java is brought along
-where there is none.
+``session()`` starts a Spark session in which ``spark.read.format("chronicle")`` works; ``register`` adds the
+format to an existing session. Needs ``pip install "aiochronicle[spark]"``, which includes a Java.
 """
 
 import importlib.util
@@ -12,10 +11,10 @@ if importlib.util.find_spec("pyspark") is None:
         'aiochronicle.spark needs PySpark: pip install "aiochronicle[spark]"', name="pyspark"
     )
 
-from aiochronicle.spark.badrecords import BadRecords, bad_records
-from aiochronicle.spark.explain import explain
-from aiochronicle.spark.scan import count, scan, scan_stream
-from aiochronicle.spark.session import register, session
+from aiochronicle.spark.runtime.explain import explain
+from aiochronicle.spark.runtime.session import register, session
+from aiochronicle.spark.source.bad_records import BadRecords, bad_records
+from aiochronicle.spark.source.scan import count, scan, scan_stream
 
 __all__ = [
     "BadRecords",

@@ -1,4 +1,8 @@
-"""pyarrow as these modules see it: without types, of which its stubs have too few to help."""
+"""pyarrow without types.
+
+Its stubs leave the values of columns unknown, and describe functions more narrowly than they are: with
+the real types, pyright in strict mode rejects nearly every line that touches a column.
+"""
 
 from typing import Any, TypeAlias
 

@@ -1,161 +1,267 @@
-"""Filters that Spark pushes down, and what they leave to read.
+"""The option ``filter``: a condition that limits what a frame reads, set when the frame is created.
 
-Names, seqs and times become narrower ranges, found through the seek indexes; types are filtered batch
-by batch. Spark evaluates every filter once more, so a filter may always be understood more widely
-than it is meant, and never more narrowly.
+Names, seqs and times become narrower ranges, found through the seek indexes; types are filtered batch by
+batch. The condition is part of the frame, so every query over it sees the same rows. (Spark 4.1 to 4.3 can
+push the filters of a query down to a Python source, but keeps what the first one has left for all
+queries over the frame.)
 """
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-    StringContains,
-    StringEndsWith,
-    StringStartsWith,
-)
 
+from aiochronicle._base.prepared import prepared
+from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.arrow import Batch, pa, pc
-from aiochronicle.spark.queues import Source
 
-__all__ = ["Narrowing", "narrow"]
+__all__ = ["Bounds", "Narrowing", "parse_filter"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BEYOND = 2**63
+_COLUMNS = ("source", "seq", "timestamp_ns", "timestamp", "type_id")
+_ADVICE = "; other conditions are for where(), which Spark evaluates row by row"
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<time>timestamp\s*'[^']*')|(?P<word>[a-z_]\w*)|(?P<text>'(?:[^']|'')*')"
+    r"|(?P<number>-?\d+)|(?P<sign><=|>=|==|[<>=(),]))",
+    re.IGNORECASE,
+)
+
+Value = int | str | datetime
 
 
+@prepared
 class Bounds(msgspec.Struct, frozen=True):
     """Whole numbers from ``start`` to before ``end``."""
 
-    start: int = 0
+    start: int = -_BEYOND
     end: int = _BEYOND
 
     def within(self, other: "Bounds") -> "Bounds":
+        """Return what is in both."""
         return Bounds(max(self.start, other.start), min(self.end, other.end))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is left out."""
+        return self.start <= -_BEYOND and self.end >= _BEYOND
 
+    @property
+    def start_ns(self) -> int | None:
+        """Where times begin that a queue can have; None if all of them pass."""
+        return self.start if self.start > 0 else None
+
+    @property
+    def end_ns(self) -> int | None:
+        """Where they end; None if there is no end."""
+        return self.end if self.end < _BEYOND else None
+
+
+@prepared
 class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
-    """All pushed filters together."""
+    """All conditions of a filter together."""
 
     seq: Bounds = Bounds()
     time_ns: Bounds = Bounds()
-    names: tuple[Filter, ...] = ()
+    names: frozenset[str] | None = None
     types: frozenset[int] | None = None
 
     def wants(self, name: str) -> bool:
         """Tell whether messages of the queue of this name may pass."""
-        return all(_name_passes(name, condition) for condition in self.names)
+        return self.names is None or name in self.names
 
-    def clip(self, source: Source, start: int, end: int) -> tuple[int, int]:
-        """Return what remains of a range of seqs.
-
-        A field with the time of messages of a Java queue may have gone back, so it narrows nothing.
-        """
-        start, end = max(start, self.seq.start), min(end, self.seq.end)
-        if self.time_ns.start >= self.time_ns.end:  # before 1970, or after what a queue can hold
-            return start, start
-        if source.timestamp is not None:
-            return start, end
-        return source.clip(
-            start,
-            end,
-            start_ns=self.time_ns.start if self.time_ns.start > 0 else None,
-            end_ns=self.time_ns.end if self.time_ns.end < _BEYOND else None,
-        )
+    @property
+    def columns(self) -> list[str]:
+        """What ``sift`` needs."""
+        wanted = {
+            "seq": not self.seq.is_open,
+            "timestamp_ns": not self.time_ns.is_open,
+            "type_id": self.types is not None,
+        }
+        return [name for name, is_wanted in wanted.items() if is_wanted]
 
     def sift(self, batch: Batch) -> Batch:
-        """Drop the rows of other types; ``type_id`` must be a column if types are filtered."""
-        if self.types is None:
-            return batch
-        wanted = pa.array(sorted(self.types), pa.int32())
-        return batch.filter(pc.is_in(batch.column("type_id"), value_set=wanted))
+        """Return the rows that pass; ``columns`` must be in the batch."""
+        for name, bounds in (("seq", self.seq), ("timestamp_ns", self.time_ns)):
+            if not bounds.is_open:
+                batch = _between(batch, name, bounds)
+        if self.types is not None:
+            wanted = pa.array(sorted(self.types), pa.int32())
+            batch = batch.filter(pc.is_in(batch.column("type_id"), value_set=wanted))
+        return batch
 
 
-def narrow(filters: Iterable[Filter]) -> Narrowing:
-    """Understand what can be understood of the filters, all of which must hold."""
-    seq, time_ns = Bounds(), Bounds()
-    names: list[Filter] = []
-    types: frozenset[int] | None = None
-    for condition in filters:
-        match getattr(condition, "attribute", None):
-            case ("seq",):
-                seq = seq.within(_bounds(condition, _number))
-            case ("timestamp_ns",):
-                time_ns = time_ns.within(_bounds(condition, _number))
-            case ("timestamp",):
-                time_ns = time_ns.within(_bounds(condition, _microsecond))
-            case ("source",):
-                names.append(condition)
-            case ("type_id",) if (found := _values(condition)) is not None:
-                chosen = frozenset(found)
-                types = chosen if types is None else types & chosen
+def _between(batch: Batch, name: str, bounds: Bounds) -> Batch:
+    column = batch.column(name)
+    passing = None
+    if bounds.start > -_BEYOND:
+        passing = pc.greater_equal(column, pa.scalar(min(bounds.start, _BEYOND - 1), pa.int64()))
+        if bounds.start >= _BEYOND:
+            return batch.slice(0, 0)
+    if bounds.end < _BEYOND:
+        before = pc.less(column, pa.scalar(max(bounds.end, -_BEYOND), pa.int64()))
+        passing = before if passing is None else pc.and_(passing, before)
+    return batch if passing is None or passing.true_count == len(column) else batch.filter(passing)
+
+
+def parse_filter(text: str) -> Narrowing:
+    """Understand a condition; InvalidArgument if it is not one that can narrow a frame down.
+
+    >>> parse_filter("seq >= 5 AND type_id IN (1, 2)").seq
+    Bounds(start=5, end=9223372036854775808)
+    """
+    parsed = _Parser(text)
+    found = Narrowing()
+    while True:
+        found = parsed.condition(found)
+        if parsed.is_at_end:
+            return found
+        parsed.expect("AND")
+
+
+class _Parser:
+    """Walks over the words of a condition."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(self._split())
+        self._at = 0
+
+    def _split(self) -> Iterator[tuple[str, str]]:
+        place = 0
+        while self._text[place:].strip():
+            found = _TOKEN.match(self._text, place)
+            if found is None:
+                raise self._error(f"{self._text[place:].strip()!r} is not understood")
+            kind = found.lastgroup or ""
+            yield kind, found[kind]
+            place = found.end()
+
+    def _error(self, what: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"filter {self._text!r}: {what}. A filter is made of AND and comparisons (=, <, <=, >, >=,"
+            f" BETWEEN, IN) of {', '.join(_COLUMNS)} with values{_ADVICE}"
+        )
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._at == len(self._tokens)
+
+    def _take(self, *kinds: str) -> tuple[str, str]:
+        if self.is_at_end:
+            raise self._error("it ends too early")
+        kind, text = self._tokens[self._at]
+        if kind not in kinds:
+            raise self._error(f"{text!r} is not expected there")
+        self._at += 1
+        return kind, text
+
+    def expect(self, word: str) -> None:
+        """Step over a word."""
+        _, text = self._take("word", "sign")
+        if text.upper() != word:
+            raise self._error(f"{text!r} is not expected there")
+
+    def condition(self, before: Narrowing) -> Narrowing:
+        """Take one comparison, and return what it leaves of what was left before."""
+        column = self._take("word")[1].lower()
+        if column not in _COLUMNS:
+            raise self._error(f"{column!r} is not a column that it knows")
+        operator = self._take("word", "sign")[1].upper()
+        values = self._values(operator)
+        if column in ("source", "type_id"):
+            return self._chosen(before, column, operator, values)
+        extent = _EXTENTS[column]
+        try:
+            extents = [extent(value) for value in values]
+        except TypeError as error:
+            raise self._error(f"{column} is compared with another kind of value") from error
+        bounds = self._bounds(operator, extents)
+        if column == "seq":
+            return msgspec.structs.replace(before, seq=before.seq.within(bounds))
+        return msgspec.structs.replace(before, time_ns=before.time_ns.within(bounds))
+
+    def _values(self, operator: str) -> list[Value]:
+        if operator == "BETWEEN":
+            low = self._value()
+            self.expect("AND")
+            return [low, self._value()]
+        if operator != "IN":
+            return [self._value()]
+        self.expect("(")
+        values = [self._value()]
+        while self._take("sign")[1] == ",":
+            values.append(self._value())
+        return values
+
+    def _value(self) -> Value:
+        kind, text = self._take("number", "text", "time")
+        if kind == "number":
+            return int(text)
+        content = text[text.index("'") + 1 : -1].replace("''", "'")
+        if kind == "text":
+            return content
+        try:
+            moment = datetime.fromisoformat(content)
+        except ValueError as error:
+            raise self._error(f"{content!r} is no time") from error
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+    def _chosen(
+        self, before: Narrowing, column: str, operator: str, values: Sequence[Value]
+    ) -> Narrowing:
+        if operator not in ("=", "==", "IN"):
+            raise self._error(f"{column} can be compared by = and IN only")
+        if column == "source":
+            names = frozenset(value for value in values if isinstance(value, str))
+            if len(names) < len(set(values)):
+                raise self._error("source is compared with a text")
+            chosen = names if before.names is None else names & before.names
+            return msgspec.structs.replace(before, names=chosen)
+        types = frozenset(value for value in values if isinstance(value, int))
+        if len(types) < len(set(values)) or any(not 0 <= number < 2**31 for number in types):
+            raise self._error("type_id is compared with a number from 0 to 2147483647")
+        kept = types if before.types is None else types & before.types
+        return msgspec.structs.replace(before, types=kept)
+
+    def _bounds(self, operator: str, extents: Sequence[tuple[int, int]]) -> Bounds:
+        first, end = extents[0]
+        match operator:
+            case "=" | "==":
+                return Bounds(first, end)
+            case ">":
+                return Bounds(start=end)
+            case ">=":
+                return Bounds(start=first)
+            case "<":
+                return Bounds(end=first)
+            case "<=":
+                return Bounds(end=end)
+            case "BETWEEN":
+                return Bounds(first, extents[1][1])
             case _:
-                pass
-    return Narrowing(seq=seq, time_ns=time_ns, names=tuple(names), types=types)
+                raise self._error(f"{operator!r} is not for numbers and times")
 
 
-def _number(value: Any) -> tuple[int, int]:
+def _number(value: Value) -> tuple[int, int]:
+    if not isinstance(value, int):
+        raise TypeError
     return value, value + 1
 
 
-def _microsecond(moment: Any) -> tuple[int, int]:
-    """Return the nanoseconds that a timestamp stands for; a naive one is in UTC, as sessions are."""
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    whole = aware - _EPOCH
+def _microsecond(moment: Value) -> tuple[int, int]:
+    """Return the nanoseconds that a timestamp stands for."""
+    if not isinstance(moment, datetime):
+        raise TypeError
+    whole = moment - _EPOCH
     first = ((whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds) * 1000
     return first, first + 1000
 
 
-def _bounds(condition: Filter, extent: Callable[[Any], tuple[int, int]]) -> Bounds:
-    """Return the numbers that can pass; ``extent`` gives those that a value of the column stands for."""
-    match condition:
-        case EqualTo(value=value) | EqualNullSafe(value=value) if value is not None:
-            return Bounds(*extent(value))
-        case In(value=values) if values and all(value is not None for value in values):
-            extents = [extent(value) for value in values]
-            return Bounds(min(e[0] for e in extents), max(e[1] for e in extents))
-        case GreaterThan(value=value):
-            return Bounds(start=extent(value)[1])
-        case GreaterThanOrEqual(value=value):
-            return Bounds(start=extent(value)[0])
-        case LessThan(value=value):
-            return Bounds(end=extent(value)[0])
-        case LessThanOrEqual(value=value):
-            return Bounds(end=extent(value)[1])
-        case _:
-            return Bounds()
-
-
-def _values(condition: Filter) -> tuple[Any, ...] | None:
-    match condition:
-        case EqualTo(value=value) | EqualNullSafe(value=value):
-            return (value,)
-        case In(value=values):
-            return tuple(value for value in values if value is not None)
-        case _:
-            return None
-
-
-def _name_passes(name: str, condition: Filter) -> bool:
-    match condition:
-        case EqualTo(value=value) | EqualNullSafe(value=value):
-            return bool(name == value)
-        case In(value=values):
-            return name in values
-        case StringStartsWith(value=value):
-            return name.startswith(value)
-        case StringEndsWith(value=value):
-            return name.endswith(value)
-        case StringContains(value=value):
-            return value in name
-        case _:
-            return True
+_EXTENTS: dict[str, Callable[[Value], tuple[int, int]]] = {
+    "seq": _number,
+    "timestamp_ns": _number,
+    "timestamp": _microsecond,
+}

@@ -1,7 +1,7 @@
 """The options of ``format("chronicle")``, checked once and kept as records.
 
-Names are case-insensitive, as everywhere in Spark. One that is not known is an error: a misspelt
-``failOnDataLoss`` must not pass as a wish that was heard.
+Names are case-insensitive, as everywhere in Spark. An unknown name is an error, so that a misspelt
+``failOnDataLoss`` is not ignored.
 """
 
 import difflib
@@ -15,13 +15,15 @@ from typing import Literal, TypeAlias, cast
 
 import msgspec
 
-from aiochronicle._names import check_name
+from aiochronicle._base.locations import local_path
+from aiochronicle._base.names import check_name
+from aiochronicle._core.reader import unix_ns
 from aiochronicle.config import Timestamp
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.reader import unix_ns
+from aiochronicle.spark.filters import Narrowing, parse_filter
 
 __all__ = [
-    "LEDGERS",
+    "MANIFESTS",
     "Given",
     "Offsets",
     "ReadOptions",
@@ -53,8 +55,9 @@ READING = {
     "badrecordspath": "badRecordsPath",
     "archive": "archive",
     "includecause": "includeCause",
+    "includeheaders": "includeHeaders",
     "includelate": "includeLate",
-    "pushdown": "pushdown",
+    "filter": "filter",
     "timestamp": "timestamp",
     "timestampunit": "timestampUnit",
 }
@@ -67,7 +70,26 @@ WRITING = {
     "checkpointlocation": "checkpointLocation",
 }
 
-LEDGERS = "_chronicle"  # a directory in archives of Parquet files, as the job makes them
+# What Spark itself adds: to the options of a stream its name, to those of a table (CREATE TABLE … USING
+# chronicle) what the catalog keeps of it, and options once more with OF_TABLE in front.
+ADDED_BY_SPARK = frozenset(
+    (
+        "queryname",
+        "provider",
+        "location",
+        "owner",
+        "comment",
+        "external",
+        "is_managed_location",
+        "table_type",
+        "collation",
+        "transient_lastddltime",
+        "serialization.format",
+    )
+)
+OF_TABLE = "option."
+
+MANIFESTS = "_chronicle"  # a directory in archives of Parquet files, as the job makes them
 
 # What options may be given as; Spark itself makes texts of them.
 Given: TypeAlias = str | int | bool | datetime | Mapping[str, int]
@@ -76,6 +98,7 @@ Given: TypeAlias = str | int | bool | datetime | Mapping[str, int]
 ELSEWHERE = {
     "start": "startingTimestamp or startingOffsets",
     "end": "endingTimestamp or endingOffsets (a stream has no end)",
+    "pushdown": "filter, whose condition holds for every query over the frame",
 }
 
 Offsets = Literal["earliest", "latest"] | dict[str, int]
@@ -104,12 +127,15 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     bad_records_path: str | None = None
     archive: str | None = None
     include_cause: bool = False
+    include_headers: bool = False
     include_late: bool = False
-    pushdown: bool = False
+    filter: Narrowing | None = None
     timestamp: Timestamp | None = None
 
     def wants(self, queue: str) -> bool:
         """Tell whether the queue of this name is among those asked for."""
+        if self.filter is not None and not self.filter.wants(queue):
+            return False
         if self.subscribe is not None:
             return queue in self.subscribe
         return self.subscribe_pattern is None or bool(re.fullmatch(self.subscribe_pattern, queue))
@@ -163,8 +189,9 @@ def read_options(given: Mapping[str, Given]) -> ReadOptions:
         bad_records_path=options.directory("badRecordsPath"),
         archive=options.directory("archive"),
         include_cause=options.flag("includeCause", False),
+        include_headers=options.flag("includeHeaders", False),
         include_late=options.flag("includeLate", False),
-        pushdown=options.flag("pushdown", False),
+        filter=options.filter(),
         timestamp=options.timestamp(),
     )
     options.at_most_one("startingOffsets", "startingTimestamp")
@@ -175,7 +202,7 @@ def read_options(given: Mapping[str, Given]) -> ReadOptions:
         raise InvalidArgument(
             f"endingTimestamp is before startingTimestamp, by {(start_ns - end_ns) / 1e9:,.3f} s"
         )
-    if chosen.archive is not None and (Path(chosen.archive) / LEDGERS).is_dir():
+    if chosen.archive is not None and (Path(chosen.archive) / MANIFESTS).is_dir():
         raise InvalidArgument(
             "holds Parquet files that the job archive made, which jobs.archived reads; option archive is"
             " for where retention moves segments to",
@@ -210,7 +237,7 @@ def _check_root(path: str) -> None:
     there = next(place for place in (root, *root.parents) if os.path.lexists(place))
     if not there.is_dir():
         raise InvalidArgument("is not a directory; queues are to be written in it", path=str(there))
-    if (root / LEDGERS).is_dir():
+    if (root / MANIFESTS).is_dir():
         raise InvalidArgument(
             "is an archive of Parquet files; write queues into another directory", path=str(root)
         )
@@ -220,8 +247,13 @@ class _Options:
     """Options by lower-case name, and how each kind of value is read."""
 
     def __init__(self, given: Mapping[str, Given], use: Literal["reading", "writing"]) -> None:
-        texts = {name: as_text(value) for name, value in given.items()}
+        everything = {name: as_text(value) for name, value in given.items()}
+        texts = {name: text for name, text in everything.items() if not _is_of_spark(name)}
         self._values = {name.lower(): text for name, text in texts.items()}
+        # A table has a location instead of a path.
+        of_table = {name.lower(): text for name, text in everything.items()}
+        if (location := of_table.get("location")) is not None:
+            self._values.setdefault("path", location)
         known = {**(READING if use == "reading" else WRITING), "path": "path"}
         of_the_other = WRITING if use == "reading" else READING
         for given_name, value in texts.items():
@@ -244,12 +276,16 @@ class _Options:
     def path(self) -> str:
         path = self.directory("path")
         if path is None:
-            raise InvalidArgument("which directory? Give it to load(...), save(...) or start(...)")
+            raise InvalidArgument(
+                "which directory? Give it to load(...), save(...) or start(...). Spark does not pass on the"
+                " location of a table: give option path to read it, or use a view"
+                " (CREATE TEMPORARY VIEW v USING chronicle OPTIONS (path '...'))"
+            )
         return path
 
     def directory(self, name: str) -> str | None:
         text = self.text(name)
-        return None if text is None else re.sub(r"^file:(//)?(?=/)", "", text)
+        return None if text is None else local_path(text)
 
     def at_most_one(self, first: str, second: str) -> None:
         if first in self and second in self:
@@ -279,6 +315,10 @@ class _Options:
                 "timestampUnit is that of the field in option timestamp: give both"
             )
         return None if field is None else Timestamp(field, cast("TimeUnit", unit or "ns"))
+
+    def filter(self) -> Narrowing | None:
+        text = self.text("filter")
+        return None if text is None else parse_filter(text)
 
     def segment_bytes(self, name: str) -> int | None:
         text = self.text(name)
@@ -353,6 +393,11 @@ class _Options:
                 f"{name} {text!r} has no time zone: {moment.isoformat()}Z is in UTC"
             )
         return unix_ns(moment)
+
+
+def _is_of_spark(name: str) -> bool:
+    """Tell whether Spark has added an option, so that it says nothing to us."""
+    return name.lower() in ADDED_BY_SPARK or name.lower().startswith(OF_TABLE)
 
 
 def _hint(name: str, known: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 """The installed package as one file that spark-submit can send to a cluster.
 
-``--py-files`` cannot carry compiled modules; an archive that is unpacked next to each executor can.
+``--py-files`` does not support compiled modules; an archive that is unpacked next to each executor does.
 The executors need the same Python version and processor as the machine that packs.
 """
 
@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 import aiochronicle
+from aiochronicle._base.locations import local_path
 from aiochronicle.errors import ExportFailed
 from aiochronicle.spark.private_files import replacing
 
@@ -18,13 +19,13 @@ TOP_LEVEL = "pyspark_chronicle.py"  # by which Spark finds the format
 
 
 def pack(out: str) -> Path:
-    """Write the package with its compiled parts to a .tar.gz file, and return where that is.
+    """Write the package with its compiled parts to a .tar.gz file, and return its path.
 
     >>> pack(f"{tmp_path}/lib.tar.gz").name
     'lib.tar.gz'
     """
     package = Path(aiochronicle.__file__).parent
-    target = Path(out).absolute()
+    target = Path(local_path(out)).absolute()
     try:
         with replacing(target) as fresh, tarfile.open(fileobj=fresh, mode="w:gz") as archive:
             for file in sorted(package.rglob("*")):

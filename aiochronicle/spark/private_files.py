@@ -1,12 +1,12 @@
-"""Files that Spark's jobs keep beside queues, in directories that only their owner can change.
+"""Files that Spark's jobs store next to queues, in directories that only their owner can change.
 
-Whoever may write to the directory above can put anything into it first: a link, or a directory with files of
-their own. So a directory is opened name by name without following links, and is refused unless it belongs to
-this user and nobody else may write to it. All that is done in it goes by its descriptor: whatever
-the name means a moment later, the files are those of the directory that was examined. Nobody else can
-put anything into that, so what is in it needs no such care again.
+A user who may write to the parent directory can put anything there first: a link, or another directory with
+files. So a directory is opened name by name without following links, and is refused unless it belongs to this
+user and nobody else may write to it. All work in it goes through its descriptor: even if the name is replaced
+later, the files are those of the directory that was checked. Other users cannot put anything into it, so its
+content needs no further checks.
 
-The root above is chosen by the user: it may be a link, and anybody's.
+The user chooses the root: it may be a link and belong to anyone.
 """
 
 import atexit
@@ -23,8 +23,7 @@ from typing import BinaryIO, Self
 
 import msgspec
 
-from aiochronicle._directories import make_directory
-from aiochronicle._smallfile import read_small_file
+from aiochronicle._files import make_directory, read_small_file
 from aiochronicle.errors import AccessDenied
 
 __all__ = [
@@ -108,7 +107,7 @@ def refuse_links_of_others(root: Path, names: Iterable[str]) -> None:
         path /= name
         try:
             found = path.lstat()
-        except OSError:  # not there, or nothing can be: whoever makes it finds out
+        except OSError:  # missing, or not possible: creating it will show
             return
         if stat.S_ISLNK(found.st_mode):
             _check_link(found, path)
@@ -117,7 +116,7 @@ def refuse_links_of_others(root: Path, names: Iterable[str]) -> None:
 def _check_link(found: os.stat_result, path: Path) -> None:
     if found.st_uid not in (0, os.geteuid()):
         what = f"is a link of user {found.st_uid}"
-        raise _denied(what, path, "Remove it, if it should not be there.")
+        raise _deny(what, path, "Remove it, if it should not be there.")
 
 
 @contextlib.contextmanager
@@ -172,7 +171,7 @@ def safe_path(directory: int) -> str:
     """
     pinned = f"/proc/self/fd/{directory}"
     path = os.readlink(pinned)  # noqa: PTH115
-    with contextlib.suppress(OSError):  # removed meanwhile
+    with contextlib.suppress(OSError):  # removed since
         if is_out_of_reach(Path(path)):
             return path
     return pinned
@@ -226,13 +225,11 @@ def _enter(above: int, name: str, path: Path, mode: int | None, tighten: bool) -
     try:
         found = os.fstat(looked_at)
         if not stat.S_ISDIR(found.st_mode):
-            raise _denied(
-                "is a link, or no directory", path, "Remove it, if it should not be there."
-            )
+            raise _deny("is a link, or no directory", path, "Remove it, if it should not be there.")
         _check_owner(found, path)
         kept = stat.S_IMODE(found.st_mode) & ~(OTHERS_WRITE if tighten else 0)
         if kept & OTHERS_WRITE:
-            raise _denied(
+            raise _deny(
                 f"can be changed by other users (mode {kept:o})",
                 path,
                 f"If all that is in it is yours, keep them out: chmod -R go-w {path}",
@@ -257,14 +254,14 @@ def _made(above: int, name: str, mode: int) -> bool:
 
 def _check_owner(found: os.stat_result, path: Path) -> None:
     if found.st_uid != os.geteuid():
-        raise _denied(
+        raise _deny(
             f"belongs to user {found.st_uid}, and this process is of user {os.geteuid()}",
             path,
             "Write as that user, or to another directory.",
         )
 
 
-def _denied(what: str, path: Path, advice: str) -> AccessDenied:
+def _deny(what: str, path: Path, advice: str) -> AccessDenied:
     return AccessDenied(what, path=str(path), advice=f"Nothing of it was used or changed. {advice}")
 
 
@@ -311,7 +308,7 @@ class PrivateDirectory:
         if (found := self.find(name)) is not None:
             if not stat.S_ISREG(found.st_mode):
                 what = "is a link, or not a regular file"
-                raise _denied(what, self.path / name, "Remove it, if it should not be there.")
+                raise _deny(what, self.path / name, "Remove it, if it should not be there.")
             _check_owner(found, self.path / name)
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
@@ -337,7 +334,7 @@ class PrivateDirectory:
     def replace(self, name: str, content: bytes, mode: int = FILE_MODE) -> None:
         """Write a file that takes the place of what is there when it is complete and on disk."""
         fresh = f"{name}.new"
-        self.remove(fresh)  # somebody was killed here
+        self.remove(fresh)  # left by a killed process
         try:
             with self.create(fresh, mode) as file:
                 file.write(content)

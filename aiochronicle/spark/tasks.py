@@ -9,12 +9,12 @@ from pyspark.sql.types import StructType
 
 from aiochronicle.spark.arrow import Batch
 
-__all__ = ["over_parts"]
+__all__ = ["run_tasks"]
 
 Part = TypeVar("Part")
 
 
-def over_parts(
+def run_tasks(
     spark: SparkSession,
     parts: Sequence[Part],
     function: Callable[[Part], Iterator[Batch]],

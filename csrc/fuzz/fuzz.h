@@ -13,6 +13,7 @@
 #include "crc32.h"
 #include "record.h"
 #include "segment.h"
+#include "trailer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -84,7 +85,7 @@ __attribute__((unused)) static void fuzz_clear(void) {
     nftw(fuzz_queue, fuzz_remove, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* A file of the queue: the bytes, and zeros behind them up to `size`. */
+/* A file of the queue: the bytes, and zeros after them up to `size`. */
 __attribute__((unused)) static void fuzz_put(const char *name, const void *bytes, size_t length,
                                              size_t size) {
     char path[400];
@@ -134,6 +135,17 @@ __attribute__((unused)) static void fuzz_look_at(const ac_message_t *message, in
     FUZZ_CHECK(message->length <= FUZZ_SEGMENT - AC_SEGMENT_DATA - AC_HEADER_SIZE);
     FUZZ_CHECK(message->type_id != AC_TYPE_PADDING);
     FUZZ_CHECK(!verified || checksum == record->checksum);
+    if (!(message->flags & AC_FLAG_TRAILER)) return;
+    ac_trailer_t trailer;
+    ac_header_t header;
+    FUZZ_CHECK(message->trailer > 0 && message->trailer <= message->length);
+    const uint8_t *end = message->record + AC_HEADER_SIZE + message->length;
+    FUZZ_CHECK(ac_trailer_open(&trailer, end - message->trailer, message->trailer));
+    if (trailer.key.data) ac_crc32(trailer.key.data, trailer.key.length);
+    int rc;
+    while ((rc = ac_trailer_next(&trailer, &header)) == 1)
+        ac_crc32(header.name.data, header.name.length + header.value.length);
+    FUZZ_CHECK(rc == 0);
 }
 
 /* ---- mutations that get past the checksums ---- */

@@ -5,8 +5,8 @@
  * get hold of a descriptor for good, and the good reader and writer go on working. */
 #include "fuzz.h"
 
-#include "doorman.h"
 #include "os.h"
+#include "wake_connection.h"
 
 #include <dirent.h>
 #include <poll.h>
@@ -17,7 +17,7 @@
 enum { PEERS = 4, STEPS_MAX = 32, PACKET_MAX = 160, FDS_MAX = 20, BARRIERS = 10 };
 /* The victim's queue is the one that the input deals with. The probe has another one, and a good writer. */
 static ac_directory_t directory, probe_directory;
-static ac_caller_t victim = {.name = "victim"}, probe = {.name = "probe"};
+static ac_wake_endpoint_t victim = {.name = "victim"}, probe = {.name = "probe"};
 static int wake_fd = -1, probe_fd = -1;
 
 static int connect_to(int dir_fd, const char *name) {
@@ -36,7 +36,7 @@ static ac_hello_t hello_to(const ac_directory_t *to, const char *name) {
 }
 
 /* Returns the directory in which the reader was announced. */
-static int announce(ac_caller_t *caller, ac_directory_t *queue, const char *name) {
+static int announce(ac_wake_endpoint_t *endpoint, ac_directory_t *queue, const char *name) {
     char path[400], wake[40];
     int error;
     ac_error_t err;
@@ -45,8 +45,8 @@ static int announce(ac_caller_t *caller, ac_directory_t *queue, const char *name
     fuzz_make_directory(wake);
     snprintf(path, sizeof path, "%s/%s", fuzz_queue, name);
     FUZZ_CHECK(ac_directory_init(queue, path, 0600, 0, &err) == AC_OK);
-    FUZZ_CHECK((caller->bell = ac_bell_new(&error)));
-    FUZZ_CHECK(ac_doorman_announce(caller, queue, &err) == AC_OK);
+    FUZZ_CHECK((endpoint->eventfd = ac_eventfd_new(&error)));
+    FUZZ_CHECK(ac_wake_announce(endpoint, queue, &err) == AC_OK);
     snprintf(path, sizeof path, "%s/%s/" AC_WAKE_DIRECTORY, fuzz_queue, name);
     int fd = ac_os_open_dir(path);
     FUZZ_CHECK(fd >= 0);
@@ -62,26 +62,27 @@ static void set_up(void) {
     close(dir_fd);
     FUZZ_CHECK(ac_os_send(probe_fd, &hello, sizeof hello, -1) == 0);
     struct pollfd answer = {.fd = probe_fd, .events = POLLIN};
-    int bell;
+    int eventfd;
     uint8_t yes;
     FUZZ_CHECK(poll(&answer, 1, 10000) == 1);
-    FUZZ_CHECK(ac_os_receive(probe_fd, &yes, sizeof yes, &bell) == 1 && ac_os_is_eventfd(bell));
-    close(bell);
+    FUZZ_CHECK(ac_os_receive(probe_fd, &yes, sizeof yes, &eventfd) == 1 &&
+               ac_os_is_eventfd(eventfd));
+    close(eventfd);
     /* What the first writer of a process leaves open for good is not a leak. */
-    static ac_callers_t first;
+    static ac_wake_targets_t first;
     ac_error_t err;
-    FUZZ_CHECK(ac_doorman_attend(&first, &directory, &err) == AC_OK);
-    ac_doorman_leave(&first);
+    FUZZ_CHECK(ac_wake_targets_open(&first, &directory, &err) == AC_OK);
+    ac_wake_targets_close(&first);
 }
 
-/* Everything sent before has been looked at: a packet of a good writer, which rings a bell, takes its turn
- * behind the others. Several times, because one thing leads to another: a connection is accepted, a hello
+/* Everything sent before has been looked at: a packet of a good writer, which signals an eventfd, takes its turn
+ * after the others. Several times, because one thing leads to another: a connection is accepted, a hello
  * answered, the answer followed by a bit. */
-static void let_doorman_work(void) {
+static void let_wake_thread_work(void) {
     for (int i = 0; i < BARRIERS; i++) {
         uint32_t bit = 3;
         FUZZ_CHECK(ac_os_send(probe_fd, &bit, sizeof bit, -1) == 0);
-        while (ac_os_eventfd_wait(probe.bell->fd, UINT64_MAX) == 0)
+        while (ac_os_eventfd_wait(probe.eventfd->fd, UINT64_MAX) == 0)
             ; /* libFuzzer's clock interrupts it; and ends what takes too long */
     }
     FUZZ_CHECK(probe.bit == 3);
@@ -147,15 +148,15 @@ static void send_packet(int peer, const void *packet, size_t length, unsigned ki
 typedef struct stage {
     int peers[PEERS]; /* -1 = not there */
     int listener;     /* of a hostile reader */
-    ac_callers_t callers;
+    ac_wake_targets_t targets;
 } stage_t;
 
 /* A writer meets a reader whose socket is ours. */
 static void meet_writer(stage_t *stage) {
     ac_error_t err;
-    memset(&stage->callers, 0, sizeof stage->callers);
+    memset(&stage->targets, 0, sizeof stage->targets);
     FUZZ_CHECK((stage->listener = ac_os_socket_listen(wake_fd, "enemy.efd")) >= 0);
-    FUZZ_CHECK(ac_doorman_attend(&stage->callers, &directory, &err) == AC_OK);
+    FUZZ_CHECK(ac_wake_targets_open(&stage->targets, &directory, &err) == AC_OK);
     FUZZ_CHECK((stage->peers[0] = ac_os_socket_accept(stage->listener)) >= 0);
 }
 
@@ -196,10 +197,11 @@ static void step(stage_t *stage, fuzz_bytes_t *bytes) {
         break;
     }
     case 6:
-        if (stage->listener >= 0) ac_callers_wake(&stage->callers, UINT64_MAX);
+        if (stage->listener >= 0)
+            ac_wake_targets_signal(&stage->targets, UINT64_MAX, detail, &(uint64_t){0});
         break;
     default:
-        let_doorman_work();
+        let_wake_thread_work();
         break;
     }
 }
@@ -208,22 +210,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stage_t stage = {.peers = {-1, -1, -1, -1}, .listener = -1};
     fuzz_bytes_t bytes = {data, size};
     if (wake_fd < 0) set_up();
-    let_doorman_work();
+    let_wake_thread_work();
     int fds = count_fds();
     if (fuzz_take(&bytes, 1) & 1) meet_writer(&stage);
     for (int steps = 0; bytes.left > 0 && steps < STEPS_MAX; steps++)
         step(&stage, &bytes);
-    let_doorman_work();
+    let_wake_thread_work();
     FUZZ_CHECK(victim.bit < 64 || victim.bit == AC_NO_BIT);
     for (int i = 0; i < PEERS; i++)
         if (stage.peers[i] >= 0) close(stage.peers[i]);
     if (stage.listener >= 0) {
-        ac_callers_wake(&stage.callers, UINT64_MAX);
-        ac_doorman_leave(&stage.callers);
+        ac_wake_targets_signal(&stage.targets, UINT64_MAX, 1, &(uint64_t){0});
+        ac_wake_targets_close(&stage.targets);
         ac_os_close(stage.listener);
         ac_os_unlink(wake_fd, "enemy.efd");
     }
-    let_doorman_work();
+    let_wake_thread_work();
     FUZZ_CHECK(victim.bit == AC_NO_BIT);
     FUZZ_CHECK(count_fds() == fds);
     return 0;

@@ -1,6 +1,6 @@
 /* statistics.meta of any content, met by whoever asks about the queue and its writer, and by the next writer. */
 #include "fuzz.h"
-#include "published.h"
+#include "writer_published.h"
 
 enum { CUT = 1, SECOND_SLOT = 2, WRITE_AFTER = 4 };
 
@@ -19,7 +19,7 @@ static void ask(void) {
         FUZZ_CHECK(memchr(seen.error[i].text, 0, sizeof seen.error[i].text));
     for (uint32_t i = 0; i < seen.slow_appends; i++)
         FUZZ_CHECK(seen.slow_append[i].cause < AC_SLOW_CAUSES);
-    int64_t count = ac_queue_why_kept(fuzz_queue, kept, 8, &err);
+    int64_t count = ac_queue_why_kept(fuzz_queue, NULL, kept, 8, &err);
     FUZZ_CHECK(count == 2);
     for (int64_t i = 0; i < count; i++)
         FUZZ_CHECK(kept[i].why >= 0 && kept[i].why <= AC_KEPT_UNKNOWN);

@@ -86,7 +86,7 @@ static int64_t append_one(int verify, int clean_expected) {
     return seq;
 }
 
-/* Goes on behind a segment that is missing in between. */
+/* Goes on after a segment that is missing in between. */
 static int next_anywhere(ac_reader_t *reader, ac_message_t *message) {
     ac_error_t err;
     int rc = ac_reader_next(reader, message, &err);

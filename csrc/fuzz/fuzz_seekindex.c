@@ -1,6 +1,6 @@
 /* A seek index of any content beside a good segment: what it says may cost time, never a wrong answer. */
 #include "fuzz.h"
-#include "seekindex.h"
+#include "segment_seekindex.h"
 
 enum { PREFIX = 1, RECORDS = 40 };
 

@@ -92,29 +92,37 @@ static void read_columns(ac_reader_t *reader, seen_t seen) {
     int64_t *seqs = malloc(ROWS * sizeof *seqs);
     int32_t *offsets = malloc((ROWS + 1) * sizeof *offsets);
     uint8_t *payload = malloc(FUZZ_SEGMENT + AC_COLUMNS_SLACK);
-    FUZZ_CHECK(seqs && offsets && payload);
+    int32_t *trailer_offsets = malloc((ROWS + 1) * sizeof *trailer_offsets);
+    uint8_t *trailers = malloc(FUZZ_SEGMENT);
+    FUZZ_CHECK(seqs && offsets && payload && trailer_offsets && trailers);
     do {
         ac_columns_t columns = {.seq = seqs,
                                 .payload_offsets = offsets,
                                 .payload = payload,
+                                .trailer_offsets = trailer_offsets,
+                                .trailers = trailers,
                                 .rows_max = ROWS,
-                                .payload_bytes_max = FUZZ_SEGMENT};
+                                .payload_bytes_max = FUZZ_SEGMENT,
+                                .trailer_bytes_max = FUZZ_SEGMENT};
         outcome = ac_reader_fill(reader, &columns, &err);
         FUZZ_CHECK(columns.rows <= ROWS && offsets[columns.rows] >= 0);
         FUZZ_CHECK((uint64_t)offsets[columns.rows] == columns.payload_bytes);
+        FUZZ_CHECK((uint64_t)trailer_offsets[columns.rows] == columns.trailer_bytes);
         FUZZ_CHECK(columns.rows > 0 || outcome == AC_FILL_END || outcome < 0);
         if (count == 0 && columns.rows > 0) FUZZ_CHECK((uint64_t)seqs[0] == seen.first_seq);
         count += columns.rows;
         FUZZ_CHECK(count <= MESSAGES_MAX);
     } while (outcome > AC_FILL_END);
     FUZZ_CHECK(count == seen.count);
+    free(trailers);
+    free(trailer_offsets);
     free(payload);
     free(offsets);
     free(seqs);
 }
 
 /* A part of it: found, counted, as arrays in the map, and as messages. Has reading end there. */
-static void read_part(ac_reader_t *reader, const input_t *input, uint64_t seq) {
+static void read_task(ac_reader_t *reader, const input_t *input, uint64_t seq) {
     ac_range_t range, rest;
     ac_stretch_t stretch;
     ac_error_t err;
@@ -161,7 +169,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         seen_t seen = read_all(reader, config.verify);
         seek_around(reader, &input, seen.first_seq);
         read_columns(reader, seen);
-        read_part(reader, &input, seen.first_seq);
+        read_task(reader, &input, seen.first_seq);
         ac_reader_free(reader);
     }
     ask_about_queue();

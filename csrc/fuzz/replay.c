@@ -18,7 +18,7 @@ static int run(const char *path, const struct stat *info, int kind, struct FTW *
     if (kind != FTW_F) return 0;
     FILE *file = fopen(path, "rb");
     size_t size = (size_t)info->st_size;
-    uint8_t *data = malloc(size ? size : 1); /* exactly, so that a byte read behind it is noticed */
+    uint8_t *data = malloc(size ? size : 1); /* exactly, so that a byte read after it is noticed */
     if (!file || !data || fread(data, 1, size, file) != size) {
         perror(path);
         exit(1);

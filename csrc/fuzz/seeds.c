@@ -28,7 +28,11 @@ static size_t load(const char *name, uint8_t *bytes) {
     return length;
 }
 
-/* A little of everything: causes, a batch, an aborted and an abandoned reservation, a roll, a reader. */
+/* A key and two headers: see trailer.h. */
+static const uint8_t sound_trailer[] = "\x02\x00"
+                                       "id\x01\x03\x00nxyz\x02\x00\x00\xc3\xa9\x14\x00\x02\x01";
+
+/* A little of everything: causes, a trailer, a batch, an aborted and an abandoned reservation, a roll, a reader. */
 static void write_queue(int closed) {
     ac_writer_config_t config;
     ac_reader_config_t reading;
@@ -39,6 +43,7 @@ static void write_queue(int closed) {
     uint8_t payload[2000];
     void *room;
     uint64_t segment, offset;
+    ac_slice_t trailer = {sound_trailer, sizeof sound_trailer - 1};
     ac_slice_t batch[3] = {{"one", 3}, {"three", 5}, {"", 0}};
     memset(payload, 'x', sizeof payload);
     fuzz_clear();
@@ -62,7 +67,8 @@ static void write_queue(int closed) {
     ac_reader_free(reader);
     FUZZ_CHECK(ac_writer_append(writer, payload, sizeof payload, 4, AC_NOW, &err) == 6);
     FUZZ_CHECK(ac_writer_append(writer, payload, 70, 4, AC_NOW, &err) == 7);
-    FUZZ_CHECK(ac_writer_flush(writer, &err) == 8);
+    FUZZ_CHECK(ac_writer_append_trailer(writer, "t", 1, &trailer, 4, AC_NOW, NULL, &err) == 8);
+    FUZZ_CHECK(ac_writer_flush(writer, &err) == 9);
     if (!closed) return; /* left as by a kill; its memory goes with this program */
     FUZZ_CHECK(ac_writer_close(writer, &err) == AC_OK);
     ac_writer_free(writer);
@@ -170,6 +176,12 @@ static void save_payloads(void) {
     save("msgpack", "sparse", sparse, sizeof sparse - 1);
 }
 
+static void save_trailers(void) {
+    static const uint8_t after_payload[] = "payload\x00\x00\x06\x00\x00\x01";
+    save("trailer", "sound", sound_trailer, sizeof sound_trailer - 1);
+    save("trailer", "after-payload", after_payload, sizeof after_payload - 1);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) {
         fprintf(stderr, "usage: %s DIRECTORY\n", argv[0]);
@@ -186,5 +198,6 @@ int main(int argc, char **argv) {
     save_directory("killed-cut", 2);
     save_handshakes();
     save_payloads();
+    save_trailers();
     return 0;
 }

@@ -1,7 +1,7 @@
 /* Arguments, and what is said about wrong ones.
  *
  * A wrong value is an InvalidArgument, a wrong type a WrongType; both are made by the Python side
- * (aiochronicle/_arguments.py), so that a mistake reads the same whichever side finds it. A call that does
+ * (aiochronicle/_base/arguments.py), so that a mistake reads the same whichever side finds it. A call that does
  * not fit the signature is a plain TypeError, as with any function. */
 #include "hot.h"
 
@@ -46,7 +46,7 @@ int only_argument(Py_ssize_t *count, PyObject *names, const char *name) {
     return 0;
 }
 
-/* What a conversion that failed is told as: a number too large for it is a wrong value. */
+/* The exception for a failed conversion: a number that is too large is a wrong value. */
 static int refuse_integer(const char *name, const char *wanted, PyObject *given) {
     if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
         PyErr_Clear();

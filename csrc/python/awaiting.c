@@ -2,8 +2,8 @@
  *
  * `async for` and `await reader.next()` are driven by one awaitable type. While messages are there it
  * completes at once, without suspending anything. When there are none, the reader parks (the engine raises
- * its bit and looks again) and the task sleeps on a Waiter, a future-like object of our own: when the bell
- * rings, the loop calls _ring, which resumes the waiting task from right there, not through another turn of
+ * its bit and looks again) and the task sleeps on a Waiter, a future-like object of our own: when the eventfd
+ * is readable, the loop calls _on_signal, which resumes the waiting task from right there, not through another turn of
  * the loop.
  *
  * The position moves in exactly one place, reader_take, in the same synchronous step that hands the
@@ -25,7 +25,7 @@ typedef struct {
     PyObject_HEAD
     Pollable *source;
     int kind;
-    uint32_t awaited; /* so it may be iterated over, by whoever delegates to it with `yield from` */
+    uint32_t awaited; /* so it may be iterated over, by a delegating `yield from` */
 } AwaitableObject;
 
 static PyObject *get_running_loop, *running_loop_or_none;
@@ -76,18 +76,31 @@ static int stop_poll_timer(Pollable *self) {
     return done ? 0 : -1;
 }
 
+/* While Python code runs, another thread may close us, and wakes those who sleep: the timer then runs out unused, or
+ * there is no loop left to start one. */
 static int start_poll_timer(Pollable *self) {
     if (self->poll_timer) return 0;
     PyObject *callback = PyObject_GetAttrString((PyObject *)self, "_poll_timer");
     if (!callback) return -1;
+    PyObject *loop = Py_XNewRef(self->loop);
+    if (!loop) {
+        Py_DECREF(callback);
+        return 0;
+    }
     self->poll_ns = ac_poll_interval_ns(self->poll_ns, self->poll_limit_ns);
-    self->poll_timer =
-        PyObject_CallMethod(self->loop, "call_later", "dO", (double)self->poll_ns / 1e9, callback);
+    PyObject *timer =
+        PyObject_CallMethod(loop, "call_later", "dO", (double)self->poll_ns / 1e9, callback);
+    int started = timer != NULL;
+    if (self->loop == loop)
+        Py_XSETREF(self->poll_timer, timer);
+    else
+        Py_XDECREF(timer);
+    Py_DECREF(loop);
     Py_DECREF(callback);
-    return self->poll_timer ? 0 : -1;
+    return started ? 0 : -1;
 }
 
-/* Has this loop watch our bell; a loop that was closed is forgotten together with its tasks. */
+/* Has this loop watch our eventfd; a loop that was closed is forgotten together with its tasks. */
 static int enter_loop(Pollable *self, PyObject *loop) {
     ac_error_t err;
     if (self->loop == loop) return 0;
@@ -100,41 +113,42 @@ static int enter_loop(Pollable *self, PyObject *loop) {
         }
         if (pollable_leave_loop(self) < 0) return -1;
     }
-    int fd = self->ops->bell(self, &err);
+    int fd = self->ops->eventfd(self, &err);
     if (fd < 0) {
         raise_engine_error(&err);
         return -1;
     }
-    /* Before the loop knows it: a thread that closes us meanwhile then has the loop forget the bell, and
+    /* Before the loop knows it: a thread that closes us meanwhile then has the loop forget the eventfd, and
      * keeps it open until that is done. */
     self->loop = Py_NewRef(loop);
-    self->bell = fd;
+    self->eventfd = fd;
     self->pid = (int)getpid();
-    PyObject *ring = PyObject_GetAttrString((PyObject *)self, "_ring");
-    PyObject *added = ring ? PyObject_CallMethod(loop, "add_reader", "iO", fd, ring) : NULL;
+    PyObject *on_signal = PyObject_GetAttrString((PyObject *)self, "_on_signal");
+    PyObject *added =
+        on_signal ? PyObject_CallMethod(loop, "add_reader", "iO", fd, on_signal) : NULL;
     if (!added && self->loop == loop) Py_CLEAR(self->loop);
-    Py_XDECREF(ring);
+    Py_XDECREF(on_signal);
     Py_XDECREF(added);
     return added ? 0 : -1;
 }
 
-/* An event loop may be changed from its own thread only: another one asks it to forget the bell, and keeps
- * the bell until then, so that its number is not given to another file before. */
-static void release_bell(PyObject *capsule) {
-    ac_bell_release(PyCapsule_GetPointer(capsule, NULL));
+/* An event loop may be changed from its own thread only: another one asks it to forget the eventfd, and keeps
+ * the eventfd until then, so that its number is not given to another file before. */
+static void release_eventfd(PyObject *capsule) {
+    ac_eventfd_release(PyCapsule_GetPointer(capsule, NULL));
 }
 
-static PyObject *forget_bell(PyObject *capsule, PyObject *loop) {
-    const ac_bell_t *bell = PyCapsule_GetPointer(capsule, NULL);
-    return PyObject_CallMethod(loop, "remove_reader", "i", bell->fd);
+static PyObject *forget_eventfd(PyObject *capsule, PyObject *loop) {
+    const ac_eventfd_t *eventfd = PyCapsule_GetPointer(capsule, NULL);
+    return PyObject_CallMethod(loop, "remove_reader", "i", eventfd->fd);
 }
 
 static int ask_to_forget(Pollable *self, PyObject *loop) {
-    static PyMethodDef method = {"forget_bell", forget_bell, METH_O, NULL};
-    ac_bell_t *bell = self->ops->bell_object(self);
-    PyObject *capsule = PyCapsule_New(bell, NULL, release_bell);
+    static PyMethodDef method = {"forget_eventfd", forget_eventfd, METH_O, NULL};
+    ac_eventfd_t *eventfd = self->ops->eventfd_object(self);
+    PyObject *capsule = PyCapsule_New(eventfd, NULL, release_eventfd);
     if (!capsule) return -1;
-    ac_bell_retain(bell);
+    ac_eventfd_retain(eventfd);
     PyObject *forget = PyCFunction_New(&method, capsule);
     Py_DECREF(capsule);
     PyObject *asked =
@@ -144,7 +158,7 @@ static int ask_to_forget(Pollable *self, PyObject *loop) {
     return asked ? 0 : -1;
 }
 
-/* Has the loop stop watching our bell and looking on its own. */
+/* Has the loop stop watching our eventfd and looking on its own. */
 static int stop_watching(Pollable *self, PyObject *loop) {
     PyObject *mine = PyObject_CallNoArgs(running_loop_or_none);
     Py_XDECREF(mine); /* only compared */
@@ -152,12 +166,12 @@ static int stop_watching(Pollable *self, PyObject *loop) {
     if (running < 0) return -1;
     if (running && mine != loop) return ask_to_forget(self, loop); /* a timer runs out by itself */
     int rc = stop_poll_timer(self);
-    PyObject *removed = PyObject_CallMethod(loop, "remove_reader", "i", self->bell);
+    PyObject *removed = PyObject_CallMethod(loop, "remove_reader", "i", self->eventfd);
     Py_XDECREF(removed);
     return removed ? rc : -1;
 }
 
-/* Another thread may have closed the loop since we asked whether it is: then nothing is left to be told. */
+/* Another thread may have closed the loop since we asked whether it is: then there is nothing left to notify. */
 static int forgive_closed(PyObject *loop) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -204,7 +218,7 @@ int pollable_leave_loop(Pollable *self) {
 static int park(Pollable *self) {
     ac_error_t err;
     int rc = self->ops->park(self, &err);
-    if (rc < 0) return AC_READY; /* whoever looks meets the error itself */
+    if (rc < 0) return AC_READY; /* the next call meets the error itself */
     if (rc == AC_POLL && start_poll_timer(self) < 0) return -1;
     return rc;
 }
@@ -223,11 +237,11 @@ static WaiterObject *take_first(Pollable *self) {
 /* Sleeping tasks were passed over. */
 static int see_to_the_rest(Pollable *self, int failed) {
     if (failed) { /* a task ended the loop's turn, by KeyboardInterrupt or so: go on in the next */
-        ac_os_eventfd_signal(self->bell);
+        ac_os_eventfd_signal(self->eventfd);
         return -1;
     }
     int parked = park(self);
-    if (parked == AC_READY) ac_os_eventfd_signal(self->bell);
+    if (parked == AC_READY) ac_os_eventfd_signal(self->eventfd);
     return parked < 0 ? -1 : 0;
 }
 
@@ -250,17 +264,18 @@ static int dispatch(Pollable *self) {
         Py_DECREF(waiter);
     }
     Py_XDECREF(stop);
-    /* Whoever fell asleep meanwhile has parked; those who were passed over have not. */
+    /* A task that fell asleep in between has parked; those that were passed over have not. Without a loop another
+     * thread is closing us, and wakes them. */
     GATE_BEGIN(self);
-    if (self->first && (rc < 0 || more)) rc = see_to_the_rest(self, rc < 0);
+    if (self->first && self->loop && (rc < 0 || more)) rc = see_to_the_rest(self, rc < 0);
     GATE_END();
     return rc;
 }
 
-static PyObject *ring(Pollable *self, PyObject *unused) {
+static PyObject *on_signal(Pollable *self, PyObject *unused) {
     (void)unused;
     GATE_BEGIN(self);
-    if (self->loop) ac_os_eventfd_wait(self->bell, 0);
+    if (self->loop) ac_os_eventfd_wait(self->eventfd, 0);
     GATE_END();
     if (dispatch(self) < 0) return NULL;
     Py_RETURN_NONE;
@@ -362,8 +377,13 @@ static PyObject *go_to_sleep(Pollable *source) {
     if (parked == 0)
         parked = source->loop == loop ? park(source) : AC_READY; /* or taken out again */
     if (parked == AC_PARKED || parked == AC_POLL) waiter = waiter_new(source, loop);
+    /* A timer of the loop and a garbage collection run Python code, in which another thread may have closed us:
+     * nobody would wake those who enlist after that. */
+    if (waiter && source->loop == loop)
+        waiter_enlist(source, waiter);
+    else
+        Py_CLEAR(waiter);
     Py_DECREF(loop);
-    if (waiter) waiter_enlist(source, waiter);
     return (PyObject *)waiter;
 }
 
@@ -484,9 +504,15 @@ static PyObject *awaitable_close(PyObject *self, PyObject *unused) {
 }
 
 static PyMethodDef awaitable_methods[] = {
-    {"send", (PyCFunction)awaitable_send_method, METH_O, NULL},
-    {"throw", (PyCFunction)(void (*)(void))awaitable_throw, METH_FASTCALL, NULL},
-    {"close", awaitable_close, METH_NOARGS, NULL},
+    {"send", (PyCFunction)awaitable_send_method, METH_O,
+     "send($self, value, /)\n--\n\n"
+     "Go on; for whatever drives coroutines."},
+    {"throw", (PyCFunction)(void (*)(void))awaitable_throw, METH_FASTCALL,
+     "throw($self, typ, val=None, tb=None, /)\n--\n\n"
+     "Raise this; nothing is half done that would have to be undone."},
+    {"close", awaitable_close, METH_NOARGS,
+     "close($self, /)\n--\n\n"
+     "Give it up. It has taken nothing."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -537,21 +563,33 @@ static PyObject *commit_due(Pollable *self, PyObject *unused) {
 static PyObject *wake(Pollable *self, PyObject *unused) {
     (void)unused;
     GATE_BEGIN(self);
-    if (self->first) ac_os_eventfd_signal(self->bell);
+    if (self->first) ac_os_eventfd_signal(self->eventfd);
     GATE_END();
     Py_RETURN_NONE;
 }
 
 static PyMethodDef pollable_methods[] = {
-    {"_next", (PyCFunction)next_awaitable, METH_NOARGS, "_next() -> awaitable of the next message"},
+    {"_next", (PyCFunction)next_awaitable, METH_NOARGS,
+     "_next($self, /)\n--\n\n"
+     "Return an awaitable of the next message."},
     {"_ready", (PyCFunction)ready_awaitable, METH_NOARGS,
-     "_ready() -> awaitable: True when there is something to read, False when closed"},
-    {"_ring", (PyCFunction)ring, METH_NOARGS, "The event loop's callback."},
+     "_ready($self, /)\n--\n\n"
+     "Return an awaitable: True when there is something to read, False when closed."},
+    {"_on_signal", (PyCFunction)on_signal, METH_NOARGS,
+     "_on_signal($self, /)\n--\n\n"
+     "The event loop's callback."},
     {"_commit_due", (PyCFunction)commit_due, METH_NOARGS,
-     "_commit_due(): what was handed out has been dealt with; commits what is automatic of it."},
-    {"_wake", (PyCFunction)wake, METH_NOARGS, "_wake(): there may be something to read."},
-    {"_poll_timer", (PyCFunction)poll_timer, METH_NOARGS, "The event loop's timer."},
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "What messages decode to."},
+     "_commit_due($self, /)\n--\n\n"
+     "Make the automatic commits of what was handed out."},
+    {"_wake", (PyCFunction)wake, METH_NOARGS,
+     "_wake($self, /)\n--\n\n"
+     "Look again: there may be something to read."},
+    {"_poll_timer", (PyCFunction)poll_timer, METH_NOARGS,
+     "_poll_timer($self, /)\n--\n\n"
+     "The event loop's timer."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "__class_getitem__($type, type, /)\n--\n\n"
+     "What messages decode to."},
     {NULL, NULL, 0, NULL},
 };
 

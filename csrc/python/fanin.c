@@ -11,7 +11,7 @@ typedef struct {
     uint32_t id;
 } Member;
 
-enum { COMMIT_NOBODY = -1, COMMIT_SEVERAL = INT32_MAX }; /* the latter: whoever is due */
+enum { COMMIT_NOBODY = -1, COMMIT_SEVERAL = INT32_MAX }; /* the latter: all that are due */
 
 typedef struct {
     Pollable base;
@@ -69,7 +69,7 @@ static int fanin_init(FanInObject *self, PyObject *args, PyObject *keywords) {
     self->on_error = on_error == Py_None ? NULL : Py_NewRef(on_error);
     self->base.burst = burst;
     self->base.spin_ns = spin_ns;
-    self->base.poll_max_ns = poll_max_ns;
+    self->base.poll_max_ns = self->fanin->poll_given_ns = poll_max_ns;
     return 0;
 }
 
@@ -81,7 +81,7 @@ static int fanin_traverse(FanInObject *self, visitproc visit, void *arg) {
     return pollable_traverse(&self->base, visit, arg);
 }
 
-/* While a reader is attached, whoever wants it comes through the gate of its fan-in; NULL: it is not. */
+/* While a reader is attached, its users take the lock of its fan-in; NULL: it is not attached. */
 static void set_gate(PyObject *reader, const FanInObject *owner) {
 #ifdef Py_GIL_DISABLED
     PyObject *old = ((Pollable *)reader)->gate;
@@ -140,7 +140,7 @@ static int refuse_closed(const FanInObject *self) {
     return AC_LIKELY(!self->closed) ? 0 : is_closed_error();
 }
 
-/* A source failed and was set aside. 0 = whoever takes care of it was told: go on. */
+/* A source failed and was set aside. 0 = on_error was called: go on. */
 static int source_failed(FanInObject *self, uint32_t slot, const ac_error_t *err) {
     raise_engine_error(err);
     if (!self->on_error) return -1;
@@ -281,20 +281,20 @@ static int ops_park(Pollable *self, ac_error_t *err) {
     return rc;
 }
 
-static int ops_bell(Pollable *self, ac_error_t *err) {
-    return ac_fanin_bell(((FanInObject *)self)->fanin, err);
+static int ops_eventfd(Pollable *self, ac_error_t *err) {
+    return ac_fanin_eventfd(((FanInObject *)self)->fanin, err);
 }
 
 static int ops_closed(Pollable *self) {
     return ((FanInObject *)self)->closed;
 }
 
-static ac_bell_t *ops_bell_object(Pollable *self) {
-    return ((FanInObject *)self)->fanin->bell;
+static ac_eventfd_t *ops_eventfd_object(Pollable *self) {
+    return ((FanInObject *)self)->fanin->eventfd;
 }
 
-static const pollable_ops_t fanin_ops = {ops_take, ops_commit_due, ops_ready,      ops_park,
-                                         ops_bell, ops_closed,     ops_bell_object};
+static const pollable_ops_t fanin_ops = {ops_take,    ops_commit_due, ops_ready,         ops_park,
+                                         ops_eventfd, ops_closed,     ops_eventfd_object};
 
 static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
     (void)unused;
@@ -316,7 +316,7 @@ static void take_back(FanInObject *self, const MessageObject *message,
 }
 
 /* Nothing of the batch is committed while it is collected: the caller has not seen any of it. An exception
- * behind the first message is kept for the next call. */
+ * after the first message is kept for the next call. */
 static PyObject *collect(FanInObject *self, Py_ssize_t max_messages, Py_ssize_t max_bytes) {
     PyObject *list = commit_when_due(self) < 0 ? NULL : PyList_New(0);
     Py_ssize_t bytes = 0;
@@ -361,25 +361,25 @@ static PyObject *fanin_wait(FanInObject *self, PyObject *args) {
     for (;;) {
         int rc = AC_READY, closed;
         uint64_t poll_max_ns = 0;
-        ac_bell_t *bell = NULL;
+        ac_eventfd_t *eventfd = NULL;
         GATE_BEGIN(self);
         closed = refuse_closed(self) < 0;
         if (!closed) rc = ops_park(&self->base, &err);
         if (rc == AC_PARKED || rc == AC_POLL) {
-            bell = self->fanin->bell;
+            eventfd = self->fanin->eventfd;
             poll_max_ns = self->fanin->poll_max_ns;
-            ac_bell_retain(bell); /* another thread may close us */
+            ac_eventfd_retain(eventfd); /* another thread may close us */
         }
         GATE_END();
         if (closed) return NULL;
-        if (!bell) Py_RETURN_TRUE; /* an error is for whoever takes */
+        if (!eventfd) Py_RETURN_TRUE; /* an error is for the call that takes */
         uint64_t waited = ac_os_monotonic_ns() - started;
         uint64_t left = waited < timeout_ns ? timeout_ns - waited : 0;
         poll_ns = ac_poll_interval_ns(poll_ns, poll_max_ns);
         uint64_t slice = rc == AC_POLL ? poll_ns : SLICE_NS;
         Py_BEGIN_ALLOW_THREADS;
-        if (left) ac_os_eventfd_wait(bell->fd, left < slice ? left : slice);
-        ac_bell_release(bell);
+        if (left) ac_os_eventfd_wait(eventfd->fd, left < slice ? left : slice);
+        ac_eventfd_release(eventfd);
         Py_END_ALLOW_THREADS;
         if (!left) Py_RETURN_FALSE;
         if (PyErr_CheckSignals() < 0) return NULL;
@@ -422,7 +422,7 @@ static int64_t attach(FanInObject *self, PyObject *reader) {
     uint32_t slot, id;
     if (refuse_closed(self) < 0 || refuse_attached_elsewhere(self, (ReaderObject *)reader) < 0)
         return -1;
-    /* A loop that watches the reader's own bell would miss the fan-in's. */
+    /* A loop that watches the reader's own eventfd would miss the fan-in's. */
     if (pollable_leave_loop((Pollable *)reader) < 0) return -1;
     if (ac_fanin_attach(self->fanin, ((ReaderObject *)reader)->reader, &slot, &id, &err) != AC_OK) {
         raise_engine_error(&err);
@@ -495,7 +495,7 @@ static PyObject *fanin_sources(FanInObject *self, PyObject *unused) {
     return sources;
 }
 
-/* Behind this message, in the queue that it is from. */
+/* After this message, in the queue that it is from. */
 static PyObject *commit_message(FanInObject *self, MessageObject *message) {
     for (uint32_t slot = 0; slot < self->room; slot++) {
         ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
@@ -583,7 +583,7 @@ static PyObject *fanin_fail(FanInObject *self, PyObject *error) {
     GATE_BEGIN(self);
     if (!self->closed) {
         rc = defer(self, Py_NewRef(error));
-        ac_os_eventfd_signal(self->fanin->bell->fd); /* whoever sleeps gets it now */
+        ac_os_eventfd_signal(self->fanin->eventfd->fd); /* sleepers get it now */
     }
     GATE_END();
     if (rc < 0) return NULL;
@@ -667,7 +667,7 @@ static void retract_members(FanInObject *self) {
     GATE_END();
     Py_BEGIN_ALLOW_THREADS;
     for (uint32_t i = 0; i < count; i++)
-        ac_doorman_retract(&readers[i]->reader->caller);
+        ac_wake_retract(&readers[i]->reader->endpoint);
     Py_END_ALLOW_THREADS;
     for (uint32_t i = 0; i < count; i++) {
         GATE_BEGIN(readers[i]);
@@ -751,35 +751,52 @@ static PyObject *fanin_is_closed(FanInObject *self, void *unused) {
 
 static PyMethodDef fanin_methods[] = {
     {"poll", (PyCFunction)fanin_poll, METH_NOARGS,
-     "poll() -> Message | None: the next message of all sources, if one may go out now."},
+     "poll($self, /)\n--\n\n"
+     "Return the next message of all sources if one may go out now, else None."},
     {"read_batch", (PyCFunction)(void (*)(void))fanin_read_batch, METH_VARARGS | METH_KEYWORDS,
-     "read_batch(max_messages=1024, max_bytes=None) -> list[Message]: what may go out now, at most "
-     "so much. Never waits."},
-    {"_wait", (PyCFunction)fanin_wait, METH_VARARGS, "_wait(timeout_ns) -> bool"},
+     "read_batch($self, max_messages=1024, max_bytes=None)\n--\n\n"
+     "Return the messages that may go out now, at most this many. Never waits."},
+    {"_wait", (PyCFunction)fanin_wait, METH_VARARGS,
+     "_wait($self, timeout_ns, /)\n--\n\n"
+     "Block until a message may go out; False after the timeout."},
     {"attach", (PyCFunction)(void (*)(void))fanin_attach, METH_FASTCALL | METH_KEYWORDS,
-     "attach(reader) -> int: merge this reader's messages from now on; returns the source id."},
+     "attach($self, reader)\n--\n\n"
+     "Merge this reader's messages from now on. Return the source id."},
     {"detach", (PyCFunction)(void (*)(void))fanin_detach, METH_FASTCALL | METH_KEYWORDS,
-     "detach(source) -> Reader: stop merging it. The reader stands behind the last message "
-     "delivered."},
+     "detach($self, source)\n--\n\n"
+     "Stop merging a source. Return its reader, positioned after the last message delivered from "
+     "it."},
     {"sources", (PyCFunction)fanin_sources, METH_NOARGS,
-     "sources() -> dict of source id to reader"},
+     "sources($self, /)\n--\n\n"
+     "Return the attached readers by source id."},
     {"commit", (PyCFunction)(void (*)(void))fanin_commit, METH_FASTCALL | METH_KEYWORDS,
-     "commit(source=None): commit what was delivered from this source, or from all named readers; "
-     "given a message, its queue's position behind it."},
+     "commit($self, source=None)\n--\n\n"
+     "Commit what was delivered from this source, or from all named readers; given a message, the "
+     "position after it in its queue."},
     {"_go_back", (PyCFunction)fanin_go_back, METH_VARARGS,
-     "_go_back(source, segment, offset, last_timestamp_ns)"},
+     "_go_back($self, source, segment, offset, last_timestamp_ns, /)\n--\n\n"
+     "Move a source back to where it was."},
     {"_resume", (PyCFunction)fanin_resume, METH_O,
-     "_resume(source): let a source that failed go on where its reader stands"},
+     "_resume($self, source, /)\n--\n\n"
+     "Let a source that failed continue at its reader's position."},
     {"_fail", (PyCFunction)fanin_fail, METH_O,
-     "_fail(error): raise this out of the iteration, once, before the next message"},
-    {"_lag", (PyCFunction)fanin_lag, METH_NOARGS, "_lag() -> (messages, bytes, age_ns)"},
-    {"_stats", (PyCFunction)fanin_stats, METH_NOARGS, "_stats() -> an ac_fanin_stats_t"},
+     "_fail($self, error, /)\n--\n\n"
+     "Raise this out of the iteration, once, before the next message."},
+    {"_lag", (PyCFunction)fanin_lag, METH_NOARGS,
+     "_lag($self, /)\n--\n\n"
+     "Return (messages, bytes, age_ns)."},
+    {"_stats", (PyCFunction)fanin_stats, METH_NOARGS,
+     "_stats($self, /)\n--\n\n"
+     "Return an ac_fanin_stats_t as bytes."},
     {"_source_stats", (PyCFunction)fanin_source_stats, METH_O,
-     "_source_stats(source) -> (name, an ac_source_stats_t)"},
+     "_source_stats($self, source, /)\n--\n\n"
+     "Return a source's name and its ac_source_stats_t as bytes."},
     {"_check_merge", (PyCFunction)fanin_check, METH_NOARGS,
-     "_check_merge() -> 0, or the line of csrc/fanin.c whose invariant does not hold"},
+     "_check_merge($self, /)\n--\n\n"
+     "Return 0, or the line of csrc/fanin.c whose invariant does not hold."},
     {"close", (PyCFunction)fanin_close, METH_NOARGS,
-     "close(): detach everything and end iteration. The readers stay open."},
+     "close($self, /)\n--\n\n"
+     "Detach everything and end iteration. The readers stay open."},
     {NULL, NULL, 0, NULL},
 };
 

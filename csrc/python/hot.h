@@ -9,8 +9,9 @@
 
 #include "aiochronicle.h"
 #include "atomics.h"
-#include "bell.h"
-#include "map.h"
+#include "record.h"
+#include "segment_map.h"
+#include "wake_eventfd.h"
 
 enum { KNOWN_DECODERS = 8 };
 
@@ -36,9 +37,10 @@ typedef struct {
     const uint8_t *record;
     uint64_t seq;
     uint64_t timestamp_ns;
-    uint32_t length;
+    uint32_t length; /* of the payload alone */
     uint16_t type_id;
     uint16_t flags;
+    uint32_t trailer;  /* size of what follows the payload; undefined without AC_FLAG_TRAILER */
     PyObject *payload; /* bytes, made on first use */
     PyObject *kept;    /* bytes of an earlier message, ours alone, to be used again */
 } MessageObject;
@@ -52,11 +54,11 @@ typedef struct {
     PyObject *(*take)(struct Pollable *self);
     /* What was handed out has been dealt with. -1 with an exception set. */
     int (*commit_due)(struct Pollable *self);
-    int (*ready)(struct Pollable *self, ac_error_t *err); /* as ac_reader_ready */
-    int (*park)(struct Pollable *self, ac_error_t *err);  /* as ac_reader_park */
-    int (*bell)(struct Pollable *self, ac_error_t *err);  /* as ac_reader_bell */
+    int (*ready)(struct Pollable *self, ac_error_t *err);   /* as ac_reader_ready */
+    int (*park)(struct Pollable *self, ac_error_t *err);    /* as ac_reader_park */
+    int (*eventfd)(struct Pollable *self, ac_error_t *err); /* as ac_reader_eventfd */
     int (*closed)(struct Pollable *self);
-    ac_bell_t *(*bell_object)(struct Pollable *self); /* what `bell` is the fd of */
+    ac_eventfd_t *(*eventfd_object)(struct Pollable *self); /* what `eventfd` is the fd of */
 } pollable_ops_t;
 
 /* First member of every object that can be awaited on. */
@@ -66,11 +68,11 @@ typedef struct Pollable {
 #ifdef Py_GIL_DISABLED
     PyObject *gate; /* see GATE_BEGIN */
 #endif
-    PyObject *loop;              /* that watches our bell, or NULL */
-    int bell;                    /* the fd it watches */
+    PyObject *loop;              /* that watches our eventfd, or NULL */
+    int eventfd;                 /* the fd it watches */
     int pid;                     /* of the process in which it does */
     struct Waiter *first, *last; /* tasks that sleep, in order */
-    PyObject *poll_timer;        /* scheduled look, while nobody rings the bell; or NULL */
+    PyObject *poll_timer;        /* scheduled look, while nobody signals the eventfd; or NULL */
     uint64_t poll_ns;            /* its present interval */
     uint64_t poll_max_ns;        /* 0 = what the engine thinks is right … */
     uint64_t poll_limit_ns;      /* … which is this, when it was parked last */
@@ -114,6 +116,18 @@ void timestamp_forget(
 /* Where a message's record begins in its file. */
 uint64_t message_offset(const MessageObject *self);
 
+/* Of payload and trailer, as ac_message_t has it. */
+static inline uint32_t message_area_length(const MessageObject *self) {
+    return self->flags & AC_FLAG_TRAILER ? self->length + self->trailer : self->length;
+}
+
+/* trailer.c: *out is bytes for ac_writer_append_trailer, or NULL if neither is given. */
+int trailer_argument(PyObject *key, PyObject *headers, PyObject **out);
+int trailer_ready(void);
+PyObject *hot_split_trailer(PyObject *module, PyObject *area);
+PyObject *message_key(const MessageObject *self);
+PyObject *message_headers(const MessageObject *self);
+
 /* message.c: a Position, whose type is a tuple of two that the Python side gives. */
 PyObject *position_new(uint64_t segment, uint64_t offset);
 PyObject *hot_set_position_type(PyObject *module, PyObject *type);
@@ -130,6 +144,24 @@ int awaiting_init(void);
 /* In Message.flags, never on disk: a fan-in delivered it after newer ones. */
 enum { MESSAGE_LATE = 0x8000 };
 
+/* group.c: takes the exception types LeaseLost and AlreadySettled. */
+PyObject *hot_set_delivery_errors(PyObject *module, PyObject *args);
+
+/* block.c. What a Block takes, step by step: the first message by block_add, which is 0 if the message does not belong into
+ * this block, and then those that simply follow. */
+typedef struct BlockObject BlockObject;
+struct BlockObject *block_new(Py_ssize_t room);
+int block_add(BlockObject *self, SegmentObject *segment, const ac_message_t *message);
+void block_take_run(BlockObject *self, ac_reader_t *reader);
+int block_is_full(const BlockObject *self);
+Py_ssize_t block_count(const BlockObject *self);
+
+extern PyTypeObject Block_Type;
+extern PyTypeObject Array_Type;
+extern PyTypeObject Group_Type;
+extern PyTypeObject GroupIterator_Type;
+extern PyTypeObject Delivery_Type;
+extern PyTypeObject Immediate_Type;
 extern PyTypeObject FanIn_Type;
 extern PyTypeObject FanInIterator_Type;
 extern PyTypeObject Waiter_Type;
@@ -146,8 +178,17 @@ int message_ready(void); /* prepares the type */
 MessageObject *message_allocate(void);
 uint32_t message_epoch(const MessageObject *self);
 
+/* To be asked after bytes of a mapping were read: if the file had been cut they may have been zeros. Touching its last
+ * byte makes the SIGBUS handler note it; those that were read may lie in the page that the file now ends in,
+ * where zeros come without a signal. */
+static inline int map_was_cut(const ac_map_t *map) {
+    (void)*(const volatile uint8_t *)(map->base + map->size - 1);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* pairs with `mend` in sigbus.c */
+    return AC_UNLIKELY(ac_map_is_cut(map));
+}
+
 /* Messages come and go one at a time: keeping a few saves the allocator's work. One that nobody else took
- * the payload of keeps these bytes too, and if the next message is as long they are filled anew. */
+ * the payload of keeps these bytes too, and if the next message is as long they are filled again. */
 #ifdef Py_GIL_DISABLED
 #define FREE_LIST_SIZE 0
 #else
@@ -181,6 +222,10 @@ static inline PyObject *message_new(SegmentObject *segment, const ac_message_t *
     self->length = message->length;
     self->type_id = message->type_id;
     self->flags = message->flags;
+    if (AC_UNLIKELY(message->flags & AC_FLAG_TRAILER)) {
+        self->trailer = message->trailer;
+        self->length -= message->trailer;
+    }
     self->payload = NULL;
     return (PyObject *)self;
 }

@@ -1,7 +1,6 @@
 #include "hot.h"
 
 #include "cq4_reader.h"
-#include "record.h"
 
 #include <structmember.h>
 
@@ -91,16 +90,10 @@ static const char *payload_at(const MessageObject *self) {
 
 /* ---- payload ---- */
 
-static PyObject *find_decoder, *decode_failed, *was_cut; /* see aiochronicle/_decoding.py */
+static PyObject *find_decoder, *decode_failed, *was_cut; /* see aiochronicle/_typed/decoding.py */
 
-/* To be asked after the bytes were read: if the file had been cut they may have been zeros. Touching its last
- * byte makes the SIGBUS handler note it; those of the message may lie in the page that the file now ends in,
- * where zeros come without a signal. */
 static int read_cut(const MessageObject *self) {
-    const ac_map_t *map = self->segment->map;
-    (void)*(const volatile uint8_t *)(map->base + map->size - 1);
-    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* pairs with `mend` in sigbus.c */
-    return AC_UNLIKELY(ac_map_is_cut(map));
+    return map_was_cut(self->segment->map);
 }
 
 static __attribute__((noinline, cold)) PyObject *raise_cut(MessageObject *self, PyObject *made) {
@@ -211,6 +204,16 @@ static PyObject *message_expires_ns(MessageObject *self, void *unused) {
     if ((self->flags & (AC_FLAG_EXPIRES | AC_FLAG_CAUSE)) != AC_FLAG_EXPIRES) Py_RETURN_NONE;
     uint64_t expires_ns = ac_load_relaxed_u64(&record->cause_source);
     return unless_cut(self, PyLong_FromUnsignedLongLong(expires_ns));
+}
+
+static PyObject *message_get_key(MessageObject *self, void *unused) {
+    (void)unused;
+    return unless_cut(self, message_key(self));
+}
+
+static PyObject *message_get_headers(MessageObject *self, void *unused) {
+    (void)unused;
+    return unless_cut(self, message_headers(self));
 }
 
 static PyTypeObject *position_type = &PyTuple_Type;
@@ -325,8 +328,11 @@ static PyObject *message_decode(MessageObject *self, PyObject *const *args, Py_s
 
 static PyMethodDef message_methods[] = {
     {"decode", (PyCFunction)(void (*)(void))message_decode, METH_FASTCALL | METH_KEYWORDS,
-     "decode(type=None): the payload as an object of the reader's codec, or of this type."},
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Message[T]: decodes to a T."},
+     "decode($self, type=None)\n--\n\n"
+     "Return the payload as an object of the reader's codec, or of this type or Codec."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "__class_getitem__($type, type, /)\n--\n\n"
+     "Message[T] decodes to a T."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -344,7 +350,7 @@ static PyObject *message_getattro(PyObject *self, PyObject *name) {
 int message_ready(void) {
     payload_name = PyUnicode_InternFromString("payload");
     decode_name = PyUnicode_InternFromString("decode");
-    return payload_name && decode_name ? PyType_Ready(&Message_Type) : -1;
+    return payload_name && decode_name && trailer_ready() == 0 ? PyType_Ready(&Message_Type) : -1;
 }
 
 static PyObject *message_repr(MessageObject *self) {
@@ -403,6 +409,13 @@ static PyGetSetDef message_properties[] = {
      "When the message is of no use any more, in Unix nanoseconds, or None.", NULL},
     {"cause_epoch", (getter)message_cause_epoch, NULL,
      "The epoch of the message that caused this one, 0 if it is not known, or None.", NULL},
+    {"key", (getter)message_get_key, NULL, "The key it was appended with, as bytes, or None.",
+     NULL},
+    {"headers", (getter)message_get_headers, NULL,
+     "The headers it was appended with: a read-only mapping of names to bytes, empty if it has "
+     "none. "
+     "Made at each access.",
+     NULL},
     {"position", (getter)message_position, NULL, "Where the record is, a Position.", NULL},
     {"_java_file", (getter)message_java_file, NULL,
      "Name of the file that a message of a Java queue is in; None for one of a queue of ours.",

@@ -14,8 +14,9 @@ PyObject *raise_engine_error(const ac_error_t *err) {
         PyErr_Format(PyExc_RuntimeError, "%s: %s", err->path, err->detail);
         return NULL;
     }
+    /* As bytes: a path need not be UTF-8. */
     PyObject *exception = PyObject_CallFunction(
-        error_factory, "iisKs(KK)(KK)K(iyK)", err->code, err->sys_errno, err->path,
+        error_factory, "iiyKy(KK)(KK)K(iyK)", err->code, err->sys_errno, err->path,
         (unsigned long long)err->offset, err->detail, (unsigned long long)err->wanted_segment,
         (unsigned long long)err->wanted_offset, (unsigned long long)err->first_segment,
         (unsigned long long)err->first_offset, (unsigned long long)err->seq, err->holder_pid,
@@ -35,13 +36,6 @@ PyObject *take_exception(void) {
     Py_XDECREF(type);
     Py_XDECREF(traceback);
     return value;
-}
-
-/* What a method call costs when it does nothing: the yardstick of the benchmarks. */
-static PyObject *hot_nothing(PyObject *module, PyObject *argument) {
-    (void)module;
-    (void)argument;
-    Py_RETURN_NONE;
 }
 
 /* The interpreter takes its short way into a C method only on objects of exactly the type that the method
@@ -73,22 +67,34 @@ static PyObject *hot_own_methods(PyObject *module, PyObject *class) {
 
 static PyMethodDef functions[] = {
     {"set_position_type", hot_set_position_type, METH_O,
-     "set_position_type(type): a tuple of segment and offset, for all positions"},
+     "set_position_type($module, kind, /)\n--\n\n"
+     "Set the type of all positions: a tuple of segment and offset."},
     {"set_error_factory", hot_set_error_factory, METH_O,
-     "set_error_factory(f): f(code, errno, path, offset, detail, wanted, nearest) -> exception"},
+     "set_error_factory($module, factory, /)\n--\n\n"
+     "Set factory(code, errno, path, offset, detail, wanted, nearest), which makes exceptions."},
     {"set_refusals", hot_set_refusals, METH_VARARGS,
-     "set_refusals(wrong_value, wrong_type): both (name, wanted, given) -> exception"},
+     "set_refusals($module, wrong_value, wrong_type, /)\n--\n\n"
+     "Set the two functions (name, wanted, given) that make exceptions about arguments."},
     {"set_decoding", hot_set_decoding, METH_VARARGS,
-     "set_decoding(find, failed, cut): find(decoders, message, type) -> what decodes the message;"
-     " failed(decoders, message, exception) -> exception; cut(decoders, message) -> exception"},
+     "set_decoding($module, find, failed, cut, /)\n--\n\n"
+     "Set find(decoders, message, type), which returns what decodes the message, and "
+     "failed(decoders, message, exception) and cut(decoders, message), which make exceptions."},
+    {"set_delivery_errors", hot_set_delivery_errors, METH_VARARGS,
+     "set_delivery_errors($module, lost, settled, /)\n--\n\n"
+     "Set LeaseLost and AlreadySettled."},
     {"timestamp_function", hot_timestamp_function, METH_NOARGS,
-     "timestamp_function() -> address of the function by which the engine calls one of Python, "
-     "which is its context."},
+     "timestamp_function($module, /)\n--\n\n"
+     "Return the address of the function by which the engine calls one of Python, which is its "
+     "context."},
     {"timestamp_failure", hot_timestamp_failure, METH_NOARGS,
-     "timestamp_failure() -> what that raised last in this thread, once; or None."},
+     "timestamp_failure($module, /)\n--\n\n"
+     "Return what that function raised last in this thread, once; or None."},
+    {"split_trailer", hot_split_trailer, METH_O,
+     "split_trailer($module, area, /)\n--\n\n"
+     "Return (payload, key, headers) of a record that has a trailer; None if it is malformed."},
     {"own_methods", hot_own_methods, METH_O,
-     "own_methods(class) -> class: gives a subclass the C methods of its bases as its own."},
-    {"nothing", hot_nothing, METH_O, "nothing(object): does nothing."},
+     "own_methods($module, class, /)\n--\n\n"
+     "Give a subclass the C methods of its bases as its own; return it."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -112,11 +118,16 @@ PyMODINIT_FUNC PyInit__hot(void) {
     if (!module) return NULL;
     if (message_ready() < 0 || add_type(module, "Segment", &Segment_Type) < 0 ||
         add_type(module, "Message", &Message_Type) < 0 ||
+        add_type(module, "Block", &Block_Type) < 0 || add_type(module, "Array", &Array_Type) < 0 ||
         add_type(module, "Pollable", &Pollable_Type) < 0 ||
         add_type(module, "Reader", &Reader_Type) < 0 ||
         add_type(module, "ReaderIterator", &ReaderIterator_Type) < 0 ||
         add_type(module, "FanIn", &FanIn_Type) < 0 ||
         add_type(module, "FanInIterator", &FanInIterator_Type) < 0 ||
+        add_type(module, "Group", &Group_Type) < 0 ||
+        add_type(module, "GroupIterator", &GroupIterator_Type) < 0 ||
+        add_type(module, "Delivery", &Delivery_Type) < 0 ||
+        add_type(module, "Immediate", &Immediate_Type) < 0 ||
         add_type(module, "Writer", &Writer_Type) < 0 ||
         add_type(module, "Reservation", &Reservation_Type) < 0 ||
         add_type(module, "Awaitable", &Awaitable_Type) < 0 ||

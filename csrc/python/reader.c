@@ -11,7 +11,7 @@ typedef struct {
 static const pollable_ops_t reader_ops;
 
 /* What an object holds that was never initialised: a closed reader, so that every call has an answer. */
-static ac_reader_t nobody = {.state = 1, .control = &ac_control_of_nobody};
+static ac_reader_t nobody = {.state = AC_STATE_CLOSED, .control = &ac_control_of_nobody};
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     (void)args;
@@ -46,7 +46,7 @@ static int reader_init(ReaderObject *self, PyObject *args, PyObject *keywords) {
     self->commit_every = commit_every;
     self->base.burst = burst;
     self->base.spin_ns = spin_ns;
-    self->base.poll_max_ns = poll_max_ns;
+    self->base.poll_max_ns = self->reader->poll_max_ns = poll_max_ns;
     return 0;
 }
 
@@ -179,25 +179,26 @@ static int ops_ready(Pollable *self, ac_error_t *err) {
 
 static int ops_park(Pollable *self, ac_error_t *err) {
     ac_reader_t *reader = ((ReaderObject *)self)->reader;
+    reader->poll_max_ns = self->poll_max_ns; /* a fan-in may have had it */
     int rc = ac_reader_park(reader, err);
-    self->poll_limit_ns = self->poll_max_ns ? self->poll_max_ns : ac_reader_poll_max_ns(reader);
+    self->poll_limit_ns = ac_reader_poll_max_ns(reader);
     return rc;
 }
 
-static int ops_bell(Pollable *self, ac_error_t *err) {
-    return ac_reader_bell(((ReaderObject *)self)->reader, err);
+static int ops_eventfd(Pollable *self, ac_error_t *err) {
+    return ac_reader_eventfd(((ReaderObject *)self)->reader, err);
 }
 
 static int ops_closed(Pollable *self) {
     return ac_load_relaxed_u32(&((ReaderObject *)self)->reader->state) == 1;
 }
 
-static ac_bell_t *ops_bell_object(Pollable *self) {
-    return ((ReaderObject *)self)->reader->bell;
+static ac_eventfd_t *ops_eventfd_object(Pollable *self) {
+    return ((ReaderObject *)self)->reader->eventfd;
 }
 
-static const pollable_ops_t reader_ops = {ops_take, ops_commit_due, ops_ready,      ops_park,
-                                          ops_bell, ops_closed,     ops_bell_object};
+static const pollable_ops_t reader_ops = {ops_take,    ops_commit_due, ops_ready,         ops_park,
+                                          ops_eventfd, ops_closed,     ops_eventfd_object};
 
 static PyObject *reader_poll(ReaderObject *self, PyObject *unused) {
     (void)unused;
@@ -241,7 +242,7 @@ static int batch_limits(PyObject *const *args, Py_ssize_t count, PyObject *names
 }
 
 /* Nothing of the batch is committed while it is collected: the caller has not seen any of it. An error
- * behind the first message is not lost: the position stays, and the next call raises it. */
+ * after the first message is not lost: the position stays, and the next call raises it. */
 static PyObject *collect(ReaderObject *self, Py_ssize_t max_messages, Py_ssize_t max_bytes) {
     PyObject *list = commit_when_due(self) < 0 ? NULL : PyList_New(0);
     Py_ssize_t bytes = 0;
@@ -260,7 +261,7 @@ static PyObject *collect(ReaderObject *self, Py_ssize_t max_messages, Py_ssize_t
         int fits = (Py_ssize_t)length <= max_bytes - bytes || PyList_GET_SIZE(list) == 0;
         ac_message_t last = {.record = ((MessageObject *)message)->record,
                              .seq = ((MessageObject *)message)->seq,
-                             .length = length};
+                             .length = message_area_length((MessageObject *)message)};
         int taken = fits && PyList_Append(list, message) == 0;
         Py_DECREF(message);
         if (!taken) {
@@ -288,6 +289,50 @@ static PyObject *reader_read_batch(ReaderObject *self, PyObject *const *args, Py
     return list;
 }
 
+/* The next message, if it belongs into the block. 0 = it does not, or nothing is there; an error after the first one is
+ * not lost: the position stays, and the next call raises it. */
+static int add_one(ReaderObject *self, BlockObject *block) {
+    ac_message_t message;
+    ac_mark_t mark = ac_reader_mark(self->reader);
+    if (ac_reader_try_next(self->reader, &message) != 1 && take_slow(self, &message, 0) != 1) {
+        if (!PyErr_Occurred()) return 0;
+        if (block_count(block) == 0) return -1;
+        PyErr_Clear();
+        return 0;
+    }
+    int has_segment =
+        (self->segment && self->segment->map == self->reader->map) || enter_segment(self) == 0;
+    if (has_segment && block_add(block, self->segment, &message)) return 1;
+    ac_reader_return(self->reader, &mark, &message);
+    return has_segment ? 0 : -1;
+}
+
+static int fill_block(ReaderObject *self, BlockObject *block) {
+    int rc = commit_when_due(self) < 0 ? -1 : 1;
+    while (rc == 1 && !block_is_full(block)) {
+        rc = add_one(self, block);
+        if (rc == 1) block_take_run(block, self->reader);
+    }
+    if (rc >= 0) self->uncommitted += (uint64_t)block_count(block);
+    return rc;
+}
+
+static PyObject *reader_read_block(ReaderObject *self, PyObject *const *args, Py_ssize_t count,
+                                   PyObject *names) {
+    Py_ssize_t max_messages = 1024;
+    int rc;
+    if (only_argument(&count, names, "max_messages") < 0 ||
+        limit_argument("max_messages", count ? args[0] : NULL, &max_messages) < 0)
+        return NULL;
+    BlockObject *block = block_new(max_messages);
+    if (!block) return NULL;
+    GATE_BEGIN(self);
+    rc = fill_block(self, block);
+    GATE_END();
+    if (rc < 0) Py_CLEAR(block);
+    return (PyObject *)block;
+}
+
 /* For messages that leave in columns instead of one by one: with _commit_due, the steps of reader_take. */
 static PyObject *reader_took(ReaderObject *self, PyObject *messages) {
     unsigned long long count = PyLong_AsUnsignedLongLong(messages);
@@ -307,7 +352,7 @@ static int commit_behind(ReaderObject *self, const MessageObject *message, ac_er
     }
     if (self->reader->java) return ac_cq4_reader_commit_seq(self->reader, message->seq + 1, 0, err);
     segment = message->segment->map->segment;
-    offset = message_offset(message) + ac_record_size(message->length);
+    offset = message_offset(message) + ac_record_size(message_area_length(message));
     return ac_reader_commit_epoch(self->reader, segment, offset, message_epoch(message), 0, err);
 }
 
@@ -471,7 +516,7 @@ static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     GATE_END();
     if (announced) {
         Py_BEGIN_ALLOW_THREADS;
-        ac_doorman_retract(&self->reader->caller);
+        ac_wake_retract(&self->reader->endpoint);
         Py_END_ALLOW_THREADS;
     }
     GATE_BEGIN(self);
@@ -518,25 +563,47 @@ static PyObject *reader_source(ReaderObject *self, void *unused) {
 
 static PyMethodDef reader_methods[] = {
     {"poll", (PyCFunction)reader_poll, METH_NOARGS,
-     "poll() -> Message | None: the next message if there is one now."},
+     "poll($self, /)\n--\n\n"
+     "Return the next message if there is one now, else None."},
     {"read_batch", (PyCFunction)(void (*)(void))reader_read_batch, METH_FASTCALL | METH_KEYWORDS,
-     "read_batch(max_messages=1024, max_bytes=None) -> list[Message]: what is there now, at most "
-     "so "
-     "much; at least one message if there is any. Never waits."},
+     "read_batch($self, max_messages=1024, max_bytes=None)\n--\n\n"
+     "Return the messages that are there now, at most this many; at least one if there is any. "
+     "Never waits."},
+    {"read_block", (PyCFunction)(void (*)(void))reader_read_block, METH_FASTCALL | METH_KEYWORDS,
+     "read_block($self, max_messages=1024)\n--\n\n"
+     "Return the messages of one segment that are there now, at most this many, as arrays: a "
+     "Block, empty if there is nothing. Never waits."},
     {"commit", (PyCFunction)(void (*)(void))reader_commit, METH_FASTCALL | METH_KEYWORDS,
-     "commit(message=None): the position behind this message, or behind the last one delivered, "
-     "is where a reader of this name resumes."},
-    {"_took", (PyCFunction)reader_took, METH_O, "_took(messages): so many were handed out."},
-    {"_lag", (PyCFunction)reader_lag, METH_NOARGS, "_lag() -> (messages, bytes, age_ns)"},
+     "commit($self, message=None)\n--\n\n"
+     "Store the position after this message, or after the last one delivered: a reader of this "
+     "name resumes there."},
+    {"_took", (PyCFunction)reader_took, METH_O,
+     "_took($self, messages, /)\n--\n\n"
+     "Note that this many were handed out."},
+    {"_lag", (PyCFunction)reader_lag, METH_NOARGS,
+     "_lag($self, /)\n--\n\n"
+     "Return (messages, bytes, age_ns)."},
     {"_is_of", (PyCFunction)reader_is_of_message, METH_O,
-     "_is_of(message) -> bool: whether it lies in the queue that this reader reads"},
-    {"_stats", (PyCFunction)reader_stats, METH_NOARGS, "_stats() -> an ac_reader_stats_t"},
-    {"_position", (PyCFunction)reader_position, METH_NOARGS, "_position() -> Position"},
-    {"_committed", (PyCFunction)reader_committed, METH_NOARGS, "_committed() -> Position"},
-    {"_commit_at", (PyCFunction)reader_commit_at, METH_VARARGS, "_commit_at(segment, offset)"},
-    {"_wait", (PyCFunction)reader_wait, METH_VARARGS, "_wait(timeout_ns, spin_ns) -> bool"},
+     "_is_of($self, message, /)\n--\n\n"
+     "Return whether the message is from the queue that this reader reads."},
+    {"_stats", (PyCFunction)reader_stats, METH_NOARGS,
+     "_stats($self, /)\n--\n\n"
+     "Return an ac_reader_stats_t as bytes."},
+    {"_position", (PyCFunction)reader_position, METH_NOARGS,
+     "_position($self, /)\n--\n\n"
+     "Return where the next message is."},
+    {"_committed", (PyCFunction)reader_committed, METH_NOARGS,
+     "_committed($self, /)\n--\n\n"
+     "Return the committed position."},
+    {"_commit_at", (PyCFunction)reader_commit_at, METH_VARARGS,
+     "_commit_at($self, segment, offset, /)\n--\n\n"
+     "Commit this position."},
+    {"_wait", (PyCFunction)reader_wait, METH_VARARGS,
+     "_wait($self, timeout_ns, spin_ns, /)\n--\n\n"
+     "Block until there is something to read; False after the timeout."},
     {"close", (PyCFunction)reader_close, METH_NOARGS,
-     "close(): release the queue. Messages and views stay valid."},
+     "close($self, /)\n--\n\n"
+     "Release the queue. Messages and views stay valid."},
     {NULL, NULL, 0, NULL},
 };
 

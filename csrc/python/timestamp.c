@@ -1,5 +1,5 @@
 /* The time of a Java queue's message, from a function of the caller's. The engine calls it, with or without the
- * interpreter's lock. What the function raises is kept for whoever turns the engine's error into an exception, in the
+ * interpreter's lock. What the function raises is kept until the engine's error becomes an exception, in the
  * same thread. */
 #include "hot.h"
 

@@ -208,13 +208,27 @@ static int waiter_set_blocking(WaiterObject *self, PyObject *value, void *unused
 
 static PyMethodDef waiter_methods[] = {
     {"add_done_callback", (PyCFunction)(void (*)(void))waiter_add_done_callback,
-     METH_VARARGS | METH_KEYWORDS, NULL},
-    {"remove_done_callback", (PyCFunction)waiter_remove_done_callback, METH_O, NULL},
-    {"cancel", (PyCFunction)(void (*)(void))waiter_cancel, METH_VARARGS | METH_KEYWORDS, NULL},
-    {"result", (PyCFunction)waiter_result, METH_NOARGS, NULL},
-    {"get_loop", (PyCFunction)waiter_get_loop, METH_NOARGS, NULL},
-    {"done", (PyCFunction)waiter_done, METH_NOARGS, NULL},
-    {"cancelled", (PyCFunction)waiter_cancelled, METH_NOARGS, NULL},
+     METH_VARARGS | METH_KEYWORDS,
+     "add_done_callback($self, callback, /, *, context=None)\n--\n\n"
+     "Call this when the task may go on, as an asyncio.Future does."},
+    {"remove_done_callback", (PyCFunction)waiter_remove_done_callback, METH_O,
+     "remove_done_callback($self, callback, /)\n--\n\n"
+     "Do not call it; return how often it was registered."},
+    {"cancel", (PyCFunction)(void (*)(void))waiter_cancel, METH_VARARGS | METH_KEYWORDS,
+     "cancel($self, msg=None)\n--\n\n"
+     "Cancel it: the task has taken nothing."},
+    {"result", (PyCFunction)waiter_result, METH_NOARGS,
+     "result($self, /)\n--\n\n"
+     "Return None, or raise CancelledError."},
+    {"get_loop", (PyCFunction)waiter_get_loop, METH_NOARGS,
+     "get_loop($self, /)\n--\n\n"
+     "Return the event loop of the task."},
+    {"done", (PyCFunction)waiter_done, METH_NOARGS,
+     "done($self, /)\n--\n\n"
+     "Return whether the task may go on."},
+    {"cancelled", (PyCFunction)waiter_cancelled, METH_NOARGS,
+     "cancelled($self, /)\n--\n\n"
+     "Return whether it was cancelled."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -28,6 +28,7 @@ typedef struct {
     uint64_t timestamp_ns;
     int has_cause;
     ac_cause_t cause;
+    PyObject *trailer; /* bytes, or NULL */
     int open;
     long long seq;
 } ReservationObject;
@@ -50,7 +51,7 @@ static int is_forked(const WriterObject *self) {
     return ac_load_relaxed_u32(&self->writer->state) == AC_STATE_FORKED;
 }
 
-/* Whoever has the turn may be waiting for room, perhaps for ever: signals are handled meanwhile. An error
+/* The thread that has the turn may be waiting for room, perhaps forever: signals are handled while we wait. An error
  * means that it is not ours. */
 static int begin_slow(WriterObject *self, ac_error_t *err) {
     enum { LOOK_US = 50000 }; /* signals that another thread received interrupt nothing here */
@@ -144,11 +145,11 @@ static void writer_dealloc(WriterObject *self) {
 /* ---- append ---- */
 
 typedef struct {
-    PyObject *type_id, *timestamp, *cause, *first;
+    PyObject *type_id, *timestamp, *cause, *first, *key, *headers;
 } options_t;
 
 static int find_options(PyObject *const *args, Py_ssize_t count, PyObject *names, const char *first,
-                        const char *cause, const char *timestamp, options_t *out) {
+                        const char *key, const char *timestamp, options_t *out) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
         PyObject *value = args[count + i];
@@ -156,8 +157,12 @@ static int find_options(PyObject *const *args, Py_ssize_t count, PyObject *names
             out->type_id = value;
         else if (PyUnicode_CompareWithASCIIString(name, timestamp) == 0)
             out->timestamp = value;
-        else if (cause && PyUnicode_CompareWithASCIIString(name, cause) == 0)
+        else if (PyUnicode_CompareWithASCIIString(name, "cause") == 0)
             out->cause = value;
+        else if (PyUnicode_CompareWithASCIIString(name, key) == 0)
+            out->key = value == Py_None ? NULL : value;
+        else if (PyUnicode_CompareWithASCIIString(name, "headers") == 0)
+            out->headers = value == Py_None ? NULL : value;
         else if (count == 0 && PyUnicode_CompareWithASCIIString(name, first) == 0)
             out->first = value;
         else {
@@ -230,11 +235,11 @@ static int64_t try_append_java(WriterObject *self, const void *data, size_t leng
     return seq;
 }
 
-static int64_t append_slow(WriterObject *self, const void *data, size_t length, unsigned type_id,
-                           uint64_t timestamp_ns, int clocked, const ac_cause_t *cause,
-                           ac_error_t *err) {
+static int64_t append_slow(WriterObject *self, const void *data, size_t length,
+                           const ac_slice_t *trailer, unsigned type_id, uint64_t timestamp_ns,
+                           int clocked, const ac_cause_t *cause, ac_error_t *err) {
     int64_t seq = AC_E_SLOW;
-    if (self->writer->java)
+    if (self->writer->java && !trailer)
         seq = try_append_java(self, data, length, type_id, timestamp_ns, clocked, cause);
     if (seq != AC_E_SLOW) return seq;
     seq = begin_slow(self, err);
@@ -242,7 +247,8 @@ static int64_t append_slow(WriterObject *self, const void *data, size_t length, 
     timestamp_ns = in_order(self, clocked, timestamp_ns);
     set_java_clock(self, clocked, &timestamp_ns);
     Py_BEGIN_ALLOW_THREADS;
-    seq = ac_writer_append_cause(self->writer, data, length, type_id, timestamp_ns, cause, err);
+    seq = ac_writer_append_trailer(self->writer, data, length, trailer, type_id, timestamp_ns,
+                                   cause, err);
     Py_END_ALLOW_THREADS;
     end_slow(self);
     return seq;
@@ -263,14 +269,16 @@ static int64_t follow_clock(WriterObject *self, const void *data, size_t length,
         }
         if (now_ns <= shown_ns) break;
         shown_ns = now_ns;
-        seq = append_slow(self, data, length, type_id, now_ns, CLOCKED, NULL, err);
+        seq = append_slow(self, data, length, NULL, type_id, now_ns, CLOCKED, NULL, err);
     }
     return seq;
 }
 
-/* A clock that went back, or was overtaken by another thread's, takes the slow path. */
-static PyObject *append_buffer(WriterObject *self, const void *data, Py_ssize_t length,
-                               unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause) {
+/* A clock that went back, or was overtaken by another thread's, takes the slow path. Compiled twice: without a
+ * trailer nobody looks for one. */
+static inline __attribute__((always_inline)) PyObject *
+append_area(WriterObject *self, const void *data, Py_ssize_t length, const ac_slice_t *trailer,
+            unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause) {
     ac_error_t err;
     int64_t seq = AC_E_SLOW;
     int clocked = NOT_CLOCKED;
@@ -278,25 +286,56 @@ static PyObject *append_buffer(WriterObject *self, const void *data, Py_ssize_t 
         return NULL;
     HOT_BEGIN(self);
     if (AC_LIKELY(!self->busy))
-        seq =
-            ac_writer_try_append(self->writer, data, (size_t)length, type_id, timestamp_ns, cause);
+        seq = ac_writer_try_append(self->writer, data, (size_t)length, trailer, type_id,
+                                   timestamp_ns, cause);
     HOT_END();
     if (AC_UNLIKELY(seq == AC_E_SLOW))
-        seq = append_slow(self, data, (size_t)length, type_id, timestamp_ns, clocked, cause, &err);
+        seq = append_slow(self, data, (size_t)length, trailer, type_id, timestamp_ns, clocked,
+                          cause, &err);
     if (AC_UNLIKELY(seq == AC_E_TIMESTAMP) && clocked && self->writer->java)
         seq = follow_clock(self, data, (size_t)length, type_id, timestamp_ns, &err);
     return seq < 0 ? raise_engine_error(&err) : PyLong_FromLongLong(seq);
 }
 
-static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssize_t count,
-                               PyObject *names) {
-    options_t options = {NULL, NULL, NULL, count > 0 ? args[0] : NULL};
+static PyObject *append_buffer(WriterObject *self, const void *data, Py_ssize_t length,
+                               unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause) {
+    return append_area(self, data, length, NULL, type_id, timestamp_ns, cause);
+}
+
+static ac_slice_t slice_of(PyObject *bytes) {
+    return (ac_slice_t){PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes)};
+}
+
+/* With key and headers. `payload` is any buffer. */
+static __attribute__((noinline)) PyObject *
+append_with_trailer(WriterObject *self, PyObject *payload, PyObject *key, PyObject *headers,
+                    unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause) {
+    PyObject *bytes, *result;
+    Py_buffer buffer;
+    if (payload_argument("payload", payload, &buffer) < 0) return NULL;
+    if (trailer_argument(key, headers, &bytes) < 0) {
+        result = NULL;
+    } else if (!bytes) {
+        result = append_buffer(self, buffer.buf, buffer.len, type_id, timestamp_ns, cause);
+    } else {
+        ac_slice_t trailer = slice_of(bytes);
+        result = append_area(self, buffer.buf, buffer.len, &trailer, type_id, timestamp_ns, cause);
+        Py_DECREF(bytes);
+    }
+    PyBuffer_Release(&buffer);
+    return result;
+}
+
+/* Everything but a call with bytes alone. */
+static __attribute__((noinline)) PyObject *
+append_with_options(WriterObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    options_t options = {.first = count > 0 ? args[0] : NULL};
     unsigned type_id = 0;
     uint64_t timestamp_ns = AC_NOW;
     ac_cause_t room;
     const ac_cause_t *cause = NULL;
     if (names &&
-        (find_options(args, count, names, "payload", "cause", "timestamp_ns", &options) < 0 ||
+        (find_options(args, count, names, "payload", "key", "timestamp_ns", &options) < 0 ||
          type_argument(options.type_id, &type_id) < 0 ||
          optional_timestamp_argument(options.timestamp, &timestamp_ns) < 0 ||
          cause_argument(options.cause, &room, &cause) < 0))
@@ -307,6 +346,9 @@ static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssi
                      count);
         return NULL;
     }
+    if (AC_UNLIKELY(options.key || options.headers))
+        return append_with_trailer(self, payload, options.key, options.headers, type_id,
+                                   timestamp_ns, cause);
     if (AC_LIKELY(PyBytes_CheckExact(payload)))
         return append_buffer(self, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), type_id,
                              timestamp_ns, cause);
@@ -317,24 +359,30 @@ static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssi
     return result;
 }
 
-/* Not an option of append: whoever says nothing about it is not to pay for that. */
+static PyObject *writer_append(WriterObject *self, PyObject *const *args, Py_ssize_t count,
+                               PyObject *names) {
+    if (AC_LIKELY(!names && count == 1 && PyBytes_CheckExact(args[0])))
+        return append_area(self, PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), NULL, 0,
+                           AC_NOW, NULL);
+    return append_with_options(self, args, count, names);
+}
+
+/* Not an option of append, so that appends without it do not pay for it. */
 static PyObject *writer_append_expiring(WriterObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"payload", "expires_ns", "type_id", "timestamp_ns", NULL};
+    static char *names[] = {"payload", "expires_ns", "type_id", "timestamp_ns",
+                            "key",     "headers",    NULL};
     PyObject *payload, *expires, *type_object = NULL, *timestamp = NULL;
+    PyObject *key = NULL, *headers = NULL;
     unsigned type_id = 0;
     uint64_t timestamp_ns = AC_NOW;
     ac_cause_t expiry = {.is_expiry = 1};
-    Py_buffer buffer;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OO", names, &payload, &expires,
-                                     &type_object, &timestamp) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OOOO", names, &payload, &expires,
+                                     &type_object, &timestamp, &key, &headers) ||
         timestamp_argument("expires_ns", expires, &expiry.source) < 0 ||
         type_argument(type_object, &type_id) < 0 ||
-        optional_timestamp_argument(timestamp, &timestamp_ns) < 0 ||
-        payload_argument("payload", payload, &buffer) < 0)
+        optional_timestamp_argument(timestamp, &timestamp_ns) < 0)
         return NULL;
-    PyObject *result = append_buffer(self, buffer.buf, buffer.len, type_id, timestamp_ns, &expiry);
-    PyBuffer_Release(&buffer);
-    return result;
+    return append_with_trailer(self, payload, key, headers, type_id, timestamp_ns, &expiry);
 }
 
 /* ---- append_many ---- */
@@ -345,8 +393,10 @@ typedef struct {
     uint64_t *timestamps;
     ac_cause_t room; /* for the cause, if there is one */
     const ac_cause_t *cause;
-    int clocked;        /* they are all one reading of the caller's clock */
-    Py_buffer *buffers; /* only for items that are not bytes */
+    int clocked;          /* they are all one reading of the caller's clock */
+    ac_slice_t *trailers; /* NULL: no message has one */
+    PyObject *held;       /* list of their bytes */
+    Py_buffer *buffers;   /* only for items that are not bytes */
     Py_ssize_t count, buffered;
     uint64_t end; /* the seq after its last one */
 } batch_t;
@@ -357,6 +407,8 @@ static void batch_clear(batch_t *batch) {
     PyMem_Free(batch->buffers);
     PyMem_Free(batch->slices);
     PyMem_Free(batch->timestamps);
+    PyMem_Free(batch->trailers);
+    Py_XDECREF(batch->held);
     Py_XDECREF(batch->sequence);
 }
 
@@ -434,6 +486,59 @@ static int batch_timestamps(batch_t *batch, PyObject *object) {
     return rc;
 }
 
+/* A tuple with something for each message, or NULL: nothing was given, or with an exception. */
+static PyObject *one_for_each(const batch_t *batch, const char *name, const char *wanted,
+                              PyObject *object) {
+    if (!object) return NULL;
+    PyObject *given = sequence_argument(name, wanted, object);
+    PyObject *tuple = given ? PySequence_Tuple(given) : NULL;
+    Py_XDECREF(given);
+    if (!tuple || PyTuple_GET_SIZE(tuple) == batch->count) return tuple;
+    PyObject *found = PyLong_FromSsize_t(PyTuple_GET_SIZE(tuple));
+    if (found) refuse_value(name, "as many as there are payloads", found);
+    Py_XDECREF(found);
+    Py_DECREF(tuple);
+    return NULL;
+}
+
+static int batch_fill_trailers(batch_t *batch, PyObject *keys, PyObject *headers) {
+    batch->trailers = PyMem_Calloc((size_t)batch->count + 1, sizeof *batch->trailers);
+    batch->held = PyList_New(0);
+    if (!batch->trailers || !batch->held) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < batch->count; i++) {
+        PyObject *bytes;
+        if (trailer_argument(keys ? PyTuple_GET_ITEM(keys, i) : NULL,
+                             headers ? PyTuple_GET_ITEM(headers, i) : NULL, &bytes) < 0)
+            return -1;
+        if (!bytes) continue;
+        batch->trailers[i] = slice_of(bytes);
+        int rc = PyList_Append(batch->held, bytes);
+        Py_DECREF(bytes);
+        if (rc < 0) return -1;
+    }
+    if (PyList_GET_SIZE(batch->held) > 0) return 0;
+    PyMem_Free(batch->trailers);
+    batch->trailers = NULL;
+    return 0;
+}
+
+static int batch_trailers(batch_t *batch, const options_t *options) {
+    if (!options->key && !options->headers) return 0;
+    int rc = -1;
+    PyObject *keys = one_for_each(batch, "keys", "a sequence of bytes or None", options->key);
+    PyObject *headers =
+        PyErr_Occurred()
+            ? NULL
+            : one_for_each(batch, "headers", "a sequence of mappings or None", options->headers);
+    if (!PyErr_Occurred()) rc = batch_fill_trailers(batch, keys, headers);
+    Py_XDECREF(keys);
+    Py_XDECREF(headers);
+    return rc;
+}
+
 /* One reading of the caller's clock serves the whole batch, as the engine's own would. */
 static int batch_clock(WriterObject *self, batch_t *batch) {
     uint64_t now = AC_NOW;
@@ -459,8 +564,14 @@ static void batch_in_order(WriterObject *self, const batch_t *batch) {
 
 static int64_t append_batch(WriterObject *self, batch_t *batch, unsigned type_id, ac_error_t *err) {
     batch_in_order(self, batch);
-    int64_t first = ac_writer_append_many_cause(self->writer, batch->slices, (size_t)batch->count,
-                                                type_id, batch->timestamps, batch->cause, err);
+    int64_t first;
+    if (AC_UNLIKELY(batch->trailers != NULL))
+        first = ac_writer_append_many_trailers(self->writer, batch->slices, batch->trailers,
+                                               (size_t)batch->count, type_id, batch->timestamps,
+                                               batch->cause, err);
+    else
+        first = ac_writer_append_many_cause(self->writer, batch->slices, (size_t)batch->count,
+                                            type_id, batch->timestamps, batch->cause, err);
     batch->end = self->writer->seq;
     return first;
 }
@@ -472,6 +583,8 @@ static int64_t try_append_batch(WriterObject *self, batch_t *batch, unsigned typ
     int64_t seq = AC_E_SLOW;
     for (Py_ssize_t i = 0; i < batch->count; i++)
         size += ac_record_size(batch->slices[i].length);
+    for (Py_ssize_t i = 0; batch->trailers && i < batch->count; i++)
+        size += ac_record_size(batch->trailers[i].length);
     HOT_BEGIN(self);
     if (!self->busy && self->writer->offset + size <= ac_load_relaxed_u64(&self->writer->limit))
         seq = append_batch(self, batch, type_id, err);
@@ -511,13 +624,13 @@ static PyObject *append_each(WriterObject *self, const batch_t *batch, unsigned 
 
 static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, Py_ssize_t count,
                                     PyObject *names) {
-    options_t options = {NULL, NULL, NULL, count > 0 ? args[0] : NULL};
+    options_t options = {.first = count > 0 ? args[0] : NULL};
     unsigned type_id = 0;
     ac_error_t err;
     batch_t batch = {0};
     PyObject *result = NULL;
     if (names &&
-        (find_options(args, count, names, "payloads", "cause", "timestamps_ns", &options) < 0 ||
+        (find_options(args, count, names, "payloads", "keys", "timestamps_ns", &options) < 0 ||
          type_argument(options.type_id, &type_id) < 0 ||
          cause_argument(options.cause, &batch.room, &batch.cause) < 0))
         return NULL;
@@ -528,7 +641,9 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
     }
     batch.sequence = sequence_argument("payloads", "a sequence of payloads", options.first);
     if (!batch.sequence) return NULL;
-    if ((options.timestamp || self->clock) && batch_hold(&batch) < 0) goto done;
+    if ((options.timestamp || options.key || options.headers || self->clock) &&
+        batch_hold(&batch) < 0)
+        goto done;
     batch.count = PySequence_Fast_GET_SIZE(batch.sequence);
     batch.slices = PyMem_Malloc((size_t)batch.count * sizeof *batch.slices + 1);
     if (!batch.slices) {
@@ -537,8 +652,9 @@ static PyObject *writer_append_many(WriterObject *self, PyObject *const *args, P
     }
     for (Py_ssize_t i = 0; i < batch.count; i++)
         if (batch_add(&batch, i, PySequence_Fast_GET_ITEM(batch.sequence, i)) < 0) goto done;
-    if (batch_timestamps(&batch, options.timestamp) < 0) goto done;
-    if (self->writer->java && self->clock && !batch.timestamps) {
+    if (batch_timestamps(&batch, options.timestamp) < 0 || batch_trailers(&batch, &options) < 0)
+        goto done;
+    if (self->writer->java && self->clock && !batch.timestamps && !batch.trailers) {
         result = append_each(self, &batch, type_id);
         goto done;
     }
@@ -560,23 +676,29 @@ done:
 /* ---- reserve ---- */
 
 static PyObject *writer_reserve(WriterObject *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"size", "type_id", "timestamp_ns", "cause", NULL};
+    static char *names[] = {"size", "type_id", "timestamp_ns", "cause", "key", "headers", NULL};
     PyObject *size_object, *type_object = NULL, *timestamp = NULL, *cause_object = NULL;
+    PyObject *key = NULL, *headers = NULL, *trailer;
     int64_t size;
     unsigned type_id;
     uint64_t timestamp_ns;
     ac_cause_t room;
     const ac_cause_t *cause;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOO", names, &size_object, &type_object,
-                                     &timestamp, &cause_object) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOOOO", names, &size_object, &type_object,
+                                     &timestamp, &cause_object, &key, &headers) ||
         integer_argument("size", "an int from 0 to 2**63 - 1", size_object, 0, PY_SSIZE_T_MAX,
                          &size) < 0 ||
         type_argument(type_object, &type_id) < 0 ||
         optional_timestamp_argument(timestamp, &timestamp_ns) < 0 ||
-        cause_argument(cause_object, &room, &cause) < 0)
+        cause_argument(cause_object, &room, &cause) < 0 ||
+        trailer_argument(key, headers, &trailer) < 0)
         return NULL;
     ReservationObject *reservation = PyObject_New(ReservationObject, &Reservation_Type);
-    if (!reservation) return NULL;
+    if (!reservation) {
+        Py_XDECREF(trailer);
+        return NULL;
+    }
+    reservation->trailer = trailer;
     reservation->writer = (WriterObject *)Py_NewRef(self);
     reservation->view = NULL;
     reservation->map = NULL;
@@ -604,6 +726,10 @@ static void give_up(WriterObject *writer, void (*how)(ac_writer_t *)) {
     end_slow(writer);
 }
 
+static size_t trailer_size(const ReservationObject *self) {
+    return self->trailer ? (size_t)PyBytes_GET_SIZE(self->trailer) : 0;
+}
+
 static PyObject *reservation_enter(ReservationObject *self, PyObject *unused) {
     (void)unused;
     ac_error_t err;
@@ -616,7 +742,8 @@ static PyObject *reservation_enter(ReservationObject *self, PyObject *unused) {
     rc = begin_slow(writer, &err);
     if (rc != AC_OK) return raise_engine_error(&err);
     Py_BEGIN_ALLOW_THREADS;
-    rc = ac_writer_reserve(writer->writer, (size_t)self->size, &self->room, &err);
+    rc = ac_writer_reserve(writer->writer, (size_t)self->size + trailer_size(self), &self->room,
+                           &err);
     Py_END_ALLOW_THREADS;
     if (rc == AC_OK) {
         self->map = writer->writer->map;
@@ -681,9 +808,11 @@ static PyObject *reservation_exit(ReservationObject *self, PyObject *args) {
         return NULL;
     }
     timestamp_ns = in_order(writer, clocked, timestamp_ns);
+    ac_slice_t trailer = {0};
+    if (self->trailer) trailer = slice_of(self->trailer);
     Py_BEGIN_ALLOW_THREADS;
-    seq = ac_writer_commit(writer->writer, self->type_id, timestamp_ns,
-                           self->has_cause ? &self->cause : NULL, &err);
+    seq = ac_writer_commit_trailer(writer->writer, self->trailer ? &trailer : NULL, self->type_id,
+                                   timestamp_ns, self->has_cause ? &self->cause : NULL, &err);
     Py_END_ALLOW_THREADS;
     end_slow(writer);
     if (seq < 0) return raise_engine_error(&err);
@@ -714,6 +843,7 @@ static void reservation_dealloc(ReservationObject *self) {
     if (self->open) give_up(self->writer, ac_writer_abort);
     ac_map_release(self->map);
     Py_XDECREF(self->view);
+    Py_XDECREF(self->trailer);
     Py_DECREF(self->writer);
     PyObject_Free(self);
 }
@@ -726,9 +856,11 @@ static PyObject *reservation_seq(ReservationObject *self, void *unused) {
 
 static PyMethodDef reservation_methods[] = {
     {"__enter__", (PyCFunction)reservation_enter, METH_NOARGS,
-     "The reserved bytes as a writable memoryview."},
+     "__enter__($self, /)\n--\n\n"
+     "Return the reserved bytes as a writable memoryview."},
     {"__exit__", (PyCFunction)reservation_exit, METH_VARARGS,
-     "Commits the message; after an exception nothing is written."},
+     "__exit__($self, exc_type, exc, traceback, /)\n--\n\n"
+     "Commit the message; after an exception nothing is written."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -795,7 +927,8 @@ static PyObject *writer_close(WriterObject *self, PyObject *unused) {
     ac_error_t err;
     int rc, nested = is_our_turn(self);
     if (is_forked(self)) Py_RETURN_NONE;
-    ac_store_relaxed_u32(&self->writer->closing, 1);  /* whoever has the turn may wait for ever */
+    ac_store_relaxed_u32(&self->writer->closing,
+                         1); /* the thread that has the turn may wait forever */
     if (nested && self->writer->java) Py_RETURN_NONE; /* the call closes it: see ac_java_append */
     if (!nested) begin_last(self);
     Py_BEGIN_ALLOW_THREADS;
@@ -823,34 +956,39 @@ static PyObject *writer_closed(WriterObject *self, void *unused) {
 
 static PyObject *writer_gone(WriterObject *self, void *unused) {
     (void)unused;
-    return PyBool_FromLong(ac_writer_check_gone(self->writer, NULL) != AC_OK);
+    return PyBool_FromLong(ac_writer_check_removed(self->writer, NULL) != AC_OK);
 }
 
 static PyMethodDef writer_methods[] = {
     {"append", (PyCFunction)(void (*)(void))writer_append, METH_FASTCALL | METH_KEYWORDS,
-     "append(payload, *, type_id=0, timestamp_ns=None, cause=None) -> int\n\n"
-     "Appends one message and returns its seq. It is visible to readers before append returns."},
+     "append($self, payload, *, type_id=0, timestamp_ns=None, cause=None, key=None, "
+     "headers=None)\n--\n\n"
+     "Append one message and return its seq. Readers can see it before append returns."},
     {"append_expiring", (PyCFunction)(void (*)(void))writer_append_expiring,
      METH_VARARGS | METH_KEYWORDS,
-     "append_expiring(payload, expires_ns, *, type_id=0, timestamp_ns=None) -> int\n\n"
-     "Appends a message that is of no use after this time, in Unix nanoseconds. Readers get it all "
-     "the "
-     "same; its expires_ns tells them. It has no cause."},
+     "append_expiring($self, payload, expires_ns, *, type_id=0, timestamp_ns=None, key=None, "
+     "headers=None)\n--\n\n"
+     "Append a message that is of no use after this time, in Unix nanoseconds. Readers get it all "
+     "the same; its expires_ns tells them. It has no cause."},
     {"append_many", (PyCFunction)(void (*)(void))writer_append_many, METH_FASTCALL | METH_KEYWORDS,
-     "append_many(payloads, *, type_id=0, timestamps_ns=None, cause=None) -> range\n\n"
-     "Appends all messages so that readers see either none or all of them; returns their seqs. To "
-     "a "
+     "append_many($self, payloads, *, type_id=0, timestamps_ns=None, cause=None, keys=None, "
+     "headers=None)\n--\n\n"
+     "Append all messages so that readers see either none or all of them; return their seqs. To a "
      "Java queue they are appended one by one, and the seqs of others may lie between."},
     {"reserve", (PyCFunction)(void (*)(void))writer_reserve, METH_VARARGS | METH_KEYWORDS,
-     "reserve(size, *, type_id=0, timestamp_ns=None, cause=None) -> Reservation\n\n"
-     "with writer.reserve(n) as room: fill room, a writable memoryview inside the segment. "
-     "An exception in the block means that nothing was written."},
+     "reserve($self, size, *, type_id=0, timestamp_ns=None, cause=None, key=None, "
+     "headers=None)\n--\n\n"
+     "Reserve room for a message: `with writer.reserve(n) as room` gives a writable memoryview "
+     "inside the segment. After an exception in the block nothing is written."},
     {"heartbeat", (PyCFunction)(void (*)(void))writer_heartbeat, METH_VARARGS | METH_KEYWORDS,
-     "heartbeat(timestamp_ns=None): promise that no older message will be appended."},
+     "heartbeat($self, timestamp_ns=None)\n--\n\n"
+     "Promise that no message older than this, or than now, will be appended."},
     {"_try_heartbeat", (PyCFunction)writer_try_heartbeat, METH_NOARGS,
-     "_try_heartbeat() -> bool: heartbeat() of now, unless that would have to wait."},
+     "_try_heartbeat($self, /)\n--\n\n"
+     "heartbeat() of now, unless that would have to wait; return whether it was made."},
     {"close", (PyCFunction)writer_close, METH_NOARGS,
-     "close(): sync everything, mark the queue as cleanly closed, release the lock."},
+     "close($self, /)\n--\n\n"
+     "Sync everything, mark the queue as cleanly closed, release the lock."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -272,6 +272,7 @@ enum {
     CONTROL_REMOVING = 112,
     CONTROL_GENERATION = 128,
     CONTROL_SEGMENT = 132,
+    CONTROL_COUNTING_EPOCH = 248,
     CONTROL_OFFSET = 256,
     CONTROL_WATERMARK = 272,
     CONTROL_NEXT_SEQ = 280,
@@ -296,7 +297,7 @@ static inline int beside_judge_constants(beside_case_t *judged) {
     BESIDE_RULE(beside_word(judged->now, CONTROL_SEGMENT_SIZE) == judged->segment_size,
                 "control.meta has another segment size");
     BESIDE_RULE(beside_word(judged->now, CONTROL_QUEUE_ID) != 0, "the queue has no id");
-    BESIDE_RULE(beside_is_zero(at + 12, 4) && beside_is_zero(at + 152, 104) &&
+    BESIDE_RULE(beside_is_zero(at + 12, 4) && beside_is_zero(at + 152, 96) &&
                     beside_is_zero(at + 324, 60) && beside_is_zero(at + 400, 112),
                 "spare bytes of control.meta are used");
     BESIDE_RULE(beside_word(judged->now, CONTROL_SIGNALLING_EPOCH) <=
@@ -328,6 +329,9 @@ static inline int beside_judge_head(beside_case_t *judged) {
     uint64_t segment = walk_number(at + CONTROL_SEGMENT, 4);
     uint64_t offset = beside_word(judged->now, CONTROL_OFFSET);
     uint64_t next_seq = beside_word(judged->now, CONTROL_NEXT_SEQ);
+    BESIDE_RULE(beside_word(judged->now, CONTROL_COUNTING_EPOCH) <=
+                    beside_word(judged->now, CONTROL_EPOCH),
+                "a writer of the future counts");
     uint64_t last_record = beside_word(judged->now, CONTROL_LAST_RECORD);
     int between = (int)(walk_number(at + CONTROL_GENERATION, 4) % 2);
     BESIDE_RULE(beside_is_next(judged, (int64_t)next_seq), "control.meta has next seq %" PRIu64,

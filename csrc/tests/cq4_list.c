@@ -1,10 +1,10 @@
 /* Lists a Java Chronicle Queue: one line per message, index and payload in hexadecimal, as Java's own listings in
- * tests/data/cq4 are. Driven by tests/test_cq4_engine.py.
+ * tests/data/cq4 are. Driven by tests/cq4/test_engine.py.
  *
  *   cq4_list QUEUE                all messages that are there now
  *   cq4_list QUEUE seek INDEX…    the first message at or after each (hexadecimal), found by the index of its file;
  *                                 "none" at the end
- *   cq4_list QUEUE follow COUNT   waits for the queue, and until it has read so many
+ *   cq4_list QUEUE follow COUNT   waits for the queue, and until it has read this many
  *   cq4_list QUEUE bench ROUNDS   reads all of it so often; prints nanoseconds per message
  *   cq4_list QUEUE lag            messages and bytes */
 #include "cq4_tail.h"

@@ -19,6 +19,7 @@
 
 static ac_error_t err;
 static int64_t set_ms = START_MS;
+__attribute__((unused)) static const char *queue_name = "queue";
 
 __attribute__((unused)) static uint64_t set_clock(void *context) {
     (void)context;
@@ -37,7 +38,7 @@ __attribute__((unused)) static ac_cq4_writer_config_t config_of(const char *roll
 __attribute__((unused)) static ac_cq4_writer_t *open_java(const char *roll_cycle) {
     ac_cq4_writer_t *writer;
     ac_cq4_writer_config_t config = config_of(roll_cycle);
-    CHECK_OK(ac_cq4_writer_open(check_path("queue"), &config, &writer, &err), err);
+    CHECK_OK(ac_cq4_writer_open(check_path(queue_name), &config, &writer, &err), err);
     return writer;
 }
 
@@ -68,7 +69,7 @@ __attribute__((unused)) static inventory_t read_everything(void) {
     inventory_t seen = {0};
     ac_message_t message;
     int rc;
-    CHECK_OK(ac_cq4_tail_open(&tail, check_path("queue"), &err), err);
+    CHECK_OK(ac_cq4_tail_open(&tail, check_path(queue_name), &err), err);
     while ((rc = ac_cq4_tail_next(&tail, &message, &err)) == 1) {
         unsigned who;
         uint64_t number;
@@ -101,7 +102,7 @@ __attribute__((unused)) static uint64_t *table_value(const char *key) {
     static ac_cq4_table_t table;
     static ac_directory_t dir;
     uint64_t *value;
-    CHECK_OK(ac_directory_init(&dir, check_path("queue"), 0600, 0, &err), err);
+    CHECK_OK(ac_directory_init(&dir, check_path(queue_name), 0600, 0, &err), err);
     int dir_fd = ac_directory_open(&dir, &err);
     CHECK_OK(dir_fd, err);
     ac_cq4_table_close(&table); /* the one before */
@@ -119,7 +120,7 @@ __attribute__((unused)) static const char *cycle_path(const char *roll_cycle, in
     snprintf(roll.format, sizeof roll.format, "%s", known->format);
     CHECK_EQUAL(ac_cq4_roll_file_name(&roll, (uint32_t)((uint64_t)ms / roll.length_ms), name),
                 AC_OK);
-    snprintf(path, sizeof path, "%s/%s", check_path("queue"), name);
+    snprintf(path, sizeof path, "%s/%s", check_path(queue_name), name);
     return path;
 }
 
@@ -130,7 +131,7 @@ __attribute__((unused)) static int is_finished(void) {
     uint32_t *cycles;
     size_t count;
     int all = 1;
-    CHECK_OK(ac_cq4_queue_open(check_path("queue"), &queue, &err), err);
+    CHECK_OK(ac_cq4_queue_open(check_path(queue_name), &queue, &err), err);
     CHECK_OK(ac_cq4_queue_cycles(&queue, &cycles, &count, &err), err);
     for (size_t i = 0; i + 1 < count; i++) {
         CHECK_OK(ac_cq4_queue_open_cycle(&queue, cycles[i], &cycle, &err), err);

@@ -268,12 +268,12 @@ static int judge_recovery(cycle_t *cycle, const outcome_t *outcome, const walk_t
                 !is_before(r->end_segment, r->end_offset, r->durable_segment, r->durable_offset),
             "recovery ends before what is durable");
     REQUIRE(!is_before(walk->end_segment, walk->end_offset, r->end_segment, r->end_offset),
-            "recovery reports an end behind the last record");
+            "recovery reports an end after the last record");
     REQUIRE(!r->clean || r->records_scanned == 0, "recovery is clean but scanned");
     return 0;
 }
 
-/* Each named reader resumes behind its last commit, or behind the one that was under way. */
+/* Each named reader resumes after its last commit, or after the one that was under way. */
 static int judge_reader(cycle_t *cycle, const ledger_reader_t *known, const found_t *found,
                         const char *name, uint64_t next_seq) {
     if (known->committed == NEVER_COMMITTED) return 0;

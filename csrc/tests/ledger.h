@@ -38,6 +38,8 @@ typedef struct ledger {
     int64_t failed_code;
     char failed_detail[256];
     ledger_reader_t readers[LEDGER_READERS];
+    uint64_t acked;  /* of a group, one bit per message: its ack returned … */
+    uint64_t acking; /* … or was begun */
 } ledger_t;
 
 static inline ledger_t *ledger_new(void) {

@@ -5,12 +5,12 @@
  *
  * The scenario runs in a traced child, one instruction at a time. What a kill leaves is the content of
  * the files, since mapped memory and file are the same pages; so instead of killing, which would mean
- * starting anew for every instruction, the files are copied whenever they or the ledger have changed,
+ * starting over for every instruction, the files are copied whenever they or the ledger have changed,
  * and the copy is recovered and checked as if the child had died there. Instructions that change
  * neither leave the same state as the one before. Every STRIDE-th state is checked, beginning with
  * PHASE, and every KEEP-th of those stays in ROOT/kept for an oracle of another making.
  *
- * `kill` is the proof that this is the same thing: it really kills after so many instructions, compares
+ * `kill` is the proof that this is the same thing: it really kills after this many instructions, compares
  * the files with what they were just before, and recovers them in place. */
 #include "control.h"
 #include "ledger.h"
@@ -238,7 +238,7 @@ static void die_with_segments(void) {
     append(PREPARED);
 }
 
-/* The segments behind the torn record lie behind the end, too. Without index.meta nothing is durable. */
+/* The segments after the torn record lie after the end, too. Without index.meta nothing is durable. */
 static void prepare_torn_segments(void) {
     char path[1200];
     in_dying_process(die_with_segments);
@@ -258,6 +258,8 @@ static void prepare_unsealed(void) {
 static void act_recover(void) {
     open_writer();
 }
+
+#include "step_group.h"
 
 static void prepare_segments(void) {
     prepare_full();
@@ -279,23 +281,33 @@ static const struct scenario {
     void (*act)(void);
     int torn;    /* recovery sets bytes aside */
     int removes; /* the first messages may go */
+    int group;   /* 1: of a group; 2: … and some comes later */
 } scenarios[] = {
-    {"append", prepare_some, act_append, 0, 0},
-    {"batch", prepare_some, act_batch, 0, 0},
-    {"reserve", prepare_some, act_reserve, 0, 0},
-    {"abort", prepare_some, act_abort, 0, 0},
-    {"roll", prepare_full, act_append, 0, 0},
-    {"flush", prepare_some, act_flush, 0, 0},
-    {"commit", prepare_reader, act_commit, 0, 0},
-    {"register", prepare_some, open_reader, 0, 0},
-    {"create", prepare_nothing, act_open, 0, 0},
-    {"open", prepare_closed, act_open, 0, 0},
-    {"close", prepare_some, act_close, 0, 0},
-    {"recover", prepare_unfinished, act_recover, 0, 0},
-    {"recover-unsealed", prepare_unsealed, act_recover, 0, 0},
-    {"recover-torn", prepare_torn, act_recover, 1, 0},
-    {"recover-segments", prepare_torn_segments, act_recover, 1, 0},
-    {"retain", prepare_segments, act_retain, 0, 1},
+    {"append", prepare_some, act_append, 0, 0, 0},
+    {"batch", prepare_some, act_batch, 0, 0, 0},
+    {"reserve", prepare_some, act_reserve, 0, 0, 0},
+    {"abort", prepare_some, act_abort, 0, 0, 0},
+    {"roll", prepare_full, act_append, 0, 0, 0},
+    {"flush", prepare_some, act_flush, 0, 0, 0},
+    {"commit", prepare_reader, act_commit, 0, 0, 0},
+    {"register", prepare_some, open_reader, 0, 0, 0},
+    {"create", prepare_nothing, act_open, 0, 0, 0},
+    {"open", prepare_closed, act_open, 0, 0, 0},
+    {"close", prepare_some, act_close, 0, 0, 0},
+    {"recover", prepare_unfinished, act_recover, 0, 0, 0},
+    {"recover-unsealed", prepare_unsealed, act_recover, 0, 0, 0},
+    {"recover-torn", prepare_torn, act_recover, 1, 0, 0},
+    {"recover-segments", prepare_torn_segments, act_recover, 1, 0, 0},
+    {"retain", prepare_segments, act_retain, 0, 1, 0},
+    {"group-found", group_queue, act_group_join, 0, 0, 1},
+    {"group-join", group_left, act_group_join, 0, 0, 1},
+    {"group-resize", group_left, act_group_resize, 0, 0, 1},
+    {"group-take", group_some, act_group_take, 0, 0, 1},
+    {"group-ack", group_some, act_group_ack, 0, 0, 1},
+    {"group-nack", group_some, act_group_nack, 0, 0, 2},
+    {"group-extend", group_some, act_group_extend, 0, 0, 1},
+    {"group-take-back", group_beside, act_group_take_back, 0, 0, 1},
+    {"group-leave", group_some, act_group_leave, 0, 0, 1},
 };
 
 static pid_t start(const struct scenario *scenario) {
@@ -353,7 +365,7 @@ static void add_file(const char *folder, const char *name) {
     file_count++;
 }
 
-/* Lists and maps everything anew; needed only after a system call that changed names or sizes. */
+/* Lists and maps everything again; needed only after a system call that changed names or sizes. */
 static void scan_files(void) {
     char path[1200];
     forget_files();
@@ -412,13 +424,14 @@ static void write_copy(const char *to) {
             make_directory(path);
         }
         snprintf(path, sizeof path, "%.1100s/%.299s", to, files[i].name);
-        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
         if (fd < 0 || write(fd, files[i].content, files[i].size) != (ssize_t)files[i].size)
             die(path);
         if (strcmp(files[i].name, "control.meta") == 0) { /* not a copy: the original, elsewhere */
             static const uint64_t nowhere;
             if (pwrite(fd, &nowhere, sizeof nowhere, offsetof(ac_control_t, home)) < 0) die(path);
         }
+        if (strcmp(files[i].name, "readers/work.group") == 0) move_group(fd, 0);
         close(fd);
     }
 }
@@ -526,6 +539,24 @@ static void check(const char *at, int more) {
     ac_writer_free(recovered);
 }
 
+static void check_group(const char *at, int after_power_cut) {
+    member_t heir;
+    ac_group_info_t info;
+    ac_error_t err = {0};
+    int wrong = 0;
+    uint64_t everything = (1ull << GROUP_MESSAGES) - 1, delayed = chosen->group == 2 ? 1u << 2 : 0;
+    if (ledger_seen.acknowledged < GROUP_MESSAGES) return; /* the queue is being made */
+    if (after_power_cut) reboot_group(at);
+    REQUIRE(member_open(&heir, at, GROUP_LIMIT, GROUP_LEASE_MS, &err) == AC_OK);
+    uint64_t delivered = take_all(&heir, &wrong, &err);
+    REQUIRE(!wrong && err.code == 0);
+    REQUIRE(((delivered | delayed | ledger_seen.acking) & everything) == everything);
+    if (!after_power_cut) REQUIRE(!(delivered & ledger_seen.acked));
+    REQUIRE(ac_group_inspect(at, "work", &info, &err) == AC_OK);
+    REQUIRE(delayed || info.pending == 0);
+    member_close(&heir);
+}
+
 /* ---- stepping ---- */
 
 /* 1 = one instruction further, 0 = the scenario is through. */
@@ -572,7 +603,15 @@ static void step_through(uint64_t stride, uint64_t phase, uint64_t keep) {
         if (!state_changed() || states++ % stride != phase % stride) continue;
         int keeps = ++checked % keep == 0;
         write_copy(copy);
-        check(copy, !keeps);
+        check(copy, !keeps && !chosen->group);
+        if (chosen->group) {
+            check_group(copy, 0);
+            if (!keeps) {
+                remove_copy(copy);
+                write_copy(copy);
+                check_group(copy, 1);
+            }
+        }
         if (keeps) {
             char path[1200];
             snprintf(path, sizeof path, "%s/%s-%" PRIu64, kept, chosen->name, steps);
@@ -600,6 +639,7 @@ static void kill_at(uint64_t instruction) {
     if (file_count > 0) {
         REQUIRE(!state_changed()); /* the kill itself changes nothing */
         check(live, 0);
+        if (chosen->group) check_group(live, 0);
     }
     printf("killed scenario=%s instruction=%" PRIu64 " acknowledged=%" PRIu64 " attempted=%" PRIu64
            "\n",

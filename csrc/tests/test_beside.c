@@ -217,7 +217,8 @@ TEST(the_judge_should_see_every_lie_of_control_meta) {
     poke_control(CONTROL_SEGMENT_SIZE, 64, "segment size");
     poke_control(CONTROL_QUEUE_ID, 1, "another id");
     poke_control(CONTROL_EPOCH, -1, "went back");
-    poke_control(CONTROL_SIGNALLING_EPOCH, 1ll << 40, "of the future");
+    poke_control(CONTROL_SIGNALLING_EPOCH, 1ll << 40, "of the future signals");
+    poke_control(CONTROL_COUNTING_EPOCH, 1ll << 40, "of the future counts");
     poke_control(CONTROL_NEXT_SEQ, 1, "next seq 81");
     poke_control(CONTROL_NEXT_SEQ, -1, "went back");
     poke_control(CONTROL_OFFSET, 64, "seq -1");

@@ -18,7 +18,7 @@ static void write_queue(void) {
     close_writer(writer);
 }
 
-/* Columns with nothing behind them, so that the sanitizer sees a step too far. */
+/* Columns with nothing after them, so that the sanitizer sees a step too far. */
 static ac_columns_t *columns_new(uint64_t rows, uint64_t bytes) {
     ac_columns_t *columns = calloc(1, sizeof *columns);
     columns->rows_max = rows;
@@ -62,7 +62,7 @@ static void check_rows(const ac_columns_t *columns, uint64_t first_seq) {
     CHECK_EQUAL(columns->payload_offsets[columns->rows], columns->payload_bytes);
 }
 
-/* Reads a range in batches of so many rows and bytes; returns the number of rows. */
+/* Reads a range in batches of this many rows and bytes; returns the number of rows. */
 static uint64_t read_range(ac_reader_t *reader, const ac_range_t *range, uint64_t first_seq,
                            uint64_t rows, uint64_t bytes) {
     uint64_t total = 0;

@@ -1,5 +1,6 @@
-/* Processes that append to a Java queue are killed: at every instruction of one call, and at any time. Whoever comes next
- * goes on, what was acknowledged is there, and what was not is there as a whole or not at all. */
+/* Processes that append to a Java queue are killed: in an append, at every system call of a roll, and at any time. What
+ * every instruction leaves is in test_cq4_steps.c. Whoever comes next goes on, what was acknowledged is there, and what
+ * was not is there as a whole or not at all. */
 #include "java_queue.h"
 
 #include <sys/mman.h>
@@ -36,7 +37,7 @@ static void check_ledger(void) {
     }
 }
 
-/* ---- at every instruction ---- */
+/* ---- in a call ---- */
 
 /* Of a sanitizer most instructions are its own. Odd, so that loops are not always left at the same place. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -49,7 +50,6 @@ enum { STRIDE = 3 };
 typedef struct scenario {
     const char *roll_cycle;
     int64_t later; /* ms that the clock goes on before the call */
-    int from_link; /* stepped from the moment on at which a new file gets its name */
     int is_new;    /* the call opens the queue, too */
     uint64_t call; /* killed at this system call, and not stepped */
 } scenario_t;
@@ -60,13 +60,6 @@ static int kill_at_call(void *context, int call, const char *path, int fd, uint6
                         uint64_t length) {
     (void)context, (void)call, (void)path, (void)fd, (void)offset, (void)length;
     if (calls_left-- == 0) kill(getpid(), SIGKILL);
-    return 0;
-}
-
-static int stop_at_link(void *context, int call, const char *path, int fd, uint64_t offset,
-                        uint64_t length) {
-    (void)context, (void)path, (void)fd, (void)offset, (void)length;
-    if (call == AC_CALL_RENAME) raise(SIGSTOP);
     return 0;
 }
 
@@ -82,8 +75,6 @@ static void run(const scenario_t *scenario) {
     calls_left = scenario->call - 1;
     if (scenario->call)
         ac_os_set_hook(kill_at_call, NULL);
-    else if (scenario->from_link)
-        ac_os_set_hook(stop_at_link, NULL);
     else
         raise(SIGSTOP);
     if (!writer) writer = open_java(scenario->roll_cycle);
@@ -97,7 +88,7 @@ static int is_stopped(int status) {
     return WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP;
 }
 
-/* Kills it after so many instructions. 0 = it was done before. */
+/* Kills it after this many instructions. 0 = it was done before. */
 static int kill_after(const scenario_t *scenario, uint64_t instructions) {
     int status, ended = 0;
     pid_t child = fork();
@@ -140,7 +131,7 @@ static void start_anew(void) {
     memset(ledger, 0, sizeof *ledger);
 }
 
-TEST_IN_MEMORY(killed_at_every_instruction_of_an_append) {
+TEST_IN_MEMORY(killed_in_an_append) {
     scenario_t scenario = {.roll_cycle = "FAST_DAILY"};
     int kills = 0;
     make_ledger();
@@ -151,43 +142,6 @@ TEST_IN_MEMORY(killed_at_every_instruction_of_an_append) {
     }
     printf("killed %d times\n", kills);
     CHECK(kills > 20);
-}
-
-/* Every message is indexed, and the eighth begins a page. */
-TEST_IN_MEMORY(killed_while_an_index_page_is_added) {
-    scenario_t scenario = {.roll_cycle = "TEST_DAILY"};
-    int kills = 0;
-    make_ledger();
-    do {
-        start_anew();
-        go_on("TEST_DAILY", 7);
-        int went_on = kill_after(&scenario, (uint64_t)kills * STRIDE * 4);
-        check_ledger();
-        go_on(NULL, 10);
-        if (!went_on) break;
-    } while (++kills < 1000);
-    printf("killed %d times\n", kills);
-    CHECK(kills > 20 && kills < 1000);
-}
-
-/* From the link on: the listing, the lock, the first message. */
-TEST_IN_MEMORY(killed_at_every_instruction_after_a_new_file_has_its_name) {
-    scenario_t scenario = {.roll_cycle = "TEST4_SECONDLY", .later = 1000, .from_link = 1};
-    int64_t start = set_ms;
-    int kills = 0;
-    make_ledger();
-    do {
-        start_anew();
-        go_on("TEST4_SECONDLY", 2);
-        int went_on = kill_after(&scenario, (uint64_t)kills * STRIDE * 9);
-        check_ledger();
-        set_ms += kills % 2 ? 1000 : 2000; /* into that cycle, or past it */
-        go_on(NULL, 2);
-        if (!went_on) break;
-    } while (++kills < 120);
-    printf("killed %d times\n", kills);
-    CHECK(kills > 20);
-    set_ms = start;
 }
 
 TEST_IN_MEMORY(killed_at_every_system_call_of_a_roll_and_of_a_creation) {

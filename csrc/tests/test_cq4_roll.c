@@ -102,6 +102,21 @@ TEST(formats_that_cannot_be_followed_are_refused) {
     CHECK(ac_cq4_roll_problem(&far));
 }
 
+TEST(cycles_that_would_share_a_file_are_refused) {
+    static const struct {
+        const char *format;
+        uint64_t length_ms;
+        int is_refused;
+    } cases[] = {{"yyyyMMdd", 86399999, 1},   {"yyyyMMdd", 86400000, 0},
+                 {"yyyyMMdd-HH", 3599999, 1}, {"yyyyMMdd-HHmm", 59999, 1},
+                 {"yyyyMMdd-HHmm", 90000, 0}, {"yyyyMMdd-HHmmss", 999, 1},
+                 {"yyyyMMdd-HHss", 60000, 1}, {"yyyyMMdd-mmss", 3600000, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ac_cq4_roll_t roll = roll_of(cases[i].format, cases[i].length_ms, 0);
+        CHECK_EQUAL(ac_cq4_roll_problem(&roll) != NULL, cases[i].is_refused);
+    }
+}
+
 TEST(names_that_are_no_cycle_s_are_none) {
     static const char *const names[] = {
         "20230231F.cq4",           "20231301F.cq4", "2023111F.cq4",  "20231114F",

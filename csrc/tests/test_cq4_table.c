@@ -74,6 +74,10 @@ TEST(a_table_that_is_being_created_is_not_there_yet) {
     CHECK_FAILS(ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 0, &table, &err), err,
                 AC_E_NOT_FOUND);
     CHECK_EQUAL(err.sys_errno, EAGAIN);
+    busy = 0xDEADBEEF; /* this no JVM writes */
+    memcpy(written.out.base, &busy, 4);
+    CHECK_FAILS(ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 0, &table, &err), err,
+                AC_E_CORRUPT);
     memcpy(written.out.base, &none, 4);
     CHECK_FAILS(ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 0, &table, &err), err,
                 AC_E_NOT_FOUND);
@@ -227,21 +231,24 @@ TEST(a_key_is_added_once_and_stays) {
     ac_cq4_table_t table, again;
     uint64_t *value, *same;
     open_created(&table);
-    CHECK_OK(ac_cq4_table_add(&table, &dir, "index.a", 5, &value, &err), err);
+    CHECK_OK(ac_cq4_table_add(&table, &dir, "index.a", 5, AC_CQ4_KEY_TIMEOUT_NS, &value, &err),
+             err);
     CHECK_EQUAL(*value, 5);
     ac_store_release_u64(value, 6);
-    CHECK_OK(ac_cq4_table_add(&table, &dir, "INDEX.A", 7, &same, &err), err);
+    CHECK_OK(ac_cq4_table_add(&table, &dir, "INDEX.A", 7, AC_CQ4_KEY_TIMEOUT_NS, &same, &err), err);
     CHECK(same == value);
     CHECK_OK(ac_cq4_table_open(&dir, dir_fd, AC_CQ4_METADATA, 1, &again, &err), err);
     CHECK_EQUAL(value_of(&again, "index.a"), 6);
     CHECK_EQUAL(value_of(&again, AC_CQ4_KEY_WRITE_LOCK), AC_CQ4_UNLOCKED);
-    CHECK_FAILS(ac_cq4_table_add(&table, &dir, "", 7, &same, &err), err, AC_E_NAME);
+    CHECK_FAILS(ac_cq4_table_add(&table, &dir, "", 7, AC_CQ4_KEY_TIMEOUT_NS, &same, &err), err,
+                AC_E_NAME);
     char long_key[AC_CQ4_KEY_MAX + 1];
     memset(long_key, 'x', sizeof long_key);
     long_key[AC_CQ4_KEY_MAX] = 0;
-    CHECK_FAILS(ac_cq4_table_add(&table, &dir, long_key, 7, &same, &err), err, AC_E_NAME);
+    CHECK_FAILS(ac_cq4_table_add(&table, &dir, long_key, 7, AC_CQ4_KEY_TIMEOUT_NS, &same, &err),
+                err, AC_E_NAME);
     long_key[AC_CQ4_KEY_MAX - 1] = 0; /* its length has two bytes */
-    CHECK_OK(ac_cq4_table_add(&table, &dir, long_key, 7, &same, &err), err);
+    CHECK_OK(ac_cq4_table_add(&table, &dir, long_key, 7, AC_CQ4_KEY_TIMEOUT_NS, &same, &err), err);
     CHECK_EQUAL(value_of(&again, long_key), 7);
     ac_cq4_table_close(&again);
     ac_cq4_table_close(&table);
@@ -256,7 +263,7 @@ TEST(keys_are_refused_before_java_would_fail) {
     open_created(&table);
     do {
         snprintf(key, sizeof key, "index.reader%d", count++);
-        rc = ac_cq4_table_add(&table, &dir, key, 0, &value, &err);
+        rc = ac_cq4_table_add(&table, &dir, key, 0, AC_CQ4_KEY_TIMEOUT_NS, &value, &err);
     } while (rc == AC_OK);
     CHECK_EQUAL(rc, AC_E_TOO_MANY_READERS);
     CHECK(count > 1300);
@@ -280,7 +287,9 @@ TEST(processes_and_threads_add_keys_at_the_same_time) {
             char key[32];
             /* Half of them are everybody's. */
             snprintf(key, sizeof key, "index.%d", i % 2 ? i : process * KEYS + i);
-            CHECK_OK(ac_cq4_table_add(&own, &dir, key, (uint64_t)i, &value, &err), err);
+            CHECK_OK(
+                ac_cq4_table_add(&own, &dir, key, (uint64_t)i, AC_CQ4_KEY_TIMEOUT_NS, &value, &err),
+                err);
         }
         _exit(0);
     }

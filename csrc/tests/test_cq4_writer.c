@@ -423,6 +423,22 @@ TEST(old_dialects_can_be_read_only) {
     cq4_close_file(&table.out);
 }
 
+TEST(a_queue_that_rolls_by_the_time_of_a_zone_can_be_read_only) {
+    ac_cq4_writer_config_t config = config_of(NULL);
+    ac_cq4_writer_t *writer;
+    ac_cq4_roll_t roll = cq4_known_roll("DAILY");
+    roll.epoch_ms = 61200000;
+    CHECK_EQUAL(mkdir(check_path("queue"), 0700), 0);
+    cq4_table_t table = cq4_create_table(check_path("queue"), &roll);
+    CHECK_OK(ac_cq4_writer_open(check_path("queue"), &config, &writer, &err), err);
+    ac_cq4_writer_free(writer);
+    memcpy(memmem(table.out.base, 400, "UTC", 3), "EST", 3);
+    CHECK_FAILS(ac_cq4_writer_open(check_path("queue"), &config, &writer, &err), err,
+                AC_E_UNSUPPORTED);
+    CHECK(strstr(err.detail, "time of EST"));
+    cq4_close_file(&table.out);
+}
+
 /* ---- the lock ---- */
 
 TEST(the_lock_of_a_dead_process_is_freed) {
@@ -561,6 +577,44 @@ TEST(threads_append_through_one_writer_and_through_several) {
     set_ms = start;
 }
 
+/* ---- several at once ---- */
+
+TEST(several_are_appended_under_one_lock) {
+    enum { MANY = 200, LARGE = 40 << 10 };
+    static char texts[MANY][24], large[LARGE];
+    ac_slice_t items[MANY];
+    ac_cq4_run_t run;
+    ac_cq4_writer_t *writer = open_java("TEST4_DAILY");
+    for (int i = 0; i < MANY; i++)
+        items[i] = (ac_slice_t){texts[i], (size_t)snprintf(texts[i], sizeof *texts, "1:%d", i)};
+    size_t done = 0, runs = 0;
+    int64_t before = -1;
+    for (; done < MANY; done += run.messages, runs++) {
+        int64_t first = ac_cq4_writer_append_run(writer, &items[done], MANY - done, &run, &err);
+        CHECK(first >= 0 && run.messages >= 1 && run.messages <= 64);
+        CHECK_EQUAL(run.last_index, (uint64_t)first + run.messages - 1);
+        if (before >= 0) CHECK_EQUAL(first, before + 1);
+        before = (int64_t)run.last_index;
+    }
+    CHECK(runs < 10);
+    CHECK_EQUAL(read_everything().count[1], MANY);
+    /* No more than 64 KiB, an empty one is padding, and what is too large is left for the next. */
+    ac_slice_t mixed[] = {
+        {large, LARGE}, {large, 0}, {large, LARGE}, {large, AC_CQ4_PAYLOAD_MAX + 1}};
+    CHECK(ac_cq4_writer_append_run(writer, mixed, 4, &run, &err) >= 0);
+    CHECK(run.messages <= 2);
+    CHECK(ac_cq4_writer_append_run(writer, &mixed[2], 2, &run, &err) >= 0);
+    CHECK_EQUAL(run.messages, 1);
+    CHECK_FAILS(ac_cq4_writer_append_run(writer, &mixed[3], 1, &run, &err), err, AC_E_TOO_LARGE);
+    /* With others there, a run is short. */
+    ac_cq4_writer_t *other = open_java(NULL);
+    CHECK(ac_cq4_writer_append_run(other, items, 1, &run, &err) >= 0);
+    CHECK(ac_cq4_writer_append_run(writer, items, MANY, &run, &err) >= 0);
+    CHECK(run.messages <= 8);
+    ac_cq4_writer_free(other);
+    ac_cq4_writer_free(writer);
+}
+
 /* ---- what goes wrong ---- */
 
 enum { LOOK_NS = 1050000000 }; /* a writer looks around once a second */
@@ -590,7 +644,7 @@ TEST(a_queue_that_is_removed_is_noticed) {
     ac_os_sleep_ns(LOOK_NS);
     CHECK_FAILS(try_put(writer, 1, 1), err, AC_E_GONE);
     CHECK_EQUAL(rename(moved, check_path("queue")), 0);
-    CHECK_FAILS(try_put(writer, 1, 3), err, AC_E_GONE); /* for ever */
+    CHECK_FAILS(try_put(writer, 1, 3), err, AC_E_GONE); /* forever */
     CHECK_FAILS(ac_cq4_writer_flush(writer, &err), err, AC_E_GONE);
     ac_cq4_writer_free(writer);
 }
@@ -615,6 +669,27 @@ TEST(a_table_store_that_is_cut_is_noticed) {
     int64_t index = try_put(writer, 1, 1);
     CHECK_FAILS(index, err, AC_E_GONE);
     ac_cq4_writer_free(writer);
+}
+
+/* Within its page the rest of a cut file reads as zeros; and so it does after it was made long again. */
+TEST(a_table_store_that_is_cut_within_a_page_is_damage_not_a_lock) {
+    static const off_t lengths[] = {100, 300, 340};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        for (int again = 0; again < 2; again++) {
+            ac_cq4_writer_t *writer = open_java("TEST4_DAILY");
+            put(writer, 1, 0);
+            const char *table = check_path("queue/metadata.cq4t");
+            CHECK_EQUAL(truncate(table, lengths[i]), 0);
+            if (again) CHECK_EQUAL(truncate(table, AC_CQ4_TABLE_BYTES), 0);
+            uint64_t start_ns = ac_os_monotonic_ns();
+            int64_t index = try_put(writer, 1, 1);
+            CHECK(index == AC_E_CORRUPT || index == AC_E_GONE);
+            CHECK(err.code == index && strstr(err.detail, "was cut"));
+            CHECK(ac_os_monotonic_ns() - start_ns < 5000000000ull);
+            ac_cq4_writer_free(writer);
+            nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+        }
+    }
 }
 
 TEST(a_full_disk_is_an_error_and_nothing_is_seen_of_the_message) {

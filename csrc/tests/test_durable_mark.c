@@ -295,6 +295,68 @@ TEST(what_is_appended_in_async_mode_becomes_durable_though_nobody_flushes) {
     close_writer(writer);
 }
 
+/* A record says itself that all before it was on disk. If it is the only one to be flushed, the mark need not be on
+ * disk before the flush returns: there is nothing after it that could be cut off. */
+TEST(a_flush_of_one_message_after_another_leaves_the_mark_for_later) {
+    ac_writer_t *writer = open_by(AC_FLUSH_ASYNC);
+    append_numbered(writer, 1);
+    watch("/index.meta", 0);
+    CHECK_EQUAL(ac_writer_flush(writer, &err), 1);
+    CHECK_EQUAL(seen(), 1);
+    for (int i = 2; i < 6; i++) {
+        append_numbered(writer, 1);
+        watch("/index.meta", 0);
+        CHECK_EQUAL(ac_writer_flush(writer, &err), i);
+        CHECK_EQUAL(watched.segment_syncs, 1);
+        CHECK_EQUAL(seen(), 0);
+        ac_writer_stats(writer, &stats);
+        CHECK_EQUAL(mark_of(check_path("queue")).offset, stats.offset);
+        CHECK_EQUAL(ac_writer_find_write_back(writer, 1), AC_WRITE_BACK_MARK);
+    }
+    /* Asked again, it has nothing better to do. */
+    watch("/index.meta", 0);
+    CHECK_EQUAL(ac_writer_flush(writer, &err), 5);
+    CHECK_EQUAL(seen(), 1);
+    /* Of two, the second could be cut off together with a damaged first. */
+    append_numbered(writer, 2);
+    watch("/index.meta", 0);
+    CHECK_EQUAL(ac_writer_flush(writer, &err), 7);
+    CHECK_EQUAL(seen(), 1);
+    close_writer(writer);
+}
+
+/* The power goes at once after the flush, with the mark of long ago on the disk, and an older record is damaged. */
+TEST(messages_flushed_one_by_one_are_not_cut_off_with_a_damaged_one) {
+    for (int damaged = 0; damaged < 5; damaged++) {
+        uint8_t noise[8] = {0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee};
+        uint64_t offsets[8];
+        ac_recovery_t report;
+        ac_writer_t *writer = open_by(AC_FLUSH_ASYNC);
+        ac_durable_t mark = mark_of(check_path("queue"));
+        for (int i = 0; i < 6; i++) {
+            ac_writer_stats(writer, &stats);
+            offsets[i] = stats.offset;
+            append_numbered(writer, 1);
+            CHECK_EQUAL(ac_writer_flush(writer, &err), i + 1);
+        }
+        copy_queue(check_path("queue"), check_path("cut"));
+        close_writer(writer);
+        /* The first flush had to sync it. */
+        mark.offset = offsets[1];
+        poke(check_path("cut"), "index.meta", 0, &mark, sizeof mark);
+        poke(check_path("cut"), "000000000.q", offsets[damaged] + 8, noise, sizeof noise);
+        ac_writer_config_t config = small_queue(SEGMENT);
+        writer = open_writer(check_path("cut"), &config);
+        ac_writer_recovery(writer, &report);
+        CHECK_EQUAL(report.corrupt_records, 1);
+        ac_writer_stats(writer, &stats);
+        CHECK_EQUAL(stats.next_seq, 6);
+        close_writer(writer);
+        nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+        nftw(check_path("cut"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
 TEST(it_stays_as_it_is_for_as_long_as_was_agreed) {
     ac_writer_config_t config = small_queue(SEGMENT);
     config.write_back_ns = 15000000000u;

@@ -246,7 +246,7 @@ TEST_IN_MEMORY(of_few_idle_sources_each_is_asked_at_every_message) {
         append_at(&hall, woken, 100 * i + 5); /* the oldest, in a source that was idle so far */
         expect(&hall, woken, 100 * i + 5);
         expect(&hall, 0, 100 * i + 10);
-        append_at(&hall, woken, 100 * i + 10); /* as old as the last, of a source behind it */
+        append_at(&hall, woken, 100 * i + 10); /* as old as the last, of a source after it */
         expect(&hall, woken, 100 * i + 10);
         expect(&hall, 0, 100 * i + 20);
     }
@@ -288,7 +288,7 @@ TEST(strict_order_waits_for_a_promise) {
     expect_nothing(&hall);
     CHECK_EQUAL(blocked_by(&hall), hall.ids[1]);
     CHECK_OK(ac_writer_heartbeat(hall.writers[1], 100, &err), err);
-    expect(&hall, 0, 100); /* one of source 1 at 100 would come behind it */
+    expect(&hall, 0, 100); /* one of source 1 at 100 would come after it */
     CHECK_EQUAL(blocked_by(&hall), -1);
     append_at(&hall, 1, 100);
     expect_nothing(&hall); /* but one of source 0 at 100 before it … */

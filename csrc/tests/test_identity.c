@@ -1,4 +1,4 @@
-/* Which queue this is: kept by what is moved, given anew to what is copied, and refused to what shares its files.
+/* Which queue this is: kept by what is moved, a new one for what is copied, and refused to what shares its files.
  * And the epochs of its writers, which tell one life of it from the next. */
 #include "control.h"
 

@@ -6,7 +6,7 @@ enum { FIELDS = 5, BYTES_MAX = 4096 };
 
 static const char *const NAMES[FIELDS] = {"flag", "size", "price", "symbol", "raw"};
 
-/* Columns of one row with nothing behind them, so that the sanitizer sees a step too far. */
+/* Columns of one row with nothing after them, so that the sanitizer sees a step too far. */
 typedef struct table {
     ac_field_t fields[FIELDS];
 } table_t;
@@ -216,5 +216,89 @@ TEST(bytes_of_any_kind_stay_within_their_columns) {
                 (int)(check_random(&state) & 1);
         takes(&table, message, length);
         table_free(&table);
+    }
+}
+
+/* A list of structs that are arrays with a tag, a number and a text; room for this many of them, and nothing more. */
+typedef struct levels {
+    ac_field_t list, item, parts[3];
+} levels_t;
+
+static void levels_init(levels_t *levels, uint64_t rows, uint64_t items, size_t payload_bytes) {
+    memset(levels, 0, sizeof *levels);
+    levels->list = (ac_field_t){.name = "levels", .name_length = 6, .kind = AC_FIELD_LIST};
+    levels->list.parts = &levels->item;
+    levels->list.part_count = 1;
+    levels->list.valid = calloc(1, (rows + 7) / 8);
+    levels->list.offsets = malloc((rows + 1) * sizeof(int32_t));
+    levels->item = (ac_field_t){.kind = AC_FIELD_ARRAY, .parts = levels->parts, .part_count = 3};
+    levels->item.items_max = items;
+    levels->item.valid = calloc(1, (items + 7) / 8 + 1);
+    levels->parts[0] = (ac_field_t){.kind = AC_FIELD_TAG, .values = (void *)"L", .items_max = 1};
+    levels->parts[1] = (ac_field_t){.kind = AC_FIELD_FLOAT};
+    levels->parts[2] = (ac_field_t){.kind = AC_FIELD_TEXT, .may_be_missing = 1, .may_be_nil = 1};
+    levels->parts[1].valid = calloc(1, (items + 7) / 8 + 1);
+    levels->parts[2].valid = calloc(1, (items + 7) / 8 + 1);
+    levels->parts[1].values = malloc(items * 8 + 1);
+    levels->parts[2].values = malloc(payload_bytes);
+    levels->parts[2].offsets = malloc((items + 1) * sizeof(int32_t));
+}
+
+static void levels_free(levels_t *levels) {
+    free(levels->list.valid);
+    free(levels->list.offsets);
+    free(levels->item.valid);
+    for (int i = 1; i < 3; i++) {
+        free(levels->parts[i].valid);
+        free(levels->parts[i].values);
+        free(levels->parts[i].offsets);
+    }
+}
+
+static const char LEVELS[] =
+    "\x81\xa6levels\x93"
+    "\x93\xa1L\x07\xa2"
+    "ab\x92\xa1L\xcb\x3f\xf8\x00\x00\x00\x00\x00\x00\x94\xa1L\x01\xc0\x91\x05";
+
+TEST(lists_of_structs_become_columns) {
+    int32_t offsets[3] = {0, sizeof LEVELS - 1, 2 * (sizeof LEVELS - 1)};
+    char payloads[2 * (sizeof LEVELS - 1)];
+    memcpy(payloads, LEVELS, sizeof LEVELS - 1);
+    memcpy(payloads + sizeof LEVELS - 1, LEVELS, sizeof LEVELS - 1);
+    for (uint64_t room = 0; room <= 6; room++) {
+        levels_t levels;
+        levels_init(&levels, 2, room, sizeof payloads);
+        uint64_t taken = ac_msgpack_columns((uint8_t *)payloads, offsets, 2, &levels.list, 1);
+        CHECK_EQUAL(taken, room / 3);
+        if (taken == 2) {
+            const double *prices = levels.parts[1].values;
+            CHECK_EQUAL(levels.list.offsets[1], 3);
+            CHECK_EQUAL(levels.list.offsets[2], 6);
+            CHECK_EQUAL(levels.item.items, 6);
+            CHECK(prices[0] == 7 && prices[1] == 1.5 && prices[5] == 1);
+            CHECK_EQUAL(levels.parts[2].nulls, 4);
+            CHECK_EQUAL(levels.parts[2].offsets[6], 4);
+            CHECK(memcmp(levels.parts[2].values, "abab", 4) == 0);
+        }
+        levels_free(&levels);
+    }
+}
+
+TEST(lists_of_any_bytes_stay_within_their_columns) {
+    uint64_t state = check_seed() | 1;
+    for (int round = 0; round < 100000; round++) {
+        size_t length = sizeof LEVELS - 1 - check_random(&state) % 3;
+        uint8_t *message = malloc(length);
+        memcpy(message, LEVELS, length);
+        for (uint64_t changes = 1 + check_random(&state) % 4; changes > 0; changes--)
+            message[check_random(&state) % length] = (uint8_t)check_random(&state);
+        levels_t levels;
+        int32_t offsets[2] = {0, (int32_t)length};
+        levels_init(&levels, 1, check_random(&state) % 5, length);
+        levels.list.may_be_nil = levels.item.may_be_nil = (int)(check_random(&state) & 1);
+        ac_msgpack_columns(message, offsets, 1, &levels.list, 1);
+        CHECK(levels.item.items <= levels.item.items_max);
+        levels_free(&levels);
+        free(message);
     }
 }

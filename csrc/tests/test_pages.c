@@ -192,19 +192,20 @@ TEST(the_housekeeper_makes_the_next_segment_before_it_fills_the_rest_of_this_one
 }
 
 static struct {
+    uint64_t held_at;
     uint32_t filling, released, given_up;
 } beside;
 
 static __thread int is_housekeeper;
 
-/* The housekeeper is held where it fills the pages from the twelfth mebibyte on. */
+/* The housekeeper is held where it fills the pages from there on. */
 static int hold_while_filling(void *context, int call, const char *path, int fd, uint64_t offset,
                               uint64_t length) {
     (void)context;
     (void)path;
     (void)fd;
     (void)length;
-    if (call != AC_CALL_WRITE || offset != 12 << 20 || !is_housekeeper) return 0;
+    if (call != AC_CALL_WRITE || offset != beside.held_at || !is_housekeeper) return 0;
     ac_store_release_u32(&beside.filling, 1);
     for (int waits = 0; !ac_load_acquire_u32(&beside.released); waits++) {
         if (waits == 5000) ac_store_release_u32(&beside.given_up, 1);
@@ -222,9 +223,10 @@ static void *keep_house(void *context) {
 }
 
 /* Returns when the housekeeper is held. */
-static pthread_t start_filling(ac_writer_t *writer) {
+static pthread_t start_filling_until(ac_writer_t *writer, uint64_t held_at) {
     pthread_t thread;
     memset(&beside, 0, sizeof beside);
+    beside.held_at = held_at;
     writer->ahead = 16 << 20;
     ac_os_set_hook(hold_while_filling, NULL);
     CHECK_EQUAL(pthread_create(&thread, NULL, keep_house, writer), 0);
@@ -233,6 +235,11 @@ static pthread_t start_filling(ac_writer_t *writer) {
         ac_os_sleep_ns(100000);
     }
     return thread;
+}
+
+/* From the twelfth mebibyte of the active segment on. */
+static pthread_t start_filling(ac_writer_t *writer) {
+    return start_filling_until(writer, 12 << 20);
 }
 
 static void release(pthread_t thread) {
@@ -278,6 +285,122 @@ TEST(an_appender_gets_the_pages_that_are_just_being_filled) {
     CHECK(ac_load_relaxed_u64(&writer->offset) <= 12 << 20);
     release(thread);
     CHECK_EQUAL(pthread_join(appender, NULL), 0);
+    close_and_verify(writer);
+}
+
+static uint64_t next_populated(ac_writer_t *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    uint64_t populated = writer->next_populated;
+    pthread_mutex_unlock(&writer->mutex);
+    return populated;
+}
+
+/* One thread that makes pages is slower than one that fills them with records. */
+TEST(an_appender_that_waits_for_pages_fills_those_of_the_next_segment) {
+    ac_writer_t *writer = open_half_full();
+    pthread_t thread = start_filling(writer), appender;
+    pthread_mutex_lock(&writer->mutex);
+    writer->step_ns = 0; /* whatever the machine made of it */
+    pthread_mutex_unlock(&writer->mutex);
+    CHECK_EQUAL(next_populated(writer), AC_POPULATE_STEP);
+    CHECK_EQUAL(pthread_create(&appender, NULL, append_into_the_fourteenth, writer), 0);
+    for (int waits = 0; next_populated(writer) < 16 << 20; waits++) {
+        CHECK(waits < 30000);
+        ac_os_sleep_ns(1000000);
+    }
+    CHECK(ac_load_relaxed_u64(&writer->offset) <= 12 << 20);
+    release(thread);
+    CHECK_EQUAL(pthread_join(appender, NULL), 0);
+    ac_writer_stats(writer, &stats);
+    for (uint32_t first = stats.segment; stats.segment == first;) {
+        append_large(writer);
+        ac_writer_stats(writer, &stats);
+    }
+    CHECK_EQUAL(writer->populated, 16 << 20);
+    for (int i = 0; i < 100; i++)
+        append_large(writer);
+    close_and_verify(writer);
+}
+
+/* It would wait for the same disk. */
+TEST(an_appender_does_not_help_where_the_disk_is_what_takes_so_long) {
+    ac_writer_t *writer = open_half_full();
+    pthread_t thread = start_filling(writer), appender;
+    pthread_mutex_lock(&writer->mutex);
+    writer->step_ns = UINT64_MAX;
+    pthread_mutex_unlock(&writer->mutex);
+    CHECK_EQUAL(pthread_create(&appender, NULL, append_into_the_fourteenth, writer), 0);
+    while (ac_load_relaxed_u64(&writer->offset) + 62000 < 12 << 20)
+        ac_os_sleep_ns(1000000);
+    ac_os_sleep_ns(20000000); /* as far as it comes */
+    CHECK_EQUAL(next_populated(writer), AC_POPULATE_STEP);
+    release(thread);
+    CHECK_EQUAL(pthread_join(appender, NULL), 0);
+    close_and_verify(writer);
+}
+
+/* An appender that rolls finds them in place, however busy the disk is by then. */
+TEST(the_housekeeper_fills_half_of_the_next_segment_when_this_one_has_its_pages) {
+    ac_writer_t *writer = open_half_full();
+    writer->ahead = 16 << 20;
+    CHECK_EQUAL(ac_writer_housekeep_pages(&writer->pages, 0), UINT64_MAX);
+    CHECK_EQUAL(writer->populated, 16 << 20);
+    CHECK_EQUAL(next_populated(writer), 8 << 20);
+    close_writer(writer);
+}
+
+TEST(of_the_next_segment_no_more_is_filled_than_of_this_one_ahead_of_the_writer) {
+    ac_writer_t *writer = open_half_full();
+    writer->ahead = 2 << 20;
+    CHECK_EQUAL(ac_writer_housekeep_pages(&writer->pages, 0), UINT64_MAX);
+    CHECK(writer->populated < 13 << 20);
+    CHECK_EQUAL(next_populated(writer), 2 << 20);
+    close_writer(writer);
+}
+
+/* Making a segment takes syncs, and a fast writer fills half of one in less time. */
+TEST(a_writer_that_had_to_wait_for_a_segment_wants_the_next_one_at_once) {
+    ac_writer_config_t config = small_queue(4 << 20);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    append_large(writer);
+    CHECK(!writer->want_next);
+    while (writer->rolls == 0)
+        append_large(writer);
+    CHECK_EQUAL(writer->rolls_unprepared, 1);
+    CHECK(writer->offset < 1 << 20);
+    CHECK(writer->want_next);
+    ac_writer_housekeep_pages(&writer->pages, 0);
+    CHECK(writer->next && !writer->want_next);
+    while (writer->rolls == 1)
+        append_large(writer);
+    CHECK_EQUAL(writer->rolls_unprepared, 1);
+    close_and_verify(writer);
+}
+
+static void *append_into_the_sixth_after_a_roll(void *context) {
+    ac_writer_t *writer = context;
+    writer->seq_limit = writer->seq;
+    ac_store_relaxed_u64(&writer->limit, 0);
+    append_large(writer);
+    while (writer->offset < 5 << 20)
+        append_large(writer);
+    return NULL;
+}
+
+/* Filled twice, or beside the appender, they would lose what it has written. */
+TEST(an_appender_that_rolls_waits_for_pages_that_are_just_being_filled) {
+    ac_writer_t *writer = open_half_full();
+    pthread_t thread = start_filling_until(writer, 4 << 20), appender;
+    CHECK_EQUAL(next_populated(writer), 4 << 20);
+    CHECK_EQUAL(pthread_create(&appender, NULL, append_into_the_sixth_after_a_roll, writer), 0);
+    ac_os_sleep_ns(100000000); /* as far as it comes */
+    ac_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.segment, 1);
+    CHECK(ac_load_relaxed_u64(&writer->offset) <= 4 << 20);
+    release(thread);
+    CHECK_EQUAL(pthread_join(appender, NULL), 0);
+    for (int i = 0; i < 100; i++)
+        append_large(writer);
     close_and_verify(writer);
 }
 

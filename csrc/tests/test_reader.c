@@ -4,6 +4,7 @@
 #include "writer.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 enum { SEGMENT = 4096 };
@@ -103,7 +104,7 @@ TEST(an_anonymous_reader_has_nothing_to_commit) {
     ac_reader_free(reader);
 }
 
-/* A position that nobody can have been at would have the next writer go on far behind the queue. */
+/* A position that nobody can have been at would have the next writer go on far after the queue. */
 TEST(a_position_beyond_the_end_is_not_committed) {
     ac_writer_config_t config = small_queue(SEGMENT);
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
@@ -291,6 +292,54 @@ static void turn_into_padding(uint64_t seq) {
     poke(check_path("queue"), "000000000.q", offset_of(seq), &record, sizeof record);
 }
 
+/* A task that is woken reads the message itself: the look before it must not cost another checksum. */
+TEST(looking_for_a_message_does_not_read_its_payload) {
+    enum { PAGE = 4096 };
+    static uint8_t payload[4 * PAGE];
+    ac_writer_config_t config = small_queue(1 << 20);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(ac_writer_append(writer, payload, sizeof payload, 0, AC_NOW, &err), err);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    uint8_t *page = reader->map->base + (reader->offset / PAGE + 1) * PAGE;
+    CHECK_EQUAL(mprotect(page, 2 * PAGE, PROT_NONE), 0); /* a look into it ends the test */
+    ac_reader_stats_t before, after;
+    ac_reader_stats(reader, &before);
+    CHECK_EQUAL(ac_reader_ready(reader, &err), 1);
+    CHECK_EQUAL(ac_reader_park(reader, &err), AC_READY);
+    CHECK_EQUAL(ac_reader_wait(reader, UINT64_MAX, 0, &err), 1);
+    ac_reader_stats(reader, &after);
+    CHECK(memcmp(&before, &after, sizeof before) == 0);
+    CHECK_EQUAL(mprotect(page, 2 * PAGE, PROT_READ), 0);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    CHECK_EQUAL(message.seq, 1);
+    CHECK_EQUAL(ac_reader_ready(reader, &err), 0);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
+TEST(what_would_be_stepped_over_is_not_something_to_read) {
+    for (int is_padding = 0; is_padding < 2; is_padding++) {
+        write_queue(5);
+        if (is_padding)
+            turn_into_padding(4);
+        else
+            damage(4, 0);
+        ac_reader_t *reader =
+            is_padding ? open_reader(check_path("queue"), NULL, AC_START_FIRST) : open_skipping();
+        for (uint64_t seq = 0; seq < 4; seq++) {
+            CHECK_EQUAL(ac_reader_ready(reader, &err), 1);
+            CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+            CHECK_EQUAL(message.seq, seq);
+        }
+        CHECK_EQUAL(ac_reader_ready(reader, &err), 0);
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+        ac_reader_free(reader);
+        nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
 TEST(a_gap_in_seq_is_noticed_however_the_first_message_was_read) {
     write_queue(20);
     turn_into_padding(5);
@@ -362,7 +411,7 @@ TEST(a_reader_that_stood_behind_the_cut_of_the_newest_segment_is_told) {
     ac_reader_free(reader);
     CHECK_EQUAL(truncate(check_path("queue/000000000.q"), 8192), 0);
     reader = open_reader(check_path("queue"), "behind", AC_START_COMMITTED);
-    CHECK(reader->offset <= reader->size); /* what lies behind the mapping is not ours to touch */
+    CHECK(reader->offset <= reader->size); /* what lies after the mapping is not ours to touch */
     CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_CORRUPT);
     CHECK_EQUAL(err.offset, 8192);
     ac_reader_free(reader);
@@ -437,6 +486,64 @@ TEST(a_foreign_queue_is_read_in_file_order) {
     close_writer(writer);
 }
 
+TEST(records_of_another_program_take_the_fast_path_in_its_own_queue_only) {
+    for (int is_theirs = 0; is_theirs < 2; is_theirs++) {
+        uint64_t no_id = 0, wrong = 0x12345678;
+        write_queue(0);
+        for (uint64_t i = 0; i < 8; i++)
+            put_foreign(64 + 128 * i, i, 10 + i, 1);
+        if (is_theirs)
+            poke(check_path("queue"), "control.meta", offsetof(ac_control_t, queue_id), &no_id, 8);
+        poke(check_path("queue"), "000000000.q", 64 + 128 * 6 + 28, &wrong, 4); /* a checksum */
+        ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+        CHECK_EQUAL(ac_reader_try_next(reader, &message), AC_E_SLOW);
+        for (uint64_t seq = 0; seq < 6; seq++) {
+            int fast = ac_reader_try_next(reader, &message);
+            CHECK_EQUAL(fast == 1, is_theirs && seq > 0);
+            if (fast != 1) CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+            CHECK_EQUAL(message.seq, seq);
+            CHECK(!reader->continued);
+        }
+        CHECK_FAILS(ac_reader_next(reader, &message, &err), err, AC_E_CORRUPT);
+        /* Without verification theirs is taken as it is; in a queue of ours it may be one of ours, and damaged. */
+        reader->check = AC_CHECK_HEADER;
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err) == 1, is_theirs);
+        ac_reader_free(reader);
+        nftw(check_path("queue"), check_remove, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
+/* Its writer left no sign of a proper end, as such programs do. */
+TEST(a_foreign_queue_without_a_writer_is_read_fast_and_ends_before_what_is_torn) {
+    uint64_t nothing = 0, wrong = 0x12345678;
+    write_queue(0);
+    for (uint64_t i = 0; i < 8; i++)
+        put_foreign(64 + 128 * i, i, 10 + i, 1);
+    poke(check_path("queue"), "control.meta", offsetof(ac_control_t, queue_id), &nothing, 8);
+    poke(check_path("queue"), "control.meta", offsetof(ac_control_t, clean), &nothing, 8);
+    CHECK_EQUAL(unlink(check_path("queue/writer.lock")), 0); /* it names this process */
+    poke(check_path("queue"), "000000000.q", 64 + 128 * 7 + 28, &wrong, 4); /* a checksum */
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    CHECK(reader->unrepaired_epoch != 0);
+    for (uint64_t seq = 0; seq < 7; seq++) {
+        int fast = ac_reader_try_next(reader, &message);
+        CHECK_EQUAL(fast == 1, seq > 1);
+        if (fast != 1) CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        CHECK_EQUAL(message.seq, seq);
+    }
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+    CHECK_EQUAL(ac_reader_ready(reader, &err), 0); /* or whoever waits would never sleep */
+    /* Without verification every record is looked at: it may be the torn one. */
+    CHECK_OK(ac_reader_seek_first(reader, &err), err);
+    reader->check = AC_CHECK_HEADER;
+    for (int i = 0; i < 7; i++) {
+        CHECK_EQUAL(ac_reader_try_next(reader, &message), AC_E_SLOW);
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    }
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+    ac_reader_free(reader);
+}
+
 /* ---- waiting ---- */
 
 static void *append_later(void *argument) {
@@ -456,7 +563,7 @@ TEST(a_sleeping_reader_is_woken_by_the_next_message) {
     do {
         CHECK_EQUAL(ac_reader_wait(reader, 1000000, 0, &err), 0);
         CHECK(ac_os_monotonic_ns() < deadline);
-    } while (!ac_reader_attended(reader)); /* until the writer has its bell */
+    } while (!ac_reader_attended(reader)); /* until the writer has its eventfd */
     pthread_create(&thread, NULL, append_later, writer);
     CHECK_EQUAL(ac_reader_wait(reader, UINT64_MAX, 100000, &err), 1);
     pthread_join(thread, NULL);

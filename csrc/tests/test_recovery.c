@@ -4,7 +4,7 @@
 
 #include "position.h"
 #include "queue.h"
-#include "seekindex.h"
+#include "segment_seekindex.h"
 
 #include <pthread.h>
 
@@ -333,7 +333,7 @@ TEST(a_sealed_segment_whose_records_are_all_lost_ends_the_queue) {
     check_whole(first);
 }
 
-/* Two power cuts: the second finds what was written after the first behind a segment without a record. */
+/* Two power cuts: the second finds what was written after the first after a segment without a record. */
 TEST(what_is_written_after_such_a_loss_is_not_lost_with_it) {
     leave(1, 40);
     set_durable(0, 0);
@@ -1184,7 +1184,7 @@ TEST(a_segment_whose_first_record_is_missing_is_kept_with_what_else_it_holds) {
 
 /* ---- where the queue goes on ---- */
 
-/* As if the machine had been started anew since the last writer. */
+/* As if the machine had been restarted since the last writer. */
 static void start_machine_anew(void) {
     uint64_t boot = ac_os_boot_id() + 1;
     poke(check_path("queue"), "control.meta", offsetof(ac_control_t, recovered_boot), &boot, 8);

@@ -3,7 +3,7 @@
 #include "control.h"
 #include "position.h"
 #include "queue.h"
-#include "seekindex.h"
+#include "segment_seekindex.h"
 #include "writer.h"
 
 enum { SEGMENT = 4096, DAY_S = 86400 };
@@ -234,7 +234,7 @@ TEST(a_clock_that_jumps_ahead_makes_nobody_look_dead) {
     ahead_ns += 3600000000000u;
     CHECK_EQUAL(live_readers(writer), 1);
     CHECK_EQUAL(retain(writer), 1);
-    /* But it does not live for ever. */
+    /* But it does not live forever. */
     passed_ns += config.reader_ttl_ns;
     CHECK_EQUAL(live_readers(writer), 0);
     passed_ns = ahead_ns = 0;
@@ -261,17 +261,17 @@ TEST(a_clock_that_is_set_back_makes_nobody_live_for_longer) {
 }
 
 TEST_IN_MEMORY(signs_of_life_are_kept_of_as_many_readers_as_there_can_be) {
-    ac_signs_t signs = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+    ac_liveness_t liveness = {.mutex = PTHREAD_MUTEX_INITIALIZER};
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < AC_READERS_MAX + 2; i++) {
             char name[32];
             ac_slot_t slot = {.generation = 1, .heartbeat_ns = ac_clock_ns()};
             snprintf(name, sizeof name, "r%d", i);
-            CHECK(ac_sign_age_ns(&signs, name, &slot) < 60000000000u);
+            CHECK(ac_liveness_age_ns(&liveness, name, &slot) < 60000000000u);
         }
     }
-    CHECK(signs.count <= AC_READERS_MAX);
-    free(signs.signs);
+    CHECK(liveness.count <= AC_READERS_MAX);
+    free(liveness.entries);
 }
 
 /* Names with a date or a pid in them add up. No new one is let in then; but what is there already, by whatever
@@ -499,7 +499,7 @@ TEST(an_empty_segment_is_archived_with_what_came_before_it) {
     CHECK_EQUAL(archived.segments, stats.segment);
     CHECK_EQUAL(archived.next_seq, 100);
     CHECK_EQUAL(count_numbered(day), 100);
-    /* … and what follows them behind them. */
+    /* … and what follows them after them. */
     append_numbered(writer, 100);
     CHECK_OK(ac_writer_retain(writer, &err), err);
     CHECK_OK(ac_queue_info(day, &archived, &err), err);
@@ -768,7 +768,7 @@ TEST(nothing_goes_if_a_position_cannot_be_made_durable) {
         CHECK(strstr(err.path, names[i]));
         segments_left(&first);
         CHECK_EQUAL(first, 0);
-        /* Nor does a new name begin behind what has stayed. */
+        /* Nor does a new name begin after what has stayed. */
         CHECK_EQUAL(ac_load_relaxed_u64(&writer->control->removing), 0);
     }
     /* The kernel reports a failure once and calls the same pages clean then: only a new commit will do. */

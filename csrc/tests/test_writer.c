@@ -329,7 +329,7 @@ TEST(a_record_larger_than_the_capacity_is_refused_at_once) {
     static uint8_t payload[2000];
     ac_writer_config_t config = small_queue(SEGMENT);
     config.capacity_bytes = 1280;
-    config.capacity_policy = AC_CAPACITY_BLOCK; /* for ever */
+    config.capacity_policy = AC_CAPACITY_BLOCK; /* forever */
     ac_writer_t *writer = open_writer(check_path("queue"), &config);
     alarm(20);
     CHECK_FAILS(ac_writer_append(writer, payload, 2000, 0, AC_NOW, &err), err, AC_E_TOO_LARGE);

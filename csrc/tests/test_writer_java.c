@@ -139,7 +139,7 @@ TEST(a_removed_queue_is_gone) {
         ac_os_sleep_ns(1000000);
     }
     CHECK_EQUAL(rc, AC_E_GONE);
-    CHECK_EQUAL(ac_writer_check_gone(writer, &err), AC_E_GONE);
+    CHECK_EQUAL(ac_writer_check_removed(writer, &err), AC_E_GONE);
     CHECK_OK(ac_writer_close(writer, &err), err);
     ac_writer_free(writer);
 }

@@ -167,7 +167,7 @@ static inline int walk_records(walk_t *walk, const uint8_t *bytes, uint64_t size
     return 0;
 }
 
-/* Behind the end of a queue that was just recovered there are only zeros, in later segments, too. */
+/* After the end of a queue that was just recovered there are only zeros, in later segments, too. */
 static inline int walk_segment(walk_t *walk, const uint8_t *bytes, uint64_t size, uint64_t salt,
                                uint64_t segment) {
     if (walk_number(bytes, 4) != WALK_MAGIC || walk_number(bytes + 4, 4) != WALK_VERSION ||

@@ -4,7 +4,6 @@ The ticks are calls that a Java MethodWriter wrote, the alerts are calls that it
 Both kinds of queues are merged into one stream, in the order of their times.
 """
 
-import asyncio
 import sys
 import time
 from pathlib import Path
@@ -85,7 +84,7 @@ def main(root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
     set_limits(root)
     started = time.monotonic()
-    sent = asyncio.run(serve(root))
+    sent = aiochronicle.run(serve(root))
     print(f"{sent} alerts in {time.monotonic() - started:.1f} s")
 
 

@@ -97,7 +97,7 @@ async def cancelled(task: asyncio.Future[None]) -> None:
 
 
 async def cancel_at_random(queue_path: Path, seed: int, cancels: int) -> None:
-    """Check after each of so many cancels that nothing was lost and nothing doubled."""
+    """Check after each of this many cancels that nothing was lost and nothing doubled."""
     rng = random.Random(seed)
     taken: list[int] = []
     appended = checked = 0

@@ -28,7 +28,7 @@ SEGMENT = 4 << 20
 LOOKS = ("open", "open64", "openat", "openat64")
 WAKE_FILE = b".efd"
 
-SERVICE = Path(__file__).parent.parent / "responder.py"
+SERVICE = Path(__file__).parents[1] / "helpers" / "responder.py"
 
 Work = Callable[[Path], AsyncIterator[Callable[[], Awaitable[Any]]]]
 WORK: dict[str, Work] = {}

@@ -114,7 +114,7 @@ def idle(path: str, readers: str, seconds: str, loop_name: str) -> None:
         while not all(queue.attended for queue in queues):
             await asyncio.sleep(0.01)
         say("open")
-        await asyncio.sleep(0.5)  # the bells that rang when the writer connected
+        await asyncio.sleep(0.5)  # what the eventfd was signalled for when the writer connected
         before, switches = resource.getrusage(resource.RUSAGE_SELF), _switches()
         await asyncio.sleep(float(seconds))
         after = resource.getrusage(resource.RUSAGE_SELF)

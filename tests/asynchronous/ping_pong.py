@@ -12,7 +12,7 @@ __all__ = ["ping_pong"]
 
 
 async def ping_pong(directory: Path, loop_name: str, seed: int, rounds: int) -> None:
-    """Wait for an answer so many times; each message wakes a parked reader, nothing polls."""
+    """Wait for an answer this many times; each message wakes a parked reader, nothing polls."""
     rng = random.Random(seed)
     aiochronicle.open_writer(directory / "pong", segment_size=1 << 20).close()
     with (

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 import pytest
 
 import aiochronicle
-from aiochronicle.errors import ChronicleError
+from aiochronicle.errors import ChronicleError, LockedError, ReaderBusy
 from asynchronous.both_loops import on_both_loops
 from asynchronous.held import held_opening
 from asynchronous.loops import LOOPS
-from asynchronous.peers import eventually
+from asynchronous.peers import Peer, eventually
 
 SMALL = 1 << 16
 
@@ -51,9 +52,20 @@ async def test_cancelled_it_is_closed_all_the_same(
     with pytest.raises(asyncio.CancelledError):
         await closing
     await eventually(lambda: is_closed(opened), 30)
-    again = open_it(queue)  # its locks are free
+    again = await open_when_free(open_it, queue)
     await again.aclose()
     await again.aclose()  # harmless
+
+
+async def open_when_free(open_it: Callable[[Path], Any], queue: Path) -> Any:
+    """It counts as closed at once; its locks are free when the thread has finished."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return open_it(queue)
+        except (LockedError, ReaderBusy):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
 
 
 def is_closed(opened: Any) -> bool:
@@ -124,6 +136,88 @@ async def test_closing_while_others_read_wait_and_close(tmp_path: Path, seed: in
         assert all(one.closed for one in closing)
     for writer in writers:
         await writer.aclose()
+
+
+class ClosesWhenAsked(asyncio.SelectorEventLoop):
+    """Has a thread close something while the loop makes a timer, as any switch of threads may."""
+
+    closing: Any = None
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, **options: Any
+    ) -> Any:
+        if self.closing is not None and callback.__name__ == "_poll_timer":
+            thread = threading.Thread(target=self.closing.close)
+            thread.start()
+            thread.join()
+        return super().call_later(delay, callback, *args, **options)
+
+
+@pytest.mark.parametrize("kind", ["reader", "fan-in"])
+def test_a_thread_closes_while_the_task_falls_asleep(queue_path: Path, kind: str) -> None:
+    with (
+        Peer("foreign", queue_path),  # does not signal, so that the reader polls by a timer
+        aiochronicle.open_reader(queue_path) as reader,
+        aiochronicle.FanIn([reader] if kind == "fan-in" else []) as fan_in,
+        asyncio.Runner(loop_factory=ClosesWhenAsked) as runner,
+    ):
+        loop: Any = runner.get_loop()
+        loop.closing = reader if kind == "reader" else fan_in
+
+        async def read() -> int:
+            return await asyncio.wait_for(count(loop.closing), 5)
+
+        assert runner.run(read()) == 0
+
+
+class AskedByThread(asyncio.SelectorEventLoop):
+    """When the closing thread asks whether it is closed, the writer goes, and the eventfd is signalled."""
+
+    closing: threading.Thread
+    writer: aiochronicle.Writer
+    on_signal: Callable[[], object]
+    signalled = False
+
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Any, *args: Any
+    ) -> None:
+        if "_on_signal" in repr(callback):
+            self.on_signal = callback
+        super().add_reader(fd, callback, *args)
+
+    def is_closed(self) -> bool:
+        if threading.current_thread() is getattr(self, "closing", None) and not self.signalled:
+            self.writer.close()
+            done = threading.Event()
+            self.call_soon_threadsafe(self.on_signal)
+            self.call_soon_threadsafe(done.set)
+            self.signalled = done.wait(30)
+        return super().is_closed()
+
+
+@pytest.mark.parametrize("kind", ["reader", "fan-in"])
+def test_a_signal_while_a_thread_closes(queue_path: Path, kind: str) -> None:
+    """The task still sleeps, the reader has left its loop, and without a writer it would start to poll."""
+    with (
+        aiochronicle.open_writer(queue_path, segment_size=SMALL) as writer,
+        aiochronicle.open_reader(queue_path) as reader,
+        aiochronicle.FanIn([reader] if kind == "fan-in" else []) as fan_in,
+        asyncio.Runner(loop_factory=AskedByThread) as runner,
+    ):
+        messages: Any = reader if kind == "reader" else fan_in
+        loop: Any = runner.get_loop()
+        loop.closing, loop.writer = threading.Thread(target=messages.close), writer
+
+        async def read() -> int:
+            reading = asyncio.ensure_future(count(messages))
+            await eventually(lambda: writer.statistics().readers_connected == 1, 30)
+            await asyncio.sleep(0.1)  # its timer of polling runs out, and it parks
+            loop.closing.start()
+            await asyncio.to_thread(loop.closing.join, 30)
+            return await asyncio.wait_for(reading, 30)
+
+        assert runner.run(read()) == 0
+        assert loop.signalled
 
 
 async def use(messages: Any) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     " or install libpython3.x-testsuite",
 )
 
-TIMEOUT_S = 110  # they take seconds; one that waits for a clock that stands takes for ever
+TIMEOUT_S = 110  # they take seconds; one that waits for a clock that stands takes forever
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiochronicle
 from aiochronicle._engine import ffi, lib
+from aiochronicle.testing.faults import installed
 from asynchronous.both_loops import on_both_loops
 from asynchronous.peers import Peer, eventually
 
@@ -21,18 +22,14 @@ def without_sockets() -> Iterator[list[int]]:
     call_socket = next(n for n in numbers if ffi.string(lib.ac_os_call_name(n)) == b"socket")
     failed: list[int] = []
 
-    @ffi.callback("int(void *, int, const char *, int, uint64_t, uint64_t)")  # type: ignore[untyped-decorator]
     def refuse(_context: object, call: int, *_: object) -> int:
         if call != call_socket:
             return 0
         failed.append(threading.get_native_id())
         return errno.EMFILE
 
-    lib.ac_os_set_hook(refuse, ffi.NULL)
-    try:
+    with installed(ffi.callback("ac_os_hook_t", refuse), ffi.NULL):
         yield failed
-    finally:
-        lib.ac_os_set_hook(ffi.NULL, ffi.NULL)
 
 
 @on_both_loops

@@ -17,6 +17,7 @@ import aiochronicle
 from aiochronicle import Batch, Capacity
 from aiochronicle._engine import ffi, lib
 from aiochronicle.errors import CapacityTimeout, QueueFull
+from aiochronicle.testing.faults import installed
 from asynchronous.both_loops import on_both_loops
 from asynchronous.loops import LOOPS
 from asynchronous.peers import eventually
@@ -72,17 +73,13 @@ def before_each_sync(function: Callable[[], object]) -> Iterator[None]:
     syncs = {number for name, number in calls.items() if b"sync" in name}
     assert syncs
 
-    @ffi.callback("int(void *, int, const char *, int, uint64_t, uint64_t)")  # type: ignore[untyped-decorator]
     def hook(context: object, call: int, *_: object) -> int:
         if call in syncs:
             function()
         return 0
 
-    lib.ac_os_set_hook(hook, ffi.NULL)
-    try:
+    with installed(ffi.callback("ac_os_hook_t", hook), ffi.NULL):
         yield
-    finally:
-        lib.ac_os_set_hook(ffi.NULL, ffi.NULL)
 
 
 @on_both_loops

@@ -14,8 +14,8 @@ import pytest
 
 import aiochronicle
 from aiochronicle import SpinThenPark
+from aiochronicle._core.reader import WaitStrategy
 from aiochronicle.errors import ClosedError, InvalidArgument
-from aiochronicle.reader import WaitStrategy
 from asynchronous.both_loops import on_both_loops
 from asynchronous.loops import LOOPS
 from asynchronous.peers import NOTICED_AT_ONCE_S, eventually

@@ -103,7 +103,7 @@ async def test_a_forked_child_has_closed_handles_and_harms_nobody(queue_path: Pa
                 os.read(release_read, 1)
                 reader.poll()
             except ForkedError:
-                reader.close()  # must not take the bell out of the parent's loop
+                reader.close()  # must not take the eventfd out of the parent's loop
                 writer.close()
                 code = 0
             finally:

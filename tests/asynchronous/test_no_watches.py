@@ -1,30 +1,15 @@
 """inotify used up: what cannot be watched is polled, and nobody sleeps over a message."""
 
 import asyncio
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from helpers.limits import can_limit, limited
 
 import aiochronicle
 from asynchronous.peers import Peer
 
 WITHIN_S = 10.0
-
-
-def limited(what: str, count: int) -> Sequence[str]:
-    """Run the command in a user namespace of its own that has no more of them than that."""
-    return ["unshare", "-Ur", "sh", "-c", f'echo {count} > /proc/sys/user/{what}; exec "$@"', "sh"]
-
-
-def can_limit() -> bool:
-    command = [*limited("max_inotify_watches", 0), "true"]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=20)
-    except FileNotFoundError:
-        return False
-    return done.returncode == 0 and not done.stderr
 
 
 pytestmark = pytest.mark.skipif(not can_limit(), reason="needs user namespaces")

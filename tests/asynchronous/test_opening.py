@@ -19,7 +19,7 @@ import pytest
 from faults.system_calls import injected
 
 import aiochronicle
-from aiochronicle._background import _THREADS_MAX, in_background, in_thread
+from aiochronicle._base.background import _THREADS_MAX, in_background, in_thread
 from aiochronicle.errors import (
     ChronicleError,
     InvalidArgument,

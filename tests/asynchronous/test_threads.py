@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import eventually
+from helpers.waiting import eventually
 
 import aiochronicle
 from aiochronicle import SpinThenPark
+from aiochronicle._core.reader import WaitStrategy
 from aiochronicle.errors import ClosedError, InvalidArgument
-from aiochronicle.reader import WaitStrategy
 from asynchronous.peers import Peer
 
 
@@ -207,7 +207,7 @@ class ClosingLoop(asyncio.SelectorEventLoop):
             self.calls_of_closer += 1
             if (
                 self.calls_of_closer == 2
-            ):  # the first has the bell forgotten, this one woke the task
+            ):  # the first has the eventfd forgotten, this one woke the task
                 assert self.watched_again.wait(10)
         return handle
 

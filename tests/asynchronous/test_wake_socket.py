@@ -23,7 +23,7 @@ NAME_SIZE = 72
 
 
 def hello(path: Path, name: bytes, magic: int = MAGIC, version: int = VERSION) -> bytes:
-    """The first packet of a writer, as csrc/doorman.c has it."""
+    """The first packet of a writer, as csrc/wake_connection.c has it."""
     info = path.stat()
     return struct.pack(f"<IIQQ{NAME_SIZE}s", magic, version, info.st_dev, info.st_ino, name)
 
@@ -237,7 +237,7 @@ async def test_leftovers_of_dead_readers_are_harmless(queue: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 @pytest.mark.parametrize("owner", [0, NOBODY])
 async def test_another_user_gets_no_eventfd(tmp_path: Path, owner: int) -> None:
-    """Not even the one whom the queue belongs to: see ``trusted`` in csrc/doorman.c."""
+    """Not even the one whom the queue belongs to: see ``trusted`` in csrc/wake_connection.c."""
     for directory in (tmp_path, *tmp_path.parents[:2]):
         directory.chmod(0o755)
     path = tmp_path / "queue"

@@ -119,7 +119,7 @@ def aioc(
 
 
 class Terminal:
-    """A command in a terminal of so many columns."""
+    """A command in a terminal of this many columns."""
 
     def __init__(self, columns: int, arguments: Sequence[str | Path], **variables: str) -> None:
         self.output = ""
@@ -147,7 +147,10 @@ class Terminal:
         return self.output
 
     def interrupt(self) -> None:
-        os.write(self._fd, b"\x03")
+        self.type("\x03")
+
+    def type(self, keys: str) -> None:
+        os.write(self._fd, keys.encode())
 
     def end(self) -> int:
         self.read_until(None)

@@ -1,5 +1,6 @@
 """Each command as a process of its own: what it prints, what it does, how it ends."""
 
+import contextlib
 import csv
 import io
 import json
@@ -7,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,10 +16,21 @@ import msgspec
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
+from helpers.users import STRANGER, run_as
 
 import aiochronicle
-from aiochronicle import Position, Retention, Roll, inspect, list_readers, open_reader, open_writer
-from aiochronicle._positions import decode_position, encode_position
+from aiochronicle import (
+    Position,
+    Queue,
+    Retention,
+    Roll,
+    inspect,
+    list_readers,
+    open_reader,
+    open_writer,
+)
+from aiochronicle._core.newest import start_of_newest
+from aiochronicle._core.position_files import decode_position, encode_position
 from aiochronicle.cli import main
 from cli.running import aioc, started
 
@@ -80,6 +93,26 @@ def test_info_and_who(live: tuple[Path, int]) -> None:
     ]
 
 
+def test_readers_and_groups_of_a_topic_with_many_writers(tmp_path: Path) -> None:
+    topic = tmp_path / "orders"
+    with open_writer(topic, shared=True) as one, open_writer(topic, shared=True) as two:
+        one.append_many([b"1", b"2"])
+        two.append(b"3")
+        with (
+            aiochronicle.TopicReader(topic, "risk"),
+            aiochronicle.open_group(topic, "team") as team,
+        ):
+            assert len(team.take_batch(2)) == 2
+            found = {one["name"]: one for one in aioc("readers", topic, "--json").json}
+            assert [found[name]["lag"]["messages"] for name in ("risk", "team")] == [3, 3]
+            assert found["team"]["group"]["pending"] == 3
+            assert found["risk"]["group"] is None
+            assert "group team: 3 pending" in aioc("readers", topic).out
+            assert aioc("readers", "forget", topic, "team").status != 0
+        assert aioc("readers", "forget", topic, "team").out == "team: forgotten\n"
+        assert [one.name for one in list_readers(topic)] == ["risk"]
+
+
 def test_readers_are_listed_moved_and_forgotten(root: Path, tmp_path: Path) -> None:
     queue = copied(root, tmp_path)
     found = aioc("readers", queue, "--json").json
@@ -96,6 +129,30 @@ def test_readers_are_listed_moved_and_forgotten(root: Path, tmp_path: Path) -> N
     assert aioc("readers", "forget", queue, "risk").status == 3
     assert aioc("readers", "seek", queue, "nobody", "5").status == 3
     assert aioc("readers", "seek", queue, "nobody", "5", "--create").status == 0
+
+
+def test_the_last_messages_of_a_java_queue_may_be_in_several_cycles(tmp_path: Path) -> None:
+    """Its indexes jump where a cycle begins, and there are cycles without a file."""
+    queue = tmp_path / "java"
+    now_s = 1_700_000_000
+    with open_writer(
+        queue, format="cq4", roll_cycle="TEST_SECONDLY", clock=lambda: now_s * 10**9
+    ) as writer:
+        for number in range(40):
+            writer.append(b"%d" % number)
+            now_s += 17 if number % 3 == 0 else 0
+
+    def last(*options: str) -> list[int]:
+        lines = json_lines(aioc("tail", queue, "--json", *options).out)
+        return [int(str(line["text"])) for line in lines]
+
+    assert last() == list(range(30, 40))
+    assert last("-n", "1") == [39]
+    assert last("-n", "0") == []
+    assert last("-n", "1000") == list(range(40))
+    assert last("-n", "5", "--type", "0") == list(range(35, 40))
+    assert last("-n", "5", "--type", "7") == []
+    assert start_of_newest(queue, 0) == inspect(queue).next_seq
 
 
 def test_a_reader_that_is_open_is_left_alone(live: tuple[Path, int]) -> None:
@@ -135,19 +192,53 @@ def test_why_kept_and_retention(tmp_path: Path) -> None:
     assert not (queue / "settings.toml").exists()
 
 
+def test_retention_says_what_other_rules_would_remove(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    never = Retention(max_bytes=1 << 30, check_interval_s=1000.0)
+    with open_writer(queue, segment_size=4096, roll=Roll(messages=2), retention=never) as writer:
+        writer.append_many([b"x"] * 6)
+        for number in range(6):
+            writer.append(b"%d" % number)
+    before = sorted(path.name for path in queue.iterdir())
+    assert aioc("retention", queue, "--dry-run", "--json").json == []
+    found = aioc("retention", queue, "--max-bytes", "8K", "--now", "--dry-run", "--json").json
+    assert [one["why"] for one in found] == ["no writer"] * len(found)
+    assert found
+    done = aioc("retention", queue, "--max-bytes", "8K", "--dry-run")
+    assert f"{len(found)} of {inspect(queue).segments} segments would go" in done.out
+    assert aioc("retention", queue, "--off", "--dry-run").out == "no segment would go\n"
+    assert sorted(path.name for path in queue.iterdir()) == before
+    with Queue(queue) as whole:
+        kept = whole.why_kept(retention=Retention(max_bytes=8192))
+    assert [one.segment for one in kept if one.why == "no writer"] == [
+        one["segment"] for one in found
+    ]
+    for options in (["--now"], ["--dry-run"]):
+        assert aioc("retention", queue, "--reset", *options).status == 2
+
+
+def test_retention_now_waits_for_a_writer_that_is_open(live: tuple[Path, int]) -> None:
+    path, _ = live
+    until_s = time.monotonic() + 60
+    while inspect(path).segments < 4:
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+    assert aioc("readers", "forget", path, "risk", "--force").status == 0
+    done = aioc("retention", path, "--max-bytes", "1", "--now", "--json")
+    assert done.json["in_force"]["max_bytes"] == 1
+    assert done.json["segments_removed"] > 0
+    assert inspect(path).first_segment > 0
+    assert aioc("retention", path, "--off").out.startswith("in force       everything stays")
+
+
 def test_retention_changes_a_writer_that_is_open(live: tuple[Path, int]) -> None:
     path, _ = live
     assert aioc("retention", path, "--max-age", "1h", "--reader-ttl", "2d").status == 0
-    for _ in range(50):
-        writer = inspect(path).writer
-        assert writer is not None
-        if writer.retention is not None and writer.retention.max_age_s == 3600.0:
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail("the writer has not noticed")
-    assert writer.retention.reader_ttl_s == 2 * 86400.0
-    assert aioc("retention", path, "--now").status == 4
+    writer = inspect(path).writer
+    assert writer is not None
+    assert writer.retention is not None
+    assert (writer.retention.max_age_s, writer.retention.reader_ttl_s) == (3600.0, 2 * 86400.0)
+    assert aioc("retention", path, "--now", "--json").json["segments_removed"] == 0
 
 
 def test_du_names_processes_that_hold_deleted_files(root: Path, tmp_path: Path) -> None:
@@ -266,15 +357,70 @@ def test_java_queues(tmp_path: Path) -> None:
     assert aioc("du", queue, "--json").json[0]["usage"]["segments_bytes"] > 0
     for command in ("info", "readers", "who", "doctor"):
         assert aioc(command, queue).status == 0
+    assert aioc("why-kept", queue, "--json").json[0]["why"] == "active"
+    assert "0x" in aioc("ls", tmp_path).out
+    assert aioc("backup", queue, tmp_path / "backups", "--json").json["messages"] == 4
+    assert (
+        "none, as Java queues have" in aioc("restore", tmp_path / "backups", tmp_path / "new").out
+    )
+    done = aioc("convert", queue, tmp_path / "native")
+    assert (done.status, "not carried" in done.out) == (0, True)
+    assert aioc("convert", queue, tmp_path / "native").status == 1
+    seq = aioc("readers", "seek", queue, "audit", "first", "--create", "--json").json["seq"]
+    assert "its next commit wins" in aioc("readers", "seek", queue, "audit", hex(seq + 1)).out
     refused: list[list[str | Path]] = [
-        ["backup", queue, tmp_path / "backups"],
         ["repair", queue],
-        ["why-kept", queue],
+        ["retention", queue],
+        ["latency", queue],
+        ["replay", queue, tmp_path / "replayed"],
+        ["readers", "forget", queue, "audit"],
     ]
     for words in refused:
         done = aioc(*words)
-        assert done.status == 1
+        assert done.status in (1, 2)
         assert "Java" in done.err
+        assert len(done.err.splitlines()) == 1
+
+
+def test_a_process_that_has_a_java_queue_open_is_seen(tmp_path: Path) -> None:
+    queue = tmp_path / "java"
+    with open_writer(queue, format="cq4") as writer:
+        writer.append(b"hello")
+        found = aioc("who", queue, "--json").json
+        assert [(one["role"], one["pid"]) for one in found] == [("has open", os.getpid())]
+
+
+def test_readers_are_moved_by_force_while_they_are_open(live: tuple[Path, int]) -> None:
+    path, pid = live
+    done = aioc("readers", "seek", path, "risk", "5")
+    assert done.status == 4
+    assert f"pid {pid}" in done.err
+    assert aioc("readers", "seek", path, "risk", "5", "--force").out == "risk: moved to seq 5\n"
+    assert aioc("readers", path, "--json").json[0]["committed_seq"] == 5
+    assert aioc("readers", "forget", path, "risk", "--force").status == 0
+    assert aioc("readers", path, "--json").json == []
+
+
+def test_keys_and_headers_in_and_out(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    given = ("--key", "ALFA", "--header", "a=1=2", "--header", "b c=d e")
+    assert aioc("append", queue, "x", "y", *given, "--create").status == 0
+    with open_writer(queue) as writer:
+        writer.append(b"z", key=b"\xff\0", headers={"n": b"\xff"})
+    lines = aioc("cat", queue).out.splitlines()
+    assert [line.split("Z  ")[1] for line in lines] == [
+        "[ALFA] a=1=2 b c='d e' x",
+        "[ALFA] a=1=2 b c='d e' y",
+        "[ff00] n=ff z",
+    ]
+    found = json_lines(aioc("cat", queue, "--json").out)
+    assert (found[0]["key"], found[0]["headers"]) == ("ALFA", {"a": "1=2", "b c": "d e"})
+    assert (found[2]["key"], found[2]["headers"]) == ({"base64": "/wA="}, {"n": {"base64": "/w=="}})
+    assert "[ff00] n=ff" in aioc("cat", queue, "--hex").out
+    for wrong in ("a", "=b", "a=b"):
+        done = aioc("append", queue, "x", "--header", wrong, "--header", "a=c")
+        assert done.status == 2
+        assert "NAME=VALUE" in done.err
 
 
 def test_append_to_a_queue_with_a_writer(live: tuple[Path, int]) -> None:
@@ -315,6 +461,7 @@ def test_verify_and_repair(root: Path, tmp_path: Path) -> None:
     assert [one["kind"] for one in parts] == ["segment"]
     assert len(aioc("recovered", queue, parts[0]["name"]).out.splitlines()) == 99
     assert aioc("recovered", queue, "../control.meta").status == 2
+    assert aioc("recovered", queue, "none.bin").status == 3
 
 
 def test_backup_and_restore(live: tuple[Path, int], tmp_path: Path) -> None:
@@ -364,6 +511,16 @@ def test_replay(root: Path, tmp_path: Path) -> None:
     )
     assert aioc("replay", root, tmp_path / "again", "--json").json["messages"] == 0
     assert aioc("replay", root, tmp_path / "again", "--from", "7").status == 2
+    queue = tmp_path / "again" / "trades"
+    for source, target in (
+        (tmp_path, tmp_path),
+        (tmp_path, tmp_path / "again"),
+        (queue, tmp_path / "again"),
+        (root, queue),
+        (root, queue / "below"),
+    ):
+        assert aioc("replay", source, target).status == 2, (source, target)
+    assert not (queue / "below").exists()
 
 
 def test_doctor(root: Path, tmp_path: Path) -> None:
@@ -386,6 +543,102 @@ def test_doctor(root: Path, tmp_path: Path) -> None:
     assert found["half-made"]["remedy"] == f"aioc repair {tmp_path / 'half'}"
     assert found["permissions"]["remedy"] == f"chmod o-w {queue}"
     assert "queue" in aioc("doctor", root).out.splitlines()[-1]
+
+
+def test_remedies_can_be_pasted_into_a_shell(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path).rename(tmp_path / "two words; $(exit)")
+    queue.chmod(0o777)
+    (found,) = [
+        one for one in aioc("doctor", tmp_path, "--json").json if one["check"] == "permissions"
+    ]
+    subprocess.run(["sh", "-c", found["remedy"]], check=True)
+    assert queue.stat().st_mode & 0o777 == 0o775
+
+
+def test_doctor_names_a_writer_that_died(live: tuple[Path, int]) -> None:
+    path, pid = live
+    assert aioc("doctor", path).status == 0
+    os.kill(pid, 9)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    found = [one for one in aioc("doctor", path, "--json").json if one["check"] == "dead-writer"]
+    assert [one["level"] for one in found] == ["warning"]
+    assert f"pid {pid}" in found[0]["detail"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
+def test_what_another_user_cannot_read_is_said() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        place.chmod(0o755)
+        open_writer(place / "closed").close()
+        open_writer(place / "mine").close()
+        for one in [place / "mine", *(place / "mine").rglob("*")]:
+            os.chown(one, STRANGER, STRANGER)
+        (place / "mine" / "left").touch(0o600)
+
+        def look(*words: str) -> tuple[int, str]:
+            out, err = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                return main(words), out.getvalue() + err.getvalue()
+
+        def ask(*words: str) -> tuple[int, str]:
+            status, said = run_as(STRANGER, lambda: look(*words))
+            return status, said
+
+        status, said = ask("doctor", directory)
+        assert status == 1
+        assert "closed: cannot be looked at: Permission denied" in said
+        assert "cannot read what others left in it: left" in said
+        assert f"chown -R {STRANGER}:" in said
+        assert "closed: Permission denied" in ask("ls", directory)[1]
+        assert "closed: Permission denied" in ask("du", directory)[1]
+        assert ask("tail", str(place / "closed"))[0] == 6
+
+
+def test_messages_are_shown_though_their_schema_is_damaged(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path)
+    (queue / "schema.json").write_text("{")
+    for command in ("tail", "cat"):
+        done = aioc(command, queue)
+        assert done.status == 0
+        assert done.out.splitlines()[-1].split()[2].startswith("#")
+        assert "schema.json: " in done.err
+    assert aioc("export", queue, tmp_path / "x.csv").status == 5
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_a_path_without_a_queue_is_explained(root: Path, tmp_path: Path) -> None:
+    assert (
+        f"{root}: there is no queue in this directory, but below it: plain, trades."
+        in aioc("tail", root).err
+    )
+    (tmp_path / "empty").mkdir()
+    assert "nor below it" in aioc("info", tmp_path / "empty").err
+    assert "there is no queue. Check the path" in aioc("readers", tmp_path / "none").err
+    assert (
+        "the directory above it does not exist"
+        in aioc("append", tmp_path / "none" / "q", "x", "--create").err
+    )
+    (tmp_path / "file").write_text("1")
+    for command in ("tail", "ls", "doctor"):
+        done = aioc(command, tmp_path / "file")
+        assert (done.status, "directory" in done.err) == (3, True)
+    with Path("/dev/full").open("wb") as out:
+        full = subprocess.run(
+            [sys.executable, "-m", "aiochronicle", "ls", root],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (full.returncode, full.stderr) == (7, "aioc: No space left on device\n")
+
+
+def test_no_queue_is_put_into_a_queue(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path)
+    before = sorted(path.name for path in queue.iterdir())
+    done = aioc("convert", root / "plain", queue / "below")
+    assert (done.status, "inside of a queue" in done.err) == (1, True)
+    assert sorted(path.name for path in queue.iterdir()) == before
 
 
 def test_topics_and_config(tmp_path: Path) -> None:
@@ -411,7 +664,7 @@ def test_bench_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_demo_and_spark_get_their_own_arguments() -> None:
+def test_demo_gets_its_own_arguments() -> None:
     assert "--seconds S" in aioc("demo", "--help").out
     assert aioc("demo", "--seconds", "never").status == 2
 
@@ -482,11 +735,40 @@ def test_hostile_names_are_printed_safely(tmp_path: Path) -> None:
     done = aioc("ls", tmp_path)
     assert "\x1b" not in done.out
     assert len(done.out.splitlines()) == 2
-    assert "evil\\n\\x1b[2J\\udcff[red]" in done.out
+    assert "evil\\n\\x1b[2J\\xff[red]" in done.out
     path = aioc("ls", tmp_path, "--json").json[0]["path"]
     assert path.endswith("[red]")
     assert aioc("info", tmp_path / name).status == 0
     assert aioc("info", tmp_path / f"{name}-none").err.count("\n") == 1
+
+
+def test_times_of_java_queues_are_those_of_their_files(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "java", format="cq4") as writer:
+        writer.append(b"x")
+        open_reader(tmp_path / "java", "risk").close()
+        listed = aioc("ls", tmp_path).out.splitlines()
+        assert listed[0].endswith("LAST MESSAGE")
+        assert listed[1].endswith("–"), "nobody knows when the last message was written"
+        assert "newest cycle" in aioc("info", tmp_path / "java").out
+        row = aioc("readers", tmp_path / "java").out.splitlines()[1]
+        assert row.split()[-3:] == ["–", "–", "–"]  # AGE, SEEN, COMMAND
+        assert f"  {writer.append(b'y') + 1:#x}" in aioc("topics", tmp_path).out
+
+
+def test_tail_shows_as_many_messages_as_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_writer(tmp_path / "q", segment_size=65536) as writer:
+        writer.append_many([b"x"] * 20)
+        looked = aiochronicle.inspect
+
+        def look_and_append(queue: Path) -> aiochronicle.QueueInfo:
+            found = looked(queue)
+            writer.append(b"meanwhile")
+            return found
+
+        monkeypatch.setattr(aiochronicle, "inspect", look_and_append)
+        assert len(aioc("tail", tmp_path / "q", "-n", "2").out.splitlines()) == 2
 
 
 def test_a_closed_pipe_is_no_error(root: Path) -> None:

@@ -1,6 +1,6 @@
 """The help texts are kept in files, and looked at when they change.
 
-AIOC_WRITE_HELP=1 writes them anew.
+AIOC_WRITE_HELP=1 writes them again.
 """
 
 import os
@@ -12,8 +12,12 @@ from aiochronicle.cli.application import command_names
 from cli.running import aioc
 
 KEPT = Path(__file__).parent / "help"
-OWN = ("demo", "spark")  # their help is their own
+OWN = ("demo",)  # its help is its own
 BELOW = [("readers", name) for name in ("list", "forget", "reset", "seek")] + [("config", "check")]
+BELOW += [("dead", name) for name in ("list", "retry", "drop")]
+BELOW += [
+    ("spark", job) for job in ("bars", "archive", "audit", "asof", "quality", "replay", "pack")
+]
 COMMANDS = [(), *((name,) for name in command_names() if name not in OWN), *BELOW]
 
 

@@ -1,13 +1,16 @@
 """Parts of the command line by themselves: amounts and times, and what is said without cyclopts."""
 
 import doctest
+import errno
 import importlib
 import subprocess
 import sys
 
 import pytest
 
+from aiochronicle.cli.exits import DISK_FULL, status_of
 from aiochronicle.cli.units import parse_amount, parse_seconds
+from aiochronicle.errors import ExportFailed
 
 MODULES = ("units", "output")
 WITHOUT = """
@@ -47,10 +50,16 @@ def test_a_missing_package_is_said(package: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_full_disk_has_a_status_of_its_own_whoever_meets_it() -> None:
+    assert status_of(ExportFailed("no room", errno=errno.ENOSPC)) == DISK_FULL
+    assert status_of(OSError(errno.ENOSPC, "no room")) == DISK_FULL
+    assert status_of(ExportFailed("no", errno=errno.EPERM)) != DISK_FULL
+
+
 def test_importing_the_package_imports_no_command_line() -> None:
     program = "import sys, aiochronicle; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     imported = done.stdout.split()
-    assert "aiochronicle.writer" in imported
+    assert "aiochronicle._core.writer" in imported
     assert not [name for name in imported if name.split(".")[0] in ("cyclopts", "rich")]
     assert not [name for name in imported if name.startswith("aiochronicle.cli")]

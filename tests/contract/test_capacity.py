@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from helpers.waiting import eventually
 
 from aiochronicle import Capacity, Roll, Writer
 from aiochronicle.errors import CapacityTimeout, ClosedError, InvalidArgument, QueueFull

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from helpers.waiting import eventually
 
 from aiochronicle import Batch
 from aiochronicle.errors import InvalidArgument

@@ -48,8 +48,15 @@ CALLS: dict[str, list[Callable[[Writer], object]]] = {
         lambda writer: writer.last_cause(1),
         lambda writer: writer.last_causes(),
     ],
+    "configure": [lambda writer: writer.configure(flush="sync")],
     "expiry": [lambda writer: writer.append_expiring(b"x", 1 << 60)],
+    "groups": [lambda writer: aiochronicle.open_group(writer.path, "group")],
     "heartbeat": [lambda writer: writer.heartbeat()],
+    "keys and headers": [
+        lambda writer: writer.append(b"x", key=b"key"),
+        lambda writer: writer.append(b"x", headers={"name": b"value"}),
+        lambda writer: writer.append_many([b"x"], keys=[b"key"]),
+    ],
     "reserve": [enter],
     "retention": [lambda writer: writer.retain_now()],
     "timestamps": [

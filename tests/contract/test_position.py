@@ -335,7 +335,7 @@ def test_positions_travel_with_a_copy_of_the_queue(backend: Backend, tmp_path: P
 
 
 def test_position_beyond_the_end_is_refused(backend: Backend, queue_path: Path) -> None:
-    """The next writer would go on behind it, with empty segments up to there."""
+    """The next writer would go on after it, with empty segments up to there."""
     backend.fill(queue_path, 10)
     with backend.open_reader(queue_path, "mistaken") as reader:
         start = reader.committed
@@ -344,7 +344,7 @@ def test_position_beyond_the_end_is_refused(backend: Backend, queue_path: Path) 
             end = reader.position
         reader.seek_first()
         for beyond in (Position(end.segment, end.offset + 64), Position(2000, 64)):
-            with pytest.raises(InvalidArgument, match="behind the end"):
+            with pytest.raises(InvalidArgument, match="after the end"):
                 reader.commit_position(beyond)
             with pytest.raises(PositionLost):
                 reader.seek_position(beyond)

@@ -246,3 +246,28 @@ def test_statistics_of_a_reader(backend: Backend, queue_path: Path) -> None:
         assert (statistics.skipped_records, statistics.seq_restarts) == (0, 0)
         assert reader.wait(0) is True, "looking does not count as reading"
         assert reader.statistics().messages == 69
+
+
+def test_blocks_have_what_iteration_gives(backend: Backend, queue_path: Path) -> None:
+    with backend.open_writer(queue_path, segment_size=SMALL_SEGMENT) as writer:
+        for number in range(100):
+            writer.append(b"%d" % number)
+    with backend.open_reader(queue_path) as reader:
+        messages = list(reader)
+    with backend.open_reader(queue_path) as reader:
+        blocks = []
+        while block := reader.read_block(7):
+            assert 0 < len(block) <= 7
+            blocks.append(block)
+        assert len(reader.read_block()) == 0
+    rows = [
+        row
+        for block in blocks
+        for row in zip(block, block.timestamps_ns, block.type_ids, strict=True)
+    ]
+    assert rows == [(m.payload, m.timestamp_ns, m.type_id) for m in messages]
+    seqs = [block.first_seq + row for block in blocks for row in range(len(block))]
+    assert seqs == [message.seq for message in messages]
+    for block in blocks:  # the reader is closed, and they are still there
+        for row, (offset, length) in enumerate(zip(block.offsets, block.lengths, strict=True)):
+            assert block.buffer[offset : offset + length] == block[row]

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from helpers.waiting import eventually
 
 from aiochronicle import Reader, SpinThenPark
 from aiochronicle.errors import ClosedError, InvalidArgument

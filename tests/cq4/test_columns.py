@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pyarrow
 import pytest
-from java_queues import NAMES, Listing, listing, unpack
+from helpers.java_queues import NAMES, Listing, listing, unpack
 from pyarrow import parquet
 
 from aiochronicle import cq4, errors, open_reader, open_writer
+from aiochronicle._base.spans import Span, count, seq_after
+from aiochronicle._core.slices import Queue
 from aiochronicle.cq4.columns import WireColumns
 from aiochronicle.digest import StreamDigest
-from aiochronicle.slices import Queue
-from aiochronicle.spans import Span, count, seq_after
 
 COMPLETE = [name for name in NAMES if name != "j26-noeof"]
 

@@ -318,7 +318,7 @@ def test_a_struct_is_a_document_with_its_fields(queue_path: Path) -> None:
 
 
 def test_a_codec_says_what_is_taken(queue_path: Path) -> None:
-    with open_writer(queue_path, format="cq4", codec=Quote) as writer:
+    with open_writer(queue_path, format="cq4", codec=[Quote]) as writer:
         writer.send(Quote("EURUSD", 1.25))
         with pytest.raises(EncodeError, match="Other is none of the writer's types: Quote"):
             writer.send(Other("x"))

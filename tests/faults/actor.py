@@ -106,7 +106,7 @@ class Actor:
     """Starts the program, and ends it at the latest with the ``with`` block."""
 
     def __init__(self, *, inotify_instances: int | None = None) -> None:
-        """Start it; in a user namespace that has so many inotify instances, if that is given."""
+        """Start it; in a user namespace that has this many inotify instances, if that is given."""
         self._own_server = None
         if inotify_instances is not None:
             limit = f"echo {inotify_instances} > /proc/sys/user/max_inotify_instances"

@@ -65,7 +65,7 @@ class KillLoop:
         self._root = memory_directory()
 
     def run(self, cycles: int, go_on: Callable[[Tally], bool] = lambda _: True) -> Tally:
-        """Run so many cycles, or until ``go_on``, asked after each queue, says no."""
+        """Run this many cycles, or until ``go_on``, asked after each queue, says no."""
         tally = Tally()
         numbers = (self._seed, cycles, _LANES, _JUDGED_TWICE_EVERY)
         with subprocess.Popen(

@@ -22,7 +22,7 @@ _SEGMENT_SIZES = (4096, 8192, 65536)
 
 
 def _check_reader(path: Path, ledger: Ledger, salt: int, next_seq: int) -> None:
-    """The named reader resumes behind its last commit, or behind the one that was under way."""
+    """The named reader resumes after its last commit, or after the one that was under way."""
     committed = {ledger[Word.COMMITTED], ledger[Word.COMMIT_ATTEMPTED]}
     if 0 in committed:
         return  # perhaps never committed, and then it may start anywhere
@@ -78,7 +78,7 @@ class PythonKillLoop:
         return found
 
     def run(self, cycles: int, go_on: Callable[[Tally], bool] = lambda _: True) -> Tally:
-        """Run so many cycles, or until ``go_on``, asked after each queue, says no."""
+        """Run this many cycles, or until ``go_on``, asked after each queue, says no."""
         tally = Tally()
         while tally.cycles < cycles and go_on(tally):
             path = self._root / f"queue{tally.cycles}"

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from aiochronicle import Message, Reader, Retention, Roll, Writer, errors, open_reader, open_writer
-from aiochronicle._binding import check, ffi, lib, new_error
+from aiochronicle._base.binding import check, ffi, lib, new_error
 
 from .system_calls import CALL_NAMES, injected
 

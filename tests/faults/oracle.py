@@ -44,7 +44,7 @@ def payload(salt: int, seq: int) -> bytes:
 
 
 def _check_tail(path: Path, dump: fmt.QueueDump) -> None:
-    """Behind the end of a queue that was just recovered there are only zeros."""
+    """After the end of a queue that was just recovered there are only zeros."""
     assert dump.end is not None
     segment, offset = dump.end
     for segment_id in dump.segments:

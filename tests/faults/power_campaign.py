@@ -115,7 +115,7 @@ def _seeds(seed: int) -> Iterator[int]:
 
 
 def random_images(count: int, *, seed: int, processes: int = 2) -> Generator[int, None, None]:
-    """Check so many random images; give after each program how many it had. Raises Violation."""
+    """Check this many random images; give after each program how many it had. Raises Violation."""
     checked = 0
     with contextlib.closing(
         in_processes(_random_program, _seeds(seed), processes=processes)
@@ -129,6 +129,6 @@ def random_images(count: int, *, seed: int, processes: int = 2) -> Generator[int
 def all_images(
     programs: int, *, seed: int, subsets_max: int = SUBSETS_MAX, processes: int = 2
 ) -> Generator[int, None, None]:
-    """Check every image of one moment of so many small programs; as ``random_images``."""
+    """Check every image of one moment of this many small programs; as ``random_images``."""
     work = partial(_small_program, subsets_max=subsets_max)
     return in_processes(work, itertools.islice(_seeds(seed), programs), processes=processes)

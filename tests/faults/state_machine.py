@@ -53,7 +53,7 @@ def _server() -> VictimServer:
 
 
 def run_machines(runs: int, chosen_seed: int) -> None:
-    """Run so many random programs; raise what the first failing one, made small, raises."""
+    """Run this many random programs; raise what the first failing one, made small, raises."""
     limits = settings(
         max_examples=runs,
         stateful_step_count=25,
@@ -180,7 +180,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert first <= self.committed
         self.first = first
         if self.reader is not None and self.position < first:
-            # It went back behind its commit. What it still has mapped it could read, and then
+            # It went back after its commit. What it still has mapped it could read, and then
             # nothing of what was removed behind that.
             self.reader.seek_first()
             self.position = first
@@ -250,7 +250,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reader is not None)
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:
-        """Go to some seq, before the first and behind the last included."""
+        """Go to some seq, before the first and after the last included."""
         assert self.reader is not None
         seq = data.draw(st.integers(0, len(self.messages) + 2))
         self.reader.seek(seq)
@@ -259,7 +259,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reader is not None)
     @rule(last=st.booleans())
     def seek_end(self, last: bool) -> None:
-        """Go to the first message, or behind the last."""
+        """Go to the first message, or after the last."""
         assert self.reader is not None
         if last:
             self.reader.seek_last()

@@ -33,6 +33,15 @@ SCENARIOS = (
     "recover-torn",
     "recover-segments",
     "retain",
+    "group-found",
+    "group-join",
+    "group-resize",
+    "group-take",
+    "group-ack",
+    "group-nack",
+    "group-extend",
+    "group-take-back",
+    "group-leave",
 )
 _TORN = frozenset({"recover-torn", "recover-segments"})
 _LIMIT_S = 300
@@ -82,7 +91,7 @@ def step_through(scenario: str, salt: int, *, keep: int = 20) -> Steps:
 
 
 def kill_at(scenario: str, salt: int, instruction: int) -> None:
-    """Kill for real after so many instructions; recover in place and check."""
+    """Kill for real after this many instructions; recover in place and check."""
     root = memory_directory()
     (killed,) = _run("kill", scenario, root, salt, instruction)
     live = root / "live"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from power_cut import copy_as_original
+from helpers.power_cut import copy_as_original
 
 import aiochronicle
 from aiochronicle import Position, open_reader, open_writer
@@ -91,9 +91,9 @@ def _segment_map(view: mmap.mmap) -> dict[int, str]:
             break
         end = offset + HEADER + commit_len - 1
         aligned = -(-end // HEADER) * HEADER
-        kinds.update(dict.fromkeys(range(end, aligned), "padding behind the payload"))
+        kinds.update(dict.fromkeys(range(end, aligned), "padding after the payload"))
         offset = aligned
-    kinds.update(dict.fromkeys(range(offset + 4, len(view)), "free space behind the last record"))
+    kinds.update(dict.fromkeys(range(offset + 4, len(view)), "free space after the last record"))
     return kinds
 
 

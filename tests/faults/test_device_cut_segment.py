@@ -167,7 +167,7 @@ def test_cut_segment_by_a_full_file_system_is_an_error_of_append(
 def test_cut_segment_is_not_what_an_unreadable_page_ahead_makes_of_it(
     disk: Disk, flush: str
 ) -> None:
-    """A page behind the end is written over as a whole; if not, it is an error of append."""
+    """A page after the end is written over as a whole; if not, it is an error of append."""
     queue = disk.path / "queue"
     with Actor() as actor:
         open_and_fill(actor, queue)

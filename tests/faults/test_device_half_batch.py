@@ -1,7 +1,7 @@
 """A batch of which a power cut took a page was never there.
 
 No reader gets a part of it, neither before nor after the next writer has repaired the queue: that one
-gives its seqs again, and a reader that had taken some of them would go on behind the new ones.
+gives its seqs again, and a reader that had taken some of them would go on after the new ones.
 """
 
 from pathlib import Path

@@ -2,12 +2,16 @@
 
 import pytest
 
+from .kill_group import kill_members
 from .kill_loop import KillLoop
 from .kill_python import PythonKillLoop
+from .kill_python_group import kill_python_members
 from .seeds import chosen_seed
 
 CYCLES = 5000
 PYTHON_CYCLES = 100
+MEMBERS_KILLED = 300
+PYTHON_MEMBERS_KILLED = 60
 
 
 @pytest.mark.timeout(600)  # of a machine that is busy with other things
@@ -30,3 +34,19 @@ def test_killed_writer_in_python_loses_nothing() -> None:
     print(tally)
     assert tally.cycles == PYTHON_CYCLES
     assert tally.messages > PYTHON_CYCLES
+
+
+@pytest.mark.timeout(600)
+def test_killed_members_of_a_group_lose_nothing() -> None:
+    shared = kill_members(chosen_seed(), MEMBERS_KILLED)
+    print(shared)
+    assert shared.messages > MEMBERS_KILLED
+    assert shared.redelivered > MEMBERS_KILLED
+
+
+@pytest.mark.timeout(600)
+def test_killed_members_in_python_lose_nothing() -> None:
+    shared = kill_python_members(chosen_seed(), PYTHON_MEMBERS_KILLED)
+    print(shared)
+    assert shared.messages > PYTHON_MEMBERS_KILLED
+    assert shared.redelivered > 0

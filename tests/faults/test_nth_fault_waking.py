@@ -21,7 +21,7 @@ from .system_calls import CALL_NAMES, Call, observed
 TESTS = Path(__file__).parent.parent
 WAKING_CALLS = ["eventfd", "poll", "receive", "send", "signal", "socket", "watch"]
 FOR_EVER = 1_000_000
-# An interrupted call is made again, and would be for ever.
+# An interrupted call is made again, and would be forever.
 FAULTS = [
     (errno.EIO, 1),
     (errno.EIO, FOR_EVER),

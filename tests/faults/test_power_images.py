@@ -149,7 +149,7 @@ def test_power_loss_of_orders_does_not_take_new_ones_for_those_that_were_lost() 
                     writer.append(payload)
             assert fill(orders, fills) == new
             assert fill(orders, fills) == []
-    assert {0, 5} <= losses, "some images lose everything behind the flush, some nothing"
+    assert {0, 5} <= losses, "some images lose everything after the flush, some nothing"
 
 
 def test_power_model_forgets_what_was_not_synced() -> None:

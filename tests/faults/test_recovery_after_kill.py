@@ -10,7 +10,7 @@ from aiochronicle import Roll, open_reader, open_writer
 
 
 def write_and_die(path: Path, count: int) -> None:
-    """Append so many messages in another process, two to a segment, and kill it."""
+    """Append this many messages in another process, two to a segment, and kill it."""
     pid = os.fork()
     if pid == 0:
         writer = open_writer(

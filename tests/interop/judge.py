@@ -276,6 +276,7 @@ class Judge:
         index_spacing: int | None = None,
         source_id: int | None = None,
         wire_type: str | None = None,
+        sync_mode: str | None = None,
         read_only: bool = False,
     ) -> "JudgeQueue":
         """Open a queue, or make it.
@@ -299,6 +300,7 @@ class Judge:
             index_spacing=index_spacing,
             source_id=source_id,
             wire_type=wire_type,
+            sync_mode=sync_mode,
             read_only=read_only,
         )
         return JudgeQueue(self, answer["number"])
@@ -397,10 +399,12 @@ class JudgeQueue(_Handle):
         rate_hz: int | None = None,
         calls: bool = False,
         ledger: Path | None = None,
+        stamps: Path | None = None,
     ) -> None:
         """Append b"prefix:0", b"prefix:1" … in the background; or call text("prefix:0") …
 
-        How many are through is in the first 8 bytes of the ledger, even if the JVM is killed.
+        How many are through is in the first 8 bytes of the ledger, even if the JVM is killed. When each
+        was through, by the monotonic clock in nanoseconds, is in the stamps, 8 bytes for each of the count.
         """
         self._ask(
             "start-append",
@@ -409,15 +413,20 @@ class JudgeQueue(_Handle):
             rate_hz=rate_hz,
             calls=calls,
             ledger=None if ledger is None else str(ledger),
+            stamps=None if stamps is None else str(stamps),
         )
 
     def stop_append(self, *, let_finish: bool = False) -> Written:
         """Stop it, or wait until it has written its count."""
         return msgspec.convert(self._ask("stop-append", let_finish=let_finish), Written)
 
-    def bench_append(self, payload: bytes, count: int, rounds: int = 1) -> list[float]:
-        """Append so many in every round; nanoseconds per message of each."""
-        answer = self._ask("bench-append", hex=payload.hex(), count=count, rounds=rounds)
+    def bench_append(
+        self, payload: bytes, count: int, rounds: int = 1, *, is_durable: bool = False
+    ) -> list[float]:
+        """Append so many in every round, each synced if durable; nanoseconds per message of each."""
+        answer = self._ask(
+            "bench-append", hex=payload.hex(), count=count, rounds=rounds, durable=is_durable
+        )
         ns: list[float] = answer["ns"]
         return ns
 

@@ -26,7 +26,7 @@ _PATIENCE_S = 20.0
 
 
 def kill_ours(path: Path, kills: int, seed: int) -> Digest:
-    """Kill so many writers of ours, two at a time; a JVM appends, and another follows."""
+    """Kill this many writers of ours, two at a time; a JVM appends, and another follows."""
     dice = random.Random(seed)
     roll_cycle = dice.choice(_ROLL_CYCLES)
     promised: dict[str, range] = {}
@@ -82,7 +82,7 @@ def _promise(path: Path) -> range:
 
 
 def kill_jvms(path: Path, kills: int, seed: int) -> Digest:
-    """Kill so many JVMs in which an appender is at work; two writers of ours go on."""
+    """Kill this many JVMs in which an appender is at work; two writers of ours go on."""
     dice = random.Random(seed)
     promised: dict[str, range] = {}
     with ExitStack() as stack:

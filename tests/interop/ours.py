@@ -194,12 +194,22 @@ class OursFailed(Exception):
 class Ours:
     """A process with our library; requests are answered one at a time.
 
-    Its clock is the real one, or has been speed times as fast since since_ms.
+    Its clock is the real one, or has been speed times as fast since since_ms. ``preload`` is a
+    library of preload/ that changes what the system does for it.
     """
 
-    def __init__(self, *, since_ms: int = 0, speed: int = 1, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        *,
+        since_ms: int = 0,
+        speed: int = 1,
+        timeout_s: float = 60.0,
+        preload: str | None = None,
+    ) -> None:
         self.timeout_s = timeout_s
         given = environment()
+        if preload is not None:
+            given["LD_PRELOAD"] = str(preloaded(preload))
         if speed > 1:
             given["LD_PRELOAD"] = str(preloaded("fast_clock"))
             given["FAST_CLOCK"] = f"{since_ms} {speed}"

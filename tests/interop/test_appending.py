@@ -263,3 +263,36 @@ def test_missing_end_marks_are_written(judge: Judge, ours: Ours, path: Path) -> 
         ours.open(path, time_ms=NOON_MS + DAY_MS)
         ours.append(b"3")
         assert [message.payload for message in tailer.read(wait_s=0.5)] == [b"2", b"3"]
+
+
+def test_a_file_that_was_linked_and_not_listed_holds_up_no_tailer(
+    judge: Judge, ours: Ours, path: Path
+) -> None:
+    """One of ours was killed between the two, and a running JVM has rolled past the file since.
+
+    2026.4 has written an end mark into the empty file then. Without it, as 5.26 leaves it,
+    Java's tailers stop there until an appender is created: ours, opened, writes it.
+    """
+    with judge.open(path, roll_cycle="TEST_DAILY", time_ms=NOON_MS, timeout_ms=400) as queue:
+        queue.append_bytes(b"1")
+        with Ours(preload="die_after_link") as victim:
+            victim.open(path, time_ms=NOON_MS + DAY_MS)
+            with pytest.raises(OursFailed, match="status -9"):
+                victim.append(b"never")
+        residue = path / "20231115T1.cq4"
+        assert residue.exists()
+        queue.set_time(NOON_MS + 2 * DAY_MS)
+        queue.append_bytes(b"2")  # after it has freed the lock of the dead
+        if judge.version.startswith("2026"):
+            with queue.tailer() as tailer:
+                assert [message.payload for message in tailer.read()] == [b"1", b"2"]
+            erase_end_mark(residue)
+        with queue.tailer() as tailer:
+            assert [message.payload for message in tailer.read()] == [b"1"]
+            with open_reader(path) as reader:
+                assert [bytes(message.payload) for message in reader] in ([b"1"], [b"1", b"2"])
+            ours.open(path, time_ms=NOON_MS + 2 * DAY_MS)
+            ours.append(b"3")
+            assert [message.payload for message in tailer.read(wait_s=0.5)] == [b"2", b"3"]
+    with open_reader(path) as reader:
+        assert [bytes(message.payload) for message in reader] == [b"1", b"2", b"3"]

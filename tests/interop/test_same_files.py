@@ -1,7 +1,7 @@
 """What we write is what Java writes: the same script, run by both, leaves the same files.
 
 Data files are compared byte for byte. Java's table store lacks `deltaCheckpointInterval`, which
-older versions need, and what lies behind it is therefore elsewhere: there, Java's dump is compared.
+older versions need, and what lies after it is therefore elsewhere: there, Java's dump is compared.
 """
 
 import re
@@ -10,6 +10,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
+from aiochronicle import open_reader, open_writer
+from aiochronicle.errors import ChronicleError
 
 from .judge import Info, JavaThrew, Judge, JudgeQueue
 from .ours import Ours
@@ -118,3 +121,16 @@ def test_every_roll_cycle(judge: Judge, ours: Ours, tmp_path: Path, name: str) -
 @pytest.mark.parametrize("name", ["TEST_HOURLY", "DAILY"])
 def test_epochs(judge: Judge, ours: Ours, tmp_path: Path, name: str, epoch: int) -> None:
     check(judge, ours, tmp_path, script(judge, name, epoch))
+
+
+def test_java_itself_cannot_read_weekly_queues_again(judge: Judge, tmp_path: Path) -> None:
+    """Which is why WEEKLY is refused. If this fails, Java has been mended, and it can be supported."""
+    path = tmp_path / "queue"
+    with judge.open(path, roll_cycle="WEEKLY", time_ms=NOON_MS) as queue:
+        queue.append_bytes(b"1", b"2", b"3")
+    with judge.open(path, roll_cycle="WEEKLY", time_ms=NOON_MS) as queue, queue.tailer() as tailer:
+        assert not list(tailer.read())
+    with pytest.raises(ChronicleError, match=r"WEEKLY|format"):
+        open_reader(path)
+    with pytest.raises(ChronicleError, match="WEEKLY"):
+        open_writer(tmp_path / "ours", format="cq4", roll_cycle="WEEKLY")

@@ -10,14 +10,14 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from aiochronicle._core.slices import Queue
 from aiochronicle.cq4.columns import WireColumns
-from aiochronicle.slices import Queue
 from aiochronicle.spark.options import read_options
-from aiochronicle.spark.plan import plan
-from aiochronicle.spark.rows import read_range
-from aiochronicle.spark.scan import count
-from aiochronicle.spark.source import Snapshot
-from aiochronicle.spark.stream import RangeStreamReader
+from aiochronicle.spark.source.plan import plan
+from aiochronicle.spark.source.rows import read_range
+from aiochronicle.spark.source.scan import count
+from aiochronicle.spark.source.snapshot import Snapshot
+from aiochronicle.spark.source.stream import RangeStreamReader
 
 from .judge import Judge, JudgeQueue, Message
 

@@ -37,7 +37,10 @@ def append_together(path: Path, load: Load) -> Digest:
         since_ms = time.time_ns() // 1_000_000
         clock = {"speed": load.speed, "since_ms": since_ms}
         judges = [stack.enter_context(Judge()) for _ in range(load.jvms + 1)]
-        ours = [stack.enter_context(Ours(**clock)) for _ in range(load.ours + 1)]
+        ours = [
+            stack.enter_context(Ours(speed=load.speed, since_ms=since_ms))
+            for _ in range(load.ours + 1)
+        ]
         options: dict[str, Any] = {"roll_cycle": load.roll_cycle, **clock}
         if not load.java_first:
             ours[0].open(path, roll_cycle=load.roll_cycle)

@@ -1,7 +1,7 @@
 /* The roll: does a reader that walks over the end of a segment see every record, once and in order?
  *
  *   writer     ac_writer_put (commit word) -> ac_writer_publish (write_offset); when the segment is full, or
- *              earlier (roll by time or count): room.c roll = obtain_next -> ac_segment_seal ->
+ *              earlier (roll by time or count): writer_roll.c roll = obtain_next -> ac_segment_seal ->
  *              ac_writer_enter (ac_control_set_position: generation odd -> segment -> offset ->
  *              generation even); the housekeeper's ac_writer_prepare_next at any time before
  *   its end    at any point between two steps, killed or closed; then the successor: recovery (or, at a

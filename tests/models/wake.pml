@@ -2,29 +2,29 @@
  *
  * The model follows the C code step by step; between any two steps any other process may run.
  *
- *   writer           ac_writer_open (lock -> announce -> ac_doorman_attend), then for each message
+ *   writer           ac_writer_open (lock -> announce -> ac_wake_targets_open), then for each message
  *                    ac_writer_put (commit word) -> ac_writer_publish (increment of notify_seq: the full
  *                    barrier) -> control.parked (look and, in ac_writer_wake, exchange; one step here,
- *                    because nobody else takes bits down in between) -> ac_callers_wake
- *   writer_doorman   doorman.c, the writer's side: on_change and call_reader; on_outgoing (add_sleeper ->
+ *                    because nobody else takes bits down in between) -> ac_wake_targets_signal
+ *   writer_wake_thread   wake_connection.c, the writer's side: on_change and call_reader; on_outgoing (add_sleeper ->
  *                    send the bit); the end of a connection (forget_sleeper)
- *   reader           ac_reader_bell (announce), then ac_reader_next until there is nothing -> ac_reader_park
+ *   reader           ac_reader_eventfd (announce), then ac_reader_next until there is nothing -> ac_reader_park
  *                    (load the bit -> raise it -> look again) -> sleep on the eventfd; when it rings: drain
- *                    it (reader_ring, ac_reader_sleep) -> look
- *   reader_doorman   doorman.c, the reader's side: answer_hello; take_bit (bit -> ring); connection_close
+ *                    it (on_signal in awaiting.c, ac_reader_sleep) -> look
+ *   reader_wake_thread   wake_connection.c, the reader's side: answer_hello; take_bit (bit -> ring); connection_close
  *                    (bit -> ring); on_change of the lock file (suspect -> ring)
  *   memory           the writer's store buffer, as on x86: a store may become visible after later loads of
  *                    the same thread; a full barrier waits until the buffer is empty
  *   ..._fate         kills and restarts at any point between two steps
  *
  * Connections are numbered in the order of connect(), which is the order in which accept() returns them.
- * The packets of one connection come in order, but a doorman looks at its connections in any order.
+ * The packets of one connection come in order, but a wake thread looks at its connections in any order.
  *
  * Checked when nothing can move any more. Every run ends (polling is modelled as waking up when there is
  * something to see), so there is no cycle in which a reader could starve.
  *   without NET  a live, idle writer implies that every live reader has read everything; nobody polls
  *   with NET     every live reader has read everything that was committed, even if the writer was killed
- *                before it had connected to it: until then the reader polls (ac_caller.suspect)
+ *                before it had connected to it: until then the reader polls (ac_wake_endpoint.suspect)
  * And at each signal of the writer: the reader raised its bit once for it (as long as nobody died: a
  * successor may give the bit of a dead sleeper to another reader, which then wakes up once for nothing).
  *
@@ -64,13 +64,13 @@ byte read[READERS]; /* position */
 bool alive[READERS] = true;
 bool listening[READERS]; /* its socket is in wake/ */
 byte life[READERS];
-bool bell[READERS];    /* the eventfd is readable */
-byte own_bit[READERS] = NO_BIT; /* ac_caller.bit */
-byte current[READERS] = NONE; /* ac_caller.connection */
+bool eventfd[READERS];    /* the eventfd is readable */
+byte own_bit[READERS] = NO_BIT; /* ac_wake_endpoint.bit */
+byte current[READERS] = NONE; /* ac_wake_endpoint.connection */
 byte asked[READERS];   /* how often it raised its bit, less the signals it got for that */
 bool announced[READERS]; /* an event of the writer's watch of wake/ is waiting */
 #ifdef NET
-bool suspect[READERS];      /* ac_caller.suspect */
+bool suspect[READERS];      /* ac_wake_endpoint.suspect */
 bool lock_changed[READERS]; /* an event of the reader's watch of writer.lock is waiting */
 #endif
 #ifdef RAISE_WITHOUT_BARRIER
@@ -82,13 +82,13 @@ bool writer_alive = true;
 byte writer_life;
 bool watching;      /* its watch of wake/ is in place */
 byte published;     /* records committed so far, by all writers */
-byte sleeper[BITS] = NONE; /* ac_callers.sleepers: the connection that has this bit */
-bool attending;     /* its doorman looks after it */
+byte sleeper[BITS] = NONE; /* ac_wake_targets.sleepers: the connection that has this bit */
+bool attending;     /* its wake thread looks after it */
 bool killed;
 byte writer_dying, reader_dying; /* threads that have yet to stop, a bit each; nothing else moves */
 #define NOBODY_DIES (writer_dying == 0 && reader_dying == 0)
 
-mtype = { UNUSED, HELLO, BELL, BIT, TAKEN, CLOSED }
+mtype = { UNUSED, HELLO, EVENTFD, BIT, TAKEN, CLOSED }
 
 typedef connection_t {
     mtype state = UNUSED; /* what was sent or done last */
@@ -104,8 +104,8 @@ connection_t connection[CONNECTIONS];
 byte connections;
 
 /* Processes are numbered in the order of the text below. */
-#define FIRST_READER_DOORMAN 3
-#define FIRST_READER (FIRST_READER_DOORMAN + READERS)
+#define FIRST_READER_WAKE_THREAD 3
+#define FIRST_READER (FIRST_READER_WAKE_THREAD + READERS)
 
 #if CONNECTIONS == 1
 #define FOR_EACH_CONNECTION(serve) serve(0)
@@ -209,11 +209,11 @@ inline choose_bit(c) {
 #endif
 
 #define WRITER_SERVES(c) \
-    :: SERVED_BY_WRITER(c) && connection[c].state == BELL -> GIVE_BIT(c) \
-    :: d_step { SERVED_BY_WRITER(c) && connection[c].state != BELL && READER_ENDED(c) -> \
+    :: SERVED_BY_WRITER(c) && connection[c].state == EVENTFD -> GIVE_BIT(c) \
+    :: d_step { SERVED_BY_WRITER(c) && connection[c].state != EVENTFD && READER_ENDED(c) -> \
             forget_sleeper(c); close_connection(c) }
 
-active proctype writer_doorman() provided (reader_dying == 0) {
+active proctype writer_wake_thread() provided (reader_dying == 0) {
     byte _b, _c, _r;
     bool _found;
 start:
@@ -261,7 +261,7 @@ inline wake_sleepers() {
         _c = sleeper[_b];
         if
         :: (bits >> _b & 1) && _c != NONE && !READER_ENDED(_c) ->
-            bell[connection[_c].to] = true;
+            eventfd[connection[_c].to] = true;
             if
             :: !killed ->
                 assert(asked[connection[_c].to] > 0);
@@ -338,17 +338,17 @@ active proctype memory() provided (NOBODY_DIES) {
 #ifdef NO_RING_WITH_BIT
 #define TAKE_BIT(c) d_step { own_bit[r] = connection[c].given; TRUST(c) }
 #elif defined(RING_BEFORE_BIT)
-#define TAKE_BIT(c) bell[r] = true; d_step { own_bit[r] = connection[c].given; TRUST(c) }
+#define TAKE_BIT(c) eventfd[r] = true; d_step { own_bit[r] = connection[c].given; TRUST(c) }
 #else
-#define TAKE_BIT(c) d_step { own_bit[r] = connection[c].given; TRUST(c) }; bell[r] = true
+#define TAKE_BIT(c) d_step { own_bit[r] = connection[c].given; TRUST(c) }; eventfd[r] = true
 #endif
 
 #ifdef NO_RING_AT_END
 #define DROP_BIT() own_bit[r] = NO_BIT
 #elif defined(KEEP_BIT_AT_END)
-#define DROP_BIT() bell[r] = true
+#define DROP_BIT() eventfd[r] = true
 #else
-#define DROP_BIT() own_bit[r] = NO_BIT; bell[r] = true
+#define DROP_BIT() own_bit[r] = NO_BIT; eventfd[r] = true
 #endif
 
 #define SERVED_BY_READER(c) \
@@ -358,7 +358,7 @@ active proctype memory() provided (NOBODY_DIES) {
     :: d_step { SERVED_BY_READER(c) && connection[c].state == HELLO -> \
         if \
         :: WRITER_ENDED(c) -> close_connection(c) \
-        :: else -> connection[c].state = BELL \
+        :: else -> connection[c].state = EVENTFD \
         fi } \
     :: d_step { SERVED_BY_READER(c) && connection[c].state == BIT && !IS_NEWER(c) -> \
         close_connection(c) } \
@@ -373,8 +373,8 @@ active proctype memory() provided (NOBODY_DIES) {
         close_connection(c); current[r] = NONE }; \
         DROP_BIT()
 
-active [READERS] proctype reader_doorman() provided (writer_dying == 0) {
-    byte r = _pid - FIRST_READER_DOORMAN;
+active [READERS] proctype reader_wake_thread() provided (writer_dying == 0) {
+    byte r = _pid - FIRST_READER_WAKE_THREAD;
     byte _c;
 start:
     {
@@ -392,7 +392,7 @@ start:
                 }
                 _c = 0
             };
-            bell[r] = true
+            eventfd[r] = true
 #endif
         FOR_EACH_CONNECTION(READER_SERVES)
         od
@@ -452,10 +452,10 @@ start:
             fi;
 #endif
 #ifdef DRAIN_BEFORE_SLEEP
-            bell[r] = false;
+            eventfd[r] = false;
 #endif
             if
-            :: d_step { bell[r] -> bell[r] = false }
+            :: d_step { eventfd[r] -> eventfd[r] = false }
             :: POLLS(r) && read[r] < head
             fi;
 again:      mine = 0
@@ -505,7 +505,7 @@ active proctype reader_fate() provided (NOBODY_DIES) {
             reader_dying = 3;
             alive[0] = false;
             listening[0] = false;
-            bell[0] = false;
+            eventfd[0] = false;
             announced[0] = false;
 #ifdef NET
             suspect[0] = false;

@@ -9,12 +9,13 @@ Decoders never raise on bad bytes; they report the first broken rule in an ``err
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import re
 import struct
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +36,11 @@ SPARE_SIZE: Final = 32
 FLAG_OWN: Final = 0x0001
 FLAG_CAUSE: Final = 0x0002
 FLAG_SYNCED: Final = 0x0004
+FLAG_TRAILER: Final = 0x0010
+TRAILER_END: Final = struct.Struct("<H B B")
+TRAILER_HAS_KEY: Final = 0x01
+TRAILER_MAX: Final = 65535
+HEADERS_MAX: Final = 64
 OWN_SPARE: Final = struct.Struct("<Q Q I I I I")
 OWN_EPOCH_OFFSET: Final = 52
 OWN_CHECK_OFFSET: Final = 60
@@ -136,6 +142,15 @@ class OwnFields:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """A message without the layout: what its writer was given."""
+
+    payload: bytes
+    key: bytes | None
+    headers: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """One committed message, every header field kept so that tests can compare to the byte."""
 
@@ -164,6 +179,13 @@ class Record:
         if not self.flags & FLAG_CAUSE:
             return OwnFields(None, None, left, epoch, None, check)
         return OwnFields(source, seq, left, epoch, cause_epoch, check)
+
+    @property
+    def parts(self) -> Parts | None:
+        """Payload, key and headers; None if the trailer is malformed."""
+        if not self.flags & FLAG_TRAILER:
+            return Parts(self.payload, None, {})
+        return decode_trailer(self.payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +356,53 @@ def index_name(segment_id: int) -> str:
     return f"{segment_id:09d}.idx"
 
 
+def decode_trailer(area: bytes) -> Parts | None:
+    """Split what the length of a record counts; None if the trailer breaks a rule."""
+    if len(area) < TRAILER_END.size:
+        return None
+    size, count, bits = TRAILER_END.unpack(area[-TRAILER_END.size :])
+    if not TRAILER_END.size <= size <= len(area) or bits & ~TRAILER_HAS_KEY or count > HEADERS_MAX:
+        return None
+    rest = io.BytesIO(area[len(area) - size : len(area) - TRAILER_END.size])
+    try:
+        key = _take(rest, _number(rest, 2)) if bits & TRAILER_HAS_KEY else None
+        headers: dict[str, bytes] = {}
+        for _ in range(count):
+            name_len, value_len = _number(rest, 1), _number(rest, 2)
+            name, value = _take(rest, name_len).decode("utf-8"), _take(rest, value_len)
+            if not name or name in headers:
+                return None
+            headers[name] = value
+    except (EOFError, UnicodeDecodeError):
+        return None
+    if rest.read(1) or (key is None and not headers):
+        return None
+    return Parts(area[: len(area) - size], key, headers)
+
+
+def _take(rest: io.BytesIO, size: int) -> bytes:
+    taken = rest.read(size)
+    if len(taken) != size:
+        raise EOFError
+    return taken
+
+
+def _number(rest: io.BytesIO, size: int) -> int:
+    return int.from_bytes(_take(rest, size), "little")
+
+
+def encode_trailer(key: bytes | None, headers: Mapping[str, bytes]) -> bytes:
+    """Lay out key and headers; nothing if there are neither."""
+    if key is None and not headers:
+        return b""
+    raw = b"" if key is None else len(key).to_bytes(2, "little") + key
+    for name, value in headers.items():
+        encoded = name.encode()
+        raw += bytes([len(encoded)]) + len(value).to_bytes(2, "little") + encoded + value
+    size = len(raw) + TRAILER_END.size
+    return raw + TRAILER_END.pack(size, len(headers), 0 if key is None else TRAILER_HAS_KEY)
+
+
 def _segment_header_error(header: SegmentHeader, size: int) -> str | None:
     if size < SEGMENT_HEADER_SIZE:
         return "short segment header"
@@ -383,7 +452,7 @@ def _record_remarks(record: Record, zero: bytes) -> list[str]:
 def decode_segment(data: bytes, *, first_offset: int = DATA_OFFSET) -> SegmentDump:
     """Walk the records of a segment file from ``first_offset`` until something ends the walk."""
     if first_offset < DATA_OFFSET or first_offset % ALIGNMENT:
-        raise ValueError("records start on a multiple of 64, behind the segment header")
+        raise ValueError("records start on a multiple of 64, after the segment header")
     raw = data[:SEGMENT_HEADER_SIZE].ljust(SEGMENT_HEADER_SIZE, b"\0")
     header = SegmentHeader(*SEGMENT_HEADER.unpack(raw))
     dump = SegmentDump(header, len(data), end_offset=first_offset)
@@ -488,7 +557,9 @@ def decode_index(data: bytes) -> IndexDump:
 
 
 def is_uniform(records: Sequence[Record]) -> bool:
-    """Say whether all records have one type and length."""
+    """Say whether all records have one type and length, and no trailer."""
+    if any(record.flags & FLAG_TRAILER for record in records):
+        return False
     return len({(record.type_id, len(record.payload)) for record in records}) <= 1
 
 
@@ -652,9 +723,13 @@ def encode_own_record(
     type_id: int,
     batch_left: int = 0,
     cause: tuple[int, int, int] | None = None,
+    trailer: bytes = b"",
 ) -> bytes:
     """Lay out a record as this project writes it, with the header's own checksum."""
     flags = FLAG_OWN | (FLAG_CAUSE if cause is not None else 0)
+    if trailer:
+        flags |= FLAG_TRAILER
+        payload += trailer
     source, cause_seq, cause_epoch = cause or (0, 0, 0)
     raw = encode_record(
         payload,

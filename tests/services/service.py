@@ -46,6 +46,7 @@ class Service(ABC):
         self.taken: list[bytes] = []
         self.on_message: Callable[[bytes], None] | None = None
         self.hanging: set[bytes] = set()  # payloads whose handler never returns
+        self.supervised = False  # the test starts it again when it ends
         self._task: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
 
@@ -99,7 +100,7 @@ class Service(ABC):
         await self.arrives(payload)
 
     def _ended(self) -> bool:
-        if self._task is None or not self._task.done():
+        if self._task is None or not self._task.done() or self.supervised:
             return False
         self._task.result()  # raises what ended it
         return True

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import ClassVar
 
 from aiochronicle import (
@@ -10,17 +11,23 @@ from aiochronicle import (
     Conflation,
     Discovery,
     FanIn,
+    Group,
     Message,
     Reader,
     Request,
     Requester,
     Responder,
     Router,
+    TopicGroup,
+    TopicReader,
     discover,
+    forget_reader,
+    open_group,
     open_reader,
     open_writer,
 )
-from aiochronicle.errors import ChronicleError, PositionLost, QueueGone
+from aiochronicle._services.shared import SharedTopic
+from aiochronicle.errors import ChronicleError, PositionLost, QueueGone, QueueNotFound
 
 from .service import SEGMENT_BYTES, WITHIN_S, Service, until
 
@@ -105,6 +112,51 @@ class ConflatedReader(OneReader):
         async for message in conflation:
             self.take(message.payload)
             conflation.commit()
+
+
+class SharedWork(Service):
+    """``async for delivery in group``; its user starts over after a gap and joins in a new queue."""
+
+    covers: ClassVar[tuple[type, ...]] = (Group,)
+    queues = ("a",)
+    group: Group
+    ending = False
+
+    async def open(self) -> None:
+        self.group = self.open_group()
+
+    def open_group(self) -> Group:
+        return open_group(self.input("a"), NAME, on_corrupt="skip")
+
+    async def run(self) -> None:
+        while not self.ending:
+            try:
+                async for delivery in self.group:
+                    async with delivery:
+                        self.take(delivery.message.payload)
+            except PositionLost:
+                self.group.close()
+                forget_reader(self.input("a"), NAME)
+                await self.join()
+            except QueueGone:
+                await self.join()
+
+    async def join(self) -> None:
+        self.group.close()
+        while not self.ending:
+            try:
+                self.group = self.open_group()
+                return
+            except (QueueNotFound, QueueGone):
+                await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        self.ending = True
+        await self.group.aclose()
+
+    def close_now(self) -> None:
+        self.ending = True
+        self.group.close()
 
 
 class BusReader(OneReader):
@@ -213,6 +265,50 @@ class DispatchingRouter(Routed):
 
     async def run(self) -> None:
         await self.router.dispatch(failed="again")
+
+
+class ReadingTopic(Routed):
+    """``async for message in topic_reader``: the queues are those of a topic with many writers."""
+
+    covers: ClassVar[tuple[type, ...]] = (TopicReader,)
+
+    def make_peers(self) -> None:
+        SharedTopic(self.root / "in").make(0o600)
+        super().make_peers()
+
+    def input(self, queue: str) -> Path:
+        return self.root / "in" / "queue" / queue
+
+    async def open(self) -> None:
+        self.router = TopicReader(
+            self.root / "in", NAME, rescan_s=RESCAN_S, on_corrupt="skip", on_lost="skip"
+        )
+
+
+class SharedTopicWork(ReadingTopic):
+    """``async for delivery in topic_group``; its user gives up what was lost of one queue."""
+
+    covers: ClassVar[tuple[type, ...]] = (TopicGroup,)
+
+    async def open(self) -> None:
+        self.group: TopicGroup = TopicGroup(self.root / "in", NAME, on_corrupt="skip")
+
+    async def run(self) -> None:
+        while not self.group.closed:
+            try:
+                async for delivery in self.group:
+                    async with delivery:
+                        self.take(delivery.message.payload)
+            except PositionLost:
+                for queue, error in list(self.group.problems.items()):
+                    if isinstance(error, PositionLost):
+                        forget_reader(queue, NAME)
+
+    async def close(self) -> None:
+        await self.group.aclose()
+
+    def close_now(self) -> None:
+        self.group.close()
 
 
 class Discovering(Service):
@@ -348,10 +444,13 @@ SERVICES: tuple[type[Service], ...] = (
     Batches,
     DispatchingReader,
     ConflatedReader,
+    SharedWork,
     BusReader,
     Merged,
     Routed,
     DispatchingRouter,
+    ReadingTopic,
+    SharedTopicWork,
     Discovering,
     Responding,
     Requesting,

@@ -264,6 +264,7 @@ async def test_a_handler_that_raises(
 
         service.on_message = fail_once
         payload = service.put("a")
+        service.supervised = True
         supervised = asyncio.create_task(_supervise(service))
         try:
             await until(lambda: payload in failures)
@@ -274,6 +275,7 @@ async def test_a_handler_that_raises(
         finally:
             supervised.cancel()
             await asyncio.wait([supervised])
+            service.supervised = False
 
 
 async def _supervise(service: Service) -> None:

@@ -103,7 +103,7 @@ def _parser(known: dict[str, Campaign]) -> argparse.ArgumentParser:
         "--scale", type=float, default=1.0, metavar="X", help="multiply every goal (0.01 = 1 %%)"
     )
     parser.add_argument(
-        "--count", type=int, metavar="N", help="aim at so many cases instead of the goal"
+        "--count", type=int, metavar="N", help="aim at this many cases instead of the goal"
     )
     return parser
 

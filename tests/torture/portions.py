@@ -24,7 +24,7 @@ class Work(Protocol[Result]):
     """A function of a module, because another process calls it."""
 
     def __call__(self, seed: int, *, count: int) -> Result:
-        """Do so many cases from this seed."""
+        """Do this many cases from this seed."""
         ...
 
 

@@ -1,79 +1,114 @@
-"""Queues into Parquet files: partitioned by date and source, incremental, compacted, verified.
+"""Queues into Parquet files: typed, partitioned by date and source, incremental, compacted, verified.
 
 ::
 
-    OUT/date=2026-11-16/source=binance/0000000000000000000-5f3a….parquet
-    OUT/_chronicle/binance.json          what is archived of the queue: see ledger.py
+    OUT/type=Trade/date=2026-11-16/source=binance/0000000000000000000-5f3a….parquet
+    OUT/_chronicle/binance.json          what is archived of the queue: see manifest.py
 
-Each task reads a range of a queue, writes its rows with pyarrow, reads the file back and compares
-number, order and content with what came out of the queue (readback.py). When all tasks have done so,
-the ledgers are replaced, and retention is told up to where messages may be deleted (gate.py). What goes
-wrong with one queue is no reason to leave out others: they are archived, and then it is told.
+Each task reads a range of a queue, writes its rows with pyarrow, a dataset for each type (datasets.py), reads
+each file back and compares number, order and content with what it wrote (verify.py). When all tasks have
+done so, the manifests are replaced, and then the reader by which retention deletes is moved
+(retention_position.py). What goes wrong with one queue does not stop the others: they are archived, and
+then it is raised.
 
-A later run goes on where the ledger ends, if the queue still has what was archived last. The last file
-of a day, if it is small, is written anew together with what follows it, so that frequent runs do not
-leave many small files.
+A later run continues at the end of the manifest, if the queue still has the last archived message. A small
+last file of a day is rewritten together with the messages that follow it, so that frequent runs do not leave
+many small files.
 """
 
-import contextlib
-import os
-import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
-from aiochronicle.digest import StreamDigest
-from aiochronicle.errors import AccessDenied, ChronicleError, InvalidArgument
-from aiochronicle.export import Compression, write_parquet
+from aiochronicle._base.arguments import one_of
+from aiochronicle._base.locations import archive_path, is_object_url, local_path
+from aiochronicle._base.prepared import prepared
+from aiochronicle.errors import ChronicleError, InvalidArgument
+from aiochronicle.spark.archive.continuity import check_continuity, fingerprint
+from aiochronicle.spark.archive.datasets import Datasets
+from aiochronicle.spark.archive.manifest import VERSION, ArchivedFile, Manifest, keep_schema
+from aiochronicle.spark.archive.merging import merged_by_seq
+from aiochronicle.spark.archive.names import directory_of
+from aiochronicle.spark.archive.retention_position import tell_retention
+from aiochronicle.spark.archive.store import Store, open_store
+from aiochronicle.spark.archive.tables import TABLES, Catalog, TableFormat, commit_tables
+from aiochronicle.spark.archive.verify import COLUMNS, read_listed
+from aiochronicle.spark.archive.writing import DAY_NS, FileWriter, directory_names
 from aiochronicle.spark.arrow import Batch, pa
-from aiochronicle.spark.found import naming
-from aiochronicle.spark.jobs.continuity import check_continuity, fingerprint
-from aiochronicle.spark.jobs.failures import Failures, failure, noting
-from aiochronicle.spark.jobs.gate import tell_retention
+from aiochronicle.spark.failures import Failures, decode_error, encode_error, failure, noting
 from aiochronicle.spark.jobs.inputs import Input, find_input
-from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, escape, keep_schema, locked
-from aiochronicle.spark.jobs.readback import COLUMNS, Proof, prove, read_listed, verify
 from aiochronicle.spark.options import Given, ReadOptions
-from aiochronicle.spark.plan import Range
-from aiochronicle.spark.private_files import FILE_MODE, Location, directory_mode
-from aiochronicle.spark.queues import Source
-from aiochronicle.spark.rows import read_range
-from aiochronicle.spark.runs import checksum
-from aiochronicle.spark.tasks import over_parts
+from aiochronicle.spark.private_files import FILE_MODE
+from aiochronicle.spark.source.plan import Range
+from aiochronicle.spark.source.queues import Source
+from aiochronicle.spark.source.rows import read_range
+from aiochronicle.spark.tasks import run_tasks
 
 __all__ = ["Archived", "archive", "archive_each", "archive_plan"]
 
 READER = "archive"
-SMALL_BYTES = 32 << 20  # a last file below this is compacted
-GROUP_ROWS = 1 << 18
-COMPRESSION: Compression = "zstd"
-DAY_NS = 86_400 * 10**9
+SMALL_BYTES = 32 << 20  # last files below this are compacted
+SMALL_TYPED_BYTES = 4 << 20  # for these, payloads are made of fields again
+READ_ROWS = 1 << 17
 
-# Of each part: the files that were written, or the error.
-_OUTCOMES = "source string, outcome binary"
+# Of each part: what was written, or the error.
+_OUTCOMES = "source string, files binary, error binary"
+_OUTCOME_SCHEMA = pa.schema({"source": pa.string(), "files": pa.binary(), "error": pa.binary()})
+
+
+@prepared
+class _Written(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a part, and those that they replace."""
+
+    files: tuple[ArchivedFile, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+
+_WRITTEN = msgspec.msgpack.Decoder(_Written)
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did for one queue; what the archive has before ``next_seq`` is verified."""
+    """What a run did for one queue; what the archive has before ``next_seq`` is verified.
+
+    ``payloads`` of the rows have their payload as it was: all that have no type, those whose fields would not
+    give the same bytes, or all if that was asked for.
+    """
 
     source: str
     rows: int
     files: int
     bytes: int
     next_seq: int
+    payloads: int = 0
+
+
+class _Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What all tasks have to know."""
+
+    store: Store
+    run: str
+    options: ReadOptions
+    payload: bool
+    table: TableFormat = "parquet"
 
 
 class _Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task does: a range, behind the rows of a file that is to be compacted."""
+    """What one task does: a range, after the rows of the files to compact.
+
+    An archive from before there were types goes on without.
+    """
 
     part: Range
-    before: ArchivedFile | None = None
+    before: tuple[ArchivedFile, ...] = ()
+    has_types: bool = True
 
 
 def archive(
@@ -81,11 +116,19 @@ def archive(
     root: str,
     out: str,
     *,
+    table: TableFormat = "parquet",
+    catalog: Catalog = None,
+    payload: bool = False,
     reader: str | None = READER,
     options: Mapping[str, Given] | None = None,
 ) -> list[Archived]:
-    """Archive what is new in all queues under a root, and return what that was.
+    """Archive new messages of all queues under a root, and return what was archived.
 
+    ``out`` is a directory, or ``s3://BUCKET/PREFIX``. Messages of a type in the queue's schema.json are in
+    ``type=NAME``, with their fields as columns; all others in ``type=raw``. Rows of a type have their payload
+    if ``payload`` is true, or if their fields would not give the same bytes again.
+    With ``table="delta"`` or ``"iceberg"`` each dataset is a table, in ``NAME``; ``catalog`` is the name or
+    the properties of a catalog of pyiceberg, by default a SQLite file in the archive.
     ``reader`` is the named reader whose position says how far the archive is, for retention; None for
     read-only queues. Interrupted anywhere, the archive stays as it was, and a next run cleans up.
     Where to start (options) is for the first run; an archive that does not begin with the first
@@ -98,7 +141,16 @@ def archive(
 
     >>> archive(spark, "bus/md", "/data/archive")  # doctest: +SKIP
     """
-    done, failed = archive_each(spark, root, out, reader=reader, options=options)
+    done, failed = archive_each(
+        spark,
+        root,
+        out,
+        table=table,
+        catalog=catalog,
+        payload=payload,
+        reader=reader,
+        options=options,
+    )
     if failed:
         raise failure(failed)
     return done
@@ -109,57 +161,73 @@ def archive_each(
     root: str,
     out: str,
     *,
+    table: TableFormat = "parquet",
+    catalog: Catalog = None,
+    payload: bool = False,
     reader: str | None = READER,
     options: Mapping[str, Given] | None = None,
 ) -> tuple[list[Archived], Failures]:
     """As archive, but return what went wrong, too."""
-    target = Path(out).absolute()
+    one_of("table", dict.fromkeys(TABLES), table)
+    root, out = local_path(root), archive_path(out)
     _check_target(root, out)  # nothing is made there if it cannot be meant
-    is_new = not target.exists()
-    with locked(target):
-        given, ledgers, failed = archive_plan(root, out, options)
+    store = open_store(out, spark)
+    is_new = not store.exists()
+    with store.locked():
+        given, manifests, failed = archive_plan(root, out, options, store=store)
         if is_new:
-            _let_readers_in(target, given.sources.values())
-        for name in given.sources:
-            _clean(target, name, ledgers[name])
-        work = _work(given, ledgers)
-        run = uuid.uuid4().hex[:12]
-        write = partial(_write_part, str(target), run, given.options)
+            _let_readers_in(store, given.sources.values())
+        known = [one for one in manifests.values() if one is not None]
+        _check_table(known, table, out)
+        commit = partial(
+            commit_tables, store, table, schemas=_schemas(given, table), catalog=catalog
+        )
+        commit(known)  # what a driver that was killed did not
+        store.clean({name: _listed(manifests[name]) for name in given.sources})
+        task = _Task(
+            store=store,
+            run=uuid.uuid4().hex[:12],
+            options=given.options,
+            payload=payload,
+            table=table,
+        )
         done: list[Archived] = []
         try:
-            files: dict[str, list[ArchivedFile]] = {name: [] for name in given.sources}
-            for row in over_parts(spark, work, write, _OUTCOMES).collect():
-                outcome = pickle.loads(row.outcome)  # noqa: S301 - of our own tasks
-                if isinstance(outcome, ChronicleError):
-                    failed.setdefault(row.source, outcome)
+            written: dict[str, list[_Written]] = {name: [] for name in given.sources}
+            work = _work(given, manifests, compacts=table == "parquet")
+            for row in run_tasks(spark, work, partial(_write_part, task), _OUTCOMES).collect():
+                if row.error is not None:
+                    failed.setdefault(row.source, decode_error(row.error))
                 else:
-                    files[row.source] += outcome
+                    written[row.source].append(_WRITTEN.decode(row.files))
             for name, source in sorted(given.sources.items()):
                 if name not in failed:
                     with noting(failed, name):
-                        done.append(_publish(target, given, source, ledgers[name], files[name]))
+                        done.append(_publish(task, given, source, manifests[name], written[name]))
         finally:
-            for name in given.sources:
-                _clean(target, name, Ledger.load(target, name))
+            store.clean({name: _listed(Manifest.load(store, name)) for name in given.sources})
+        commit(filter(None, [Manifest.load(store, one.source) for one in done]))
         if reader is not None:
-            verified = {file.path for fresh in files.values() for file in fresh}
-            tell_retention(spark, target, given.sources, reader, verified, failed)
+            fresh = {file.path for parts in written.values() for one in parts for file in one.files}
+            tell_retention(spark, store, given.sources, reader, fresh, failed)
         return done, failed
 
 
-def _let_readers_in(target: Path, sources: Iterable[Source]) -> None:
+def _listed(manifest: Manifest | None) -> set[str]:
+    return {file.path for file in (() if manifest is None else manifest.files)}
+
+
+def _let_readers_in(store: Store, sources: Iterable[Source]) -> None:
     """Let those enter the directory that was made for an archive who may read one of its queues."""
     mode = FILE_MODE
     for source in sources:
         mode |= source.readable_mode()
-    descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fchmod(descriptor, directory_mode(mode))
-    finally:
-        os.close(descriptor)
+    store.make(mode)
 
 
 def _check_target(root: str, out: str) -> None:
+    if is_object_url(out):
+        return
     if Path(out).exists() and not Path(out).is_dir():
         raise InvalidArgument("the archive is to be a directory, and this is none", path=out)
     if Path(out).resolve() == Path(root).resolve():
@@ -167,77 +235,138 @@ def _check_target(root: str, out: str) -> None:
 
 
 def archive_plan(
-    root: str, out: str, options: Mapping[str, Given] | None = None
-) -> tuple[Input, dict[str, Ledger | None], Failures]:
-    """Return what a run would read, the ledgers it would continue, and why not those of other queues."""
+    root: str,
+    out: str,
+    options: Mapping[str, Given] | None = None,
+    *,
+    store: Store | None = None,
+) -> tuple[Input, dict[str, Manifest | None], Failures]:
+    """Return what a run would read, the manifests it would continue, and why not those of other queues."""
+    root, out = local_path(root), archive_path(out)
     _check_target(root, out)
+    store = open_store(out) if store is None else store
     failed: Failures = {}
     found = find_input(root, options, failed=failed)
     gaps = not found.options.fail_on_data_loss
-    ledgers: dict[str, Ledger | None] = {}
+    manifests: dict[str, Manifest | None] = {}
     for name, source in found.sources.items():
         with noting(failed, name):
-            ledger = Ledger.load(Path(out).absolute(), name)
-            if ledger is not None:
-                check_continuity(source, ledger, out, gaps=gaps)
-            ledgers[name] = ledger
-    if not ledgers:
+            manifest = Manifest.load(store, name)
+            if manifest is not None:
+                check_continuity(source, manifest, out, gaps=gaps)
+            manifests[name] = manifest
+    if not manifests:
         raise failure(failed)
-    sources = {name: found.sources[name] for name in ledgers}
+    sources = {name: found.sources[name] for name in manifests}
     start = {
-        name: found.start[name] if ledger is None else ledger.next_seq
-        for name, ledger in ledgers.items()
+        name: found.start[name] if manifest is None else manifest.next_seq
+        for name, manifest in manifests.items()
     }
-    return msgspec.structs.replace(found, sources=sources, start=start), ledgers, failed
+    return msgspec.structs.replace(found, sources=sources, start=start), manifests, failed
 
 
-def _work(given: Input, ledgers: Mapping[str, Ledger | None]) -> list[_Work]:
-    """Cut the input; the first part of a queue takes its last file along, if that is small."""
+def _schemas(given: Input, table: TableFormat) -> dict[str, dict[str, Any]]:
+    """Return the schemas of the datasets of each queue, for those who need them."""
+    sources = {} if table == "parquet" else given.sources
+    return {name: Datasets(source, payload=False).schemas() for name, source in sources.items()}
+
+
+def _check_table(manifests: Iterable[Manifest], table: TableFormat, out: str) -> None:
+    for manifest in manifests:
+        if manifest.files and manifest.table != table:
+            raise InvalidArgument(
+                f"{manifest.source} is archived there as table={manifest.table!r}, not {table!r}: give"
+                " another directory",
+                path=out,
+            )
+
+
+def _work(given: Input, manifests: Mapping[str, Manifest | None], *, compacts: bool) -> list[_Work]:
+    """Cut the input; the first part of a queue takes its last files along, if they are small."""
     work: list[_Work] = []
     begun: set[str] = set()
     for part in given.parts():
-        ledger = ledgers[part.source.name]
-        last = None if ledger is None or not ledger.files else ledger.files[-1]
-        small = last is not None and last.bytes < SMALL_BYTES and part.source.name not in begun
+        manifest = manifests[part.source.name]
+        is_first = part.source.name not in begun
         begun.add(part.source.name)
-        work.append(_Work(part=part, before=last if small else None))
+        has_types = manifest is None or _has_types(manifest)
+        is_continued = is_first and compacts
+        before = _small_last(manifest) if manifest is not None and is_continued else ()
+        work.append(_Work(part=part, before=before, has_types=has_types))
     return work
 
 
-def _write_part(out: str, run: str, options: ReadOptions, work: _Work) -> Iterator[Batch]:
+def _has_types(manifest: Manifest) -> bool:
+    return manifest.version > 1 or not manifest.files
+
+
+def _small_last(manifest: Manifest) -> tuple[ArchivedFile, ...]:
+    """Return the last file of each dataset on the last day, if it is small."""
+    last: dict[str | None, ArchivedFile] = {}
+    day = max((file.day for file in manifest.files), default="")
+    for file in manifest.files:
+        if file.day == day:
+            last[file.type] = file
+    return tuple(
+        file
+        for file in last.values()
+        if file.bytes < (SMALL_BYTES if file.type is None else SMALL_TYPED_BYTES)
+    )
+
+
+def _write_part(task: _Task, work: _Work) -> Iterator[Batch]:
     """Write the files of one part, verify them, and say what they are, or what went wrong."""
     source = work.part.source.name
-    files: list[ArchivedFile] = []
+    written = _Written()
     failed: Failures = {}
     with noting(failed, source):
-        files = _write_files(Path(out), run, options, work)
-    outcome = pickle.dumps(failed.get(source, files))
-    yield pa.record_batch({"source": [source], "outcome": [outcome]})
+        written = _write_files(task, work)
+    error = encode_error(failed[source]) if source in failed else None
+    row = {"source": [source], "files": [msgspec.msgpack.encode(written)], "error": [error]}
+    yield pa.record_batch(row, schema=_OUTCOME_SCHEMA)
 
 
-def _write_files(target: Path, run: str, options: ReadOptions, work: _Work) -> list[ArchivedFile]:
-    source = work.part.source.name
-    batches = read_range(work.part, COLUMNS, options, batch_rows=GROUP_ROWS)
-    if work.before is not None:
-        batches = _behind(target, source, work.before, batches)
-    return [
-        _write_file(target, work.part.source, day, run, (batch for _, batch in rows))
-        for day, rows in groupby(_by_day(batches), lambda piece: piece[0])
-    ]
-
-
-def _behind(
-    target: Path, source: str, before: ArchivedFile, batches: Iterator[Batch]
-) -> Iterator[Batch]:
-    """Yield the rows of a file, and what follows it if that is of the same day."""
+def _write_files(task: _Task, work: _Work) -> _Written:
+    batches = read_range(work.part, COLUMNS, task.options, batch_rows=READ_ROWS)
     first = next(batches, None)
     if first is None:
-        return
-    day = f"date={np.datetime64(int(first.column('timestamp_ns')[0].as_py()) // DAY_NS, 'D')}"
-    if before.path.startswith(day):
-        yield from read_listed(target, source, before)
-    yield first
-    yield from batches
+        return _Written()
+    day = str(np.datetime64(int(first.column("timestamp_ns")[0].as_py()) // DAY_NS, "D"))
+    compacted = [file for file in work.before if file.day == day]
+    source = work.part.source
+    before = merged_by_seq([read_listed(task.store, source.name, file) for file in compacted])
+    datasets = Datasets(source if work.has_types else None, payload=task.payload)
+    files: list[ArchivedFile] = []
+    with ExitStack() as open_files:
+        writers: dict[str, FileWriter] = {}
+        writing: int | None = None
+        for number, batch in _by_day(_chain(before, first, batches)):
+            if number != writing:
+                files += [writer.close() for writer in writers.values()]
+                writers, writing = {}, number
+            for dataset, rows, messages in datasets.split(batch):
+                if dataset not in writers:
+                    writer = _writer(task, work, dataset, number)
+                    writers[dataset] = open_files.enter_context(writer)
+                writers[dataset].add(rows, messages)
+        files += [writer.close() for writer in writers.values()]
+    return _Written(files=tuple(files), replaced=tuple(file.path for file in compacted))
+
+
+def _writer(task: _Task, work: _Work, dataset: str, day: int) -> FileWriter:
+    source = work.part.source
+    names = directory_names(day, source.name)
+    if work.has_types:
+        names = (directory_of(dataset, is_table=task.table != "parquet"), *names)
+    return FileWriter(
+        task.store,
+        source.name,
+        names,
+        dataset,
+        task.run,
+        mode=source.readable_mode(),
+        named=task.table == "iceberg",
+    )
 
 
 def _by_day(batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
@@ -249,97 +378,54 @@ def _by_day(batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
             yield int(days[first]), batch.slice(first, end - first)
 
 
-def _write_file(
-    target: Path, source: Source, day: int, run: str, batches: Iterator[Batch]
-) -> ArchivedFile:
-    first = next(batches)
-    first_seq = int(first.column("seq")[0].as_py())
-    names = (f"date={np.datetime64(day, 'D')}", f"source={escape(source.name)}")
-    mode = source.readable_mode()
-    name = f"{first_seq:019d}-{run}.parquet"
-    digest = StreamDigest([source.name])
-    last_seq = first_seq - 1
-    proofs: list[Proof] = []
-    bytes_checksum: int | None = None
-
-    def rows() -> Iterator[Batch]:
-        nonlocal last_seq
-        for batch in _chained(first, batches):
-            digest.add_batch(batch)
-            proofs.append(prove(batch))
-            last_seq = batch.column("seq")[-1].as_py()
-            yield batch
-
-    def verify_bytes(part: Path) -> None:
-        nonlocal bytes_checksum
-        bytes_checksum = checksum(part)  # first: so these are the bytes that are verified
-        verify(proofs, part)
-
-    with (
-        # Held open: whatever has its name a moment later, the file is written into this one.
-        Location(root=str(target), names=names).make(directory_mode(mode)) as directory,
-        naming(directory.pinned(), str(directory.path)),
-    ):
-        count = write_parquet(
-            rows(),
-            first.schema,
-            Path(directory.pinned(name)),
-            rows_total=0,
-            row_group_rows=1,  # so each batch is one, and can be compared with its proof
-            compression=COMPRESSION,
-            progress=None,
-            verify=verify_bytes,
-            mode=mode,
-        )
-        written = directory.find(name)
-    return ArchivedFile(
-        path="/".join((*names, name)),
-        first_seq=first_seq,
-        end_seq=last_seq + 1,
-        rows=count,
-        bytes=0 if written is None else written.st_size,
-        digest=digest.hexdigest(),
-        checksum=bytes_checksum,
-    )
-
-
-def _chained(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
+def _chain(before: Iterator[Batch], first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
+    yield from before
     yield first
     yield from rest
 
 
 def _publish(
-    target: Path, given: Input, source: Source, ledger: Ledger | None, files: list[ArchivedFile]
+    task: _Task,
+    given: Input,
+    source: Source,
+    manifest: Manifest | None,
+    written: list[_Written],
 ) -> Archived:
-    """Replace the ledger of one queue by one that lists the new files."""
-    name, live = source.name, source.live_directory
-    fresh = sorted(files, key=lambda file: file.first_seq)
-    before = () if ledger is None else ledger.files
-    compacted = [file for file in before if fresh and file.end_seq > fresh[0].first_seq]
-    listed = (*(file for file in before if file not in compacted), *fresh)
+    """Replace the manifest of one queue by one that lists the new files."""
+    store, name, live = task.store, source.name, source.live_directory
+    fresh = [file for part in written for file in part.files]
+    replaced = {path for part in written for path in part.replaced}
+    before = () if manifest is None else manifest.files
+    kept = [file for file in before if file.path not in replaced]
+    listed = tuple(sorted((*kept, *fresh), key=lambda file: file.first_seq))
     rows = sum(file.rows for file in listed) - sum(file.rows for file in before)
     _account_for(given, name, rows)
     next_seq = max(given.start[name], given.end[name])
-    unchanged = ledger is not None and ledger.next_seq == next_seq
-    new = Ledger(
+    unchanged = manifest is not None and manifest.next_seq == next_seq
+    new = Manifest(
+        version=VERSION if manifest is None or _has_types(manifest) else manifest.version,
         source=name,
         queue_id=0 if live is None else live.inspect().queue_id,
         next_seq=next_seq,
         rows=sum(file.rows for file in listed),
-        last=ledger.last if ledger is not None and unchanged else fingerprint(source, next_seq - 1),
-        whole=given.start[name] <= source.earliest() if ledger is None else ledger.whole,
+        last=manifest.last
+        if manifest is not None and unchanged
+        else fingerprint(source, next_seq - 1),
+        whole=given.start[name] <= source.earliest() if manifest is None else manifest.whole,
+        table=task.table,
         files=listed,
     )
     mode = source.readable_mode()
     if live is not None:
-        keep_schema(target, name, live, mode)
-    new.save(target, mode)
+        keep_schema(store, name, live, mode)
+    new.save(store, mode)
     return Archived(
         source=name,
         rows=rows,
         files=len(fresh),
         bytes=sum(file.bytes for file in fresh),
         next_seq=new.next_seq,
+        payloads=sum(file.kept or 0 for file in fresh),
     )
 
 
@@ -348,20 +434,3 @@ def _account_for(given: Input, name: str, rows: int) -> None:
     options = given.options
     if rows != given.messages(name) and options.fail_on_data_loss and not options.skip_corrupt:
         raise ChronicleError(f"{rows} of {given.messages(name)} messages of {name} were archived")
-
-
-def _clean(target: Path, source: str, ledger: Ledger | None) -> None:
-    """Remove the files that the ledger does not list: a run that failed left them.
-
-    Only from directories of ours: others may have put theirs, or links, where everybody may write.
-    """
-    listed = {file.path for file in (() if ledger is None else ledger.files)}
-    for day in sorted(target.glob("date=*")):
-        names = (day.name, f"source={escape(source)}")
-        with (
-            contextlib.suppress(FileNotFoundError, AccessDenied),
-            Location(root=str(target), names=names).open() as directory,
-        ):
-            for file in directory.names():
-                if "/".join((*names, file)) not in listed:
-                    directory.remove(file)

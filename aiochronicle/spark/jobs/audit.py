@@ -1,39 +1,38 @@
-"""All queues as one stream in order, and the digest that a strict fan-in over them would have.
+"""All queues as one ordered stream, and the digest that a strict fan-in over them has.
 
 Nothing is shuffled: time is cut into ranges of whole seconds, and each task merges what all queues
 have in its range, in the order of the fan-in: by time, then by the name of the queue, then by seq.
 The blocks of the digest never span two ranges (see ``aiochronicle.digest``).
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
-from aiochronicle._directories import make_directory
+from aiochronicle._base.locations import local_path
+from aiochronicle._columns.export import write_parquet
+from aiochronicle._files import make_directory
 from aiochronicle.digest import SECOND_NS, Block, StreamDigest, digest_of_blocks
 from aiochronicle.errors import CorruptionError, InvalidArgument
-from aiochronicle.export import write_parquet
 from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import Input, find_input
+from aiochronicle.spark.jobs.slices import FOREVER_NS, TimeSlice, cut_time
 from aiochronicle.spark.options import Given
 from aiochronicle.spark.private_files import directory_mode
-from aiochronicle.spark.queues import Source
-from aiochronicle.spark.rows import read_range
-from aiochronicle.spark.tasks import over_parts
+from aiochronicle.spark.source.queues import Source
+from aiochronicle.spark.source.rows import read_range
+from aiochronicle.spark.tasks import run_tasks
 
 __all__ = ["Audit", "audit"]
 
 COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload")
-SAMPLES = 64  # times that are looked at to find ranges with about equally many messages
 ROWS_PER_TASK = 1 << 21
 BATCH_ROWS_TOTAL = 1 << 19  # of all queues together
-FOREVER_NS = 2**63 - 1
 
 _BLOCKS = "second long, messages long, digest binary"
 
@@ -47,14 +46,6 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Block, ...]
 
 
-class _Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of time over all queues."""
-
-    number: int
-    start_ns: int
-    end_ns: int
-
-
 def audit(
     spark: SparkSession,
     root: str,
@@ -64,12 +55,12 @@ def audit(
 ) -> Audit:
     """Return the digest of all queues under a root as one ordered stream.
 
-    With ``out``, also write the stream there as Parquet files whose names are in its order. The same
-    digest is found by ``StreamDigest`` over a strict FanIn to which the queues were attached in the
-    order of their names.
+    With ``out``, also write the stream there as Parquet files whose names sort in its order. ``StreamDigest``
+    over a strict FanIn gives the same digest if the queues were attached in the order of their names.
 
     >>> audit(spark, "bus").digest  # doctest: +SKIP
     """
+    out = None if out is None else local_path(out)
     given = find_input(root, options)
     if out is not None:
         target = Path(out).absolute()
@@ -77,8 +68,8 @@ def audit(
             raise InvalidArgument("something is there already", path=str(target))
         make_directory(target, directory_mode(_readable_mode(given)))
         out = str(target)
-    slices = _slices(given)
-    found = over_parts(spark, slices, partial(_digest_slice, given, out), _BLOCKS).collect()
+    slices = cut_time([given], ROWS_PER_TASK, unit_ns=SECOND_NS)
+    found = run_tasks(spark, slices, partial(_digest_slice, given, out), _BLOCKS).collect()
     blocks = tuple(Block(row.second, row.messages, bytes(row.digest)) for row in found)
     sources = tuple(sorted(given.sources))
     return Audit(
@@ -97,48 +88,11 @@ def _readable_mode(given: Input) -> int:
     return mode
 
 
-def _slices(given: Input) -> list[_Slice]:
-    """Cut time into ranges that begin with whole seconds and have about equally many messages."""
-    rows = sum(given.messages(name) for name in given.sources)
-    wanted = max(given.options.partitions_min or 0, rows // ROWS_PER_TASK + 1)
-    if given.options.timestamp is not None:
-        wanted = 1  # a field may go back: only who reads all of it can tell
-    per_queue = max(2, SAMPLES // len(given.sources))
-    samples: list[tuple[int, float]] = []
-    for name, source in given.sources.items():
-        count = given.messages(name)
-        for number in range(min(per_queue, count)):
-            seq = given.seq_after(name, count * number // per_queue)
-            samples.append((_time_of(source, seq), count / per_queue))
-    samples.sort()
-    weights = list(accumulate(weight for _, weight in samples))
-    seconds: set[int] = set()
-    for number in range(1, wanted):
-        position = bisect_left(weights, weights[-1] * number / wanted) if samples else 0
-        if position < len(samples):
-            seconds.add(samples[position][0] // SECOND_NS)
-    cuts = [0, *(second * SECOND_NS for second in sorted(seconds) if second > 0), FOREVER_NS]
-    return [
-        _Slice(number=number, start_ns=start_ns, end_ns=end_ns)
-        for number, (start_ns, end_ns) in enumerate(pairwise(cuts))
-    ]
-
-
-def _time_of(source: Source, seq: int) -> int:
-    """Return the time of a message, or of one near it: it only decides where to cut."""
-    for part in source.parts():
-        with part.reader(verify=False, on_corrupt="skip") as reader:
-            reader.seek(seq)
-            if (message := reader.poll()) is not None:
-                return message.timestamp_ns
-    return 0
-
-
-def _digest_slice(given: Input, out: str | None, part: _Slice) -> Iterator[Batch]:
+def _digest_slice(given: Input, out: str | None, part: TimeSlice) -> Iterator[Batch]:
     """Merge one range of time, write it if that is wanted, and yield its blocks."""
     names = sorted(given.sources)
     digest = StreamDigest(names)
-    merged = _merged(given, names, part)
+    merged = _merge(given, names, part)
 
     def rows() -> Iterator[Batch]:
         for numbers, batch in merged:
@@ -224,14 +178,16 @@ class _Cursor:
         return self._rows.column("timestamp_ns").to_numpy()
 
 
-def _merged(given: Input, names: list[str], part: _Slice) -> Iterator[tuple[Column, Batch]]:
+def _merge(given: Input, names: list[str], part: TimeSlice) -> Iterator[tuple[Column, Batch]]:
     """Yield batches in the order of the stream, each with the numbers of the sources of its rows."""
     batch_rows = max(256, BATCH_ROWS_TOTAL // len(names))
     cursors = [
-        _Cursor(number, source, _batches(given, name, bounds, batch_rows))
+        _Cursor(
+            number,
+            given.sources[name],
+            read_range(part.range_of(given, name), COLUMNS, given.options, batch_rows=batch_rows),
+        )
         for number, name in enumerate(names)
-        for source in [given.sources[name]]
-        for bounds in [_bounds(given, name, part)]
     ]
     horizon_ns: int | None = None
     while True:
@@ -261,17 +217,3 @@ def _in_order(taken: list[tuple[_Cursor, Batch]]) -> tuple[Column, Batch]:
     # Stable, so what has one time stays in the order of the sources, and of seq within a source.
     order = np.argsort(together.column("timestamp_ns").to_numpy(), kind="stable")
     return numbers[order], together.take(pa.array(order))
-
-
-def _bounds(given: Input, name: str, part: _Slice) -> tuple[int, int]:
-    """Return the seqs of a queue that lie in a range of time."""
-    return given.sources[name].clip(
-        given.start[name],
-        given.end[name],
-        start_ns=part.start_ns if part.start_ns > 0 else None,
-        end_ns=part.end_ns if part.end_ns < FOREVER_NS else None,
-    )
-
-
-def _batches(given: Input, name: str, bounds: tuple[int, int], rows: int) -> Iterator[Batch]:
-    return read_range(given.range(name, *bounds), COLUMNS, given.options, batch_rows=rows)

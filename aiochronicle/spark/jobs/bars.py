@@ -20,23 +20,23 @@ import msgspec
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from aiochronicle._arguments import expect
+from aiochronicle._base.arguments import expect
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import find_input
 from aiochronicle.spark.options import Given, ReadOptions
-from aiochronicle.spark.plan import Range
-from aiochronicle.spark.rows import read_range
-from aiochronicle.spark.tasks import over_parts
-from aiochronicle.spark.typed import TypedDecoder, find_type
+from aiochronicle.spark.source.plan import Range
+from aiochronicle.spark.source.rows import read_range
+from aiochronicle.spark.source.typed import TypedDecoder, find_type
+from aiochronicle.spark.tasks import run_tasks
 
 __all__ = ["bars", "exact_sums", "nanoseconds"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-CHUNK_ROWS = 1 << 18  # bars are made of about so many trades at a time
-BATCH_ROWS = 1 << 16  # and read so many at a time
-MERGE_ROWS = 1 << 23  # one task merges the bars of so many trades, which are fewer by far
+CHUNK_ROWS = 1 << 18  # trades that are turned into bars at a time, about
+BATCH_ROWS = 1 << 16  # trades that are read at a time
+MERGE_ROWS = 1 << 23  # one task merges the bars of this many trades, which are far fewer
 EXPONENT_MIN = -1022  # of the smallest number by which another can be divided
 ALL = ""  # the key of bars that are not by a field
 
@@ -102,12 +102,11 @@ def bars(
     """Return the bars of the trades in all queues under a root, one series per queue and ``by``.
 
     Exactly one of ``every`` (a duration: intervals since 1970 UTC, those without trades left out),
-    ``ticks`` (so many trades) and ``volume`` is given. Of the latter, a bar ends with the trade by which
-    all that was traded since the beginning reaches the next multiple of it: what a large trade has too
-    much counts for the bars that follow, which are smaller, or left out. Sizes that are not whole
-    numbers need ``lot`` for bars by volume: what a unit is. ``trades``, ``price``, ``size`` and
-    ``by`` name a type of schema.json and fields of it; ``by=None`` makes bars of all trades of a queue.
-    ``options`` are those of ``format("chronicle")``.
+    ``ticks`` (trades per bar) and ``volume`` must be given. With ``volume`` a bar ends with the trade by
+    which the total volume reaches the next multiple of it: the excess of a large trade counts for the
+    following bars, which are smaller or left out. Sizes that are not whole numbers need ``lot``, the size of
+    a unit, for bars by volume. ``trades``, ``price``, ``size`` and ``by`` name a type of schema.json and its
+    fields; ``by=None`` makes bars of all trades of a queue. ``options`` are those of ``format("chronicle")``.
 
     >>> bars(spark, "bus/md", every="1s").show()  # doctest: +SKIP
     """
@@ -135,7 +134,7 @@ def bars(
     parts = given.parts()
     before = {} if rule.every_ns is not None else _before(spark, parts, rule, given.options)
     jobs = [(part, before.get(number, {})) for number, part in enumerate(parts)]
-    partials = over_parts(spark, jobs, partial(_partial_bars, rule, given.options), _PARTIALS)
+    partials = run_tasks(spark, jobs, partial(_partial_bars, rule, given.options), _PARTIALS)
     # One task, where it is enough, spares Spark another exchange, and making the rows twice to sort them.
     tasks = 1 + sum(part.end - part.start for part in parts) // MERGE_ROWS
     sorted_partials = partials.repartition(tasks, *_KEYS).sortWithinPartitions(*_KEYS, "first_seq")
@@ -152,10 +151,10 @@ def _merge(rule: _Rule, batches: Iterator[Batch]) -> Iterator[Batch]:
         starts = _starts(*(_codes(batch.column(name)) for name in _KEYS))
         last = int(starts[-1])
         if last:
-            yield _merged(rule, batch.slice(0, last), starts[:-1])
+            yield _merge_bars(rule, batch.slice(0, last), starts[:-1])
         rest = batch.slice(last)
     if rest is not None:
-        yield _merged(rule, rest, np.zeros(1, np.int64))
+        yield _merge_bars(rule, rest, np.zeros(1, np.int64))
 
 
 def _codes(column: Column) -> Array:
@@ -174,7 +173,7 @@ def _starts(*columns: Array) -> Array:
     return np.flatnonzero(changes)
 
 
-def _merged(rule: _Rule, partials: Batch, starts: Array) -> Batch:
+def _merge_bars(rule: _Rule, partials: Batch, starts: Array) -> Batch:
     """Make one row of the partial bars from each start to the next; the sums are rounded here, once."""
     ends = np.append(starts[1:], partials.num_rows)
     first, last = partials.take(pa.array(starts)), partials.take(pa.array(ends - 1))
@@ -183,8 +182,8 @@ def _merged(rule: _Rule, partials: Batch, starts: Array) -> Batch:
     else:
         start_ns = pa.array(first.column("bar").to_numpy() * rule.every_ns)
     start_us = pa.array(start_ns.to_numpy() // 1000).cast(pa.timestamp("us", "UTC"))
-    volume = _rounded(partials.column("volume"), starts, ends)
-    notional = _rounded(partials.column("notional"), starts, ends)
+    volume = _round(partials.column("volume"), starts, ends)
+    notional = _round(partials.column("notional"), starts, ends)
     vwap = [a / b if b else None for a, b in zip(notional, volume, strict=True)]
     return pa.record_batch(
         {
@@ -204,7 +203,7 @@ def _merged(rule: _Rule, partials: Batch, starts: Array) -> Batch:
     )
 
 
-def _rounded(column: Column, starts: Array, ends: Array) -> list[float]:
+def _round(column: Column, starts: Array, ends: Array) -> list[float]:
     """Return the sum of all numbers in the lists from each start to its end."""
     offsets = column.offsets.to_numpy()
     numbers = column.values.to_pylist()
@@ -291,12 +290,12 @@ class _Trades:
         """Return what was collected since the last time."""
         if not self._rows:
             return None
-        seq, times_ns, price, size, keys = map(_joined, zip(*self._waiting, strict=True))
+        seq, times_ns, price, size, keys = map(_join, zip(*self._waiting, strict=True))
         self._waiting, self._rows = [], 0
         return _Chunk(seq, times_ns, price, size, keys, list(self._ids))
 
 
-def _joined(pieces: tuple[Array, ...]) -> Array:
+def _join(pieces: tuple[Array, ...]) -> Array:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
@@ -314,7 +313,7 @@ def _before(
     spark: SparkSession, parts: list[Range], rule: _Rule, options: ReadOptions
 ) -> dict[int, dict[str, int]]:
     """Return for each part how much of each key was traded in the parts before it."""
-    counted = over_parts(spark, list(enumerate(parts)), partial(_count, rule, options), _COUNTS)
+    counted = run_tasks(spark, list(enumerate(parts)), partial(_count, rule, options), _COUNTS)
     amounts: dict[int, dict[str, int]] = {}
     for row in counted.collect():
         amounts.setdefault(row.part, {})[row.key] = row.amount
@@ -359,14 +358,14 @@ def _partial_bars(
     part, before = job
     running = dict(before)
     for chunk in _chunks(part, rule, options):
-        # Trades of one key behind each other, in the order of the queue: a bar is then one stretch.
+        # Trades of one key after each other, in the order of the queue: a bar is then one run.
         order = np.argsort(_narrow(chunk.keys, len(chunk.names)), kind="stable")
         keys = chunk.keys[order]
         if rule.every_ns is not None:
             bar = chunk.timestamp_ns[order] // rule.every_ns
         else:
-            bar = _numbered(chunk, rule, order, keys, running)
-        yield _reduced(chunk, part.source.name, order, keys, bar)
+            bar = _number_bars(chunk, rule, order, keys, running)
+        yield _reduce(chunk, part.source.name, order, keys, bar)
 
 
 def _narrow(keys: Array, count: int) -> Array:
@@ -374,7 +373,7 @@ def _narrow(keys: Array, count: int) -> Array:
     return keys.astype(np.uint16) if count <= 1 << 16 else keys
 
 
-def _numbered(
+def _number_bars(
     chunk: _Chunk, rule: _Rule, order: Array, keys: Array, running: dict[str, int]
 ) -> Array:
     """Return the number of the bar of each trade, from what was traded of its key before."""
@@ -390,7 +389,7 @@ def _numbered(
     return bar
 
 
-def _reduced(chunk: _Chunk, source: str, order: Array, keys: Array, bar: Array) -> Batch:
+def _reduce(chunk: _Chunk, source: str, order: Array, keys: Array, bar: Array) -> Batch:
     """Make one row of each stretch."""
     starts = _starts(keys, bar)
     lengths = np.diff(starts, append=len(order))

@@ -1,17 +1,17 @@
-"""What a job reads: the queues that are meant, cut into the parts of its tasks."""
+"""The input of a job: its queues, divided into ranges for its tasks."""
 
 from collections.abc import Iterable, Mapping
 
 import msgspec
 from pyspark.sql.types import IntegralType
 
+from aiochronicle._base.spans import Spans, seq_after
 from aiochronicle.errors import ChronicleError, InvalidArgument
-from aiochronicle.spans import Spans, seq_after
 from aiochronicle.spark.options import Given, ReadOptions, read_options
-from aiochronicle.spark.plan import Range, plan
-from aiochronicle.spark.queues import Source
-from aiochronicle.spark.source import Snapshot
-from aiochronicle.spark.typed import find_type, typed_fields
+from aiochronicle.spark.source.plan import Range, plan
+from aiochronicle.spark.source.queues import Source
+from aiochronicle.spark.source.snapshot import Snapshot
+from aiochronicle.spark.source.typed import find_type, typed_fields
 
 __all__ = ["Input", "find_input"]
 
@@ -50,7 +50,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
         return self.range(name, self.start[name], self.end[name]).messages
 
     def seq_after(self, name: str, messages: int) -> int:
-        """Return the seq so many messages after the first one of a queue that is in it."""
+        """Return the seq this many messages after the first one of a queue in the input."""
         return seq_after(self.range(name, self.start[name], self.end[name]).gapless, messages)
 
     def describe(self) -> list[str]:
@@ -79,6 +79,11 @@ def find_input(
     cannot be looked at is an error; or it is left out, with the reason in ``failed``.
     """
     chosen = read_options({"path": root, **(options or {})})
+    if chosen.filter is not None:
+        raise InvalidArgument(
+            "option filter is for frames, not for jobs: choose queues by subscribe, and times by"
+            " startingTimestamp and endingTimestamp"
+        )
     snapshot = Snapshot(chosen, failed=failed)
     sources = snapshot.sources
     if type_name is not None:

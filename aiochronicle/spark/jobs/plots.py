@@ -1,15 +1,17 @@
 """Bars and quality as pictures (PNG)."""
 
 import math
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter, StrMethodFormatter
 
+from aiochronicle._base.locations import local_path
 from aiochronicle.spark.jobs.quality import PERCENTILES
 from aiochronicle.spark.private_files import replacing
 
@@ -17,7 +19,7 @@ __all__ = ["plot_bars", "plot_quality"]
 
 COLUMNS = 2
 SERIES_MAX = 24  # of more, those with the most trades are drawn
-CANDLES_MAX = 200  # more than that cannot be told apart, and become a band
+CANDLES_MAX = 200  # more than that are drawn as a band
 LABELS_MAX = 6
 BARS_MIN = 6
 WIDTH_MAX_IN = 40.0
@@ -38,7 +40,13 @@ DELAYS = {
 
 
 def plot_bars(rows: Sequence[Any], path: str | Path, *, by: str | None = "symbol") -> None:
-    """Draw the rows of ``bars``: candles, VWAP and volume of each series."""
+    """Draw the rows of ``bars``: candles, VWAP and volume of each series, all on one time axis.
+
+    ``rows`` are those of ``bars(...).collect()``, ``by`` is the same as there. Times are UTC. With more
+    than 200 bars in a series, candles become a band from low to high.
+
+    >>> plot_bars(bars(spark, "bus/md", every="1m").collect(), "bars.png")  # doctest: +SKIP
+    """
     series: dict[str, list[Any]] = {}
     for row in rows:
         name = row.source if by is None else f"{row[by]} · {row.source}"
@@ -52,8 +60,9 @@ def plot_bars(rows: Sequence[Any], path: str | Path, *, by: str | None = "symbol
     if len(drawn) < len(series):
         figure.suptitle(f"the {len(drawn)} of {len(series):,} series with the most trades")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    axis = _axis_of([series[name] for name in drawn])
     for axes, name in zip(grid, sorted(drawn), strict=False):
-        _draw_series(axes, name, series[name])
+        _draw_series(axes, name, series[name], axis)
     for axes in grid[len(drawn) :]:
         axes.set_visible(False)
     if not drawn:
@@ -61,7 +70,7 @@ def plot_bars(rows: Sequence[Any], path: str | Path, *, by: str | None = "symbol
     if drawn:
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower right", ncols=3, frameon=False)
-    _save(figure, Path(path))
+    _save(figure, Path(local_path(str(path))))
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -69,14 +78,55 @@ def _save(figure: Any, path: Path) -> None:
         figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
 
 
-def _draw_series(axes: Any, name: str, bars: Sequence[Any]) -> None:
-    places = range(len(bars))
+class _Axis(msgspec.Struct, frozen=True, kw_only=True):
+    """The time axis that all series share: where a bar stands, by the time at which it starts."""
+
+    places: dict[int, float]
+    length: int
+    ticks: list[float]
+    labels: list[str]
+
+
+def _axis_of(series: Sequence[Sequence[Any]]) -> _Axis:
+    """Lay out a time axis.
+
+    Bars by time start together, so each start has its place, and times without a trade take no room. Bars by
+    ticks or volume start anywhere: these stand where their time is.
+    """
+    starts_ns = sorted({bar.start_ns for bars in series for bar in bars})
+    longest = max(map(len, series), default=0)
+    if len(starts_ns) <= 2 * longest:
+        places = {start_ns: float(place) for place, start_ns in enumerate(starts_ns)}
+        marked_ns = starts_ns[:: max(1, -(-len(starts_ns) // LABELS_MAX))]
+        return _Axis(
+            places=places,
+            length=len(starts_ns),
+            ticks=[places[start_ns] for start_ns in marked_ns],
+            labels=_time_labels(_moments(marked_ns)),
+        )
+    first_ns, whole_ns = starts_ns[0], starts_ns[-1] - starts_ns[0]
+    scale = max(longest - 1, 1) / whole_ns
+    marked_ns = [first_ns + whole_ns * part // (LABELS_MAX - 1) for part in range(LABELS_MAX)]
+    return _Axis(
+        places={start_ns: (start_ns - first_ns) * scale for start_ns in starts_ns},
+        length=longest,
+        ticks=[(moment_ns - first_ns) * scale for moment_ns in marked_ns],
+        labels=_time_labels(_moments(marked_ns)),
+    )
+
+
+def _moments(times_ns: Iterable[int]) -> list[datetime]:
+    return [datetime.fromtimestamp(time_ns // 1000 / 1e6, UTC) for time_ns in times_ns]
+
+
+def _draw_series(axes: Any, name: str, bars: Sequence[Any], axis: _Axis) -> None:
+    places = [axis.places[bar.start_ns] for bar in bars]
     volume = axes.twinx()
     volumes = [bar.volume for bar in bars]
     volume.set_ylim(0, 4 * max(volumes) or 1)  # in the lower quarter
     volume.set_yticks([])
-    if len(bars) <= CANDLES_MAX:
-        _draw_candles(axes, bars)
+    if axis.length <= CANDLES_MAX:
+        _draw_candles(axes, bars, places)
         volume.bar(places, volumes, 0.8, color=VOLUME, alpha=0.5)
     else:
         volume.fill_between(places, volumes, step="mid", fc=VOLUME, alpha=0.5)
@@ -87,10 +137,8 @@ def _draw_series(axes: Any, name: str, bars: Sequence[Any]) -> None:
     axes.set_zorder(volume.get_zorder() + 1)
     axes.patch.set_visible(False)
     axes.set_title(name, fontsize="medium", loc="left")
-    _set_width(axes, len(bars))
-    step = -(-len(bars) // LABELS_MAX)
-    labels = _time_labels([bar.start for bar in bars[::step]])
-    axes.set_xticks(list(places)[::step], labels, fontsize="small")
+    _set_width(axes, axis.length)
+    axes.set_xticks(axis.ticks, axis.labels, fontsize="small")
     axes.tick_params(axis="y", labelsize="small")
     axes.ticklabel_format(axis="y", useOffset=False)
     for each in (axes, volume):
@@ -103,8 +151,7 @@ def _set_width(axes: Any, count: int) -> None:
     axes.set_xlim(middle - half - 0.1, middle + half + 0.1)
 
 
-def _draw_candles(axes: Any, bars: Sequence[Any]) -> None:
-    places = range(len(bars))
+def _draw_candles(axes: Any, bars: Sequence[Any], places: Sequence[float]) -> None:
     colours = [UP if bar.close >= bar.open else DOWN for bar in bars]
     axes.vlines(places, [bar.low for bar in bars], [bar.high for bar in bars], colours, linewidth=1)
     least = (max(bar.high for bar in bars) - min(bar.low for bar in bars)) / 200
@@ -128,7 +175,12 @@ def _time_labels(moments: Sequence[datetime]) -> list[str]:
 
 
 def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
-    """Draw the rows of ``quality``: volume, trouble and delays of each queue and day."""
+    """Draw the rows of ``quality``: volume, trouble and delays of each queue and day.
+
+    ``rows`` are those of ``quality(...).collect()``.
+
+    >>> plot_quality(quality(spark, "bus/md").collect(), "quality.png")  # doctest: +SKIP
+    """
     places = list(range(len(rows)))
     width_in = min(max(8.0, 1.1 * len(rows)), WIDTH_MAX_IN)
     figure: Any = Figure(figsize=(width_in, 9.0), layout="constrained")
@@ -162,7 +214,7 @@ def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
     step = -(-len(rows) // int(width_in))
     labels = [f"{row.source}\n{row.date:%d %b %Y}" for row in rows[::step]]
     delays.set_xticks(places[::step], labels, fontsize="small")
-    _save(figure, Path(path))
+    _save(figure, Path(local_path(str(path))))
 
 
 def draw_delays(axes: Any, places: Sequence[int], rows: Sequence[Any]) -> None:
@@ -172,15 +224,42 @@ def draw_delays(axes: Any, places: Sequence[int], rows: Sequence[Any]) -> None:
         axes.text(0.5, 0.5, text, ha="center", color=NOTE, transform=axes.transAxes)
         axes.set_yticks([])
         return
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(EngFormatter("s"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    drawn: list[float] = []
+    drawn_s: list[float] = []
     for (name, colour), marker in zip(DELAYS.items(), "o^sx", strict=True):
         label = name.removeprefix("delay_").removesuffix("_ns").replace("p999", "p99.9")
-        values = [None if row[name] is None else max(row[name], 1) / 1e9 for row in rows]
-        axes.plot(places, values, marker, color=colour, label=label)
-        drawn += [value for value in values if value is not None]
-    # Whole powers of ten are what has a number at the axis; delays are often all between two of them.
-    lowest, highest = math.log10(min(drawn)), math.log10(max(drawn))
-    axes.set_ylim(10 ** math.floor(lowest - 0.1), 10 ** math.ceil(highest + 0.1))
+        values_s = [None if row[name] is None else row[name] / 1e9 for row in rows]
+        axes.plot(places, values_s, marker, color=colour, label=label)
+        drawn_s += [value for value in values_s if value is not None]
+    _scale_delays(axes, min(drawn_s), max(drawn_s))
+
+
+def _scale_delays(axes: Any, lowest_s: float, highest_s: float) -> None:
+    """Make the axis of delays from the lowest to the highest, with times at it.
+
+    It is logarithmic. With delays of both signs, or 0, there is a linear part around 0. Where all are
+    negative and near each other, as with a slow clock, whole powers of ten would be far away from
+    them, and the axis is linear.
+    """
+    if lowest_s > 0:
+        axes.set_yscale("log")
+        # Whole powers of ten have a number at the axis; delays are often all between two of them.
+        low, high = math.log10(lowest_s), math.log10(highest_s)
+        axes.set_ylim(10 ** math.floor(low - 0.1), 10 ** math.ceil(high + 0.1))
+    elif highest_s < 0 and lowest_s / highest_s < 10:
+        margin_s = max(highest_s - lowest_s, -lowest_s / 100) / 10
+        axes.set_ylim(lowest_s - margin_s, highest_s + margin_s)
+    else:
+        sizes_s = [size for size in (abs(lowest_s), abs(highest_s)) if size > 0] or [1e-6]
+        axes.set_yscale("symlog", linthresh=10 ** math.floor(math.log10(min(sizes_s)) - 2))
+        axes.set_ylim(_beyond(lowest_s, -1), _beyond(highest_s, 1))
+        axes.axhline(0, color=NOTE, linewidth=0.8)
+    axes.yaxis.set_major_formatter(EngFormatter("s"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _beyond(value_s: float, sign: int) -> float:
+    """Return where an axis ends that has this value: at the next power of ten with the sign, or at 0."""
+    size_s = sign * value_s
+    if size_s > 0:
+        return sign * 10.0 ** math.ceil(math.log10(size_s) + 0.1)
+    return 0.0 if size_s < 0 else sign * 1e-9

@@ -1,4 +1,4 @@
-"""How good recorded data is: gaps, duplicates, disorder and delays, by queue and day.
+"""The quality of recorded data: gaps, duplicates, disorder and delays, by queue and day.
 
 Numbers are the queue's own seqs, of all its messages, or a field in which the venue numbers its own.
 Times are those of the queue, or a field with the time of the venue, in nanoseconds; the delay is the
@@ -20,29 +20,31 @@ import msgspec
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
+from aiochronicle._base.histogram import Histogram, buckets_of
 from aiochronicle.errors import InvalidArgument, NotSupported
-from aiochronicle.histogram import Histogram, buckets_of
 from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.options import Given, ReadOptions
-from aiochronicle.spark.plan import Range
-from aiochronicle.spark.rows import read_range
-from aiochronicle.spark.tasks import over_parts
-from aiochronicle.spark.typed import TypedDecoder, find_type
+from aiochronicle.spark.source.plan import Range
+from aiochronicle.spark.source.rows import read_range
+from aiochronicle.spark.source.typed import TypedDecoder, find_type
+from aiochronicle.spark.tasks import run_tasks
 
 __all__ = ["PERCENTILES", "quality"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+LARGEST_NS = 2**63 - 1
 DAY_NS = 86_400 * 10**9
 PERCENTILES = {"delay_p50_ns": 50.0, "delay_p99_ns": 99.0, "delay_p999_ns": 99.9}
 
-_NEWEST = "part long, newest_ns long"
+_NEWEST = "part long, newest_ns long, first_delay_ns long"
 _PARTIALS = (
     "source string, day long, first_seq long, messages long, first_ns long, last_ns long,"
     " silence_ns long, out_of_order long, late long, delay_min_ns long, delay_max_ns long,"
-    " buckets array<long>, counts array<long>, duplicates long,"
+    " usual_ns long, buckets array<long>, counts array<long>,"
+    " usual_buckets array<long>, usual_counts array<long>, duplicates long,"
     " run_keys array<string>, run_starts array<long>, run_ends array<long>"
 )
 _QUALITY = (
@@ -78,17 +80,19 @@ def quality(
     late: str = "1s",
     options: Mapping[str, Given] | None = None,
 ) -> DataFrame:
-    """Return one row per queue and day (UTC) with what is remarkable about its messages.
+    """Return one row per queue and day (UTC) with the quality of its messages.
 
     ``messages`` names a type of schema.json; ``number``, ``time`` and ``by`` fields of it: the venue's
     number, counted per value of ``by``, and its time in nanoseconds since 1970. Without ``messages`` all
     of them are looked at, without ``time`` by the time they were recorded, and there are no delays.
 
-    ``gaps`` and ``missing`` are how many times numbers were left out, and how many; they are told of
-    the day on which numbers go on. Without ``number`` these are the seqs of the queue, whatever type
-    its messages have. ``duplicates`` are numbers that were there already,
+    ``gaps`` and ``missing`` count gaps in the numbers, and missing numbers, on the day on which the numbers
+    go on. Without ``number`` these are the seqs of the queue, whatever type its messages have. ``duplicates``
+    are numbers that occurred before,
     ``out_of_order`` messages older than one before them, ``late`` those with a delay above ``late``,
-    ``silence_ns`` the longest time without a message. Percentiles of the delay are exact to 3 %.
+    ``silence_ns`` the longest time without a message. Delays are negative where the clock of
+    the venue is ahead. Percentiles are up to 3 % too high: of the delay, or of how far it is from the delay
+    of the queue's first message, whichever is less.
 
     >>> quality(spark, "bus/md", messages="trade", time="venue_ns").show()  # doctest: +SKIP
     """
@@ -100,9 +104,9 @@ def quality(
     if number is None:
         _refuse_java_queues(found)
     parts = found.parts()
-    newest = _newest_before(spark, parts, rule, found.options)
-    work = list(zip(parts, newest, strict=True))
-    partials = over_parts(spark, work, partial(_reduce, rule, found.options), _PARTIALS)
+    before = _before_parts(spark, parts, rule, found.options)
+    work = list(zip(parts, before, strict=True))
+    partials = run_tasks(spark, work, partial(_reduce, rule, found.options), _PARTIALS)
     by_source: Any = partials.groupBy("source")
     merged: DataFrame = by_source.applyInArrow(_merge, _QUALITY)
     return merged.orderBy("source", "date")
@@ -174,32 +178,57 @@ def _numbers(counted: Batch, fields: Mapping[str, Any], rule: _Rule) -> _Numbers
     return _Numbers(number=fields[rule.number].to_numpy(), day=days, key=keys, names=names)
 
 
-def _newest_before(
+class _Before(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task has to know of the whole queue.
+
+    ``usual_ns`` is the delay of the queue's first message. Delays are near it if clocks differ.
+    """
+
+    newest_ns: int  # of the messages before the part
+    usual_ns: int
+
+
+def _before_parts(
     spark: SparkSession, parts: Sequence[Range], rule: _Rule, options: ReadOptions
-) -> list[int]:
-    """Return for each part the newest time in the parts of its queue before it."""
+) -> list[_Before]:
+    """Return for each part what is before it in its queue."""
     find = partial(_newest, rule, options)
-    rows = over_parts(spark, list(enumerate(parts)), find, _NEWEST).collect()
-    found = {row.part: row.newest_ns for row in rows}
-    newest: list[int] = []
+    rows = run_tasks(spark, list(enumerate(parts)), find, _NEWEST).collect()
+    found = {row.part: row for row in rows}
+    newest_ns: list[int] = []
     running: dict[str, int] = {}
+    usual_ns: dict[str, int] = {}
     for number, part in enumerate(parts):  # in the order of the queue
         source = part.source.name
-        newest.append(running.get(source, 0))
-        running[source] = max(newest[-1], found.get(number, 0))
-    return newest
+        newest_ns.append(running.get(source, 0))
+        if (row := found.get(number)) is not None:
+            running[source] = max(newest_ns[-1], row.newest_ns)
+            if row.first_delay_ns is not None:
+                usual_ns.setdefault(source, row.first_delay_ns)
+    return [
+        _Before(newest_ns=newest, usual_ns=usual_ns.get(part.source.name, 0))
+        for part, newest in zip(parts, newest_ns, strict=True)
+    ]
 
 
 def _newest(rule: _Rule, options: ReadOptions, numbered: tuple[int, Range]) -> Iterator[Batch]:
     number, part = numbered
-    times_ns = (rows.time_ns.max(initial=0) for rows in _rows(part, rule, options))
-    newest = int(max(times_ns, default=0))
-    yield pa.record_batch({"part": [number], "newest_ns": [newest]})
+    newest_ns, first_delay_ns = 0, None
+    for rows in _rows(part, rule, options):
+        newest_ns = int(rows.time_ns.max(initial=newest_ns))
+        if first_delay_ns is None and len(rows.time_ns):
+            first_delay_ns = int(_delays(rows.timestamp_ns[:1], rows.time_ns[:1])[0])
+    found = {"part": [number], "newest_ns": [newest_ns], "first_delay_ns": [first_delay_ns]}
+    yield pa.record_batch(found, schema=_ARROW_NEWEST)
 
 
-def _reduce(rule: _Rule, options: ReadOptions, work: tuple[Range, int]) -> Iterator[Batch]:
+_ARROW_NEWEST = pa.schema([(part.split()[0], pa.int64()) for part in _NEWEST.split(", ")])
+
+
+def _reduce(rule: _Rule, options: ReadOptions, work: tuple[Range, _Before]) -> Iterator[Batch]:
     """Yield a row for each batch and day."""
-    part, newest_ns = work
+    part, before = work
+    newest_ns = before.newest_ns
     for rows in _rows(part, rule, options):
         # The newest time up to, but not including, each message.
         before_ns = np.maximum.accumulate(np.concatenate(([newest_ns], rows.time_ns)))
@@ -208,7 +237,8 @@ def _reduce(rule: _Rule, options: ReadOptions, work: tuple[Range, int]) -> Itera
         days = rows.timestamp_ns // DAY_NS
         reduced = [
             {
-                **_reduced_day(rows, np.flatnonzero(days == day), int(day), disordered, rule),
+                **_reduced_day(rows, np.flatnonzero(days == day), int(day), disordered),
+                **_reduced_delays(rows, np.flatnonzero(days == day), before.usual_ns, rule),
                 **_reduced_numbers(rows.numbers, int(day)),
             }
             for day in np.union1d(days, rows.numbers.day)
@@ -224,7 +254,9 @@ _ARROW_PARTIALS = pa.schema(
         *((name, pa.int64()) for name in ("day", "first_seq", "messages", "first_ns", "last_ns")),
         *((name, pa.int64()) for name in ("silence_ns", "out_of_order", "late")),
         *((name, pa.int64()) for name in ("delay_min_ns", "delay_max_ns")),
+        ("usual_ns", pa.int64()),
         *((name, pa.list_(pa.int64())) for name in ("buckets", "counts")),
+        *((name, pa.list_(pa.int64())) for name in ("usual_buckets", "usual_counts")),
         ("duplicates", pa.int64()),
         ("run_keys", pa.list_(pa.utf8())),
         *((name, pa.list_(pa.int64())) for name in ("run_starts", "run_ends")),
@@ -232,35 +264,49 @@ _ARROW_PARTIALS = pa.schema(
 )
 
 
-def _reduced_day(
-    rows: _Rows, here: Array, day: int, disordered: Array, rule: _Rule
-) -> dict[str, Any]:
+def _reduced_day(rows: _Rows, here: Array, day: int, disordered: Array) -> dict[str, Any]:
     times_ns = rows.timestamp_ns[here]
     reduced: dict[str, Any] = {
         "day": day,
         "messages": len(here),
         "silence_ns": int(np.diff(times_ns).max(initial=0)),
         "out_of_order": int(disordered[here].sum()),
-        "late": 0,
     }
-    if len(here) == 0:  # but there are messages of other types, whose seqs count
-        return reduced
-    reduced |= {
-        "first_seq": int(rows.seq[here[0]]),
-        "first_ns": int(times_ns[0]),
-        "last_ns": int(times_ns[-1]),
-    }
-    if rule.time is not None:
-        delays = times_ns - rows.time_ns[here]
-        buckets, counts = np.unique(buckets_of(np.maximum(delays, 0)), return_counts=True)
+    if len(here):  # else there are messages of other types, whose seqs count
         reduced |= {
-            "late": int((delays > rule.late_ns).sum()),
-            "delay_min_ns": int(delays.min()),
-            "delay_max_ns": int(delays.max()),
-            "buckets": buckets.tolist(),
-            "counts": counts.tolist(),
+            "first_seq": int(rows.seq[here[0]]),
+            "first_ns": int(times_ns[0]),
+            "last_ns": int(times_ns[-1]),
         }
     return reduced
+
+
+def _reduced_delays(rows: _Rows, here: Array, usual_ns: int, rule: _Rule) -> dict[str, Any]:
+    """Return two histograms: of the delays, and of how far they are from the usual one."""
+    if rule.time is None or len(here) == 0:
+        return {"late": 0}
+    delays = _delays(rows.timestamp_ns[here], rows.time_ns[here])
+    # Beyond 146 years they are as good as equal.
+    distances = np.clip(delays, -(2**62), 2**62) - min(max(usual_ns, -(2**62)), 2**62 - 1)
+    buckets, counts = np.unique(buckets_of(delays), return_counts=True)
+    usual_buckets, usual_counts = np.unique(buckets_of(distances), return_counts=True)
+    return {
+        "late": int((delays > rule.late_ns).sum()),
+        "delay_min_ns": int(delays.min()),
+        "delay_max_ns": int(delays.max()),
+        "usual_ns": usual_ns,
+        "buckets": buckets.tolist(),
+        "counts": counts.tolist(),
+        "usual_buckets": usual_buckets.tolist(),
+        "usual_counts": usual_counts.tolist(),
+    }
+
+
+def _delays(times_ns: Array, venue_ns: Array) -> Array:
+    """Return the differences, of which those that no int64 can hold are the largest one."""
+    delays: Array = times_ns - venue_ns
+    delays[(venue_ns < 0) & (delays < 0)] = LARGEST_NS
+    return delays
 
 
 def _reduced_numbers(numbers: _Numbers, day: int) -> dict[str, Any]:
@@ -314,10 +360,6 @@ _ARROW_QUALITY = pa.schema(
 
 
 def _merged_day(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    delays = Histogram()
-    for row in rows:
-        delays.merge(dict(zip(row["buckets"] or (), row["counts"] or (), strict=True)))
-
     def known(name: str) -> list[int]:
         return [row[name] for row in rows if row[name] is not None]
 
@@ -329,11 +371,29 @@ def _merged_day(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "silence_ns": max(row["silence_ns"] for row in rows),
         "delay_min_ns": min(known("delay_min_ns"), default=None),
         "delay_max_ns": longest_ns,
-        # Of a histogram, they are where buckets end.
-        **{
-            name: None if (ns := delays.percentile(percent)) is None else min(ns, longest_ns or ns)
-            for name, percent in PERCENTILES.items()
-        },
+        **({} if longest_ns is None else _percentiles(rows, longest_ns)),
+    }
+
+
+def _percentiles(rows: list[dict[str, Any]], longest_ns: int) -> dict[str, int]:
+    """Return the percentiles of delays: where the bucket of each ends.
+
+    Each of the histograms is exact to 3 % of what it counts, so the lower of the two is nearer.
+    """
+    delays, distances = Histogram(), Histogram()
+    usual_ns = 0
+    for row in rows:
+        if row["buckets"] is not None:
+            usual_ns = row["usual_ns"]
+            delays.merge(dict(zip(row["buckets"], row["counts"], strict=True)))
+            distances.merge(dict(zip(row["usual_buckets"], row["usual_counts"], strict=True)))
+    return {
+        name: min(
+            delays.percentile(percent) or 0,
+            usual_ns + (distances.percentile(percent) or 0),
+            longest_ns,
+        )
+        for name, percent in PERCENTILES.items()
     }
 
 

@@ -1,7 +1,8 @@
 """Parquet files back into queues, with the times at which their messages were recorded.
 
 An archive of the ``archive`` job comes back as it was: the queues by name, their schemas, and their
-messages in order, which is verified by comparing the digests of files and queues. Other Parquet files
+messages in order, which is verified by comparing the digests of files and queues. Payloads that the archive
+does not have are encoded from their fields. Other Parquet files
 need the columns ``timestamp_ns`` and ``payload``, and ``source`` unless one queue is named.
 """
 
@@ -13,26 +14,29 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from aiochronicle._base.locations import archive_path, is_object_url, local_path
+from aiochronicle._core.slices import Queue
+from aiochronicle._core.writer import open_writer
+from aiochronicle._typed.registry import registry_of_content
 from aiochronicle.digest import StreamDigest
 from aiochronicle.errors import CorruptionError, InvalidArgument, TimestampOrder
-from aiochronicle.registry import Registry
-from aiochronicle.slices import Queue
+from aiochronicle.spark.archive.manifest import ArchivedFile, Manifest, find_archive, schema_copy
+from aiochronicle.spark.archive.merging import merged_by_seq
+from aiochronicle.spark.archive.store import Store, open_store
+from aiochronicle.spark.archive.verify import read_fields, read_listed
 from aiochronicle.spark.arrow import Batch, pa
-from aiochronicle.spark.jobs.ledger import ArchivedFile, Ledger, find_archive, schema_copy
-from aiochronicle.spark.jobs.readback import read_back, read_listed
-from aiochronicle.spark.journal import nameless
 from aiochronicle.spark.options import write_options
-from aiochronicle.spark.publish import complete_others
-from aiochronicle.spark.queues import Source, is_queue
-from aiochronicle.spark.runs import ACCEPTED
-from aiochronicle.spark.tasks import over_parts
-from aiochronicle.writer import open_writer
+from aiochronicle.spark.sink.journal import nameless
+from aiochronicle.spark.sink.publish import complete_others
+from aiochronicle.spark.sink.runs import ACCEPTED
+from aiochronicle.spark.source.queues import Source, is_queue
+from aiochronicle.spark.tasks import run_tasks
 
 __all__ = ["Replayed", "check_times", "replay"]
 
 _ROWS = (
     "source string, seq long, timestamp_ns long, type_id int, payload binary,"
-    " cause struct<queue_id: long, seq: long>"
+    " cause struct<queue_id: long, seq: long>, key binary, headers map<string, binary>"
 )
 _DIGESTS = "source string, rows long, archived string, found string"
 
@@ -62,24 +66,26 @@ def replay(
     queues: Collection[str] | None = None,
     queue: str | None = None,
 ) -> list[Replayed]:
-    """Write an archive, or other Parquet files, into queues under a root; what is there is appended to.
+    """Write an archive, or other Parquet files, into queues under a root; appends to existing queues.
 
-    ``queues`` chooses some queues of an archive. ``queue`` puts everything into one queue of this name.
-    Raises TimestampOrder if a queue has newer messages already: replay into a new root then.
+    ``queues`` selects queues of an archive. ``queue`` puts everything into one queue of this name. Raises
+    TimestampOrder if a queue has newer messages already: replay into a new root then.
 
     >>> replay(spark, "/data/archive", "bus/again")  # doctest: +SKIP
     """
     # The JVM and its workers may have other working directories.
-    files, root = os.path.abspath(files), os.path.abspath(root)
-    found = find_archive(Path(files), queues)
+    files, root = archive_path(files), os.path.abspath(local_path(root))
+    files = files if is_object_url(files) else os.path.abspath(files)
+    store = open_store(files, spark)
+    found = find_archive(store, queues)
     if found and queue is None:
-        before = _ends(root, [ledger.source for ledger in found])
-        check_times(files, found, root)
-        _write(_rows_of(spark, files, found), root)
-        for ledger in found:
-            _restore_schema(files, root, ledger.source)
-        return _verified(spark, files, root, found, before)
-    frame = _rows_of(spark, files, found) if found else spark.read.parquet(files)
+        before = _ends(root, [manifest.source for manifest in found])
+        check_times(store, found, root)
+        _write(_rows_of(spark, store, found), root)
+        for manifest in found:
+            _restore_schema(store, root, manifest.source)
+        return _verify(spark, store, root, found, before)
+    frame = _rows_of(spark, store, found) if found else spark.read.parquet(files)
     usable = frame.select(*(name for name in frame.columns if name in ACCEPTED))
     if queue is not None:
         rows = {queue: usable.count()}
@@ -88,7 +94,7 @@ def replay(
     else:
         raise InvalidArgument("there is no column source: which queue?", path=files)
     before = _ends(root, rows)
-    check_times(files, found, root, queue)
+    check_times(store, found, root, queue)
     _write(usable, root, queue)
     return [
         Replayed(source=source, rows=rows[source], first_seq=before[source])
@@ -96,13 +102,16 @@ def replay(
     ]
 
 
-def check_times(archive: str, found: list[Ledger], root: str, queue: str | None = None) -> None:
+def check_times(
+    archive: Store | str, found: list[Manifest], root: str, queue: str | None = None
+) -> None:
     """Raise TimestampOrder if a queue has newer messages than those an archive would put into it."""
+    store = open_store(archive)
     first_ns: dict[str, int] = {}
-    for ledger in found:
-        for file in ledger.files[:1]:
-            into = ledger.source if queue is None else queue
-            begins_ns = _first_time(Path(archive) / file.path)
+    for manifest in found:
+        for file in manifest.files[:1]:
+            into = manifest.source if queue is None else queue
+            begins_ns = _first_time(store, manifest.source, file)
             first_ns[into] = min(begins_ns, first_ns.get(into, begins_ns))
     for into, begins_ns in first_ns.items():
         path = Path(root) / into
@@ -114,8 +123,10 @@ def check_times(archive: str, found: list[Ledger], root: str, queue: str | None 
             )
 
 
-def _first_time(file: Path) -> int:
-    times = next(read_back(file, ["seq", "timestamp_ns"])).column("timestamp_ns")
+def _first_time(store: Store, source: str, file: ArchivedFile) -> int:
+    if file.first_ns is not None:
+        return file.first_ns
+    times = next(read_fields(store, source, file, ["timestamp_ns"])).column("timestamp_ns")
     return int(times[0].as_py())
 
 
@@ -128,16 +139,16 @@ def _last_time(queue: Path) -> int:
         )
 
 
-def _rows_of(spark: SparkSession, archive: str, found: list[Ledger]) -> DataFrame:
-    work = [(ledger.source, file) for ledger in found for file in ledger.files]
-    return over_parts(spark, work, partial(_read_file, archive), _ROWS)
+def _rows_of(spark: SparkSession, archive: Store, found: list[Manifest]) -> DataFrame:
+    work = [(manifest.source, file) for manifest in found for file in manifest.files]
+    return run_tasks(spark, work, partial(_read_file, archive), _ROWS)
 
 
-def _read_file(archive: str, work: tuple[str, ArchivedFile]) -> Iterator[Batch]:
+def _read_file(archive: Store, work: tuple[str, ArchivedFile]) -> Iterator[Batch]:
     source, file = work
-    for batch in read_listed(Path(archive), source, file):
+    for batch in read_listed(archive, source, file):
         named = pa.repeat(pa.scalar(source, pa.utf8()), batch.num_rows)
-        columns = ("seq", "timestamp_ns", "type_id", "payload", "cause")
+        columns = ("seq", "timestamp_ns", "type_id", "payload", "cause", "key", "headers")
         arrays = [named, *(batch.column(name) for name in columns)]
         yield pa.record_batch(arrays, names=["source", *columns])
 
@@ -160,45 +171,45 @@ def _ends(root: str, sources: Collection[str]) -> dict[str, int]:
     }
 
 
-def _restore_schema(archive: str, root: str, source: str) -> None:
-    schema = schema_copy(Path(archive), source)
-    if schema.exists():
-        open_writer(Path(root) / source, codec=Registry.load(schema)).close()
+def _restore_schema(archive: Store, root: str, source: str) -> None:
+    schema = schema_copy(archive, source)
+    if schema is not None:
+        codec = registry_of_content(schema, f"{archive.root}: schema of {source}")
+        open_writer(Path(root) / source, codec=codec).close()
 
 
-def _verified(
-    spark: SparkSession, archive: str, root: str, found: list[Ledger], before: dict[str, int]
+def _verify(
+    spark: SparkSession, archive: Store, root: str, found: list[Manifest], before: dict[str, int]
 ) -> list[Replayed]:
     """Compare the digests of what was read and of what is in the queues now."""
     checks = [
         _Check(
-            source=ledger.source,
-            files=ledger.files,
-            path=str(Path(root) / ledger.source),
-            first_seq=before[ledger.source],
+            source=manifest.source,
+            files=manifest.files,
+            path=str(Path(root) / manifest.source),
+            first_seq=before[manifest.source],
         )
-        for ledger in found
-        if ledger.files
+        for manifest in found
+        if manifest.files
     ]
     done: list[Replayed] = []
-    for row in over_parts(spark, checks, partial(_digests, archive), _DIGESTS).collect():
+    for row in run_tasks(spark, checks, partial(_digests, archive), _DIGESTS).collect():
         if row.archived != row.found:
             raise CorruptionError(
                 f"the digest of {row.rows} messages is {row.found}, and of the archive's"
                 f" {row.archived}",
                 path=str(Path(root) / row.source),
-                advice="If nobody else wrote to the queue meanwhile, compare it with the archive. Nothing is"
+                advice="If no other program wrote to the queue, compare it with the archive. Nothing is"
                 " taken back: replay into a new directory.",
             )
         done.append(Replayed(source=row.source, rows=row.rows, first_seq=before[row.source]))
     return done
 
 
-def _digests(archive: str, check: _Check) -> Iterator[Batch]:
+def _digests(archive: Store, check: _Check) -> Iterator[Batch]:
     archived, found = StreamDigest([check.source]), StreamDigest([check.source])
-    for file in check.files:
-        for batch in read_back(Path(archive) / file.path):
-            archived.add_batch(batch)
+    for batch in merged_by_seq(_datasets(archive, check)):
+        archived.add_batch(batch)
     with Queue(check.path) as queue:
         for batch in queue.slice(check.first_seq, check.first_seq + archived.messages).batches():
             found.add_batch(batch)
@@ -210,3 +221,32 @@ def _digests(archive: str, check: _Check) -> Iterator[Batch]:
             "found": [found.hexdigest()],
         }
     )
+
+
+def _datasets(archive: Store, check: _Check) -> list[Iterator[Batch]]:
+    """Return the messages of each dataset of a queue, in order."""
+    datasets: dict[str | None, list[ArchivedFile]] = {}
+    for file in check.files:
+        datasets.setdefault(file.type, []).append(file)
+    return [_dataset(archive, check.source, files) for files in datasets.values()]
+
+
+def _dataset(archive: Store, source: str, files: list[ArchivedFile]) -> Iterator[Batch]:
+    for file in files:
+        yield from _digested(archive, source, file)
+
+
+def _digested(archive: Store, source: str, file: ArchivedFile) -> Iterator[Batch]:
+    """Yield the messages of a file; CorruptionError in the end if they are not those that were archived."""
+    digest = StreamDigest([source])
+    for batch in read_listed(archive, source, file):
+        digest.add_batch(batch)
+        yield batch
+    if digest.hexdigest() != file.digest:
+        raise CorruptionError(
+            f"the messages made of it have the digest {digest.hexdigest()}, and those that were"
+            f" archived {file.digest}",
+            path=f"{archive.root}/{file.path}",
+            advice="The file is as it was verified, so another version of aiochronicle or msgspec has"
+            " archived it: use that one.",
+        )

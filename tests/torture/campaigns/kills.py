@@ -1,8 +1,10 @@
 """R1: SIGKILL at random instants."""
 
 import msgspec
+from faults.kill_group import kill_members
 from faults.kill_loop import KillLoop, Tally
 from faults.kill_python import PythonKillLoop
+from faults.kill_python_group import kill_python_members
 
 from torture.portions import in_portions
 from torture.registry import Run, campaign
@@ -36,3 +38,27 @@ def kill_in_python(run: Run) -> str:
     for portion in in_portions(run, 50, _kill_python):
         tally.add(msgspec.structs.asdict(portion))
     return _remark(tally)
+
+
+@campaign("kill-group", "R1: members of a group killed beside others", goal=100_000)
+def kill_in_groups(run: Run) -> str:
+    """Kill members."""
+    messages = redelivered = done = 0
+    while done < run.goal and run.progress(done):
+        shared = kill_members(run.seed + done, 1000)
+        messages += shared.messages
+        redelivered += shared.redelivered
+        done += 1000
+    run.progress(done)
+    return f"{messages:,} messages, {redelivered:,} deliveries of messages that came again"
+
+
+@campaign("kill-python-group", "R1: members of a group in Python killed beside others", goal=10_000)
+def kill_python_groups(run: Run) -> str:
+    """Kill members on event loops."""
+    messages = done = 0
+    while done < run.goal and run.progress(done):
+        messages += kill_python_members(run.seed + done, 200).messages
+        done += 200
+    run.progress(done)
+    return f"{messages:,} messages"

@@ -3,6 +3,7 @@
 from contextlib import closing
 
 from faults.power_campaign import all_images, random_images
+from faults.power_groups import group_images
 
 from torture.registry import Run, campaign
 
@@ -28,3 +29,15 @@ def power_all(run: Run) -> str:
             if not run.progress(done):
                 break
     return f"{total:,} images"
+
+
+@campaign("power-group", "R3: random images of queues with a group after a power cut", goal=100_000)
+def power_group(run: Run) -> str:
+    """Check what a group delivers after it."""
+    done = again = 0
+    while done < run.goal and run.progress(done):
+        shown = group_images(3000, seed=run.seed + done)
+        done += shown.images
+        again += shown.again
+    run.progress(done)
+    return f"{again:,} acknowledged messages were delivered again"

@@ -3,9 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from delivery import Delivery
-from router_kills import RouterKillLoop
-from test_fanin import Machine
+from helpers.delivery import Delivery
+from helpers.fanin_machine import Machine
+from helpers.router_kills import RouterKillLoop
 
 from torture.registry import Run, campaign
 

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from soaking import Soak
+from helpers.soaking import Soak
 
 from torture.registry import Run, campaign
 

@@ -22,13 +22,15 @@ final class Background {
     private volatile long lastIndex = -1;
     private volatile Throwable thrown;
     private final MappedByteBuffer ledger;
+    private final MappedByteBuffer stamps; // System.nanoTime() after the append of each message
 
     Background(SingleChronicleQueue queue, JsonObject request) throws IOException {
-        ledger = map(Session.text(request, "ledger", null));
+        ledger = map(Session.text(request, "ledger", null), 1);
         String prefix = Session.text(request, "prefix", "j");
         long count = Session.number(request, "count", Long.MAX_VALUE);
         long rate = Session.number(request, "rate_hz", 0);
         boolean calls = Session.flag(request, "calls");
+        stamps = map(Session.text(request, "stamps", null), count);
         thread = new Thread(() -> run(queue, prefix, count, rate, calls), "append");
         thread.start();
     }
@@ -45,6 +47,8 @@ final class Background {
                     appender.writeBytes(Bytes.wrapForRead(text.getBytes(StandardCharsets.UTF_8)));
                     lastIndex = appender.lastIndexAppended();
                 }
+                if (stamps != null)
+                    stamps.putLong((int) written * Long.BYTES, System.nanoTime());
                 written++;
                 if (ledger != null)
                     ledger.putLong(0, written); // stays if this process is killed
@@ -58,11 +62,11 @@ final class Background {
         }
     }
 
-    private static MappedByteBuffer map(String path) throws IOException {
+    private static MappedByteBuffer map(String path, long count) throws IOException {
         if (path == null)
             return null;
         try (RandomAccessFile file = new RandomAccessFile(path, "rw")) {
-            MappedByteBuffer mapped = file.getChannel().map(FileChannel.MapMode.READ_WRITE, 0, Long.BYTES);
+            MappedByteBuffer mapped = file.getChannel().map(FileChannel.MapMode.READ_WRITE, 0, count * Long.BYTES);
             mapped.order(ByteOrder.nativeOrder());
             return mapped;
         }

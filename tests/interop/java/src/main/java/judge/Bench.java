@@ -8,7 +8,7 @@ import net.openhft.chronicle.queue.ExcerptTailer;
 import net.openhft.chronicle.queue.impl.single.SingleChronicleQueue;
 import net.openhft.chronicle.wire.DocumentContext;
 
-/** Nanoseconds per message, of so many rounds; benchmarks/java.py is the other side. */
+/** Nanoseconds per message, of this many rounds; benchmarks/java.py is the other side. */
 final class Bench {
     private Bench() {
     }
@@ -40,6 +40,7 @@ final class Bench {
     static JsonObject append(SingleChronicleQueue queue, JsonObject request) {
         JsonArray rounds = new JsonArray();
         long count = request.get("count").getAsLong();
+        boolean durable = request.get("durable").getAsBoolean();
         Bytes<?> payload = Bytes.allocateDirect(Values.bytes(request.get("hex").getAsString()));
         long length = payload.readRemaining();
         try (ExcerptAppender appender = queue.createAppender()) {
@@ -48,6 +49,8 @@ final class Bench {
                 for (long i = 0; i < count; i++) {
                     payload.readPositionRemaining(0, length);
                     appender.writeBytes(payload);
+                    if (durable)
+                        appender.sync();
                 }
                 rounds.add((double) (System.nanoTime() - start) / count);
             }

@@ -30,7 +30,7 @@ final class Digest {
         this.rollCycle = rollCycle;
     }
 
-    /** Until there are so many messages, or none has come for as long as asked. */
+    /** Until there are this many messages, or none has come for as long as asked. */
     static JsonObject follow(ChronicleQueue queue, ExcerptTailer tailer, JsonObject request) throws Exception {
         Digest digest = new Digest(queue.rollCycle());
         long limit = Session.number(request, "limit", Long.MAX_VALUE);

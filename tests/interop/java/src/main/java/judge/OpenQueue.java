@@ -2,6 +2,7 @@ package judge;
 
 import com.google.gson.JsonArray;
 import com.google.gson.JsonObject;
+import net.openhft.chronicle.bytes.SyncMode;
 import net.openhft.chronicle.core.time.SetTimeProvider;
 import net.openhft.chronicle.core.time.SystemTimeProvider;
 import net.openhft.chronicle.core.time.TimeProvider;
@@ -56,6 +57,8 @@ final class OpenQueue implements AutoCloseable {
             builder.indexCount(request.get("index_count").getAsInt());
         if (request.has("index_spacing"))
             builder.indexSpacing(request.get("index_spacing").getAsInt());
+        if (request.has("sync_mode"))
+            builder.syncMode(SyncMode.valueOf(request.get("sync_mode").getAsString()));
         if (request.has("source_id"))
             builder.sourceId(request.get("source_id").getAsInt());
     }

@@ -1,0 +1,1 @@
+"""Used by all other parts: arguments, texts, threads, the binding of the engine."""

@@ -1,0 +1,21 @@
+"""Names of readers and topics: the engine's rule, for checks before the engine is called."""
+
+import re
+
+from aiochronicle._base.arguments import expect
+from aiochronicle.errors import InvalidName
+
+__all__ = ["check_name", "is_name"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def is_name(name: str) -> bool:
+    """Return whether a reader or topic may be called so."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise InvalidName unless a reader or topic may be called so; ``what`` says whose name it is."""
+    if not is_name(expect(what, "a str", str, name)):
+        raise InvalidName(f"{what}: a name must match {_NAME.pattern}")

@@ -1,0 +1,122 @@
+"""Statistics and other results with named values, shown as tables in notebooks.
+
+Everything that may come from outside (names of queues and readers, texts of errors) is escaped. Colours are
+those of the notebook, light or dark.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgspec
+
+from aiochronicle._base.position import Position
+from aiochronicle._base.printable import printable
+
+__all__ = ["HtmlStruct", "table", "titled"]
+
+_CELL = "text-align:left;vertical-align:top;padding:0.15em 1em 0.15em 0;background:transparent"
+_NUMBER = "text-align:right;font-variant-numeric:tabular-nums;" + _CELL.partition(";")[2]
+_PLAIN = {"epoch", "queue_id", "id", "writer_epoch", "segment", "offset", "pid"}
+_ROWS_MAX = 100
+
+
+class HtmlStruct(msgspec.Struct, frozen=True):
+    """A struct whose fields a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        names = self.__struct_fields__
+        return titled(type(self).__name__, table((name, getattr(self, name)) for name in names))
+
+
+def titled(title: str, *parts: str) -> str:
+    """Return HTML of parts under a title, which is a text."""
+    return f"<div><strong>{_text(title)}</strong>{''.join(parts)}</div>"
+
+
+def table(rows: Iterable[Sequence[Any]], heads: Sequence[str] = ()) -> str:
+    """Return an HTML table. The first value of a row is a name, or that of a field."""
+    listed = list(rows)
+    head = "".join(f'<th style="{_CELL};font-weight:600">{_text(name)}</th>' for name in heads)
+    body = "".join(_row(row, heads) for row in listed[:_ROWS_MAX])
+    if len(listed) > _ROWS_MAX:
+        body += f'<tr><td style="{_CELL}">… and {len(listed) - _ROWS_MAX:,} more</td></tr>'
+    return (
+        '<table style="border-collapse:collapse;color:inherit">'
+        f"{f'<thead><tr>{head}</tr></thead>' if heads else ''}<tbody>{body}</tbody></table>"
+    )
+
+
+def _row(row: Sequence[Any], heads: Sequence[str]) -> str:
+    first, *values = row
+    names = heads[1:] or [first]
+    cells = "".join(_cell(str(name), value) for name, value in zip(names, values, strict=True))
+    return f'<tr><th style="{_CELL};font-weight:normal">{_text(first)}</th>{cells}</tr>'
+
+
+def _cell(name: str, value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f'<td style="{_NUMBER if is_number else _CELL}">{_show_value(name, value)}</td>'
+
+
+def _show_value(name: str, value: Any) -> str:
+    """Return the HTML of a value, in the unit that its name ends with."""
+    match value:
+        case None | "":
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case msgspec.Struct():
+            fields = value.__struct_fields__
+            return table((field, getattr(value, field)) for field in fields)
+        case int():
+            return _integer(name, value)
+        case float():
+            return f"{value:,.3f}"
+        case Position():
+            return f"segment {value.segment}, offset {value.offset:,}"
+        case _:
+            return _several(value)
+
+
+def _several(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return table((_key(key), one) for key, one in pairs) if value else "–"
+    if isinstance(value, tuple | list):
+        values = cast("Sequence[Any]", value)[:_ROWS_MAX]
+        return "<br>".join(_show_value("", one) for one in values) or "–"
+    return _text(value)
+
+
+def _integer(name: str, value: int) -> str:
+    if name in _PLAIN:
+        return str(value)
+    if name.endswith("_ns") and value:
+        return _text(_time(value))
+    if name.endswith(("bytes", "segment_size", "disk")) and value >= 1 << 10:
+        return f"{value:,} ({_size(value)})"
+    return f"{value:,}"
+
+
+def _time(nanoseconds: int) -> str:
+    try:
+        whole = datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC)
+    except (OverflowError, ValueError):
+        return str(nanoseconds)
+    return f"{whole:%Y-%m-%d %H:%M:%S}.{nanoseconds % 1_000_000_000:09d}Z"
+
+
+def _size(count: int) -> str:
+    power = min((count.bit_length() - 1) // 10, 4)
+    return f"{count / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def _key(key: Any) -> str:
+    return " ".join(map(str, cast("Sequence[Any]", key))) if isinstance(key, tuple) else str(key)
+
+
+def _text(value: object) -> str:
+    from html import escape  # a millisecond, which only notebooks need
+
+    return escape(printable(value))

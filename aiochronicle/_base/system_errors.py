@@ -1,0 +1,39 @@
+"""What the operating system refuses, as errors of ours."""
+
+import errno
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from aiochronicle.errors import AccessDenied, DiskFull, StorageError
+
+__all__ = ["refusal", "storage_errors"]
+
+
+def refusal(error: OSError, detail: str, path: str | os.PathLike[str]) -> StorageError:
+    """Return what to raise for a call that the system refused."""
+    kind = StorageError
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        kind = DiskFull
+    elif isinstance(error, PermissionError):
+        kind = AccessDenied
+    return kind(detail, path=os.fsdecode(path), errno=error.errno)
+
+
+@contextmanager
+def storage_errors(
+    path: str | os.PathLike[str], *, full: str | os.PathLike[str] | None = None
+) -> Generator[None]:
+    """Turn what the system refuses into errors of ours.
+
+    ``path`` is named if the system names none, or ``full`` if it is a full disk.
+    """
+    try:
+        yield
+    except (StorageError, FileNotFoundError):
+        raise
+    except OSError as error:
+        if full is not None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            path = full
+        where = path if error.filename is None else error.filename
+        raise refusal(error, error.strerror or str(error), where) from error

@@ -1,0 +1,252 @@
+"""MessagePack payloads as Arrow columns, by one walk through their bytes (csrc/msgpack.c).
+
+This is for types whose fields are all plain: numbers, texts and bytes without limits, lists and structs of
+them, or None. The walk accepts only what msgspec would read as the same values; for everything else msgspec
+decodes.
+
+This module needs pyarrow: it is imported when it is used.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+import pyarrow
+from msgspec import inspect as types
+
+from aiochronicle._base.binding import ffi, lib
+
+__all__ = ["PlainMessages"]
+
+pa: Any = pyarrow  # without types, of which its stubs have too few to help
+
+# Fields without limits, what they are to the engine, and their columns.
+_PLAIN: list[tuple[types.Type, int, Any]] = [
+    (types.BoolType(), lib.AC_FIELD_BOOL, pa.bool_()),
+    (types.IntType(), lib.AC_FIELD_INT, pa.int64()),
+    (types.FloatType(), lib.AC_FIELD_FLOAT, pa.float64()),
+    (types.StrType(), lib.AC_FIELD_TEXT, pa.utf8()),
+    (types.BytesType(), lib.AC_FIELD_BYTES, pa.binary()),
+]
+
+
+class _Plain(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    encoded_name: bytes
+    kind: int
+    column: Any
+    may_be_nil: bool = False
+    may_be_missing: bool = False
+    default: Any = None  # the scalar that takes the place of what is missing
+    parts: tuple["_Plain", ...] = ()  # the items of a list, the fields of a struct
+    tag: bytes = b""
+
+    @property
+    def bytes_min(self) -> int:
+        """How many bytes a value has at least: that limits how many there can be in a list."""
+        if self.kind == lib.AC_FIELD_ARRAY:
+            return 1 + sum(part.bytes_min for part in self.parts if not part.may_be_missing)
+        return 1 + len(self.tag)
+
+
+class PlainMessages:
+    """Takes payloads of one type apart."""
+
+    def __init__(self, fields: list[_Plain]) -> None:
+        self._fields = fields
+
+    @classmethod
+    def of(cls, struct: type[Any]) -> Self | None:
+        """Return it for a msgspec.Struct type; None if messages of the type are not that plain."""
+        info = types.type_info(struct)
+        assert isinstance(info, types.StructType)
+        fields = None if info.array_like else _fields_of(info)
+        return None if fields is None else cls(fields)
+
+    def columns(self, payloads: Any) -> dict[str, Any] | None:
+        """Return the columns by the names of the fields; None if msgspec has to look at each payload."""
+        rows = len(payloads)
+        _, offsets_buffer, data = payloads.buffers()
+        if rows == 0 or data is None:
+            return None
+        offsets = np.frombuffer(offsets_buffer, np.int32)[payloads.offset :][: rows + 1]
+        size = int(offsets[-1] - offsets[0])
+        rooms = [_Room(field, rows, size) for field in self._fields]
+        given = ffi.new("ac_field_t[]", len(rooms))
+        for place, room in zip(given, rooms, strict=True):
+            room.offer(place)
+        taken = lib.ac_msgpack_columns(
+            ffi.cast("uint8_t *", data.address),
+            ffi.cast("int32_t *", offsets_buffer.address) + payloads.offset,
+            rows,
+            given,
+            len(rooms),
+        )
+        if taken < rows:
+            return None
+        try:
+            return {
+                room.field.name: room.column(place, rows)
+                for place, room in zip(given, rooms, strict=True)
+                if room.field.kind != lib.AC_FIELD_TAG
+            }
+        except pa.ArrowInvalid:  # text that is not UTF-8
+            return None
+
+
+def _fields_of(info: types.StructType) -> list[_Plain] | None:
+    """Return the fields of a struct, and the tag before them; None if one of them is not plain."""
+    if info.forbid_unknown_fields or hasattr(info.cls, "__post_init__"):
+        return None
+    fields: list[_Plain] = []
+    if info.tag is not None:
+        if not isinstance(info.tag, str):
+            return None
+        tag_name = (info.tag_field or "").encode()
+        tag = info.tag.encode()
+        kind = lib.AC_FIELD_TAG
+        fields.append(_Plain(name="", encoded_name=tag_name, kind=kind, column=None, tag=tag))
+    fields += [plain for field in info.fields for plain in _plain(field)]
+    tags = 0 if info.tag is None else 1
+    is_whole = len(fields) == len(info.fields) + tags and len(fields) <= lib.AC_FIELDS_MAX
+    return fields if is_whole else None
+
+
+def _plain(field: types.Field) -> Iterator[_Plain]:
+    """Yield the field if it is plain."""
+    value = _plain_value(field.type, field.name, field.encode_name)
+    has_default = field.default is not msgspec.NODEFAULT  # or is made by a function, or UNSET
+    if value is None or has_default is field.required:
+        return
+    default = field.default if has_default else None
+    # The walk leaves null for what is missing, which could be mistaken for a nil that was sent.
+    is_ambiguous = value.may_be_nil and default is not None
+    try:
+        scalar = None if default is None or is_ambiguous else pa.scalar(default, value.column)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return
+    yield msgspec.structs.replace(
+        value, may_be_missing=not field.required and not is_ambiguous, default=scalar
+    )
+
+
+def _plain_value(info: types.Type, name: str, encoded_name: str) -> _Plain | None:
+    """Return what to take of a value of this type; None if it is not plain."""
+    kind, may_be_nil = _unwrap(info), False
+    if isinstance(kind, types.UnionType):
+        others = [_unwrap(part) for part in kind.types if not isinstance(part, types.NoneType)]
+        may_be_nil = len(others) < len(kind.types)
+        kind = others[0] if len(others) == 1 else kind
+    parts: tuple[_Plain, ...] = ()
+    found = next(((number, column) for plain, number, column in _PLAIN if kind == plain), None)
+    if isinstance(kind, types.ListType | types.VarTupleType) and _has_no_limits(kind):
+        item = _plain_value(kind.item_type, "item", "item")
+        if item is not None:
+            parts, found = (item,), (lib.AC_FIELD_LIST, pa.list_(item.column))
+    elif isinstance(kind, types.StructType):
+        fields = _fields_of(kind)
+        if fields:
+            columns = [(part.encoded_name.decode(), part.column) for part in fields if part.name]
+            number = lib.AC_FIELD_ARRAY if kind.array_like else lib.AC_FIELD_MAP
+            parts, found = tuple(fields), (number, pa.struct(columns))
+    if found is None:
+        return None
+    return _Plain(
+        name=name,
+        encoded_name=encoded_name.encode(),
+        kind=found[0],
+        column=found[1],
+        may_be_nil=may_be_nil,
+        parts=parts,
+    )
+
+
+def _has_no_limits(info: types.ListType | types.VarTupleType) -> bool:
+    return info.min_length is None and info.max_length is None
+
+
+def _unwrap(info: types.Type) -> types.Type:
+    return _unwrap(info.type) if isinstance(info, types.Metadata) else info
+
+
+class _Room:
+    """The buffers of one column, while it is being filled; ``rows`` are those it has room for."""
+
+    def __init__(self, field: _Plain, rows: int, payload_bytes: int) -> None:
+        self.field = field
+        self._rows_max = rows
+        self._valid = _zeroed_bits(rows)
+        self._name = ffi.new("char[]", field.encoded_name)
+        self._tag = ffi.new("char[]", field.tag)
+        self._offsets: Any = None
+        self._values: Any = None
+        self._places = ffi.new("ac_field_t[]", len(field.parts)) if field.parts else ffi.NULL
+        part_rows = rows
+        if field.kind == lib.AC_FIELD_LIST:
+            part_rows = payload_bytes // field.parts[0].bytes_min + 1
+            self._offsets = pa.allocate_buffer(4 * (rows + 1))
+        self._parts = [_Room(part, part_rows, payload_bytes) for part in field.parts]
+        if field.parts or field.kind == lib.AC_FIELD_TAG:
+            return
+        if pa.types.is_boolean(field.column):
+            self._values = _zeroed_bits(rows)
+        elif pa.types.is_primitive(field.column):
+            self._values = pa.allocate_buffer(8 * rows, resizable=True)
+        else:
+            self._offsets = pa.allocate_buffer(4 * (rows + 1))
+            self._values = pa.allocate_buffer(payload_bytes, resizable=True)
+
+    def offer(self, place: Any) -> None:
+        """Tell the engine about it."""
+        place.name = self._name
+        place.name_length = len(self.field.encoded_name)
+        place.kind = self.field.kind
+        place.may_be_nil = self.field.may_be_nil
+        place.may_be_missing = self.field.may_be_missing
+        place.items_max = self._rows_max
+        place.parts = self._places
+        place.part_count = len(self._parts)
+        for number, part in enumerate(self._parts):
+            part.offer(self._places[number])
+        if self.field.kind == lib.AC_FIELD_TAG:
+            place.values = ffi.cast("void *", self._tag)
+            place.items_max = len(self.field.tag)
+            return
+        place.valid = ffi.cast("uint8_t *", self._valid.address)
+        if self._values is not None:
+            place.values = ffi.cast("void *", self._values.address)
+        if self._offsets is not None:
+            place.offsets = ffi.cast("int32_t *", self._offsets.address)
+
+    def column(self, place: Any, rows: int) -> Any:
+        """Return the column with this many rows; pyarrow.ArrowInvalid if it should be text and is not."""
+        valid = self._valid if place.nulls else None
+        made = self._nest(valid, place, rows) if self._parts else self._flat(valid, place, rows)
+        return made if self.field.default is None else made.fill_null(self.field.default)
+
+    def _nest(self, valid: Any, place: Any, rows: int) -> Any:
+        is_list = self.field.kind == lib.AC_FIELD_LIST
+        parts = [
+            part.column(self._places[number], self._places[0].items if is_list else rows)
+            for number, part in enumerate(self._parts)
+            if part.field.kind != lib.AC_FIELD_TAG
+        ]
+        buffers = [valid, self._offsets] if is_list else [valid]
+        return pa.Array.from_buffers(self.field.column, rows, buffers, place.nulls, children=parts)
+
+    def _flat(self, valid: Any, place: Any, rows: int) -> Any:
+        if self._offsets is None:
+            if rows < self._rows_max and not pa.types.is_boolean(self.field.column):
+                self._values.resize(8 * rows, shrink_to_fit=True)
+            buffers = [valid, self._values]
+            return pa.Array.from_buffers(self.field.column, rows, buffers, place.nulls)
+        used = int(np.frombuffer(self._offsets, np.int32)[rows])
+        self._values.resize(used, shrink_to_fit=True)
+        buffers = [valid, self._offsets, self._values]
+        made = pa.Array.from_buffers(pa.binary(), rows, buffers, place.nulls)
+        return made.cast(self.field.column)
+
+
+def _zeroed_bits(count: int) -> Any:
+    return pa.py_buffer(bytearray((count + 7) // 8))

@@ -1,0 +1,1 @@
+"""One queue: writers, readers, their merge, and what is asked about a queue."""

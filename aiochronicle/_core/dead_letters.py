@@ -1,0 +1,163 @@
+"""Dead letters: messages that were delivered too often, in a separate queue (leaving.py).
+
+A group of that queue, ``dead``, tracks them: dead letters that were retried or dropped are acknowledged
+there.
+"""
+
+import os
+import time
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
+
+from aiochronicle._core.group import Group, open_group
+from aiochronicle._core.leaving import DeadLetter, is_known
+from aiochronicle._core.reader import open_reader
+from aiochronicle._core.writer import Writer, open_writer
+from aiochronicle._hot import Delivery
+from aiochronicle._layout import CONTROL, SHARED
+from aiochronicle.errors import QueueNotFound
+
+__all__ = ["drop_dead_letters", "list_dead_letters", "retry_dead_letters"]
+
+GROUP = "dead"
+_WINDOW = 65536
+_PATIENCE_S = 5.0
+
+
+def _open_dead(place: str | os.PathLike[str]) -> Group[DeadLetter]:
+    return open_group(
+        place,
+        GROUP,
+        lease_s=600,
+        max_in_flight=_WINDOW,
+        retry_s=0,
+        codec=DeadLetter,
+        on_corrupt="skip",
+    )
+
+
+def _each(
+    place: str | os.PathLike[str],
+    seqs: Container[int] | None,
+    deal: Callable[[Delivery[DeadLetter]], None],
+) -> list[int]:
+    """Deal with the dead letters of these seqs, None = of all; return which there were."""
+    done: list[int] = []
+    others: list[Delivery[DeadLetter]] = []  # held until the end: they would only come again
+    patient_until_s = time.monotonic() + _PATIENCE_S
+    with _open_dead(place) as group:
+        while True:
+            for delivery in group.take_batch(_WINDOW):
+                if seqs is None or delivery.seq in seqs:
+                    deal(delivery)
+                    done.append(delivery.seq)
+                if not delivery.settled:
+                    others.append(delivery)
+            if group.info().in_flight <= group.in_flight or time.monotonic() > patient_until_s:
+                break
+            group.wait(0.02)  # another process looks at dead letters at this moment
+        del others
+    return sorted(done)
+
+
+def list_dead_letters(
+    path: str | os.PathLike[str],
+) -> list[tuple[int, DeadLetter]]:
+    """Return (seq, dead letter) for each one that was neither retried nor dropped.
+
+    At most the first 65,536. QueueNotFound if there is no such queue.
+
+    >>> list_dead_letters(tmp_path / "dead")
+    Traceback (most recent call last):
+    ...
+    aiochronicle.errors.QueueNotFound: ...
+    """
+    found: list[tuple[int, DeadLetter]] = []
+
+    def note(delivery: Delivery[DeadLetter]) -> None:
+        found.append((delivery.seq, delivery.message.decode()))
+
+    _each(path, None, note)
+    return found
+
+
+def drop_dead_letters(
+    path: str | os.PathLike[str], seqs: Container[int] | None = None
+) -> list[int]:
+    """Discard the dead letters with these seqs, None = all; return the seqs that existed."""
+    return _each(path, seqs, lambda delivery: delivery.ack())
+
+
+def retry_dead_letters(
+    path: str | os.PathLike[str],
+    seqs: Container[int] | None = None,
+    *,
+    to: str | os.PathLike[str] | None = None,
+    lock_timeout: float = 0,
+) -> list[int]:
+    """Append the payloads of dead letters to the queue they came from, or to another.
+
+    If another writer has that queue open for longer than ``lock_timeout`` seconds, LockedError is raised; a
+    queue of a topic with many writers may be open. Payload, type_id, key and headers are the same, the time
+    is now, and the cause is the dead letter: if the process dies, no dead letter is retried twice.
+    """
+    writers: dict[str, Writer] = {}
+    known: dict[str, set[tuple[int, int]]] = {}  # of those places where it may have been before
+
+    def retry(delivery: Delivery[DeadLetter]) -> None:
+        letter = delivery.message.decode()
+        place = os.fspath(to) if to is not None else letter.place
+        if place not in writers:
+            if not _queues_of(place):
+                raise QueueNotFound(
+                    f"the queue of dead letter {delivery.seq} is gone; give another in to=",
+                    path=str(place),
+                )
+            writers[place] = _open_again(place, lock_timeout)
+        if delivery.attempt > 1 and place not in known:
+            known[place] = set(_causes_of(place))
+        if not is_known(delivery.message, known.get(place, ())):
+            writers[place].append(
+                letter.payload,
+                type_id=letter.type_id,
+                cause=delivery.message,
+                key=delivery.message.key,
+                headers=delivery.message.headers,
+            )
+            writers[place].flush_now()
+        delivery.ack()
+
+    try:
+        return _each(path, seqs, retry)
+    finally:
+        for writer in writers.values():
+            writer.close()
+
+
+def _topic_of(place: str) -> Path | None:
+    """Return the topic with many writers that a queue is in."""
+    topic = Path(place).parent.parent
+    return topic if (topic / SHARED).exists() else None
+
+
+def _queues_of(place: str) -> list[Path]:
+    """Return the queue, and those of other writers of its topic."""
+    topic = _topic_of(place)
+    found = [Path(place)] if topic is None else sorted((topic / "queue").iterdir())
+    return [queue for queue in found if (queue / CONTROL).exists()]
+
+
+def _open_again(place: str, lock_timeout: float) -> Writer:
+    """Open the queue; of a topic with many writers any queue will do, and none is locked."""
+    topic = _topic_of(place)
+    if topic is not None:
+        return open_writer(topic, shared=True)
+    return open_writer(place, lock_timeout=lock_timeout)
+
+
+def _causes_of(place: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
+    for queue in _queues_of(os.fspath(place)):
+        with open_reader(queue, start="first", on_corrupt="skip") as reader:
+            for message in reader:
+                if message.cause is not None:
+                    yield message.cause

@@ -1,0 +1,218 @@
+"""Moving messages that were delivered too often to a group's dead-letter queue.
+
+A member appends a message there, with its history, and then acknowledges it. The process may die in between.
+The member that gets the message next (with one attempt more than allowed) first checks by the causes of the
+records whether it is already in the dead-letter queue. So it is there only once.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+from aiochronicle._base.background import in_thread
+from aiochronicle._base.binding import encode_path, lib
+from aiochronicle._base.printable import printable, utf8_name
+from aiochronicle._base.report import HtmlStruct
+from aiochronicle._core.reader import open_reader
+from aiochronicle._core.writer import Writer, open_writer, refuse_root_of_queues
+from aiochronicle._hot import Delivery, Message
+from aiochronicle.errors import ChronicleError, InvalidArgument
+
+__all__ = ["DeadLetter", "Leaving", "check_place", "fingerprint", "is_known"]
+
+_log = logging.getLogger("aiochronicle.dead_letters")
+
+_ERROR_MAX = 4096
+_LOCK_WAIT_S = 10.0
+
+
+class DeadLetter(HtmlStruct, frozen=True, kw_only=True):
+    """A message that was moved to a dead-letter queue, and why.
+
+    ``queue``, ``queue_id``, ``seq``, ``timestamp_ns`` and ``type_id`` are those of the message;
+    ``attempts`` is how often ``group`` delivered it, ``error`` what it failed with last, None if no
+    member said so: its lease ended, or its process died. ``died_ns`` is when it was moved.
+    ``queue_path`` is the path as bytes if it is not UTF-8; ``queue`` has the others escaped then.
+    """
+
+    queue: str
+    queue_id: int
+    seq: int
+    timestamp_ns: int
+    type_id: int
+    group: str
+    attempts: int
+    error: str | None
+    died_ns: int
+    payload: bytes
+    queue_path: bytes | None = None
+
+    @property
+    def place(self) -> str:
+        """The path of the queue, to open it."""
+        return self.queue if self.queue_path is None else os.fsdecode(self.queue_path)
+
+
+def check_place(dead_letter: str | os.PathLike[str], queue: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a dead-letter queue.
+
+    InvalidArgument if it is the queue itself, or no queue can be there: what fails would wait until
+    somebody reads the log. NotAQueue if it is a topic with many writers, or a directory of queues.
+    """
+    place = Path(os.path.realpath(os.fsdecode(encode_path(dead_letter))))
+    if place == Path(os.path.realpath(os.fsdecode(encode_path(queue)))):
+        raise InvalidArgument(
+            f"dead_letter {printable(str(place))} is the queue itself: what fails would be delivered"
+            " forever; choose another directory"
+        )
+    refuse_root_of_queues(place)
+    if not _can_be_queue(place):
+        raise InvalidArgument(
+            f"dead_letter {printable(str(place))} can be no queue: the directory above it does not exist,"
+            " or something else has its name"
+        )
+    return place
+
+
+def _can_be_queue(place: Path) -> bool:
+    try:
+        return (place if place.exists() else place.parent).is_dir()
+    except OSError:  # it is said when a message is moved
+        return True
+
+
+def fingerprint(place: Path) -> int:
+    """Return a hash of the path, never 0: members have to agree on it."""
+    text = os.fsencode(place)
+    return int(lib.ac_checksum(text, len(text))) << 32 | len(text) << 1 | 1
+
+
+class Leaving:
+    """Moves messages of a member to the dead-letter queue, in a thread, many at a time.
+
+    It opens and closes the queue each time, because members in other processes need it, too.
+    """
+
+    def __init__(self, place: Path, queue: Path, group: str, max_deliver: int, mode: int) -> None:
+        self._place = place
+        self._queue = queue
+        self._group = group
+        self._max_deliver = max_deliver
+        self._mode = mode
+        self._waiting: deque[tuple[Delivery[Any], str | None]] = deque()
+        self._lock = threading.Lock()
+        self._idle = threading.Event()
+        self._idle.set()
+
+    def put(self, delivery: Delivery[Any], error: str | None) -> None:
+        """Take over a delivery that must not be delivered again. Never blocks."""
+        with self._lock:
+            self._waiting.append((delivery, None if error is None else str(error)[:_ERROR_MAX]))
+            starts = self._idle.is_set()
+            self._idle.clear()
+        if starts:
+            in_thread(self._run)
+
+    def finish(self) -> None:
+        """Wait until everything was moved or given back."""
+        self._idle.wait()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            try:
+                self._move(batch)
+            except Exception:  # noqa: BLE001 - what was not moved comes again when its lease ends
+                _log.exception("%s: dead letters were not moved", printable(str(self._queue)))
+
+    def _next_batch(self) -> list[tuple[Delivery[Any], str | None]]:
+        with self._lock:
+            batch = list(self._waiting)
+            self._waiting.clear()
+            if not batch:
+                self._idle.set()
+            return batch
+
+    def _move(self, batch: list[tuple[Delivery[Any], str | None]]) -> None:
+        moved: set[int] = set()
+        try:
+            with open_writer(
+                self._place, codec=DeadLetter, lock_timeout=_LOCK_WAIT_S, mode=self._mode
+            ) as writer:
+                known = self._known_causes(batch)
+                for delivery, error in batch:
+                    # The others wait for the lock of the queue: whose it is now, it stays.
+                    if delivery._hold() and not is_known(delivery.message, known):
+                        self._append(writer, delivery, error)
+                    moved.add(delivery.seq)
+                writer.flush_now()
+        except ChronicleError as failure:
+            moved.clear()
+            _log.error(
+                "%s: %d messages of group %r cannot be moved to %s, and are tried again later: %s",
+                printable(str(self._queue)),
+                len(batch),
+                self._group,
+                printable(str(self._place)),
+                str(failure),  # the exception itself would keep the messages
+            )
+        for delivery, _ in batch:
+            _acknowledge(delivery, delivery.seq in moved)
+
+    def _known_causes(self, batch: list[tuple[Delivery[Any], str | None]]) -> set[tuple[int, int]]:
+        """Return which of these this group already moved.
+
+        Another group of the same queue may have the same dead-letter queue, and its own failures.
+        """
+        if all(delivery.attempt <= self._max_deliver for delivery, _ in batch):
+            return set()
+        with open_reader(self._place, start="first", on_corrupt="skip", codec=DeadLetter) as reader:
+            return {
+                message.cause
+                for message in reader
+                if message.cause is not None and message.decode().group == self._group
+            }
+
+    def _append(self, writer: Writer, delivery: Delivery[Any], error: str | None) -> None:
+        message = delivery.message
+        path = str(self._queue)
+        queue = utf8_name(path)
+        letter = DeadLetter(
+            queue=queue,
+            queue_path=None if queue == path else os.fsencode(path),
+            queue_id=message.queue_id,
+            seq=message.seq,
+            timestamp_ns=message.timestamp_ns,
+            type_id=message.type_id,
+            group=self._group,
+            attempts=min(delivery.attempt, self._max_deliver),
+            error=error and error.encode("utf-8", "backslashreplace").decode(),
+            died_ns=time.time_ns(),
+            payload=message.payload,
+        )
+        seq = writer.send(letter, cause=message, key=message.key, headers=message.headers)
+        _log.warning(
+            "%s: message %d failed %d times in group %r and is dead letter %d: %s",
+            printable(str(self._queue)),
+            message.seq,
+            letter.attempts,
+            self._group,
+            seq,
+            error or "its lease ended, or its process died",
+        )
+
+
+def is_known(message: Message[Any], known: Container[tuple[int, int]]) -> bool:
+    """Return whether a record has this message as its cause."""
+    return (message.queue_id, message.seq) in known
+
+
+def _acknowledge(delivery: Delivery[Any], moved: bool) -> None:
+    try:
+        delivery._move(moved)
+    except ChronicleError as error:  # another member has it by now, and finds what we did
+        _log.info("%s", error)

@@ -1,0 +1,280 @@
+"""Settings that may change while a writer is open: retention, capacity, flush.
+
+The settings in force are those of the program, overridden key by key by the queue's settings.toml. So an
+operator's file stays in force after a restart, and removing it restores the program's own settings. The
+engine notices that the file changed and checks its owner (csrc/writer_settings_file.c); the log thread
+(engine_log.py) then reads it with this module.
+"""
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from aiochronicle._base.arguments import expect, one_of, positive, seconds
+from aiochronicle._base.binding import check, encode_path, ffi, lib, new_error
+from aiochronicle._base.names import check_name
+from aiochronicle._core.topic_settings import (
+    TopicSettings,
+    check_table,
+    invalid,
+    not_allowed,
+    unknown,
+)
+from aiochronicle._files import parse_toml
+from aiochronicle._layout import SETTINGS
+from aiochronicle.config import Batch, Capacity, Retention
+from aiochronicle.errors import ChronicleError, ClosedError, InvalidArgument, InvalidConfiguration
+
+__all__ = [
+    "LiveSettings",
+    "SettingsOfWriter",
+    "changed",
+    "count_or_zero",
+    "from_engine",
+    "nanoseconds",
+    "parse_live_settings",
+    "to_engine",
+    "to_toml",
+]
+
+
+_log = logging.getLogger("aiochronicle.settings")
+
+_FLUSH_MODES = {"async": lib.AC_FLUSH_ASYNC, "sync": lib.AC_FLUSH_SYNC}
+_POLICIES = {"fail": lib.AC_CAPACITY_FAIL, "block": lib.AC_CAPACITY_BLOCK}
+_DEFAULT_CHECK_NS = 10**9
+
+
+class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a writer; names and meanings are those of open_writer."""
+
+    flush: Literal["async", "sync"] | Batch = "async"
+    retention: Retention | None = None
+    capacity: int | Capacity | None = None
+
+
+def nanoseconds(name: str, value: float | None) -> int:
+    """Return a number of seconds for the engine; None is 0."""
+    return 0 if value is None else max(1, round(seconds(name, value) * 1e9))
+
+
+def count_or_zero(name: str, value: int | None) -> int:
+    """Return a positive number for the engine; None is 0."""
+    return 0 if value is None else positive(name, value)
+
+
+def to_engine(wanted: LiveSettings) -> Any:
+    """Return an ``ac_settings_t``, or raise what is wrong with the settings."""
+    settings = ffi.new("ac_settings_t *")
+    settings.retain_for_readers = 1
+    settings.retention_check_ns = _DEFAULT_CHECK_NS
+    _set_flush(settings, wanted.flush)
+    if wanted.retention is not None:
+        _set_retention(settings, wanted.retention)
+    if wanted.capacity is not None:
+        _set_capacity(settings, wanted.capacity)
+    return settings
+
+
+def _set_flush(settings: Any, flush: str | Batch) -> None:
+    if isinstance(flush, Batch):
+        settings.flush_mode = lib.AC_FLUSH_BATCH
+        settings.batch_bytes = count_or_zero("Batch.bytes", flush.bytes)
+        settings.batch_ns = nanoseconds("Batch.seconds", flush.seconds)
+    else:
+        settings.flush_mode = one_of("flush", _FLUSH_MODES, flush, "Batch(bytes, seconds)")
+
+
+def _set_retention(settings: Any, retention: Retention) -> None:
+    expect("retention", "a Retention or None", Retention, retention)
+    settings.retention = 1
+    settings.retain_ns = nanoseconds("Retention.max_age_s", retention.max_age_s)
+    settings.retain_bytes = count_or_zero("Retention.max_bytes", retention.max_bytes)
+    settings.retain_for_readers = int(retention.max_age_s is None and retention.max_bytes is None)
+    settings.reader_ttl_ns = nanoseconds("Retention.reader_ttl_s", retention.reader_ttl_s)
+    settings.max_reader_lag = count_or_zero("Retention.max_reader_lag", retention.max_reader_lag)
+    settings.retention_check_ns = nanoseconds("check_interval_s", retention.check_interval_s)
+    if retention.archive is not None:
+        archive = encode_path(retention.archive)
+        if len(archive) >= lib.AC_ARCHIVE_MAX:
+            raise InvalidArgument("Retention.archive is too long", path=os.fsdecode(archive))
+        settings.archive = archive
+    if retention.wait_for is not None:
+        check_name("Retention.wait_for", retention.wait_for)
+        settings.wait_for = retention.wait_for.encode()
+
+
+def _set_capacity(settings: Any, capacity: int | Capacity) -> None:
+    if isinstance(capacity, int):
+        capacity = Capacity(capacity)
+    expect("capacity", "an int, a Capacity or None", Capacity, capacity)
+    settings.capacity_bytes = count_or_zero("Capacity.bytes", capacity.bytes)
+    settings.capacity_policy = one_of("Capacity.policy", _POLICIES, capacity.policy)
+    settings.capacity_timeout_ns = nanoseconds("Capacity.timeout_s", capacity.timeout_s)
+
+
+def from_engine(settings: Any) -> LiveSettings:
+    """Return what an ``ac_settings_t`` holds, which any process may have written."""
+    flush: Literal["async", "sync"] | Batch = "async"
+    if settings.flush_mode == lib.AC_FLUSH_SYNC:
+        flush = "sync"
+    elif settings.flush_mode == lib.AC_FLUSH_BATCH:
+        flush = Batch(settings.batch_bytes, settings.batch_ns / 1e9)
+    capacity = None
+    if settings.capacity_bytes:
+        blocks = settings.capacity_policy == lib.AC_CAPACITY_BLOCK
+        timeout_s = _seconds_or_none(settings.capacity_timeout_ns)
+        capacity = Capacity(settings.capacity_bytes, "block" if blocks else "fail", timeout_s)
+    retention = None
+    if settings.retention:
+        retention = Retention(
+            max_age_s=_seconds_or_none(settings.retain_ns),
+            max_bytes=settings.retain_bytes or None,
+            archive=os.fsdecode(ffi.string(settings.archive)) or None,
+            wait_for=ffi.string(settings.wait_for).decode("utf-8", "replace") or None,
+            reader_ttl_s=_seconds_or_none(settings.reader_ttl_ns),
+            max_reader_lag=settings.max_reader_lag or None,
+            check_interval_s=settings.retention_check_ns / 1e9,
+        )
+    return LiveSettings(flush=flush, retention=retention, capacity=capacity)
+
+
+def _seconds_or_none(value_ns: int) -> float | None:
+    return value_ns / 1e9 if value_ns else None
+
+
+def changed(
+    settings: LiveSettings,
+    *,
+    retention: Retention | UnsetType | None = UNSET,
+    capacity: int | Capacity | UnsetType | None = UNSET,
+    flush: Literal["async", "sync"] | Batch | UnsetType = UNSET,
+) -> LiveSettings:
+    """Return the settings with the given ones replaced."""
+    given = {"retention": retention, "capacity": capacity, "flush": flush}
+    return msgspec.structs.replace(
+        settings, **{name: value for name, value in given.items() if value is not UNSET}
+    )
+
+
+def to_toml(said: dict[str, Any]) -> str:
+    """Return the content of a settings.toml that says this.
+
+    >>> print(to_toml({"retention": Retention(max_bytes=5, archive="/a"), "capacity": None}))
+    retention = { max_bytes = 5, archive = "/a", check_interval_s = 1.0 }
+    capacity = false
+    <BLANKLINE>
+    """
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in said.items())
+
+
+def _toml_value(value: object) -> str:
+    if value is None:
+        return "false"
+    if isinstance(value, str):
+        import json
+
+        return json.dumps(value)  # a string of JSON is one of TOML
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value).items()
+        inside = [f"{name} = {_toml_value(field)}" for name, field in fields if field is not None]
+        return f"{{ {', '.join(inside)} }}" if inside else "{}"
+    return repr(value)
+
+
+class SettingsOfWriter:
+    """The settings of one writer from the program and the file. Any thread may use it while the writer
+    lives."""
+
+    def __init__(self, handle: Any, path: str, wanted: LiveSettings) -> None:
+        self._handle = handle
+        self._path = path
+        self._program = wanted
+        self._file: dict[str, Any] = {}
+        self._refused: str | None = None  # what was logged last
+        self._lock = threading.Lock()
+        self._note_capacity(to_engine(wanted))
+
+    def _note_capacity(self, settings: Any) -> None:
+        self.capacity_bytes = int(settings.capacity_bytes)
+        self.capacity_blocks = settings.capacity_policy == lib.AC_CAPACITY_BLOCK
+
+    def change(self, **given: Any) -> None:
+        """Change the program's settings."""
+        with self._lock:
+            wanted = changed(self._program, **given)
+            to_engine(wanted)  # which refuses what is wrong also where the file has the say
+            self._apply(wanted, self._file)
+            self._program = wanted
+
+    def read_file(self) -> None:
+        """Apply the file. An invalid file is logged once and changes nothing."""
+        level, text = self._obey_file()
+        if text:  # without the lock: a handler may want to change something
+            _log.log(level, "%s", text)
+
+    def _obey_file(self) -> tuple[int, str]:
+        with self._lock:
+            try:
+                said = self._load()
+                if said == self._file:
+                    self._refused = None
+                    return logging.INFO, ""
+                self._apply(self._program, said)
+            except ClosedError:
+                return logging.INFO, ""
+            except ChronicleError as error:
+                is_known, self._refused = self._refused == str(error), str(error)
+                text = f"{error} The settings of the writer stay as they are."
+                return logging.ERROR, "" if is_known else text
+            self._file, self._refused = said, None
+            return logging.INFO, f"{self._path}: {_describe(said)}"
+
+    def _load(self) -> dict[str, Any]:
+        text = ffi.new("char[]", lib.AC_SETTINGS_FILE_MAX + 1)
+        error = new_error()
+        length = check(lib.ac_writer_read_settings(self._handle, text, error), error)
+        if not length:
+            return {}
+        return parse_live_settings(Path(self._path, SETTINGS), bytes(ffi.buffer(text, length)))
+
+    def _apply(self, program: LiveSettings, said: dict[str, Any]) -> None:
+        settings = to_engine(changed(program, **said))
+        error = new_error()
+        check(lib.ac_writer_configure(self._handle, settings, error), error)
+        self._note_capacity(settings)
+
+
+def _describe(said: dict[str, Any]) -> str:
+    if not said:
+        return f"{SETTINGS} is gone or empty; the program's own settings are in force"
+    return f"by {SETTINGS}, " + ", ".join(f"{name} = {value!r}" for name, value in said.items())
+
+
+_LIVE = ("retention", "capacity", "flush")
+
+
+def parse_live_settings(path: Path, text: bytes) -> dict[str, Any]:
+    """Return the content of a queue's settings.toml, by key: see above."""
+    try:
+        content = parse_toml(text)
+    except ValueError as error:
+        raise InvalidConfiguration(f"not a TOML file: {error}", path=str(path)) from error
+    for key, value in content.items():
+        if key not in _LIVE:
+            raise unknown(path, (), key, value, _LIVE)
+    settings = msgspec.convert(check_table(path, (), content), TopicSettings)
+    archive = settings.retention and settings.retention.archive
+    if archive and not os.path.isabs(archive):  # noqa: PTH117
+        raise not_allowed(path, ("retention", "archive"), archive, "an absolute path")
+    said = {key: getattr(settings, key) for key in content}
+    try:
+        to_engine(changed(LiveSettings(), **said))
+    except ChronicleError as error:
+        raise invalid(path, (), str(error)) from error
+    return said

@@ -1,0 +1,50 @@
+"""Where the newest messages of a queue begin: what a tail shows.
+
+In a native queue that is a subtraction. The indexes of a Java queue jump where a cycle begins, so its
+cycles are counted from the newest one back, more of them each time until there are enough.
+"""
+
+import os
+from typing import Literal
+
+from aiochronicle._core.queue import inspect
+from aiochronicle._core.slices import Queue
+
+__all__ = ["start_of_newest"]
+
+
+def start_of_newest(
+    path: str | os.PathLike[str], count: int, *, on_corrupt: Literal["raise", "skip"] = "raise"
+) -> int:
+    """Return the seq of the first of the newest ``count`` messages, or of all if there are fewer.
+
+    >>> with open_writer(queue) as writer:
+    ...     _ = writer.append_many([b"1", b"2", b"3"])
+    >>> start_of_newest(queue, 2), start_of_newest(queue, 10)
+    (2, 0)
+    """
+    info = inspect(path)
+    with Queue(path, on_corrupt=on_corrupt) as whole:
+        if info.format == "cq4":
+            return _start_in_cycles(whole, info.next_seq, info.current_segment, count)
+        end = info.next_seq
+        if end == 0:  # unknown, if the newest records are damaged
+            end = max((message.seq + 1 for message in whole.slice()), default=0)
+        return max(0, end - count)
+
+
+def _start_in_cycles(whole: Queue, end: int, cycle: int, count: int) -> int:
+    """Return the same for a Java queue, whose next index is ``end``, in this cycle."""
+    shift = max(0, end.bit_length() - cycle.bit_length())
+    back = 0 if cycle and end >> shift == cycle else cycle  # else: all of them at once
+    while True:
+        first = max(0, cycle - back) << shift
+        spans = whole.spans(first, end) or ()
+        left = count
+        for span in reversed(spans):
+            if left <= span.end - span.start:
+                return span.end - left
+            left -= span.end - span.start
+        if first == 0:
+            return spans[0].start if spans else end
+        back = max(1, back * 2)

@@ -1,0 +1,321 @@
+"""Functions about a whole queue that need no open reader or writer."""
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from aiochronicle._base.arguments import pathname, wrong_value
+from aiochronicle._base.binding import check, encode_path, ffi, lib, new_error
+from aiochronicle._base.names import check_name
+from aiochronicle._base.position import Position
+from aiochronicle._base.printable import printable, utf8_name
+from aiochronicle._base.report import HtmlStruct
+from aiochronicle._core.live_settings import (
+    LiveSettings,
+    changed,
+    parse_live_settings,
+    to_engine,
+    to_toml,
+)
+from aiochronicle._core.reader import open_reader
+from aiochronicle._core.stream import Lag
+from aiochronicle._core.writer_info import WriterInfo, writer_of
+from aiochronicle._layout import SETTINGS
+from aiochronicle.config import Batch, Capacity, Retention
+from aiochronicle.errors import CorruptionError, PositionLost, ReaderBusy, ReaderNotFound
+
+__all__ = [
+    "QueueInfo",
+    "ReaderInfo",
+    "VerifyReport",
+    "configure",
+    "forget_reader",
+    "inspect",
+    "list_readers",
+    "seek_reader",
+    "verify",
+]
+
+
+_log = logging.getLogger("aiochronicle.queue")
+
+_BATCH = 4096
+
+
+class QueueInfo(HtmlStruct, frozen=True, kw_only=True):
+    """A queue, as described by its control block, its directory and its writer.
+
+    If another program wrote last, ``next_seq`` and ``last_timestamp_ns`` are those that the newest records
+    show, 0 if they are unknown. ``oldest_ns`` is the timestamp of the first message, None if there is
+    none; ``disk_bytes`` is the size of the segments on disk. ``writer`` is the current or last writer; None
+    if it is unknown, as in a copy or a restored backup.
+
+    For a Java queue (``format`` "cq4") the segments are its cycles, ``next_seq`` is the index of the next
+    message, and times are the starts of cycles. Any number of processes may write to it, so ``writer`` is
+    None; ``holder_pid`` is the process that holds its lock now, None if it is free. ``roll_cycle`` is None if
+    Java has no name for it.
+    """
+
+    segment_size: int
+    writer_epoch: int
+    queue_id: int
+    first_segment: int
+    last_segment: int
+    segments: int
+    next_seq: int
+    current_segment: int
+    write_offset: int
+    last_timestamp_ns: int
+    watermark_ns: int
+    oldest_ns: int | None = None
+    disk_bytes: int = 0
+    writer: WriterInfo | None = None
+    format: Literal["native", "cq4"] = "native"
+    holder_pid: int | None = None
+    roll_cycle: str | None = None
+
+
+class ReaderInfo(HtmlStruct, frozen=True, kw_only=True):
+    """One reader that has a position in a queue, open or not.
+
+    ``lag`` counts from its committed position, and ``committed_seq`` is the seq of the first message that is
+    not committed; None if unknown. ``live`` is whether a process has it open now: capacity waits only for
+    live readers. ``heartbeat_age_s`` is the time since its last sign of life or commit, used by
+    ``Retention.reader_ttl_s``. ``lost`` means that its position is no longer in the queue; the lag is then
+    that of the whole queue. ``pid`` and ``command`` are those of the process that has it open; None if it is
+    closed, or in another container. ``keeps_segments`` is how many sealed segments retention keeps for it. In
+    a Java queue the readers are the named tailers, Java's and ours; whether one is open is unknown, and its
+    age is infinite.
+    """
+
+    name: str
+    committed: Position
+    committed_seq: int | None
+    lag: Lag
+    live: bool
+    lost: bool
+    heartbeat_age_s: float
+    heartbeat_ns: int = 0
+    pid: int | None = None
+    command: str | None = None
+    keeps_segments: int = 0
+
+
+class VerifyReport(HtmlStruct, frozen=True, kw_only=True):
+    """Result of checking every record. ``first_problem`` is a sentence, or None."""
+
+    records: int
+    corrupt: int
+    first_problem: str | None
+
+
+def inspect(path: str | os.PathLike[str]) -> QueueInfo:
+    """Describe the queue without opening it for anything.
+
+    >>> inspect(queue).segments
+    1
+    """
+    info = ffi.new("ac_queue_info_t *")
+    error = new_error()
+    check(lib.ac_queue_info(encode_path(path), info, error), error)
+    values = {name: getattr(info, name) for name in QueueInfo.__struct_fields__ if name != "writer"}
+    values["oldest_ns"] = info.oldest_ns or None
+    values["format"] = "cq4" if info.format == lib.AC_FORMAT_CQ4 else "native"
+    values["holder_pid"] = info.holder_pid or None
+    values["roll_cycle"] = _text(info.roll_cycle) or None
+    return QueueInfo(**values, writer=writer_of(path))
+
+
+def list_readers(path: str | os.PathLike[str]) -> list[ReaderInfo]:
+    """List the readers that have a position in one queue; ``shared.py`` also knows topics."""
+    error = new_error()
+    room = 16
+    while True:
+        entries = ffi.new("ac_reader_entry_t[]", room)
+        count = check(lib.ac_queue_readers(encode_path(path), entries, room, error), error)
+        if count <= room:
+            break
+        room = count
+    readers: list[ReaderInfo] = []
+    with open_reader(path) as scout:
+        for entry in entries[0:count]:
+            committed = Position(entry.segment, entry.offset)
+            lost = False
+            try:
+                scout.seek_position(committed)
+            except PositionLost:
+                scout.seek_first()
+                lost = True
+            info = ReaderInfo(
+                name=ffi.string(entry.name).decode(),
+                committed=committed,
+                committed_seq=None if lost else scout.seq_at(committed),
+                lag=scout.lag,
+                live=bool(entry.open),
+                lost=lost,
+                heartbeat_age_s=_age_s(entry.heartbeat_ns),
+                heartbeat_ns=entry.heartbeat_ns,
+                pid=entry.pid or None,
+                command=_text(entry.command) or None,
+                keeps_segments=entry.keeps,
+            )
+            readers.append(info)
+    return sorted(readers, key=lambda reader: reader.name)
+
+
+def _age_s(heartbeat_ns: int) -> float:
+    return max(0.0, (time.time_ns() - heartbeat_ns) / 1e9) if heartbeat_ns else math.inf
+
+
+def _text(chars: Any) -> str:
+    return printable(ffi.string(chars).decode("utf-8", "surrogateescape"))
+
+
+def configure(
+    path: str | os.PathLike[str],
+    *,
+    retention: Retention | UnsetType | None = UNSET,
+    capacity: int | Capacity | UnsetType | None = UNSET,
+    flush: Literal["async", "sync"] | Batch | UnsetType = UNSET,
+    clear: bool = False,
+) -> None:
+    """Change settings of the queue's writer, whichever process has it open, by its settings.toml.
+
+    The writer applies it within about a second, and logs it; later writers use it too, whatever their program
+    sets. Settings that are not passed stay as in the file; ``clear`` removes all of them. None means "no
+    retention" and "no capacity".
+    The file must belong to the writer's user, to root, or to the owner of the directory.
+
+    >>> configure(queue, retention=Retention(max_bytes=10 << 30))
+    >>> configure(queue, clear=True)
+    """
+    named = {"retention": retention, "capacity": capacity, "flush": flush}
+    given: dict[str, Any] = {name: value for name, value in named.items() if value is not UNSET}
+    to_engine(changed(LiveSettings(), **given))  # raises what is wrong with them
+    if isinstance(retention, Retention) and retention.archive is not None:
+        archive = pathname("Retention.archive", retention.archive)
+        if utf8_name(archive) != archive:
+            wanted = "a path in UTF-8, as settings.toml is; Writer.configure takes others"
+            raise wrong_value("Retention.archive", wanted, archive)
+        given["retention"] = msgspec.structs.replace(retention, archive=archive)
+    encoded, error = encode_path(path), new_error()
+    place = Path(os.fsdecode(encoded), SETTINGS)
+    said = {} if clear else parse_live_settings(place, _settings_text(encoded))
+    text = to_toml({**said, **given}).encode()
+    parse_live_settings(place, text)  # the writer will understand it
+    check(lib.ac_queue_write_settings(encoded, text or ffi.NULL, error), error)
+
+
+def _settings_text(path: bytes) -> bytes:
+    text = ffi.new("char[]", lib.AC_SETTINGS_FILE_MAX + 1)
+    error = new_error()
+    length = check(lib.ac_queue_read_settings(path, text, error), error)
+    return bytes(ffi.buffer(text, length))
+
+
+def forget_reader(path: str | os.PathLike[str], name: str, *, force: bool = False) -> None:
+    """Durably remove a reader that will not come back: its unread messages are no longer kept.
+
+    If it comes back, it starts like a new reader. ReaderBusy if it is open; with ``force`` the open reader
+    raises PositionRevoked, and its commits have no effect. ReaderNotFound if there is none.
+
+    >>> open_reader(queue, "last-year").close()
+    >>> forget_reader(queue, "last-year")
+    >>> list_readers(queue)
+    []
+    """
+    check_name("name", name)
+    error = new_error()
+    try:
+        check(lib.ac_queue_forget_reader(encode_path(path), name.encode(), error), error)
+    except ReaderBusy:
+        if not force:
+            raise
+        _revoke(path, name, None)
+    _log.info("%s: reader %r was forgotten", printable(os.fspath(path)), name)
+
+
+def _revoke(path: str | os.PathLike[str], name: str, instead: Position | None) -> None:
+    from aiochronicle._core.revoking import revoke  # which few programs need
+
+    revoke(os.fsdecode(encode_path(path)), name, instead)
+
+
+def seek_reader(
+    path: str | os.PathLike[str],
+    name: str,
+    to: Literal["first", "last"] | int | datetime,
+    *,
+    force: bool = False,
+    create: bool = False,
+) -> int:
+    """Durably move a reader's position; return the seq of the next message it gets.
+
+    ``to`` is a seq, a time, "first" or "last". ReaderBusy if it is open; with ``force`` the open reader
+    raises PositionRevoked, its commits have no effect, and when opened again it resumes at the new place.
+    ReaderNotFound if there is none, unless ``create``. Whether a tailer of a Java queue is open is unknown;
+    its next commit wins, as in Java.
+
+    >>> open_reader(queue, "audit").close()
+    >>> seek_reader(queue, "audit", "last")
+    1
+    """
+    check_name("name", name)
+    known = [reader.name for reader in list_readers(path)]
+    if name not in known and not create:
+        detail = f"has no reader {name!r}; it has {', '.join(known) or 'none'}"
+        raise ReaderNotFound(detail, path=os.fsdecode(encode_path(path)))
+    with open_reader(path, start=to) as scout:
+        place = scout.position
+        seq = scout.seq_at(place) or 0
+    try:
+        with open_reader(path, name, start=to) as reader:
+            place = reader.position
+            seq = reader.seq_at(place) or 0
+            reader.commit_position(place)
+    except ReaderBusy:
+        if not force:
+            raise
+        _revoke(path, name, place)
+    _log.info("%s: reader %r was moved to seq %d", printable(os.fspath(path)), name, seq)
+    return seq
+
+
+def verify(
+    path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
+) -> VerifyReport:
+    """Read every record of the queue and check it. Never writes.
+
+    ``progress`` is called with the bytes read and the total.
+
+    >>> verify(queue).corrupt
+    0
+    """
+    records = corrupt = 0
+    problem = None
+    with open_reader(path, start="first") as reader:
+        total = reader.lag.bytes
+        while True:
+            try:
+                if not (batch := reader.read_batch(_BATCH)):
+                    break
+                records += len(batch)
+            except CorruptionError as error:
+                if problem is None:
+                    problem = (
+                        f"{printable(error.path)} at offset {error.offset or 0}: {error.detail}"
+                    )
+                skipped = reader.statistics().skipped_records
+                reader.step_over()
+                corrupt += max(1, reader.statistics().skipped_records - skipped)
+            if progress is not None:
+                progress(max(0, total - reader.lag.bytes), total)
+    return VerifyReport(records=records, corrupt=corrupt, first_problem=problem)

@@ -1,0 +1,200 @@
+"""The last writer of a queue, as any process can see it.
+
+A writer publishes its counters in the queue's statistics.meta about once a second (csrc/writer_published.h).
+Reading them costs the writer nothing and takes no lock.
+"""
+
+import os
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from aiochronicle._base.binding import check, encode_path, ffi, lib, new_error
+from aiochronicle._base.printable import printable
+from aiochronicle._core.live_settings import LiveSettings, from_engine
+from aiochronicle._core.writer import WriterStatistics, recovery_of, statistics_of
+from aiochronicle.config import Batch, Capacity, Retention
+
+__all__ = ["RecentError", "Sample", "SlowAppend", "SlowTotal", "WriterInfo", "writer_of"]
+
+SlowCause = Literal["unknown", "page fault", "roll", "lock", "sync", "scheduler", "capacity"]
+
+_CAUSES: dict[int, SlowCause] = {
+    lib.AC_SLOW_UNKNOWN: "unknown",
+    lib.AC_SLOW_PAGE_FAULT: "page fault",
+    lib.AC_SLOW_ROLL: "roll",
+    lib.AC_SLOW_LOCK: "lock",
+    lib.AC_SLOW_SYNC: "sync",
+    lib.AC_SLOW_SCHEDULER: "scheduler",
+    lib.AC_SLOW_CAPACITY: "capacity",
+}
+_STATES: dict[int, Literal["open", "closed", "died"]] = {
+    lib.AC_WRITER_OPEN: "open",
+    lib.AC_WRITER_CLOSED: "closed",
+    lib.AC_WRITER_DIED: "died",
+}
+
+_RATE_NS = 5 * 10**9  # a rate is that of so long, or of all there is
+_SHORT_NS = 5 * 10**8  # what happened in less says nothing about a second
+_STALE_NS = 3 * 10**9  # a writer that has not published for so long does not run
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters at one moment; two samples give a rate. ``monotonic_ns`` is of CLOCK_MONOTONIC."""
+
+    monotonic_ns: int
+    time_ns: int
+    messages: int
+    record_bytes: int
+    wakeups: int
+    syncs: int
+
+
+class SlowAppend(msgspec.Struct, frozen=True, kw_only=True):
+    """An append that took 100 microseconds or more off the fast path; 10 ms with ``flush="sync"``.
+
+    ``seq`` is that of its first message. ``cause`` is what took most of the time, as far as the
+    writer can know: an append that loses the processor on the fast path is not seen.
+    """
+
+    time_ns: int
+    duration_ns: int
+    seq: int
+    cause: SlowCause
+    minor_faults: int
+    major_faults: int
+    switches: int
+
+
+class SlowTotal(msgspec.Struct, frozen=True, kw_only=True):
+    """All slow appends of one cause since the writer was opened."""
+
+    count: int
+    total_ns: int
+    longest_ns: int
+
+
+class RecentError(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure of background work, and how often it happened."""
+
+    first_ns: int
+    last_ns: int
+    count: int
+    errno: int
+    text: str
+
+
+class WriterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The current or last writer of a queue.
+
+    ``state`` is "open" (its process is alive), "closed", or "died" (killed, or lost power). ``command`` is
+    empty if unknown. The fields after ``published_ns`` are of that time, and are None or empty if the writer
+    published nothing, as writers of other programs do. ``rate`` and ``rate_bytes`` are messages and bytes of
+    records per second, over the last five seconds. ``retention``, ``capacity`` and ``flush`` are the settings
+    in force. Any process that may write to the queue may have put the texts there.
+    """
+
+    state: Literal["open", "closed", "died"]
+    pid: int
+    command: str
+    since_ns: int
+    heartbeat_ns: int
+    published_ns: int | None
+    user: int | None
+    closed_ns: int | None
+    rate: float
+    rate_bytes: float
+    statistics: WriterStatistics | None
+    retention: Retention | None
+    capacity: int | Capacity | None
+    flush: Literal["async", "sync"] | Batch
+    samples: tuple[Sample, ...]
+    slow_appends: tuple[SlowAppend, ...]
+    slow_totals: dict[SlowCause, SlowTotal]
+    errors: tuple[RecentError, ...]
+
+
+def writer_of(path: str | os.PathLike[str]) -> WriterInfo | None:
+    """Return the current or last writer of the queue; None if it is unknown."""
+    found = ffi.new("ac_queue_writer_t *")
+    error = new_error()
+    check(lib.ac_queue_writer(encode_path(path), found, error), error)
+    if found.state == lib.AC_WRITER_NONE:
+        return None
+    state = _STATES[found.state]
+    samples = tuple(_copy(Sample, found.sample[i]) for i in range(found.samples))
+    running = state == "open" and bool(samples)
+    rate, rate_bytes = _rates(samples) if running else (0.0, 0.0)
+    settings = from_engine(found.settings) if found.published else LiveSettings()
+    return WriterInfo(
+        state=state,
+        pid=found.pid,
+        command=_text(found.command),
+        since_ns=found.since_ns,
+        heartbeat_ns=found.heartbeat_ns,
+        published_ns=found.published_ns if found.published else None,
+        user=found.user if found.published else None,
+        closed_ns=found.closed_ns or None,
+        rate=rate,
+        rate_bytes=rate_bytes,
+        statistics=_statistics(found) if found.published else None,
+        retention=settings.retention,
+        capacity=settings.capacity,
+        flush=settings.flush,
+        samples=samples,
+        slow_appends=tuple(_slow_append(found.slow_append[i]) for i in range(found.slow_appends)),
+        slow_totals={
+            name: _copy(SlowTotal, found.slow_total[cause])
+            for cause, name in _CAUSES.items()
+            if found.slow_total[cause].count
+        },
+        errors=tuple(_recent_error(found.error[i]) for i in range(found.errors)),
+    )
+
+
+def _statistics(found: Any) -> WriterStatistics:
+    return statistics_of(found.statistics, recovery_of(found.recovery))
+
+
+def _copy(kind: Any, struct: Any) -> Any:
+    return kind(**{name: getattr(struct, name) for name in kind.__struct_fields__})
+
+
+def _text(chars: Any) -> str:
+    return printable(ffi.string(chars).decode("utf-8", "surrogateescape"))
+
+
+def _slow_append(entry: Any) -> SlowAppend:
+    return SlowAppend(
+        time_ns=entry.time_ns,
+        duration_ns=entry.duration_ns,
+        seq=entry.seq,
+        cause=_CAUSES[entry.cause],
+        minor_faults=entry.minor_faults,
+        major_faults=entry.major_faults,
+        switches=entry.switches,
+    )
+
+
+def _recent_error(entry: Any) -> RecentError:
+    return RecentError(
+        first_ns=entry.first_ns,
+        last_ns=entry.last_ns,
+        count=entry.count,
+        errno=entry.sys_errno,
+        text=_text(entry.text),
+    )
+
+
+def _rates(samples: tuple[Sample, ...]) -> tuple[float, float]:
+    newest = samples[-1]
+    if time.monotonic_ns() - newest.monotonic_ns > _STALE_NS:
+        return 0.0, 0.0
+    recent = [s for s in samples if 0 < newest.monotonic_ns - s.monotonic_ns <= _RATE_NS]
+    if not recent or newest.monotonic_ns - recent[0].monotonic_ns < _SHORT_NS:
+        return 0.0, 0.0
+    elapsed_s = (newest.monotonic_ns - recent[0].monotonic_ns) / 1e9
+    messages = max(0, newest.messages - recent[0].messages)
+    record_bytes = max(0, newest.record_bytes - recent[0].record_bytes)
+    return messages / elapsed_s, record_bytes / elapsed_s

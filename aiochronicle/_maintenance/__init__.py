@@ -1,0 +1,1 @@
+"""Backup, restore, repair and conversion of whole queues."""

@@ -1,0 +1,76 @@
+"""Progress and report of a backup, native or Java."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aiochronicle._base.position import Position
+from aiochronicle._base.report import HtmlStruct
+from aiochronicle._core.reader import Reader
+from aiochronicle._maintenance.generations import Stamp
+from aiochronicle.errors import CorruptionError
+
+__all__ = ["BackupProgress", "BackupReport", "Progress", "read_all", "stamp_of"]
+
+_BATCH = 4096
+
+Progress = Callable[["BackupProgress"], object]
+
+
+class BackupProgress(HtmlStruct, frozen=True, kw_only=True):
+    """Progress of a backup or a restore: ``step`` is "copy" or "verify"."""
+
+    step: str
+    bytes: int
+    bytes_total: int
+
+
+class BackupReport(HtmlStruct, frozen=True, kw_only=True):
+    """A completed backup. ``path`` is a readable queue; ``corrupt`` counts damaged places."""
+
+    path: str
+    number: int
+    messages: int
+    next_seq: int
+    segments: int
+    segments_copied: int
+    bytes_copied: int
+    reflinked: bool
+    readers: int
+    positions_moved: int
+    corrupt: int
+    removed: list[int]
+
+
+def read_all(
+    reader: Reader[Any], end: Position, on_corrupt: str, tell: Callable[[int, int], object]
+) -> int:
+    """Read up to the end and check each record; return how many places are damaged."""
+    total = max(reader.lag.bytes, 1)
+    corrupt = 0
+    while True:
+        try:
+            if not reader.read_batch(_BATCH):
+                break
+        except CorruptionError:
+            if on_corrupt == "raise":
+                raise
+            corrupt += 1
+            reader.step_over()
+        tell(max(0, total - reader.lag.bytes), total)
+    if reader.position < end and not corrupt:
+        detail = (
+            f"ends in segment {reader.position.segment}, offset {reader.position.offset}, too early"
+        )
+        raise CorruptionError(
+            detail, path=reader.path, advice="The copy is not used. Run it again."
+        )
+    tell(total, total)
+    return corrupt
+
+
+def stamp_of(file: Path) -> Stamp:
+    """Return by what a file is known to be the same."""
+    status = os.lstat(file)
+    return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -1,0 +1,171 @@
+"""Native queues into Java queues, and back."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from aiochronicle._base.arguments import one_of, pathname
+from aiochronicle._base.report import HtmlStruct
+from aiochronicle._base.system_errors import storage_errors
+from aiochronicle._core.queue import inspect, list_readers
+from aiochronicle._core.reader import Reader, open_reader
+from aiochronicle._core.writer import Writer, open_writer
+from aiochronicle._files import sync_directory
+from aiochronicle._hot import Message
+from aiochronicle._maintenance.restoring import hidden, refuse_occupied
+from aiochronicle.errors import InvalidArgument
+
+__all__ = ["ConvertProgress", "ConvertReport", "convert"]
+
+_BATCH = 1024
+_LOST = {
+    "cq4": (
+        "times within a cycle: put them into the payload, or keep the native queue",
+        "types, causes, expiry, keys and headers: a message of a Java queue is its payload",
+        "seqs: Java numbers by cycle",
+    ),
+    "native": ("indexes: seqs begin with 0",),
+}
+
+
+class ConvertProgress(HtmlStruct, frozen=True, kw_only=True):
+    """How far a conversion is."""
+
+    messages: int
+    messages_total: int
+
+
+class ConvertReport(HtmlStruct, frozen=True, kw_only=True):
+    """A queue that was converted.
+
+    ``not_carried`` lists what the new format cannot store; ``times_raised`` counts messages that were older
+    than the one before and got its time.
+    """
+
+    path: str
+    format: Literal["native", "cq4"]
+    messages: int
+    readers: int
+    times_raised: int
+    not_carried: tuple[str, ...]
+
+
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    roll_cycle: str = "FAST_DAILY",
+    epoch: int = 0,
+    timestamp: Any = None,
+    on_corrupt: Literal["raise", "skip"] = "raise",
+    progress: Callable[[ConvertProgress], object] | None = None,
+) -> ConvertReport:
+    """Copy a native queue to a new Java queue, or a Java queue to a new native one.
+
+    Messages keep their order and payloads, and named readers their positions. A native message goes into the
+    cycle (``roll_cycle``, ``epoch``) of its time. A message of a Java queue gets the time that ``timestamp``
+    finds, as in ``open_reader``, otherwise that of its cycle.
+
+    Messages appended after it began are not converted. It needs memory for some thousand messages. The new
+    queue appears when it is complete and on disk. If it is killed before, it leaves a hidden directory, which
+    the next conversion to that path removes. Blocks: in an event loop use ``asyncio.to_thread``.
+
+    >>> report = convert(queue, tmp_path / "for-java", roll_cycle="FAST_HOURLY")
+    >>> report.format, report.messages
+    ('cq4', 1)
+    >>> convert(tmp_path / "for-java", tmp_path / "back").format
+    'native'
+    """
+    path = Path(pathname("source", source))
+    place = Path(os.path.abspath(pathname("target", target)))
+    one_of("on_corrupt", dict.fromkeys(("raise", "skip")), on_corrupt)
+    info = inspect(path)
+    into: Literal["native", "cq4"] = "cq4" if info.format == "native" else "native"
+    if into == "cq4" and timestamp is not None:
+        raise InvalidArgument("timestamp is for Java queues; messages of this one have theirs")
+    with storage_errors(place):
+        refuse_occupied(place)
+        with hidden(place, "converting") as part:
+            work = _Work(path, part / "queue", into, progress or (lambda _: None))
+            work.run(
+                {"on_corrupt": on_corrupt, "timestamp": timestamp},
+                {"format": "cq4", "roll_cycle": roll_cycle, "epoch": epoch}
+                if into == "cq4"
+                else {"segment_size": max(info.segment_size, 128 << 20)},
+            )
+            refuse_occupied(place)
+            (part / "queue").rename(place)
+            sync_directory(place.parent)
+    return ConvertReport(
+        path=str(place),
+        format=into,
+        messages=work.messages,
+        readers=len(work.placed),
+        times_raised=work.times_raised,
+        not_carried=_LOST[into],
+    )
+
+
+class _Work:
+    """One conversion."""
+
+    def __init__(
+        self, source: Path, part: Path, into: str, tell: Callable[[ConvertProgress], object]
+    ) -> None:
+        self._source = source
+        self._part = part
+        self._into = into
+        self._tell = tell
+        self._now_ns = 0
+        self.messages = self.times_raised = 0
+        self.placed: dict[str, int] = {}  # readers, by the seq they go on with
+        readers = [(one.committed_seq, one.name) for one in list_readers(source) if not one.lost]
+        self._waiting = sorted(
+            ((seq or 0, name) for seq, name in readers), reverse=True
+        )  # the one with the largest lag is last
+
+    def run(self, reading: dict[str, Any], writing: dict[str, Any]) -> None:
+        if self._into == "cq4":
+            writing["clock"] = lambda: self._now_ns
+        with open_reader(self._source, start="first", **reading) as reader:
+            first = reader.poll()
+            if first is not None:
+                self._now_ns = first.timestamp_ns
+                reader.seek_first()
+            with open_writer(self._part, **writing) as writer:
+                self._copy(reader, writer)
+                writer.flush_now()
+        for name, seq in self.placed.items():
+            with open_reader(self._part, name, start=seq) as placed:
+                placed.commit_position(placed.position)
+
+    def _copy(self, reader: Reader, writer: Writer) -> None:
+        total = reader.lag.messages
+        next_seq = 0
+        for message in _messages(reader, total):
+            seq = self._append(writer, message)
+            while self._waiting and self._waiting[-1][0] <= message.seq:
+                self.placed[self._waiting.pop()[1]] = seq
+            next_seq = seq + 1
+            self.messages += 1
+            if self.messages % _BATCH == 0:
+                self._tell(ConvertProgress(messages=self.messages, messages_total=total))
+        for _, name in self._waiting:  # had read everything
+            self.placed[name] = next_seq
+        self._tell(ConvertProgress(messages=self.messages, messages_total=total))
+
+    def _append(self, writer: Writer, message: Message) -> int:
+        if message.timestamp_ns < self._now_ns:
+            self.times_raised += 1
+        self._now_ns = max(self._now_ns, message.timestamp_ns)
+        if self._into == "cq4":
+            return writer.append(message.payload)
+        return writer.append(message.payload, timestamp_ns=self._now_ns)
+
+
+def _messages(reader: Reader, total: int) -> Iterator[Message]:
+    """Yield what was there when it began."""
+    while total > 0 and (batch := reader.read_batch(min(_BATCH, total))):
+        yield from batch
+        total -= len(batch)

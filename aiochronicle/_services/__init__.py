@@ -1,0 +1,1 @@
+"""Many queues: by name, by discovery, for requests and replies, and for replay."""

@@ -1,0 +1,662 @@
+"""Recorded queues as a stream: at their own pace, at a multiple of it, or as fast as possible.
+
+A replay is a strict fan-in over its own readers. Each reader ends where its queue ended when the replay was
+opened, so a queue with an open or killed writer neither lengthens the replay nor delays it. The order depends
+only on (timestamp, source), and is the same every time.
+
+It has the methods of a Reader, so that a coroutine that was written for one runs over history unchanged.
+Messages are available when they are due. In virtual time the event loop has the recorded time; with a
+``speed`` the time is counted from the first message. At full speed, and without an event loop, everything is
+due.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, NoReturn, Self
+
+from aiochronicle._base.arguments import expect_several, number, one_of, pathname
+from aiochronicle._base.background import in_background
+from aiochronicle._base.binding import lib
+from aiochronicle._base.position import Position
+from aiochronicle._base.report import HtmlStruct
+from aiochronicle._base.system_errors import storage_errors
+from aiochronicle._core.batches import check_limits
+from aiochronicle._core.causes import Causes
+from aiochronicle._core.conflate import Feed
+from aiochronicle._core.fanin import FanIn
+from aiochronicle._core.reader import Reader, TimestampSource, open_reader, unix_ns
+from aiochronicle._core.slices import Recording
+from aiochronicle._core.stream import Lag, Stream
+from aiochronicle._core.writer import Writer, open_writer
+from aiochronicle._hot import Message
+from aiochronicle._layout import CONTROL, JAVA_TABLE, READERS, WAKE
+from aiochronicle._services.virtual_time import VirtualTimeLoop
+from aiochronicle._typed.registry import Registry, TypeOrCodec
+from aiochronicle.codec import Codec, T
+from aiochronicle.errors import (
+    ClosedError,
+    CorruptionError,
+    InvalidArgument,
+    QueueNotFound,
+    SchemaNotFound,
+)
+
+__all__ = ["Replay", "ReplayStatistics", "replay"]
+
+Source = str | os.PathLike[str] | Reader
+Target = str | os.PathLike[str] | Writer
+Cause = Literal["recorded", "message"] | None
+
+_HEADER_BYTES = 64
+_TURN_MESSAGES = 256  # then the loop gets a turn, as with a reader's `burst`
+_ROLLING_S = 1.0  # far longer than a writer takes from one segment to the next
+
+
+def replay(
+    sources: Source | Iterable[Source],
+    *,
+    speed: float | None = None,
+    start: int | datetime | None = None,
+    end: int | datetime | None = None,
+    codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
+) -> "Replay[T]":
+    """Open recorded queues as one stream, ordered by time.
+
+    A source is the directory of a queue, a directory with queues below it, or a Reader, which stands for its
+    queue from its position on and is not moved. For a Java queue with times in its messages, pass a Reader
+    with a ``timestamp``. The replay ends at the present ends of the queues. ``start`` and ``end`` (Unix
+    nanoseconds or aware datetimes, ``end`` excluded) select a range. Messages with equal timestamps are
+    ordered by the paths of their queues. ``message.source`` is the path of the queue below the given
+    directory.
+
+    ``speed`` applies in event loops: 1.0 keeps the recorded intervals between messages, N divides them by N,
+    None delivers messages as fast as they are requested. In virtual time (``run_virtual``) the clock follows
+    the messages, whatever the speed. ``codec`` is that of open_reader.
+
+    >>> with replay(queue) as history:
+    ...     [message.payload for message in history]
+    [b'hello']
+    """
+    if speed is not None:
+        number("speed", "a positive number or None", speed, sys.float_info.min, sys.float_info.max)
+    start_ns = None if start is None else unix_ns(start, "start")
+    end_ns = None if end is None else unix_ns(end, "end")
+    if start_ns is not None and end_ns is not None and end_ns < start_ns:
+        raise InvalidArgument(f"end {end!r} is before start {start!r}")
+    if isinstance(sources, str | os.PathLike | Reader):
+        sources = [sources]
+    expect_several("sources", "a path, a reader, or several of them", sources)
+    places = [place for source in sources for place in _queues_of(source)]
+    with contextlib.ExitStack() as opened:
+        recorded: list[_Recorded[T]] = []
+        for place in sorted(places, key=lambda place: place.path):
+            reader = opened.enter_context(
+                open_reader(place.path, codec=codec, timestamp=place.timestamp, source=place.source)
+            )
+            recorded.append(_Recorded(reader, place.position, start_ns, end_ns))
+        history = Replay(recorded, speed)
+        opened.pop_all()
+        return history
+
+
+class _Place(NamedTuple):
+    """A queue that is meant by a source: where to begin in it, its times, and its name."""
+
+    path: str
+    position: Position | None = None
+    timestamp: TimestampSource | None = None
+    source: str | None = None
+
+
+def _queues_of(source: Source) -> list[_Place]:
+    """Return the queues that the source means; those below a directory have their path below it as name."""
+    if isinstance(source, Reader):
+        return [_Place(source.path, source.position, source.timestamp, source.source)]
+    path = Path(pathname("a source", source))
+    with storage_errors(path):
+        if not path.is_dir() or lib.ac_queue_format(os.fsencode(path)) != lib.AC_FORMAT_NONE:
+            return [_Place(str(path))]
+        below = list(_queues_below(path))
+    if not below:
+        raise QueueNotFound("there is no queue here, and none below", path=str(path))
+    return [_Place(str(found), source=found.relative_to(path).as_posix()) for found in below]
+
+
+def _queues_below(root: Path) -> Iterator[Path]:
+    """Yield the queues below a directory. OSError if there may be more, in what cannot be listed."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed just now
+            raise error
+
+    for directory, names, files in os.walk(root, onerror=refuse):
+        if CONTROL in files or JAVA_TABLE in files:
+            yield Path(directory)
+            names[:] = [name for name in names if name not in (READERS, WAKE)]
+
+
+class _Recorded(Generic[T]):
+    """One source: a reader that ends where the recording does."""
+
+    def __init__(
+        self,
+        reader: Reader[T],
+        position: Position | None,
+        start_ns: int | None,
+        end_ns: int | None,
+    ) -> None:
+        self.reader = reader
+        self._scout: Recording | None = None
+        if end_ns is None:
+            reader.seek_last()
+        else:
+            reader.seek_time(end_ns)
+        self._end = reader.position
+        reader.end_at(self._end)
+        if start_ns is not None:
+            reader.seek_time(start_ns)
+        elif position is not None:
+            reader.seek_position(position)
+        else:
+            reader.seek_first()
+
+    def left(self, until_ns: int | None) -> tuple[int, int]:
+        """Return how many messages, and bytes, the reader has up to and including a time."""
+        if self._scout is None:
+            self._scout = Recording(self.reader.path, timestamp=self.reader.timestamp)
+        part = self._scout.part(self.reader.position, self._end, until_ns)
+        return self._scout.count(part), self._scout.length(part)
+
+    def close(self) -> None:
+        self.reader.close()
+        if self._scout is not None:
+            self._scout.close()
+
+
+class ReplayStatistics(HtmlStruct, frozen=True, kw_only=True):
+    """Counters of a replay: ``messages`` delivered, and the number of ``sources`` they came from."""
+
+    sources: int
+    messages: int
+
+
+class Replay(Stream[T], Generic[T]):
+    """A recording as a stream. Created by ``replay``; a context manager, ``with`` and ``async with``.
+
+    It is read like a Reader: ``async for``, ``next`` and ``batches`` wait until a message is due; ``for``,
+    ``poll`` and ``read_batch`` return messages that are due, ``conflate`` the latest of them per key, and
+    ``lag`` how many there are. The stream ends with the recording. Without an event loop, or at full speed,
+    all messages are due. All methods share one position. A consumer that is slower than the recording finds
+    due messages waiting; none is skipped.
+
+    Cancelling a task anywhere in ``async for``, ``next`` or ``batches`` loses nothing: a message is taken in
+    the step that delivers it. Several tasks may share a replay; each message goes to one of them.
+    """
+
+    def __init__(self, recorded: "list[_Recorded[T]]", speed: float | None) -> None:
+        self._recorded = recorded
+        self._closed = False
+        self._fan_in = FanIn([source.reader for source in recorded], order="strict")
+        self._speed = speed
+        self._ahead: deque[Message[T]] = deque()  # taken from the fan-in, not handed over yet
+        self._trouble: Exception | None = None  # with the message after those
+        self._before = 0  # messages that were handed over before the fan-in was made
+        self._turn_messages = 0
+        self._anchor: tuple[asyncio.AbstractEventLoop, float, int] | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._reached_ns = 0  # what was waited for is due, whatever the clock says
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._closed
+
+    @property
+    def paths(self) -> list[str]:
+        """Directories of the replayed queues, in the order that applies to equal timestamps."""
+        return [source.reader.path for source in self._recorded]
+
+    @property
+    def next_timestamp_ns(self) -> int | None:
+        """Timestamp of the next message, due or not; None at the end."""
+        head = self._look()
+        return None if head is None else head.timestamp_ns
+
+    @property
+    def lag(self) -> Lag:
+        """What is due and not delivered yet: messages, bytes, and for how long the oldest is due.
+
+        Where everything is due, these are all remaining messages, and no time passes.
+        """
+        now_ns, head = self._now_ns(), self._look()
+        if head is None or not _is_due(head, now_ns):
+            return Lag(0, 0, 0.0)
+        ahead = [message for message in self._ahead if _is_due(message, now_ns)]
+        messages, size = len(ahead), sum(_HEADER_BYTES + len(message) for message in ahead)
+        for source in self._recorded:
+            more_messages, more_bytes = source.left(now_ns)
+            messages, size = messages + more_messages, size + more_bytes
+        return Lag(messages, size, 0.0 if now_ns is None else (now_ns - head.timestamp_ns) / 1e9)
+
+    def statistics(self) -> ReplayStatistics:
+        """Return the counters of this replay."""
+        taken = self._before + self._fan_in.statistics().delivered
+        return ReplayStatistics(sources=len(self._recorded), messages=taken - len(self._ahead))
+
+    def __iter__(self) -> Iterator[Message[T]]:
+        return self._everything() if self._now_ns() is None else iter(self.poll, None)
+
+    def poll(self) -> Message[T] | None:
+        """Return the next message if it is due now."""
+        head = self._look()
+        if head is None or not _is_due(head, self._now_ns()):
+            return None
+        return self._ahead.popleft()
+
+    def read_batch(
+        self, max_messages: int = 1024, max_bytes: int | None = None
+    ) -> list[Message[T]]:
+        """Return messages that are due, within the limits; at least one message if there is any."""
+        check_limits(max_messages, max_bytes)
+        self._look()
+        return self._take(self._now_ns(), max_messages, max_bytes)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message[T]:
+        if not await self._ready():
+            raise StopAsyncIteration
+        return self._ahead.popleft()
+
+    async def _next(self) -> Message[T]:
+        try:
+            return await anext(self)
+        except StopAsyncIteration:
+            raise ClosedError("the recording has ended") from None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Tell whether there is something to read, as ``Reader.wait`` does; False at the end.
+
+        For programs without an event loop, where it never waits. Where it would block an event loop, it
+        raises InvalidArgument: use ``next``.
+        """
+        head = self._look()
+        if head is not None and not _is_due(head, self._now_ns()):
+            raise InvalidArgument("wait() would stop the event loop and its time; await next()")
+        return head is not None
+
+    def commit(self, message: Message[Any] | None = None) -> None:
+        """Do nothing, for programs that commit to a reader. A replay stores no position."""
+
+    def seek(self, *place: object) -> NoReturn:
+        """Raise InvalidArgument: a replay goes forward from its ``start``. Likewise all other seeks."""
+        raise InvalidArgument(
+            "a replay cannot seek; open another one: replay(..., start=..., end=...)"
+        )
+
+    seek_time = seek_first = seek_last = seek_position = seek
+
+    def into_now(self, target: Target, *, cause: Cause = "recorded") -> int:
+        """Write the rest of the replay into new queues, at full speed; return the number of messages.
+
+        ``target`` is a writer, for one queue, or a directory, for a queue per source with the same name
+        (``md/btc`` if that was its path below its root) and the source's schema.json. Payload, type,
+        timestamp and cause are the recorded ones. With ``cause="message"`` the replayed message is the cause
+        of its copy, and messages that the target already has are left out, so that an interrupted copy can be
+        continued. With None copies have no causes.
+        """
+        copies = _Copies(self._readers(), target, cause)
+        with contextlib.closing(copies):
+            copies.open()
+            for message in self._everything():
+                copies.append(message)
+        return copies.count
+
+    async def into(self, target: Target, *, cause: Cause = "recorded") -> int:
+        """Write the rest of the replay into new queues, as ``into_now``, at the replay's speed.
+
+        Cancelled, the targets are closed; messages that were written stay.
+        """
+        copies = _Copies(self._readers(), target, cause)
+        try:
+            await in_background(copies.open)
+            async for message in self:
+                copies.append(message)
+        finally:
+            await asyncio.shield(in_background(copies.close))
+        return copies.count
+
+    def close(self) -> None:
+        """Close it and the readers it opened; tasks that wait reach the end. Messages stay valid."""
+        self._end()
+        self._close_sources()
+
+    async def aclose(self) -> None:
+        """Close it without blocking the loop. Cancelled, it is closed all the same."""
+        self._end()
+        await in_background(self._close_sources)
+
+    def _end(self) -> None:
+        """Let waiting tasks reach the end; their futures are the loop's, not a thread's."""
+        self._closed = True
+        self._ahead.clear()
+        for waiting in self._waiting:
+            if not waiting.get_loop().is_closed():
+                _wake_up(waiting)
+
+    def _close_sources(self) -> None:
+        self._fan_in.close()
+        for source in self._recorded:
+            source.close()
+
+    def _everything(self) -> Iterator[Message[T]]:
+        """Go through the rest of it, due or not."""
+        while True:
+            while self._ahead or self._trouble:
+                if self._look() is not None:
+                    yield self._ahead.popleft()
+            # One by one, and not `yield from`: between two messages a task may have looked at the next one.
+            for message in self._fan_in:
+                yield message
+                if self._looked_ahead:
+                    break
+            else:
+                if self._look() is None:
+                    return
+
+    @property
+    def _looked_ahead(self) -> bool:
+        return bool(self._ahead) or self._trouble is not None
+
+    def _look(self) -> Message[T] | None:
+        """Return the next message without taking it; None: there is none.
+
+        What is wrong with the recording is raised when it comes next.
+        """
+        while (head := self._look_now()) is None and (hidden := self._hidden()) is not None:
+            self._note(hidden, came=self._fan_in.wait(_ROLLING_S))
+        return head
+
+    async def _come(self, number: int = 0) -> Message[T] | None:
+        """Do as ``_look``, or for one of those after the next, without blocking the loop."""
+        while (found := self._look_now(number)) is None and (hidden := self._hidden()) is not None:
+            wait = partial(self._fan_in.wait, _ROLLING_S)
+            try:
+                self._note(hidden, came=await in_background(wait))
+            except ClosedError:  # so are we
+                break
+        return found
+
+    def _look_now(self, number: int = 0) -> Message[T] | None:
+        """Return the next message, or one of those after it, of what can be seen now."""
+        while len(self._ahead) <= number and self._trouble is None:
+            try:
+                message = self._fan_in.poll()
+            except Exception as error:  # noqa: BLE001 - kept until it is next
+                self._trouble = error
+                break
+            if message is None:
+                return None
+            self._ahead.append(message)
+        if number < len(self._ahead):
+            return self._ahead[number]
+        if number == 0 and self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            raise trouble
+        return None
+
+    def _hidden(self) -> Reader[T] | None:
+        """Return a source that has more to come, although the fan-in has nothing to give now.
+
+        Everything up to its end had been written when we opened it. Only the end of a segment whose
+        writer is just going on to the next may hide it, for a moment.
+        """
+        if self.closed or self._trouble is not None:
+            return None
+        return next((one.reader for one in self._recorded if not one.reader.ended), None)
+
+    def _note(self, hidden: Reader[T], *, came: bool) -> None:
+        if not came:
+            self._trouble = CorruptionError("the recording ends too early", path=hidden.path)
+
+    def _take(
+        self, until_ns: int | None, max_messages: int, max_bytes: int | None
+    ) -> list[Message[T]]:
+        count = size = 0
+        while count < max_messages and (message := self._look_now(count)) is not None:
+            size += len(message)
+            if not _is_due(message, until_ns) or (count and max_bytes and size > max_bytes):
+                break
+            count += 1
+        return [self._ahead.popleft() for _ in range(count)]
+
+    def _now_ns(self) -> int | None:
+        """Return the recorded time that it is now; None if everything is due."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        if isinstance(loop, VirtualTimeLoop):
+            return loop.time_ns()
+        if self._speed is None:
+            return None
+        anchor_s, anchor_ns = self._anchor_in(loop)
+        passed_ns = min((loop.time() - anchor_s) * self._speed * 1e9, 2.0**63)
+        return max(anchor_ns + round(passed_ns), self._reached_ns)
+
+    def _anchor_in(self, loop: asyncio.AbstractEventLoop) -> tuple[float, int]:
+        """Return a moment of the loop and the recorded time it had: from then on both go together.
+
+        It is that of the first message, not of the last one: being late does not add up.
+        """
+        if self._anchor is None or self._anchor[0] is not loop:
+            head = self._look_now()
+            self._anchor = loop, loop.time(), 0 if head is None else head.timestamp_ns
+        return self._anchor[1:]
+
+    async def _ready(self) -> bool:
+        """Wait until the next message is due; False at the end."""
+        waited_for = None
+        while not self.closed:
+            head = self._look_now()
+            if head is None and (head := await self._come()) is None:
+                break
+            waiting = None if head is waited_for else self._until(head.timestamp_ns)
+            if waiting is None:
+                return True
+            await waiting
+            waited_for = head
+            self._reached_ns = max(self._reached_ns, head.timestamp_ns)
+        return False
+
+    def _until(self, timestamp_ns: int) -> Awaitable[None] | None:
+        """Return what to wait for before what was recorded then is due, or None."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, VirtualTimeLoop):
+            return self._ended_by_close(loop.arrival(timestamp_ns))
+        if self._speed is not None:
+            anchor_s, anchor_ns = self._anchor_in(loop)
+            due_s = anchor_s + (timestamp_ns - anchor_ns) / 1e9 / self._speed
+            left_s = due_s - loop.time()
+            if left_s > 0:
+                self._turn_messages = 0
+                return self._ended_by_close(_alarm(loop, left_s))
+        self._turn_messages += 1
+        if self._turn_messages < _TURN_MESSAGES:
+            return None
+        self._turn_messages = 0
+        return asyncio.sleep(0)
+
+    def _ended_by_close(self, waiting: "asyncio.Future[None]") -> "asyncio.Future[None]":
+        self._waiting.add(waiting)
+        waiting.add_done_callback(self._waiting.discard)
+        return waiting
+
+    async def _next_batch(
+        self, max_messages: int, max_bytes: int | None, max_wait_s: float | None
+    ) -> list[Message[T]]:
+        while await self._ready():
+            if max_wait_s:
+                until_ns: int | None = await self._fill(max_messages, max_bytes, max_wait_s)
+            else:
+                until_ns = self._now_ns()
+            batch = [] if self.closed else self._take(until_ns, max_messages, max_bytes)
+            if batch:  # another task may have been quicker
+                return batch
+        return []
+
+    async def _fill(self, max_messages: int, max_bytes: int | None, max_wait_s: float) -> int:
+        """Wait until a batch is full or its time is over; return the recorded time it ends with."""
+        first = self._look_now()
+        begin_ns = max(self._now_ns() or 0, 0 if first is None else first.timestamp_ns)
+        until_ns = begin_ns + round(max_wait_s * 1e9)
+        count = size = 0
+        while not self.closed and count < max_messages and (max_bytes is None or size < max_bytes):
+            message = await self._come(count)
+            due_ns = until_ns if message is None else min(message.timestamp_ns, until_ns)
+            if (waiting := self._until(due_ns)) is not None:
+                await waiting
+            if message is None or message.timestamp_ns > until_ns:
+                break
+            if self._ahead and self._ahead[0] is first:
+                count, size = count + 1, size + len(message)
+            else:  # another task was quicker
+                first, count, size = next(iter(self._ahead), None), 0, 0
+        return until_ns
+
+    def decodes_to(self, wanted: type[Any]) -> bool:
+        """Tell whether messages may be of this type: whether it is one of the codec's."""
+        return any(source.reader.decodes_to(wanted) for source in self._recorded)
+
+    def _readers(self) -> list[Reader[T]]:
+        return [source.reader for source in self._recorded]
+
+    def _feed(self) -> Feed:
+        return Feed(
+            source=self,
+            readers=self._readers,
+            ready=self._ready,
+            commit_before=lambda message, places: self.commit(),
+            mark=self._mark,
+        )
+
+    def _mark(self) -> Callable[[], None]:
+        """Return what brings the replay back to where it is now."""
+        ahead, trouble = tuple(self._ahead), self._trouble
+        handed_over = self.statistics().messages
+        positions = [source.reader.position for source in self._recorded]
+
+        def go_back() -> None:
+            self._fan_in.close()
+            for source, position in zip(self._recorded, positions, strict=True):
+                source.reader.seek_position(position)
+            self._fan_in = FanIn(self._readers(), order="strict")
+            self._before = handed_over + len(ahead)
+            self._ahead, self._trouble = deque(ahead), trouble
+
+        return go_back
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"queues={len(self._recorded)}"
+        return f"<Replay speed={self._speed} {state}>"
+
+
+def _alarm(loop: asyncio.AbstractEventLoop, after_s: float) -> "asyncio.Future[None]":
+    """Return a future that is done then."""
+    future: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(after_s, _wake_up, future)
+    future.add_done_callback(lambda _: timer.cancel())
+    return future
+
+
+def _wake_up(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+def _is_due(message: Message[Any], now_ns: int | None) -> bool:
+    return now_ns is None or message.timestamp_ns <= now_ns
+
+
+class _Copies:
+    """Where a replay is written to: one writer for all sources, or one for each."""
+
+    def __init__(self, readers: list[Reader], target: Target, cause: Cause) -> None:
+        if cause is not None:
+            one_of("cause", dict.fromkeys(("recorded", "message")), cause, "None")
+        self.count = 0
+        self._readers = readers
+        self._target = target if isinstance(target, Writer) else pathname("target", target)
+        self._cause = cause
+        self._opened = contextlib.ExitStack()
+        self._writers: dict[str, Writer] = {}  # by the name of the source
+        self._copied: dict[int, Causes] = {}  # by queue id: what its target has already
+
+    def open(self) -> None:
+        in_targets: dict[str, Causes] = {}  # each is walked over once
+        for reader in self._readers:
+            if not isinstance(self._target, Writer) and reader.source in self._writers:
+                raise InvalidArgument("two sources have the same name", path=reader.path)
+            self._writers[reader.source] = writer = self._writer_for(reader)
+            if self._cause == "message":
+                queue_id = reader.statistics().queue_id
+                if queue_id in self._copied:
+                    raise InvalidArgument("two sources are the same queue", path=reader.path)
+                if writer.path not in in_targets:
+                    in_targets[writer.path] = writer.last_causes()
+                self._copied[queue_id] = in_targets[writer.path]
+
+    def _writer_for(self, reader: Reader) -> Writer:
+        if isinstance(self._target, Writer):
+            return self._target
+        path = Path(self._target) / reader.source
+        with storage_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        writer = open_writer(path, segment_size=reader.statistics().segment_size)
+        self._opened.enter_context(writer)
+        with contextlib.suppress(SchemaNotFound):
+            writer.register(Registry.load(reader.path))
+        return writer
+
+    def append(self, message: Message) -> None:
+        cause: Message | tuple[int, int] | None = None
+        if self._cause == "recorded":
+            cause = message.cause
+        elif self._cause == "message":
+            if self._copied[message.queue_id].covers(message):
+                return
+            cause = message
+        writer = self._writers[message.source]
+        type_id, timestamp_ns = message.type_id, message.timestamp_ns
+        expires_ns = message.expires_ns if self._cause == "recorded" else None
+        key, headers = message.key, message.headers or None
+        if expires_ns is None:
+            writer.append(
+                message,
+                type_id=type_id,
+                timestamp_ns=timestamp_ns,
+                cause=cause,
+                key=key,
+                headers=headers,
+            )
+        else:  # which excludes a cause
+            writer.append_expiring(
+                message,
+                expires_ns,
+                type_id=type_id,
+                timestamp_ns=timestamp_ns,
+                key=key,
+                headers=headers,
+            )
+        self.count += 1
+
+    def close(self) -> None:
+        self._opened.close()

@@ -1,0 +1,538 @@
+"""Groups over a topic with many writers (shared.py): one member in the queue of every writer.
+
+Each queue has its own group state, so queues share nothing, and a writer that comes or goes affects only its
+own queue. This module keeps the list of queues and takes turns among them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Generic, Literal, Self
+
+import msgspec
+
+from aiochronicle._base.arguments import expect, positive
+from aiochronicle._base.arguments import timeout as checked_timeout
+from aiochronicle._base.background import in_background
+from aiochronicle._base.closing import Closing
+from aiochronicle._base.printable import printable
+from aiochronicle._core import group as one_group
+from aiochronicle._core.group import Group, GroupInfo, GroupMember, inspect_queue_group, open_group
+from aiochronicle._hot import Delivery
+from aiochronicle._services.discovery import Discovery
+from aiochronicle._services.examiner import Attached, Examiner
+from aiochronicle._services.shared import SharedTopic, is_shared
+from aiochronicle._typed.registry import Registry, TypeOrCodec
+from aiochronicle.codec import Codec, T
+from aiochronicle.errors import (
+    ChronicleError,
+    ClosedError,
+    GroupInUse,
+    InvalidArgument,
+    QueueGone,
+    QueueNotFound,
+    ReaderNotFound,
+)
+
+__all__ = ["TopicGroup", "inspect_topic_group", "list_topic_groups"]
+
+_log = logging.getLogger("aiochronicle.topic_group")
+
+_LOOK_EVERY_S = 0.05
+_RUN = 64  # messages of one queue before the next has its turn
+_TURN_S = 0.0002
+_WAIT_STEP_S = 0.005
+_COUNTERS = ("in_flight", "claimed", "acked", "nacked", "redelivered", "refused", "woken")
+_TRY_AGAIN_S = 0.2
+
+
+class TopicGroup(Closing, Generic[T]):
+    """A member of a group that shares the messages of a topic with many writers.
+
+    As ``open_group``, over all present and future writers of the topic: ``async for``, ``for``, ``next``,
+    ``poll``, ``take_batch``, ``batches`` and ``wait`` return deliveries of any of them.
+    ``delivery.message.source`` is the writer's queue, and seqs are those of that queue. The parameters are
+    those of open_group; ``max_in_flight`` applies to each queue, and ``adopt`` continues where a TopicReader
+    of this name stopped. There is no order by key: two writers may use one key. ``wait_for_queue`` creates
+    the topic if there is none; without it that is QueueNotFound.
+
+    Opening waits for the disk: in an event loop, ``await TopicGroup.aopen(...)``. An exception of one queue
+    is raised once; the queue is in ``problems`` until it can be joined again. Iterate again for the other
+    queues.
+
+    >>> with open_writer(tmp_path / "jobs", shared=True) as one:
+    ...     _ = one.append(b"resize")
+    >>> with TopicGroup(tmp_path / "jobs", "workers") as group:
+    ...     for delivery in group:
+    ...         with delivery:
+    ...             print(delivery.message.payload)
+    b'resize'
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        lease_s: float = 30,
+        max_in_flight: int = 1024,
+        max_deliver: int | None = None,
+        dead_letter: str | os.PathLike[str] | None = None,
+        start: Literal["first", "last"] | datetime = "first",
+        retry_s: float | tuple[float, float] = (0.1, 30.0),
+        adopt: bool = False,
+        on_corrupt: Literal["raise", "skip"] = "raise",
+        burst: int = 256,
+        codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
+        verify: bool = True,
+        wait_for_queue: bool = False,
+        mode: int = 0o600,
+    ) -> None:
+        self._topic = SharedTopic(path)
+        self._name = name
+        self._options: dict[str, Any] = {
+            "lease_s": lease_s,
+            "max_in_flight": max_in_flight,
+            "max_deliver": max_deliver,
+            "dead_letter": dead_letter,
+            "retry_s": retry_s,
+            "on_corrupt": on_corrupt,
+            "codec": codec,
+            "verify": verify,
+            "mode": mode,
+            "adopt": True,  # a writer has made the position: see SharedTopic.open
+        }
+        if isinstance(start, int):
+            raise InvalidArgument(
+                'start: every writer of a topic counts its own seqs; give "first", "last" or a datetime'
+            )
+        if dead_letter is not None and _is_below(dead_letter, self._topic.path):
+            raise InvalidArgument(f"dead_letter {os.fspath(dead_letter)!r} is in the topic itself")
+        self.problems: dict[str, ChronicleError] = {}
+        self._members: dict[str, Group[T]] = {}
+        self._turns: list[str] = []
+        self._turn = self._run = 0
+        self._burst = positive("burst", burst)
+        self._turn_left = self._burst  # of the event loop: see _give_turn
+        self._turn_ends_s = 0.0
+        self._examiner = Examiner(self._topic.queues, depth=1)
+        self._looked_s = self._tried_s = 0.0
+        self._closed = False
+        self._since_ns = time.time_ns()
+        self._joining = threading.Lock()  # held by a thread that joins, and by close
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiters: dict[str, asyncio.Future[Any]] = {}
+        self._follower: asyncio.Task[None] | None = None
+        if not is_shared(self.path):
+            if not expect("wait_for_queue", "a bool", bool, wait_for_queue):
+                raise QueueNotFound("is no topic with many writers", path=self.path)
+            self._topic.make(mode)
+        self._topic.add_group(name, mode, adopt=expect("adopt", "a bool", bool, adopt))
+        self._start: Literal["first", "last"] | datetime = start
+        try:
+            self._look(first=True)
+        except BaseException:
+            self.close()
+            raise
+        self._start = "first"  # what comes from now on is new
+
+    @classmethod
+    async def aopen(cls, path: str | os.PathLike[str], name: str, **options: Any) -> Self:
+        """Open it without blocking the event loop. Cancelled, what was opened is closed again."""
+        opening = asyncio.ensure_future(in_background(lambda: cls(path, name, **options)))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)
+            raise
+
+    @property
+    def name(self) -> str:
+        """Name of the group."""
+        return self._name
+
+    @property
+    def path(self) -> str:
+        """Directory of the topic."""
+        return self._topic.path
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._closed
+
+    @property
+    def in_flight(self) -> int:
+        """How many deliveries of this member are not acknowledged or given back yet."""
+        return sum(member.in_flight for member in self._members.values())
+
+    def __repr__(self) -> str:
+        """Name the topic, the group, and how many writers there are."""
+        state = "closed" if self._closed else f"{len(self._members)} writers"
+        return f"<TopicGroup {self._name!r} of {printable(self.path)}, {state}>"
+
+    def statistics(self) -> GroupMember:
+        """Return what this member did since it was opened, in the queues that are there now.
+
+        ``info`` describes the whole group.
+        """
+        self._check_open()
+        nothing = dict.fromkeys(_COUNTERS, 0)
+        mine = GroupMember(pid=os.getpid(), alive=True, since_ns=self._since_ns, **nothing)
+        (sums,) = _together([mine, *(member.statistics() for member in self._members.values())])
+        return sums
+
+    def info(self) -> GroupInfo:
+        """Describe the whole group, over all writers; ``low_seq`` and ``next_seq`` are sums."""
+        return inspect_topic_group(self.path, self._name)
+
+    # ---- queues ----
+
+    def _look(self, *, first: bool = False) -> None:
+        """Join the queues of writers that came, and leave those that went."""
+        self._looked_s = time.monotonic()
+        self._examiner.look(None, lambda: False)
+        there = self._examiner.queues()
+        for path in set(self._members) - there:
+            self._leave(path)
+        for path in sorted(there - set(self._members)):
+            self._join(path, strict=first)
+
+    def _join(self, path: str, *, strict: bool = False) -> None:
+        if self._closed or path in self._members:
+            return
+        try:
+            member = open_group(path, self._name, start=self._start, **self._options)
+        except (QueueNotFound, QueueGone):  # folded away just now
+            return
+        except ChronicleError as error:
+            if strict or isinstance(error, InvalidArgument | GroupInUse):
+                raise
+            if path not in self.problems:
+                _log.warning("cannot join a queue of the topic: %s", printable(error))
+            self.problems[path] = error
+            return
+        if not self._keep(path, member):
+            member.close()
+
+    def _keep(self, path: str, member: Group[T]) -> bool:
+        """Take a member in; False if it was closed, or the queue joined in another thread, by now."""
+        with self._joining:
+            if self._closed or path in self._members:
+                return False
+            self.problems.pop(path, None)
+            self._members[path] = member
+            self._turns = list(self._members)
+            return True
+
+    def _leave(self, path: str) -> None:
+        member = self._members.pop(path, None)
+        self._turns = list(self._members)
+        self.problems.pop(path, None)
+        waiter = self._waiters.pop(path, None)
+        if waiter is not None:
+            waiter.cancel()
+        if member is not None:
+            member.close()
+
+    def _set_aside(self, path: str, error: ChronicleError) -> None:
+        """Leave a queue that failed, until it can be joined again."""
+        self._leave(path)
+        self.problems[path] = error
+
+    def _try_again(self) -> None:
+        """Join the queues that were set aside, if they are there. In a thread."""
+        for path in list(self.problems):
+            if Path(path).is_dir():
+                self._join(path)
+            else:
+                self.problems.pop(path, None)
+
+    def _look_if_due(self) -> bool:
+        if self._follower is not None or time.monotonic() - self._looked_s < _LOOK_EVERY_S:
+            return False
+        self._look()
+        return True
+
+    # ---- without waiting ----
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the group is closed", path=self.path)
+
+    def _take(self) -> Delivery[T] | None:
+        """Return a delivery of the queue whose turn it is, or of the next that has one."""
+        self._check_open()
+        for _ in range(len(self._turns)):
+            if self._turn >= len(self._turns):
+                self._turn = 0
+            path = self._turns[self._turn]
+            try:
+                delivery = self._members[path].poll()
+            except QueueGone as error:
+                self._set_aside(path, error)
+                continue
+            except ChronicleError as error:
+                self._check_open()
+                self._set_aside(path, error)
+                raise
+            self._run += 1
+            if delivery is None or self._run >= _RUN:
+                self._turn += 1
+                self._run = 0
+            if delivery is not None:
+                return delivery
+        return None
+
+    def poll(self) -> Delivery[T] | None:
+        """Return a message for this member, None if there is none now."""
+        delivery = self._take()
+        if delivery is None and self._look_if_due():
+            delivery = self._take()
+        return delivery
+
+    def __iter__(self) -> Iterator[Delivery[T]]:
+        """Give what there is for this member now."""
+        if self._follower is None:
+            self._look()
+        while (delivery := self._take()) is not None:
+            yield delivery
+
+    def take_batch(self, max_messages: int = 1024) -> list[Delivery[T]]:
+        """Claim available messages, at most ``max_messages``. Never waits."""
+        most = positive("max_messages", max_messages)
+        batch: list[Delivery[T]] = []
+        while len(batch) < most and (delivery := self.poll()) is not None:
+            batch.append(delivery)
+        return batch
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until there is a message for this member; False after ``timeout``.
+
+        It checks 200 times a second; in an event loop nothing runs while no message comes.
+        """
+        limit_s = checked_timeout(timeout)
+        end_s = None if limit_s is None else time.monotonic() + limit_s
+        while True:
+            self._check_open()
+            self._look_if_due()
+            if any(member.wait(0) for member in list(self._members.values())):
+                return True
+            if end_s is not None and time.monotonic() >= end_s:
+                return False
+            time.sleep(_WAIT_STEP_S)
+
+    # ---- in an event loop ----
+
+    async def next(self, timeout: float | None = None) -> Delivery[T]:
+        """Wait for the next delivery; TimeoutError after ``timeout`` seconds, ClosedError if closed.
+
+        Cancelled or timed out, it has claimed nothing.
+        """
+        limit_s = checked_timeout(timeout)
+        if limit_s is None:
+            return await self._next()
+        async with asyncio.timeout(limit_s):
+            return await self._next()
+
+    async def _next(self) -> Delivery[T]:
+        await self._give_turn()
+        while (delivery := self._take()) is None:
+            await self._something_new()
+        return delivery
+
+    async def _give_turn(self) -> None:
+        """Let other tasks run every ``burst`` messages or 200 µs, however much there is to take."""
+        self._turn_left -= 1
+        if self._turn_left > 0 and time.monotonic() < self._turn_ends_s:
+            return
+        await asyncio.sleep(0)
+        self._turn_left = self._burst
+        self._turn_ends_s = time.monotonic() + _TURN_S
+
+    def __aiter__(self) -> AsyncIterator[Delivery[T]]:
+        return self
+
+    async def __anext__(self) -> Delivery[T]:
+        try:
+            return await self._next()
+        except ClosedError:
+            if not self._closed:
+                raise
+        raise StopAsyncIteration
+
+    async def batches(self, max_messages: int = 1024) -> AsyncIterator[list[Delivery[T]]]:
+        """Iterate over lists of deliveries: ``async for batch in group.batches()``.
+
+        A batch has at least one and at most ``max_messages``. Cancelled, it has claimed nothing.
+        """
+        most = positive("max_messages", max_messages)
+        while not self._closed:
+            batch: list[Delivery[T]] = []
+            while len(batch) < most and (delivery := self._take()) is not None:
+                batch.append(delivery)
+            if batch:
+                yield batch
+                await asyncio.sleep(0)
+                continue
+            try:
+                await self._something_new()
+            except ClosedError:
+                return
+
+    async def _something_new(self) -> None:
+        """Return when a queue may have something, or queues came or went."""
+        self._follow()
+        for path, member in list(self._members.items()):
+            if path not in self._waiters:
+                self._waiters[path] = asyncio.ensure_future(member._ready())
+        changed = self._changed
+        waiting = asyncio.ensure_future(changed.wait())
+        try:
+            await asyncio.wait(
+                [*self._waiters.values(), waiting],
+                return_when=asyncio.FIRST_COMPLETED,
+                timeout=_TRY_AGAIN_S if self.problems else None,
+            )
+        finally:
+            waiting.cancel()
+        for path, waiter in list(self._waiters.items()):
+            if waiter.done():
+                self._waiters.pop(path, None)
+                self._take_result(path, waiter)
+        self._check_open()
+        if self.problems and time.monotonic() - self._tried_s >= _TRY_AGAIN_S:
+            self._tried_s = time.monotonic()
+            await in_background(self._try_again)
+
+    def _take_result(self, path: str, waiter: "asyncio.Future[Any]") -> None:
+        if waiter.cancelled():
+            return
+        error = waiter.exception()
+        if error is None or (isinstance(error, ClosedError) and self._closed):
+            return
+        if isinstance(error, ChronicleError):
+            self._set_aside(path, error)
+        if not isinstance(error, QueueGone):
+            raise error
+
+    def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        self._check_open()
+        self._loop = loop
+        self._waiters.clear()
+        self._changed = asyncio.Event()
+        self._follower = loop.create_task(self._follow_writers())
+
+    async def _follow_writers(self) -> None:
+        discovery = Discovery(self._topic.queues, depth=1, rescan_s=5.0)
+        try:
+            async for event in discovery:
+                if isinstance(event, Attached):
+                    await in_background(lambda path=event.path: self._join(path))  # type: ignore[misc]
+                else:
+                    self._leave(event.path)
+                changed, self._changed = self._changed, asyncio.Event()
+                changed.set()
+        finally:
+            await discovery.aclose()
+
+    def close(self) -> None:
+        """Leave the group; unacknowledged messages are given back and go to other members."""
+        with self._joining:
+            self._closed = True
+        if self._loop is not None and self._loop.is_running():
+            with contextlib.suppress(RuntimeError):  # it was closed at this moment
+                self._loop.call_soon_threadsafe(self._stop_following)
+        for member in list(self._members.values()):
+            member.close()
+
+    async def aclose(self) -> None:
+        """Close it without blocking the loop. Cancelled, it is closed all the same."""
+        self._closed = True
+        if self._loop is asyncio.get_running_loop():
+            follower = self._follower
+            self._stop_following()
+            if follower is not None:
+                await asyncio.wait([follower])
+        await in_background(self.close)
+
+    def _stop_following(self) -> None:
+        self._changed.set()
+        for waiter in self._waiters.values():
+            waiter.cancel()
+        if self._follower is not None:
+            self._follower.cancel()
+
+
+def _close_opened(opening: "asyncio.Future[TopicGroup[Any]]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+def _is_below(place: str | os.PathLike[str], topic: str) -> bool:
+    return Path(os.path.realpath(place)).is_relative_to(os.path.realpath(topic))
+
+
+def inspect_topic_group(path: str | os.PathLike[str], name: str) -> GroupInfo:
+    """Return what ``inspect_group`` says about a group of a topic with many writers, over all of them."""
+    topic = SharedTopic(path)
+    found: list[GroupInfo] = []
+    for writer in topic.writers():
+        with contextlib.suppress(ReaderNotFound, QueueNotFound, QueueGone):
+            found.append(inspect_queue_group(topic.queue(writer), name))
+    if not found:
+        raise ReaderNotFound(f"has no group {name!r}, or no writer yet", path=topic.path)
+    oldest = [info.oldest_ns for info in found if info.oldest_ns is not None]
+    sums = {
+        field: sum(getattr(info, field) for info in found)
+        for field in ("pending", "in_flight", "delayed", "retried", "low_seq", "next_seq")
+    }
+    return msgspec.structs.replace(
+        found[0],
+        oldest_ns=min(oldest) if oldest else None,
+        current=all(info.current for info in found),
+        members=_together([member for info in found for member in info.members]),
+        **sums,
+    )
+
+
+def list_topic_groups(path: str | os.PathLike[str]) -> list[GroupInfo]:
+    """Return what ``list_groups`` says about a topic with many writers."""
+    topic = SharedTopic(path)
+    found: list[GroupInfo] = []
+    for name in topic.names():
+        with contextlib.suppress(ReaderNotFound):
+            found.append(inspect_topic_group(path, name))
+    return found
+
+
+def _together(members: list[GroupMember]) -> tuple[GroupMember, ...]:
+    """Return one member per process: it has joined in every queue."""
+    by_pid: dict[int, list[GroupMember]] = {}
+    for member in members:
+        by_pid.setdefault(member.pid, []).append(member)
+    return tuple(
+        msgspec.structs.replace(
+            ones[0],
+            alive=any(one.alive for one in ones),
+            since_ns=min(one.since_ns for one in ones),
+            **{field: sum(getattr(one, field) for one in ones) for field in _COUNTERS},
+        )
+        for ones in by_pid.values()
+    )
+
+
+def _open(path: str | os.PathLike[str], name: str, **options: Any) -> Any:
+    return TopicGroup(path, name, **options)
+
+
+one_group.open_in_topic = _open

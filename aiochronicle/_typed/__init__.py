@@ -1,0 +1,1 @@
+"""Payloads as objects: which type a message has, and what decodes it."""

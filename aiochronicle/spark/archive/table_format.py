@@ -1,0 +1,47 @@
+"""What the formats of tables have in common: the changes that an archive asks of them."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from aiochronicle.spark.archive.manifest import ArchivedFile
+
+__all__ = ["TABLES", "Catalog", "Change", "TableFormat", "Tables"]
+
+TableFormat = Literal["parquet", "delta", "iceberg"]
+TABLES: tuple[TableFormat, ...] = ("parquet", "delta", "iceberg")
+Catalog = Mapping[str, str] | str | None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a table is to gain and lose of one queue; it has all before ``next_seq`` then."""
+
+    source: str
+    next_seq: int
+    added: tuple[ArchivedFile, ...]
+    removed: tuple[str, ...]
+
+
+class Tables(Protocol):
+    """The tables of an archive, in one format."""
+
+    def open(self, dataset: str, schema: Any) -> Any:
+        """Return a table that has at least these columns; it is made if it is not there."""
+        ...
+
+    def next_seq(self, table: Any, source: str) -> int:
+        """Return the seq up to which a table has the messages of a queue."""
+        ...
+
+    def files(self, table: Any, source: str) -> set[str]:
+        """Return the files of a queue that a table has, relative to the archive."""
+        ...
+
+    def commit(self, table: Any, changes: list[Change]) -> None:
+        """Change the table, by one commit."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...

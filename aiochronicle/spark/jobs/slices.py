@@ -1,0 +1,70 @@
+"""Cutting time, instead of queues, into what tasks read: for jobs that need all queues of a time together."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import msgspec
+
+from aiochronicle.spark.jobs.inputs import Input
+from aiochronicle.spark.source.plan import Range
+
+__all__ = ["FOREVER_NS", "TimeSlice", "cut_time"]
+
+SAMPLES = 64  # times that are looked at to find ranges with about equally many messages
+FOREVER_NS = 2**63 - 1
+
+
+class TimeSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """A range of time over all queues."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+    def range_of(self, given: Input, name: str) -> Range:
+        """Return what of a queue lies in it."""
+        start, end = given.sources[name].clip(
+            given.start[name],
+            given.end[name],
+            start_ns=self.start_ns if self.start_ns > 0 else None,
+            end_ns=self.end_ns if self.end_ns < FOREVER_NS else None,
+        )
+        return given.range(name, start, end)
+
+
+def cut_time(inputs: Sequence[Input], rows_per_task: int, *, unit_ns: int = 1) -> list[TimeSlice]:
+    """Cut time into ranges that begin with whole units and have about equally many messages."""
+    rows = sum(given.messages(name) for given in inputs for name in given.sources)
+    least = max(given.options.partitions_min or 0 for given in inputs)
+    wanted = max(least, rows // rows_per_task + 1)
+    if any(given.options.timestamp is not None for given in inputs):
+        wanted = 1  # a field may go back: only who reads all of it can tell
+    samples: list[tuple[int, float]] = []
+    if wanted > 1:
+        per_queue = max(2, 2 * wanted, SAMPLES // sum(len(given.sources) for given in inputs))
+        for given in inputs:
+            samples += _samples(given, per_queue)
+    samples.sort()
+    weights = list(accumulate(weight for _, weight in samples))
+    units: set[int] = set()
+    for number in range(1, wanted):
+        position = bisect_left(weights, weights[-1] * number / wanted) if samples else 0
+        if position < len(samples):
+            units.add(samples[position][0] // unit_ns)
+    cuts = [0, *(unit * unit_ns for unit in sorted(units) if unit > 0), FOREVER_NS]
+    return [
+        TimeSlice(number=number, start_ns=start_ns, end_ns=end_ns)
+        for number, (start_ns, end_ns) in enumerate(pairwise(cuts))
+    ]
+
+
+def _samples(given: Input, per_queue: int) -> list[tuple[int, float]]:
+    """Return times of messages, and how many messages each of them stands for."""
+    samples: list[tuple[int, float]] = []
+    for name, source in given.sources.items():
+        count = given.messages(name)
+        for number in range(min(per_queue, count)):
+            seq = given.seq_after(name, count * number // per_queue)
+            samples.append((source.time_near(seq), count / per_queue))
+    return samples

@@ -1,0 +1,1 @@
+"""The surroundings of Spark: Java, Python workers, a session, progress and errors."""

@@ -1,0 +1,138 @@
+"""A Spark session that is set up for queues."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from aiochronicle.spark.data_source import ChronicleSource
+from aiochronicle.spark.private_files import temporary_directory
+from aiochronicle.spark.runtime.interpreter import DAEMON, chosen_interpreter
+from aiochronicle.spark.runtime.java import ensure_java
+
+__all__ = ["active_session", "register", "session"]
+
+SOCKETS = "spark.python.unix.domain.socket.dir"
+SOCKET_NAME_BYTES = len("/.00000000-0000-0000-0000-000000000000.sock")
+SOCKET_PATH_BYTES_MAX = 107
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # A third less time per micro-batch than the default one.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Rows on their way to Python: by number only, as all Sparks before 4.1. To ask after each row how many
+    # bytes there are by now costs more than to hand it over; few rows keep large payloads in bounds.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2048",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+# On one machine: nothing listens to the outside, a shuffle makes no 200 tiny files, and workers start
+# with this package in memory. What Spark sends a worker over TCP to begin with waits 40 ms, in every task,
+# for an acknowledgement that is delayed.
+_LOCAL_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.python.daemon.module": DAEMON,
+    "spark.python.unix.domain.socket.enabled": "true",
+    # A row on its way to Python and back goes through a dozen small methods, some of which Java's compiler
+    # would call, not inline, once they are compiled: 3 to 6 % of the JVM's time. Options of one's own,
+    # spark.driver.extraJavaOptions, come after these.
+    "spark.driver.defaultJavaOptions": "-XX:InlineSmallCode=5000",
+    "spark.sql.shuffle.partitions": str(max(2, len(os.sched_getaffinity(0)))),
+}
+
+# Spark asks for nulls and sizes itself before it reads or writes a value of an Arrow batch; that Arrow asks
+# again takes a tenth of the time of a write.
+_LOCAL_ENVIRONMENT = {
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "ARROW_ENABLE_UNSAFE_MEMORY_ACCESS": "true",
+    "ARROW_ENABLE_NULL_CHECK_FOR_GET": "false",
+}
+
+
+def session(
+    app_name: str = "aiochronicle",
+    *,
+    master: str | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return a Spark session in which ``format("chronicle")`` works; starts one if necessary.
+
+    ``master`` defaults to the one of spark-submit, or ``local[*]``. A local session listens on the loopback
+    interface only. ``config`` has settings of Spark, which override ours: ``{"spark.ui.enabled": "true"}``
+    gives a local session Spark's web page, at ``spark.sparkContext.uiWebUrl``. JavaNotFound if there is no
+    Java; its text says what to do. Stop it with ``spark.stop()``.
+
+    >>> spark = session()  # doctest: +SKIP
+    >>> spark.read.format("chronicle").load("bus/md").count()  # doctest: +SKIP
+    """
+    under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not under_submit:
+        ensure_java()
+        master = master or "local[*]"
+    is_local = (master or _submitted_master()).startswith("local")
+    settings = dict(_SETTINGS)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    if is_local:
+        settings |= _LOCAL_SETTINGS
+        if SparkSession.getActiveSession() is None and (place := _place_for_sockets()):
+            settings[SOCKETS] = place
+        for name, value in _LOCAL_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+    for name, value in {**settings, **(config or {})}.items():
+        builder = builder.config(name, value)
+    with chosen_interpreter(is_local=is_local):
+        spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def active_session() -> SparkSession | None:
+    """Return the session of this thread that runs already."""
+    return SparkSession.getActiveSession()
+
+
+def _submitted_master() -> str:
+    """Return the master that spark-submit was given: it has started the JVM, which knows."""
+    SparkContext._ensure_initialized()  # pyright: ignore[reportPrivateUsage]
+    return SparkConf().get("spark.master") or ""
+
+
+def _place_for_sockets() -> str | None:
+    """Make a directory that goes with this process: Spark leaves a socket if nobody stops it.
+
+    None where the path of a socket in it would be too long for the kernel: Spark chooses a place then.
+    """
+    directory = temporary_directory()
+    if len(os.fsencode(directory)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES_MAX:
+        directory.rmdir()
+        return None
+    return str(directory)
+
+
+def register(spark: SparkSession) -> None:
+    """Register ``format("chronicle")`` with an existing session.
+
+    Where aiochronicle is installed, Spark also finds the format by itself.
+
+    >>> register(spark)  # doctest: +SKIP
+    """
+    if not _is_known(spark):
+        spark.dataSource.register(ChronicleSource)
+
+
+def _is_known(spark: SparkSession) -> bool:
+    """Tell whether Spark has found the format by itself; to register it twice gives warnings forever."""
+    jvm_session: Any = getattr(spark, "_jsparkSession", None)
+    if jvm_session is None:  # Spark Connect
+        return False
+    return bool(jvm_session.sessionState().dataSourceManager().dataSourceExists("chronicle"))

@@ -1,0 +1,1 @@
+"""Frames into queues, exactly once."""

@@ -1,0 +1,1 @@
+"""Queues as frames: what is read, by which task, in which columns."""

@@ -1,0 +1,60 @@
+"""Queues whose control block is damaged, which nobody can open: an error, or left out and logged.
+
+Whether their messages could be read, and how many there are, cannot be said; so they are no error only
+for those who have asked for whatever can be read under a root, with on_corrupt=skip.
+"""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+
+from aiochronicle.errors import ChronicleError, CorruptionError, NotAQueue
+from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.source.bad_records import BadRecords, keep
+from aiochronicle.spark.source.queues import Source, patience
+
+__all__ = ["openable"]
+
+_log = logging.getLogger(__name__)
+
+
+def openable(
+    sources: Mapping[str, Source],
+    options: ReadOptions,
+    *,
+    failed: dict[str, ChronicleError] | None = None,
+) -> dict[str, Source]:
+    """Return the queues that can be opened; CorruptionError or NotAQueue for another.
+
+    Or it is in ``failed``, if that is given. Or it is left out, as its damaged days are, with
+    on_corrupt=skip; unless it was asked for by its own name or path.
+    """
+    good: dict[str, Source] = {}
+    patient_until = patience()
+    for name, source in sources.items():
+        try:
+            source.check(patient_until)
+            good[name] = source
+            _tell(source, options, source.damaged_days())
+        except (CorruptionError, NotAQueue) as error:
+            if failed is not None:
+                failed[name] = error
+            elif options.skip_corrupt and not _is_asked_for(source, options):
+                _tell(source, options, [error])
+            else:
+                raise
+    return good
+
+
+def _is_asked_for(source: Source, options: ReadOptions) -> bool:
+    path = os.path.realpath(options.path)
+    return source.name in (options.subscribe or ()) or path == os.path.realpath(source.place)
+
+
+def _tell(source: Source, options: ReadOptions, causes: Sequence[ChronicleError]) -> None:
+    """Log what is left out, and note it as messages of unknown seqs."""
+    for cause in causes:
+        _log.warning("left out of %s: %s: %s", source.name, cause.path, cause.detail)
+    if causes and options.bad_records_path is not None:
+        notes = [BadRecords.between(source.name, source.place, 0, 0, cause) for cause in causes]
+        keep(options.bad_records_path, "unopened", notes)

@@ -1,0 +1,179 @@
+"""Reading a range of messages as Arrow batches, and noticing what is missing.
+
+Within a queue, or a cycle of a Java queue, seq is gapless, so a batch that does not begin where the last
+one ended tells of messages that are gone: corrupt ones that were stepped over, or segments that retention
+removed during the query. A segment that has moved to the archive is found there.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Literal, Self
+
+import numpy as np
+
+from aiochronicle._columns.columns import BATCH_ROWS
+from aiochronicle.errors import (
+    ChronicleError,
+    CorruptionError,
+    NotAQueue,
+    PositionLost,
+    QueueGone,
+    QueueNotFound,
+)
+from aiochronicle.spark.arrow import Batch
+from aiochronicle.spark.options import ReadOptions
+from aiochronicle.spark.source.bad_records import BadRecords, keep
+from aiochronicle.spark.source.found import FoundDirectory
+from aiochronicle.spark.source.plan import Range
+from aiochronicle.spark.source.queues import damage_of, restarted
+
+__all__ = ["read_range"]
+
+# To find out where a message is may take another pass over its segment.
+PLACES_MAX = 100
+
+_log = logging.getLogger(__name__)
+
+
+def read_range(
+    part: Range, columns: Sequence[str], options: ReadOptions, *, batch_rows: int = BATCH_ROWS
+) -> Iterator[Batch]:
+    """Yield the messages of the range; ``seq`` must be among the columns.
+
+    What is missing is an error (PositionLost), or is left out and logged, as
+    ``failOnDataLoss`` and ``on_corrupt`` say; what is corrupt also in ``badRecordsPath``.
+    """
+    with _Gaps(part, options) as gaps:
+        for span in part.gapless:
+            piece = part.part(span.start, span.end)
+            yield from _read_gapless(piece, columns, options, batch_rows, gaps)
+
+
+def _read_gapless(
+    part: Range, columns: Sequence[str], options: ReadOptions, batch_rows: int, gaps: "_Gaps"
+) -> Iterator[Batch]:
+    expected = part.start
+    while expected < part.end:
+        reached = expected
+        for batch in _everywhere(part, expected, columns, options, batch_rows):
+            first, last = batch.column("seq")[0].as_py(), batch.column("seq")[-1].as_py()
+            if first < reached or last - first + 1 < batch.num_rows:
+                raise restarted(part.source.place)
+            if first > reached and reached > expected:
+                break  # look around again before believing in a gap
+            if first > reached:
+                gaps.account_for(reached, first)
+            if last - first + 1 > batch.num_rows:
+                gaps.account_for_those_within(batch)
+            yield batch
+            reached = last + 1
+        if reached == expected:
+            gaps.account_for(reached, part.end)
+            break
+        expected = reached
+
+
+class _Gaps:
+    """Decides about messages of a range that are not there, and remembers those it steps over."""
+
+    def __init__(self, part: Range, options: ReadOptions) -> None:
+        self._part = part
+        self._options = options
+        self._notes: list[BadRecords] = []
+
+    def account_for(self, first: int, end: int) -> None:
+        """Raise PositionLost for the messages from ``first`` to before ``end``, or note them."""
+        part = self._part
+        if self._options.skip_corrupt and first >= part.source.earliest():
+            self._note(first, end)
+            return
+        what = f"messages {first} to {end - 1} of {part.source.name} are gone"
+        if self._options.fail_on_data_loss:
+            raise PositionLost(
+                f"{what}: retention removed them, or they were lost in a power cut",
+                path=part.source.place,
+                advice="Read on without them by option failOnDataLoss=false, or load a new frame.",
+            )
+        _log.warning("%s: %s", part.source.place, what)
+
+    def account_for_those_within(self, batch: Batch) -> None:
+        """Note what a batch lacks: the engine has stepped over it."""
+        seqs = batch.column("seq").to_numpy()
+        for row in np.flatnonzero(np.diff(seqs) > 1):
+            self._note(int(seqs[row]) + 1, int(seqs[row + 1]))
+
+    def _note(self, first: int, end: int) -> None:
+        source = self._part.source
+        cause = self._cause(first) if len(self._notes) < PLACES_MAX else None
+        self._notes.append(BadRecords.between(source.name, source.place, first, end, cause))
+
+    def _cause(self, seq: int) -> ChronicleError:
+        """Find out what is wrong with a message, by reading on from the one before it."""
+        source = self._part.source
+        for directory in source.all_parts():
+            try:
+                with (
+                    directory.reader(on_corrupt="skip") as tolerant,
+                    directory.reader() as strict,
+                ):
+                    tolerant.seek(max(0, seq - 1))  # or to an earlier corrupt one, if there is one
+                    seqs = (message.seq for message in tolerant)
+                    if next((found for found in seqs if found >= seq - 1), None) == seq - 1:
+                        strict.seek_position(tolerant.position)
+                    else:
+                        strict.seek(seq)
+                    strict.poll()
+            except (CorruptionError, NotAQueue) as error:
+                return error
+            except QueueNotFound:
+                if (damage := damage_of(directory)) is not None:
+                    return damage
+            except (PositionLost, QueueGone):
+                continue
+        return PositionLost("missing: removed, cut off, or lost in a power cut", path=source.place)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._notes:
+            part = self._part
+            _log.warning(
+                "%s: stepped over %d damaged or missing of messages %d to %d of %s, the first in %s",
+                part.source.place,
+                sum(note.end_seq - note.first_seq for note in self._notes),
+                part.start,
+                part.end - 1,
+                part.source.name,
+                self._notes[0].place,
+            )
+            if self._options.bad_records_path is not None:
+                keep(self._options.bad_records_path, f"{part.start}-{part.end}", self._notes)
+
+
+def _everywhere(
+    part: Range, start: int, columns: Sequence[str], options: ReadOptions, batch_rows: int
+) -> Iterator[Batch]:
+    """Read on from ``start`` in each directory of the queue, oldest first."""
+    for directory in part.source.parts():
+        try:
+            for batch in _batches(directory, start, part.end, columns, options, batch_rows):
+                yield batch
+                start = batch.column("seq")[-1].as_py() + 1
+        except (PositionLost, QueueGone, QueueNotFound):
+            continue  # removed or moved while it was read: the gap will tell
+        if start >= part.end:
+            return
+
+
+def _batches(
+    directory: FoundDirectory,
+    start: int,
+    end: int,
+    columns: Sequence[str],
+    options: ReadOptions,
+    batch_rows: int,
+) -> Iterator[Batch]:
+    on_corrupt: Literal["raise", "skip"] = "skip" if options.skip_corrupt else "raise"
+    with directory.queue(verify=options.verify, on_corrupt=on_corrupt) as queue:
+        yield from queue.slice(start, end).batches(batch_rows, columns)

@@ -1,0 +1,148 @@
+"""A faster way to the same rows: a frame of ranges, each read by one task with mapInArrow.
+
+It costs a fifth less per row than the data source, whose rows Spark copies once more. Start and end are
+arguments instead of filters. ``count`` returns the number of these rows without reading them.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from aiochronicle._base.arguments import expect
+from aiochronicle.errors import InvalidArgument
+from aiochronicle.spark.options import Given, ReadOptions, as_text, read_options
+from aiochronicle.spark.source.columns import frame_schema, known_columns
+from aiochronicle.spark.source.plan import Range, plan
+from aiochronicle.spark.source.queues import Source, find_or_await
+from aiochronicle.spark.source.read_task import RANGES, read_rows, read_task
+from aiochronicle.spark.source.snapshot import Snapshot
+from aiochronicle.spark.tasks import run_tasks
+
+__all__ = ["count", "scan", "scan_stream"]
+
+Bound = datetime | int | Mapping[str, int] | None
+
+
+def scan(
+    spark: SparkSession,
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    start: Bound = None,
+    end: Bound = None,
+    **options: Given,
+) -> DataFrame:
+    """Return the messages of the queues in or below ``path``, as ``format("chronicle")`` does.
+
+    ``columns`` are those to read; ``start`` and ``end`` (excluded) are aware datetimes, nanoseconds since
+    1970, or seqs by queue. ``options`` are those of the format. The frame is a snapshot of the present
+    queues.
+
+    >>> scan(spark, "bus/md", columns=["source", "seq"]).count()  # doctest: +SKIP
+    """
+    chosen = _options(path, start, end, options)
+    snapshot = Snapshot(chosen)
+    schema = _schema(columns, chosen, snapshot.sources)
+    parts = plan(
+        snapshot.sources,
+        snapshot.start,
+        snapshot.end,
+        spans=snapshot.spans,
+        partitions_min=chosen.partitions_min,
+    )
+    return read_parts(spark, parts, schema, chosen)
+
+
+def scan_stream(
+    spark: SparkSession,
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    start: Bound = None,
+    **options: Given,
+) -> DataFrame:
+    """Return the messages of the queues as a stream, as ``readStream.format("chronicle")`` does.
+
+    The arguments are those of ``scan``; a stream begins at the end of the queues, unless ``start`` or an
+    option says otherwise. Offsets, limits and checkpoints are those of the format, so a query may continue
+    with a checkpoint of ``readStream``. To Spark a range of messages is one row until it is read: in the
+    progress of a query ``numInputRows`` counts ranges.
+
+    >>> scan_stream(spark, "bus/md", startingOffsets="earliest").writeStream  # doctest: +SKIP
+    """
+    chosen = _options(path, start, None, options)
+    schema = _schema(columns, chosen, find_or_await(chosen))
+    texts = _texts(start, None, options)
+    ranges = spark.readStream.format("chronicle").schema(RANGES).options(**texts).load(str(path))
+    return ranges.mapInArrow(partial(read_rows, schema=schema, options=chosen), schema)
+
+
+def count(path: str, *, start: Bound = None, end: Bound = None, **options: Given) -> int:
+    """Return how many messages ``scan`` with these arguments has, without reading them and without Spark.
+
+    Seqs have no gaps, so the number is the difference between the end and the start of each queue, or of each
+    cycle of a Java queue, both found through the seek indexes. Corrupt or deleted messages in between are
+    counted as well; reading them is an error, unless options say otherwise.
+
+    >>> count("bus/md", subscribe="binance")  # doctest: +SKIP
+    """
+    chosen = _options(path, start, end, options)
+    if chosen.type is not None:
+        raise InvalidArgument("the index does not know types: use scan(..., type=...).count()")
+    if chosen.filter is not None and chosen.filter.types is not None:
+        raise InvalidArgument("the index does not know types: use scan(..., filter=...).count()")
+    snapshot = Snapshot(chosen)
+    return sum(map(snapshot.messages, snapshot.sources))
+
+
+def read_parts(
+    spark: SparkSession, parts: Sequence[Range], schema: StructType, options: ReadOptions
+) -> DataFrame:
+    """Return a frame of the rows of these ranges, one task each."""
+    read = partial(read_task, schema=schema, options=options)
+    return run_tasks(spark, parts, read, schema)
+
+
+def _schema(
+    columns: Sequence[str] | None, options: ReadOptions, sources: Mapping[str, Source]
+) -> StructType:
+    if columns is None:
+        return frame_schema(options, sources)
+    known = known_columns(options, sources)
+    if unknown := [name for name in columns if name not in known]:
+        raise InvalidArgument(f"no column {unknown[0]!r}: choose from {', '.join(known)}")
+    return StructType([known[name] for name in columns])
+
+
+def _options(path: str, start: Bound, end: Bound, options: Mapping[str, Given]) -> ReadOptions:
+    return read_options({"path": str(path), **_texts(start, end, options)})
+
+
+def _texts(start: Bound, end: Bound, options: Mapping[str, Given]) -> dict[str, str]:
+    """Return arguments as options of the format."""
+    given = {name: as_text(value) for name, value in options.items()}
+    return given | _bound("starting", start) | _bound("ending", end)
+
+
+def _bound(side: str, bound: Bound) -> dict[str, str]:
+    match bound:
+        case None:
+            return {}
+        case datetime():
+            if bound.tzinfo is None:
+                name = side.removesuffix("ing")
+                raise InvalidArgument(
+                    f"{name} has no time zone: with tzinfo=UTC, {bound!s} is the time in UTC"
+                )
+            return {f"{side}Timestamp": bound.isoformat()}
+        case int():
+            return {f"{side}Timestamp": str(bound)}
+        case _:
+            what = "a datetime, nanoseconds since 1970 or a dict of seqs by queue"
+            offsets: dict[str, Any] = dict(expect(side.removesuffix("ing"), what, Mapping, bound))
+            return {f"{side}Offsets": msgspec.json.encode(offsets).decode()}

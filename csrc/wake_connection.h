@@ -1,0 +1,118 @@
+/* Who may wake whom: how a reader's eventfd gets into the hands of the writer.
+ *
+ * A number cannot carry an fd into another process, so it travels over a unix socket. A reader's process
+ * listens on one socket (per file system), linked as wake/NAME.efd into every queue it follows. The
+ * writer's process watches wake/ and connects to what it finds there:
+ *
+ *   writer -> reader   hello: which queue, which reader
+ *   reader -> writer   its eventfd
+ *   writer -> reader   the bit of control.parked that is the reader's from now on; with AC_BIT_ALONE no other's
+ *
+ * and then both keep the connection: its end is how each learns at once that the other died. Parking,
+ * raising the bit and signalling do not pass through here (reader_park.c, writer.c); they go on while this
+ * thread sleeps.
+ *
+ * wake/ is made by the writer, never by a reader: where a writer of another program is at home, nothing of
+ * ours appears. It is not readers/, because others take that directory for a list of who needs the data.
+ *
+ * One thread per process, started with the first handle that needs it. It never waits for a peer, and no peer
+ * keeps it from the others: each gets one packet's worth of its time per turn. The sockets are for their own user
+ * only. A peer of another user is closed before anything is kept of it, a silent peer after
+ * some seconds, or sooner if there are many; and of a reader's writers only the newest is kept, unless it wants all. */
+#ifndef AC_WAKE_CONNECTION_H
+#define AC_WAKE_CONNECTION_H
+
+#include "directory.h"
+#include "position.h"
+#include "wake_eventfd.h"
+
+#include <pthread.h>
+
+#define AC_NO_BIT UINT32_MAX
+#define AC_BIT_ALONE 0x100u
+#define AC_WAKE_DIRECTORY "wake"
+
+/* How the names of readers without one begin; no reader can be given such a name. */
+#define AC_ANONYMOUS_PREFIX '_'
+/* A member of a group is _gTAG-..., TAG being 8 hex digits for the group: of those that sleep one is woken per
+ * message. */
+#define AC_MEMBER_PREFIX "_g"
+
+/* The first packet of a connection. */
+enum { AC_HELLO_MAGIC = 0x4143574b, AC_HELLO_VERSION = 1 };
+
+typedef struct ac_hello {
+    uint32_t magic, version;
+    uint64_t device, inode; /* of the queue's directory */
+    char name[AC_READER_NAME_MAX + 8];
+} ac_hello_t;
+
+enum { AC_STEP_MAX = 256 };
+
+struct ac_connection;
+struct ac_listener;
+
+/* A reader that wants to be woken. `eventfd` and `bit` are shared with the thread; all else is its own. */
+typedef struct ac_wake_endpoint {
+    char name[AC_READER_NAME_MAX + 1];
+    ac_directory_t dir;     /* of the queue */
+    ac_eventfd_t *eventfd;  /* not owned */
+    int watch;              /* of the lock file; or, while it expects its queue, of a directory … */
+    char step[AC_STEP_MAX]; /* … in which this has to appear next */
+    int expects;
+    int many; /* it keeps a connection to each writer, of which a Java queue may have many */
+    uint32_t
+        bit; /* atomic: position in control.parked, or AC_NO_BIT while no writer is connected */
+    uint32_t alone;    /* atomic, stored before `bit`: nobody else has that bit */
+    uint32_t watching; /* atomic: taking the writer lock will be noticed */
+    uint32_t suspect;  /* atomic: a process took the writer lock and has not connected (yet) */
+    struct ac_listener *listener;
+    struct ac_connection *connection;
+    struct ac_wake_endpoint *next;
+} ac_wake_endpoint_t;
+
+/* A writer's side: the readers that are connected now. */
+typedef struct ac_wake_target {
+    int eventfd;
+    uint32_t bit;
+    uint32_t group; /* 0 = it is woken whenever it sleeps; else it has its bit alone */
+} ac_wake_target_t;
+
+typedef struct ac_wake_targets {
+    ac_directory_t dir;
+    int watch;
+    pthread_mutex_t mutex; /* guards what follows; held for moments only */
+    ac_wake_target_t *sleepers;
+    uint32_t count, room;
+    uint32_t turn; /* where to begin looking for the next member to be woken */
+    struct ac_wake_targets *next;
+} ac_wake_targets_t;
+
+/* Announces the reader in its queue, in which a writer must have made wake/. The endpoint's name, eventfd and
+ * directory fields are set. */
+int ac_wake_announce(ac_wake_endpoint_t *endpoint, const ac_directory_t *dir, ac_error_t *err);
+/* Tries to get the watch that was not to be had, or was lost: see `watching`. */
+void ac_wake_watch_lock(ac_wake_endpoint_t *endpoint);
+void ac_wake_retract(ac_wake_endpoint_t *endpoint);
+
+/* Signals the eventfd when the way to a queue that is not there yet gets longer, or its control block appears.
+ * To be called again after each signal, and followed by a look: what appeared before the call gives none.
+ * Negative: the way cannot be watched. */
+int ac_wake_expect_queue(ac_wake_endpoint_t *endpoint, const char *path);
+void ac_wake_stop_expecting(ac_wake_endpoint_t *endpoint);
+
+/* Connects to the readers of a queue, those that are there and those to come. */
+int ac_wake_targets_open(ac_wake_targets_t *targets, const ac_directory_t *dir, ac_error_t *err);
+void ac_wake_targets_close(ac_wake_targets_t *targets);
+
+/* wake_targets.c: a reader that was connected, by its eventfd and its name; *bit is what it is to know. Negative: no more
+ * readers are taken. */
+int ac_wake_targets_add(ac_wake_targets_t *targets, int eventfd, const char *name, uint32_t *bit);
+/* Other members of its group look at once: it may have died with messages. */
+void ac_wake_targets_remove(ac_wake_targets_t *targets, int eventfd);
+/* Signals every connected reader whose bit is set; but of each group no more members than there are messages. *left are
+ * the bits of those that sleep on. Returns how many were signalled. */
+uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, uint64_t bits, uint32_t messages,
+                                uint64_t *left);
+
+#endif

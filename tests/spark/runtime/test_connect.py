@@ -1,0 +1,32 @@
+"""Spark Connect: the same code with another session."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark.filling import fill
+
+CLIENT = Path(__file__).with_name("connect_client.py")
+
+
+def test_queues_are_read_followed_written_and_archived_over_connect(root: Path) -> None:
+    pytest.importorskip("grpc", reason="grpcio is not installed")
+    pytest.importorskip("grpc_status", reason="grpcio-status is not installed")
+    fill(root / "q", 100)
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, str(CLIENT), str(root)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    words = [line.split()[-2:] for line in done.stdout.splitlines() if line.strip()]
+    found = {name: int(number) for name, number in words if number.isdigit()}
+    assert found == {"frame": 100, "scan": 100, "stream": 100, "copy": 100, "archive": 100}

@@ -1,0 +1,57 @@
+"""Mistakes that a type checker has to find: one in each line that says so, and nowhere else."""
+
+import asyncio
+
+import msgspec
+
+from aiochronicle import Bus, Conflation, FanIn, Message, Reader, Requester, Writer, open_writer
+
+
+class Trade(msgspec.Struct):
+    price: float
+
+
+class Quote(msgspec.Struct):
+    bid: float
+
+
+def writing(writer: Writer[Trade], quotes: Writer[Quote], bus: Bus) -> None:
+    writer.send(Quote(1.0))  # wrong: another type
+    writer.send(b"bytes")  # wrong: bytes are appended
+    writer.append("text")  # wrong: no buffer
+    writer.append_many(["text"])  # wrong: no buffers
+    writer.append(b"", 7)  # wrong: keyword only
+    bus.append("topic", "text")  # wrong: no buffer
+    open_writer("q", codec=Trade).send(Quote(1.0))  # wrong: another type
+    both: Writer[Trade | Quote] = quotes  # wrong: it takes quotes only
+    both.send(Quote(1.0))
+
+
+def handlers(reader: Reader[Trade]) -> None:
+    @reader.on(Trade)  # wrong: it takes something else
+    def take(quote: Quote) -> None:
+        print(quote.bid)
+
+    @reader.on(Trade)  # wrong: nobody has three arguments for it
+    def three(trade: Trade, message: Message[Trade], more: int) -> None:
+        print(trade, message, more)
+
+    @reader.on(Trade)
+    def take_trade(trade: Trade) -> float:
+        return trade.bid  # wrong: a trade has none
+
+
+def conflating(reader: Reader[Trade], fan_in: FanIn[Trade]) -> None:
+    reader.conflate(lambda message: message.decode().bid)  # wrong: a trade has none
+    other: Conflation[str, Quote] = fan_in.conflate(lambda m: m.source)  # wrong: they are trades
+    print(other)
+    snapshot = reader.snapshot_now(lambda message: message.type_id)
+    print(snapshot["text"])  # wrong: keys are numbers
+
+
+async def requests(desk: Requester[Trade, Quote], fan_in: FanIn[Trade]) -> None:
+    await desk.request(Quote(1.0))  # wrong: it asks with a trade
+    answer = await desk.request(Trade(1.0))
+    print(answer.decode().price)  # wrong: the answer is a quote
+    task = asyncio.create_task(fan_in.next())
+    print((await task).decode().bid)  # wrong: a trade has none
