@@ -47,22 +47,38 @@ static int next_by_writer(const ac_control_t *control, const ac_map_t *map, uint
     return 1;
 }
 
-/* The same by the records before it. */
-static int next_by_records(const ac_directory_t *dir, int dir_fd, const ac_map_t *map,
-                           uint64_t segment_size, uint64_t offset, uint64_t *seq) {
+/* The seq after the records that lie before `offset`; 0 = there are none, or not all of them can be counted. */
+static int after_records(const ac_directory_t *dir, int dir_fd, const ac_map_t *map,
+                         uint64_t segment_size, uint64_t offset, uint64_t *seq) {
     ac_index_t index;
     int built;
     if (ac_index_obtain(&index, dir, dir_fd, map, segment_size, &built, NULL) != AC_OK) return 0;
     int known = index.records > 0 && index.end == offset && !index.broken;
-    *seq = index.max_seq + 1;
+    if (known) *seq = index.max_seq + 1;
     ac_index_free(&index);
+    return known;
+}
+
+/* The seq after the segment before. The writer links its next segment a moment before it goes there. Seqs of
+ * other programs may start again with a segment. */
+static int after_segment_before(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
+                                const ac_map_t *map, uint64_t segment_size, uint64_t *seq) {
+    ac_map_t *before;
+    if (map->segment == 0 || ac_load_relaxed_u64(&control->queue_id) == 0) return 0;
+    if (ac_segment_open(dir, dir_fd, map->segment - 1, segment_size, 0, &before, NULL) != AC_OK)
+        return 0;
+    uint64_t end = ac_segment_end(before);
+    int known = end != 0 && after_records(dir, dir_fd, before, segment_size, end, seq);
+    ac_map_release(before);
     return known;
 }
 
 static int at_end(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
                   const ac_map_t *map, uint64_t segment_size, uint64_t offset, uint64_t *seq) {
-    return next_by_writer(control, map, offset, seq) ||
-           next_by_records(dir, dir_fd, map, segment_size, offset, seq);
+    if (next_by_writer(control, map, offset, seq)) return 1;
+    if (offset == AC_SEGMENT_DATA)
+        return after_segment_before(dir, dir_fd, control, map, segment_size, seq);
+    return after_records(dir, dir_fd, map, segment_size, offset, seq);
 }
 
 static int is_finished(const ac_map_t *map, uint64_t offset) {
@@ -72,6 +88,7 @@ static int is_finished(const ac_map_t *map, uint64_t offset) {
 int ac_seq_at(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
               uint64_t segment_size, uint64_t segment, uint64_t offset, uint64_t *seq) {
     ac_map_t *map, *next;
+    uint64_t first = 0;
     if (segment > AC_SEGMENT_ID_MAX || offset < AC_SEGMENT_DATA || offset % AC_ALIGNMENT != 0)
         return 0;
     if (ac_segment_open(dir, dir_fd, (uint32_t)segment, segment_size, 0, &map, NULL) != AC_OK)
@@ -79,11 +96,11 @@ int ac_seq_at(const ac_directory_t *dir, int dir_fd, const ac_control_t *control
     int found;
     for (;;) {
         int finished = is_finished(map, offset); /* before the look: see segment.h */
-        found = offset > map->size ? -1 : first_in(map, &offset, seq);
+        found = offset > map->size ? -1 : first_in(map, &offset, &first);
         if (found != 0) break;
         if (!finished ||
             ac_segment_open(dir, dir_fd, map->segment + 1, segment_size, 0, &next, NULL) != AC_OK) {
-            found = at_end(dir, dir_fd, control, map, segment_size, offset, seq);
+            found = at_end(dir, dir_fd, control, map, segment_size, offset, &first);
             break;
         }
         ac_map_release(map);
@@ -91,6 +108,7 @@ int ac_seq_at(const ac_directory_t *dir, int dir_fd, const ac_control_t *control
         offset = AC_SEGMENT_DATA;
     }
     ac_map_release(map);
+    if (found == 1) *seq = first; /* and else it stays as it was */
     return found == 1;
 }
 

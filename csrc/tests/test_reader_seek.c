@@ -74,6 +74,59 @@ TEST(the_end_is_expected_behind_the_last_sound_record) {
     close_writer(writer);
 }
 
+/* As a reader finds it just when the writer has linked the next segment, and has not gone there yet. */
+static uint64_t leave_an_empty_last_segment(ac_writer_t *writer, int end_known) {
+    static const uint8_t nothing[4096];
+    ac_writer_stats_t last, before, after;
+    ac_writer_stats(writer, &before);
+    do {
+        last = before;
+        ac_writer_stats(writer, &before);
+        append_numbered(writer, 1);
+        ac_writer_stats(writer, &after);
+    } while (after.segment == 0);
+    poke(check_path("queue"), "000000001.q", AC_SEGMENT_DATA, nothing, sizeof nothing);
+    poke(check_path("queue"), "control.meta", offsetof(ac_control_t, current_segment),
+         &(uint32_t){0}, 4);
+    poke(check_path("queue"), "control.meta", offsetof(ac_control_t, write_offset), &before.offset,
+         8);
+    if (!end_known) /* the last record before is lost */
+        poke(check_path("queue"), "000000000.q", last.offset, nothing, 64);
+    return before.next_seq;
+}
+
+TEST(where_an_empty_segment_begins_the_next_seq_is_that_after_the_segment_before) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_reader_stats_t stats;
+    uint64_t end = leave_an_empty_last_segment(writer, 1), seq = 0;
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_LAST);
+    ac_reader_stats(reader, &stats);
+    CHECK_EQUAL(stats.segment, 1);
+    CHECK_EQUAL(stats.next_seq, end);
+    CHECK_EQUAL(ac_reader_seq_at(reader, 1, AC_SEGMENT_DATA, &seq, &err), 1);
+    CHECK_EQUAL(seq, end);
+    CHECK_EQUAL(ac_reader_seq_at(reader, 1, AC_SEGMENT_DATA + 64, &seq, &err), 0);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
+TEST(an_unknown_seq_is_not_made_up) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    ac_reader_stats_t stats;
+    leave_an_empty_last_segment(writer, 0);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_LAST);
+    uint64_t seq = 77;
+    ac_reader_stats(reader, &stats);
+    CHECK_EQUAL(stats.segment, 1);
+    CHECK_EQUAL(stats.next_seq, 0);
+    CHECK_EQUAL(ac_reader_seq_at(reader, 1, AC_SEGMENT_DATA, &seq, &err), 0);
+    CHECK_EQUAL(seq, 77);
+    ac_reader_free(reader);
+    close_writer(writer);
+}
+
 TEST(a_reader_can_be_opened_anywhere) {
     static const struct {
         int start;
