@@ -1,4 +1,4 @@
-/* Every system call of the engine goes through this file, so that tests can fail each of them.
+/* Every system call of the engine goes through the os_*.c files, so that tests can fail each of them.
  *
  * All functions return a result >= 0 or a negated errno. EINTR is retried here; nobody else sees it. */
 #ifndef AC_OS_H
@@ -89,7 +89,7 @@ int ac_os_copy(int from_fd, int to_fd, uint64_t offset, uint64_t length);
 int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset); /* whole or short at EOF */
 /* The next part of [from, to) that is not a hole: 1 and its bounds, or 0. Holes read as zeros. */
 int ac_os_next_data(int fd, uint64_t from, uint64_t to, uint64_t *start, uint64_t *end);
-/* 1 = part of [from, to) has no written blocks, as far as the file system tells; see ac_os.c. */
+/* 1 = part of [from, to) has no written blocks, as far as the file system tells; see os_contents.c. */
 int ac_os_has_unwritten(int fd, uint64_t from, uint64_t to);
 int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset); /* whole or error */
 int ac_os_sync(int fd);
@@ -202,6 +202,7 @@ void ac_os_yield(void);      /* the processor, to a thread that waits for it */
 uint64_t ac_os_now_ns(void); /* wall clock */
 uint64_t ac_os_monotonic_ns(void);
 uint64_t ac_os_coarse_ns(void); /* the same, some milliseconds late, and much cheaper */
+uint64_t ac_os_boot_ns(void);   /* when the machine was started, by the wall clock */
 
 /* What the calling thread has met so far. */
 typedef struct ac_usage {
