@@ -32,8 +32,10 @@ from aiochronicle._core.reader import Reader, ReaderStatistics, open_reader
 from aiochronicle._core.slices import Queue, Slice
 from aiochronicle._core.stream import Lag
 from aiochronicle._core.topic_settings import TopicSettings
-from aiochronicle._core.writer import Recovery, Writer, WriterStatistics, open_writer
+from aiochronicle._core.writer import Writer
 from aiochronicle._core.writer_info import RecentError, Sample, SlowAppend, SlowTotal, WriterInfo
+from aiochronicle._core.writer_opening import open_writer
+from aiochronicle._core.writer_statistics import Recovery, WriterStatistics
 from aiochronicle._hot import Block, Delivery, Message, Reservation
 from aiochronicle._services.bus import Bus, BusStatistics
 from aiochronicle._services.discovery import Attached, Detached, Discovery, Ready, discover

@@ -52,7 +52,7 @@ def test_examples_of_all_sub_packages_are_found() -> None:
     names = {test.name for test in docstring_examples()}
     assert {
         "aiochronicle._core.stream.Stream.conflate",
-        "aiochronicle._core.writer.Writer.send",
+        "aiochronicle._core.writer_sending.SendingWriter.send",
         "aiochronicle._services.bus.Bus",
         "aiochronicle._maintenance.backups.backup",
     } <= names

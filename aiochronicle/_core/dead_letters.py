@@ -12,7 +12,8 @@ from pathlib import Path
 from aiochronicle._core.group import Group, open_group
 from aiochronicle._core.leaving import DeadLetter, is_known
 from aiochronicle._core.reader import open_reader
-from aiochronicle._core.writer import Writer, open_writer
+from aiochronicle._core.writer import Writer
+from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._hot import Delivery
 from aiochronicle._layout import CONTROL, SHARED
 from aiochronicle.errors import QueueNotFound

@@ -19,7 +19,9 @@ from aiochronicle._base.binding import encode_path, lib
 from aiochronicle._base.printable import printable, utf8_name
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._core.reader import open_reader
-from aiochronicle._core.writer import Writer, open_writer, refuse_root_of_queues
+from aiochronicle._core.root_of_queues import refuse_root_of_queues
+from aiochronicle._core.writer import Writer
+from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._hot import Delivery, Message
 from aiochronicle.errors import ChronicleError, InvalidArgument
 

@@ -16,7 +16,8 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from aiochronicle._base.background import in_background, in_thread
 from aiochronicle._core.reader import open_reader
-from aiochronicle._core.writer import Writer, open_writer, pauses_s
+from aiochronicle._core.writer import Writer
+from aiochronicle._core.writer_opening import open_writer, pauses_s
 from aiochronicle.errors import ChronicleError, LockedError
 
 __all__ = [

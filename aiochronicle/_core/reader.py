@@ -36,8 +36,8 @@ from aiochronicle._columns.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnR
 from aiochronicle._core import engine_log
 from aiochronicle._core.conflate import Feed
 from aiochronicle._core.health import Health, because, reason
+from aiochronicle._core.root_of_queues import refuse_root_of_queues
 from aiochronicle._core.stream import Lag, Stream
-from aiochronicle._core.writer import refuse_root_of_queues
 from aiochronicle._typed.decoding import Decoders
 from aiochronicle._typed.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.codec import Codec, T, T_co

@@ -13,7 +13,7 @@ import msgspec
 from aiochronicle._base.binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._base.printable import printable
 from aiochronicle._core.live_settings import LiveSettings, from_engine
-from aiochronicle._core.writer import WriterStatistics, recovery_of, statistics_of
+from aiochronicle._core.writer_statistics import WriterStatistics, recovery_of, statistics_of
 from aiochronicle.config import Batch, Capacity, Retention
 
 __all__ = ["RecentError", "Sample", "SlowAppend", "SlowTotal", "WriterInfo", "writer_of"]

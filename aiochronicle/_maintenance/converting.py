@@ -10,7 +10,8 @@ from aiochronicle._base.report import HtmlStruct
 from aiochronicle._base.system_errors import storage_errors
 from aiochronicle._core.queue import inspect, list_readers
 from aiochronicle._core.reader import Reader, open_reader
-from aiochronicle._core.writer import Writer, open_writer
+from aiochronicle._core.writer import Writer
+from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._files import sync_directory
 from aiochronicle._hot import Message
 from aiochronicle._maintenance.restoring import hidden, refuse_occupied

@@ -26,7 +26,8 @@ from aiochronicle._core.copying import copy_file, refuse_java, write_file
 from aiochronicle._core.position_files import decode_position
 from aiochronicle._core.queue import inspect
 from aiochronicle._core.reader import Reader, open_reader
-from aiochronicle._core.writer import Recovery, open_writer
+from aiochronicle._core.writer_opening import open_writer
+from aiochronicle._core.writer_statistics import Recovery
 from aiochronicle._files import read_small_file, sync_directory
 from aiochronicle._layout import (
     CONTROL,

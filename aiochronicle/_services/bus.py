@@ -45,7 +45,10 @@ from aiochronicle._core.reader import (
     open_reader,
 )
 from aiochronicle._core.topic_settings import TopicSettings
-from aiochronicle._core.writer import Format, Writer, WriterStatistics, open_writer
+from aiochronicle._core.writer import Writer
+from aiochronicle._core.writer_opening import open_writer
+from aiochronicle._core.writer_sending import Format
+from aiochronicle._core.writer_statistics import WriterStatistics
 from aiochronicle._layout import BUS_CONFIGURATION
 from aiochronicle._services.router import RouterStatistics
 from aiochronicle._services.settings import load_settings

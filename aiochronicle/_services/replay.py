@@ -34,7 +34,8 @@ from aiochronicle._core.fanin import FanIn
 from aiochronicle._core.reader import Reader, TimestampSource, open_reader, unix_ns
 from aiochronicle._core.slices import Recording
 from aiochronicle._core.stream import Lag, Stream
-from aiochronicle._core.writer import Writer, open_writer
+from aiochronicle._core.writer import Writer
+from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._hot import Message
 from aiochronicle._layout import CONTROL, JAVA_TABLE, READERS, WAKE
 from aiochronicle._services.virtual_time import VirtualTimeLoop

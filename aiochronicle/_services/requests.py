@@ -45,7 +45,8 @@ from aiochronicle._base.report import HtmlStruct
 from aiochronicle._base.system_errors import storage_errors
 from aiochronicle._core.health import Health, because, reason
 from aiochronicle._core.reader import Reader, open_reader
-from aiochronicle._core.writer import Writer, open_writer
+from aiochronicle._core.writer import Writer
+from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._hot import Message
 from aiochronicle._services.answers import Answers
 from aiochronicle._services.attaching import open_anywhere

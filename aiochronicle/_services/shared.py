@@ -31,7 +31,7 @@ from aiochronicle._base.prepared import prepared
 from aiochronicle._base.printable import printable
 from aiochronicle._base.system_errors import refusal
 from aiochronicle._core import queue as one_queue
-from aiochronicle._core import writer as one_writer
+from aiochronicle._core import writer_opening as one_writer
 from aiochronicle._core.queue import ReaderInfo, inspect
 from aiochronicle._core.reader import open_reader
 from aiochronicle._core.stream import Lag

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from aiochronicle._base.system_errors import refusal
-from aiochronicle._core.writer import Writer, open_writer
+from aiochronicle._core.writer import Writer
+from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._layout import CONTROL, JAVA_TABLE
 from aiochronicle.errors import AccessDenied, NotAQueue, QueueGone, StorageError
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from aiochronicle._base.locations import archive_path, is_object_url, local_path
 from aiochronicle._core.slices import Queue
-from aiochronicle._core.writer import open_writer
+from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._typed.registry import registry_of_content
 from aiochronicle.digest import StreamDigest
 from aiochronicle.errors import CorruptionError, InvalidArgument, TimestampOrder

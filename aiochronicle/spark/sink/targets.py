@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from aiochronicle._core.writer import Writer, open_writer
+from aiochronicle._core.writer import Writer
+from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._files import make_directory
 from aiochronicle._layout import CONTROL, JAVA_TABLES
 from aiochronicle.config import Batch
