@@ -73,13 +73,9 @@ if TYPE_CHECKING:
     from aiochronicle._maintenance.restoring import RestoreReport, restore
     from aiochronicle._services.groups import aopen_group, inspect_group, list_groups, open_group
     from aiochronicle._services.replay import Replay, ReplayStatistics, replay
-    from aiochronicle._services.requests import (
-        Request,
-        Requester,
-        RequesterStatistics,
-        Responder,
-        ResponderStatistics,
-    )
+    from aiochronicle._services.request import Request
+    from aiochronicle._services.requester import Requester, RequesterStatistics
+    from aiochronicle._services.responder import Responder, ResponderStatistics
     from aiochronicle._services.topic_group import TopicGroup
     from aiochronicle._services.virtual_time import VirtualTimeLoop, run_virtual
 
@@ -210,13 +206,9 @@ _LATER = {
     "_maintenance.repairing": ("Finding", "RepairReport", "repair"),
     "_services.groups": ("aopen_group", "inspect_group", "list_groups", "open_group"),
     "_services.replay": ("Replay", "ReplayStatistics", "replay"),
-    "_services.requests": (
-        "Request",
-        "Requester",
-        "RequesterStatistics",
-        "Responder",
-        "ResponderStatistics",
-    ),
+    "_services.request": ("Request",),
+    "_services.requester": ("Requester", "RequesterStatistics"),
+    "_services.responder": ("Responder", "ResponderStatistics"),
     "_maintenance.restoring": ("RestoreReport", "restore"),
     "_services.topic_group": ("TopicGroup",),
     "_services.virtual_time": ("VirtualTimeLoop", "run_virtual"),

@@ -39,7 +39,7 @@ from aiochronicle._core.fanin import FanIn
 from aiochronicle._core.reader import Reader
 from aiochronicle._core.writer import Writer
 from aiochronicle._hot import Message
-from aiochronicle._services.requests import Request
+from aiochronicle._services.request import Request
 from aiochronicle.codec import T
 from aiochronicle.errors import ChronicleError
 

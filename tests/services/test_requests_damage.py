@@ -25,7 +25,7 @@ import aiochronicle
 import aiochronicle._columns.columns
 import aiochronicle._services.answers
 import aiochronicle._services.attaching
-import aiochronicle._services.requests
+import aiochronicle._services.requester
 import aiochronicle._services.router
 import aiochronicle._services.trusted
 from aiochronicle import Request, Requester, Responder, Retention, list_readers, open_reader
@@ -266,9 +266,9 @@ async def test_opening_and_closing_do_not_block_the_loop(
 
         monkeypatch.setattr(module, name, wrapper)
 
-    watched(aiochronicle._services.requests, "open_writer")
+    watched(aiochronicle._services.requester, "open_writer")
     watched(aiochronicle._services.trusted, "open_writer")
-    for module in ("answers", "attaching", "requests"):
+    for module in ("answers", "attaching", "responder_client"):
         watched(getattr(aiochronicle._services, module), "open_reader")
     watched(aiochronicle._services.answers, "forget_reader")
     watched(Path, "mkdir")

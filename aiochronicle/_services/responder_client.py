@@ -1,0 +1,118 @@
+"""What a responder knows of one requester: which requests wait, and which have an answer."""
+
+import contextlib
+import threading
+import time
+
+from aiochronicle._base.position import Position
+from aiochronicle._core.reader import Reader, open_reader
+from aiochronicle._core.writer import Writer
+from aiochronicle._hot import Message
+from aiochronicle._services.attaching import open_anywhere
+from aiochronicle.errors import ChronicleError, CorruptionError
+
+__all__ = ["AnswersSince", "Client", "not_before"]
+
+
+class Client:
+    """One requester, as the responder sees it."""
+
+    def __init__(self, reader: Reader, replies: Writer, answered: set[tuple[int, int]]) -> None:
+        self.reader = reader
+        self.replies = replies
+        self.answered = answered  # seq and epoch: before it was attached, not committed
+        self.outstanding: dict[int, Message] = {}  # in order
+        self.newest: Message | None = None
+        self.lost_answers: ChronicleError | None = None  # so their requests are to come again
+
+    def attach(self, reader: Reader, replies: Writer, answered: set[tuple[int, int]]) -> None:
+        """Go on with another reader of the same queue, with what is being answered."""
+        self.reader, self.replies, self.answered = reader, replies, answered
+        self.newest = self.lost_answers = None
+
+    def accept(self, message: Message) -> bool:
+        """Take the next request; False if it has its answer already, or is being answered."""
+        self.newest = message
+        held = self.outstanding.get(message.seq)
+        if held is not None and held.epoch == message.epoch:
+            return False
+        # A power cut can have a seq given twice. Epoch 0: the answer does not say whose it was.
+        if self.answered.isdisjoint({(message.seq, message.epoch), (message.seq, 0)}):
+            self.outstanding[message.seq] = message
+            return True
+        return False
+
+    def answered_up_to(self) -> Message | Position | None:
+        """Return the last request if all have their answer, else where the first is that has not."""
+        waiting = list(self.outstanding.values())  # answers may come from other threads
+        first = min(waiting, key=lambda message: message.seq, default=None)
+        return self.newest if first is None else first.position
+
+    def commit(self, end: Message | Position | None) -> None:
+        """Commit up to what ``answered_up_to`` returned; nothing if the queue was removed."""
+        if self.reader.closed or end is None:
+            return
+        with contextlib.suppress(ChronicleError):  # reading says what is wrong with the queue
+            if isinstance(end, Position):
+                self.reader.commit_position(end)
+            else:
+                self.reader.commit(end)
+
+
+class AnswersSince:
+    """Which requests from one on, by seq and epoch, have an answer in a queue."""
+
+    def __init__(self, path: str, first: Message) -> None:
+        self.answered: set[tuple[int, int]] = set()
+        self._path = path
+        self._queue_id, self._seq = first.queue_id, first.seq
+        self._timestamp_ns = first.timestamp_ns
+        self._reader: Reader | None = None
+        self._closed = False
+        self._alone = threading.Lock()  # the task that waits may be cancelled while a thread reads
+
+    def read(self, after: CorruptionError | None) -> CorruptionError | None:
+        """Read on after this damage; return the next damage, None at the end. Blocks."""
+        with self._alone:
+            try:
+                if not self._closed:  # before a thread had time for this
+                    self._read(after)
+            except CorruptionError as damage:
+                return damage.with_traceback(None)
+        return None
+
+    def _read(self, after: CorruptionError | None) -> None:
+        if self._reader is not None and after is not None:
+            self._reader.step_over()
+        elif after is not None:  # it could not even be searched
+            self._reader = open_anywhere(self._path, None)
+        else:
+            reader = open_reader(self._path)
+            try:
+                reader.seek_time(self._timestamp_ns)
+            except BaseException:
+                reader.close()
+                raise
+            self._reader = reader
+        assert self._reader is not None
+        for reply in self._reader:
+            cause = reply.cause
+            if cause is not None and cause[0] == self._queue_id and cause[1] >= self._seq:
+                self.answered.add((cause[1], reply.cause_epoch or 0))
+
+    def close(self) -> None:
+        """Close the queue, when nothing is read there any more. Blocks."""
+        with self._alone:
+            self._closed = True
+            if self._reader is not None:
+                self._reader.close()
+
+
+def not_before(request_ns: int, replies: Writer) -> int | None:
+    """Return a timestamp for an answer; None: the writer's own will do.
+
+    An answer is never older than its request, by which it is found again.
+    """
+    if time.time_ns() >= request_ns:
+        return None
+    return max(request_ns, replies.statistics().last_timestamp_ns)
