@@ -1,0 +1,96 @@
+"""What a router knows of each queue: attached, or set aside."""
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from aiochronicle import _hot
+from aiochronicle._base.background import in_thread
+from aiochronicle._base.position import Position
+from aiochronicle._core.reader import Reader
+from aiochronicle._core.writer import Writer
+from aiochronicle._services.attaching import Place, commit_late
+from aiochronicle._services.examiner import Identity
+
+__all__ = ["Aside", "Counts", "Known", "Source", "close_opened"]
+
+
+class Counts:
+    """Damage in one queue, however often it is attached again."""
+
+    def __init__(self) -> None:
+        self.skipped = self.lost = 0
+
+
+class Known:
+    """A queue that was announced: the reader that it has or had, and the replies to it."""
+
+    def __init__(self, reader: Reader | None) -> None:
+        self.reader: Reader[Any] | None = reader
+        self.reply: Future[Writer] | None = None
+
+    def has_sent(self, message: _hot.Message) -> bool:
+        """Tell whether a message is from this queue."""
+        return self.reader is not None and self.reader._is_of(message)
+
+    def has_no_reply(self) -> bool:
+        """Tell whether the writer of replies is yet to be opened, perhaps because that failed."""
+        return self.reply is None or (self.reply.done() and self.reply.exception() is not None)
+
+    def dead_reply(self) -> Writer | None:
+        """Return the writer of replies if its owner closed it, or its queue was removed."""
+        if self.reply is None or not self.reply.done() or self.has_no_reply():
+            return None
+        writer = self.reply.result()
+        return writer if writer.closed or writer.gone else None
+
+
+class Source(Known):
+    """An attached queue."""
+
+    reader: Reader[Any]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, source: int, reader: Reader) -> None:
+        super().__init__(reader)
+        self.id = source
+        self.attached_s = time.monotonic()
+
+
+class Aside(Known):
+    """A queue that is not attached: why, and when it is tried again."""
+
+    def __init__(self, error: Exception, pause_s: float) -> None:
+        super().__init__(None)
+        self.error = error
+        self.pause_s = pause_s
+        self.due_s = time.monotonic() + pause_s
+        self.place: Place | None = None
+        self.closing: Future[None] | None = None  # its reader; its name is busy until then
+        self.skip: Exception | None = None  # the damage that opening steps over
+        self.done: _hot.Message | Position | None = None  # committed since, not stored yet
+        self.storing = threading.RLock()  # held by who has its reader open
+        self.cannot_store = False  # before it is attached again
+
+    def inherit(self, before: "Aside") -> None:
+        """Go on waiting as before, for another reason."""
+        self.pause_s, self.due_s = before.pause_s, time.monotonic() + before.pause_s
+        self.closing, self.reply = before.closing, before.reply
+        self.reader, self.done = before.reader, before.done
+
+    def store(self, path: str, name: str, identity: Identity | None) -> None:
+        """Store what was committed since it was set aside, if anything. Blocks."""
+        if self.closing is not None:
+            self.closing.result()
+        with self.storing:
+            while (done := self.done) is not None:
+                committed = commit_late(path, name, identity, done)
+                if self.place is not None:  # so that this is not taken for an operator's commit
+                    self.place = self.place._replace(committed=committed)
+                if self.done is done:
+                    self.done = None
+
+
+def close_opened(reply: "Future[Writer]") -> None:
+    if reply.exception() is None:
+        in_thread(reply.result().close)
