@@ -1,0 +1,353 @@
+"""The writers of a bus: opened when they are needed, one per topic, flushed together."""
+
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
+
+import msgspec
+
+from aiochronicle import _hot
+from aiochronicle._base.background import GroupCommit, in_background
+from aiochronicle._core.opening import when_unlocked
+from aiochronicle._core.reader import Reader
+from aiochronicle._core.topic_settings import TopicSettings
+from aiochronicle._core.writer import Writer
+from aiochronicle._core.writer_opening import open_writer
+from aiochronicle._services.bus_options import WriterOptions
+from aiochronicle._services.bus_topics import Topics, checked_topic
+from aiochronicle._services.topic_reader import TopicReader
+from aiochronicle._services.trusted import (
+    directory_mode,
+    make_below,
+    open_trusted_writer,
+    owners_of,
+)
+from aiochronicle._typed.registry import Registry, TypeOrCodec
+from aiochronicle.codec import Codec, T
+from aiochronicle.errors import ChronicleError, ClosedError, FlushFailed, InvalidArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["AnyReader", "TopicWriters"]
+
+_THREADS = 16
+
+AnyReader: TypeAlias = Reader[Any] | TopicReader[Any]
+_Opened = TypeVar("_Opened", Writer, "Reader[Any] | TopicReader[Any]")
+
+
+class TopicWriters(Topics):
+    """The part of a Bus that appends."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None,
+        namespace: str | None,
+        config: str | os.PathLike[str] | None,
+    ) -> None:
+        super().__init__(root, namespace, config)
+        self._writers: dict[str, Writer] = {}
+        self._learning: set[str] = set()  # topics whose writers learn types by `send`
+        self._renew_locks()
+        self._group_commit = GroupCommit(self.flush_now)
+        self._closed = False
+        _buses.add(self)
+
+    def _renew_locks(self) -> None:
+        # A signal handler may come while this very thread has them.
+        self._lock = threading.RLock()
+        # By topic, or by topic and name: who opens one does not hold up the others.
+        self._opening: dict[str | tuple[str, str], threading.RLock] = {}
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
+    def writer(
+        self,
+        topic: str,
+        *,
+        codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
+        **options: Unpack[WriterOptions],
+    ) -> Writer[T]:
+        """Return the writer of a topic, opening it (and creating the queue) the first time.
+
+        ``codec`` and ``options`` are those of open_writer, for the first call; they override the
+        configuration file. A writer that was closed is reopened.
+        """
+        writer = self._writers.get(topic)
+        if writer is None or writer.closed:
+            settings = msgspec.structs.replace(self.settings(topic), **options)
+            return self._open_writer(topic, codec, settings)
+        if options or codec is not None:
+            raise InvalidArgument("is open already: options are for the first call", path=topic)
+        return writer
+
+    async def awriter(
+        self,
+        topic: str,
+        *,
+        codec: type[T] | Codec[T] | Registry | Sequence[TypeOrCodec] | None = None,
+        **options: Unpack[WriterOptions],
+    ) -> Writer[T]:
+        """Do what ``writer`` does without blocking the loop, also if the writer must be opened.
+
+        With ``lock_timeout`` the task waits for the lock, not a thread. Cancelled, a writer that is
+        being opened stays open, as a writer of the bus.
+        """
+        writer = self._writers.get(topic)
+        if writer is not None and not writer.closed:
+            return self.writer(topic, codec=codec, **options)
+        asked = msgspec.structs.replace(self.settings(topic), **options)
+
+        def attempt(try_once: bool) -> Awaitable[Writer]:
+            return in_background(lambda: self._open_writer(topic, codec, asked, try_once=try_once))
+
+        return await when_unlocked(attempt, asked.lock_timeout)
+
+    async def prepare(self, *topics: str) -> None:
+        """Open the writers of these topics, several at a time, without blocking the loop.
+
+        Cancelled, they are still opened.
+        """
+        await in_background(lambda: _side_by_side(self.writer, topics))
+
+    def append(
+        self,
+        topic: str,
+        payload: "Buffer",
+        *,
+        type_id: int = 0,
+        timestamp_ns: int | None = None,
+        cause: "_hot.Message | tuple[int, int] | None" = None,
+        key: "Buffer | None" = None,
+        headers: "Mapping[str, Buffer] | None" = None,
+    ) -> int:
+        """Append a message to a topic and return its seq: ``writer(topic).append``.
+
+        The first one of a topic opens its writer, which takes milliseconds: see ``aappend``.
+        """
+        writer = self._writers.get(topic)
+        if writer is None or writer.closed:
+            writer = self.writer(topic)
+        if key is None and headers is None:
+            return writer.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
+        return writer.append(
+            payload,
+            type_id=type_id,
+            timestamp_ns=timestamp_ns,
+            cause=cause,
+            key=key,
+            headers=headers,
+        )
+
+    async def aappend(
+        self,
+        topic: str,
+        payload: "Buffer",
+        *,
+        type_id: int = 0,
+        timestamp_ns: int | None = None,
+        cause: "_hot.Message | tuple[int, int] | None" = None,
+        key: "Buffer | None" = None,
+        headers: "Mapping[str, Buffer] | None" = None,
+    ) -> int:
+        """Do what ``append`` does without blocking the loop, also for the first message of a topic.
+
+        When the writer is open it appends at once, without yielding to the loop. Messages of one
+        task keep their order. Cancelled while it opens the writer, nothing was appended.
+        """
+        writer = self._writers.get(topic)
+        if writer is None or writer.closed:
+            writer = await self.awriter(topic)
+        if key is None and headers is None:
+            return writer.append(payload, type_id=type_id, timestamp_ns=timestamp_ns, cause=cause)
+        return writer.append(
+            payload,
+            type_id=type_id,
+            timestamp_ns=timestamp_ns,
+            cause=cause,
+            key=key,
+            headers=headers,
+        )
+
+    def send(
+        self,
+        topic: str,
+        obj: Any,
+        *,
+        timestamp_ns: int | None = None,
+        cause: "_hot.Message | tuple[int, int] | None" = None,
+        key: "Buffer | None" = None,
+        headers: "Mapping[str, Buffer] | None" = None,
+    ) -> int:
+        """Append an object to a topic and return its seq: ``writer(topic).send``.
+
+        A writer that was opened without a codec registers each type with its first object, as
+        ``Writer.register`` does, which waits for the disk. If the types are known from the start, open
+        it with ``writer(topic, codec=...)``.
+
+        >>> import msgspec
+        >>> class Trade(msgspec.Struct):
+        ...     price: float
+        >>> with Bus(tmp_path) as bus:
+        ...     bus.send("trades", Trade(101.5))
+        0
+        """
+        writer = self._writers.get(topic)
+        if writer is None or writer.closed:
+            writer = self.writer(topic)
+        kind: type[Any] = obj.__class__
+        known = writer._types  # pyright: ignore[reportPrivateUsage]
+        if writer.format == "native" and kind not in known:
+            if not known:
+                self._learning.add(topic)
+            if topic in self._learning:
+                writer.register(kind)
+        return writer.send(obj, timestamp_ns=timestamp_ns, cause=cause, key=key, headers=headers)
+
+    def append_many(
+        self,
+        topic: str,
+        payloads: "Iterable[Buffer]",
+        *,
+        type_id: int = 0,
+        cause: "_hot.Message | tuple[int, int] | None" = None,
+        keys: "Iterable[Buffer | None] | None" = None,
+        headers: "Iterable[Mapping[str, Buffer] | None] | None" = None,
+    ) -> range:
+        """Append messages that become visible all at once or not at all; return their seqs."""
+        return self.writer(topic).append_many(
+            payloads, type_id=type_id, cause=cause, keys=keys, headers=headers
+        )
+
+    def flush_now(self) -> dict[str, int]:
+        """Make everything durable that was appended through this bus, all topics together.
+
+        Returns by topic the seq before which all messages are durable. A failure poisons only its own
+        writer: FlushFailed names it, and the other topics are durable.
+        """
+        self._check_open()
+        return _flush_each(self._open_writers())
+
+    async def flush(self) -> dict[str, int]:
+        """Do what ``flush_now`` does in a thread; callers that come while it runs share the next one.
+
+        Cancelled, the sync continues; nothing is lost either way.
+        """
+        self._check_open()
+        return await self._group_commit.wait()
+
+    def _close_writers(self) -> None:
+        failures: dict[str, ChronicleError] = {}
+
+        def close(topic: str) -> None:
+            try:
+                writers[topic].close()
+            except ChronicleError as error:
+                failures[topic] = error
+
+        with self._lock:
+            writers, self._writers = dict(self._open_writers()), {}
+        Writer.flush_together([*writers.values()])  # what fails, fails in close again
+        _side_by_side(close, writers)
+        if failures:
+            raise FlushFailed({topic: failures[topic] for topic in writers if topic in failures})
+
+    def _open_writers(self) -> list[tuple[str, Writer]]:
+        return [(topic, one) for topic, one in list(self._writers.items()) if not one.closed]
+
+    def _open_writer(
+        self,
+        topic: str,
+        codec: TypeOrCodec | Registry | Sequence[TypeOrCodec] | None,
+        settings: TopicSettings,
+        *,
+        try_once: bool = False,
+    ) -> Writer:
+        checked_topic(topic)
+        with self._turn_to_open(topic):
+            self._check_open()
+            there = self._writers.get(topic)
+            if there is not None and not there.closed:  # another thread was first
+                return there
+            self._make_way(topic, settings)
+            options = msgspec.structs.asdict(settings)
+            shared = options.pop("shared")
+            if shared is not False:
+                make_below(
+                    str(self._root),
+                    (*self._way, topic),
+                    owners_of(self._root),
+                    directory_mode(settings.mode),
+                )
+                path = self.path(topic)
+                writer = open_writer(path, codec=codec, shared=shared, **options)
+            else:
+                writer = open_trusted_writer(
+                    str(self._root),
+                    (*self._way, topic),
+                    way_mode=directory_mode(settings.mode),
+                    codec=codec,
+                    _try_once=try_once,
+                    **options,
+                )
+            return self._keep(writer, lambda: self._writers.update({topic: writer}))
+
+    def _turn_to_open(self, what: str | tuple[str, str]) -> threading.RLock:
+        with self._lock:
+            return self._opening.setdefault(what, threading.RLock())
+
+    def _keep(self, opened: _Opened, remember: Callable[[], object]) -> _Opened:
+        """Remember what was opened, so that it is closed with the bus."""
+        with self._lock:
+            if not self._closed:
+                remember()
+                return opened
+        opened.close()  # the bus was closed while this was opened
+        raise self._closed_error()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError("the bus is closed", path=str(self._directory))
+
+
+_buses: weakref.WeakSet[TopicWriters] = weakref.WeakSet()
+
+
+def _renew_all_locks() -> None:
+    """In a forked child nobody is left to release them."""
+    for bus in _buses:
+        bus._renew_locks()  # pyright: ignore[reportPrivateUsage]
+
+
+os.register_at_fork(after_in_child=_renew_all_locks)
+
+
+def _side_by_side(function: Callable[[str], object], topics: Iterable[str]) -> None:
+    """Call it for each topic, several at a time: they wait for the disk, not for each other."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="aiochronicle") as pool:
+        for _ in pool.map(function, topics):
+            pass
+
+
+def _flush_each(writers: list[tuple[str, Writer]]) -> dict[str, int]:
+    durable: dict[str, int] = {}
+    failures: dict[str, ChronicleError] = {}
+    results = Writer.flush_together([writer for _, writer in writers])
+    for (topic, _), result in zip(writers, results, strict=True):
+        if isinstance(result, int):
+            durable[topic] = result
+        else:
+            failures[topic] = result
+    if failures:
+        raise FlushFailed(failures)
+    return durable
