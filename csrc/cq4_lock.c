@@ -13,69 +13,67 @@
 #define YIELD_NS 1000000u
 #define SLEEP_NS_MIN 50000u
 #define SLEEP_NS_MAX 1000000u
-#define LOOK_NS 10000000u /* how often the holder is looked at */
-enum { SPINS = 400 }; /* some 20 us; with a JVM that appends without a pause, a few may not do */
+#define LOOK_NS 10000000u /* how often the holder is checked */
+enum { SPINS = 400 }; /* about 20 us; while a JVM appends without pause, fewer may not succeed */
 
-/* ---- gates ---- */
-
-static pthread_mutex_t gates_mutex = PTHREAD_MUTEX_INITIALIZER;
-static ac_cq4_gate_t *gates;
+static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
+static ac_cq4_mutex_t *mutexes;
 uint32_t ac_cq4_generation;
 
 static void before_fork(void) {
-    pthread_mutex_lock(&gates_mutex);
+    pthread_mutex_lock(&list_mutex);
 }
 
 static void after_fork_parent(void) {
-    pthread_mutex_unlock(&gates_mutex);
+    pthread_mutex_unlock(&list_mutex);
 }
 
-/* A gate may be held by a thread that the child does not have: handles opened from now on get new ones. */
+/* The child does not have the threads that hold mutexes: handles that it opens get new ones. */
 static void after_fork_child(void) {
-    gates = NULL;
+    mutexes = NULL;
     ac_fetch_add_relaxed_u32(&ac_cq4_generation, 1);
-    pthread_mutex_unlock(&gates_mutex);
+    pthread_mutex_unlock(&list_mutex);
 }
 
 __attribute__((constructor)) static void register_fork_handlers(void) {
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
-static ac_cq4_gate_t *find_gate(dev_t device, ino_t inode) {
-    ac_cq4_gate_t *gate = gates;
-    while (gate && (gate->device != device || gate->inode != inode))
-        gate = gate->next;
-    return gate;
+static ac_cq4_mutex_t *find_mutex(dev_t device, ino_t inode) {
+    ac_cq4_mutex_t *mutex = mutexes;
+    while (mutex && (mutex->device != device || mutex->inode != inode))
+        mutex = mutex->next;
+    return mutex;
 }
 
-static ac_cq4_gate_t *share_gate(dev_t device, ino_t inode) {
-    pthread_mutex_lock(&gates_mutex);
-    ac_cq4_gate_t *gate = find_gate(device, inode);
-    if (!gate && (gate = ac_os_alloc(sizeof *gate))) {
-        gate->device = device;
-        gate->inode = inode;
-        gate->next = gates;
-        gates = gate;
+static ac_cq4_mutex_t *share_mutex(dev_t device, ino_t inode) {
+    pthread_mutex_lock(&list_mutex);
+    ac_cq4_mutex_t *mutex = find_mutex(device, inode);
+    if (!mutex && (mutex = ac_os_alloc(sizeof *mutex))) {
+        mutex->device = device;
+        mutex->inode = inode;
+        mutex->next = mutexes;
+        mutexes = mutex;
     }
-    if (gate) gate->refs++;
-    pthread_mutex_unlock(&gates_mutex);
-    return gate;
+    if (mutex) mutex->refs++;
+    pthread_mutex_unlock(&list_mutex);
+    return mutex;
 }
 
-static void leave_gate(ac_cq4_gate_t *gate) {
-    pthread_mutex_lock(&gates_mutex);
-    if (--gate->refs == 0) {
-        ac_cq4_gate_t **at = &gates;
-        while (*at != gate)
+static void drop_mutex(ac_cq4_mutex_t *mutex) {
+    pthread_mutex_lock(&list_mutex);
+    if (--mutex->refs == 0) {
+        ac_cq4_mutex_t **at = &mutexes;
+        while (*at != mutex)
             at = &(*at)->next;
-        *at = gate->next;
-        free(gate);
+        *at = mutex->next;
+        free(mutex);
     }
-    pthread_mutex_unlock(&gates_mutex);
+    pthread_mutex_unlock(&list_mutex);
 }
 
-void ac_cq4_gate_wake(ac_cq4_gate_t *gate) {
-    ac_os_futex_wake(&gate->word, 1);
+void ac_cq4_mutex_wake(ac_cq4_mutex_t *mutex) {
+    ac_os_futex_wake(&mutex->word, 1);
 }
 
 static uint64_t left_until(uint64_t deadline_ns) {
@@ -88,34 +86,33 @@ int ac_cq4_lock_is_interrupted(const ac_cq4_lock_t *lock, ac_error_t *err) {
     return ac_fail(err, AC_E_INTERRUPTED, 0, lock->path, 0, "interrupted while waiting to append");
 }
 
-int ac_cq4_gate_enter(ac_cq4_lock_t *lock, ac_error_t *err) {
-    ac_cq4_gate_t *gate = lock->gate;
+int ac_cq4_mutex_lock(ac_cq4_lock_t *lock, ac_error_t *err) {
+    ac_cq4_mutex_t *mutex = lock->mutex;
     if (ac_cq4_lock_is_forked(lock))
         return ac_fail(err, AC_E_FORKED, 0, lock->path, 0, "opened before fork");
-    if (ac_cq4_gate_try(gate)) return AC_OK;
+    if (ac_cq4_mutex_try_lock(mutex)) return AC_OK;
     uint64_t deadline_ns = ac_os_monotonic_ns() + lock->timeout_ns, left_ns;
-    /* Who has waited leaves it as one that others wait for: it cannot know. */
-    while (__atomic_exchange_n(&gate->word, AC_CQ4_GATE_CONTENDED, __ATOMIC_ACQUIRE) !=
-           AC_CQ4_GATE_FREE) {
+    /* After a wait it is marked contended: this thread cannot know whether others still wait. */
+    while (__atomic_exchange_n(&mutex->word, AC_CQ4_MUTEX_CONTENDED, __ATOMIC_ACQUIRE) !=
+           AC_CQ4_MUTEX_FREE) {
         if ((left_ns = left_until(deadline_ns)) == 0)
             return ac_fail(err, AC_E_TIMEOUT, ETIMEDOUT, lock->path, 0,
                            "another thread of this process has been appending for %.1f s",
                            (double)lock->timeout_ns / 1e9);
-        ac_os_futex_wait(&gate->word, AC_CQ4_GATE_CONTENDED, left_ns < LOOK_NS ? left_ns : LOOK_NS);
+        ac_os_futex_wait(&mutex->word, AC_CQ4_MUTEX_CONTENDED,
+                         left_ns < LOOK_NS ? left_ns : LOOK_NS);
         int rc = ac_cq4_lock_is_interrupted(lock, err);
         if (rc != 0) return rc;
     }
     return AC_OK;
 }
 
-void ac_cq4_gate_return(ac_cq4_gate_t *gate) {
-    if (ac_cq4_gate_try(gate)) return;
-    while (__atomic_exchange_n(&gate->word, AC_CQ4_GATE_CONTENDED, __ATOMIC_ACQUIRE) !=
-           AC_CQ4_GATE_FREE)
-        ac_os_futex_wait(&gate->word, AC_CQ4_GATE_CONTENDED, LOOK_NS);
+void ac_cq4_mutex_relock(ac_cq4_mutex_t *mutex) {
+    if (ac_cq4_mutex_try_lock(mutex)) return;
+    while (__atomic_exchange_n(&mutex->word, AC_CQ4_MUTEX_CONTENDED, __ATOMIC_ACQUIRE) !=
+           AC_CQ4_MUTEX_FREE)
+        ac_os_futex_wait(&mutex->word, AC_CQ4_MUTEX_CONTENDED, LOOK_NS);
 }
-
-/* ---- the lock ---- */
 
 int ac_cq4_lock_open(ac_cq4_lock_t *lock, const ac_cq4_table_t *table, const char *path,
                      uint64_t timeout_ns, ac_error_t *err) {
@@ -131,14 +128,14 @@ int ac_cq4_lock_open(ac_cq4_lock_t *lock, const ac_cq4_table_t *table, const cha
     lock->timeout_ns = timeout_ns;
     lock->path = path;
     lock->generation = ac_load_relaxed_u32(&ac_cq4_generation);
-    lock->gate = share_gate(table->device, table->inode);
-    if (!lock->gate) return ac_fail_os(err, -ENOMEM, path, "cannot allocate");
+    lock->mutex = share_mutex(table->device, table->inode);
+    if (!lock->mutex) return ac_fail_os(err, -ENOMEM, path, "cannot allocate");
     return AC_OK;
 }
 
 void ac_cq4_lock_close(ac_cq4_lock_t *lock) {
-    if (lock->gate && !ac_cq4_lock_is_forked(lock)) leave_gate(lock->gate);
-    lock->gate = NULL;
+    if (lock->mutex && !ac_cq4_lock_is_forked(lock)) drop_mutex(lock->mutex);
+    lock->mutex = NULL;
 }
 
 static int fail_held(const ac_cq4_lock_t *lock, uint64_t holder, const char *what,
@@ -155,8 +152,8 @@ static int fail_held(const ac_cq4_lock_t *lock, uint64_t holder, const char *wha
     return AC_E_LOCKED;
 }
 
-/* Java writes a pid, and no process has the number 0: what reads so are the zeros of a file that was cut and is long
- * again, or of a page that is not there. */
+/* Java writes a pid, which is never 0: zeros are those of a file that was truncated and extended again, or of a missing
+ * page. */
 static int is_damaged(const uint64_t *word) {
     uint64_t value = word ? ac_load_acquire_u64(word) : AC_CQ4_UNLOCKED;
     return value != AC_CQ4_UNLOCKED && (uint32_t)value == 0;
@@ -172,7 +169,7 @@ static int fail_damaged(const ac_cq4_lock_t *lock, ac_error_t *err) {
         "was cut or overwritten: its lock has neither a process nor the mark of a free one", err);
 }
 
-/* Frees the lock if its holder cannot give it back. */
+/* Frees the lock if its holder has died. */
 static void free_dead(ac_cq4_lock_t *lock, int is_last_look) {
     uint64_t holder = ac_load_acquire_u64(lock->word);
     int pid = (int)(uint32_t)holder;
@@ -187,7 +184,7 @@ static void free_dead(ac_cq4_lock_t *lock, int is_last_look) {
            pid);
 }
 
-/* Between two looks at the lock. */
+/* Between two attempts. */
 static void wait_a_little(uint64_t waited_ns, uint64_t *sleep_ns) {
     if (waited_ns < YIELD_NS) {
         ac_os_yield();
@@ -197,7 +194,7 @@ static void wait_a_little(uint64_t waited_ns, uint64_t *sleep_ns) {
     if (*sleep_ns < SLEEP_NS_MAX) *sleep_ns *= 2;
 }
 
-/* 1 = taken, 0 = not in time, or AC_E_INTERRUPTED. */
+/* 1 = acquired, 0 = timeout, or AC_E_INTERRUPTED. */
 static int wait_for_lock(ac_cq4_lock_t *lock, ac_error_t *err) {
     uint64_t start_ns = ac_os_monotonic_ns(), waited_ns = 0, looked_ns = 0;
     uint64_t sleep_ns = SLEEP_NS_MIN;
@@ -218,7 +215,7 @@ static int wait_for_lock(ac_cq4_lock_t *lock, ac_error_t *err) {
     }
 }
 
-/* The same, but first without waiting. */
+/* The same, but spins first. */
 static int try_and_wait(ac_cq4_lock_t *lock, ac_error_t *err) {
     for (int spins = 0; spins < SPINS; spins++) {
         if (ac_cq4_lock_try(lock)) return 1;

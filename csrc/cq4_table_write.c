@@ -197,7 +197,7 @@ static int add_key(const ac_cq4_table_t *table, const ac_directory_t *dir, const
     int rc = ac_cq4_lock_open(&lock, table, dir->path, timeout_ns, err);
     if (rc != AC_OK) return rc;
     lock.append_word = NULL; /* a tailer of a replicated queue may have a name */
-    rc = ac_cq4_gate_enter(&lock, err);
+    rc = ac_cq4_mutex_lock(&lock, err);
     if (rc == AC_OK) {
         rc = ac_cq4_lock_take(&lock, err);
         if (rc == AC_OK) {
@@ -205,7 +205,7 @@ static int add_key(const ac_cq4_table_t *table, const ac_directory_t *dir, const
                 rc = append_key(table, dir, key, initial, err);
             ac_cq4_lock_release(&lock);
         }
-        ac_cq4_gate_leave(lock.gate);
+        ac_cq4_mutex_unlock(lock.mutex);
     }
     ac_cq4_lock_close(&lock);
     return rc;

@@ -17,7 +17,7 @@
  * only had no processor for that long finds its part later, since the sums stay. The most that a writer waits is LONG_NS
  * for a message, and only one that appends without a pause waits: a pause of its own counts.
  *
- * The word is a hint. A stale or wrong one costs fairness, or LONG_NS for a message. All with the gate of the lock. */
+ * The word is a hint. A stale or wrong one costs fairness, or LONG_NS for a message. The mutex is held for all of this. */
 #ifndef AC_CQ4_TURNS_H
 #define AC_CQ4_TURNS_H
 

@@ -75,10 +75,10 @@ static int check_open(const ac_cq4_writer_t *writer, ac_error_t *err) {
 static int enter(ac_cq4_writer_t *writer, ac_error_t *err) {
     if (writer->is_closed)
         return ac_fail(err, AC_E_CLOSED, 0, writer->queue.dir.path, 0, "the writer is closed");
-    int rc = ac_cq4_gate_enter(&writer->lock, err);
+    int rc = ac_cq4_mutex_lock(&writer->lock, err);
     if (rc != AC_OK) return rc;
     rc = check_open(writer, err);
-    if (rc != AC_OK) ac_cq4_gate_leave(writer->lock.gate);
+    if (rc != AC_OK) ac_cq4_mutex_unlock(writer->lock.mutex);
     return rc;
 }
 
@@ -97,8 +97,8 @@ static int sync_cycle(ac_cq4_writer_t *writer, int dir_fd, uint32_t number, ac_e
     return rc < 0 ? ac_fail_os_in(err, rc, writer->queue.dir.path, name, "cannot sync") : AC_OK;
 }
 
-/* What a flush has to sync. That takes milliseconds, in which others append: it is noted with the gate, and done
- * without. */
+/* What a flush has to sync. It is noted with the mutex held, and synced without it: that takes milliseconds, in which
+ * others append. */
 typedef struct syncing {
     ac_map_t *map;   /* of the open file; NULL: there is none yet */
     uint32_t number; /* of its cycle */
@@ -158,12 +158,12 @@ static void end_sync(ac_cq4_writer_t *writer, syncing_t *syncing, int rc) {
     ac_map_release(syncing->map);
 }
 
-/* With the gate, which others may have in between. */
+/* With the mutex held; it is unlocked in between. */
 static int sync_all(ac_cq4_writer_t *writer, ac_error_t *err) {
     syncing_t syncing = begin_sync(writer);
-    ac_cq4_gate_leave(writer->lock.gate);
+    ac_cq4_mutex_unlock(writer->lock.mutex);
     int rc = run_sync(writer, &syncing, err);
-    ac_cq4_gate_return(writer->lock.gate);
+    ac_cq4_mutex_relock(writer->lock.mutex);
     end_sync(writer, &syncing, rc);
     return rc;
 }
@@ -173,7 +173,7 @@ int ac_cq4_writer_flush(ac_cq4_writer_t *writer, ac_error_t *err) {
     if (rc != AC_OK) return rc;
     rc = ac_cq4_writer_check_files(writer, err);
     if (rc == AC_OK) rc = sync_all(writer, err);
-    ac_cq4_gate_leave(writer->lock.gate);
+    ac_cq4_mutex_unlock(writer->lock.mutex);
     if (rc != AC_OK) return rc;
     const ac_map_t *map = writer->table.map;
     rc = ac_os_map_sync(map->base, -1, 0, map->size);
@@ -197,11 +197,11 @@ int64_t ac_cq4_writer_append(ac_cq4_writer_t *writer, const void *payload, size_
     int64_t index = check_length(writer, length, err);
     if (index == AC_OK) index = enter(writer, err);
     if (index != AC_OK) return index;
-    index = ac_cq4_writer_append_gated(writer, payload, length, err);
+    index = ac_cq4_writer_append_with_mutex(writer, payload, length, err);
     int rc = AC_OK;
     if (index >= 0) ac_cq4_wake_signal(&writer->wake);
     if (index >= 0 && writer->config.sync) rc = sync_all(writer, err);
-    ac_cq4_gate_leave(writer->lock.gate);
+    ac_cq4_mutex_unlock(writer->lock.mutex);
     if (rc == AC_OK) return index;
     err->code = AC_E_NOT_DURABLE;
     err->seq = (uint64_t)index;
@@ -215,9 +215,9 @@ int64_t ac_cq4_writer_append_run(ac_cq4_writer_t *writer, const ac_slice_t *item
     int64_t index = check_length(writer, items->length, err);
     if (index == AC_OK) index = enter(writer, err);
     if (index != AC_OK) return index;
-    index = ac_cq4_writer_append_run_gated(writer, items, count, run, err);
+    index = ac_cq4_writer_append_run_with_mutex(writer, items, count, run, err);
     if (index >= 0) ac_cq4_wake_signal(&writer->wake);
-    ac_cq4_gate_leave(writer->lock.gate);
+    ac_cq4_mutex_unlock(writer->lock.mutex);
     return index;
 }
 
@@ -226,7 +226,7 @@ int64_t ac_cq4_writer_try_append(ac_cq4_writer_t *writer, const void *payload, s
     int64_t rc = AC_E_SLOW;
     if (AC_UNLIKELY(length - 1 >= AC_CQ4_PAYLOAD_MAX || ac_cq4_lock_is_forked(lock)))
         return AC_E_SLOW;
-    if (AC_UNLIKELY(!ac_cq4_gate_try(lock->gate))) return AC_E_SLOW;
+    if (AC_UNLIKELY(!ac_cq4_mutex_try_lock(lock->mutex))) return AC_E_SLOW;
     if (AC_LIKELY(writer->is_fast && writer->stats.messages < writer->look_appends &&
                   ac_cq4_turns_is_free(&writer->turns, ac_cq4_writer_has_foreign(writer)) &&
                   !ac_cq4_lock_is_append_locked(lock) && ac_cq4_lock_try(lock))) {
@@ -234,20 +234,20 @@ int64_t ac_cq4_writer_try_append(ac_cq4_writer_t *writer, const void *payload, s
         ac_cq4_lock_release(lock);
         if (AC_LIKELY(rc >= 0)) ac_cq4_wake_signal(&writer->wake);
     }
-    ac_cq4_gate_leave(lock->gate);
+    ac_cq4_mutex_unlock(lock->mutex);
     return AC_LIKELY(rc >= 0) ? rc : AC_E_SLOW;
 }
 
 int ac_cq4_writer_may_wait(ac_cq4_writer_t *writer) {
     ac_cq4_lock_t *lock = &writer->lock;
     if (ac_cq4_lock_is_forked(lock)) return 0; /* which is refused */
-    if (!ac_cq4_gate_try(lock->gate)) return 1;
+    if (!ac_cq4_mutex_try_lock(lock->mutex)) return 1;
     int is_quick = writer->is_fast && ac_cq4_lock_is_free(lock);
     if (is_quick) {
         uint64_t now = ac_cq4_writer_now_ns(writer);
         is_quick = now >= writer->begin_ns && now < writer->end_ns;
     }
-    ac_cq4_gate_leave(lock->gate);
+    ac_cq4_mutex_unlock(lock->mutex);
     return !is_quick;
 }
 
@@ -402,11 +402,11 @@ static int open_parts(ac_cq4_writer_t *writer, int dir_fd, ac_error_t *err) {
                               err);
     writer->lock.interrupted = writer->config.interrupted;
     writer->lock.interrupted_context = writer->config.interrupted_context;
-    if (rc == AC_OK) rc = ac_cq4_gate_enter(&writer->lock, err);
+    if (rc == AC_OK) rc = ac_cq4_mutex_lock(&writer->lock, err);
     if (rc != AC_OK) return rc;
     ac_cq4_temporary_clean(dir_fd);
     rc = ac_cq4_writer_repair(writer, dir_fd, err);
-    ac_cq4_gate_leave(writer->lock.gate);
+    ac_cq4_mutex_unlock(writer->lock.mutex);
     return rc;
 }
 
@@ -462,13 +462,13 @@ void ac_cq4_writer_free(ac_cq4_writer_t *writer) {
 /* ---- what others ask ---- */
 
 void ac_cq4_writer_position(ac_cq4_writer_t *writer, uint64_t *cycle, uint64_t *offset) {
-    int is_inside = !writer->is_closed && ac_cq4_gate_enter(&writer->lock, NULL) == AC_OK;
+    int is_inside = !writer->is_closed && ac_cq4_mutex_lock(&writer->lock, NULL) == AC_OK;
     int64_t now = ac_cq4_roll_cycle_at(&writer->queue.roll,
                                        (int64_t)(ac_cq4_writer_now_ns(writer) / 1000000));
     int is_placed = is_inside && writer->cycle.map;
     *cycle = is_placed ? writer->cycle.number : now < 0 ? 0 : (uint64_t)now;
     *offset = is_placed ? writer->place.offset : 0;
-    if (is_inside) ac_cq4_gate_leave(writer->lock.gate);
+    if (is_inside) ac_cq4_mutex_unlock(writer->lock.mutex);
 }
 
 void ac_cq4_writer_stats(ac_cq4_writer_t *writer, ac_cq4_writer_stats_t *out) {

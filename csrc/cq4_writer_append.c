@@ -222,8 +222,8 @@ static void append_more(ac_cq4_writer_t *writer, const ac_slice_t *items, size_t
     }
 }
 
-int64_t ac_cq4_writer_append_run_gated(ac_cq4_writer_t *writer, const ac_slice_t *items,
-                                       size_t count, ac_cq4_run_t *run, ac_error_t *err) {
+int64_t ac_cq4_writer_append_run_with_mutex(ac_cq4_writer_t *writer, const ac_slice_t *items,
+                                            size_t count, ac_cq4_run_t *run, ac_error_t *err) {
     int64_t rc = AC_CQ4_AGAIN;
     while (rc == AC_CQ4_AGAIN) {
         rc = prepare(writer, items->length ? items->length : sizeof empty, err);
@@ -239,9 +239,9 @@ int64_t ac_cq4_writer_append_run_gated(ac_cq4_writer_t *writer, const ac_slice_t
     return rc == AC_E_FULL || rc == AC_E_GONE ? explain(writer, rc, err) : rc;
 }
 
-int64_t ac_cq4_writer_append_gated(ac_cq4_writer_t *writer, const void *payload, size_t length,
-                                   ac_error_t *err) {
+int64_t ac_cq4_writer_append_with_mutex(ac_cq4_writer_t *writer, const void *payload, size_t length,
+                                        ac_error_t *err) {
     ac_slice_t item = {.data = payload, .length = length};
     ac_cq4_run_t run;
-    return ac_cq4_writer_append_run_gated(writer, &item, 1, &run, err);
+    return ac_cq4_writer_append_run_with_mutex(writer, &item, 1, &run, err);
 }

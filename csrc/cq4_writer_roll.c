@@ -253,7 +253,7 @@ int64_t ac_cq4_writer_follow_clock(ac_cq4_writer_t *writer, ac_error_t *err) {
 
 /* ---- at the start ---- */
 
-/* With the gate: the lock of a dead process is freed, what is missing since is made good. */
+/* With the mutex held: frees the lock of a dead process, and completes what it left unfinished. */
 int ac_cq4_writer_repair(ac_cq4_writer_t *writer, int dir_fd, ac_error_t *err) {
     ac_cq4_ends_t ends;
     int64_t now = current_cycle(writer, err);

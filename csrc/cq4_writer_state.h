@@ -19,7 +19,7 @@ typedef struct ac_cq4_unsynced {
 } ac_cq4_unsynced_t;
 
 struct ac_cq4_writer {
-    /* All with the gate of the lock. */
+    /* Read and written with the mutex of the lock held. */
     ac_cq4_lock_t lock;
     ac_cq4_cycle_t cycle;      /* that is appended to; not open before the first append */
     ac_cq4_place_t place;      /* in it: all records before it are counted */
@@ -53,7 +53,7 @@ static inline uint64_t ac_cq4_writer_elapsed_ns(const ac_cq4_writer_t *writer, u
     return writer->config.clock_ns ? ac_os_monotonic_ns() : now_ns;
 }
 
-/* All with the gate. */
+/* To be called with the mutex held. */
 
 /* Goes to the cycle that the clock is in: AC_CQ4_AGAIN, or an error. */
 int64_t ac_cq4_writer_follow_clock(ac_cq4_writer_t *writer, ac_error_t *err);
@@ -70,14 +70,14 @@ int ac_cq4_writer_give_up(ac_cq4_writer_t *writer, const char *name, const char 
 /* With the lock: the index of the message, AC_CQ4_AGAIN, or an error, and then nothing was appended. */
 int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload, size_t length);
 
-/* Prepares, takes the lock, appends, as often as need be. */
-int64_t ac_cq4_writer_append_gated(ac_cq4_writer_t *writer, const void *payload, size_t length,
-                                   ac_error_t *err);
+/* Prepares, acquires the lock and appends, as often as necessary. */
+int64_t ac_cq4_writer_append_with_mutex(ac_cq4_writer_t *writer, const void *payload, size_t length,
+                                        ac_error_t *err);
 
-/* The same for the first of several, and for those after it that can be appended at once, under the same lock: no more
- * than 64 messages and 64 KiB, fewer while others append. The first's index, or what ac_cq4_writer_append_gated gives. */
-int64_t ac_cq4_writer_append_run_gated(ac_cq4_writer_t *writer, const ac_slice_t *items,
-                                       size_t count, ac_cq4_run_t *run, ac_error_t *err);
+/* The same for several messages under one lock: at most 64 messages and 64 KiB, fewer while other writers append. Returns
+ * the index of the first, or an error. */
+int64_t ac_cq4_writer_append_run_with_mutex(ac_cq4_writer_t *writer, const ac_slice_t *items,
+                                            size_t count, ac_cq4_run_t *run, ac_error_t *err);
 
 /* Whether another writer has appended since. */
 static inline int ac_cq4_writer_has_foreign(const ac_cq4_writer_t *writer) {
