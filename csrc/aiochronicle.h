@@ -306,7 +306,7 @@ typedef struct ac_reader_config {
     uint64_t start_value;
     int verify;         /* check each payload's CRC */
     int skip_corrupt;   /* step over corrupt records and count them, instead of failing */
-    int wait_for_queue; /* if there is no queue yet, open all the same; see ac_reader_open */
+    int wait_for_queue; /* opens also if there is no queue yet; see ac_reader_open */
     unsigned mode;
     ac_identity_t expected; /* the queue's directory must be this one; see ac_reader_open */
     /* For a Java queue: where the time of a message is. The name of a field, and the nanoseconds of its unit; or a
@@ -836,7 +836,7 @@ typedef struct ac_queue_info {
         [32]; /* of a Java queue: its name in Java; empty = it has none, or is not known */
 } ac_queue_info_t;
 
-/* AC_FORMAT_* of what is in this directory; AC_FORMAT_NONE also if it cannot be looked at. */
+/* AC_FORMAT_* of what is in this directory; AC_FORMAT_NONE also if it cannot be checked. */
 AC_API int ac_queue_format(const char *path);
 
 /* The names of the roll cycles that a Java queue can have, by number from 0; NULL after the last. */
@@ -882,7 +882,7 @@ typedef struct ac_reader_entry {
     char name[72];
     uint64_t segment; /* committed position */
     uint64_t offset;
-    uint64_t heartbeat_ns; /* when it last gave a sign of life, or committed */
+    uint64_t heartbeat_ns; /* its last sign of life: a heartbeat or a commit */
     int open;              /* a live process has it open now */
     int pid;               /* of that process; 0 = not known, as of one in another container */
     uint64_t keeps;    /* how many sealed segments retention keeps for it: see ac_queue_why_kept */

@@ -147,7 +147,7 @@ static void go_back(ac_reader_t *reader, const before_t *before) {
 }
 
 /* Pages are touched without asking for them first: if one cannot be had, the SIGBUS handler notes it on the
- * mapping, and that is looked at before the rows are handed out. If so, they were not read. */
+ * mapping, and that is checked before the rows are handed out. If so, they were not read. */
 static int fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
     for (;;) {
         uint64_t rows = columns->rows, payload_bytes = columns->payload_bytes;

@@ -38,7 +38,7 @@ static uint64_t put_index_head(ac_cq4_builder_t *out, const char *event, uint32_
     return (end + PADDING) & ~(uint64_t)PADDING;
 }
 
-/* Returns where the offset of index2index is to be. */
+/* Returns where the offset of index2index belongs. */
 static uint64_t put_header(ac_cq4_builder_t *out, const ac_cq4_roll_t *roll) {
     static const uint64_t none[2];
     ac_cq4_put(out, &(uint32_t){0}, sizeof(uint32_t));

@@ -17,7 +17,7 @@
  *    predecessor, the header of a message, and as many messages after its predecessor as it should be; and a page only
  *    if one of its first slots is so, counted from the page before. Else it is a hole: the search goes back to the slot before it, and from there forward over the records.
  * 5. The file grows as it is written, and is cut to its end when it is finished, or not. Nothing after st_size
- *    at the time of mapping is looked at. A file without size, or whose first header is 0, 80000000 or, in old ones,
+ *    at the time of mapping is checked. A file without size, or whose first header is 0, 80000000 or, in old ones,
  *    C0000000, is being created.
  *
  * Written by the process that holds the queue's write lock. Stale values cost time, not messages: the records

@@ -40,7 +40,7 @@ int ac_cq4_ends_find(ac_cq4_queue_t *queue, uint32_t limit, uint64_t up_to, ac_c
         if (out->before < 0) out->before = number;
         if (number <= up_to && is_unbroken) break;
         is_unbroken = has_end(queue, number);
-        /* From the end of the list, whose cycles have all been looked at. */
+        /* From the end of the list, whose cycles have all been checked. */
         if (!is_unbroken) cycles[count - ++kept] = number;
     }
     memmove(cycles, cycles + count - kept, kept * sizeof *cycles);

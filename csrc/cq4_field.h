@@ -31,7 +31,7 @@ const char *ac_cq4_field_time(const ac_cq4_field_t *field, const uint8_t *payloa
 /* The time that a text such as 2026-01-31T12:30:00.5+01:00[Europe/Paris] says: 1, or 0 if it says none that fits. */
 int ac_cq4_parse_time(const char *text, uint64_t *timestamp_ns);
 
-/* UTF-8 as Latin-1: 1, or 0 if it has other characters, is malformed, or does not fit; and back, cut if need be. */
+/* UTF-8 as Latin-1: 1, or 0 if it has other characters, is malformed, or does not fit; and back, cut if necessary. */
 int ac_cq4_to_latin1(const char *text, char *out, size_t size);
 void ac_cq4_from_latin1(const char *text, char *out, size_t size);
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* What the file of a cycle takes on disk; 0 if it cannot be looked at. */
+/* What the file of a cycle takes on disk; 0 if it cannot be checked. */
 static uint64_t measure_cycle(const ac_cq4_queue_t *queue, int dir_fd, uint32_t cycle) {
     char name[AC_CQ4_NAME_MAX];
     struct stat info;

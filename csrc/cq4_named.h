@@ -23,7 +23,7 @@ int ac_cq4_named_open(ac_cq4_named_t *named, const ac_directory_t *dir, const ch
                       ac_error_t *err);
 void ac_cq4_named_close(ac_cq4_named_t *named);
 
-/* Stores a position. AC_E_GONE if it went into a file that has no name any more, which is looked at with `sync`, and
+/* Stores a position. AC_E_GONE if it went into a file that has no name any more, which is checked with `sync`, and
  * once a millisecond otherwise. */
 int ac_cq4_named_store(ac_cq4_named_t *named, const ac_directory_t *dir, uint64_t index, int sync,
                        ac_error_t *err);

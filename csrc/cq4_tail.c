@@ -9,7 +9,7 @@
 
 #define MILLISECOND_NS 1000000ull
 
-/* Between two looks at the directory: if nothing points to a later file, if nothing could (no modCount), and if
+/* Between two checks of the directory: if nothing points to a later file, if nothing could (no modCount), and if
  * there is one that cannot be entered yet. A look may take 1 % of the time at most. */
 #define LOOK_NS (1000 * MILLISECOND_NS)
 #define LOOK_BLIND_NS (250 * MILLISECOND_NS)
@@ -381,7 +381,7 @@ int ac_cq4_tail_seek_index(ac_cq4_tail_t *tail, uint64_t index, ac_error_t *err)
     if (rc == 0) return ac_cq4_tail_seek_first(tail, err);
     uint64_t number = ac_cq4_cycle_of_index(&tail->queue.roll, index);
     uint64_t seq = index & ac_cq4_seq_mask(&tail->queue.roll);
-    /* A message that is there, in the file at hand, needs no look at the directory. */
+    /* A message that is there, in the file at hand, needs no check of the directory. */
     if (tail->cycle.map && tail->segment == number && !ac_map_is_cut(tail->cycle.map)) {
         ac_cq4_place_t place = ac_cq4_cycle_find(&tail->cycle, seq);
         if (place.kind == AC_CQ4_DATA) {

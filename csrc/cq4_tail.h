@@ -8,7 +8,7 @@
  * 4. At a record that is being written (4.x only): the same, but only after 15 seconds, when Java gives up, too.
  * 5. A later file that is being created is waited for, unless one after it has messages already.
  *
- * Java's writers signal nobody. A call that finds nothing costs three loads and a look at the clock; the directory
+ * Java's writers signal nobody. A call that finds nothing costs three loads and a clock read; the directory
  * is listed when listing.modCount has changed, and once a second in case its writer was killed before that.
  *
  * A message is handed out in the form of a native one: seq is Java's 64-bit index, segment the cycle, timestamp_ns
@@ -24,7 +24,7 @@ typedef struct ac_cq4_tail {
     /* Hot. */
     const uint8_t *base;
     uint64_t offset;     /* of the header of what is read next */
-    uint64_t window_end; /* headers before this may be looked at; 0: go the slow way */
+    uint64_t window_end; /* headers before this may be checked; 0: go the slow way */
     uint64_t size;
     uint64_t padding;
     uint64_t index; /* of the next message */

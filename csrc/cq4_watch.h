@@ -8,7 +8,7 @@
  * What the words do not show is left to the reader, which is woken for a look of its own when it is due
  * (look_again_ns of its tail, once a second as a rule), or each time, if there is no header to look at.
  *
- * The longer a queue has been silent, the less often it is looked at: ac_cq4_watch_interval_ns.
+ * The longer a queue has been silent, the less often it is checked: ac_cq4_watch_interval_ns.
  *
  * A watch belongs to one reader. It is listed while the reader sleeps; waking it takes it off. It retains the mappings and the
  * eventfd that it uses, so the reader may go on meanwhile. The fields are written with the mutex of the list. */
@@ -32,7 +32,7 @@ typedef struct ac_cq4_watch {
     uint64_t messages, offset; /* of the reader, when it fell asleep last */
 } ac_cq4_watch_t;
 
-/* Between two looks at a queue that has been silent for so long: 50 us at first, at most 300 us for the first 100 ms,
+/* Between two checks of a queue that has been silent for so long: 50 us at first, at most 300 us for the first 100 ms,
  * then 1 % of the silence. */
 static inline uint64_t ac_cq4_watch_interval_ns(uint64_t silent_ns, uint64_t max_ns) {
     enum { FIRST_NS = 50000, BUSY_NS = 300000, BUSY_FOR_NS = 100000000, SILENT_PARTS = 100 };

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAIT_NS 1000000u /* between two looks at a queue that is being created */
+#define WAIT_NS 1000000u /* between two checks of a queue that is being created */
 enum { LOOK_APPENDS = 1 << 16 };
 
 /* ---- whether all is still there ---- */

@@ -1,7 +1,7 @@
 /* The directory of a queue: how files in it are opened, checked and published.
  *
  * No directory fd is kept: a process may follow a thousand queues. Each use opens the path again and
- * makes sure that it is still the same directory, before anything in it is looked at: so it does not matter which
+ * makes sure that it is still the same directory, before anything in it is checked: so it does not matter which
  * links led there. */
 #ifndef AC_DIRECTORY_H
 #define AC_DIRECTORY_H
@@ -16,7 +16,7 @@ typedef struct ac_directory {
     ino_t inode;
     uid_t owner;
     unsigned mode; /* of new files */
-    int shared;    /* its mode lets other users create files in it: theirs are to be expected */
+    int shared;    /* its mode lets other users create files in it, so it may have theirs */
     int pinned;    /* it must be this one, of this owner, and not through a link */
 } ac_directory_t;
 

@@ -119,7 +119,7 @@ static int poll_idle(ac_fanin_t *fanin, uint32_t index, ac_error_t *err) {
 }
 
 /* A quick no: nothing is committed where the reader stands, and its segment goes on. What else can happen
- * to an idle source (its file is cut, its reader closed) is found when it is looked at properly; that is
+ * to an idle source (its file is cut, its reader closed) is found when it is checked properly; that is
  * done with one of them now and then, and with one in every call while there is nothing to deliver. */
 static int has_nothing(const ac_source_t *source) {
     const ac_reader_t *reader = source->reader;
@@ -135,7 +135,7 @@ static int check_idle(ac_fanin_t *fanin, uint32_t index, int properly, ac_error_
     return !properly && has_nothing(source) ? 0 : poll_idle(fanin, index, err);
 }
 
-/* Backwards: what takes the place of a source that woke up has been looked at then. */
+/* Backwards: what takes the place of a source that woke up has been checked then. */
 static int poll_every_idle(ac_fanin_t *fanin, int properly, ac_error_t *err) {
     uint32_t chosen = fanin->idle_next;
     int at_all = fanin->poll_fully;

@@ -1,6 +1,6 @@
 /* Many readers as one stream, ordered by (timestamp, source).
  *
- * A heap holds the sources that have a next message, keyed by it; the others are idle and looked at again:
+ * A heap holds the sources that have a next message, keyed by it; the others are idle and checked again:
  * all of them when there is nothing else to give or the eventfd was signalled, one per message otherwise, so that the
  * cost of a message does not grow with the number of idle sources. Strict order looks at the epoch of every
  * closed queue for every message, because a closed queue has promised nothing: see is_reopened.
@@ -33,7 +33,7 @@ typedef struct ac_source {
     uint64_t silent_since_ns; /* others wait for it, and it has not said anything */
     uint64_t promise_ns;      /* what it had said by then */
     uint64_t relied_epoch;    /* the promise holds while this is its writer; 0 = any writer */
-    ac_map_t *control_map;    /* held, so that it can be looked at whatever its reader does */
+    ac_map_t *control_map;    /* held, so that it can be checked whatever its reader does */
 } ac_source_t;
 
 /* A source whose promise the next writer does not keep, because the queue is closed or the promise is not

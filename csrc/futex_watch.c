@@ -11,8 +11,8 @@
 #include <stddef.h>
 
 enum { WATCHED_MAX = AC_FUTEX_MAX - 1 };
-#define LOOK_NS 1000000000ull  /* the thread comes by so often anyway */
-#define STRANGE_NS 10000000ull /* after an error that should not be, which may come again */
+#define LOOK_NS 1000000000ull  /* the thread checks at least this often */
+#define STRANGE_NS 10000000ull /* after an unexpected error, which may repeat */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static ac_futex_watch_t *watches;

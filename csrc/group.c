@@ -28,8 +28,8 @@
  *    differs; if it has itself again, the tick does. So a late ack is refused.
  *
  * 3. The mark. Whatever is before `low` is done. Any member moves it over words that are DONE, by compare-and-swap; it
- *    only grows, and DONE is final as long as the mark has not passed it. A kill leaves it behind, and the next one
- *    moves it on. All accesses to words and mark are seq_cst: see ac_group_advance. tests/models/group.pml has it.
+ *    only grows, and DONE is final as long as the mark has not passed it. After a kill it lags, and the next member
+ *    moves it. All accesses to words and mark are seq_cst: see ac_group_advance. tests/models/group.pml has it.
  *
  * 4. The position follows the mark: it is stored by any member that knows where the message before the mark ends,
  *    at most every few ms, when it runs out of work, and when it leaves. `storing` lets one do so at a time. It is no

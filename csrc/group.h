@@ -127,7 +127,7 @@ struct ac_group {
     ac_passed_t *passed; /* by seq, as the slots */
     uint64_t mask;
     uint64_t next; /* the seq of the message to be passed next */
-    uint64_t low;  /* the mark, when it was looked at last */
+    uint64_t low;  /* the mark, when it was checked last */
     uint64_t
         back; /* one before it came back in the last look, and there may be more from here on; 0 = it was the last */
     uint32_t shift;

@@ -1,4 +1,4 @@
-/* A group, looked at from outside. */
+/* A group, as seen from outside. */
 #include "error.h"
 #include "group.h"
 #include "os.h"

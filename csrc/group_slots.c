@@ -60,7 +60,7 @@ static int claim(ac_group_t *group, uint64_t seq, uint64_t bits, const ac_word_t
 
 /* Any member moves the mark over finished messages. It is enough that the one whose message stands at the mark
  * does it: another that finishes a later one meanwhile either sees the mark at its own, or is seen here, because
- * after each move the slot at the mark is looked at again. That takes a total order of the four accesses. */
+ * after each move the slot at the mark is checked again. That takes a total order of the four accesses. */
 uint64_t ac_group_advance(ac_group_t *group) {
     uint64_t *mark = &group->header->low;
     uint64_t low = ac_load_seq_cst_u64(mark);
@@ -395,7 +395,7 @@ static void settle(ac_group_t *group) {
     if (group->in_flight > 0) group->in_flight--;
 }
 
-/* By key: the message that waited for this one is looked at next. */
+/* By key: the message that waited for this one is checked next. */
 static void look_at_next_of_key(ac_group_t *group, uint64_t seq) {
     const ac_passed_t *passed = &group->passed[seq & group->mask];
     if (passed->seq == seq && passed->then != 0 && passed->then < group->back)

@@ -133,7 +133,7 @@ static int write_holder(int fd, uint64_t epoch) {
 
 enum fate { THERE, REMOVED, REPLACED };
 
-/* What became of a name that stood for the file with this inode. What cannot be looked at may well be there. */
+/* What became of a name that stood for the file with this inode. What cannot be checked may well be there. */
 static enum fate fate_of(int dir_fd, const char *name, ino_t inode) {
     struct stat info;
     int rc = ac_os_stat_at(dir_fd, name, &info);
@@ -287,7 +287,7 @@ const char *ac_writer_keep_lock(ac_ownership_t *owned, const ac_directory_t *dir
     return lost;
 }
 
-/* A process that cannot be looked at is judged by its heartbeat, which comes once a second. */
+/* A process that cannot be checked is judged by its heartbeat, which comes once a second. */
 #define SILENT_NS 5000000000u
 
 static int lives(const holder_t *holder, const ac_control_t *control, int here) {

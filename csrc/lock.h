@@ -38,7 +38,7 @@ void ac_writer_unlock(ac_ownership_t *owned);
 void ac_writer_lock_forked(ac_ownership_t *owned);
 
 /* Looks whether the two names still lead to what is held, and makes writer.lock again if that one was lost.
- * NULL, or why the queue is not ours any more. What cannot be looked at now is looked at next time. */
+ * NULL, or why the queue is not ours any more. What cannot be checked now is checked next time. */
 const char *ac_writer_keep_lock(ac_ownership_t *owned, const ac_directory_t *dir, int dir_fd,
                                 const ac_control_t *control, uint32_t epoch);
 

@@ -55,7 +55,7 @@ int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable) {
         CALL(rc, AC_CALL_POPULATE, NULL, -1, from, length + (offset - from),
              madvise((char *)base + from, length + (offset - from), advice));
     } while (rc == -EAGAIN);
-    return rc == -EINVAL ? 0 : rc; /* a kernel before 5.14: pages fault in one by one, as ever */
+    return rc == -EINVAL ? 0 : rc; /* a kernel before 5.14: pages fault in one by one */
 }
 
 void ac_os_unpopulate(void *base, uint64_t from, uint64_t to) {

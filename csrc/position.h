@@ -84,7 +84,7 @@ void ac_position_close(ac_position_t *position);
 /* In a forked child, which inherited neither lock nor mapping. */
 void ac_position_forked(ac_position_t *position);
 
-/* Whether its name still leads to the file that is stored to; one system call. What cannot be looked at may well
+/* Whether its name still leads to the file that is stored to; one system call. What cannot be checked may well
  * be there. */
 int ac_position_has_name(const ac_position_t *position, const ac_directory_t *dir,
                          const char *name);

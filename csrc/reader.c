@@ -469,8 +469,8 @@ static int open_native(ac_reader_t *reader, const ac_reader_config_t *config, ac
     int rc = open_control(reader, err);
     if (rc == AC_OK && (config->timestamp_field || config->timestamp_function))
         rc = ac_fail(err, AC_E_UNSUPPORTED, 0, reader->dir.path, 0,
-                     "its messages have their times; only those of a Java queue can be told where "
-                     "to find them");
+                     "its messages have their times; only for a Java queue can it be set where "
+                     "the time of a message is");
     if (rc == AC_OK && config->name) rc = open_position(reader, config->name, err);
     return rc;
 }

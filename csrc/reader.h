@@ -279,7 +279,7 @@ static inline uint64_t ac_poll_interval_ns(uint64_t before_ns, uint64_t max_ns) 
     return next_ns < max_ns ? next_ns : max_ns;
 }
 
-/* How seldom a queue is looked at. A Java queue is always polled, so an idle one must cost next to nothing. */
+/* How seldom a queue is checked. A Java queue is always polled, so an idle one must cost next to nothing. */
 static inline uint64_t ac_reader_poll_max_ns(const ac_reader_t *reader) {
     if (reader->poll_max_ns) return reader->poll_max_ns;
     return reader->java ? AC_POLL_JAVA_MAX_NS : AC_POLL_MAX_NS;

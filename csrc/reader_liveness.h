@@ -1,4 +1,4 @@
-/* How long ago the readers of a queue gave a sign of life, by the writer's own monotonic clock.
+/* How long ago the readers of a queue last gave a sign of life, by the writer's own monotonic clock.
  *
  * A heartbeat is a time of day. That is all there is to go by when a writer sees a reader for the first time;
  * but the clock may be set, or the machine sleep, and a reader that lives must not look dead for that. So from

@@ -45,7 +45,7 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
     reader->skip_once = 0; /* what it stood at is elsewhere */
     reader->ahead = 0;
     reader->window_end = reader->prefetch_end = 0;
-    reader->ours = AC_FLAG_OURS; /* until the first record of another program was looked at */
+    reader->ours = AC_FLAG_OURS; /* until the first record of another program was checked */
     reader->continued = 0;
     reader->expected_seq = 0; /* not known: whatever comes is neither a gap nor a restart */
     reader->last_timestamp_ns = 0;
@@ -272,7 +272,7 @@ uint64_t ac_reader_sound_limit(ac_reader_t *reader) {
     return reader->durable.offset < limit ? reader->durable.offset : limit;
 }
 
-/* After the sound part records have to be verified, and batches to be looked at. Another program's records are in no
+/* After the sound part records have to be verified, and batches to be checked. Another program's records are in no
  * batch, and among them one of ours is left to the slow path. */
 uint64_t ac_reader_fast_limit(ac_reader_t *reader) {
     uint64_t limit = ac_reader_sound_limit(reader);

@@ -260,7 +260,7 @@ static int list(ac_reader_t *reader, uint32_t **ids, size_t *count, ac_error_t *
 }
 
 /* Retention may remove a segment, and a writer that ends the one it had prepared, between the listing and
- * the opening: then what is there now is looked at again. */
+ * the opening: then what is there now is checked again. */
 static int until_found(ac_reader_t *reader, int (*attempt)(ac_reader_t *, ac_error_t *),
                        ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
@@ -453,7 +453,7 @@ int ac_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, ac_er
     reader->offset -= reader->ahead;
     reader->expected_seq--;
     int rc = lag_from_here(reader, out, way, err);
-    if (reader->ahead) { /* as ever, unless the record was destroyed meanwhile and stepped over */
+    if (reader->ahead) { /* always, unless the record was damaged meanwhile and skipped */
         reader->offset = offset;
         reader->expected_seq = expected_seq;
     }

@@ -12,9 +12,9 @@
  * Everything from 32 on is spare in the format and zero in other programs' records, and so are flags.
  * batch_left is the number of records of the same batch that follow: recovery never keeps part of a
  * batch. cause_epoch is the epoch of the record that is the cause, 0 if it is not known: a power cut can
- * have a seq given twice, but never with the same epoch. expires_ns is when the message is of no use any more,
- * in Unix nanoseconds; readers hand it out all the same. With AC_FLAG_TRAILER the last bytes of what commit_len
- * counts are not payload: trailer.h tells what they are. header_check is the CRC-32C of the first 60 bytes,
+ * cause a seq to be assigned twice, but never with the same epoch. expires_ns is when the message is of no use any more,
+ * in Unix nanoseconds; readers deliver it anyway. With AC_FLAG_TRAILER the last bytes of what commit_len
+ * counts are not payload: trailer.h describes them. header_check is the CRC-32C of the first 60 bytes,
  * seeded with segment id and epoch, so a stale or torn header cannot pass, wherever it was copied from.
  *
  * Written by the one writer; read by everybody. commit_len is stored with release after all else and

@@ -341,7 +341,7 @@ static int remove_next(retaining_t *retaining, const ac_index_t *index, ac_error
     return rc == AC_OK ? 1 : rc;
 }
 
-/* 1 = the oldest segment is gone, and the next may be looked at. */
+/* 1 = the oldest segment is gone, and the next may be checked. */
 static int retain_oldest(retaining_t *retaining, uint32_t id, ac_error_t *err) {
     ac_content_t content;
     retaining->removed = id;

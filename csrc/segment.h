@@ -93,7 +93,7 @@ static inline void ac_segment_seal(ac_map_t *map, uint64_t end) {
 }
 
 /* Bytes of records from one position to a later one. What a sealed segment left unused is not between them;
- * one that cannot be looked at counts as full. */
+ * one that cannot be checked counts as full. */
 uint64_t ac_segment_distance(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
                              uint64_t from_segment, uint64_t from_offset, uint64_t to_segment,
                              uint64_t to_offset);

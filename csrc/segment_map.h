@@ -16,7 +16,7 @@ typedef struct ac_map {
     uint64_t cut_at; /* offset of the first such page */
     int sigbus_slot;
     int fd;              /* kept by writers, to fill pages ahead; -1 otherwise */
-    struct ac_map *next; /* of those that are to be unmapped */
+    struct ac_map *next; /* in a list of those to unmap */
 } ac_map_t;
 
 /* Maps `size` bytes of fd. The file must be at least that long: the caller checked. NULL on failure,
@@ -26,8 +26,8 @@ void ac_map_retain(ac_map_t *map);
 void ac_map_release(ac_map_t *map); /* NULL is fine */
 
 /* Unmapping a segment takes up to some milliseconds. A thread that releases maps while it holds a lock that others
- * wait for has them collected, and unmaps them when it holds it no more. Returns what was in effect before, which
- * is to be given back: NULL is "unmap at once". */
+ * wait for collects them, and unmaps them after it has released it. Returns the previous setting, which the caller
+ * restores: NULL is "unmap at once". */
 ac_map_t **ac_map_collect(ac_map_t **unused);
 void ac_map_unmap(ac_map_t *unused);
 

@@ -22,7 +22,7 @@ static size_t character(const uint8_t *at, size_t left) {
     size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
     if (first < 0xC2 || first > 0xF4 || left < length) return 0;
     uint32_t second = load_u8(at + 1);
-    /* Not longer than it need be, no surrogates, nothing above U+10FFFF. */
+    /* No overlong forms, no surrogates, nothing above U+10FFFF. */
     uint32_t lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
     uint32_t highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
     if (second < lowest || second > highest) return 0;

@@ -1,8 +1,8 @@
 /* The trailer: key and headers of a message, after its payload (AC_FLAG_TRAILER).
  *
- * A record's length and checksum cover payload and trailer, so a program that does not know the flag reads the record
- * all the same, with the trailer as the last bytes of its payload. The size of the trailer is at its end, since that is
- * what can be found from the length of the record.
+ * A record's length and checksum cover payload and trailer, so a program that does not know the flag still reads
+ * the record, with the trailer as the last bytes of its payload. The size of the trailer is at its end, because only
+ * the end can be found from the length of the record.
  *
  *   u16 length, key                                   only with AC_TRAILER_KEY
  *   u8 length of name, u16 length of value, name, value      per header, in the order they were given

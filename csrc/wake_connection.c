@@ -213,7 +213,7 @@ static int answer_hello(ac_connection_t *connection, ac_hello_t *hello, int leng
 static int take_bit(ac_connection_t *connection, const uint32_t *bit, int length) {
     ac_wake_endpoint_t *endpoint = connection->endpoint;
     if (length != (int)sizeof *bit || (*bit & ~AC_BIT_ALONE) >= 64) return -1;
-    /* A newer writer replaces an older one, in whichever order their packets are looked at. */
+    /* A newer writer replaces an older one, in whichever order their packets are checked. */
     connection->answered = 1;
     if (endpoint->connection && endpoint->connection->serial > connection->serial)
         return endpoint->many ? 0 : -1;
@@ -248,7 +248,7 @@ static void on_incoming(ac_connection_t *connection) {
     if (rc < 0) connection_close(connection);
 }
 
-/* What it said may not have been looked at yet; if it said nothing, it goes. */
+/* What it said may not have been checked yet; if it said nothing, it goes. */
 static void read_oldest_peer(void) {
     ac_connection_t *oldest = NULL;
     for (ac_connection_t *connection = connections; connection; connection = connection->next)
@@ -297,9 +297,9 @@ static ac_connection_t *find_connection(const ac_wake_targets_t *targets, const 
     return NULL;
 }
 
-/* Who has sent its eventfd is the reader of that name; its predecessor may have died unnoticed yet. Not before: a name
- * in wake/ may be anybody's, and a reader that loses its live writer sleeps on. A connection that was made later may be
- * a second one to the same reader, which keeps the newest of its own accord: see close_older. */
+/* A reader that has sent its eventfd is the reader of that name; the death of its predecessor may not have been noticed
+ * yet. Not earlier: anybody may create a name in wake/, and a reader that loses its live writer would sleep on. A later
+ * connection may be a second one to the same reader, which keeps the newest itself: see close_older. */
 static void close_predecessors(const ac_connection_t *successor) {
     ac_connection_t *next;
     for (ac_connection_t *connection = connections; connection; connection = next) {

@@ -346,7 +346,7 @@ int ac_writer_fail_cut(ac_writer_t *writer, ac_error_t *err);
 int ac_writer_was_cut(const ac_writer_t *writer);
 /* AC_E_GONE once the queue was found to be removed or moved away. */
 int ac_writer_check_removed(const ac_writer_t *writer, ac_error_t *err);
-/* The same after a look at the active segment and the directory, two system calls; with sync_mutex held. */
+/* The same after checking the active segment and the directory, two system calls; with sync_mutex held. */
 int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err);
 /* Checks everything. Later appends and flushes report what it found. */
 void ac_writer_check_files(ac_writer_t *writer);

@@ -165,7 +165,7 @@ static int has_unsynced_seals(ac_writer_t *writer) {
 
 enum begun { DURABLE = AC_OK, TO_SYNC = 1, LATER = 2 };
 
-/* TO_SYNC = the range is to be synced, and end_flush must follow. In a group nobody waits for the disk while
+/* TO_SYNC = the range must be synced, and end_flush must follow. In a group nobody waits for the disk while
  * others are held: a member that would have to is LATER, to be flushed alone. */
 static int begin_flush(ac_writer_t *writer, flushing_t *flushing, int in_group, ac_error_t *err) {
     *flushing = (flushing_t){.writer = writer};
@@ -223,7 +223,7 @@ static void note_durable(const flushing_t *flushing) {
     pthread_mutex_unlock(&writer->mutex);
 }
 
-/* `synced` is what syncing the range gave. index.meta is to be synced next, and then end_flush to be called. */
+/* `synced` is the result of syncing the range. The caller syncs index.meta next, and then calls end_flush. */
 static int write_mark(flushing_t *flushing, int synced, ac_error_t *err) {
     ac_writer_t *writer = flushing->writer;
     int rc = flushing->from < flushing->to ? after_sync(writer, flushing->map, synced, err) : AC_OK;
@@ -427,7 +427,7 @@ size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *resu
 }
 
 /* 1 = it is on disk, 0 = a sync has failed before. After a failure another sync of the same pages succeeds,
- * whether they are on disk or not, so this is looked at where nobody else can be syncing. */
+ * whether they are on disk or not, so this is checked where nobody else can be syncing. */
 static int sync_and_note(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
     int rc = 0;
     pthread_mutex_lock(&writer->sync_mutex);

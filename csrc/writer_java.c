@@ -215,7 +215,7 @@ static int64_t end_wait(ac_writer_t *writer, ac_error_t *err) {
                             "the writer was closed while it waited to append");
 }
 
-/* As many of these as go under one lock; one, if each is to be on disk before the next. */
+/* Appends as many of these as one lock allows; only one if each must be on disk before the next. */
 static int64_t append_run(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                           size_t *appended, ac_error_t *err) {
     const ac_writer_t *before =

@@ -40,7 +40,7 @@ static const char directory_gone[] = "the queue's directory was removed or moved
 static const char segment_gone[] = "the active segment was removed";
 static const char segment_cut[] = "the active segment was cut";
 
-/* Whether its path leads to another directory, or to none. What cannot be looked at may well be there. */
+/* Whether its path leads to another directory, or to none. What cannot be checked may well be there. */
 static int lacks_directory(const ac_writer_t *writer) {
     struct stat info;
     int rc = ac_os_stat_path(writer->dir.path, &info);

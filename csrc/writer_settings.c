@@ -95,7 +95,7 @@ void ac_writer_adopt_settings(ac_writer_t *writer) {
     writer->adopted = writer->settings;
     pthread_mutex_unlock(&writer->mutex);
     ac_settings_apply(&writer->adopted, &writer->config);
-    writer->capacity_end = 0; /* the capacity may have shrunk: looked at again */
+    writer->capacity_end = 0; /* the capacity may have shrunk: checked again */
 }
 
 /* With the mutex held. The thread of the lane is started with the first writer that has retention. */

@@ -27,7 +27,7 @@ static uint64_t identity(const struct stat *info) {
     return (uint64_t)ac_crc32(words, sizeof words) << 32 | ac_crc32(words, 24) | 1u;
 }
 
-/* What cannot be looked at now is looked at next time. */
+/* What cannot be checked now is checked next time. */
 void ac_writer_notice_settings(ac_writer_t *writer) {
     struct stat info;
     int rc = ac_os_stat_at(writer->dir_fd, FILE_NAME, &info);

@@ -2,7 +2,7 @@
  *
  * Only what is off the fast path is measured. There the appender notes the time at which each part of the way
  * ends; what no part explains is explained by what the kernel counted meanwhile: page faults, and whether the
- * thread waited or lost the processor. An append that is quick costs some looks at the clock and one system call
+ * thread waited or lost the processor. An append that is quick costs some clock reads and one system call
  * for that, and nothing on the fast path. */
 #ifndef AC_WRITER_SLOW_H
 #define AC_WRITER_SLOW_H

@@ -1,4 +1,4 @@
-/* statistics.meta of any content, met by whoever asks about the queue and its writer, and by the next writer. */
+/* statistics.meta with any content, as read by questions about the queue and its writer, and by the next writer. */
 #include "fuzz.h"
 #include "writer_published.h"
 

@@ -246,7 +246,7 @@ static int see_to_the_rest(Pollable *self, int failed) {
 }
 
 /* Resumes sleeping tasks while there is something to read; each at most once, so that the loop gets its
- * turn. The tasks run outside of the gate. */
+ * turn. The tasks run without the critical section. */
 static int dispatch(Pollable *self) {
     WaiterObject *stop, *waiter;
     int more, rc = 0;
@@ -332,7 +332,7 @@ static PyObject *awaitable_await(AwaitableObject *self) {
 /* `for message in reader.next()` would take a message and show it to nobody. */
 static PyObject *awaitable_iter(AwaitableObject *self) {
     if (ac_load_relaxed_u32(&self->awaited)) return Py_NewRef(self);
-    PyErr_SetString(PyExc_TypeError, "this is to be awaited, not iterated over: use `await`, or "
+    PyErr_SetString(PyExc_TypeError, "this must be awaited, not iterated over: use `await`, or "
                                      "`for message in reader`");
     return NULL;
 }
@@ -473,8 +473,8 @@ static PyObject *awaitable_iternext(AwaitableObject *self) {
     }
 }
 
-/* send, throw and close make it a coroutine in the eyes of asyncio, so that reader.next() can be given to
- * create_task like any other. Nothing is ever half done in it: what is thrown in simply comes out. */
+/* asyncio takes it for a coroutine because it has send, throw and close; so create_task accepts reader.next(). An
+ * exception thrown into it is raised again: it has no unfinished work to undo. */
 static PyObject *awaitable_send_method(AwaitableObject *self, PyObject *value) {
     (void)value;
     return awaitable_iternext(self);

@@ -18,9 +18,9 @@ typedef struct {
     ac_fanin_t *fanin;
     Member *members; /* by slot */
     uint32_t room;
-    int64_t commit_slot; /* whose delivered messages are to be committed now; or one of COMMIT_* */
+    int64_t commit_slot; /* the source to commit now; or one of COMMIT_* */
     PyObject *on_error;  /* takes a failed source's id and exception; NULL = raise it */
-    PyObject *deferred;  /* exceptions to be raised before the next message, a list; NULL = none */
+    PyObject *deferred;  /* a list of exceptions to raise before the next message; NULL = none */
     int closed;
 } FanInObject;
 

@@ -256,8 +256,8 @@ int payload_argument(const char *name, PyObject *object, Py_buffer *out);
 
 /* ---- without an interpreter lock ----
  *
- * Where there is one, it makes of every call here one step in the eyes of other threads, but for the places
- * where Python code runs or the lock is given up. Where there is none, the critical sections of the
+ * With the lock, other threads see every call here as one step, except at the places where Python code runs or the
+ * lock is released. Where there is none, the critical sections of the
  * interpreter do the same per object, and are given up at the same places.
  *
  * HOT_BEGIN serialises what is done with one object.

@@ -69,7 +69,7 @@ static int headers_fill(headers_t *self, PyObject *object) {
 static PyObject *trailer_of(const ac_slice_t *key, const headers_t *headers) {
     const char *why;
     int64_t size = ac_trailer_measure(key, headers->headers, (size_t)headers->count, &why);
-    if (size < 0) { /* names and their number were looked at before */
+    if (size < 0) { /* names and their number were checked before */
         size_t given = key ? key->length : 0;
         for (Py_ssize_t i = 0; i < headers->count; i++)
             given += headers->headers[i].name.length + headers->headers[i].value.length;
