@@ -1,4 +1,4 @@
-"""Small files that anybody may have put there: READY, schema.json, config.toml and their like.
+"""Small files that anybody may have created: READY, schema.json, config.toml and the like.
 
 All of them are read and parsed here, with limits: a regular file, nothing that blocks or never
 ends, a maximum of bytes, a maximum of nesting. What breaks one is a ValueError that says which.

@@ -167,7 +167,7 @@ def is_listening(port: int) -> bool:
 
 
 async def redis_entries(client: "Redis", last: bytes, count: int) -> tuple[bytes, list[bytes]]:
-    """Wait for entries behind ``last``, at most so many; return the new last id and payloads."""
+    """Wait for entries after ``last``, at most so many; return the new last id and payloads."""
     reply: Any = await client.xread({"stream": last}, count, block=0)
     ((_, entries),) = reply
     return entries[-1][0], [fields[b""] for _, fields in entries]

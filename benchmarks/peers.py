@@ -3,12 +3,12 @@
 One process sends, this one receives in an event loop, and the time from telling the sender to begin
 until the last message is in hand counts: the median of rounds in which all take turns. Our queue is
 on disk, and everything that was sent survives the end of both processes. Of the others, libchronicle
-keeps a mapped file as we do, and Redis is told to do the same (appendonly, no fsync); pyzmq, the
+keeps a mapped file as we do, and Redis is configured to do the same (appendonly, no fsync); pyzmq, the
 unix socket and asyncio.Queue lose what they hold.
 
 Each peer is used in its fast way: pyzmq by taking all that is there after each wait, Redis with 100
 commands in a pipeline and 1,000 entries per read. libchronicle polls without a pause and gives the
-loop a turn after every 1,000 messages only; how to have it compared is told in libchronicle.py.
+loop a turn after every 1,000 messages only; libchronicle.py says how to include it.
 asyncio.Queue needs no second process, so its two tasks share one.
 
 Among the figures only: NATS JetStream with streams in files, publications in flight and pulls of 1,000;

@@ -1,7 +1,7 @@
 """How old is a message when a reader has it, at a rate that does not wait for anybody?
 
 Another process appends 100, 2,000 or 50,000 messages a second. Each has the moment at which it was due,
-not the one at which it was sent: if the sender is late, or the reader behind, that is in the age of all
+not the one at which it was sent: if the sender is late, or the reader lags, that is in the age of all
 messages which were due meanwhile (no coordinated omission). Ages go into an HdrHistogram with three
 digits. The reader is an ``async for`` on asyncio's loop and on uvloop; payloads have 100 bytes, and the
 queue is on the disk, ``flush="async"``: persisted, durable after the kernel's write-back.

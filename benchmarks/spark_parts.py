@@ -1,4 +1,4 @@
-"""The comparisons behind the question `spark`: whatever needs Spark to be imported."""
+"""The comparisons for the question `spark`: everything that imports Spark."""
 
 import os
 import shutil

@@ -49,7 +49,7 @@ async def route(root: Path, orders_max: int) -> int:
                     sent.add(order)
             await market.flush()  # what is acknowledged, and what is committed, is on disk
             for order in batch:
-                # A strategy may have left meanwhile; the others want their answers all the same.
+                # A strategy may have left meanwhile; the others still want their answers.
                 with contextlib.suppress(SourceGone, ClosedError, QueueGone):
                     reply = await router.reply(order)
                     reply.append(b"ack " + order.payload, cause=order)

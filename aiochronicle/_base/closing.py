@@ -16,7 +16,7 @@ class Closing:
         def close(self) -> None: ...
 
     async def aclose(self) -> None:
-        """Close it without blocking the loop. Cancelled, it is closed all the same."""
+        """Close it without blocking the loop. Cancelled, it is still closed."""
         await in_background(self.close)
 
     def __enter__(self) -> Self:

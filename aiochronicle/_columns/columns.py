@@ -50,7 +50,7 @@ __all__ = [
 COLUMNS = ("source", "seq", "timestamp_ns", "timestamp", "type_id", "payload")
 ON_REQUEST = ("late", "cause", "key", "headers")
 
-# A batch ends early at this much payload, so that memory is bounded whatever the messages.
+# A batch ends early at this much payload, so that memory is bounded for any messages.
 _BATCH_BYTES_MAX = 64 << 20
 _FIRST_GUESS_BYTES = 128
 _TRAILER_GUESS_BYTES = 64

@@ -40,7 +40,7 @@ Compression = Literal["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
 
 FileFormat = Literal["parquet", "arrow"]
 
-# A row group ends early at this much, so that memory is bounded whatever the messages.
+# A row group ends early at this much, so that memory is bounded for any messages.
 _GROUP_BYTES_MAX = 128 << 20
 
 _INCREASING = ("seq", "timestamp_ns", "timestamp")
@@ -135,7 +135,7 @@ def parquet_encodings(schema: "pyarrow.Schema") -> dict[str, Any]:
 
 
 def _with_dictionary(schema: "pyarrow.Schema") -> list[str]:
-    """Return the columns whose values come again; nested ones by the paths of their parts."""
+    """Return the columns whose values repeat; nested ones by the paths of their parts."""
     return [name for name in schema.names if name not in _DIFFERENT]
 
 

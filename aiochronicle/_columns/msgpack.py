@@ -65,7 +65,7 @@ class PlainMessages:
         return None if fields is None else cls(fields)
 
     def columns(self, payloads: Any) -> dict[str, Any] | None:
-        """Return the columns by the names of the fields; None if msgspec has to look at each payload."""
+        """Return the columns by the names of the fields; None if msgspec must decode each payload."""
         rows = len(payloads)
         _, offsets_buffer, data = payloads.buffers()
         if rows == 0 or data is None:

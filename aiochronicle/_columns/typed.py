@@ -482,7 +482,7 @@ def _find_type(directory: str, codec: OneType) -> tuple[RegisteredType, Collecti
 
 
 def _find_java_type(directory: str, codec: OneType) -> tuple[RegisteredType, Collection[int]]:
-    """Return the type that messages of a Java queue are to be seen as; the queue knows none."""
+    """Return the type to read messages of a Java queue as; the queue stores none."""
     if isinstance(codec, str):
         raise UnknownType(
             f"a Java queue has no schema.json that would say what {codec!r} is; give the type itself, a"

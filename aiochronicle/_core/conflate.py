@@ -233,7 +233,7 @@ class Conflation(Generic[K, T]):
             key = self._key(message)
             in_turn, in_next_turn = self._turn.get(key), self._next_turn.get(key)
         except BaseException as error:  # of the key function, or of a key that has no hash
-            self._held.popleft()  # or it would be met forever
+            self._held.popleft()  # otherwise every call would raise it
             place = _path_of(self._feed, message)
             error.add_note(f"stepped over seq {message.seq} of {place}: it has no key")
             raise

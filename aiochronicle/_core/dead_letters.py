@@ -44,7 +44,7 @@ def _each(
 ) -> list[int]:
     """Deal with the dead letters of these seqs, None = of all; return which there were."""
     done: list[int] = []
-    others: list[Delivery[DeadLetter]] = []  # held until the end: they would only come again
+    others: list[Delivery[DeadLetter]] = []  # held until the end, or they come again
     patient_until_s = time.monotonic() + _PATIENCE_S
     with _open_dead(place) as group:
         while True:
@@ -56,7 +56,7 @@ def _each(
                     others.append(delivery)
             if group.info().in_flight <= group.in_flight or time.monotonic() > patient_until_s:
                 break
-            group.wait(0.02)  # another process looks at dead letters at this moment
+            group.wait(0.02)  # another process is reading dead letters at this moment
         del others
     return sorted(done)
 

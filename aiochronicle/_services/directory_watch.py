@@ -68,7 +68,7 @@ class Nudge:
             change = self._changes[index]
             if change.watch < 0:
                 return None
-            # A watch that is not known yet is about to be: its directory is looked at after that.
+            # A watch that is not known yet is about to be: its directory is scanned after that.
             if (path := self._paths.get(change.watch)) is not None:
                 changed[path, os.fsdecode(ffi.string(change.name))] = None
         return list(changed)

@@ -256,7 +256,7 @@ class Discovery:
                 await asyncio.wait([looking])  # it has files open; it ends soon, for we are closed
                 raise
         except Exception as error:  # noqa: BLE001 - the next look may fare better
-            self._complain(type(error).__name__, "cannot be looked at, and is later: %s", error)
+            self._complain(type(error).__name__, "cannot be examined, retrying: %s", error)
             return
         for event in found:
             self._report(event)

@@ -196,9 +196,9 @@ class Examiner:
         except OSError as error:
             if error.errno in _GONE:
                 return list(self._lose(path)), []
-            self._warn(path, "look", f"cannot be looked at: {error.strerror}")
-        except Exception as error:  # noqa: BLE001 - whatever is in one, the others are looked at
-            self._warn(path, "look", f"cannot be looked at: {error!r}")
+            self._warn(path, "look", f"cannot be examined: {error.strerror}")
+        except Exception as error:  # noqa: BLE001 - the others are still examined
+            self._warn(path, "look", f"cannot be examined: {error!r}")
         return [], []
 
     def _describe(self, path: str, parts: Parts, fd: int) -> tuple[bool, list[Attached | Detached]]:

@@ -341,7 +341,7 @@ class Replay(Stream[T], Generic[T]):
         self._close_sources()
 
     async def aclose(self) -> None:
-        """Close it without blocking the loop. Cancelled, it is closed all the same."""
+        """Close it without blocking the loop. Cancelled, it is still closed."""
         self._end()
         await in_background(self._close_sources)
 
@@ -364,7 +364,7 @@ class Replay(Stream[T], Generic[T]):
             while self._ahead or self._trouble:
                 if self._look() is not None:
                     yield self._ahead.popleft()
-            # One by one, and not `yield from`: between two messages a task may have looked at the next one.
+            # One by one, and not `yield from`: between two messages a task may have taken the next one.
             for message in self._fan_in:
                 yield message
                 if self._looked_ahead:

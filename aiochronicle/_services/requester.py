@@ -184,7 +184,7 @@ class Requester(Closing, Generic[Q, A]):
         self._queue_id = writer.statistics().queue_id
 
     def _open_again(self, dead: Writer) -> None:
-        """Open the queue of requests again: it was removed, or nobody knows what is on disk."""
+        """Open the queue of requests again: it was removed, or a sync failed."""
         with self._opening:
             if self._closed or self._requests is not dead:
                 return
@@ -192,7 +192,7 @@ class Requester(Closing, Generic[Q, A]):
                 dead.close()
             _make_root(self._path)
             self._use(open_writer(self._path, **self._options))
-            text = "%s: the queue of requests was reopened; what waited for answers failed"
+            text = "%s: the queue of requests was reopened; the waiting requests failed"
             _log.warning(text, printable(self._path))
 
     @property
@@ -275,9 +275,9 @@ class Requester(Closing, Generic[Q, A]):
         return key, answer
 
     async def _renew_writer(self, dead: Writer, error: ChronicleError) -> Writer:
-        """Return the writer that took the place of a dead one. Cancelled, it comes all the same."""
+        """Return the writer that took the place of a dead one. Cancelled, it is still opened."""
         if self._requests is dead:
-            self._fail_all(error)  # what they asked may never be read
+            self._fail_all(error)  # their requests may never be read
             if self._reopening is None or self._reopening.done():
                 self._reopening = in_thread(lambda: self._open_again(dead))
             await shielded(asyncio.wrap_future(self._reopening))
@@ -311,7 +311,7 @@ class Requester(Closing, Generic[Q, A]):
             self._waiting.clear()
 
     def _follow(self) -> None:
-        """See to it that answers are read."""
+        """Start the tasks that read answers, unless they run."""
         if not self._tasks or any(task.done() for task in self._tasks):
             for task in self._tasks:  # one of them was cancelled
                 task.cancel()
@@ -354,7 +354,7 @@ class Requester(Closing, Generic[Q, A]):
         self._close_queues()
 
     async def aclose(self) -> None:
-        """Close both queues without blocking the loop. Cancelled, they are closed all the same."""
+        """Close both queues without blocking the loop. Cancelled, they are still closed."""
         self._end()
         await in_background(self._close_queues)
 

@@ -150,7 +150,7 @@ class Responder(Generic[T]):
         self._taken: Message[T] | None = None  # from the router, when its task was cancelled
         self._told: dict[str, str] = {}  # by requester: which damage was judged
         self._returned: list[Request[T]] = []  # by handlers that were cancelled
-        self._due: dict[Client, None] = {}  # in order: whose answers are to be flushed
+        self._due: dict[Client, None] = {}  # in order: whose answers wait for a flush
         self._closing = False
         self._received = self._answered = self._failed = self._repeated = self._gone = 0
         self._expired = self._left = 0
@@ -200,8 +200,8 @@ class Responder(Generic[T]):
                     self._gone += 1
                     continue
                 except ChronicleError as error:
-                    # Its answers cannot be written now. That is no matter of the other requesters,
-                    # and the request comes again when the queue is tried again.
+                    # Its answers cannot be written now. That does not concern the other requesters,
+                    # and the request is delivered again when the queue is retried.
                     self._taken = message  # if this is cancelled
                     await self._router.set_aside(message, error)
                     self._taken = None
@@ -210,7 +210,7 @@ class Responder(Generic[T]):
                     self._taken = message
                     raise
                 self._commit_now_and_then()
-                if client.lost_answers is not None:  # it is about to be set aside, and comes again
+                if client.lost_answers is not None:  # it is about to be set aside
                     client.newest = message
                     self._due[client] = None
                 elif not client.accept(message):
@@ -295,7 +295,7 @@ class Responder(Generic[T]):
             await answer_by(handler, request)
 
     def _on_handled(self, request: Request[T], handling: asyncio.Task[None]) -> None:
-        """See to it that a request without an answer comes again."""
+        """Arrange that a request without an answer is delivered again."""
         client = self._client_that_sent(request)
         if request.answered or client is None:
             return
@@ -320,7 +320,7 @@ class Responder(Generic[T]):
         return client if client is not None and message.seq in client.outstanding else None
 
     def _drop(self, client: Client, message: Message) -> None:
-        """Leave out a request that nobody waits for any more: commit it without an answer."""
+        """Drop a request that nobody waits for any more: commit it without an answer."""
         self._expired += 1
         self._forget_outstanding(client, message)
 
@@ -377,7 +377,7 @@ class Responder(Generic[T]):
 
     def _judge_answer(self, first: Message, damage: CorruptionError) -> None:
         """Raise damage among the answers to a requester, unless ``on_corrupt`` says to skip it."""
-        if self._told.get(first.source) == str(damage):  # it is met at every try
+        if self._told.get(first.source) == str(damage):  # every retry finds it again
             raise damage
         verdict = self._router._judge(damage)  # pyright: ignore[reportPrivateUsage]
         if verdict.skip:
@@ -405,7 +405,7 @@ class Responder(Generic[T]):
             self._gone += 1
             client.lost_answers = error
         except CANNOT_WRITE as error:
-            # The requester is set aside until it can: then its requests come again. No further
+            # The requester is set aside until it can: then its requests are delivered again. No further
             # answer is written before, not even that there is none.
             client.lost_answers = copy.copy(error)  # whose frames do not hold the message
             self._due[client] = None
@@ -422,7 +422,7 @@ class Responder(Generic[T]):
         self._due[client] = None
 
     def _commit_now_and_then(self) -> None:
-        """See to it that what is being answered will be committed, in the loop that runs now."""
+        """Start the task that commits answered requests, in the running loop."""
         loop = asyncio.get_running_loop()
         task = self._committing
         if task is None or task.done() or task.get_loop() is not loop:
@@ -455,7 +455,7 @@ class Responder(Generic[T]):
             if lost is None:
                 client.commit(end)
             elif client.newest is not None:
-                # What was lost of the answers is given again, when the queue is tried again.
+                # Lost answers are given again when the queue is retried.
                 self._gone += isinstance(result, QueueGone) and client.lost_answers is None
                 await self._router.set_aside(client.newest, lost)
 

@@ -23,7 +23,7 @@ class Client:
         self.answered = answered  # seq and epoch: before it was attached, not committed
         self.outstanding: dict[int, Message] = {}  # in order
         self.newest: Message | None = None
-        self.lost_answers: ChronicleError | None = None  # so their requests are to come again
+        self.lost_answers: ChronicleError | None = None  # so their requests must be delivered again
 
     def attach(self, reader: Reader, replies: Writer, answered: set[tuple[int, int]]) -> None:
         """Go on with another reader of the same queue, with what is being answered."""

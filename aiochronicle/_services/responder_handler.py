@@ -1,4 +1,4 @@
-"""Calling a handler for a request, whatever it does."""
+"""Calls the handler of a request, and answers for it if it fails."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ _log = logging.getLogger("aiochronicle.requests")
 
 
 async def answer_by(handler: Handler[T], request: Request[T]) -> None:
-    """Answer a request, whatever its handler does: what ended the service would come again."""
+    """Answer a request, however its handler ends. An exception raised here would end the service."""
     try:
         result = await handler(request)
         if result is not None or not request.answered:
@@ -51,9 +51,9 @@ def _fail(request: Request, reason: str) -> None:
         return
     try:
         request.fail(reason)
-    except CANNOT_WRITE:  # it comes again
+    except CANNOT_WRITE:  # it is delivered again
         return
-    except ChronicleError:  # without an answer it comes again after a restart
+    except ChronicleError:  # without an answer it is delivered again after a restart
         name = printable(request.requester)
         _log.exception("request %d of '%s' has no answer", request.message.seq, name)
 

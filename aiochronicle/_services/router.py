@@ -218,7 +218,7 @@ class Router(AttachingFanIn[T]):
                 await self._follow_events()
             except StopAsyncIteration:
                 return
-            except Exception as error:  # noqa: BLE001 - whatever it is, queues come and go on
+            except Exception as error:  # noqa: BLE001 - queues continue to come and go
                 self._discovery_failed(error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._rescan_s)
@@ -280,7 +280,7 @@ class Router(AttachingFanIn[T]):
     # ---- detaching ----
 
     def _stir(self) -> None:
-        """Have the problems looked at, by the loop that follows them; from any thread."""
+        """Wake the task that retries problems; from any thread."""
         loop = self._home.loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # it is closed
@@ -400,7 +400,7 @@ class Router(AttachingFanIn[T]):
             opening = source.reply
             try:
                 await in_background(lambda: opening.result().close())
-            except Exception as error:  # noqa: BLE001 - no matter of the other queues
+            except Exception as error:  # noqa: BLE001 - it does not concern the other queues
                 _log.warning("closing a reply queue failed: %s", printable(error))
 
     # ---- the end ----

@@ -117,11 +117,11 @@ class AttachingFanIn(SkippingFanIn[T]):
                 return
 
     def _to_skip(self, paths: list[str]) -> list[str]:
-        """Return those that are opened once more, after the damage that was met."""
+        """Return those to open again, after the damage that was found."""
         return [path for path in paths if path in self._aside and self._aside[path].skip]
 
     async def _try_to_attach(self, paths: list[str]) -> None:
-        """Open queues and merge them; those that fail are set aside, whatever it is."""
+        """Open queues and merge them; those that fail are set aside."""
         self._take_in_all(paths, await self._open(paths))
 
     def _take_in_all(
@@ -155,7 +155,7 @@ class AttachingFanIn(SkippingFanIn[T]):
         try:
             return await shielded(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
-            # It goes on in its thread, and nobody else would close what it opens.
+            # It continues in its thread, and nothing else would close what it opens.
             self._closings.add(in_thread(lambda: _close_all(opening)))
             raise
         except Exception as error:  # noqa: BLE001 - no thread, no memory: a problem of these paths
@@ -179,7 +179,7 @@ class AttachingFanIn(SkippingFanIn[T]):
                 aside.store(path, self.name, identity)
                 place, skip = aside.place, aside.skip
                 return open_source(path, *options, place, skip, **more)
-        except Exception as error:  # noqa: BLE001 - it is that path's problem, whatever it is
+        except Exception as error:  # noqa: BLE001 - it is that path's problem
             return error.with_traceback(None)
 
     def _source_of(self, path: str) -> str:

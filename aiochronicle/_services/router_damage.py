@@ -85,7 +85,7 @@ class SkippingFanIn(FanIn[T]):
         return self._counts.setdefault(path, Counts())
 
     def source_statistics(self, source: int) -> SourceStatistics:
-        """Return the counters of one source, with the damage that was met in its queue."""
+        """Return the counters of one source, with the damage found in its queue."""
         statistics = super().source_statistics(source)
         counts = self._counts.get(self.sources()[source].path, Counts())
         return msgspec.structs.replace(statistics, skipped=counts.skipped, lost=counts.lost)

@@ -456,7 +456,7 @@ class TopicGroup(Closing, Generic[T]):
             member.close()
 
     async def aclose(self) -> None:
-        """Close it without blocking the loop. Cancelled, it is closed all the same."""
+        """Close it without blocking the loop. Cancelled, it is still closed."""
         self._closed = True
         if self._loop is asyncio.get_running_loop():
             follower = self._follower

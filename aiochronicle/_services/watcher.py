@@ -59,7 +59,7 @@ class Watcher:
         self._eager = False
 
     def follow(self, wanted: Wanted, *, eager: bool) -> None:
-        """Watch these directories from now on; ``eager``: nobody else does, so be quick."""
+        """Watch these directories from now on; ``eager``: with a short step."""
         if (wanted, eager) != (self._wanted, self._eager):
             self._watching.clear()
             self._wanted, self._eager = wanted, eager

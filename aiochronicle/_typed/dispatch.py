@@ -223,7 +223,7 @@ class Dispatching:
         return count
 
     def _messages_again(self, failed: Failed | None) -> Iterator[Message[Any]]:
-        """Take out the messages that failed and come again, one by one."""
+        """Take out the messages that failed and are delivered again, one by one."""
         if failed is not None:
             one_of("failed", {"again": True, "skip": False}, failed)
         self._failed = tuple(

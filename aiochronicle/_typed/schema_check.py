@@ -108,6 +108,6 @@ def reader_types(
     """Compare with the queue's schema; return the types by id."""
     file = schema_path(directory)
     stored = read_schema(file, identity)
-    if stored is None:  # nobody else says what the ids mean
+    if stored is None:  # nothing else defines the ids
         return {entry.type_id: entry for entry in registry}
     return _match(registry, stored, file, writing=False)

@@ -56,7 +56,7 @@ class Decoder:
             registry = Registry.load(self._queue)
         except SchemaNotFound:
             return
-        except SchemaError as error:  # the messages are there all the same
+        except SchemaError as error:  # the messages are still there
             self.problem = f"schema.json: {error.detail.removeprefix('schema.json ')}"
             return
         self.problem = None

@@ -61,4 +61,4 @@ def _verdict(found: list[Finding], queues: int) -> str:
     said = ", ".join(
         f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items() if count
     )
-    return f"{queues} queue{'s' if queues != 1 else ''} looked at: {said or 'nothing found'}"
+    return f"{queues} queue{'s' if queues != 1 else ''} checked: {said or 'nothing found'}"

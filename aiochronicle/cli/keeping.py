@@ -21,7 +21,7 @@ from aiochronicle.errors import LockedError
 __all__ = ["retention", "why_kept"]
 
 _NOTICED_S = 2.0
-_PATIENCE_S = 5.0  # a writer looks at its segments every second, unless its program says otherwise
+_PATIENCE_S = 5.0  # a writer checks its segments every second by default
 
 
 def why_kept(queue: QueuePath, /, *, json: Json = False) -> None:

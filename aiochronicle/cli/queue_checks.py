@@ -184,7 +184,7 @@ def _refused(path: Path, why: str) -> Finding:
         level="error",
         check="permissions",
         subject=str(path),
-        detail=f"cannot be looked at: {why}",
+        detail=f"cannot be examined: {why}",
         remedy=f"Run aioc as the user it belongs to, {owner}{'' if owner == 'root' else ', or as root'}.",
     )
 

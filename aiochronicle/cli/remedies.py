@@ -1,4 +1,4 @@
-"""What ``doctor`` finds: something to look at, with its remedy."""
+"""What ``doctor`` finds, with remedies."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ Level = Literal["error", "warning", "note"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to look at. ``check`` is a word that stays the same, for programs."""
+    """A finding. ``check`` is a stable word for programs."""
 
     level: Level
     check: str

@@ -236,7 +236,9 @@ def _check_root(path: str) -> None:
     root = Path(os.path.abspath(path))
     there = next(place for place in (root, *root.parents) if os.path.lexists(place))
     if not there.is_dir():
-        raise InvalidArgument("is not a directory; queues are to be written in it", path=str(there))
+        raise InvalidArgument(
+            "is not a directory, so no queues can be written in it", path=str(there)
+        )
     if (root / MANIFESTS).is_dir():
         raise InvalidArgument(
             "is an archive of Parquet files; write queues into another directory", path=str(root)

@@ -149,7 +149,7 @@ def _step(above: int, name: str, path: Path) -> int:
         if not stat.S_ISLNK(status.st_mode):
             return os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=found)
         _check_link(status, path)
-        # That of the link which was looked at, whatever has its name by now.
+        # That of the link that was checked, even if another file has its name by now.
         to = os.readlink("", dir_fd=found)
         return os.open(to, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
     finally:
@@ -219,7 +219,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _enter(above: int, name: str, path: Path, mode: int | None, tighten: bool) -> int:
-    """Open a directory for reading, after it was looked at; make it if it is to have a mode."""
+    """Open a directory for reading, after checking it; create it if a mode is given."""
     is_new = mode is not None and _made(above, name, mode)
     looked_at = os.open(name, _LOOK, dir_fd=above)
     try:

@@ -587,7 +587,7 @@ def test_what_another_user_cannot_read_is_said() -> None:
 
         status, said = ask("doctor", directory)
         assert status == 1
-        assert "closed: cannot be looked at: Permission denied" in said
+        assert "closed: cannot be examined: Permission denied" in said
         assert "cannot read what others left in it: left" in said
         assert f"chown -R {STRANGER}:" in said
         assert "closed: Permission denied" in ask("ls", directory)[1]

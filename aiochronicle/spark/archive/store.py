@@ -1,6 +1,6 @@
 """Where an archive is kept: a directory of this machine, or object storage.
 
-A job says what is to be read, written and removed; here is how. Both kinds keep the promise that a file
+A job decides what to read, write and remove; this module does it. Both kinds keep the promise that a file
 appears as a whole or not at all, and after it was verified.
 """
 

@@ -26,7 +26,7 @@ _OURS = re.compile(r"\d{19}-[0-9a-f]{12}\.parquet")
 
 
 def plan_change(manifest: Manifest, dataset: str, there: set[str], next_seq: int) -> Change | None:
-    """Return what is to be done so that a table has the files that a manifest lists; None if nothing."""
+    """Return the changes that give a table the files of a manifest; None if there are none."""
     listed = [file for file in manifest.files if (file.type or RAW) == dataset]
     paths = {file.path for file in listed}
     part = f"/source={escape(manifest.source)}/"

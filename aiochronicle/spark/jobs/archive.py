@@ -132,7 +132,7 @@ def archive(
     ``reader`` is the named reader whose position says how far the archive is, for retention; None for
     read-only queues. Interrupted anywhere, the archive stays as it was, and a next run cleans up.
     Where to start (options) is for the first run; an archive that does not begin with the first
-    message of its queue is not told to retention.
+    message of its queue does not reach retention.
     What is wrong with a queue is raised after the others have been archived: ExportFailed if the disk is
     full, CorruptionError if the queue is damaged or a file is not what was written to it, now or in an
     earlier run (of those whose messages the queue still has, and keeps then), PositionLost if
@@ -229,9 +229,9 @@ def _check_target(root: str, out: str) -> None:
     if is_object_url(out):
         return
     if Path(out).exists() and not Path(out).is_dir():
-        raise InvalidArgument("the archive is to be a directory, and this is none", path=out)
+        raise InvalidArgument("the archive must be a directory, and this is not one", path=out)
     if Path(out).resolve() == Path(root).resolve():
-        raise InvalidArgument("is what is to be archived: give another directory", path=out)
+        raise InvalidArgument("is the source of the archive: give another directory", path=out)
 
 
 def archive_plan(

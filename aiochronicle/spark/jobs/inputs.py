@@ -76,7 +76,7 @@ def find_input(
     """Find the queues under a root, as the options of ``format("chronicle")`` say.
 
     With ``type_name``, those that have it, with these ``fields``, and those of ``whole`` numbers. One that
-    cannot be looked at is an error; or it is left out, with the reason in ``failed``.
+    cannot be examined is an error; or it is left out, with the reason in ``failed``.
     """
     chosen = read_options({"path": root, **(options or {})})
     if chosen.filter is not None:

@@ -84,7 +84,7 @@ def quality(
 
     ``messages`` names a type of schema.json; ``number``, ``time`` and ``by`` fields of it: the venue's
     number, counted per value of ``by``, and its time in nanoseconds since 1970. Without ``messages`` all
-    of them are looked at, without ``time`` by the time they were recorded, and there are no delays.
+    of them are examined, without ``time`` by the time they were recorded, and there are no delays.
 
     ``gaps`` and ``missing`` count gaps in the numbers, and missing numbers, on the day on which the numbers
     go on. Without ``number`` these are the seqs of the queue, whatever type its messages have. ``duplicates``
@@ -123,7 +123,7 @@ def _refuse_java_queues(found: Input) -> None:
 
 
 class _Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages as arrays: what is looked at, in the order of the queue, and what is counted."""
+    """Messages as arrays, in the order of the queue: what is examined and what is counted."""
 
     seq: Array
     timestamp_ns: Array

@@ -11,7 +11,7 @@ from aiochronicle.spark.source.plan import Range
 
 __all__ = ["FOREVER_NS", "TimeSlice", "cut_time"]
 
-SAMPLES = 64  # times that are looked at to find ranges with about equally many messages
+SAMPLES = 64  # times that are sampled to find ranges with about equally many messages
 FOREVER_NS = 2**63 - 1
 
 

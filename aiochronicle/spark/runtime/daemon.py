@@ -40,7 +40,7 @@ if __name__ == "__main__":
         # pyarrow imports it, a third of a second, when it first sees an array of numpy.
         importlib.import_module("pandas")
     gc.collect()
-    gc.freeze()  # a worker collects after every task, and would look at all that was imported
+    gc.freeze()  # a worker collects after every task, and would scan everything that was imported
     forkserver.start()
     daemon.worker = quiet_worker
     daemon.manager()

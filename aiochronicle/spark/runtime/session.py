@@ -42,7 +42,7 @@ _LOCAL_SETTINGS = {
     "spark.python.daemon.module": DAEMON,
     "spark.python.unix.domain.socket.enabled": "true",
     # A row on its way to Python and back goes through a dozen small methods, some of which Java's compiler
-    # would call, not inline, once they are compiled: 3 to 6 % of the JVM's time. Options of one's own,
+    # would call, not inline, once they are compiled: 3 to 6 % of the JVM's time. Your own options,
     # spark.driver.extraJavaOptions, come after these.
     "spark.driver.defaultJavaOptions": "-XX:InlineSmallCode=5000",
     "spark.sql.shuffle.partitions": str(max(2, len(os.sched_getaffinity(0)))),

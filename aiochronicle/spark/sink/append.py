@@ -23,7 +23,7 @@ RECORD_OVERHEAD_BYTES = 256  # headers and padding, generously
 
 
 def append_rows(writer: Writer, batch: Batch) -> None:
-    """Append a batch with columns timestamp_ns, type_id, payload and, if need be, cause, key, headers.
+    """Append a batch with columns timestamp_ns, type_id, payload and, if present, cause, key, headers.
 
     The times must be in order.
     """

@@ -157,5 +157,5 @@ def _query_id(checkpoint: str | None) -> str:
     ) as error:
         raise InvalidArgument(
             f"{file} does not say which query this is ({error}); give the stream option writerId,"
-            " which is to be another one whenever it gets a new checkpoint"
+            " which must change with every new checkpoint"
         ) from error

@@ -9,7 +9,7 @@ from aiochronicle.spark.sink.runs import BATCH_ROWS, CAUSE, HEADERS, ORDER, WRIT
 
 __all__ = ["merge"]
 
-COMPARED = ("source", "seq")  # only where rows of several runs are to be sorted
+COMPARED = ("source", "seq")  # only where rows of several runs must be sorted
 
 
 class _Head:
@@ -118,7 +118,7 @@ def merge(runs: Iterable[Run], queue: str) -> Iterator[Batch]:
             heads = [head for head in heads if head.batch is not None]
             continue
         taken = [part for head in heads for part in head.take_before(bound)]
-        if not taken:  # all of them stand at this very time: their rows are to be sorted together
+        if not taken:  # all of them are at the same time: their rows must be sorted together
             taken = [part for head in heads for part in head.take_at(bound)]
         heads = [head for head in heads if head.batch is not None]
         rows = pa.Table.from_batches(taken)

@@ -168,7 +168,7 @@ def _complete(options: WriteOptions, own: Journal) -> None:
             except PositionLost:
                 raise
             except Exception as error:
-                when = f"while {batch}, which was written in part, was to be completed"
+                when = f"while {batch}, which was written in part, was being completed"
                 raise _begun_batch_error(own, options.path, error, when) from error
         staging.discard(staging.attempts(options.path, pending.runs))
 
@@ -185,10 +185,10 @@ def _lost_runs_error(own: Journal, pending: Pending, path: str) -> StorageError:
         f" which was being written; what of it is in the queues is in {places}"
     )
     if journal.is_nameless(own.writer_id):
-        advice = "Compare that with what was to be written. Writing goes on without the rest of it."
+        advice = "Compare that with the batch. Writing continues without the rest of it."
     else:
         advice = (
-            f"Compare that with what was to be written, then delete {own.path}: the writer forgets"
+            f"Compare that with the batch, then delete {own.path}: the writer forgets"
             " this batch and all before it."
         )
     return StorageError(what, path=path, advice=advice)
@@ -309,7 +309,7 @@ def _common_prefix(batch: Batch, path: str, seq: int) -> int:
             f"message {seq}, the first of a batch, is gone, so nobody can tell how much of the"
             " batch was written",
             path=path,
-            advice="Compare its end with what was to be written; deleting the writer's journal in .sink"
+            advice="Compare its end with the batch; deleting the writer's journal in .sink"
             " gives the batch up.",
         )
     equal = np.ones(count, bool)

@@ -130,7 +130,7 @@ def refuse_java_queue(path: Path) -> None:
     """Raise NotSupported if there is one: it cannot take a batch as a whole, once and with its times."""
     if is_java_queue(path):
         raise NotSupported(
-            "is a Java queue, in which a batch could not be told from messages that others append",
+            "is a Java queue, in which a batch cannot be distinguished from messages that others append",
             path=str(path),
             advice="Nothing was written. Write to another queue, and copy from there with a reader and"
             " a writer.",

@@ -60,7 +60,7 @@ def ends(sources: Mapping[str, Source], options: ReadOptions) -> Resolve:
 def _resolve(
     option: str, sources: Mapping[str, Source], wanted: Offsets, moment_ns: int | None
 ) -> Resolve:
-    """Check what an option says, before any of the queues is looked at."""
+    """Check what an option says, before any queue is opened."""
     if moment_ns is not None:
         return lambda source: source.at_time(moment_ns)
     if not isinstance(wanted, dict):

@@ -213,7 +213,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return start, end
 
     def at_times(self, moments_ns: Collection[int]) -> dict[int, int]:
-        """Find several times for the price of one, which is to look at every segment's index."""
+        """Find several times at the cost of one, which reads every segment's index."""
         found: dict[int, int] = {}
         for part in self.parts():
             wanted = [
@@ -275,7 +275,7 @@ def _day_of(moment_ns: int) -> str:
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """Return the answer, also if retention removes segments just when they are looked at."""
+    """Return the answer, also if retention removes segments while they are read."""
     for _ in range(TRIES - 1):
         with contextlib.suppress(PositionLost, QueueGone, QueueNotFound):
             return ask()

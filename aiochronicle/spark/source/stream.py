@@ -11,7 +11,7 @@ Spark keeps the offsets; this says how far the queues have come. Some of what it
 - With a limit, queues are cut at one time, not each by its share: a watermark follows the newest message of a
   batch, and would drop what is read later of a queue that has not come that far.
 - Spark asks for the end some ninety times a second while there is nothing to do. The tails stay open
-  for that, and the directory is looked at only every so often.
+  for that, and the directory is scanned only from time to time.
 """
 
 import contextlib
@@ -154,7 +154,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Cut a batch into what tasks read."""
         for name in start.keys() & end.keys() - self._queues.sources.keys():
             if start[name] < end[name]:
-                self._report_loss(f"messages of {name} are to be read, but there is no such queue")
+                self._report_loss(f"messages of {name} are requested, but there is no such queue")
         for name, source in self._queues.sources.items():
             if start.get(name, 0) < end.get(name, 0):
                 self._check_cycle(source, start[name])

@@ -112,9 +112,9 @@ def test_archive_is_complete_incremental_and_compact(
 def test_archive_is_not_made_among_the_queues(spark: SparkSession, root: Path) -> None:
     append(root / "q", random.Random(1), 10)
     before = sorted(root.rglob("*"))
-    with pytest.raises(InvalidArgument, match="is what is to be archived"):
+    with pytest.raises(InvalidArgument, match="is the source of the archive"):
         archive(spark, str(root), f"{root}/q/..")
-    with pytest.raises(InvalidArgument, match="is what is to be archived"):
+    with pytest.raises(InvalidArgument, match="is the source of the archive"):
         archive_plan(str(root), str(root))
     assert sorted(root.rglob("*")) == before
 
