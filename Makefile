@@ -207,7 +207,7 @@ lint-c: setup
 	@$(VENV)/bin/clang-format --dry-run -Werror $(C_FORMATTED)
 	$(call warnings_as_errors,$(CC))
 	$(if $(shell command -v clang),$(call warnings_as_errors,clang),@echo \
-	    "clang is not here, so its warnings were not looked at: install the package 'clang' of your distribution"; \
+	    "clang is not here, so its warnings were not checked: install the package 'clang' of your distribution"; \
 	    test "$(LINT_REQUIRE_CLANG)" != 1)
 
 format: setup ## lay out the code as `make lint` wants it

@@ -1,7 +1,6 @@
 """The end that answers requests."""
 
 import asyncio
-import copy
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -9,50 +8,34 @@ from pathlib import Path
 from types import TracebackType
 from typing import Generic, Self
 
-import msgspec
-
 from aiochronicle._base.arguments import positive, seconds
-from aiochronicle._base.background import in_background
 from aiochronicle._base.names import is_name
 from aiochronicle._base.one_loop import OneLoop
-from aiochronicle._base.position import Position
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._core.health import Health, because, reason
 from aiochronicle._core.reader import Reader
-from aiochronicle._core.writer import Writer
 from aiochronicle._hot import Message
 from aiochronicle._services.damage import OnDamage
 from aiochronicle._services.request import (
-    CANNOT_WRITE,
     FAILURE_TYPE,
     Handler,
-    Payload,
     Request,
     checked_roots,
     is_expired,
     is_reserved,
-    write_payload,
 )
-from aiochronicle._services.responder_client import AnswersSince, Client, not_before
+from aiochronicle._services.responder_answers import AnswerWriters
+from aiochronicle._services.responder_client import Client
 from aiochronicle._services.responder_handler import answer_by, wait_until_done
 from aiochronicle._services.router import Router
 from aiochronicle._typed.registry import Registry, TypeOrCodec, registry_of
 from aiochronicle.codec import Codec, T
 from aiochronicle.config import Retention
-from aiochronicle.errors import (
-    ChronicleError,
-    ClosedError,
-    CorruptionError,
-    InvalidName,
-    QueueGone,
-    SourceGone,
-)
+from aiochronicle.errors import ChronicleError, ClosedError, InvalidName, SourceGone
 
 __all__ = ["Responder", "ResponderStatistics"]
 
-_COMMIT_INTERVAL_S = 0.1
 _GRACE_S = 1.0
-_REMOVED = ClosedError, QueueGone  # one of a requester's two queues
 
 
 class ResponderStatistics(HtmlStruct, frozen=True, kw_only=True):
@@ -146,14 +129,11 @@ class Responder(Generic[T]):
             on_corrupt=on_corrupt,
             on_lost=on_lost,
         )
-        self._clients: dict[tuple[str, int], Client] = {}
+        self._answers = AnswerWriters(self._router)
         self._taken: Message[T] | None = None  # from the router, when its task was cancelled
-        self._told: dict[str, str] = {}  # by requester: which damage was judged
         self._returned: list[Request[T]] = []  # by handlers that were cancelled
-        self._due: dict[Client, None] = {}  # in order: whose answers wait for a flush
         self._closing = False
-        self._received = self._answered = self._failed = self._repeated = self._gone = 0
-        self._expired = self._left = 0
+        self._received = self._repeated = self._gone = self._expired = self._left = 0
         self._home = OneLoop(f"the responder of {self._router.root}")
         self._renew()
 
@@ -161,7 +141,6 @@ class Responder(Generic[T]):
         """Make what serves one event loop only."""
         self._taking = asyncio.Lock()  # requests of one requester are handed over in order
         self._is_waiting = False  # for the next message
-        self._committing: asyncio.Task[None] | None = None
         self._handling: set[asyncio.Task[None]] = set()
 
     def _enter_loop(self) -> None:
@@ -195,7 +174,7 @@ class Responder(Generic[T]):
                     return returned
                 message = await self._next_message()
                 try:
-                    client = await self._client_of(message)
+                    client = await self._answers.client_of(message)
                 except SourceGone:
                     self._gone += 1
                     continue
@@ -209,25 +188,25 @@ class Responder(Generic[T]):
                 except BaseException:
                     self._taken = message
                     raise
-                self._commit_now_and_then()
+                self._answers.keep_committing()
                 if client.lost_answers is not None:  # it is about to be set aside
                     client.newest = message
-                    self._due[client] = None
+                    self._answers.due[client] = None
                 elif not client.accept(message):
-                    self._due[client] = None
+                    self._answers.due[client] = None
                     self._repeated += 1
                 elif is_expired(message):
                     self._drop(client, message)
                 else:
                     self._received += 1
-                    return Request(message, partial(self._answer, client, message))
+                    return Request(message, partial(self._answers.answer, client, message))
 
     def _returned_request(self) -> Request[T] | None:
         """Return the first of the requests whose handlers were cancelled."""
         while self._returned and not self._closing:
             request = min(self._returned, key=lambda one: one.message.seq)  # of each in order
             self._returned.remove(request)
-            self._commit_now_and_then()
+            self._answers.keep_committing()
             if request.answered:  # by a caller that kept it
                 continue
             if not request.expired:
@@ -303,7 +282,7 @@ class Responder(Generic[T]):
             self._returned.append(request)
         elif request._refused is not None:  # pyright: ignore[reportPrivateUsage]
             client.lost_answers = client.lost_answers or request._refused  # pyright: ignore[reportPrivateUsage]
-            self._forget_outstanding(
+            self._answers.forget_outstanding(
                 client, request.message
             )  # its queue is tried again, and read again
 
@@ -316,148 +295,29 @@ class Responder(Generic[T]):
     def _client_that_sent(self, request: Request[T]) -> Client | None:
         """Return whose request it is, if it waits for its answer."""
         message = request.message
-        client = self._clients.get((message.source, message.queue_id))
+        client = self._answers.clients.get((message.source, message.queue_id))
         return client if client is not None and message.seq in client.outstanding else None
 
     def _drop(self, client: Client, message: Message) -> None:
         """Drop a request that nobody waits for any more: commit it without an answer."""
         self._expired += 1
-        self._forget_outstanding(client, message)
+        self._answers.forget_outstanding(client, message)
 
     def statistics(self) -> ResponderStatistics:
         """Return the counters of this responder."""
         damage = self._router.statistics()
         return ResponderStatistics(
             received=self._received,
-            answered=self._answered,
-            failed=self._failed,
+            answered=self._answers.answered,
+            failed=self._answers.failed,
             outstanding=self._left
-            + sum(len(client.outstanding) for client in self._clients.values()),
+            + sum(len(client.outstanding) for client in self._answers.clients.values()),
             repeated=self._repeated,
-            gone=self._gone,
+            gone=self._gone + self._answers.gone,
             expired=self._expired,
             skipped=damage.skipped,
             lost=damage.lost,
         )
-
-    async def _client_of(self, message: Message) -> Client:
-        key = message.source, message.queue_id
-        client = self._clients.get(key)
-        if client is None or client.reader.closed:
-            reader = self._router.reader_of(message)
-            replies = await self._router.reply(message)
-            answered = await self._answered_since(replies.path, message)
-            for old in [old for old, one in self._clients.items() if one.reader.closed]:
-                if old != key and not self._clients[old].outstanding:
-                    del self._clients[old]
-            if client is None:
-                client = self._clients.setdefault(key, Client(reader, replies, answered))
-            else:
-                client.attach(reader, replies, answered)
-        elif client.replies.closed:
-            client.replies = await self._router.reply(message)
-        return client
-
-    async def _answered_since(self, path: str, first: Message) -> set[tuple[int, int]]:
-        """Return which requests from this one on, by seq and epoch, have an answer in the queue.
-
-        A damaged answer is dealt with as ``on_corrupt`` says. Skipped, its request has none.
-        """
-        answers = AnswersSince(path, first)
-        last: CorruptionError | None = None
-        try:
-            while (damage := await in_background(partial(answers.read, last))) is not None:
-                if last is not None and str(damage) == str(last):  # stepping over did not help
-                    raise damage
-                self._judge_answer(first, damage)
-                last = damage
-            return answers.answered
-        finally:
-            await in_background(answers.close)
-
-    def _judge_answer(self, first: Message, damage: CorruptionError) -> None:
-        """Raise damage among the answers to a requester, unless ``on_corrupt`` says to skip it."""
-        if self._told.get(first.source) == str(damage):  # every retry finds it again
-            raise damage
-        verdict = self._router._judge(damage)  # pyright: ignore[reportPrivateUsage]
-        if verdict.skip:
-            self._router._count(self._router.reader_of(first).path).skipped += 1  # pyright: ignore[reportPrivateUsage]
-            self._router._log_skip(damage)  # pyright: ignore[reportPrivateUsage]
-            return
-        self._told[first.source] = str(damage)
-        if verdict.raised is not None:
-            self._router._fail(verdict.raised)
-        raise damage
-
-    def _answer(
-        self, client: Client, message: Message, payload: Payload | msgspec.Struct, type_id: int
-    ) -> None:
-        if self._router.closed:
-            raise ClosedError("the responder is closed", path=self._router.root)
-        if client.lost_answers is not None and not isinstance(client.lost_answers, _REMOVED):
-            raise copy.copy(client.lost_answers)
-        timestamp_ns = not_before(message.timestamp_ns, client.replies)
-        try:
-            write_payload(
-                client.replies, payload, type_id, timestamp_ns=timestamp_ns, cause=message
-            )
-        except _REMOVED as error:
-            self._gone += 1
-            client.lost_answers = error
-        except CANNOT_WRITE as error:
-            # The requester is set aside until it can: then its requests are delivered again. No further
-            # answer is written before, not even that there is none.
-            client.lost_answers = copy.copy(error)  # whose frames do not hold the message
-            self._due[client] = None
-            raise
-        else:
-            self._answered += 1
-            self._failed += type_id == FAILURE_TYPE
-        self._forget_outstanding(client, message)
-
-    def _forget_outstanding(self, client: Client, message: Message) -> None:
-        # Due before and after it: a commit in another thread must see one or the other.
-        self._due[client] = None
-        client.outstanding.pop(message.seq, None)
-        self._due[client] = None
-
-    def _commit_now_and_then(self) -> None:
-        """Start the task that commits answered requests, in the running loop."""
-        loop = asyncio.get_running_loop()
-        task = self._committing
-        if task is None or task.done() or task.get_loop() is not loop:
-            name = f"commits of {self._router.root}"
-            self._committing = loop.create_task(self._commit_repeatedly(), name=name)
-
-    async def _commit_repeatedly(self) -> None:
-        # By the clock, because answers may be given in other threads, and so that they share syncs.
-        while self._due or any(client.outstanding for client in self._clients.values()):
-            await asyncio.sleep(_COMMIT_INTERVAL_S)
-            await self._commit_due()
-
-    async def _commit_due(self) -> None:
-        """Flush answers, and then commit the requests that have one."""
-        ends: dict[Client, Message | Position | None] = {}
-        for client in list(self._due):
-            del self._due[client]
-            if not client.reader.closed:
-                ends[client] = client.answered_up_to()
-        if not ends:
-            return
-        writers = [client.replies for client in ends]
-        try:
-            flushed = await in_background(lambda: Writer.flush_together(writers))
-        except BaseException:
-            self._due.update(dict.fromkeys(ends))  # by aclose, if that is what cancelled it
-            raise
-        for (client, end), result in zip(ends.items(), flushed, strict=True):
-            lost = client.lost_answers or (None if isinstance(result, int) else result)
-            if lost is None:
-                client.commit(end)
-            elif client.newest is not None:
-                # Lost answers are given again when the queue is retried.
-                self._gone += isinstance(result, QueueGone) and client.lost_answers is None
-                await self._router.set_aside(client.newest, lost)
 
     async def aclose(self) -> None:
         """Stop, and close all queues; unanswered requests are delivered again next time.
@@ -472,10 +332,7 @@ class Responder(Generic[T]):
             self._router._fail(ClosedError("the responder is closed", path=self._router.root))
         try:
             await self._end_handlers()
-            if self._committing is not None and not self._committing.done():
-                self._committing.cancel()
-                await asyncio.wait([self._committing])
-            await self._commit_due()
+            await self._answers.stop_committing()
         finally:
             try:
                 await self._router.aclose()
@@ -486,7 +343,7 @@ class Responder(Generic[T]):
         """Let go of all messages: they keep their segments mapped."""
         self._left = self.statistics().outstanding
         self._taken = None
-        for held in (self._returned, self._due, self._clients):
+        for held in (self._returned, self._answers.due, self._answers.clients):
             held.clear()
 
     def close(self) -> None:

@@ -445,7 +445,7 @@ async def served_until(
         repair()
     async with asyncio.timeout(WITHIN_S):
         await answered
-    await until(lambda: service.statistics().outstanding == 0 and not service._due)
+    await until(lambda: service.statistics().outstanding == 0 and not service._answers.due)
     serving.cancel()
     await asyncio.wait([serving])
     return raised
