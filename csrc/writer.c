@@ -25,7 +25,7 @@ void ac_writer_defaults(ac_writer_config_t *config) {
     config->retention_check_ns = 1000000000u;
     config->mode = 0600;
     config->write_back_ns = 15ull * 1000000000u;
-    config->takeover_ns = 500000000u;
+    config->takeover_ns = 3000000000u;
     config->now_ns = AC_NOW;
 }
 

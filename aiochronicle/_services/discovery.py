@@ -76,8 +76,11 @@ class Discovery:
     InvalidArgument before that.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, depth: int, rescan_s: float) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, depth: int, rescan_s: float, make: bool = True
+    ) -> None:
         self.root = pathname("root", root)
+        self._makes_root = make
         self._rescan_s = seconds("rescan_s", rescan_s)
         self._examiner = Examiner(self.root, positive("depth", depth))
         self._events: deque[Attached | Detached | Scanned] = deque()
@@ -163,7 +166,8 @@ class Discovery:
         await self.aclose()
 
     async def _follow(self) -> None:
-        await in_background(self._make_root)
+        if self._makes_root:
+            await in_background(self._make_root)
         loop = asyncio.get_running_loop()
         watcher = Watcher(self.root, self._on_change)
         try:

@@ -433,7 +433,8 @@ class TopicGroup(Closing, Generic[T]):
         self._follower = loop.create_task(self._follow_writers())
 
     async def _follow_writers(self) -> None:
-        discovery = Discovery(self._topic.queues, depth=1, rescan_s=5.0)
+        # Not made again: a topic that was moved away stays away, and one that cannot be made ends nothing.
+        discovery = Discovery(self._topic.queues, depth=1, rescan_s=5.0, make=False)
         try:
             async for event in discovery:
                 if isinstance(event, Attached):
