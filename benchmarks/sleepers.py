@@ -1,8 +1,9 @@
 """What do sleeping readers cost the thread that appends?
 
-Another process has 0, 1, 8 or 64 readers of one queue, each a task of one event loop. This one appends a
-message whenever all of them sleep: the append then makes one system call per reader, on its own thread. Its
-processor time counts, and its real time, in which the readers may already run on the same processor.
+Another process has 0, 1, 8 or 64 readers of one queue, each a task of one event loop; or 8 processes have one
+each. This one appends a message whenever all of them sleep: the append then makes one system call per reader, or,
+if they are many, two, and another thread makes the others. Its processor time counts, and its real time, in which
+the readers may already run on the same processor.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 
 from aiochronicle import Reader, Writer, open_reader, open_writer
@@ -19,7 +20,8 @@ from benchmarks.measure import PAYLOAD, Figure
 
 __all__ = ["figures"]
 
-READERS = (0, 1, 8, 64)
+READERS = {"0 readers": [], "1 readers": [1], "8 readers": [8], "64 readers": [64]}
+READERS["8 readers in 8 processes"] = [1] * 8
 APPENDS = 100
 APPENDS_QUICK = 5
 ROUNDS = 5
@@ -75,30 +77,34 @@ def time_appends(writer: Writer, readers: int, appends: int) -> tuple[float, flo
     return statistics.median(cpu for cpu, _ in spent), statistics.median(real for _, real in spent)
 
 
+@contextmanager
+def sleeping(path: Path, count: int) -> Iterator[None]:
+    """Have a process with so many readers; a context manager."""
+    command = [sys.executable, "-m", __name__, str(path), str(count)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()
+        yield
+    finally:
+        process.communicate("end\n")
+
+
 def figures(directory: Path, quick: bool) -> Iterator[Figure]:
     """Measure each number of readers."""
-    for count in READERS:
-        path = directory / f"sleepers-{count}"
-        with open_writer(path) as writer:
-            command = [sys.executable, "-m", __name__, str(path), str(count)]
-            others = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            assert others.stdout is not None
-            try:
-                others.stdout.readline()
-                if not await_wakeups(writer, count):
-                    raise TimeoutError(f"{count} readers never slept at the same time")
-                appends = APPENDS_QUICK if quick else APPENDS
-                rounds = [
-                    time_appends(writer, count, appends) for _ in range(1 if quick else ROUNDS)
-                ]
-            finally:
-                others.communicate("end\n")
+    appends = APPENDS_QUICK if quick else APPENDS
+    for name, processes in READERS.items():
+        path, count = directory / f"sleepers-{name}", sum(processes)
+        with open_writer(path) as writer, ExitStack() as stack:
+            for readers in processes:
+                stack.enter_context(sleeping(path, readers))
+            if not await_wakeups(writer, count):
+                raise TimeoutError(f"{name} never slept at the same time")
+            rounds = [time_appends(writer, count, appends) for _ in range(1 if quick else ROUNDS)]
         for index, what in enumerate(("processor time", "real time")):
             yield Figure(
                 question="sleepers",
-                case=f"append that wakes {count} readers, {what}",
+                case=f"append that wakes {name}, {what}",
                 unit="ns",
                 samples=[found[index] for found in rounds],
             )

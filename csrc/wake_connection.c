@@ -473,8 +473,6 @@ static void serve(polled_t *polled) {
     if (polled->fd < 0) return; /* closed by an event before this one */
     switch (polled->kind) {
     case POLLED_EVENTFD:
-        ac_os_eventfd_wait(polled->fd, 0);
-        break;
     case POLLED_INOTIFY:
         break; /* read before anything else */
     case POLLED_LISTENER:
@@ -497,12 +495,23 @@ static void bury(void) {
     }
 }
 
+int ac_wake_nudge(void) {
+    return ac_os_eventfd_signal(eventfd.fd);
+}
+
+/* Of all writers, what their appenders have left to this thread since the eventfd was emptied. */
+static void signal_rest(void) {
+    for (ac_wake_targets_t *targets = attending; targets; targets = targets->next)
+        ac_wake_targets_signal_rest(targets);
+}
+
 /* Called with the lock held; others may use it meanwhile. */
 static void retry_later(void) {
     exhausted = 0;
     pthread_mutex_unlock(&lock);
-    ac_os_sleep_ns(RETRY_NS);
+    ac_os_eventfd_wait(eventfd.fd, RETRY_NS);
     pthread_mutex_lock(&lock);
+    signal_rest();
     for (ac_wake_targets_t *targets = attending; targets; targets = targets->next)
         call_everybody(targets);
     if (exhausted) ac_os_eventfd_signal(eventfd.fd);
@@ -522,7 +531,8 @@ static void *attend_doors(void *unused) {
         uint64_t timeout_ns = waits_for_silent ? LOOK_NS : UINT64_MAX;
         int count = ac_os_epoll_wait(fd, ready, EVENTS, timeout_ns);
         pthread_mutex_lock(&lock);
-        /* First of all: a writer touches the lock file before it connects, so a connection that is
+        if (ac_os_eventfd_wait(eventfd.fd, 0) > 0) signal_rest();
+        /* Before anything is served: a writer touches the lock file before it connects, so a connection that is
          * served now is newer than every suspicion read here. */
         if (count > 0) ac_os_inotify_read(inotify.fd, on_change, NULL);
         for (int i = 0; i < count; i++)

@@ -76,6 +76,7 @@ typedef struct ac_wake_target {
     int eventfd;
     uint32_t bit;
     uint32_t group; /* 0 = it is woken whenever it sleeps; else it has its bit alone */
+    uint32_t handed_over; /* an appender has left it to the wake thread to signal it */
 } ac_wake_target_t;
 
 typedef struct ac_wake_targets {
@@ -111,8 +112,15 @@ int ac_wake_targets_add(ac_wake_targets_t *targets, int eventfd, const char *nam
 /* Other members of its group look at once: it may have died with messages. */
 void ac_wake_targets_remove(ac_wake_targets_t *targets, int eventfd);
 /* Signals every connected reader whose bit is set; but of each group no more members than there are messages. *left are
- * the bits of those that sleep on. Returns how many were signalled. */
+ * the bits of those that sleep on. If they are many, the wake thread signals all but the first. Returns how many are
+ * signalled, once each. */
 uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, uint64_t bits, uint32_t messages,
                                 uint64_t *left);
+/* Signals those that were left to the wake thread; only that may call it, since the eventfds stay open no longer than it
+ * holds its lock. */
+void ac_wake_targets_signal_rest(ac_wake_targets_t *targets);
+
+/* Has the wake thread signal them. [any thread] */
+int ac_wake_nudge(void);
 
 #endif

@@ -10,6 +10,11 @@
 /* Bits from FIRST_ALONE on are for members of groups, one each, and never for anybody else: who lowers such a bit late,
  * when another writer has given it away, takes the signal from another member at most, which looks by itself. */
 enum { READERS_MAX = 4096, FIRST_ALONE = 48, ALONE_MAX = 64 - FIRST_ALONE };
+#define SHARED_BITS ((1ull << FIRST_ALONE) - 1)
+
+/* To wake a process takes the appender up to 10 us. Of more sleepers than these it wakes the first one and the wake
+ * thread, which wakes the others. */
+enum { DIRECT_MAX = 4 };
 
 /* 0 = of no group. */
 static uint32_t group_of(const char *name) {
@@ -31,7 +36,7 @@ static uint32_t choose_bit(const ac_wake_targets_t *targets) {
 
 /* A bit that nobody has, for one who lowers it by itself; AC_NO_BIT if there is none left. */
 static uint32_t choose_alone(const ac_wake_targets_t *targets) {
-    uint64_t used = (1ull << FIRST_ALONE) - 1;
+    uint64_t used = SHARED_BITS;
     for (uint32_t i = 0; i < targets->count; i++)
         used |= 1ull << targets->sleepers[i].bit;
     return used == UINT64_MAX ? AC_NO_BIT : (uint32_t)__builtin_ctzll(~used);
@@ -55,7 +60,7 @@ int ac_wake_targets_add(ac_wake_targets_t *targets, int eventfd, const char *nam
             group = 0;
             chosen = choose_bit(targets);
         }
-        targets->sleepers[targets->count++] = (ac_wake_target_t){eventfd, chosen, group};
+        targets->sleepers[targets->count++] = (ac_wake_target_t){eventfd, chosen, group, 0};
         *bit = chosen | (group ? AC_BIT_ALONE : 0);
         rc = 0;
     }
@@ -89,23 +94,61 @@ static woken_t *woken_of(woken_t woken[ALONE_MAX], uint32_t group) {
     return &woken[i];
 }
 
+/* Without the wake thread. */
+static void signal_marked(ac_wake_targets_t *targets) {
+    pthread_mutex_lock(&targets->mutex);
+    for (uint32_t i = 0; i < targets->count; i++) {
+        if (!targets->sleepers[i].handed_over) continue;
+        targets->sleepers[i].handed_over = 0;
+        ac_os_eventfd_signal(targets->sleepers[i].eventfd);
+    }
+    pthread_mutex_unlock(&targets->mutex);
+}
+
 uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, uint64_t bits, uint32_t messages,
                                 uint64_t *left) {
     woken_t groups[ALONE_MAX] = {{0, 0}};
-    uint32_t woken = 0;
+    uint32_t woken = 0, handed = 0;
     pthread_mutex_lock(&targets->mutex);
     uint32_t count = targets->count, first = count ? targets->turn % count : 0;
+    int many = count > DIRECT_MAX && __builtin_popcountll(bits & SHARED_BITS) > DIRECT_MAX;
     for (uint32_t i = 0; i < count; i++) {
-        const ac_wake_target_t *sleeper = &targets->sleepers[(first + i) % count];
+        ac_wake_target_t *sleeper = &targets->sleepers[(first + i) % count];
         if (!(bits >> sleeper->bit & 1)) continue;
         if (sleeper->group && woken_of(groups, sleeper->group)->count++ >= messages) {
             *left |= 1ull << sleeper->bit;
             continue;
         }
         if (sleeper->group) targets->turn = (first + i) % count + 1;
+        if (many && woken > 0 && !sleeper->group) {
+            sleeper->handed_over = 1;
+            handed++;
+            continue;
+        }
         ac_os_eventfd_signal(sleeper->eventfd);
         woken++;
     }
     pthread_mutex_unlock(&targets->mutex);
-    return woken;
+    /* After the marks, which the wake thread looks for after it has emptied its eventfd. */
+    if (handed > 0 && ac_wake_nudge() < 0) signal_marked(targets);
+    return woken + handed;
+}
+
+/* The eventfds are used outside of the mutex, so that an appender need not wait: see the header for why they are open. */
+void ac_wake_targets_signal_rest(ac_wake_targets_t *targets) {
+    enum { SOME = 64 };
+    int eventfds[SOME];
+    uint32_t found;
+    do {
+        found = 0;
+        pthread_mutex_lock(&targets->mutex);
+        for (uint32_t i = 0; i < targets->count && found < SOME; i++) {
+            if (!targets->sleepers[i].handed_over) continue;
+            targets->sleepers[i].handed_over = 0;
+            eventfds[found++] = targets->sleepers[i].eventfd;
+        }
+        pthread_mutex_unlock(&targets->mutex);
+        for (uint32_t i = 0; i < found; i++)
+            ac_os_eventfd_signal(eventfds[i]);
+    } while (found == SOME);
 }

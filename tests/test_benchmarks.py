@@ -132,7 +132,7 @@ def test_figures_keep_every_sample_and_the_machine(tmp_path: Path) -> None:
     assert found.machine.versions["aiochronicle"]
     ages = [figure for figure in found.figures if figure.question == "age"]
     assert len(ages) == 2 * 3 * 4, "loops, rates, percentiles"
-    assert sum(figure.question == "sleepers" for figure in found.figures) == 2 * 4
+    assert sum(figure.question == "sleepers" for figure in found.figures) == 2 * 5
     assert all(min(figure.samples) > 0 for figure in found.figures)
 
 

@@ -11,14 +11,19 @@ from models.spin import SpinMissingError, find_spin, search
 
 ONE, TWO = ("READERS=1", "MESSAGES=1"), ("READERS=2", "MESSAGES=2")
 WRITER_DIES = ("READERS=1", "MESSAGES=2", "WRITER_KILLS=1", "NET")
+READER_DIES = ("READERS=1", "MESSAGES=2", "READER_KILLS=1")
+HAND_OVER = "HAND_OVER=0"
 WRITERS_DIE = ("READERS=1", "MESSAGES=1", "WRITER_KILLS=2", "NET")
 
 HOLDING: dict[str, tuple[str, tuple[str, ...]]] = {
     "wake: two readers attach and sleep": ("wake", TWO),
     "wake: a reader found by watch and scan": ("wake", ("READERS=1", "MESSAGES=3", "TWICE")),
-    "wake: a reader is killed": ("wake", ("READERS=1", "MESSAGES=2", "READER_KILLS=1")),
+    "wake: a reader is killed": ("wake", READER_DIES),
     "wake: a writer is killed": ("wake", ("READERS=1", "MESSAGES=2", "WRITER_KILLS=1")),
     "wake: a writer is killed, with the net": ("wake", WRITER_DIES),
+    "wake: one of two is left to the wake thread": ("wake", (*TWO, "HAND_OVER=1")),
+    "wake: left to the wake thread, a reader is killed": ("wake", (*READER_DIES, HAND_OVER)),
+    "wake: left to the wake thread, a writer is killed": ("wake", (*WRITER_DIES, HAND_OVER)),
     "roll: three segments": ("roll", ("MESSAGES=5",)),
     "roll: two writers end": ("roll", ("MESSAGES=3", "ENDS=2")),
     "roll: a reader that begins at the end": ("roll", ("MESSAGES=4", "FROM_END")),
@@ -32,6 +37,11 @@ HOLDING: dict[str, tuple[str, tuple[str, ...]]] = {
 HOLDING_LONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "wake: both are killed": ("wake", (*ONE, "READER_KILLS=1", "WRITER_KILLS=1")),
     "wake: both are killed, with the net": ("wake", (*WRITER_DIES, "READER_KILLS=1")),
+    "wake: both are killed, left to the wake thread": (
+        "wake",
+        (*ONE, "READER_KILLS=1", "WRITER_KILLS=1", HAND_OVER),
+    ),
+    "wake: both are left to the wake thread": ("wake", (*TWO, HAND_OVER)),
     "wake: writers are killed": ("wake", WRITERS_DIE),
     "wake: two readers, one is killed": ("wake", ("READERS=2", "MESSAGES=1", "READER_KILLS=1")),
     "roll: four segments, two writers end": ("roll", ("MESSAGES=6", "ENDS=2")),
@@ -59,6 +69,8 @@ BROKEN: dict[str, tuple[str, tuple[str, ...], str]] = {
     "NO_RING_WITH_BIT": ("wake", ONE, UNREAD),
     "RING_BEFORE_BIT": ("wake", ONE, UNREAD),
     "BIT_BEFORE_SLEEPER": ("wake", ONE, UNREAD),
+    "NUDGE_BEFORE_MARK": ("wake", (*ONE, HAND_OVER), UNREAD),
+    "DRAIN_AFTER_MARKS": ("wake", (*TWO, HAND_OVER), UNREAD),
     "RESET_AFTER_ATTEND": ("wake", ONE, UNREAD),
     "SCAN_BEFORE_WATCH": ("wake", ONE, UNREAD),
     "KEEP_OLD_CONNECTION": ("wake", (*ONE, "READER_KILLS=1"), UNREAD),

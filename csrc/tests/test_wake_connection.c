@@ -236,3 +236,86 @@ TEST(a_writer_that_cannot_watch_does_not_say_that_it_signals) {
     ac_reader_free(reader);
     close_writer(writer);
 }
+
+/* More than have a bit of their own, and more than the wake thread signals in one go. */
+enum { SLEEPERS = 70, WAKE_UPS = 30 };
+
+static void open_sleepers(ac_reader_t *readers[SLEEPERS]) {
+    for (int i = 0; i < SLEEPERS; i++) {
+        readers[i] = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+        CHECK_OK(ac_reader_eventfd(readers[i], &err), err);
+    }
+    for (int i = 0; i < SLEEPERS; i++)
+        CHECK(becomes_attended(readers[i]));
+}
+
+/* Empties the eventfds of what is left of connecting, too. */
+static void put_to_sleep(ac_reader_t *const readers[SLEEPERS]) {
+    for (int i = 0; i < SLEEPERS; i++) {
+        while (ac_os_eventfd_wait(readers[i]->eventfd->fd, 0))
+            continue;
+        CHECK_EQUAL(ac_reader_park(readers[i], &err), AC_PARKED);
+    }
+}
+
+static void check_woken(ac_reader_t *const readers[SLEEPERS], int most) {
+    ac_message_t message;
+    for (int i = 0; i < SLEEPERS; i++) {
+        uint64_t signals = 0, deadline = ac_os_monotonic_ns() + 5000000000u;
+        while (read(readers[i]->eventfd->fd, &signals, sizeof signals) < 0) {
+            CHECK(ac_os_monotonic_ns() < deadline);
+            ac_os_sleep_ns(20000);
+        }
+        CHECK(signals <= (uint64_t)most);
+        CHECK_EQUAL(ac_reader_next(readers[i], &message, &err), 1);
+        CHECK_EQUAL(ac_reader_next(readers[i], &message, &err), 0);
+    }
+}
+
+TEST(many_sleepers_are_signalled_once_each) {
+    ac_writer_config_t config = small_queue(65536);
+    ac_reader_t *readers[SLEEPERS];
+    ac_writer_stats_t stats;
+    config.inline_housekeeping = 0;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    open_sleepers(readers);
+    for (int i = 0; i < WAKE_UPS; i++) {
+        put_to_sleep(readers);
+        append_numbered(writer, 1);
+        check_woken(readers, i == 0 ? 2 : 1); /* one may be left of connecting */
+    }
+    ac_writer_stats(writer, &stats);
+    CHECK_EQUAL(stats.wakeups, SLEEPERS * WAKE_UPS);
+    for (int i = 0; i < SLEEPERS; i++)
+        ac_reader_free(readers[i]);
+    close_writer(writer);
+}
+
+static int second_signal_fails(void *context, int call, const char *path, int fd, uint64_t offset,
+                               uint64_t length) {
+    int *signals = context;
+    (void)path;
+    (void)fd;
+    (void)offset;
+    (void)length;
+    return call == AC_CALL_SIGNAL && ++*signals == 2 ? EIO : 0;
+}
+
+/* The second one is meant for the wake thread. */
+TEST(many_sleepers_are_signalled_without_the_wake_thread_if_need_be) {
+    ac_writer_config_t config = small_queue(65536);
+    ac_reader_t *readers[SLEEPERS];
+    int signals = 0;
+    config.inline_housekeeping = 0;
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    open_sleepers(readers);
+    put_to_sleep(readers);
+    ac_os_set_hook(second_signal_fails, &signals);
+    append_numbered(writer, 1);
+    ac_os_set_hook(NULL, NULL);
+    CHECK_EQUAL(signals, 1 + SLEEPERS);
+    check_woken(readers, 2);
+    for (int i = 0; i < SLEEPERS; i++)
+        ac_reader_free(readers[i]);
+    close_writer(writer);
+}

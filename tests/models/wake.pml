@@ -7,7 +7,8 @@
  *                    barrier) -> control.parked (look and, in ac_writer_wake, exchange; one step here,
  *                    because nobody else takes bits down in between) -> ac_wake_targets_signal
  *   writer_wake_thread   wake_connection.c, the writer's side: on_change and call_reader; on_outgoing (add_sleeper ->
- *                    send the bit); the end of a connection (forget_sleeper)
+ *                    send the bit); the end of a connection (forget_sleeper); with HAND_OVER also
+ *                    ac_wake_targets_signal_rest: empty its own eventfd -> take the marks -> signal
  *   reader           ac_reader_eventfd (announce), then ac_reader_next until there is nothing -> ac_reader_park
  *                    (load the bit -> raise it -> look again) -> sleep on the eventfd; when it rings: drain
  *                    it (on_signal in awaiting.c, ac_reader_sleep) -> look
@@ -27,6 +28,9 @@
  *                before it had connected to it: until then the reader polls (ac_wake_endpoint.suspect)
  * And at each signal of the writer: the reader raised its bit once for it (as long as nobody died: a
  * successor may give the bit of a dead sleeper to another reader, which then wakes up once for nothing).
+ *
+ * HAND_OVER=n: sleepers with the n-th bit or a later one are marked, and the wake thread is nudged, which signals them. (In
+ * C it is all but the first, if they are many.)
  *
  * Readers and writers of other programs (waiters_pending, signalling_epoch) are not here: those poll. */
 
@@ -83,6 +87,10 @@ byte writer_life;
 bool watching;      /* its watch of wake/ is in place */
 byte published;     /* records committed so far, by all writers */
 byte sleeper[BITS] = NONE; /* ac_wake_targets.sleepers: the connection that has this bit */
+#ifdef HAND_OVER
+byte marked;               /* handed_over of them, a bit each */
+bool nudged;               /* the wake thread's own eventfd is readable */
+#endif
 bool attending;     /* its wake thread looks after it */
 bool killed;
 byte writer_dying, reader_dying; /* threads that have yet to stop, a bit each; nothing else moves */
@@ -142,12 +150,20 @@ inline close_connection(c) {
     OUTDATED(c, false)
 }
 
+#ifdef HAND_OVER
+#define UNMARK(b) marked = marked & ~(1 << b)
+#else
+#define UNMARK(b) skip
+#endif
+
 /* ---- the writer ---- */
 
 inline forget_sleeper(c) {
     for (_b : 0 .. BITS - 1) {
         if
-        :: sleeper[_b] == c -> sleeper[_b] = NONE
+        :: sleeper[_b] == c ->
+            sleeper[_b] = NONE;
+            UNMARK(_b)
         :: else
         fi
     }
@@ -213,8 +229,42 @@ inline choose_bit(c) {
     :: d_step { SERVED_BY_WRITER(c) && connection[c].state != EVENTFD && READER_ENDED(c) -> \
             forget_sleeper(c); close_connection(c) }
 
+inline signal(c) {
+    eventfd[connection[c].to] = true;
+    if
+    :: !killed ->
+        assert(asked[connection[c].to] > 0);
+        asked[connection[c].to]--
+    :: else
+    fi
+}
+
+/* Of those whose bit is in `bits`, the ones between two bits. */
+inline signal_between(low, high) {
+    for (_b : low .. high) {
+        _c = sleeper[_b];
+        if
+        :: (bits >> _b & 1) && _c != NONE && !READER_ENDED(_c) -> signal(_c)
+        :: else
+        fi
+    }
+    _b = 0;
+    _c = 0
+}
+
+#ifdef HAND_OVER
+#define TAKE_MARKS d_step { bits = marked; marked = 0 }
+#ifdef DRAIN_AFTER_MARKS
+#define SIGNAL_REST :: nudged -> TAKE_MARKS; nudged = false; d_step { signal_between(0, BITS - 1); bits = 0 }
+#else
+#define SIGNAL_REST :: d_step { nudged -> nudged = false }; TAKE_MARKS; d_step { signal_between(0, BITS - 1); bits = 0 }
+#endif
+#else
+#define SIGNAL_REST
+#endif
+
 active proctype writer_wake_thread() provided (reader_dying == 0) {
-    byte _b, _c, _r;
+    byte bits, _b, _c, _r;
     bool _found;
 start:
     {
@@ -225,8 +275,9 @@ start:
         :: d_step { announced[1] -> announced[1] = false; call_reader(1) }
 #endif
         FOR_EACH_CONNECTION(WRITER_SERVES)
+        SIGNAL_REST
         od
-    } unless { d_step { writer_dying & 2 -> _b = 0; writer_dying = writer_dying & 1 } };
+    } unless { d_step { writer_dying & 2 -> _b = 0; bits = 0; writer_dying = writer_dying & 1 } };
     goto start
 }
 
@@ -255,26 +306,27 @@ inline open_writer() {
 #endif
 }
 
-/* Under the mutex of the list. */
-inline wake_sleepers() {
-    for (_b : 0 .. BITS - 1) {
-        _c = sleeper[_b];
+/* Each in one step, under the mutex of the list. */
+#ifndef HAND_OVER
+#define WAKE_SLEEPERS d_step { signal_between(0, BITS - 1); bits = 0 }
+#else
+inline mark_from(low) {
+    for (_b : low .. BITS - 1) {
         if
-        :: (bits >> _b & 1) && _c != NONE && !READER_ENDED(_c) ->
-            eventfd[connection[_c].to] = true;
-            if
-            :: !killed ->
-                assert(asked[connection[_c].to] > 0);
-                asked[connection[_c].to]--
-            :: else
-            fi
+        :: (bits >> _b & 1) && sleeper[_b] != NONE -> marked = marked | (1 << _b)
         :: else
         fi
     }
-    bits = 0;
-    _b = 0;
-    _c = 0
+    _b = 0
 }
+#define MARK d_step { signal_between(0, HAND_OVER - 1); mark_from(HAND_OVER) }
+#define NUDGE d_step { nudged = nudged || (bits >> HAND_OVER) != 0; bits = 0 }
+#ifdef NUDGE_BEFORE_MARK
+#define WAKE_SLEEPERS d_step { nudged = nudged || (bits >> HAND_OVER) != 0 }; MARK; bits = 0
+#else
+#define WAKE_SLEEPERS MARK; NUDGE
+#endif
+#endif
 
 active proctype writer() provided (reader_dying == 0) {
     byte bits, _b, _c, _r;
@@ -298,7 +350,7 @@ start:
 #else
             :: d_step { parked != 0 -> bits = parked; parked = 0 };
 #endif
-                d_step { wake_sleepers() }
+                WAKE_SLEEPERS
             fi
         od
     } unless { d_step { writer_dying & 1 -> bits = 0; writer_dying = writer_dying & 2 } };
@@ -483,6 +535,10 @@ active proctype writer_fate() provided (NOBODY_DIES) {
             attending = false;
             for (_r : 0 .. READERS - 1) { announced[_r] = false; asked[_r] = 0 }
             for (_r : 0 .. BITS - 1) { sleeper[_r] = NONE }
+#ifdef HAND_OVER
+            marked = 0;
+            nudged = false;
+#endif
             _r = 0
         };
         if
