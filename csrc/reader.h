@@ -111,13 +111,17 @@ static inline void ac_reader_prefetch(const ac_reader_t *reader, const uint8_t *
 /* The fast path: 1 with *out filled, or AC_E_SLOW with nothing done. */
 static inline int ac_reader_try_next(ac_reader_t *reader, ac_message_t *out) {
     const char *why;
+    uint32_t checksum;
     uint64_t offset = reader->offset;
     if (AC_UNLIKELY(offset >= reader->window_end)) return AC_E_SLOW;
-    if (AC_UNLIKELY(ac_record_inspect(reader->base, reader->size, offset, reader->segment,
-                                      reader->check, out, &why) != AC_RECORD_GOOD))
+    if (AC_UNLIKELY(ac_record_inspect_header(reader->base, reader->size, offset, reader->segment,
+                                             out, &checksum, &why) != AC_RECORD_GOOD))
         return AC_E_SLOW;
     if (AC_UNLIKELY(out->type_id == AC_TYPE_PADDING || out->seq != reader->expected_seq ||
                     out->timestamp_ns < reader->last_timestamp_ns))
+        return AC_E_SLOW;
+    if (AC_LIKELY(reader->check == AC_CHECK_PAYLOAD) &&
+        AC_UNLIKELY(ac_crc32(out->record + AC_HEADER_SIZE, out->length) != checksum))
         return AC_E_SLOW;
     if (AC_UNLIKELY((out->flags & (AC_FLAG_OURS | AC_FLAG_TRAILER)) != reader->ours) &&
         ((out->flags & AC_FLAG_OURS) != reader->ours || !ac_reader_find_trailer(reader, out)))

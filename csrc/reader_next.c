@@ -482,7 +482,8 @@ int ac_reader_find_trailer(const ac_reader_t *reader, ac_message_t *out) {
     return out->trailer > 0;
 }
 
-static int next_slow(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
+static __attribute__((noinline)) int next_slow(ac_reader_t *reader, ac_message_t *out,
+                                               ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
     if (rc == AC_E_NOT_FOUND && reader->pending) return 0;
     if (rc == AC_OK) rc = ac_reader_check_revoked(reader, err);

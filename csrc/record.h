@@ -142,11 +142,11 @@ enum { AC_RECORD_NONE = 0, AC_RECORD_GOOD = 1, AC_RECORD_BAD = -1 };
 /* Reads the record at `offset` of a segment mapping of `size` bytes, trusting nothing: the header is
  * copied once and only the copy is used. The copy is made of 8-byte words, the first of them together with
  * the commit word, because the check reads it in 8-byte words: other widths would stall it. GOOD fills *out
- * (before anything is checked, so that nothing has to be kept across that); NONE: not committed, or
- * no room for a header; BAD: *why says which rule it breaks, and *out is undefined. */
-static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t offset,
-                                    uint32_t segment, enum ac_check check, ac_message_t *out,
-                                    const char **why) {
+ * (before anything is checked, so that nothing has to be kept across that) and *checksum, of a payload that has yet to
+ * be checked; NONE: not committed, or no room for a header; BAD: *why says which rule it breaks, and *out is undefined. */
+static inline int ac_record_inspect_header(const uint8_t *base, uint64_t size, uint64_t offset,
+                                           uint32_t segment, ac_message_t *out, uint32_t *checksum,
+                                           const char **why) {
     uint64_t words[8];
     if (AC_UNLIKELY(offset > size || size - offset < AC_HEADER_SIZE)) return AC_RECORD_NONE;
     const uint8_t *at = base + offset;
@@ -163,7 +163,8 @@ static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t
     out->cause_seq = words[5];
     uint32_t length = (uint32_t)words[0] - 1;
     uint16_t type_id = (uint16_t)words[3], flags = (uint16_t)(words[3] >> 16);
-    uint32_t checksum = (uint32_t)(words[3] >> 32), epoch = (uint32_t)(words[6] >> 32);
+    uint32_t epoch = (uint32_t)(words[6] >> 32);
+    *checksum = (uint32_t)(words[3] >> 32);
     if (AC_UNLIKELY(length > size - offset - AC_HEADER_SIZE)) {
         *why = "length reaches beyond the segment";
         return AC_RECORD_BAD;
@@ -186,12 +187,22 @@ static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t
     out->type_id = type_id;
     out->flags = flags & 0x7FFF; /* the top bit is for marks that are never stored */
     out->batch_left = flags & AC_FLAG_OURS ? (uint32_t)words[6] : 0;
-    if (check == AC_CHECK_PAYLOAD && AC_LIKELY(type_id != AC_TYPE_PADDING) &&
-        AC_UNLIKELY(ac_crc32(at + AC_HEADER_SIZE, length) != checksum)) {
+    return AC_RECORD_GOOD;
+}
+
+/* The same with the payload, if `check` says so; padding has none. */
+static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t offset,
+                                    uint32_t segment, enum ac_check check, ac_message_t *out,
+                                    const char **why) {
+    uint32_t checksum;
+    int found = ac_record_inspect_header(base, size, offset, segment, out, &checksum, why);
+    if (found == AC_RECORD_GOOD && check == AC_CHECK_PAYLOAD &&
+        AC_LIKELY(out->type_id != AC_TYPE_PADDING) &&
+        AC_UNLIKELY(ac_crc32(out->record + AC_HEADER_SIZE, out->length) != checksum)) {
         *why = "payload checksum fails";
         return AC_RECORD_BAD;
     }
-    return AC_RECORD_GOOD;
+    return found;
 }
 
 #endif
