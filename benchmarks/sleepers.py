@@ -1,9 +1,9 @@
 """What do sleeping readers cost the thread that appends?
 
-Another process has 0, 1, 8 or 64 readers of one queue, each a task of one event loop; or 8 processes have one
-each. This one appends a message whenever all of them sleep: the append then makes one system call per reader, or,
-if they are many, two, and another thread makes the others. Its processor time counts, and its real time, in which
-the readers may already run on the same processor.
+Another process has 0, 1, 8 or 64 readers of one queue, each a task of one event loop; or 8 processes
+have one each. This one appends a message whenever all of them sleep: the append then makes one system
+call per reader, or, if they are many, two, and another thread makes the others. Its processor time
+counts, and its real time, in which the readers may already run on the same processor.
 """
 
 import asyncio

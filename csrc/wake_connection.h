@@ -75,7 +75,7 @@ typedef struct ac_wake_endpoint {
 typedef struct ac_wake_target {
     int eventfd;
     uint32_t bit;
-    uint32_t group; /* 0 = it is woken whenever it sleeps; else it has its bit alone */
+    uint32_t group;       /* 0 = it is woken whenever it sleeps; else it has its bit alone */
     uint32_t handed_over; /* an appender has left it to the wake thread to signal it */
 } ac_wake_target_t;
 
