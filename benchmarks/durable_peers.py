@@ -158,9 +158,11 @@ def take_turns(directory: Path, quick: bool) -> dict[str, list[float]]:
         for name, sync in contestants.items():
             sync(APPENDS_QUICK)  # warms up
             found[name] = []
+        turn = list(contestants.items())
         for _ in range(1 if quick else ROUNDS):
-            for name, sync in contestants.items():
+            for name, sync in turn:
                 found[name].append(sync(APPENDS_QUICK if quick else APPENDS))
+            turn.reverse()  # or the same one would always pay for what its predecessor left to the disk
     return found
 
 
