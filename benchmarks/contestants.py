@@ -31,8 +31,13 @@ from benchmarks.libchronicle import (
     library_path,
     silenced,
 )
-from benchmarks.measure import skip
-from benchmarks.producers import NATS_STREAM, ZMQ_QUEUE, iceoryx_service
+from benchmarks.measure import PAYLOAD, skip
+from benchmarks.producers import LAST, NATS_STREAM, ZMQ_QUEUE, iceoryx_service
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from interop.building import missing as java_missing
+from interop.judge import java_command
 
 if TYPE_CHECKING:
     import zmq.asyncio
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["LOOPS", "TOO_LONG_S", "Contestants", "Producer", "redis_entries", "skip_missing"]
 
 TOO_LONG_S = 100  # for one round: something is wrong
+
+BOTH_COMPILERS = ["-XX:TieredStopAtLevel=4"]
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -62,6 +69,8 @@ def missing(peer: str) -> str:
         return "needs the package iceoryx2"
     if peer == "persist-queue" and find_spec("persistqueue") is None:
         return "needs the package persist-queue"
+    if peer == "java":
+        return java_missing() or ""
     if peer == "libchronicle" and not library_path():
         return f"needs {LIBRARY_VARIABLE} to name a build of it, see benchmarks/libchronicle.py"
     return ""
@@ -75,10 +84,9 @@ def skip_missing(question: str, *peers: str) -> None:
 
 
 class Producer:
-    """A process with a role of producers.py; a context manager that ends it."""
+    """A process that does what each line asks for, as producers.py; a context manager that ends it."""
 
-    def __init__(self, role: str, *arguments: object, pass_fds: Sequence[int] = ()) -> None:
-        command = [sys.executable, "-m", "benchmarks.producers", role, *map(str, arguments)]
+    def __init__(self, command: Sequence[str], pass_fds: Sequence[int] = ()) -> None:
         self._process = subprocess.Popen(
             command,
             cwd=Path(__file__).parent.parent,
@@ -94,10 +102,14 @@ class Producer:
         self._process.stdin.write(f"{count} {pause_us}\n")
         self._process.stdin.flush()
 
+    def listen(self) -> str:
+        """Block until it says something."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().rstrip("\n")
+
     def hear(self, expected: str) -> None:
         """Block until it says so."""
-        assert self._process.stdout is not None
-        heard = self._process.stdout.readline().rstrip("\n")
+        heard = self.listen()
         if heard != expected:
             raise RuntimeError(f"the producer said {heard!r} instead of {expected!r}")
 
@@ -187,8 +199,8 @@ class Contestants:
 
     def produce(self, name: str, role: str, *address: object, pass_fds: Sequence[int] = ()) -> None:
         """Start the sender."""
-        producer = Producer(role, *address, pass_fds=pass_fds)
-        self.producers[name] = self.stack.enter_context(producer)
+        command = [sys.executable, "-m", "benchmarks.producers", role, *map(str, address)]
+        self.producers[name] = self.stack.enter_context(Producer(command, pass_fds))
 
     def await_producers(self) -> None:
         """Block until all senders are ready."""
@@ -272,6 +284,21 @@ class Contestants:
         self.stack.callback(queue.close)
         self.produce("persist-queue", "persist_queue", path)
         return queue
+
+    def java(self) -> Producer | None:
+        """Start a JVM that tails a Chronicle Queue, and one that appends to it, if Maven can build them."""
+        if missing("java"):
+            return None
+        path = str(self.directory / "java")
+
+        def start(*arguments: str) -> Producer:
+            command = java_command("judge.Peer", *arguments, properties=BOTH_COMPILERS)
+            return self.stack.enter_context(Producer(command))
+
+        self.producers["java"] = start("send", path, PAYLOAD.hex(), LAST.hex())
+        tailer = start("receive", path)
+        tailer.hear("ready")
+        return tailer
 
     def redis(self) -> "Redis | None":
         """Open a client of a Redis of our own, if there is one."""

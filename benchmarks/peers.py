@@ -13,7 +13,8 @@ asyncio.Queue needs no second process, so its two tasks share one.
 
 Among the figures only: NATS JetStream with streams in files, publications in flight and pulls of 1,000;
 iceoryx2, polled, whose writer waits for a full reader; a connection of multiprocessing, which blocks this
-thread and needs no loop; persist-queue in a SQLite file, commits of 100.
+thread and needs no loop; persist-queue in a SQLite file, commits of 100; Java's Chronicle Queue between two
+JVMs, whose tailer polls without a pause: this process only asks, and hears the last message.
 """
 
 import asyncio
@@ -49,7 +50,9 @@ SHARES = {"redis": 10, "nats": 10, "persist-queue": 400}
 ROUNDS = 31
 DRAINED_AT_ONCE = 1_000
 
-MISSABLE = ("pyzmq", "redis", "libchronicle", "nats", "iceoryx2", "persist-queue")
+JAVA_WARM_UP = 400_000  # messages: by then both JVMs have compiled what they run
+
+MISSABLE = ("pyzmq", "redis", "libchronicle", "nats", "iceoryx2", "persist-queue", "java")
 
 # How many times as fast we promise to be.
 BARS = {"pyzmq": 4, "unix streams": 5, "asyncio.Queue": 2, "redis": 60, "libchronicle": 3}
@@ -227,6 +230,14 @@ def poll_persist_queue(queue: Any) -> Receive:
     return receive
 
 
+def ask_java(tailer: Producer) -> Receive:
+    async def receive(count: int) -> bytes:
+        tailer.start(count)
+        return bytes.fromhex(tailer.listen())
+
+    return receive
+
+
 async def open_more(contestants: Contestants) -> dict[str, Receive]:
     """Open the peers without a bar."""
     found = {"multiprocessing": block_on_multiprocessing(contestants.multiprocessing())}
@@ -236,6 +247,8 @@ async def open_more(contestants: Contestants) -> dict[str, Receive]:
         found["iceoryx2"] = poll_iceoryx2(subscriber)
     if (queue := contestants.persist_queue()) is not None:  # an empty one is false
         found["persist-queue"] = poll_persist_queue(queue)
+    if tailer := contestants.java():
+        found["java"] = ask_java(tailer)
     return found
 
 
@@ -260,6 +273,9 @@ async def measure(
         if with_more:
             receivers |= await open_more(contestants)
         contestants.await_producers()
+        if "java" in receivers and rounds > 1:
+            java = {"java": receivers["java"]}
+            await take_turns(java, contestants.producers, JAVA_WARM_UP, 1)
         taken_ns = await take_turns(receivers, contestants.producers, messages, rounds)
         return taken_ns, reader.statistics().parks / (messages * rounds)
 
@@ -276,6 +292,7 @@ KEPT = {
     "iceoryx2": "iceoryx2, polling: memory only",
     "multiprocessing": "multiprocessing.Connection, blocking: memory only",
     "persist-queue": "persist-queue, SQLite, commits of 100: on disk, synced",
+    "java": "Java's Chronicle Queue, two JVMs, polling: on disk, synced by the kernel",
 }
 
 

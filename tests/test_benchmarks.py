@@ -11,6 +11,7 @@ import pytest
 from benchmarks import figures, foreign, publish, rates, sustained
 from benchmarks.__main__ import ON_REQUEST, QUESTIONS, main
 from benchmarks.building import build_program
+from benchmarks.contestants import missing
 from benchmarks.measure import Best, Figure, Result, compare, percentile
 
 # Of a machine that has everything to compare with.
@@ -144,7 +145,10 @@ def test_figures_by_number_of_queues_and_readers_and_next_to_peers(tmp_path: Pat
     assert len(set(cases)) == len(cases)
     assert sum(case.startswith("fan-in") for case in cases) == 4
     assert sum(case.startswith("fan-out") for case in cases) == 2 * 4
-    for peer in ("aiochronicle", "pyzmq", "asyncio streams", "asyncio.Queue"):
+    peers = ["aiochronicle", "pyzmq", "asyncio streams", "asyncio.Queue"]
+    if not missing("java"):
+        peers.append("Java's Chronicle Queue")
+    for peer in peers:
         assert sum(case.startswith(peer) for case in cases) == 2, f"{peer} on both loops"
     assert all(min(figure.samples) > 0 for figure in found)
 

@@ -148,19 +148,26 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
     gap: str | None
 
 
+def java_command(
+    main: str, *arguments: str, version: str = VERSION, properties: Sequence[str] = ()
+) -> list[str]:
+    """What starts a class of the judge in a JVM of its own."""
+    built = build(version)
+    path = f"{built / 'classes'}:{built / 'lib'}/*"
+    return ["java", *MODULES, *PROPERTIES, *properties, "-cp", path, main, *arguments]
+
+
 class Judge:
     """A JVM with the official library; requests are answered one at a time."""
 
     def __init__(
         self, *, version: str = VERSION, timeout_s: float = 60.0, properties: Sequence[str] = ()
     ) -> None:
-        built = build(version)
         self.version = version
         self.timeout_s = timeout_s
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        path = f"{built / 'classes'}:{built / 'lib'}/*"
         self._process = subprocess.Popen(
-            ["java", *MODULES, *PROPERTIES, *properties, "-cp", path, "judge.Main"],
+            java_command("judge.Main", version=version, properties=properties),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
