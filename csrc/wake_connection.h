@@ -10,7 +10,7 @@
  *
  * and then both keep the connection: its end is how each learns at once that the other died. Parking,
  * raising the bit and signalling do not pass through here (reader_park.c, writer.c); they go on while this
- * thread sleeps.
+ * thread sleeps. Only when an append has many readers to wake does it leave them to this thread.
  *
  * wake/ is made by the writer, never by a reader: where a writer of another program is at home, nothing of
  * ours appears. It is not readers/, because others take that directory for a list of who needs the data.
@@ -116,8 +116,8 @@ void ac_wake_targets_remove(ac_wake_targets_t *targets, int eventfd);
  * signalled, once each. */
 uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, uint64_t bits, uint32_t messages,
                                 uint64_t *left);
-/* Signals those that were left to the wake thread; only that may call it, since the eventfds stay open no longer than it
- * holds its lock. */
+/* Signals those that were left to the wake thread, which alone may call it: it holds the lock without which no eventfd of
+ * a connection is closed. */
 void ac_wake_targets_signal_rest(ac_wake_targets_t *targets);
 
 /* Has the wake thread signal them. [any thread] */

@@ -1,5 +1,5 @@
 /* The readers that a writer is connected to, and how it wakes them. The wake thread adds and forgets them; the
- * appending thread signals. */
+ * appending thread signals them, or some and the wake thread the others. */
 #include "os.h"
 #include "wake_connection.h"
 
