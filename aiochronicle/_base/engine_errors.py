@@ -137,7 +137,7 @@ def _nearest_that_shows(path: str) -> tuple[str, os.stat_result | None]:
 
 
 def _is_about_positions(path: str) -> bool:
-    """Tell whether this is the readers/ of a queue, or a file in it."""
+    """Return whether this is the readers/ of a queue, or a file in it."""
     above, name = os.path.split(path)
     if name != READERS:
         above, name = os.path.split(above)

@@ -64,5 +64,5 @@ def archive_path(path: str) -> str:
 
 
 def is_object_url(path: str) -> bool:
-    """Tell whether archive_path gave back a URL of object storage."""
+    """Return whether archive_path gave back a URL of object storage."""
     return path.startswith("s3://")

@@ -207,7 +207,7 @@ class TypedDecoder:
         return columns, pa.array([troubles.get(row) for row in range(len(payloads))], pa.utf8())
 
     def _cut_out(self, payloads: Column) -> dict[str, Column] | None:
-        """See the payloads as one array of records; None if they are not all of that size."""
+        """Return the payloads as one array of records; None if they are not all of that size."""
         rows = len(payloads)
         if rows == 0:
             return {name: pa.nulls(0, kind) for name, kind in self._wanted.items()}

@@ -26,11 +26,11 @@ class Cause(msgspec.Struct, frozen=True):
     epoch: int  # 0 = not known: the result named its cause by (queue_id, seq)
 
     def covers(self, message: _hot.Message) -> bool:
-        """Tell whether the message is this one or before it."""
+        """Return whether the message is this one or before it."""
         return message.seq <= self.seq and not self.precedes(message.epoch)
 
     def precedes(self, epoch: int) -> bool:
-        """Tell whether a writer of this epoch was opened later than the one of the cause."""
+        """Return whether a writer of this epoch was opened later than the one of the cause."""
         return 0 < self.epoch < epoch
 
 
@@ -54,7 +54,7 @@ class Causes(Mapping[int, int]):
         self._newest = newest
 
     def covers(self, message: _hot.Message) -> bool:
-        """Tell whether the message already has a result."""
+        """Return whether the message already has a result."""
         newest = self._newest.get(message.queue_id)
         return newest is not None and newest.covers(message)
 

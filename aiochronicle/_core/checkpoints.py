@@ -35,7 +35,7 @@ class Checkpoints:
         return len(self._numbers)
 
     def is_due(self, number: int) -> bool:
-        """Tell whether the next one is worth its cost, which is that of asking each source."""
+        """Return whether the next one is worth its cost, which is that of asking each source."""
         return not self._numbers or number - self._numbers[-1] >= max(1, len(self._places[-1]))
 
     def add(self, number: int, places: Places, needed: int) -> None:

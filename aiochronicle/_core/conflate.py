@@ -70,7 +70,7 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
     Of many queues: up to these places, which they had all at once, before that message.
     """
     places: "Callable[[], Places] | None" = None
-    """Return where each of many queues is; one queue's messages tell it by themselves."""
+    """Return where each of many queues is; a single queue's messages contain it."""
     mark: Callable[[], Callable[[], object]]
     """Return what brings the source back to where it is now."""
 

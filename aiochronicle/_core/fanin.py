@@ -155,7 +155,7 @@ class FanIn(_hot.FanIn[T], Stream[T]):
             raise failed
 
     def _matters(self, error: ChronicleError) -> bool:
-        """Tell whether the failure of a commit is raised."""
+        """Return whether the failure of a commit is raised."""
         return True
 
     def wait(self, timeout: float | None = None) -> bool:

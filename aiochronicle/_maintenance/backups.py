@@ -328,7 +328,7 @@ class _Work:
         self._copy_small(index_name(number))
 
     def _is_known(self, number: int) -> bool:
-        """Tell whether the backup before has this very segment."""
+        """Return whether the backup before has this very segment."""
         if self._before is None or number not in self._before.segments:
             return False
         return self._before.segments[number] == stamp_of(self._source / _name(number))

@@ -396,7 +396,7 @@ class _Work:
         return damaged, missing
 
     def _has_sound(self, number: int) -> bool:
-        """Tell whether the backup has this segment whole, and every record of it is sound."""
+        """Return whether the backup has this segment whole, and every record of it is sound."""
         if self._source is None or self._manifest is None or number not in self._manifest.segments:
             return False
         end = Position(number + 1, 64)

@@ -16,7 +16,7 @@ DIRECTORIES_MAX = 1 << 16
 
 
 class Nudge:
-    """Watches directories, each by the descriptor that the caller has open; OSError if it cannot be had.
+    """Watches directories, each by the descriptor that the caller has open; OSError if a watch cannot be had.
 
     ``watch`` and ``forget`` may run in one thread and ``take`` in another.
     """

@@ -151,7 +151,7 @@ class Discovery:
             await asyncio.wait([self._task])
 
     def _is_following(self) -> bool:
-        """Tell whether there is something to be ended; a loop that is closed has ended it."""
+        """Return whether there is something to be ended; a loop that is closed has ended it."""
         return self._task is not None and not self._task.get_loop().is_closed()
 
     async def __aenter__(self) -> Self:

@@ -123,7 +123,7 @@ class Examiner:
         return set(self._known)
 
     def is_mark(self, path: str, name: str) -> bool:
-        """Tell whether a change of this name in a directory is worth a look."""
+        """Return whether a change of this name in a directory is worth a look."""
         directory = self.directories.get(path)
         return directory is None or not directory.leaf or not name or name in MARKS
 

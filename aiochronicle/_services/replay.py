@@ -284,7 +284,7 @@ class Replay(Stream[T], Generic[T]):
             raise ClosedError("the recording has ended") from None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Tell whether there is something to read, as ``Reader.wait`` does; False at the end.
+        """Return whether there is something to read, as ``Reader.wait`` does; False at the end.
 
         For programs without an event loop, where it never waits. Where it would block an event loop, it
         raises InvalidArgument: use ``next``.
@@ -534,7 +534,7 @@ class Replay(Stream[T], Generic[T]):
         return until_ns
 
     def decodes_to(self, wanted: type[Any]) -> bool:
-        """Tell whether messages may be of this type: whether it is one of the codec's."""
+        """Return whether messages may be of this type: whether it is one of the codec's."""
         return any(source.reader.decodes_to(wanted) for source in self._recorded)
 
     def _readers(self) -> list[Reader[T]]:

@@ -340,7 +340,7 @@ class Responder(Generic[T]):
                 self._forget()
 
     def _forget(self) -> None:
-        """Let go of all messages: they keep their segments mapped."""
+        """Drop all messages, which keep their segments mapped."""
         self._left = self.statistics().outstanding
         self._taken = None
         for held in (self._returned, self._answers.due, self._answers.clients):

@@ -41,7 +41,7 @@ def _reason(error: Exception) -> str:
 
 
 def _is_cancelled() -> bool:
-    """Tell whether this task itself was cancelled, not only something that it waited for."""
+    """Return whether this task itself was cancelled, not only something that it waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -31,11 +31,11 @@ class Known:
         self.reply: Future[Writer] | None = None
 
     def has_sent(self, message: _hot.Message) -> bool:
-        """Tell whether a message is from this queue."""
+        """Return whether a message is from this queue."""
         return self.reader is not None and self.reader._is_of(message)
 
     def has_no_reply(self) -> bool:
-        """Tell whether the writer of replies is yet to be opened, perhaps because that failed."""
+        """Return whether the writer of replies is not open yet, perhaps because opening failed."""
         return self.reply is None or (self.reply.done() and self.reply.exception() is not None)
 
     def dead_reply(self) -> Writer | None:

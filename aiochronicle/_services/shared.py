@@ -85,7 +85,7 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 def is_shared(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a directory is a shared topic; CorruptionError if its mark cannot be read."""
+    """Return whether a directory is a shared topic; CorruptionError if its mark cannot be read."""
     mark = os.path.join(pathname("path", path), SHARED)  # noqa: PTH118
     try:
         content = read_small_file(mark, _MARK_BYTES_MAX)
@@ -391,7 +391,7 @@ class SharedTopic:
         return folded
 
     def _is_left(self, name: str) -> bool:
-        """Tell whether no process has the queue open for writing, without waiting for anything."""
+        """Return whether no process has the queue open for writing, without waiting for anything."""
         writer = inspect(self.queue(name)).writer
         return writer is None or writer.state != "open"
 
@@ -417,7 +417,7 @@ class SharedTopic:
         return True
 
     def _is_done_with(self, queue: str, last_ns: int, retention: Retention | None) -> bool:
-        """Tell whether retention would remove all of it."""
+        """Return whether retention would remove all of it."""
         if retention is None or retention.archive is not None or retention.max_bytes is not None:
             return False
         if retention.max_age_s is not None and time.time_ns() - last_ns < retention.max_age_s * 1e9:

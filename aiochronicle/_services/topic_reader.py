@@ -148,7 +148,7 @@ class TopicReader(Router[T]):
         self._attach_now(sorted((there - known) | due))
 
     def _is_followed(self) -> bool:
-        """Tell whether an event loop looks after it."""
+        """Return whether an event loop looks after it."""
         loop = self._home.loop
         return bool(self._tasks) and loop is not None and loop.is_running()
 
@@ -168,7 +168,7 @@ class TopicReader(Router[T]):
         self._forget(path)
 
     def _look_if_due(self) -> bool:
-        """Look if that is some time ago; tell whether it was."""
+        """Look if the last look is some time ago; return whether it was."""
         if time.monotonic() - self._looked_s < _LOOK_EVERY_S:
             return False
         self.look()

@@ -72,7 +72,7 @@ def refuse_foreign(
 def is_trusted_link(
     path: str | os.PathLike[str], owners: Collection[int], advice: str = _REMOVE
 ) -> bool:
-    """Tell whether there is a link; AccessDenied if it belongs to a user other than these."""
+    """Return whether there is a link; AccessDenied if it belongs to a user other than these."""
     try:
         status = os.lstat(path)
     except OSError:  # opening it raises what is wrong
@@ -122,7 +122,7 @@ def opened_below(root: str, parts: Sequence[str]) -> Generator[int | None, None,
 
 
 def has_queue(root: str, parts: Sequence[str]) -> bool:
-    """Tell whether there is a queue; AccessDenied if that cannot be seen, or only over links."""
+    """Return whether there is a queue; AccessDenied if that cannot be seen, or only over links."""
     path = os.path.join(root, *parts)  # noqa: PTH118
     with opened_below(root, parts) as fd:
         return fd is not None and any(_has(fd, path, name) for name in (CONTROL, JAVA_TABLE))
@@ -287,7 +287,7 @@ def open_trusted_writer(
 
 
 def _is_queue_in(directory: int, writer: Writer) -> bool:
-    """Tell whether a writer is that of the queue in this directory."""
+    """Return whether a writer is that of the queue in this directory."""
     name = CONTROL if writer.format == "native" else JAVA_TABLE
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)

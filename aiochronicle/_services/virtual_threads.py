@@ -46,12 +46,12 @@ class Job:
         self._handed_in_at = time.monotonic()
 
     def has_work_in_loop(self) -> bool:
-        """Tell whether something that it handed in is not done yet."""
+        """Return whether something that it handed in is not done yet."""
         self._handed_in = [work for work in self._handed_in if not _is_done(work)]
         return bool(self._handed_in)
 
     def is_waiting(self) -> bool:
-        """Tell whether its thread waits, as far as can be seen."""
+        """Return whether its thread waits, as far as can be seen."""
         return (
             self.thread is None
             or _sleeps(self.thread)
@@ -60,7 +60,7 @@ class Job:
 
 
 class JobsAtWork:
-    """The calls in threads whose results the loop is yet to get."""
+    """The calls in threads whose results the loop has not got yet."""
 
     def __init__(self) -> None:
         self._expected: set[Job] = set()
@@ -135,7 +135,7 @@ def _is_done(work: "asyncio.Future[Any] | asyncio.TimerHandle") -> bool:
 
 
 def _sleeps(thread: int) -> bool:
-    """Tell whether a thread is in Condition.wait, and not just for a look."""
+    """Return whether a thread is in Condition.wait, and not just for a look."""
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
     if frame is None or frame.f_code is not _CONDITION_WAIT:
         return False
@@ -144,7 +144,7 @@ def _sleeps(thread: int) -> bool:
 
 
 def _is_in_line(job: Job, jobs: Iterable[Job]) -> bool:
-    """Tell whether its pool has no thread left for it."""
+    """Return whether its pool has no thread left for it."""
     if job.thread is not None or job.pool is None:
         return False
     taken = sum(other.thread is not None for other in jobs if other.pool is job.pool)

@@ -263,7 +263,7 @@ class _Selector(selectors.EpollSelector):
 
 
 def _runs_in_this_interpreter(executor: Executor | None) -> bool:
-    """Tell whether a function can be given to it that knows the loop."""
+    """Return whether a function can be given to it that knows the loop."""
     elsewhere = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
     in_threads = executor is None or isinstance(executor, ThreadPoolExecutor)
     return in_threads and not isinstance(executor, elsewhere)

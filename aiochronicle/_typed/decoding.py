@@ -61,7 +61,7 @@ class Decoders:
         self._bound = stamp
 
     def may_give(self, wanted: type[Any]) -> bool:
-        """Tell whether the type is one of the reader's codec.
+        """Return whether the type is one of the reader's codec.
 
         Without a codec, a message of a Java queue says itself what it is, but not as a Struct.
         """
@@ -128,7 +128,7 @@ class Decoders:
 
 
 def _is_own_struct(wanted: type[Any]) -> bool:
-    """Tell whether it is a type of the program, and not one of aiochronicle.cq4."""
+    """Return whether it is a type of the program, and not one of aiochronicle.cq4."""
     is_ours = wanted.__module__.startswith("aiochronicle.cq4.")
     return issubclass(wanted, msgspec.Struct) and not is_ours
 

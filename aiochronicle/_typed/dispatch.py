@@ -151,7 +151,7 @@ class Dispatching:
         """Raise if no message can be a call; a fan-in may always get a Java queue."""
 
     def decodes_to(self, wanted: type[Any]) -> bool:
-        """Tell whether messages may be of this type; those of a fan-in may be of any."""
+        """Return whether messages may be of this type; those of a fan-in may be of any."""
         return True
 
     @property

@@ -15,7 +15,7 @@ _NAMED = 3
 
 
 def is_queue(path: Path) -> bool:
-    """Tell whether there is a queue in this directory, sound or not."""
+    """Return whether there is a queue in this directory, sound or not."""
     return any(os.path.lexists(path / name) for name in (CONTROL, JAVA_TABLE))
 
 

@@ -187,5 +187,5 @@ def _row(columns: Sequence[Column], chosen: dict[int, int], row: Sequence[Text])
 
 
 def is_terminal() -> bool:
-    """Tell whether progress can be shown."""
+    """Return whether progress can be shown."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -115,7 +115,7 @@ def _uses(process: Path, prefix: bytes) -> bool:
 
 
 def _has_another_name(path: str, inode: int) -> bool:
-    """Tell whether a file is there under another name: the one it was made under is no more."""
+    """Return whether a file is there under another name: the one it was made under is no more."""
     try:
         with os.scandir(Path(path).parent) as entries:
             return any(entry.inode() == inode for entry in entries)

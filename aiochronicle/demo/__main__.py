@@ -133,11 +133,11 @@ class Run:
                 return
 
     def someone_ended(self) -> bool:
-        """Tell whether a process ended that should not have."""
+        """Return whether a process ended that should not have."""
         return any(child.ended for child in self._crew.children.values())
 
     def goes_on(self) -> bool:
-        """Tell whether there is time left. Joining and recovering get what they need."""
+        """Return whether there is time left. Joining and recovering get what they need."""
         late_s = self.board.elapsed_s - self._options.seconds
         waiting = self._crash != "over" or self._join != "over"
         return late_s < (RESTART_PATIENCE_S if waiting else 0.0)

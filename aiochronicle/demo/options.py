@@ -153,5 +153,5 @@ def space_needed_bytes(options: Options) -> int:
 
 
 def has_space(options: Options, root: Path) -> bool:
-    """Tell whether the file system of ``root`` has room for the run."""
+    """Return whether the file system of ``root`` has room for the run."""
     return shutil.disk_usage(root).free > space_needed_bytes(options)

@@ -47,7 +47,7 @@ def duration(nanoseconds: int | None) -> str:
 
 
 def is_live(options: Options) -> bool:
-    """Tell whether standard output can show the live view."""
+    """Return whether standard output can show the live view."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not options.plain
 
 

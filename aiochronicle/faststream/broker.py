@@ -334,7 +334,7 @@ class ChronicleBroker(Registry, BrokerUsecase[Raw, Bus, Config]):
             await in_background(bus.close)
 
     async def ping(self, timeout: float | None = None) -> bool:
-        """Tell whether the bus is open and no writer of it has failed."""
+        """Return whether the bus is open and no writer of it has failed."""
         return self._connection is not None and bool(self._connection.healthy)
 
     def _command(self, body: Any, kind: PublishType, topic: str, **options: Any) -> Command:

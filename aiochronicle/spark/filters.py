@@ -69,7 +69,7 @@ class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
     types: frozenset[int] | None = None
 
     def wants(self, name: str) -> bool:
-        """Tell whether messages of the queue of this name may pass."""
+        """Return whether messages of the queue of this name may pass."""
         return self.names is None or name in self.names
 
     @property

@@ -133,7 +133,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: Timestamp | None = None
 
     def wants(self, queue: str) -> bool:
-        """Tell whether the queue of this name is among those asked for."""
+        """Return whether the queue of this name is among those asked for."""
         if self.filter is not None and not self.filter.wants(queue):
             return False
         if self.subscribe is not None:
@@ -398,7 +398,7 @@ class _Options:
 
 
 def _is_of_spark(name: str) -> bool:
-    """Tell whether Spark has added an option, so that it says nothing to us."""
+    """Return whether Spark has added an option, so that it says nothing to us."""
     return name.lower() in ADDED_BY_SPARK or name.lower().startswith(OF_TABLE)
 
 

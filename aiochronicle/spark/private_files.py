@@ -90,7 +90,7 @@ def temporary_directory() -> Path:
 
 
 def is_out_of_reach(path: Path) -> bool:
-    """Tell whether nobody but root can put another directory in the place of this one."""
+    """Return whether nobody but root can put another directory in the place of this one."""
     for place in (path, *path.parents):
         found = place.lstat()
         if found.st_uid not in (0, os.geteuid()):
@@ -284,7 +284,7 @@ class PrivateDirectory:
         self.close()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         os.close(self.descriptor)
 
     def pinned(self, *names: str) -> str:

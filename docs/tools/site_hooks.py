@@ -22,6 +22,9 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()(?!https?:|mailto:)([^)#\s]+)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 PICTURE = re.compile(r'<p><img alt="([^"]*)" src="[^"]*?images/([\w-]+)\.svg" ?/?></p>')
+CELL_CODE = re.compile(
+    r"<code>([^<]*[^<\s]{31}[^<]*)</code>(?=(?:(?!<t[dr]|</table>).)*</td>)", re.DOTALL
+)
 LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".toml": "toml", ".java": "java", ".sh": "bash"}
 
 
@@ -96,7 +99,10 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Put our own pictures into the page. That of a terminal has its own colours, and stays an image."""
+    """Put our own pictures into the page, and mark names in tables that are too long for one line.
+
+    The picture of a terminal has its own colours, and stays an image.
+    """
 
     def inline(picture: re.Match[str]) -> str:
         svg = (DOCS / "images" / f"{picture[2]}.svg").read_text(encoding="utf-8")
@@ -104,4 +110,4 @@ def on_page_content(html: str, **_: Any) -> str:
             return picture[0]
         return f'<div class="figure">{svg}</div>'
 
-    return PICTURE.sub(inline, html)
+    return CELL_CODE.sub(r'<code class="long">\1</code>', PICTURE.sub(inline, html))

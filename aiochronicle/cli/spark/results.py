@@ -41,7 +41,7 @@ def check(result: Result, plot: str | None = None) -> None:
 
 
 def _is_table(path: Path) -> bool:
-    """Tell whether there is nothing else than what Spark writes: to overwrite is to delete first."""
+    """Return whether there is nothing else than what Spark writes: to overwrite is to delete first."""
     pattern = r"_SUCCESS|part-.*\.parquet|\..*\.crc"
     return path.is_dir() and all(
         entry.is_file() and re.fullmatch(pattern, entry.name) for entry in path.iterdir()

@@ -168,7 +168,7 @@ def _fold_record(record: Record, fields: tuple[Field, ...]) -> Callable[[Any], A
 
 
 def _is_exact(described: Type) -> bool:
-    """Tell whether a column holds each value of a type so that no two values look the same."""
+    """Return whether a column holds each value of a type so that no two values look the same."""
     match described:
         case Record(fields=fields):
             return all(_is_exact(field.type) for field in fields)

@@ -36,7 +36,7 @@ class Store(Protocol):
         ...
 
     def exists(self) -> bool:
-        """Tell whether there is anything yet."""
+        """Return whether there is anything yet."""
         ...
 
     def make(self, file_mode: int) -> None:

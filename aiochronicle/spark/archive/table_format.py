@@ -43,5 +43,5 @@ class Tables(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         ...

@@ -45,12 +45,12 @@ def explain(error: BaseException) -> str:
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Tell whether Spark raised it, or the bridge to its JVM."""
+    """Return whether Spark raised it, or the bridge to its JVM."""
     return isinstance(error, PySparkException | Py4JError | ConnectionError)
 
 
 def is_java_gone(error: BaseException) -> bool:
-    """Tell whether the JVM did not start, or has ended."""
+    """Return whether the JVM did not start, or has ended."""
     at_start = isinstance(error, PySparkException) and "JAVA_GATEWAY_EXITED" in str(error)
     return at_start or isinstance(error, Py4JNetworkError | ConnectionError)
 

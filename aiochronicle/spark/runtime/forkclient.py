@@ -29,7 +29,7 @@ def address(jvm_pid: int) -> bytes:
 
 
 def is_ours(peer: socket) -> bool:
-    """Tell whether the other side is of the same user; anybody may listen anywhere, and connect."""
+    """Return whether the other side is of the same user; anybody may listen anywhere, and connect."""
     pid_uid_gid = peer.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)
     return int.from_bytes(pid_uid_gid[4:8], sys.byteorder) == os.geteuid()
 

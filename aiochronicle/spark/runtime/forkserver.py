@@ -51,7 +51,7 @@ def start() -> None:
 
 
 def _is_closed(pipe: int) -> bool:
-    """Tell whether nobody is left who could write to this pipe."""
+    """Return whether nobody is left who could write to this pipe."""
     poller = select.poll()
     poller.register(pipe, select.POLLHUP)
     return bool(poller.poll(0))
@@ -152,7 +152,7 @@ def _be_a_half(client: socket.socket) -> NoReturn:
 
 
 def _is_gone(client: socket.socket) -> bool:
-    """Tell whether Spark has ended the client, and so the stream: nobody waits for what it says."""
+    """Return whether Spark has ended the client, and so the stream: nobody waits for what it says."""
     client.setblocking(False)
     try:
         return client.recv(1) == b""

@@ -131,7 +131,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _is_known(spark: SparkSession) -> bool:
-    """Tell whether Spark has found the format by itself; to register it twice gives warnings forever."""
+    """Return whether Spark has found the format by itself; to register it twice gives warnings forever."""
     jvm_session: Any = getattr(spark, "_jsparkSession", None)
     if jvm_session is None:  # Spark Connect
         return False

@@ -65,7 +65,7 @@ def _put(root: Path, name: str, script: str) -> Path:
 
 
 def _is_there(directory: PrivateDirectory, name: str, script: str) -> bool:
-    """Tell whether there is this very script, which nobody else can change."""
+    """Return whether there is this very script, which nobody else can change."""
     found = directory.find(name)
     return (
         found is not None

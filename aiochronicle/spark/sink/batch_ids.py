@@ -23,7 +23,7 @@ class BatchIds(msgspec.Struct, frozen=True, kw_only=True):
     forgotten_before: int = 0
 
     def has(self, batch_id: int) -> bool:
-        """Tell whether a batch was written; InvalidArgument if that was too long ago to know."""
+        """Return whether a batch was written; InvalidArgument if that was too long ago to know."""
         if batch_id < self.forgotten_before:
             raise InvalidArgument(
                 f"whether batch {batch_id} was written is not known: only the last {RANGES_MAX} ranges"

@@ -62,7 +62,7 @@ def nameless() -> str:
 
 
 def is_nameless(writer_id: str) -> bool:
-    """Tell whether this writer is one write, which will never come back."""
+    """Return whether this writer is one write, which will never come back."""
     return writer_id.startswith(OURS)
 
 
@@ -169,7 +169,7 @@ class Journal:
         self._content = msgspec.structs.replace(known, query=query)
 
     def has_written(self, batch_id: int) -> bool:
-        """Tell whether a batch is written completely."""
+        """Return whether a batch is written completely."""
         return self._content.written.has(batch_id)
 
     @property

@@ -111,7 +111,7 @@ def complete_others(options: WriteOptions, writer_id: str, queues: Set[str]) -> 
 
 
 def _finish_other(options: WriteOptions, left: Journal, writer_id: str, queues: Set[str]) -> bool:
-    """Finish what another writer has begun; tell whether it needs nothing any more.
+    """Finish what another writer has begun; return whether nothing of it is left to do.
 
     What stands in the way of it is the trouble of those who write to the same queues, and of that
     writer, when it comes back; others go on. But a nameless one will not come back.

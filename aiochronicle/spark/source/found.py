@@ -120,7 +120,7 @@ def directories_in(directory: int) -> list[str]:
 
 
 def has_file(directory: int, name: str) -> bool:
-    """Tell whether there is a regular file of this name in an open directory."""
+    """Return whether there is a regular file of this name in an open directory."""
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -189,7 +189,7 @@ class FoundDirectory(msgspec.Struct, frozen=True):
             return Registry.load(path)
 
     def has(self, name: str) -> bool:
-        """Tell whether a regular file of this name can be found in it."""
+        """Return whether a regular file of this name can be found in it."""
         with suppress(OSError), self.opened() as directory:
             return has_file(directory, name)
         return False

@@ -401,28 +401,28 @@ def end_of(reader: Reader, directory: FoundDirectory, known: int = 0) -> int:
 
 
 def is_queue(path: Path) -> bool:
-    """Tell whether there is a queue in this very directory."""
+    """Return whether there is a queue in this very directory."""
     return (path / CONTROL).is_file()
 
 
 def is_java_queue(path: Path) -> bool:
-    """Tell whether there is a Java queue in this very directory."""
+    """Return whether there is a Java queue in this very directory."""
     return not is_queue(path) and any((path / table).is_file() for table in JAVA_TABLES)
 
 
 def _is_java(opened: int) -> bool:
-    """Tell whether there are files of a Java queue here; a directory may have any name."""
+    """Return whether there are files of a Java queue here; a directory may have any name."""
     names = [name for name in names_in(opened) if name.endswith(JAVA_SUFFIXES)]
     return any(has_file(opened, name) for name in names if not name.startswith("."))
 
 
 def _is_headless(opened: int) -> bool:
-    """Tell whether there are segments here, but no control block: a queue that nobody can open."""
+    """Return whether there are segments here, but no control block: a queue that nobody can open."""
     return not has_file(opened, CONTROL) and any(map(SEGMENT.fullmatch, names_in(opened)))
 
 
 def _was_queue(opened: int) -> bool:
-    """Tell whether there is a queue here, be it one that has lost its control block."""
+    """Return whether there is a queue here, be it one that has lost its control block."""
     return has_file(opened, CONTROL) or _is_headless(opened)
 
 
@@ -511,7 +511,7 @@ def _sources_under(
 
 
 def _is_ready(place: FoundDirectory, kind: "_Kind") -> bool:
-    """Tell whether a queue has announced itself; a Java queue has when its table is complete."""
+    """Return whether a queue has announced itself; a Java queue has when its table is complete."""
     if kind != "java":
         return place.has(CONTROL) and place.has(READY)
     try:
@@ -611,7 +611,7 @@ def _walk(
 
 
 def _is_archive(days: Sequence[FoundDirectory], *, of: FoundDirectory | None = None) -> bool:
-    """Tell whether days hold segments of one queue; of a certain one, if it is named.
+    """Return whether days hold segments of one queue; of a certain one, if it is named.
 
     Retention gives each day a control block with the id of the queue, which no writer ever opens.
     Queues that users create by day have their own ids and have been written to; those of other

@@ -174,7 +174,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield as_row(partition.part)
 
     def stop(self) -> None:
-        """Let go of the queues."""
+        """Close the queues."""
         self._queues.close()
 
 

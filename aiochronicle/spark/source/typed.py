@@ -107,7 +107,7 @@ def registry_of_source(source: Source) -> Registry | None:
 
 
 def has_wire_fields(options: ReadOptions, sources: Mapping[str, Source]) -> bool:
-    """Tell whether a frame may have columns that no schema knows: fields of messages of a Java queue."""
+    """Return whether a frame may have columns that no schema knows: fields of messages of a Java queue."""
     return options.type is None and any(source.is_java for source in sources.values())
 
 
