@@ -25,7 +25,7 @@ def to_markdown(text: str) -> str:
     text = EXAMPLE.sub(r"\n```pycon\n\1```\n", text + "\n")
     if "├──" in text:
         text = TREE.sub(r"```text\n\g<0>```\n", text, count=1)
-    return GUIDE.sub(r"[\g<0>](../../\1.html)", text).rstrip()
+    return GUIDE.sub(r"[\g<0>](../../\1.md)", text).rstrip()
 
 
 def runtime_docstring(path: str) -> str | None:
