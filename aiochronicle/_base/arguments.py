@@ -46,7 +46,7 @@ def wrong_value(name: str, wanted: str, given: object) -> InvalidArgument:
 
 
 def wrong_type(name: str, wanted: str, given: object) -> WrongType:
-    """Return the exception for an argument that is something else altogether.
+    """Return the exception for an argument of another type.
 
     >>> print(wrong_type("burst", "a positive int", "many"))
     burst must be a positive int, not 'many'
@@ -65,14 +65,14 @@ def _text(name: str, wanted: str, given: object) -> str:
 
 
 def expect(name: str, wanted: str, kind: type[Any] | tuple[type[Any], ...], given: T) -> T:
-    """Return what was given if it is of that kind."""
+    """Return the argument if it has the type."""
     if not isinstance(given, kind):
         raise wrong_type(name, wanted, given)
     return given
 
 
 def expect_several(name: str, wanted: str, given: object) -> None:
-    """Refuse what cannot be iterated over, and a single text, which can be but is not meant."""
+    """Refuse what cannot be iterated over, and a single text, which is iterable by accident."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise wrong_type(name, wanted, given)
 
@@ -109,7 +109,7 @@ def _integer(name: str, wanted: str, given: Any, lowest: int, highest: int) -> i
 
 
 def segment_bytes(name: str, given: object) -> int:
-    """Return an int that the engine may take for the size of a segment, and else says why not."""
+    """Return an int; the engine checks whether it may be the size of a segment."""
     return _integer(name, "a multiple of 64 from 4096 to 4294967296", given, 0, INT64_MAX)
 
 
@@ -173,7 +173,7 @@ def refuse_file(name: str, path: str) -> None:
 
 
 def one_of(name: str, words: Mapping[str, T], given: object, *also: str) -> T:
-    """Return what the word stands for; ``also`` is what the caller would have taken besides."""
+    """Return the value for a word; ``also`` names what else the caller accepts."""
     *some, last = [*(f'"{word}"' for word in words), *also]
     wanted = f"{', '.join(some)} or {last}"
     if not isinstance(given, str):

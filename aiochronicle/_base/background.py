@@ -1,4 +1,4 @@
-"""Running calls that would block the event loop, because they wait for the disk, in threads."""
+"""Runs calls that wait for the disk in threads, so that they do not block the event loop."""
 
 import asyncio
 import os

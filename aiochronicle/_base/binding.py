@@ -1,4 +1,4 @@
-"""The seam between Python and the engine: opening handles and turning errors into exceptions."""
+"""The binding of the engine: paths, results, and errors as exceptions."""
 
 import os
 from typing import Any

@@ -1,4 +1,4 @@
-"""Being a context manager both ways, for everything that has a ``close``."""
+"""Context managers, ``with`` and ``async with``, for everything that has a ``close``."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Self

@@ -11,11 +11,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def is_name(name: str) -> bool:
-    """Return whether a reader or topic may be called so."""
+    """Return whether this is a legal name of a reader or topic."""
     return _NAME.fullmatch(name) is not None
 
 
 def check_name(what: str, name: str) -> None:
-    """Raise InvalidName unless a reader or topic may be called so; ``what`` says whose name it is."""
+    """Raise InvalidName unless this is a legal name of a reader or topic; ``what`` says whose name it is."""
     if not is_name(expect(what, "a str", str, name)):
         raise InvalidName(f"{what}: a name must match {_NAME.pattern}")

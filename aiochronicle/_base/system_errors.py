@@ -1,4 +1,4 @@
-"""What the operating system refuses, as errors of ours."""
+"""Errors of the operating system as exceptions of this package."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ __all__ = ["refusal", "storage_errors"]
 
 
 def refusal(error: OSError, detail: str, path: str | os.PathLike[str]) -> StorageError:
-    """Return what to raise for a call that the system refused."""
+    """Return the exception for a call that the system refused."""
     kind = StorageError
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         kind = DiskFull
@@ -24,7 +24,7 @@ def refusal(error: OSError, detail: str, path: str | os.PathLike[str]) -> Storag
 def storage_errors(
     path: str | os.PathLike[str], *, full: str | os.PathLike[str] | None = None
 ) -> Generator[None]:
-    """Turn what the system refuses into errors of ours.
+    """Turn errors of the system into exceptions of this package.
 
     ``path`` is named if the system names none, or ``full`` if it is a full disk.
     """

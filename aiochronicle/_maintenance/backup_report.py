@@ -71,6 +71,6 @@ def read_all(
 
 
 def stamp_of(file: Path) -> Stamp:
-    """Return by what a file is known to be the same."""
+    """Return the identity of a file and its content, as far as stat tells."""
     status = os.lstat(file)
     return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

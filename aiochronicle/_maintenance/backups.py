@@ -370,7 +370,7 @@ class _Work:
             return
 
     def _copy_positions(self, end: Position) -> tuple[int, int]:
-        """Copy where the readers are; one that is past the end is put there."""
+        """Copy the positions of readers; one past the end is moved to it."""
         readers = self._source / READERS
         try:
             names = sorted(path.name for path in readers.iterdir() if _is_position(path.name))

@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"[0-9]{6,}")
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """By which a file is known to be the one that was copied."""
+    """Identifies a file that was copied."""
 
     inode: int
     size: int
@@ -166,7 +166,7 @@ def read_manifest(generation: Path) -> Manifest:
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory of ours, if it is there."""
+    """Remove one of our directories, if it exists."""
     if directory.exists():
         shutil.rmtree(directory)
 

@@ -185,7 +185,7 @@ def _end_repaired(queue: Path, recovery: Recovery) -> list[Finding]:
 
 @contextmanager
 def _source(backup: str | os.PathLike[str] | None) -> Generator[Path | None]:
-    """Hold the backups while they are used; give the newest."""
+    """Lock the backups while they are used; yields the newest."""
     if backup is None:
         yield None
         return
@@ -249,7 +249,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _give_to_owner(fd: int, directory: Path) -> None:
-    """What root makes in a queue must not lock out the processes of the queue's owner."""
+    """Give a file that root made to the owner of the queue, whose processes must be able to use it."""
     if os.geteuid() == 0:
         status = directory.stat()
         os.fchown(fd, status.st_uid, status.st_gid)
@@ -335,7 +335,7 @@ class _Work:
             yield msgspec.structs.replace(found, set_aside=aside)
 
     def _make_control(self, file: Path, segment_size: int) -> None:
-        """Take that of a new queue: it says nothing about where this one ends, and that is found."""
+        """Use the control block of a new queue, which does not say where this one ends: that is searched."""
         with tempfile.TemporaryDirectory(dir=self._queue.parent, prefix=".aiochronicle-") as spare:
             open_writer(Path(spare) / "queue", segment_size=segment_size).close()
             content = bytearray((Path(spare) / "queue" / CONTROL).read_bytes())
@@ -491,7 +491,7 @@ def _segments(queue: Path) -> dict[int, str]:
 
 
 def _replace(file: Path, owner: store.Owner, make: Callable[[Path], object]) -> None:
-    """Have a file made under another name, which then takes this one."""
+    """Replace a file: it is written under another name, and renamed."""
     part = file.with_name(f"{file.name}.tmp")
     with suppress(FileNotFoundError):
         part.unlink()

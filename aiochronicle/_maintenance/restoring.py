@@ -145,7 +145,7 @@ def refuse_occupied(target: Path) -> None:
 
 @contextmanager
 def hidden(target: Path, why: str) -> Generator[Path]:
-    """Give a directory beside the target, which goes unless it has got the target's name."""
+    """Yield a directory beside the target; it is removed unless it was renamed to the target."""
     part = target.with_name(f".{target.name}.{why}")
     fd = _make_locked(part)
     try:
@@ -156,7 +156,7 @@ def hidden(target: Path, why: str) -> Generator[Path]:
 
 
 def _make_locked(part: Path) -> int:
-    """Make the directory again, unless another process is at it."""
+    """Create the directory again, unless another process does."""
     for _ in range(2):
         part.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -209,7 +209,7 @@ def _fill(
 
 
 def _give(part: Path, manifest: Manifest) -> None:
-    """Give everything to those whose it was; the directory last, so that nobody replaces files before."""
+    """Give all files to their owners; the directory last, so that nobody can replace files before."""
     owner = manifest.owner
     for file in part.iterdir():
         if file.name != READERS:
@@ -246,7 +246,7 @@ def _allocate(file: Path, size: int) -> None:
 
 
 def _copy_positions(backup: Path, target: Path, names: list[str]) -> int:
-    """Copy where the readers are, as if they had just been seen: no limit of retention forgets them."""
+    """Copy the positions of readers, as if they were active now: so no limit of retention removes them."""
     if not backup.is_dir():
         return 0
     target.mkdir(mode=0o700)

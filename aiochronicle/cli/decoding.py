@@ -63,7 +63,7 @@ class Decoder:
         self._codecs = {entry.type_id: entry.codec for entry in registry}
 
     def tell_problem(self) -> None:
-        """Say on standard error why payloads are shown as they are, if that is so."""
+        """Say on standard error why payloads are shown undecoded, if they are."""
         if self.problem is not None:
             text = f"aioc: {self._queue}: {self.problem}: payloads are shown as they are"
             console(stderr=True).print(printable(text))

@@ -190,7 +190,7 @@ def _let_it_be_noticed(
 
 
 def _apply(queue: Path, before: WriterInfo | None, wanted: Retention | UnsetType | None) -> int:
-    """Have the rules in force applied once, by its writer or as one; count the segments that went."""
+    """Apply the rules once, through the open writer or as a writer; count the removed segments."""
     rules = None if before is None else before.retention
     try:
         writer = aiochronicle.open_writer(queue, retention=rules, lock_timeout=0)

@@ -142,7 +142,7 @@ def _limits() -> Iterator[Finding]:
 
 
 def _kernel() -> Iterator[Finding]:
-    """Find what the kernel lacks, and what is done without it."""
+    """Find missing features of the kernel, and their replacements."""
     release = os.uname().release
     version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
     for needed, feature, without in _KERNEL_FEATURES:

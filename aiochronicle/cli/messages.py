@@ -156,7 +156,7 @@ class _Printing:
         self._raw = raw
 
     def all(self, messages: Iterable[Message]) -> None:
-        """Print them, and let a pipe have them."""
+        """Print and flush them."""
         for message in messages:
             if self._raw:
                 self._out.bytes(message.payload + b"\n")

@@ -109,7 +109,7 @@ class Output:
         self._write(text)
 
     def bytes(self, content: bytes) -> None:
-        """Print what it is, whatever a terminal makes of it."""
+        """Print bytes unchanged."""
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
 
@@ -117,7 +117,7 @@ class Output:
         sys.stdout.write(f"{text}\n")
 
     def flush(self) -> None:
-        """Let a pipe have what was printed."""
+        """Flush standard output."""
         sys.stdout.flush()
 
     def table(

@@ -1,4 +1,4 @@
-"""Which processes hold files: asked of the kernel, in /proc, as far as this user may see.
+"""Which processes use files, according to /proc, as far as this user may see.
 
 All of it is a snapshot: a process may end, and its pid name another one, the moment after. Processes
 of other containers cannot be seen, and of other users only some of it.

@@ -1,4 +1,4 @@
-"""How far something long is: a bar with rate and time left, on a terminal only."""
+"""Progress of long operations: a bar with rate and time left, on a terminal only."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress(*, is_bytes: bool = True) -> Generator[Advance]:
-    """Give a function to say how far it is; without a terminal it does nothing."""
+    """Yield a function that reports progress; without a terminal it does nothing."""
     if not is_terminal():
         yield lambda what, done, total: None
         return

@@ -27,7 +27,7 @@ _NAMED = 3
 
 
 def check_leftovers(root: Path) -> Iterator[Finding]:
-    """Find directories that are no queues, but were to be some."""
+    """Find directories of queues whose creation did not complete."""
     if is_queue(root):
         return
     for directory, below, files in os.walk(root):

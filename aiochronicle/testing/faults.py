@@ -62,7 +62,7 @@ def fault_plan(
 
 @contextmanager
 def installed(hook: Any, context: Any) -> Generator[None, None, None]:
-    """Have a C function asked before each system call of the engine."""
+    """Install a C function that is called before each system call of the engine."""
     _active.append((hook, context))
     lib.ac_os_set_hook(*_active[-1])
     try:
