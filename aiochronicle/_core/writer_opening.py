@@ -147,7 +147,7 @@ def open_writer(
     Raises NotAQueue if subdirectories of the path are queues, but not the path itself.
     A queue has one writer at a time; a second one gets LockedError, which names the holder. With
     ``lock_timeout`` it waits up to that many seconds for the holder to end. 0 does not wait at all;
-    None waits at most half a second, and only for a holder that was killed.
+    None waits at most three seconds, and only for a holder that was killed.
     Opening waits for the disk: in an event loop use ``aopen_writer``.
 
     ``segment_size`` applies to a new queue; an existing one keeps its own. ``flush`` sets when
