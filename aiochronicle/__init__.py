@@ -37,12 +37,8 @@ from aiochronicle._core.writer_info import RecentError, Sample, SlowAppend, Slow
 from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._core.writer_statistics import Recovery, WriterStatistics
 from aiochronicle._hot import Block, Delivery, Message, Reservation
-from aiochronicle._services.bus import Bus, BusStatistics
-from aiochronicle._services.discovery import Attached, Detached, Discovery, Ready, discover
-from aiochronicle._services.router import Router, RouterStatistics
 from aiochronicle._services.running import run
 from aiochronicle._services.shared import forget_reader, list_readers
-from aiochronicle._services.topic_reader import TopicReader
 from aiochronicle._typed.registry import RegisteredType, Registry
 from aiochronicle.codec import Codec, Width
 from aiochronicle.config import Batch, Capacity, Retention, Roll, SpinThenPark
@@ -71,12 +67,16 @@ if TYPE_CHECKING:
     )
     from aiochronicle._maintenance.repairing import Finding, RepairReport, repair
     from aiochronicle._maintenance.restoring import RestoreReport, restore
+    from aiochronicle._services.bus import Bus, BusStatistics
+    from aiochronicle._services.discovery import Attached, Detached, Discovery, Ready, discover
     from aiochronicle._services.groups import aopen_group, inspect_group, list_groups, open_group
     from aiochronicle._services.replay import Replay, ReplayStatistics, replay
     from aiochronicle._services.request import Request
     from aiochronicle._services.requester import Requester, RequesterStatistics
     from aiochronicle._services.responder import Responder, ResponderStatistics
+    from aiochronicle._services.router import Router, RouterStatistics
     from aiochronicle._services.topic_group import TopicGroup
+    from aiochronicle._services.topic_reader import TopicReader
     from aiochronicle._services.virtual_time import VirtualTimeLoop, run_virtual
 
 __all__ = [
@@ -204,13 +204,17 @@ _LATER = {
         "read_recovered",
     ),
     "_maintenance.repairing": ("Finding", "RepairReport", "repair"),
+    "_services.bus": ("Bus", "BusStatistics"),
+    "_services.discovery": ("Attached", "Detached", "Discovery", "Ready", "discover"),
     "_services.groups": ("aopen_group", "inspect_group", "list_groups", "open_group"),
     "_services.replay": ("Replay", "ReplayStatistics", "replay"),
     "_services.request": ("Request",),
     "_services.requester": ("Requester", "RequesterStatistics"),
     "_services.responder": ("Responder", "ResponderStatistics"),
     "_maintenance.restoring": ("RestoreReport", "restore"),
+    "_services.router": ("Router", "RouterStatistics"),
     "_services.topic_group": ("TopicGroup",),
+    "_services.topic_reader": ("TopicReader",),
     "_services.virtual_time": ("VirtualTimeLoop", "run_virtual"),
 }
 
