@@ -10,6 +10,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from aiochronicle import _command as _command  # first: from now on Ctrl-C ends `aioc` quietly
 from aiochronicle import errors
 from aiochronicle._base.position import Position
 from aiochronicle._columns.export import ExportProgress

@@ -2,7 +2,7 @@
 
 import sys
 
-from aiochronicle.cli import main
+from _aioc import main
 
 if __name__ == "__main__":
     sys.exit(main())

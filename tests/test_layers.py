@@ -15,7 +15,7 @@ PACKAGE = Path(aiochronicle.__file__).parent
 # as long as there is no cycle.
 LAYERS: list[set[str]] = [
     {"_hot", "_engine"},
-    {"_base", "_files", "_layout", "config", "errors"},
+    {"_base", "_command", "_files", "_layout", "config", "errors"},
     {"codec", "cq4", "digest"},
     {"_typed"},
     {"_columns"},

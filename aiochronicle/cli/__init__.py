@@ -22,7 +22,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(_MISSING.format(error.name), file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # while all that is imported
-        print("aioc: interrupted", file=sys.stderr)
-        return 130
     return run(sys.argv[1:] if arguments is None else list(arguments))

@@ -11,13 +11,11 @@ from typing import Any
 
 from cyclopts import App, CycloptsError, Group
 from rich.console import Console
-from rich.text import Text
 
 import aiochronicle
-from aiochronicle._base.printable import printable
 from aiochronicle.cli.exits import FAILED, INTERRUPTED, USAGE, Refused, status_of
 from aiochronicle.cli.finding import explain_missing
-from aiochronicle.cli.output import console
+from aiochronicle.cli.output import console, say
 from aiochronicle.errors import ChronicleError, QueueNotFound
 
 __all__ = ["app", "command_names", "run"]
@@ -112,24 +110,25 @@ def run(arguments: Sequence[str]) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:  # a terminal without UTF-8 gets escapes
             reconfigure(errors="backslashreplace")
-    if not arguments or arguments[0] in ("--help", "-h"):
-        for name in command_names():  # imports them all, for what their help says
-            app[name]
-    previous = signal.signal(signal.SIGTERM, _end)
+    previous: dict[signal.Signals, Any] = {}
     try:
+        _import_commands(arguments)  # what an import is doing when Ctrl-C comes is not to be seen
+        for number, handler in _HANDLERS.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a job in the background
+                previous[number] = signal.signal(number, handler)
         status = app(arguments, exit_on_error=False, print_error=False, console=_help_console())
         sys.stdout.flush()
     except KeyboardInterrupt:
-        _say("interrupted")
+        say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         _forget_stdout()
         return 0
     except CycloptsError as error:
-        _say(_usage(error))
+        say(_usage(error))
         return USAGE
     except (ChronicleError, Refused, OSError, ImportError) as error:
-        _say(_text_of(error))
+        say(_text_of(error))
         return status_of(error)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else 0
@@ -137,11 +136,32 @@ def run(arguments: Sequence[str]) -> int:
         if os.environ.get("AIOC_TRACEBACK"):
             raise
         what = f"{type(error).__name__}: {error}"
-        _say(f"this is a mistake in aioc, please report it: {what}. AIOC_TRACEBACK=1 shows where.")
+        say(f"this is a mistake in aioc, please report it: {what}. AIOC_TRACEBACK=1 shows where.")
         return FAILED
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     return status if isinstance(status, int) else 0
+
+
+def _import_commands(arguments: Sequence[str]) -> None:
+    """Import the module of the command, or of all of them, for what their help says."""
+    names = command_names()
+    is_help = not arguments or arguments[0] in ("--help", "-h")
+    for name in names if is_help else set(names).intersection(arguments[:1]):
+        app[name]
+
+
+def _end(number: int, _: object) -> None:
+    """End as after Ctrl-C, so that nothing is left half-done."""
+    sys.exit(128 + number)
+
+
+_HANDLERS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: _end,
+    signal.SIGHUP: _end,  # the terminal was closed
+}
 
 
 def _help_console() -> Console:
@@ -150,17 +170,6 @@ def _help_console() -> Console:
     made.width = min(made.width, _HELP_COLUMNS) if sys.stdout.isatty() else _HELP_COLUMNS
     made.soft_wrap = False
     return made
-
-
-def _end(number: int, _: object) -> None:
-    """End as after Ctrl-C, so that nothing is left half-done."""
-    sys.exit(128 + number)
-
-
-def _say(text: str) -> None:
-    """Print an error on one line."""
-    line = " ".join(part.strip() for part in text.splitlines() if part.strip())
-    console(stderr=True).print(Text.assemble(("aioc: ", "bold red"), printable(line)))
 
 
 def _text_of(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from aiochronicle._base.printable import printable, utf8_name
 
-__all__ = ["Column", "Output", "builtins_of", "console", "to_json"]
+__all__ = ["Column", "Output", "builtins_of", "console", "say", "to_json"]
 
 _PIPE_COLUMNS = 100_000
 _GAP = 2
@@ -47,6 +47,12 @@ class Column(msgspec.Struct, frozen=True):
     right: bool = False
     rank: int = 0
     least: int | None = None
+
+
+def say(text: str) -> None:
+    """Print an error on one line of standard error."""
+    line = " ".join(part.strip() for part in text.splitlines() if part.strip())
+    console(stderr=True).print(Text.assemble(("aioc: ", "bold red"), printable(line)))
 
 
 Cell = str | Text

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,18 +121,35 @@ def aioc(
 class Terminal:
     """A command in a terminal of this many columns."""
 
-    def __init__(self, columns: int, arguments: Sequence[str | Path], **variables: str) -> None:
+    def __init__(
+        self,
+        columns: int,
+        arguments: Sequence[str | Path],
+        *,
+        command: Sequence[str] = COMMAND,
+        **variables: str,
+    ) -> None:
         self.output = ""
         own = environment(**variables)
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-            os.execve(COMMAND[0], [*COMMAND, *map(str, arguments)], own)
+            os.execve(command[0], [*command, *map(str, arguments)], own)
 
     def read_until(self, wanted: str | None, timeout_s: float = 20.0) -> str:
         """Read until something is shown, or, with None, to the end."""
+
+        def is_there() -> bool:
+            return wanted is not None and wanted in self.output
+
+        ended = not self.read_while(lambda: not is_there(), timeout_s)
+        assert wanted is None or not ended, self.output
+        return self.output
+
+    def read_while(self, lacks: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+        """Read as long as something lacks; False if the command ended before."""
         until_s = time.monotonic() + timeout_s
-        while wanted is None or wanted not in self.output:
+        while lacks():
             left_s = until_s - time.monotonic()
             assert left_s > 0, self.output
             if select.select([self._fd], [], [], left_s)[0]:
@@ -141,10 +158,9 @@ class Terminal:
                 except OSError:  # the other side is closed
                     piece = b""
                 if not piece:
-                    assert wanted is None, self.output
-                    break
+                    return False
                 self.output += piece.decode(errors="replace")
-        return self.output
+        return True
 
     def interrupt(self) -> None:
         self.type("\x03")

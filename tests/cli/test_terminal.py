@@ -1,9 +1,13 @@
 """In a terminal: nothing is wider than it, Ctrl-C ends cleanly, and colours stay out of pipes."""
 
 import os
+import random
+import re
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,6 +77,42 @@ def test_ctrl_c_ends_tail(live: tuple[Path, int], terminals: list[Terminal]) -> 
     assert terminals[0].end() == 130
     assert lines_of(terminals[0].output)[-2].endswith("aioc: interrupted")
     assert "Traceback" not in terminals[0].output
+
+
+SCRIPTS = Path(sys.executable).parent
+IMPORTED = re.compile(r"import time: .*\| +(\S+)\r\n")
+
+
+def has_fewer_imports(terminal: Terminal, count: int) -> bool:
+    """Tell whether fewer modules were imported after our first one."""
+    names = IMPORTED.findall(terminal.output)
+    return "_aioc" not in names or len(names) - names.index("_aioc") - 1 < count
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (str(SCRIPTS / "aioc"),),
+        (str(SCRIPTS / "aiochronicle"),),
+        (sys.executable, "-m", "aiochronicle"),
+    ],
+    ids=["aioc", "aiochronicle", "python-m"],
+)
+def test_ctrl_c_while_it_starts(command: Sequence[str], terminals: list[Terminal]) -> None:
+    """After any number of imports. What comes before the first of ours is Python's own start."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    moments = [0, *random.Random(seed).sample(range(1, 400), 4)]
+    for moment in moments:
+        terminal = Terminal(80, ["--help"], command=command, PYTHONPROFILEIMPORTTIME="1")
+        terminals.append(terminal)
+        terminal.read_while(partial(has_fewer_imports, terminal, moment))
+        terminal.interrupt()
+        status = terminal.end()
+        shown = IMPORTED.sub("", terminal.output)
+        assert "Traceback" not in terminal.output, shown
+        assert status == 130 or (status == 0 and "Usage" in shown), (moment, status, shown)
+        assert moment or (status == 130 and "aioc: interrupted" in shown)
 
 
 def test_tail_follows(tmp_path: Path, terminals: list[Terminal]) -> None:
