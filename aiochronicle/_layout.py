@@ -12,6 +12,7 @@ A native queue is a directory::
     schema.json           the types of its messages
     settings.toml         settings that an operator has changed
     shared.json           instead of control.meta: a topic with many writers
+    backup.json           this is a backup of a queue, and stays as it is
 
 A Java queue has ``metadata.cq4t`` and files that end in ``.cq4``. A bus has a ``config.toml`` in its root.
 """
@@ -25,6 +26,7 @@ READY = "READY"
 SCHEMA = "schema.json"
 SETTINGS = "settings.toml"
 SHARED = "shared.json"
+BACKUP = "backup.json"
 READERS = "readers"
 WAKE = "wake"  # wake-up sockets, of the user of the reader alone
 RECOVERED = "recovered"

@@ -34,6 +34,7 @@ from aiochronicle._base.printable import printable
 from aiochronicle._base.report import HtmlStruct, table, titled
 from aiochronicle._columns.columns import BATCH_ROWS, PAYLOAD_BYTES_MAX, ColumnReader, capsule
 from aiochronicle._core import engine_log
+from aiochronicle._core.backup_mark import refuse_backup
 from aiochronicle._core.conflate import Feed
 from aiochronicle._core.health import Health, because, reason
 from aiochronicle._core.root_of_queues import refuse_root_of_queues
@@ -269,6 +270,8 @@ def open_reader(
         config.expected.device, config.expected.inode, config.expected.owner = _expect
     encoded_path = encode_path(path)
     directory = os.fsdecode(encoded_path)
+    if name is not None:  # it would move the position that is kept there
+        refuse_backup(Path(directory))
     decoders = Decoders(directory, None if codec is None else registry_of(codec), _expect)
     handle = ffi.new("ac_reader_t **")
     error = new_error()

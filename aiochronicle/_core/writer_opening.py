@@ -22,6 +22,7 @@ from aiochronicle._base.arguments import (
 from aiochronicle._base.binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._base.printable import printable
 from aiochronicle._core import engine_log
+from aiochronicle._core.backup_mark import refuse_backup
 from aiochronicle._core.heartbeat import keep_beating
 from aiochronicle._core.live_settings import LiveSettings, count_or_zero, nanoseconds, to_engine
 from aiochronicle._core.root_of_queues import refuse_root_of_queues
@@ -213,6 +214,7 @@ def open_writer(
     registry = None if codec is None else registry_of(codec)
     encoded_path = encode_path(path)
     refuse_root_of_queues(Path(os.fsdecode(encoded_path)))
+    refuse_backup(Path(os.fsdecode(encoded_path)))
     chosen = _chosen_format(encoded_path, format)
     config.format = _FORMATS[chosen]
     if chosen == "cq4":

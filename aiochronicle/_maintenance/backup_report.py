@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aiochronicle._base.position import Position
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._core.reader import Reader
@@ -27,7 +29,11 @@ class BackupProgress(HtmlStruct, frozen=True, kw_only=True):
 
 
 class BackupReport(HtmlStruct, frozen=True, kw_only=True):
-    """A completed backup. ``path`` is a readable queue; ``corrupt`` counts damaged places."""
+    """A completed backup. ``path`` is a readable queue; ``corrupt`` counts damaged places.
+
+    ``left_out`` are readers whose positions could not be read, and why. The backup has all messages, but a
+    queue that is restored from it does not know them: they begin like new readers.
+    """
 
     path: str
     number: int
@@ -41,6 +47,7 @@ class BackupReport(HtmlStruct, frozen=True, kw_only=True):
     positions_moved: int
     corrupt: int
     removed: list[int]
+    left_out: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
 def read_all(

@@ -5,9 +5,11 @@ Messages that a writer appends during the backup, and removals by retention, are
 read permission is needed, and neither writer nor readers are delayed.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,11 +20,11 @@ from aiochronicle._base.arguments import one_of, pathname, positive
 from aiochronicle._base.binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._base.names import is_name
 from aiochronicle._base.position import Position
-from aiochronicle._base.printable import utf8_name
+from aiochronicle._base.printable import printable, utf8_name
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._base.system_errors import storage_errors
 from aiochronicle._core.copying import copy_file, write_file
-from aiochronicle._core.position_files import FILE_BYTES, decode_position, encode_position
+from aiochronicle._core.position_files import FILE_BYTES, Slot, decode_position, encode_position
 from aiochronicle._core.queue import QueueInfo, inspect
 from aiochronicle._core.reader import Reader, open_reader
 from aiochronicle._files import read_small_file, sync_directory
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Backup", "BackupProgress", "BackupReport", "backup", "list_backups"]
 
+_log = logging.getLogger("aiochronicle.backup")
+
+_TRIES = 3
 _MODE = 0o600  # a backup is for the user who made it
 _HEADER_BYTES = 64
 _HEADER_FLAGS = slice(12, 24)  # sealed, and where its records end
@@ -133,9 +138,10 @@ def backup(
     at any moment, earlier backups are unchanged.
 
     CorruptionError if the queue is damaged, so that the last good backup stays; ``on_corrupt="keep"`` copies
-    the damage too. BackupError if the directory has backups of another queue, or of a later state of this
-    one. The cycles of a Java queue are its segments; the backup has the positions of its tailers. Blocks: in
-    an event loop use ``asyncio.to_thread``.
+    the damage too. A reader whose position cannot be read is in ``left_out`` of the report, and in the log.
+    BackupError if the directory has backups of another queue, or of a later state of this one. The cycles of
+    a Java queue are its segments; the backup has the positions of its tailers. Blocks: in an event loop use
+    ``asyncio.to_thread``.
 
     >>> report = backup(queue, tmp_path / "backups")
     >>> report.number, report.messages
@@ -219,6 +225,7 @@ class _Work:
         self._progress = progress
         self._owner = Owner.of((source / CONTROL).stat())
         self._readers: dict[str, Owner] = {}
+        self._left_out: dict[str, str] = {}
         self._readers_mode = 0o700
         self._done = self._total = self._copied = 0
         self._reflinked = True
@@ -268,6 +275,7 @@ class _Work:
             directory_mode=self._source.stat().st_mode & 0o7777,
             readers_mode=self._readers_mode,
             readers=self._readers,
+            left_out=self._left_out,
             corrupt=corrupt,
             segments=stamps,
         )
@@ -286,6 +294,7 @@ class _Work:
             positions_moved=moved,
             corrupt=corrupt,
             removed=[],
+            left_out=self._left_out,
         )
 
     def _copy_segments(self, end: Position) -> tuple[dict[int, Stamp], set[int]]:
@@ -382,13 +391,13 @@ class _Work:
         moved = 0
         for name in names:
             try:
-                content = read_small_file(str(readers / name), 4096)
-                status = os.lstat(readers / name)
-            except (ValueError, FileNotFoundError):
+                found = _read_position(readers / name)
+            except ValueError as error:
+                self._leave_out(name.removesuffix(POSITION_SUFFIX), str(error))
                 continue
-            slot = None if content is None else decode_position(content)
-            if content is None or slot is None:
-                continue  # forgotten since, or damaged: such a reader is a new one
+            if found is None:
+                continue
+            content, slot, status = found
             if slot.position > end:
                 slot = msgspec.structs.replace(slot, position=end, epoch=0)
                 content, moved = encode_position(slot), moved + 1
@@ -396,6 +405,15 @@ class _Work:
             self._readers[name] = Owner.of(status)
         sync_directory(target)
         return len(self._readers), moved
+
+    def _leave_out(self, reader: str, why: str) -> None:
+        self._left_out[reader] = why
+        _log.warning(
+            "%s: the backup has no position of reader %r: %s",
+            printable(self._source),
+            reader,
+            printable(why),
+        )
 
     def _describe(self, end: Position, next_seq: int, last_ns: int, last_record: int) -> None:
         describe_copy(
@@ -490,6 +508,20 @@ def describe_copy(
 
 def _is_position(name: str) -> bool:
     return name.endswith(POSITION_SUFFIX) and is_name(name.removesuffix(POSITION_SUFFIX))
+
+
+def _read_position(file: Path) -> tuple[bytes, Slot, os.stat_result] | None:
+    """Return what a position file says; None if the reader was forgotten, ValueError if it is damaged."""
+    for _ in range(_TRIES):  # a commit may be under way
+        content = read_small_file(str(file), 4096)
+        if content is None:
+            return None
+        slot = decode_position(content)
+        if slot is not None:
+            with suppress(FileNotFoundError):
+                return content, slot, os.lstat(file)
+            return None
+    raise ValueError(f"{file.name} is damaged")
 
 
 def _segments(queue: Path) -> list[int]:

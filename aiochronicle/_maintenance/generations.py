@@ -3,7 +3,7 @@
 ::
 
     DIR/lock        locked exclusively by a backup, shared by a restore
-    DIR/000007/     a backup: a queue that can be read like any other, and backup.json
+    DIR/000007/     a backup: a queue that can be read like any other, but not written, and backup.json
     DIR/.part/      an incomplete backup, in progress or left by a killed process; never used
 
 A backup appears under its number by a rename, when all of it is on disk and verified. Unchanged segments are
@@ -25,6 +25,7 @@ import msgspec
 from aiochronicle._base.prepared import prepared
 from aiochronicle._base.printable import printable
 from aiochronicle._files import parse_json, read_small_file, sync_directory
+from aiochronicle._layout import BACKUP
 from aiochronicle.errors import (
     AccessDenied,
     BackupError,
@@ -36,7 +37,7 @@ from aiochronicle.errors import (
 __all__ = ["Manifest", "Owner", "Stamp", "generations", "locked", "read_manifest", "remove_tree"]
 
 VERSION = 1
-MANIFEST = "backup.json"
+MANIFEST = BACKUP
 LOCK = "lock"
 PART = ".part"
 _GOING = ".going"
@@ -101,6 +102,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     directory_mode: int
     readers_mode: int = 0o700
     readers: dict[str, Owner]
+    left_out: dict[str, str] = {}  # readers whose positions could not be read, and why
     corrupt: int = 0
     segments: dict[int, Stamp]
     format: Literal["native", "cq4"] = "native"

@@ -46,7 +46,8 @@ class RestoreReport(HtmlStruct, frozen=True, kw_only=True):
     """A queue that was restored.
 
     ``queue_id`` is that of the original; None if the next writer will assign one, or for a Java queue, which
-    has none.
+    has none. ``left_out`` are readers that the backup does not know, since their positions could not be read
+    then, and why: they begin like new readers.
     """
 
     path: str
@@ -58,6 +59,7 @@ class RestoreReport(HtmlStruct, frozen=True, kw_only=True):
     readers: int
     queue_id: int | None
     corrupt: int
+    left_out: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
 def restore(
@@ -124,6 +126,7 @@ def restore(
         readers=readers,
         queue_id=None if new_id or manifest.format == "cq4" else manifest.queue_id,
         corrupt=corrupt,
+        left_out=manifest.left_out,
     )
 
 

@@ -64,7 +64,8 @@ def backup(
     """Back up a queue, even while it is in use.
 
     A backup appears when it is complete, verified and on disk. Unchanged segments are shared with the
-    previous backup.
+    previous backup. The exit status is 5 if the position of a reader could not be read; the backup has all
+    messages then, but not that reader.
 
     Example: aioc backup /var/lib/feeds/trades /backup/trades
     """
@@ -99,6 +100,7 @@ def backup(
                 f" ({amount(report.bytes_copied)}{', by reflinks' if report.reflinked else ''})",
             ),
             ("readers", f"{report.readers:,}"),
+            *_left_out(report.left_out),
             *([("damaged", f"{report.corrupt:,} places")] if report.corrupt else []),
             *(
                 [("removed", ", ".join(f"{number:06d}" for number in report.removed))]
@@ -107,7 +109,11 @@ def backup(
             ),
         ],
     )
-    return DAMAGED if report.corrupt else 0
+    return DAMAGED if report.corrupt or report.left_out else 0
+
+
+def _left_out(readers: dict[str, str]) -> list[tuple[str, str]]:
+    return [("left out", f"reader {name}: {why}") for name, why in readers.items()]
 
 
 def _list(out: Output, directory: Path | None) -> None:
@@ -185,6 +191,7 @@ def restore(
                 else "0",
             ),
             ("readers", f"{report.readers:,}"),
+            *_left_out(report.left_out),
             (
                 "id",
                 "none, as Java queues have"
@@ -196,4 +203,4 @@ def restore(
             *([("damaged", f"{report.corrupt:,} places")] if report.corrupt else []),
         ],
     )
-    return DAMAGED if report.corrupt else 0
+    return DAMAGED if report.corrupt or report.left_out else 0

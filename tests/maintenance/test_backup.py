@@ -11,8 +11,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from cli.running import aioc
 
 import aiochronicle
 from aiochronicle import (
@@ -24,6 +26,7 @@ from aiochronicle import (
     inspect,
     list_backups,
     list_readers,
+    open_group,
     open_reader,
     open_writer,
     restore,
@@ -281,6 +284,28 @@ def test_queues_of_other_programs_have_no_id(queue_path: Path, backups: Path) ->
     assert messages(queue_path.with_name("again")) == messages(queue_path)
 
 
+def test_readers_whose_positions_cannot_be_read_are_named(
+    queue_path: Path, backups: Path, tmp_path: Path
+) -> None:
+    fill(queue_path, 10)
+    for name in ("audit", "closed", "risk"):
+        open_reader(queue_path, name).close()
+    (queue_path / "readers" / "audit.meta").write_bytes(b"?" * 80)
+    (queue_path / "readers" / "closed.meta").unlink()
+    (queue_path / "readers" / "closed.meta").symlink_to("audit.meta")
+    wanted = {
+        "audit": "audit.meta is damaged",
+        "closed": "closed.meta cannot be opened: it is a symbolic link",
+    }
+    report = backup(queue_path, backups)
+    assert (report.messages, report.readers, report.left_out) == (10, 1, wanted)
+    assert restore(backups, tmp_path / "again").left_out == wanted
+    done = aioc("backup", queue_path, backups)
+    assert done.status == 5
+    assert "left out  reader audit: audit.meta is damaged\n" in done.out
+    assert aioc("restore", backups, tmp_path / "more", "--json").json["left_out"] == wanted
+
+
 def test_a_position_past_the_end_is_put_there(queue_path: Path, backups: Path) -> None:
     """A reader may commit what was appended after the backup began."""
     fill(queue_path, 10)
@@ -471,10 +496,35 @@ def test_a_backup_that_was_written_to_is_restored_as_it_was_made(
     queue_path: Path, backups: Path
 ) -> None:
     fill(queue_path, 250)
-    made = backup(queue_path, backups)
-    fill(Path(made.path), 250, first=250)
+    """Only by somebody who takes away what says that it is a backup."""
+    made = Path(backup(queue_path, backups).path)
+    (made / "backup.json").rename(made / "hidden")
+    fill(made, 250, first=250)
+    (made / "hidden").rename(made / "backup.json")
     restore(backups, queue_path.with_name("again"))
     assert messages(queue_path.with_name("again")) == messages(queue_path)
+
+
+@pytest.mark.parametrize("kind", ["native", "cq4"])
+def test_a_backup_is_not_opened_for_writing(
+    queue_path: Path, backups: Path, kind: Literal["native", "cq4"]
+) -> None:
+    """Nor by a named reader or a group, which would move the positions that are in it."""
+    with open_writer(queue_path, format=kind) as writer:
+        writer.append(b"hello")
+    made = backup(queue_path, backups).path
+    before = {path: path.stat().st_mtime_ns for path in Path(made).rglob("*")}
+    for refused in (
+        lambda: open_writer(made),
+        lambda: open_writer(made, format=kind),
+        lambda: open_reader(made, "audit"),
+        lambda: open_group(made, "workers"),
+    ):
+        with pytest.raises(BackupError, match=r"is a backup.*aioc restore") as error:
+            refused()
+        assert error.value.path == made
+    assert {path: path.stat().st_mtime_ns for path in Path(made).rglob("*")} == before
+    assert [payload for *_, payload in messages(Path(made))] == [b"hello"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
