@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -30,6 +30,7 @@ __all__ = [
     "Compression",
     "ExportProgress",
     "FileFormat",
+    "is_left",
     "parquet_encodings",
     "replacing",
     "write_arrow",
@@ -165,34 +166,35 @@ def replacing(
 ) -> Generator[IO[bytes]]:
     """Give a file to write, which becomes ``path`` at the end, or goes if that is not reached."""
     part = path.with_name(f".{path.name}.part")
+    closing = ExitStack()
     try:
-        with _open_alone(path, part, mode) as file:
-            try:
-                yield file
-                file.flush()
-                # The disk has its work while the processor verifies.
-                with ThreadPoolExecutor(1, thread_name_prefix="aiochronicle") as disk:
-                    synced = disk.submit(os.fsync, file.fileno())
-                    if verify is not None:
-                        verify(part)
-                    synced.result()
-                part.replace(path)
-                sync_directory(path.parent)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        if isinstance(error, ChronicleError):
+        file = _open_alone(path, part, mode, closing)
+        yield file
+        file.flush()
+        # The disk has its work while the processor verifies.
+        with ThreadPoolExecutor(1, thread_name_prefix="aiochronicle") as disk:
+            synced = disk.submit(os.fsync, file.fileno())
+            if verify is not None:
+                verify(part)
+            synced.result()
+        part.replace(path)
+        sync_directory(path.parent)
+        closing.close()
+    except BaseException as error:  # a signal may come between any two lines
+        with suppress(OSError):
+            closing.close()
+        _remove_left(part)
+        if not isinstance(error, OSError) or isinstance(error, ChronicleError):
             raise
         reason = error.strerror or str(error)
         raise ExportFailed(reason, path=str(path), errno=error.errno) from error
 
 
-def _open_alone(path: Path, part: Path, mode: int | None) -> IO[bytes]:
+def _open_alone(path: Path, part: Path, mode: int | None, closing: ExitStack) -> IO[bytes]:
     """Open the hidden file, and make sure that nobody else writes to it."""
     if path.is_dir():
         raise ExportFailed("a directory is there", path=str(path), errno=errno.EISDIR)
-    file = _open_own(path, part, mode)
+    file = _open_own(path, part, mode, closing)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # If the other one has finished since we opened it, this is not the hidden file any more.
@@ -200,17 +202,45 @@ def _open_alone(path: Path, part: Path, mode: int | None) -> IO[bytes]:
             raise BlockingIOError
         file.truncate(0)
     except (BlockingIOError, FileNotFoundError):
-        file.close()
         raise ExportFailed(
             "another export to it is under way", path=str(path), errno=errno.EAGAIN
         ) from None
-    except BaseException:
-        file.close()
-        raise
     return file
 
 
-def _open_own(path: Path, part: Path, mode: int | None) -> IO[bytes]:
+def is_left(part: Path) -> bool:
+    """Tell whether a hidden file is left of an export that was killed, and nobody writes to it."""
+    try:
+        with _unused(part) as descriptor:
+            return stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False
+
+
+def _remove_left(part: Path) -> None:
+    """Remove the hidden file, unless somebody writes to it, or it is not a file of this user alone."""
+    with suppress(OSError), _unused(part) as descriptor:
+        if _is_own(descriptor):
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _unused(part: Path) -> Generator[int]:
+    """Lock the hidden file; OSError if there is none, or somebody writes to it."""
+    descriptor = os.open(part, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_own(descriptor: int) -> bool:
+    found = os.fstat(descriptor)
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink <= 1
+
+
+def _open_own(path: Path, part: Path, mode: int | None, closing: ExitStack) -> IO[bytes]:
     """Open the hidden file, unless something else has that name."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -218,11 +248,8 @@ def _open_own(path: Path, part: Path, mode: int | None) -> IO[bytes]:
     except OSError as error:
         reason = f"{error.strerror} ({part.name})"
         raise ExportFailed(reason, path=str(path), errno=error.errno) from error
-    file = os.fdopen(descriptor, "ab")
-    found = os.fstat(descriptor)
-    is_own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink <= 1
-    if not is_own:
-        file.close()
+    file = closing.enter_context(os.fdopen(descriptor, "ab"))
+    if not _is_own(descriptor):
         raise ExportFailed(
             f"{part} is not a file of this user alone",
             path=str(path),

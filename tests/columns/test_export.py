@@ -86,6 +86,48 @@ def test_failure_leaves_what_was_there(filled: Path, tmp_path: Path) -> None:
     assert parquet.read_table(target).num_rows == COUNT
 
 
+INTERRUPTED = """
+import sys
+from contextlib import suppress
+from pathlib import Path
+from aiochronicle._columns import export
+target = Path(sys.argv[1], "x.jsonl")
+left = 0
+def trace(frame, event, _):
+    global left
+    if frame.f_code.co_filename != export.__file__:
+        return None
+    if event == "line":
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+    return trace
+lines, done = 0, False
+while not done:
+    lines += 1
+    left = lines
+    with suppress(KeyboardInterrupt):
+        sys.settrace(trace)
+        try:
+            with export.replacing(target) as file:
+                file.write(b"{}")
+            done = True
+        finally:
+            sys.settrace(None)
+    hidden = [path.name for path in target.parent.iterdir() if path != target]
+    assert not hidden, (lines, hidden)
+assert lines > 10, lines
+assert target.read_bytes() == b"{}"
+"""
+
+
+def test_an_interrupt_anywhere_leaves_nothing(tmp_path: Path) -> None:
+    """Ctrl-C and SIGTERM come between two lines of the program: here before each of them in turn."""
+    command = [sys.executable, "-W", "ignore", "-c", INTERRUPTED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_corrupt_record_leaves_no_file(filled: Path, tmp_path: Path) -> None:
     with (filled / "000000000.q").open("r+b") as segment:
         segment.seek(64 + 128 * 1500 + 64)
