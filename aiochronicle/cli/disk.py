@@ -11,7 +11,7 @@ from rich.text import Text
 from aiochronicle._base.printable import printable
 from aiochronicle._layout import INDEX_SUFFIX, JAVA_SUFFIX, RECOVERED, SEGMENT_SUFFIX
 from aiochronicle.cli.arguments import Directory, Json
-from aiochronicle.cli.finding import find_queues, short_path
+from aiochronicle.cli.finding import Unreadable, find_queues, say_unreadable, short_path
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.processes import Deleted, deleted_files, process_of
 from aiochronicle.cli.units import amount
@@ -30,18 +30,23 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue takes; ``deleted`` are files without a name that a process still uses."""
+    """What a queue takes; ``deleted`` are files without a name that a process still uses.
+
+    ``problem`` says what could not be listed; ``usage`` is None if that is all of it.
+    """
 
     path: str
-    usage: Usage
+    usage: Usage | None
     deleted: list[Deleted]
     deleted_bytes: int
+    problem: str | None = None
 
 
-def usage_of(path: Path) -> Usage:
-    """Add up what the files of a queue take on disk."""
+def usage_of(path: Path) -> tuple[Usage, dict[str, OSError]]:
+    """Add up what the files of a queue take on disk; return also what could not be listed."""
+    unreadable: dict[str, OSError] = {}
     sizes = {"segments": 0, "indexes": 0, "recovered": 0, "other": 0}
-    for parts, size in _files(path, ()):
+    for parts, size in _files(path, (), unreadable.__setitem__):
         if parts[0] == RECOVERED:
             kind = "recovered"
         else:
@@ -52,24 +57,31 @@ def usage_of(path: Path) -> Usage:
             }.get(Path(parts[-1]).suffix, "other")
         sizes[kind] += size
     named = {f"{kind}_bytes": size for kind, size in sizes.items()}
-    return Usage(**named, total_bytes=sum(sizes.values()))
+    return Usage(**named, total_bytes=sum(sizes.values())), unreadable
 
 
-def _files(directory: Path, parts: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            with suppress(OSError):  # it was removed while we looked
+def _files(
+    directory: Path, parts: tuple[str, ...], unreadable: Unreadable
+) -> Iterator[tuple[tuple[str, ...], int]]:
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    yield from _files(directory / entry.name, (*parts, entry.name))
-                else:
+                    yield from _files(directory / entry.name, (*parts, entry.name), unreadable)
+                    continue
+                with suppress(FileNotFoundError):
                     yield (*parts, entry.name), entry.stat(follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:  # it was removed while we looked
+        return
+    except OSError as error:
+        unreadable(str(directory), error)
 
 
-def du(root: Directory = Path(), /, *, json: Json = False) -> None:
+def du(root: Directory = Path(), /, *, json: Json = False) -> int:
     """Show the disk usage of queues, and which processes hold deleted files.
 
     Such a file takes space until the last process that uses it releases it: a reader with a large lag, or a
-    program that keeps a message.
+    program that keeps a message. Directories that cannot be listed are reported, and decide the exit status.
 
     Example: aioc du /var/lib/feeds
 
@@ -82,26 +94,29 @@ def du(root: Directory = Path(), /, *, json: Json = False) -> None:
     held = deleted_files(root)
     found: list[QueueUsage] = []
     unreadable: dict[str, OSError] = {}
+    inside: set[str] = set()  # of a queue
     for path in find_queues(root, unreadable=unreadable.__setitem__):
         prefix = f"{os.path.realpath(path)}/"
         own = [one for one in held if one.path.startswith(prefix)]
+        usage, closed = usage_of(path)
         found.append(
             QueueUsage(
                 path=str(path),
-                usage=usage_of(path),
+                usage=usage,
                 deleted=own,
                 deleted_bytes=sum(one.bytes for one in own),
+                problem=", ".join(
+                    f"{short_path(place, path)}: {error.strerror or error}"
+                    for place, error in closed.items()
+                )
+                or None,
             )
         )
-    rows: list[list[str | Text]] = [
-        _row(short_path(entry.path, root), entry.usage, entry.deleted_bytes) for entry in found
-    ]
+        unreadable |= closed
+        inside.update(closed)
+    rows = [_row(short_path(one.path, root), one) for one in found]
     if len(found) > 1:
-        totals = {
-            name: sum(getattr(entry.usage, name) for entry in found)
-            for name in Usage.__struct_fields__
-        }
-        rows.append(_row("total", Usage(**totals), sum(entry.deleted_bytes for entry in found)))
+        rows.append(_row("total", _sum_of(found)))
     columns = [
         Column("QUEUE", least=16),
         Column("TOTAL", right=True),
@@ -111,15 +126,29 @@ def du(root: Directory = Path(), /, *, json: Json = False) -> None:
         Column("OTHER", right=True, rank=3),
         Column("DELETED", right=True),
     ]
-    out.table(found, columns, rows, empty=f"there are no queues in or below {printable(root)}")
+    listed = [*found, *(_unlisted(*one) for one in unreadable.items() if one[0] not in inside)]
+    out.table(listed, columns, rows, empty=f"there are no queues in or below {printable(root)}")
     if not json:
-        for place, error in unreadable.items():
-            text = f"{short_path(place, root)}: {error.strerror or error}"
-            out.line(Text(printable(text), "red"))
         _show_deleted(out, [one for entry in found for one in entry.deleted])
+    return say_unreadable(unreadable, root)
 
 
-def _row(path: str, usage: Usage, deleted_bytes: int) -> list[str | Text]:
+def _unlisted(place: str, error: OSError) -> QueueUsage:
+    problem = error.strerror or str(error)
+    return QueueUsage(path=place, usage=None, deleted=[], deleted_bytes=0, problem=problem)
+
+
+def _sum_of(found: list[QueueUsage]) -> QueueUsage:
+    totals = {
+        name: sum(getattr(one.usage, name) for one in found) for name in Usage.__struct_fields__
+    }
+    deleted_bytes = sum(one.deleted_bytes for one in found)
+    return QueueUsage(path="", usage=Usage(**totals), deleted=[], deleted_bytes=deleted_bytes)
+
+
+def _row(path: str, found: QueueUsage) -> list[str | Text]:
+    usage = found.usage
+    assert usage is not None
     return [
         path,
         amount(usage.total_bytes),
@@ -127,7 +156,7 @@ def _row(path: str, usage: Usage, deleted_bytes: int) -> list[str | Text]:
         amount(usage.indexes_bytes),
         amount(usage.recovered_bytes),
         amount(usage.other_bytes),
-        Text(amount(deleted_bytes), "yellow" if deleted_bytes else ""),
+        Text(amount(found.deleted_bytes), "yellow" if found.deleted_bytes else ""),
     ]
 
 

@@ -1,14 +1,24 @@
 """Queues below a directory."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from aiochronicle._layout import CONTROL, JAVA_TABLE
-from aiochronicle.cli.exits import NOT_FOUND, Refused
+from aiochronicle.cli.exits import NOT_FOUND, Refused, status_of
+from aiochronicle.cli.output import say
 
-__all__ = ["explain_missing", "find_queues", "is_queue", "short_path"]
+__all__ = [
+    "Unreadable",
+    "explain_missing",
+    "find_queues",
+    "is_queue",
+    "say_unreadable",
+    "short_path",
+]
+
+Unreadable = Callable[[str, OSError], object]
 
 DEPTH_MAX = 16
 _NAMED = 3
@@ -29,7 +39,7 @@ def find_queues(
     root: Path,
     depth: int = DEPTH_MAX,
     *,
-    unreadable: Callable[[str, OSError], object] = lambda path, error: None,
+    unreadable: Unreadable = lambda path, error: None,
 ) -> Iterator[Path]:
     """Yield the directories of queues: the root itself, or those below it, in the order of names.
 
@@ -45,12 +55,12 @@ def find_queues(
     yield from _below(root, depth, unreadable)
 
 
-def _below(
-    directory: Path, depth: int, unreadable: Callable[[str, OSError], object]
-) -> Iterator[Path]:
+def _below(directory: Path, depth: int, unreadable: Unreadable) -> Iterator[Path]:
     try:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError):  # it was removed while we looked
+        return
     except OSError as error:
         unreadable(str(directory), error)
         return
@@ -60,6 +70,14 @@ def _below(
             yield path
         elif depth > 1:
             yield from _below(path, depth - 1, unreadable)
+
+
+def say_unreadable(unreadable: Mapping[str, Exception], root: Path) -> int:
+    """Report on standard error what could not be read, and why; return the exit status."""
+    for place, error in unreadable.items():
+        text = getattr(error, "detail", None) or getattr(error, "strerror", None) or str(error)
+        say(f"{short_path(place, root)}: {text}")
+    return max(map(status_of, unreadable.values()), default=0)
 
 
 def explain_missing(path: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from aiochronicle.cli.remedies import Finding
+from aiochronicle.cli.remedies import Finding, finding
 from aiochronicle.cli.units import amount
 
 __all__ = ["check_machine"]
@@ -64,24 +64,17 @@ def _read(path: str) -> str | None:
         return None
 
 
+def _number(path: str) -> int | None:
+    text = _read(path)
+    return int(text) if text is not None and text.isdecimal() else None
+
+
 def _file_system(root: Path) -> Iterator[Finding]:
     kind = _type_of(root)
     if kind in _NETWORK:
-        yield Finding(
-            level="error",
-            check="file-system",
-            subject=str(root),
-            detail=f"is on {kind}, where memory that processes share is not shared between machines",
-            remedy="Keep queues on a local disk: ext4, xfs or btrfs.",
-        )
+        yield finding("network", root, kind=kind)
     elif kind in _VOLATILE:
-        yield Finding(
-            level="note",
-            check="file-system",
-            subject=str(root),
-            detail=f"is on {kind}: queues are gone after a restart, and take memory",
-            remedy="Keep queues that must survive on ext4, xfs or btrfs.",
-        )
+        yield finding("volatile", root, kind=kind)
 
 
 def _type_of(root: Path) -> str:
@@ -103,42 +96,18 @@ def _space(root: Path) -> Iterator[Finding]:
     status = os.statvfs(root)
     free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
     if total and free / total < _FREE_SHARE_MIN:
-        yield Finding(
-            level="warning",
-            check="space",
-            subject=str(root),
-            detail=f"{amount(free)} of {amount(total)} are free",
-            remedy="aioc du shows what takes it, aioc why-kept what keeps it; a full disk refuses appends.",
-        )
+        yield finding("space", root, free=amount(free), total=amount(total))
     if status.f_files and status.f_favail / status.f_files < _FREE_SHARE_MIN:
-        yield Finding(
-            level="warning",
-            check="inodes",
-            subject=str(root),
-            detail=f"{status.f_favail:,} of {status.f_files:,} inodes are free",
-            remedy="Use larger segments, or remove files that nobody needs.",
-        )
+        yield finding("inodes", root, free=status.f_favail, total=status.f_files)
 
 
 def _limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _OPEN_FILES_MIN:
-        yield Finding(
-            level="warning",
-            check="open-files",
-            subject="this process",
-            detail=f"may have {soft:,} files open; a service that follows many queues needs more",
-            remedy=f"ulimit -n {hard if hard > 0 else 65536}, or LimitNOFILE= in its systemd unit.",
-        )
-    maps = _read("/proc/sys/vm/max_map_count")
-    if maps is not None and maps.isdecimal() and int(maps) < _MAPS_MIN:
-        yield Finding(
-            level="warning",
-            check="maps",
-            subject="vm.max_map_count",
-            detail=f"a process may have {int(maps):,} mappings, and each segment in use is one",
-            remedy=f"sysctl vm.max_map_count={4 * _MAPS_MIN}",
-        )
+        yield finding("open-files", "this process", soft=soft, wanted=hard if hard > 0 else 65536)
+    maps = _number("/proc/sys/vm/max_map_count")
+    if maps is not None and maps < _MAPS_MIN:
+        yield finding("maps", "vm.max_map_count", maps=maps, wanted=4 * _MAPS_MIN)
 
 
 def _kernel() -> Iterator[Finding]:
@@ -147,49 +116,26 @@ def _kernel() -> Iterator[Finding]:
     version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
     for needed, feature, without in _KERNEL_FEATURES:
         if version < needed:
-            yield Finding(
-                level="warning",
-                check="kernel",
-                subject=f"Linux {release}",
-                detail=f"has no {feature}: {without}",
-                remedy=f"Linux {needed[0]}.{needed[1]} or newer has it.",
-            )
+            newer = ".".join(map(str, needed))
+            subject = f"Linux {release}"
+            yield finding("kernel", subject, feature=feature, without=without, needed=newer)
     if _read("/proc/sys/kernel/io_uring_disabled") == "2":
-        yield Finding(
-            level="note",
-            check="io-uring",
-            subject="kernel.io_uring_disabled",
-            detail="is 2: Bus.flush syncs many queues by threads instead, which takes a little longer",
-            remedy="sysctl kernel.io_uring_disabled=0, if nothing speaks against it.",
-        )
+        yield finding("io-uring", "kernel.io_uring_disabled")
 
 
 def _instances() -> Iterator[Finding]:
-    allowed = _read("/proc/sys/fs/inotify/max_user_instances")
-    if allowed is not None and allowed.isdecimal() and int(allowed) < _INSTANCES_MIN:
-        yield Finding(
-            level="note",
-            check="watch-instances",
-            subject="fs.inotify.max_user_instances",
-            detail=f"a user may have {int(allowed):,}: each process that opens queues takes one or two,"
-            " and polls without",
-            remedy="sysctl fs.inotify.max_user_instances=1024",
-        )
+    allowed = _number("/proc/sys/fs/inotify/max_user_instances")
+    if allowed is not None and allowed < _INSTANCES_MIN:
+        yield finding("watch-instances", "fs.inotify.max_user_instances", allowed=allowed)
 
 
 def _watches() -> Iterator[Finding]:
-    allowed = _read("/proc/sys/fs/inotify/max_user_watches")
-    if allowed is None or not allowed.isdecimal():
+    allowed = _number("/proc/sys/fs/inotify/max_user_watches")
+    if allowed is None:
         return
-    left = int(allowed) - _watches_used()
+    left = allowed - _watches_used()
     if left < _WATCHES_LEFT_MIN:
-        yield Finding(
-            level="warning",
-            check="watches",
-            subject="fs.inotify.max_user_watches",
-            detail=f"{left:,} of {int(allowed):,} are left for this user; discovery polls without them",
-            remedy="sysctl fs.inotify.max_user_watches=524288",
-        )
+        yield finding("watches", "fs.inotify.max_user_watches", left=left, allowed=allowed)
 
 
 def _watches_used() -> int:
@@ -210,31 +156,11 @@ def _watches_used() -> int:
 def _clock() -> Iterator[Finding]:
     source = _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source in _SLOW_CLOCKS:
-        yield Finding(
-            level="warning",
-            check="clock",
-            subject="the system's clock",
-            detail=f"is read from {source}, which takes microseconds for each message",
-            remedy="Boot with tsc=reliable if the processor's counter can be trusted.",
-        )
+        yield finding("clock", "the system's clock", source=source)
 
 
 def _huge_pages() -> Iterator[Finding]:
-    defrag = _read("/sys/kernel/mm/transparent_hugepage/defrag") or ""
-    enabled = _read("/sys/kernel/mm/transparent_hugepage/shmem_enabled") or ""
-    if "[force]" in enabled:
-        yield Finding(
-            level="note",
-            check="huge-pages",
-            subject="transparent_hugepage/shmem_enabled",
-            detail="is force: queues on tmpfs take memory in pieces of 2 MiB",
-            remedy="echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
-        )
-    if "[always]" in defrag:
-        yield Finding(
-            level="note",
-            check="huge-pages",
-            subject="transparent_hugepage/defrag",
-            detail="is always: a page fault may wait for memory to be compacted",
-            remedy="echo madvise > /sys/kernel/mm/transparent_hugepage/defrag",
-        )
+    if "[force]" in (_read("/sys/kernel/mm/transparent_hugepage/shmem_enabled") or ""):
+        yield finding("forced-huge-pages", "transparent_hugepage/shmem_enabled")
+    if "[always]" in (_read("/sys/kernel/mm/transparent_hugepage/defrag") or ""):
+        yield finding("compacted-pages", "transparent_hugepage/defrag")

@@ -3,6 +3,7 @@
 import math
 import os
 import pwd
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -10,12 +11,14 @@ from pathlib import Path
 from shlex import quote
 
 import aiochronicle
+from aiochronicle._columns.export import is_left
 from aiochronicle._layout import READERS, RECOVERED, SEGMENT
+from aiochronicle.cli.exits import DENIED, status_of
 from aiochronicle.cli.finding import is_queue
 from aiochronicle.cli.processes import deleted_files
-from aiochronicle.cli.remedies import Finding
+from aiochronicle.cli.remedies import Finding, finding
 from aiochronicle.cli.units import age, amount
-from aiochronicle.errors import AccessDenied, ChronicleError
+from aiochronicle.errors import ChronicleError
 
 __all__ = ["check_deleted", "check_leftovers", "check_queue", "check_unreadable"]
 
@@ -24,44 +27,35 @@ _STALE_S = 7 * 86400.0
 _ORPHAN_S = 86400.0
 _REPLIES = ".replies"
 _NAMED = 3
+# Hidden until it is complete, and then renamed.
+_HIDDEN = re.compile(r"\.(.+)\.(restoring|converting)", re.DOTALL)
+_HIDDEN_FILE = re.compile(r"\.(.+)\.part", re.DOTALL)
+_LEFT = {"restoring": "half-restored", "converting": "half-converted"}
 
 
 def check_leftovers(root: Path) -> Iterator[Finding]:
-    """Find directories of queues whose creation did not complete."""
+    """Find queues and exports whose creation did not complete."""
     if is_queue(root):
         return
     for directory, below, files in os.walk(root):
         path = Path(directory)
         if is_queue(path):
             below.clear()
-        elif path.name.endswith(".restoring") and path.name.startswith("."):
+            continue
+        hidden = _HIDDEN.fullmatch(path.name)
+        if hidden is not None:
             below.clear()
-            yield Finding(
-                level="note",
-                check="half-restored",
-                subject=directory,
-                detail="is left of a restore that was killed",
-                remedy="Restore again, which removes it, or remove it.",
-            )
+            yield finding(_LEFT[hidden[2]], directory)
         elif "READY" in files:
             below.clear()
-            yield Finding(
-                level="warning",
-                check="half-made",
-                subject=directory,
-                detail="has a READY file, but no queue: its writer was killed while it made it, or files"
-                " were removed",
-                remedy="Start its writer again, or remove the directory.",
-            )
+            yield finding("ready-alone", directory)
         elif any(SEGMENT.fullmatch(name) for name in files):
             below.clear()
-            yield Finding(
-                level="error",
-                check="half-made",
-                subject=directory,
-                detail="has segments, but no control.meta",
-                remedy=f"aioc repair {quote(directory)}",
-            )
+            yield finding("segments-alone", directory, queue=quote(directory))
+        for file in sorted(files):
+            part = _HIDDEN_FILE.fullmatch(file)
+            if part is not None and is_left(path / file):
+                yield finding("half-exported", path / file, target=quote(str(path / part[1])))
 
 
 def check_unreadable(directories: Mapping[str, OSError]) -> Iterator[Finding]:
@@ -75,14 +69,8 @@ def check_deleted(root: Path) -> Iterator[Finding]:
     held = deleted_files(root)
     if held:
         pids = ", ".join(map(str, sorted({pid for one in held for pid in one.pids})))
-        size = sum(one.bytes for one in held)
-        yield Finding(
-            level="note",
-            check="deleted",
-            subject=str(root),
-            detail=f"{amount(size)} in {len(held)} deleted files are still in use, by pid {pids}",
-            remedy="aioc du names the files; the space is free when these processes let go.",
-        )
+        size = amount(sum(one.bytes for one in held))
+        yield finding("deleted", root, size=size, files=len(held), pids=pids)
 
 
 def check_queue(queue: Path) -> Iterator[Finding]:
@@ -92,48 +80,24 @@ def check_queue(queue: Path) -> Iterator[Finding]:
         info = aiochronicle.inspect(queue)
         readers = aiochronicle.list_readers(queue)
         parts = aiochronicle.list_recovered(queue)
-    except (AccessDenied, PermissionError) as error:
-        found = list(_permissions(queue))
-        yield from found or [_refused(queue, str(error))]
-        return
     except (ChronicleError, OSError) as error:
-        yield Finding(
-            level="error",
-            check="unusable",
-            subject=str(queue),
-            detail=error.detail if isinstance(error, ChronicleError) else str(error),
-            remedy=f"aioc repair {named} --dry-run",
-        )
+        if status_of(error) == DENIED:
+            yield from list(_permissions(queue)) or [_refused(queue, str(error))]
+            return
+        why = error.detail if isinstance(error, ChronicleError) else str(error)
+        yield finding("unusable", queue, why=why, queue=named)
         return
     yield from _permissions(queue)
     yield from _orphaned_replies(queue)
     writer = info.writer
     if writer is not None and writer.state == "died":
-        yield Finding(
-            level="warning",
-            check="dead-writer",
-            subject=str(queue),
-            detail=f"its writer, pid {writer.pid} ({writer.command or 'unknown'}), ended without closing it",
-            remedy="Start that program again: it recovers the queue, and nothing that was appended is lost.",
-        )
+        command = writer.command or "unknown"
+        yield finding("dead-writer", queue, pid=writer.pid, command=command)
     ahead_s = (info.last_timestamp_ns - time.time_ns()) / 1e9
     if ahead_s > _AHEAD_MAX_S:
-        yield Finding(
-            level="warning",
-            check="ahead",
-            subject=str(queue),
-            detail=f"its last message is {age(ahead_s)} ahead of the clock, and holds all that follow",
-            remedy="Check the clock, and the unit of the timestamps; open_writer(max_ahead_s=...)"
-            " refuses such messages.",
-        )
+        yield finding("ahead", queue, ahead=age(ahead_s))
     if parts:
-        yield Finding(
-            level="note",
-            check="recovered",
-            subject=str(queue),
-            detail=f"repairs have set {len(parts)} parts aside",
-            remedy=f"aioc recovered {named} shows them; remove what nobody needs from recovered/.",
-        )
+        yield finding("recovered", queue, parts=len(parts), queue=named)
     for reader in readers:
         yield from _reader(queue, reader)
 
@@ -145,47 +109,25 @@ def _orphaned_replies(queue: Path) -> Iterator[Finding]:
         return
     asked = parent.with_name(parent.name.removesuffix(_REPLIES)) / queue.name
     if not is_queue(asked):
-        yield Finding(
-            level="note",
-            check="orphaned-replies",
-            subject=str(queue),
-            detail=f"has replies to {asked}, which is gone",
-            remedy=f"Remove the directory, if nobody needs them: rm -r {quote(str(queue))}",
-        )
+        yield finding("orphaned-replies", queue, asked=asked, queue=quote(str(queue)))
 
 
 def _permissions(queue: Path) -> Iterator[Finding]:
     status = queue.stat()
     named = quote(str(queue))
     if status.st_mode & 0o002:
-        yield Finding(
-            level="warning",
-            check="permissions",
-            subject=str(queue),
-            detail=f"everybody may write into it (mode {status.st_mode & 0o7777:04o})",
-            remedy=f"chmod o-w {named}",
-        )
+        yield finding("open-to-all", queue, mode=status.st_mode & 0o7777, queue=named)
     foreign = sorted(_closed_to_owner(queue, status))
     if foreign:
-        shown = ", ".join(foreign[:_NAMED]) + (" …" if len(foreign) > _NAMED else "")
-        owner = f"{_owner_of(queue)}:{status.st_gid}"
-        yield Finding(
-            level="error",
-            check="permissions",
-            subject=str(queue),
-            detail=f"{_owner_of(queue)}, whose directory it is, cannot read what others left in it: {shown}",
-            remedy=f"chown -R {owner} {named}, as root; run aioc as that user.",
-        )
+        files = ", ".join(foreign[:_NAMED]) + (" …" if len(foreign) > _NAMED else "")
+        owner, group = _owner_of(queue), status.st_gid
+        yield finding("foreign-files", queue, owner=owner, group=group, files=files, queue=named)
 
 
 def _refused(path: Path, why: str) -> Finding:
     owner = _owner_of(path)
-    return Finding(
-        level="error",
-        check="permissions",
-        subject=str(path),
-        detail=f"cannot be examined: {why}",
-        remedy=f"Run aioc as the user it belongs to, {owner}{'' if owner == 'root' else ', or as root'}.",
+    return finding(
+        "refused", path, why=why, owner=owner if owner == "root" else f"{owner}, or as root"
     )
 
 
@@ -210,29 +152,13 @@ def _owner_of(queue: Path) -> str:
 
 
 def _reader(queue: Path, reader: aiochronicle.ReaderInfo) -> Iterator[Finding]:
-    named = quote(str(queue))
-    forget = f"aioc readers forget {named} {reader.name}"
+    names = {"queue": quote(str(queue)), "reader": reader.name}
+    subject = f"{queue}, reader {reader.name}"
+    away_s = reader.heartbeat_age_s
     if reader.lost:
-        yield Finding(
-            level="error",
-            check="lost-reader",
-            subject=f"{queue}, reader {reader.name}",
-            detail="its position is no longer in the queue",
-            remedy=f"aioc readers seek {named} {reader.name} first, or {forget}",
-        )
-    elif reader.name == "requester" and not reader.live and reader.heartbeat_age_s > _ORPHAN_S:
-        yield Finding(
-            level="note",
-            check="orphaned-replies",
-            subject=str(queue),
-            detail=f"answers for a requester that was last seen {age(reader.heartbeat_age_s)} ago",
-            remedy=f"Remove the directory if that requester will not come back: rm -r {named}",
-        )
-    elif not reader.live and _STALE_S < reader.heartbeat_age_s < math.inf and reader.lag.messages:
-        yield Finding(
-            level="warning",
-            check="stale-reader",
-            subject=f"{queue}, reader {reader.name}",
-            detail=f"was last seen {age(reader.heartbeat_age_s)} ago, and keeps {amount(reader.lag.bytes)}",
-            remedy=f"{forget}, if it will not come back.",
-        )
+        yield finding("lost-reader", subject, **names)
+    elif reader.name == "requester" and not reader.live and away_s > _ORPHAN_S:
+        yield finding("absent-requester", queue, seen=age(away_s), **names)
+    elif not reader.live and _STALE_S < away_s < math.inf and reader.lag.messages:
+        lag = amount(reader.lag.bytes)
+        yield finding("stale-reader", subject, seen=age(away_s), lag=lag, **names)

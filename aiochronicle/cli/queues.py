@@ -13,13 +13,13 @@ from aiochronicle import GroupInfo, QueueInfo, ReaderInfo, WriterInfo
 from aiochronicle._base.printable import printable
 from aiochronicle.cli.arguments import Directory, Json, QueuePath
 from aiochronicle.cli.disk import usage_of
-from aiochronicle.cli.finding import find_queues, short_path
+from aiochronicle.cli.finding import find_queues, say_unreadable, short_path
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.processes import pids_using, process_of
 from aiochronicle.cli.readers import groups_of
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
 from aiochronicle.cli.units import age, amount, rate, seq_text, since, when
-from aiochronicle.errors import ChronicleError
+from aiochronicle.errors import ChronicleError, QueueNotFound
 
 __all__ = ["info", "ls", "topics", "who"]
 
@@ -64,8 +64,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-def ls(root: Directory = Path(), /, *, json: Json = False) -> None:
+def ls(root: Directory = Path(), /, *, json: Json = False) -> int:
     """List the queues in or below a directory.
+
+    Directories and queues that cannot be read are reported, and decide the exit status.
 
     Example: aioc ls /var/lib/feeds
 
@@ -74,13 +76,15 @@ def ls(root: Directory = Path(), /, *, json: Json = False) -> None:
     root
         where to look
     """
-    closed: list[Summary] = []
-
-    def note(path: str, error: OSError) -> None:
-        closed.append(Summary(path=path, problem=error.strerror or str(error)))
-
-    found = [_summary(path) for path in find_queues(root, unreadable=note)]
-    found = sorted([*found, *closed], key=lambda entry: entry.path)
+    closed: dict[str, Exception] = {}
+    found = [_summary(path, closed) for path in find_queues(root, unreadable=closed.__setitem__)]
+    known = {entry.path for entry in found}
+    found += [
+        Summary(path=path, problem=getattr(error, "strerror", None) or str(error))
+        for path, error in closed.items()
+        if path not in known
+    ]
+    found.sort(key=lambda entry: entry.path)
     has_groups = any(entry.groups for entry in found)
     now_ns = time.time_ns()
     out = Output(as_json=json)
@@ -103,23 +107,23 @@ def ls(root: Directory = Path(), /, *, json: Json = False) -> None:
         [_row(entry, root, now_ns, has_groups) for entry in found],
         empty=f"there are no queues in or below {printable(root)}",
     )
-    for entry in found if not json else []:
-        if entry.problem is not None:
-            text = f"{short_path(entry.path, root)}: {entry.problem}"
-            out.line(Text(printable(text), "red"))
+    out.flush()
+    return say_unreadable(closed, root)
 
 
-def _look(path: Path) -> QueueInfo | str:
+def _look(path: Path) -> QueueInfo | ChronicleError:
     try:
         return aiochronicle.inspect(path)
     except ChronicleError as error:
-        return error.detail
+        return error
 
 
-def _summary(path: Path) -> Summary:
+def _summary(path: Path, closed: dict[str, Exception]) -> Summary:
     info = _look(path)
-    if isinstance(info, str):
-        return Summary(path=str(path), problem=info)
+    if isinstance(info, ChronicleError):
+        if not isinstance(info, QueueNotFound):  # removed, or made, while we looked
+            closed[str(path)] = info
+        return Summary(path=str(path), problem=info.detail)
     readers: list[ReaderInfo] = []
     groups: list[GroupInfo] = []
     problem = None
@@ -127,6 +131,7 @@ def _summary(path: Path) -> Summary:
         readers = aiochronicle.list_readers(path)
         groups = groups_of(path)
     except ChronicleError as error:
+        closed[str(path)] = error
         problem = error.detail
     worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
     writer = info.writer
@@ -201,14 +206,14 @@ def _short(command: str | None) -> str:
     return f"{program.rpartition('/')[2]} {rest}".strip()
 
 
-def info(queue: QueuePath, /, *, json: Json = False) -> None:
+def info(queue: QueuePath, /, *, json: Json = False) -> int:
     """Describe a queue: its state, its size, and who uses it.
 
     Example: aioc info /var/lib/feeds/trades
     """
     found = aiochronicle.inspect(queue)
     readers = aiochronicle.list_readers(queue)
-    usage = usage_of(queue)
+    usage, unreadable = usage_of(queue)
     types = _types_of(queue)
     worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
     record: dict[str, Any] = {
@@ -218,6 +223,7 @@ def info(queue: QueuePath, /, *, json: Json = False) -> None:
         "types": types,
         "readers": len(readers),
         "readers_open": sum(reader.live for reader in readers),
+        "unreadable": sorted(unreadable),
     }
     now_ns = time.time_ns()
     Output(as_json=json).record(
@@ -250,6 +256,7 @@ def info(queue: QueuePath, /, *, json: Json = False) -> None:
             ),
         ],
     )
+    return say_unreadable(unreadable, queue)
 
 
 def _of_format(found: QueueInfo) -> list[tuple[str, str | Text]]:
@@ -432,10 +439,10 @@ def _topic_row(bus: aiochronicle.Bus, name: str) -> list[str | Text]:
     return [
         name,
         Text("damaged", "red")
-        if isinstance(found, str)
+        if isinstance(found, ChronicleError)
         else seq_text(found.next_seq, found.format),
         "–"
-        if not isinstance(found, str) and found.format == "cq4"
+        if isinstance(found, QueueInfo) and found.format == "cq4"
         else amount(settings.segment_size),
         flush_of(settings.flush),
         retention_of(settings.retention),

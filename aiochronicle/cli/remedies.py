@@ -1,10 +1,10 @@
-"""What ``doctor`` finds, with remedies."""
+"""What ``doctor`` can find, in one table: how bad it is, what is the case, and what to do about it."""
 
 from typing import Literal
 
 import msgspec
 
-__all__ = ["Finding", "Level"]
+__all__ = ["Finding", "Level", "finding"]
 
 Level = Literal["error", "warning", "note"]
 
@@ -17,3 +17,209 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     detail: str
     remedy: str
+
+
+# By a name of its own: level, check, detail, remedy. What is in braces is given to `finding`.
+_TABLE: dict[str, tuple[Level, str, str, str]] = {
+    # the machine
+    "network": (
+        "error",
+        "file-system",
+        "is on {kind}, where memory that processes share is not shared between machines",
+        "Keep queues on a local disk: ext4, xfs or btrfs.",
+    ),
+    "volatile": (
+        "note",
+        "file-system",
+        "is on {kind}: queues are gone after a restart, and take memory",
+        "Keep queues that must survive on ext4, xfs or btrfs.",
+    ),
+    "space": (
+        "warning",
+        "space",
+        "{free} of {total} are free",
+        "aioc du shows what takes it, aioc why-kept what keeps it; a full disk refuses appends.",
+    ),
+    "inodes": (
+        "warning",
+        "inodes",
+        "{free:,} of {total:,} inodes are free",
+        "Use larger segments, or remove files that nobody needs.",
+    ),
+    "open-files": (
+        "warning",
+        "open-files",
+        "may have {soft:,} files open; a service that follows many queues needs more",
+        "ulimit -n {wanted}, or LimitNOFILE= in its systemd unit.",
+    ),
+    "maps": (
+        "warning",
+        "maps",
+        "a process may have {maps:,} mappings, and each segment in use is one",
+        "sysctl vm.max_map_count={wanted}",
+    ),
+    "kernel": (
+        "warning",
+        "kernel",
+        "has no {feature}: {without}",
+        "Linux {needed} or newer has it.",
+    ),
+    "io-uring": (
+        "note",
+        "io-uring",
+        "is 2: Bus.flush syncs many queues by threads instead, which takes a little longer",
+        "sysctl kernel.io_uring_disabled=0, if nothing speaks against it.",
+    ),
+    "watch-instances": (
+        "note",
+        "watch-instances",
+        "a user may have {allowed:,}: each process that opens queues takes one or two, and polls without",
+        "sysctl fs.inotify.max_user_instances=1024",
+    ),
+    "watches": (
+        "warning",
+        "watches",
+        "{left:,} of {allowed:,} are left for this user; discovery polls without them",
+        "sysctl fs.inotify.max_user_watches=524288",
+    ),
+    "clock": (
+        "warning",
+        "clock",
+        "is read from {source}, which takes microseconds for each message",
+        "Boot with tsc=reliable if the processor's counter can be trusted.",
+    ),
+    "forced-huge-pages": (
+        "note",
+        "huge-pages",
+        "is force: queues on tmpfs take memory in pieces of 2 MiB",
+        "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+    ),
+    "compacted-pages": (
+        "note",
+        "huge-pages",
+        "is always: a page fault may wait for memory to be compacted",
+        "echo madvise > /sys/kernel/mm/transparent_hugepage/defrag",
+    ),
+    # what is left over
+    "half-restored": (
+        "note",
+        "half-restored",
+        "is left of a restore that was killed",
+        "Restore again, which removes it, or remove it.",
+    ),
+    "half-converted": (
+        "note",
+        "half-converted",
+        "is left of a conversion that was killed",
+        "Convert again, which removes it, or remove it.",
+    ),
+    "half-exported": (
+        "note",
+        "half-exported",
+        "is left of an export that was killed",
+        "Export to {target} again, which replaces it, or remove it.",
+    ),
+    "ready-alone": (
+        "warning",
+        "half-made",
+        "has a READY file, but no queue: its writer was killed while it made it, or files were removed",
+        "Start its writer again, or remove the directory.",
+    ),
+    "segments-alone": (
+        "error",
+        "half-made",
+        "has segments, but no control.meta",
+        "aioc repair {queue}",
+    ),
+    "deleted": (
+        "note",
+        "deleted",
+        "{size} in {files} deleted files are still in use, by pid {pids}",
+        "aioc du names the files; the space is free when these processes let go.",
+    ),
+    # a queue
+    "unusable": (
+        "error",
+        "unusable",
+        "{why}",
+        "aioc repair {queue} --dry-run",
+    ),
+    "refused": (
+        "error",
+        "permissions",
+        "cannot be examined: {why}",
+        "Run aioc as the user it belongs to, {owner}.",
+    ),
+    "open-to-all": (
+        "warning",
+        "permissions",
+        "everybody may write into it (mode {mode:04o})",
+        "chmod o-w {queue}",
+    ),
+    "foreign-files": (
+        "error",
+        "permissions",
+        "{owner}, whose directory it is, cannot read what others left in it: {files}",
+        "chown -R {owner}:{group} {queue}, as root; run aioc as that user.",
+    ),
+    "dead-writer": (
+        "warning",
+        "dead-writer",
+        "its writer, pid {pid} ({command}), ended without closing it",
+        "Start that program again: it recovers the queue, and nothing that was appended is lost.",
+    ),
+    "ahead": (
+        "warning",
+        "ahead",
+        "its last message is {ahead} ahead of the clock, and holds all that follow",
+        "Check the clock, and the unit of the timestamps; open_writer(max_ahead_s=...) refuses such"
+        " messages.",
+    ),
+    "recovered": (
+        "note",
+        "recovered",
+        "repairs have set {parts} parts aside",
+        "aioc recovered {queue} shows them; remove what nobody needs from recovered/.",
+    ),
+    "orphaned-replies": (
+        "note",
+        "orphaned-replies",
+        "has replies to {asked}, which is gone",
+        "Remove the directory, if nobody needs them: rm -r {queue}",
+    ),
+    # a reader
+    "lost-reader": (
+        "error",
+        "lost-reader",
+        "its position is no longer in the queue",
+        "aioc readers seek {queue} {reader} first, or aioc readers forget {queue} {reader}",
+    ),
+    "absent-requester": (
+        "note",
+        "orphaned-replies",
+        "answers for a requester that was last seen {seen} ago",
+        "Remove the directory if that requester will not come back: rm -r {queue}",
+    ),
+    "stale-reader": (
+        "warning",
+        "stale-reader",
+        "was last seen {seen} ago, and keeps {lag}",
+        "aioc readers forget {queue} {reader}, if it will not come back.",
+    ),
+}
+
+
+def finding(name: str, subject: object, **values: object) -> Finding:
+    """Return a finding of the table.
+
+    >>> finding("volatile", "/dev/shm", kind="tmpfs").detail
+    'is on tmpfs: queues are gone after a restart, and take memory'
+    """
+    level, check, detail, remedy = _TABLE[name]
+    return Finding(
+        level=level,
+        check=check,
+        subject=str(subject),
+        detail=detail.format(**values),
+        remedy=remedy.format(**values),
+    )

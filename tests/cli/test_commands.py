@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from aiochronicle import (
     open_reader,
     open_writer,
 )
+from aiochronicle._columns.export import replacing
 from aiochronicle._core.newest import start_of_newest
 from aiochronicle._core.position_files import decode_position, encode_position
 from aiochronicle.cli import main
@@ -74,9 +76,10 @@ def test_ls_shows_who_writes_how_much(live: tuple[Path, int]) -> None:
 def test_ls_says_what_is_wrong(root: Path, tmp_path: Path) -> None:
     queue = copied(root, tmp_path, "plain")
     (queue / "control.meta").write_bytes(b"?" * 512)
-    _, row, problem = aioc("ls", tmp_path).out.splitlines()
-    assert row.split() == ["plain", "unusable"]
-    assert problem.startswith("plain: magic is 0x3f3f3f3f")
+    done = aioc("ls", tmp_path)
+    assert done.out.splitlines()[1].split() == ["plain", "unusable"]
+    assert done.err.startswith("aioc: plain: magic is 0x3f3f3f3f")
+    assert done.status == aioc("info", queue).status
     assert aioc("ls", tmp_path, "--json").json[0]["next_seq"] is None
 
 
@@ -555,6 +558,21 @@ def test_remedies_can_be_pasted_into_a_shell(root: Path, tmp_path: Path) -> None
     assert queue.stat().st_mode & 0o777 == 0o775
 
 
+def test_doctor_finds_exports_that_were_killed(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        with replacing(tmp_path / "killed.csv"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    (tmp_path / ".x.converting").mkdir()
+    with replacing(tmp_path / "running.csv"):
+        found = {Path(one["subject"]).name: one for one in aioc("doctor", tmp_path, "--json").json}
+    assert found[".killed.csv.part"]["check"] == "half-exported"
+    assert str(tmp_path / "killed.csv") in found[".killed.csv.part"]["remedy"]
+    assert found[".x.converting"]["check"] == "half-converted"
+    assert ".running.csv.part" not in found
+
+
 def test_doctor_names_a_writer_that_died(live: tuple[Path, int]) -> None:
     path, pid = live
     assert aioc("doctor", path).status == 0
@@ -575,25 +593,36 @@ def test_what_another_user_cannot_read_is_said() -> None:
         for one in [place / "mine", *(place / "mine").rglob("*")]:
             os.chown(one, STRANGER, STRANGER)
         (place / "mine" / "left").touch(0o600)
+        (place / "mine" / "recovered").mkdir(0o700)
 
-        def look(*words: str) -> tuple[int, str]:
+        def look(*words: str) -> tuple[int, str, str]:
             out, err = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                return main(words), out.getvalue() + err.getvalue()
+                return main(words), out.getvalue(), err.getvalue()
 
-        def ask(*words: str) -> tuple[int, str]:
-            status, said = run_as(STRANGER, lambda: look(*words))
-            return status, said
+        for command in ("doctor", "ls", "du", "info", "tail"):
+            look(command, str(place / "mine"))  # imports what another user could not
 
-        for command in ("doctor", "ls", "du"):
-            look(command, directory)  # imports what it needs; others may not read this Python
-        status, said = ask("doctor", directory)
+        def ask(*words: str) -> tuple[int, str, str]:
+            status, out, err = run_as(STRANGER, lambda: look(*words))
+            return status, out, err
+
+        status, said, _ = ask("doctor", directory)
         assert status == 1
         assert "closed: cannot be examined: Permission denied" in said
         assert "cannot read what others left in it: left" in said
         assert f"chown -R {STRANGER}:" in said
-        assert "closed: Permission denied" in ask("ls", directory)[1]
-        assert "closed: Permission denied" in ask("du", directory)[1]
+        for command, missing in (("ls", ["closed"]), ("du", ["closed", "mine/recovered"])):
+            status, out, err = ask(command, directory)
+            assert (status, "mine" in out) == (6, True)
+            assert err.splitlines() == [f"aioc: {name}: Permission denied" for name in missing]
+            status, out, _ = ask(command, directory, "--json")
+            problems = {Path(one["path"]).name: one["problem"] for one in json.loads(out)}
+            assert status == 6
+            assert "Permission denied" in problems["closed"]
+            assert (command == "du") == ("Permission denied" in (problems["mine"] or ""))
+        status, out, _ = ask("info", str(place / "mine"), "--json")
+        assert (status, json.loads(out)["unreadable"]) == (6, [str(place / "mine" / "recovered")])
         assert ask("tail", str(place / "closed"))[0] == 6
 
 
