@@ -66,6 +66,7 @@ class Bus(TopicWriters, Closing):
     ``-``, beginning with a letter or digit. They are checked and never changed, so two names are two
     topics.
 
+    After a fork the child has topics of its own only: ForkedError for what the parent has open.
     Several threads may use a bus; a named reader may be used by one of them at a time. Writers and
     readers stay open until the bus is closed. The first use of a topic opens it and waits for the
     disk: in an event loop call ``await prepare(...)`` before, or use ``awriter``, ``areader`` and
@@ -84,8 +85,8 @@ class Bus(TopicWriters, Closing):
         namespace: str | None = None,
         config: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(root, namespace, config)
         self._readings: dict[tuple[str, str], _Reading] = {}
+        super().__init__(root, namespace, config)
         self._anonymous: weakref.WeakSet[AnyReader] = weakref.WeakSet()
 
     @overload
@@ -301,6 +302,11 @@ class Bus(TopicWriters, Closing):
             writers=writers,
             readers=readers,
         )
+
+    def _names_open(self) -> set[str | tuple[str, str]]:
+        known = list(self._readings.items())
+        readings = {key for key, one in known if not one.reader.closed}
+        return super()._names_open() | readings
 
     def close(self) -> None:
         """Close all readers and writers; everything appended is then durable. Commits nothing."""

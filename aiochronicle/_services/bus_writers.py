@@ -3,8 +3,9 @@
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 import msgspec
@@ -27,7 +28,15 @@ from aiochronicle._services.trusted import (
 )
 from aiochronicle._typed.registry import Registry, TypeOrCodec
 from aiochronicle.codec import Codec, T
-from aiochronicle.errors import ChronicleError, ClosedError, FlushFailed, InvalidArgument
+from aiochronicle.errors import (
+    ChronicleError,
+    ClosedError,
+    FlushFailed,
+    ForkedError,
+    InvalidArgument,
+    LockedError,
+    ReaderBusy,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -53,6 +62,8 @@ class TopicWriters(Topics):
         self._writers: dict[str, Writer] = {}
         self._learning: set[str] = set()  # topics whose writers learn types by `send`
         self._renew_locks()
+        self._open_at_fork: set[str | tuple[str, str]] = set()
+        self._inherited: set[str | tuple[str, str]] = set()  # opened before fork, by the parent
         self._group_commit = GroupCommit(self.flush_now)
         self._closed = False
         _buses.add(self)
@@ -299,9 +310,26 @@ class TopicWriters(Topics):
                 )
             return self._keep(writer, lambda: self._writers.update({topic: writer}))
 
-    def _turn_to_open(self, what: str | tuple[str, str]) -> threading.RLock:
+    @contextmanager
+    def _turn_to_open(self, what: str | tuple[str, str]) -> Generator[None]:
+        """Let one thread at a time open a topic, or a named reader of it."""
         with self._lock:
-            return self._opening.setdefault(what, threading.RLock())
+            turn = self._opening.setdefault(what, threading.RLock())
+        try:
+            with turn:
+                yield
+        except (LockedError, ReaderBusy) as error:
+            if what not in self._inherited:
+                raise
+            raise ForkedError(
+                "was opened before fork, and the parent process has it open",
+                path=error.path,
+                advice="Use it there; here use other topics, and readers of other names.",
+            ) from error
+
+    def _names_open(self) -> set[str | tuple[str, str]]:
+        """Return the topics whose writers are open."""
+        return {topic for topic, _ in self._open_writers()}
 
     def _keep(self, opened: _Opened, remember: Callable[[], object]) -> _Opened:
         """Remember what was opened, so that it is closed with the bus."""
@@ -323,13 +351,18 @@ class TopicWriters(Topics):
 _buses: weakref.WeakSet[TopicWriters] = weakref.WeakSet()
 
 
-def _renew_all_locks() -> None:
-    """In a forked child nobody is left to release them."""
-    for bus in _buses:
+def _before_fork() -> None:
+    for bus in list(_buses):
+        bus._open_at_fork = bus._names_open()  # pyright: ignore[reportPrivateUsage]
+
+
+def _after_fork_in_child() -> None:
+    for bus in list(_buses):  # nobody is left to release the locks
         bus._renew_locks()  # pyright: ignore[reportPrivateUsage]
+        bus._inherited |= bus._open_at_fork  # pyright: ignore[reportPrivateUsage]
 
 
-os.register_at_fork(after_in_child=_renew_all_locks)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
 
 
 def _side_by_side(function: Callable[[str], object], topics: Iterable[str]) -> None:

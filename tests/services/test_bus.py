@@ -543,16 +543,30 @@ def test_threads_that_want_the_same_topic_get_the_same_writer(root: Path) -> Non
 
 FORK = """
 import os, sys
-from aiochronicle import Bus, errors
+from aiochronicle import Bus, errors, open_writer
 with Bus(sys.argv[1]) as bus:
     bus.append("orders", b"x")
     bus.reader("orders", "r")
+    bus.writer("closed").close()
+    other = open_writer(bus.path("closed"))
     pid = os.fork()
     if pid == 0:
         try:
             bus.append("orders", b"y")
-        except errors.LockedError as error:
-            assert f"pid {os.getppid()} " in str(error), error
+        except errors.ForkedError as error:
+            assert f"pid {os.getppid()} " in str(error.__cause__), error
+            try:
+                bus.read_batch("orders", "r")
+            except errors.ForkedError:
+                pass
+            else:
+                os._exit(2)
+            try:
+                bus.append("closed", b"y")
+            except errors.LockedError:  # the parent had closed it; another process has it now
+                pass
+            else:
+                os._exit(3)
             bus.append("child", b"own")
             assert bus.flush_now() == {"child": 1}
             bus.close()
@@ -561,6 +575,7 @@ with Bus(sys.argv[1]) as bus:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert bus.append("orders", b"z") == 1
     assert bus.flush_now() == {"orders": 2}
+    other.close()
 """
 
 
