@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
-from aiochronicle._core.group import Group, open_group
+from aiochronicle._core.group import Group, open_queue_group
 from aiochronicle._core.leaving import DeadLetter, is_known
 from aiochronicle._core.reader import open_reader
 from aiochronicle._core.writer import Writer
@@ -26,7 +26,7 @@ _PATIENCE_S = 5.0
 
 
 def _open_dead(place: str | os.PathLike[str]) -> Group[DeadLetter]:
-    return open_group(
+    return open_queue_group(
         place,
         GROUP,
         lease_s=600,

@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, Self
 
@@ -29,11 +28,11 @@ from aiochronicle._base.binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._base.closing import Closing
 from aiochronicle._base.printable import printable
 from aiochronicle._base.report import HtmlStruct
+from aiochronicle._core.backup_mark import refuse_backup
 from aiochronicle._core.leaving import Leaving, check_place, fingerprint
-from aiochronicle._core.opening import open_in_background, with_parameters_of
 from aiochronicle._core.reader import Reader, WaitStrategy, open_reader, spin_ns_of
 from aiochronicle._hot import Delivery, Message
-from aiochronicle._layout import SHARED, position_name
+from aiochronicle._layout import position_name
 from aiochronicle._typed.registry import Registry, TypeOrCodec
 from aiochronicle.codec import Codec, T, T_co
 from aiochronicle.errors import (
@@ -42,8 +41,6 @@ from aiochronicle.errors import (
     InvalidArgument,
     InvalidName,
     LeaseLost,
-    NotAQueue,
-    NotSupported,
 )
 
 __all__ = [
@@ -51,10 +48,9 @@ __all__ = [
     "Group",
     "GroupInfo",
     "GroupMember",
-    "aopen_group",
     "group_names",
     "inspect_queue_group",
-    "open_group",
+    "open_queue_group",
 ]
 
 _log = logging.getLogger("aiochronicle.group")
@@ -85,12 +81,7 @@ def _retry_ms(retry_s: float | tuple[float, float]) -> tuple[int, int]:
     return first_ms, max(first_ms, _milliseconds("retry_s", wanted, most, 0))
 
 
-def open_in_topic(path: str | os.PathLike[str], name: str, **options: Any) -> "Group[Any]":
-    """Join a group of a topic with many writers; ``topic_group.py`` replaces this function."""
-    raise NotImplementedError
-
-
-def open_group(
+def open_queue_group(
     path: str | os.PathLike[str],
     name: str,
     *,
@@ -110,33 +101,7 @@ def open_group(
     verify: bool = True,
     mode: int = 0o600,
 ) -> "Group[T]":
-    """Join a group of a queue; the first member creates it. In an event loop use ``aopen_group``.
-
-    A group has up to 256 members, in any number of processes, and each message goes to one of them at a time.
-    Tasks of one process may share a member. A message that is not acknowledged within ``lease_s`` is
-    delivered again; messages of a killed or closed member are delivered again at once. At most
-    ``max_in_flight`` messages are delivered, counted from the oldest that is not acknowledged.
-
-    A message that failed ``max_deliver`` times (at most 254) is moved to the queue at ``dead_letter``, as a
-    DeadLetter. A message that failed in an ``async with`` block is delivered again after the delay
-    ``retry_s``, which doubles with each attempt, up to the second number.
-
-    ``order="key"`` delivers the messages of one key, which ``key(message)`` returns, in order and one at a
-    time. All members need the same function, and call it for every message.
-
-    ``start`` is where a new group begins. The position of the group is that of a reader of the same name:
-    retention, capacity and ``list_readers`` know it. The name of an existing reader is refused with
-    ReaderBusy; with ``adopt`` the group continues where that reader stopped. GroupInUse: other members were
-    opened with other settings.
-
-    If the path is a topic with many writers, it returns a TopicGroup, which has the same methods.
-
-    >>> with open_group(queue, "workers") as group:
-    ...     for delivery in group:
-    ...         with delivery:
-    ...             print(delivery.attempt, delivery.message.payload)
-    1 b'hello'
-    """
+    """Join a group of one queue: see ``open_group``, which knows topics as well."""
     config = ffi.new("ac_group_config_t *")
     encoded_name = ffi.new("char[]", _encode_name(path, name))
     config.name = encoded_name
@@ -162,22 +127,9 @@ def open_group(
         place = check_place(dead_letter, path)
         config.dead_letter = fingerprint(place)
         leaving = Leaving(place, Path(os.fsdecode(encode_path(path))), name, max_deliver, mode)
+    refuse_backup(Path(os.fsdecode(encode_path(path))))
     options: dict[str, Any] = {"on_corrupt": on_corrupt, "codec": codec, "verify": verify}
-    try:
-        walker: Reader[T] = open_reader(path, start=start, burst=burst, mode=mode, **options)
-    except NotAQueue:
-        if not (Path(path) / SHARED).exists():
-            raise
-        if key is not None or wait != "park":
-            raise NotSupported(
-                "is a topic with many writers: its groups have no order by key, since two writers may"
-                " use one key, and no wait=",
-                path=os.fspath(path),
-                advice="Leave them out.",
-            ) from None
-        options |= {"lease_s": lease_s, "max_in_flight": max_in_flight, "max_deliver": max_deliver}
-        options |= {"dead_letter": dead_letter, "retry_s": retry_s, "start": start}
-        return open_in_topic(path, name, adopt=adopt, burst=burst, mode=mode, **options)
+    walker: Reader[T] = open_reader(path, start=start, burst=burst, mode=mode, **options)
     again: Reader[T] | None = None
     try:
         again = open_reader(path, mode=mode, **options)
@@ -206,27 +158,6 @@ def open_group(
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("joined: %s", printable(group))
     return group
-
-
-@with_parameters_of(open_group)
-async def aopen_group(*arguments: Any, **options: Any) -> Any:
-    """Join a group without blocking the event loop: ``open_group`` for coroutines.
-
-    The parameters are those of open_group, and so are the exceptions, raised when it is awaited.
-    ``group = await aopen_group(path, name)``, or ``async with``, which also closes in the background.
-
-    Cancelled while it opens, everything that the thread has opened is closed again.
-
-    >>> import asyncio
-    >>> async def main():
-    ...     async with aopen_group(queue, "workers") as group:
-    ...         delivery = await group.next()
-    ...         delivery.ack()
-    ...         return delivery.message.payload
-    >>> asyncio.run(main())
-    b'hello'
-    """
-    return await open_in_background(partial(open_group, *arguments, **options))
 
 
 @_hot.own_methods

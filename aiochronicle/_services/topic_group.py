@@ -22,8 +22,13 @@ from aiochronicle._base.arguments import timeout as checked_timeout
 from aiochronicle._base.background import in_background
 from aiochronicle._base.closing import Closing
 from aiochronicle._base.printable import printable
-from aiochronicle._core import group as one_group
-from aiochronicle._core.group import Group, GroupInfo, GroupMember, inspect_queue_group, open_group
+from aiochronicle._core.group import (
+    Group,
+    GroupInfo,
+    GroupMember,
+    inspect_queue_group,
+    open_queue_group,
+)
 from aiochronicle._hot import Delivery
 from aiochronicle._services.discovery import Discovery
 from aiochronicle._services.examiner import Attached, Examiner
@@ -208,7 +213,9 @@ class TopicGroup(Closing, Generic[T]):
         if self._closed or path in self._members:
             return
         try:
-            member = open_group(path, self._name, start=self._start, **self._options)
+            member: Group[T] = open_queue_group(
+                path, self._name, start=self._start, **self._options
+            )
         except (QueueNotFound, QueueGone):  # folded away just now
             return
         except ChronicleError as error:
@@ -530,10 +537,3 @@ def _together(members: list[GroupMember]) -> tuple[GroupMember, ...]:
         )
         for ones in by_pid.values()
     )
-
-
-def _open(path: str | os.PathLike[str], name: str, **options: Any) -> Any:
-    return TopicGroup(path, name, **options)
-
-
-one_group.open_in_topic = _open

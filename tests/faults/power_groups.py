@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import aiochronicle
-from aiochronicle import Delivery, Group, Roll, open_group, open_writer
+from aiochronicle import Delivery, Group, Roll, TopicGroup, open_group, open_writer
 
 from .power_campaign import memory_directory
 from .power_check import Violation, lay_out
@@ -38,7 +38,7 @@ class GroupScenario:
     def __init__(self, queue: Path) -> None:
         self.scenario = Scenario(queue)
         self.acked = [_Moment(0, frozenset())]
-        self._member: Group | None = None
+        self._member: Group | TopicGroup | None = None
         self._held: list[Delivery] = []
 
     def acked_at(self, time: int) -> frozenset[int]:
@@ -135,7 +135,7 @@ def check_group_image(path: Path, payloads: list[bytes], acked: frozenset[int]) 
         raise Violation(f"{type(error).__name__}: {error}") from error
 
 
-def _all_of(group: Group) -> Generator[Delivery, None, None]:
+def _all_of(group: Group | TopicGroup) -> Generator[Delivery, None, None]:
     for delivery in group:
         yield delivery
         delivery.ack()

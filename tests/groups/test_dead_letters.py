@@ -16,6 +16,7 @@ from helpers.waiting import eventually
 import aiochronicle
 from aiochronicle import (
     Group,
+    TopicGroup,
     Writer,
     drop_dead_letters,
     errors,
@@ -25,6 +26,8 @@ from aiochronicle import (
     retry_dead_letters,
 )
 from aiochronicle._core import dead_letters
+
+AnyGroup = Group[Any] | TopicGroup[Any]
 
 
 @pytest.fixture
@@ -38,11 +41,11 @@ def dead(tmp_path: Path) -> Path:
     return tmp_path / "dead"
 
 
-def join(queue: Path, dead: Path, **options: Any) -> Group[Any]:
+def join(queue: Path, dead: Path, **options: Any) -> AnyGroup:
     return open_group(queue, "w", max_deliver=2, dead_letter=dead, retry_s=0.001, **options)
 
 
-def fail(group: Group[Any], error: str = "bad order") -> None:
+def fail(group: AnyGroup, error: str = "bad order") -> None:
     """Let everything fail until it is gone."""
 
     def attempt() -> bool:

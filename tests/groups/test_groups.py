@@ -13,9 +13,18 @@ import uvloop
 from helpers.waiting import eventually
 
 import aiochronicle
-from aiochronicle import Group, Message, Writer, errors, inspect_group, open_group
+from aiochronicle import (
+    Group,
+    Message,
+    TopicGroup,
+    Writer,
+    errors,
+    inspect_group,
+    open_group,
+)
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
+AnyGroup = Group[Any] | TopicGroup[Any]
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -44,7 +53,7 @@ def test_members_share_the_messages(run: Run, writer: Writer, queue_path: Path) 
     fill(writer, 2000)
     seen: list[int] = []
 
-    async def member(group: Group[Any]) -> int:
+    async def member(group: AnyGroup) -> int:
         count = 0
         async for delivery in group:
             assert delivery.attempt == 1
@@ -110,7 +119,7 @@ def test_what_a_cancelled_task_had_comes_again_and_counts_no_attempt(
 ) -> None:
     fill(writer, 3)
 
-    async def handle(group: Group[Any], started: asyncio.Event) -> None:
+    async def handle(group: AnyGroup, started: asyncio.Event) -> None:
         async for delivery in group:
             async with delivery:
                 started.set()
@@ -165,7 +174,7 @@ def test_batches(run: Run, writer: Writer, queue_path: Path) -> None:
 def test_a_member_that_is_closed_ends_the_loops_of_its_tasks(
     run: Run, writer: Writer, queue_path: Path
 ) -> None:
-    async def consume(group: Group[Any]) -> str:
+    async def consume(group: AnyGroup) -> str:
         async for delivery in group:
             delivery.ack()
         return "ended"
@@ -270,7 +279,7 @@ def test_order_by_key(run: Run, writer: Writer, queue_path: Path) -> None:
     done: dict[bytes, list[int]] = {}
     busy: set[bytes] = set()
 
-    async def work(group: Group[Any]) -> None:
+    async def work(group: AnyGroup) -> None:
         async for delivery in group:
             mine = key(delivery.message)
             assert mine not in busy
@@ -460,7 +469,7 @@ def test_a_message_wakes_one_of_the_members_that_sleep(
         while bin(parked(queue_path)).count("1") < len(groups):
             await asyncio.sleep(0.001)
 
-    async def work(group: Group[Any], done: list[int]) -> None:
+    async def work(group: AnyGroup, done: list[int]) -> None:
         async for delivery in group:
             done.append(delivery.seq)
             delivery.ack()
@@ -564,6 +573,7 @@ def test_retention_and_capacity_wait_for_the_group(queue_path: Path) -> None:
         batch[0].ack()
         del batch
         assert group.poll() is None
+        assert isinstance(group, Group)
         group._commit_due()
         eventually(lambda: _can_append(writer))
 
@@ -586,6 +596,7 @@ def test_a_member_that_retention_has_overtaken_goes_on(queue_path: Path) -> None
                 writer.append(bytes(200))
             for delivery in quick:
                 delivery.ack()
+        assert isinstance(quick, Group)
         quick._commit_due()
         eventually(lambda: _retained(writer) and not (queue_path / "000000001.q").exists())
         writer.append(b"last")
@@ -656,6 +667,7 @@ def test_a_copy_begins_at_the_position(writer: Writer, queue_path: Path, tmp_pat
         batch = group.take_batch()
         for delivery in (*batch[:5], batch[9]):
             delivery.ack()
+        assert isinstance(group, Group)
         group._commit_due()
         shutil.copytree(
             queue_path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.efd", "wake")

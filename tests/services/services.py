@@ -126,7 +126,9 @@ class SharedWork(Service):
         self.group = self.open_group()
 
     def open_group(self) -> Group:
-        return open_group(self.input("a"), NAME, on_corrupt="skip")
+        group = open_group(self.input("a"), NAME, on_corrupt="skip")
+        assert isinstance(group, Group)
+        return group
 
     async def run(self) -> None:
         while not self.ending:

@@ -10,10 +10,12 @@ import msgspec
 from aiochronicle import (
     Bus,
     Causes,
+    ChronicleError,
     Codec,
     Delivery,
     FanIn,
     Group,
+    GroupInfo,
     Message,
     Reader,
     Registry,
@@ -22,6 +24,7 @@ from aiochronicle import (
     Requester,
     Responder,
     Router,
+    TopicGroup,
     TopicReader,
     Writer,
     aopen_group,
@@ -196,14 +199,26 @@ async def requests() -> None:
 
 
 async def groups() -> None:
+    opened = open_group("q", "workers", codec=Trade)
+    assert_type(opened, Group[Trade] | TopicGroup[Trade])
+    if isinstance(opened, TopicGroup):
+        assert_type(opened.problems, dict[str, ChronicleError])
+    with TopicGroup("t", "workers", codec=Trade) as topic:
+        assert_type(topic, TopicGroup[Trade])
     with open_group("q", "workers", codec=Trade) as group:
-        assert_type(group, Group[Trade])
+        assert_type(group, Group[Trade] | TopicGroup[Trade])
         for delivery in group:
             assert_type(delivery, Delivery[Trade])
             assert_type(delivery.message.decode(), Trade)
     async with aopen_group("q", "workers", codec=Trade) as group:
         task = asyncio.create_task(group.next())
         assert_type((await task).message.decode(), Trade)
+        async for delivery in group:
+            assert_type(delivery.message.decode(), Trade)
+        async for batch in group.batches():
+            assert_type(batch, list[Delivery[Trade]])
+        assert_type(group.take_batch(), list[Delivery[Trade]])
+        assert_type(group.info(), GroupInfo)
 
 
 async def topics(bus: Bus) -> None:
