@@ -46,6 +46,9 @@ typedef struct ac_ancestor {
 
 enum { AC_ANCESTORS = 6 };
 
+/* A member raises its own bit and then AC_BIT_MEMBERS; the writer takes AC_BIT_MEMBERS and then the others. */
+enum { AC_BIT_MEMBERS = 63, AC_MEMBER_BITS = 512 };
+
 typedef struct ac_control {
     /* 0: cold */
     uint32_t magic;
@@ -82,8 +85,10 @@ typedef struct ac_control {
     /* 384: waking */
     uint32_t notify_seq;
     uint32_t waiters_pending;
-    uint64_t parked; /* * one bit per reader that sleeps on its eventfd */
-    uint8_t spare3[112];
+    uint64_t
+        parked; /* * one bit per reader that sleeps on its eventfd; AC_BIT_MEMBERS: look at … */
+    uint64_t parked_members[AC_MEMBER_BITS / 64]; /* * … these: one bit per member of a group */
+    uint8_t spare3[48];
 } ac_control_t;
 
 _Static_assert(sizeof(ac_control_t) == AC_CONTROL_SIZE, "control block");

@@ -46,8 +46,7 @@ static inline uint64_t *ac_cq4_bells_appended(const ac_cq4_wake_t *wake) {
 static inline uint32_t ac_cq4_wake_signal(ac_cq4_wake_t *wake) {
     if (!wake->map || AC_LIKELY(ac_load_seq_cst_u64(ac_cq4_wake_word(wake)) == 0)) return 0;
     if (ac_exchange_seq_cst_u64(ac_cq4_wake_word(wake), 0) == 0) return 0;
-    uint64_t left = 0;
-    return ac_wake_targets_signal(&wake->targets, UINT64_MAX, UINT32_MAX, &left);
+    return ac_wake_targets_signal(&wake->targets, NULL, UINT64_MAX, UINT32_MAX);
 }
 
 /* For a reader: announces it if there is a writer; looks for that no more than once a second.

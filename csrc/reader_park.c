@@ -118,17 +118,32 @@ void ac_reader_use_eventfd(ac_reader_t *reader, ac_eventfd_t *eventfd) {
     if (eventfd) ac_eventfd_retain(eventfd);
 }
 
+/* Where the reader's bit is, and which one of the word. */
+static uint64_t *word_of_bit(ac_control_t *control, uint32_t bit) {
+    return bit < AC_BIT_FIRST_MEMBER
+               ? &control->parked
+               : &control->parked_members[bit / 64 - AC_BIT_FIRST_MEMBER / 64];
+}
+
+/* A member's own bit first: the writer takes them the other way round. */
+static void raise_bit(ac_control_t *control, uint32_t bit) {
+    __atomic_fetch_or(word_of_bit(control, bit), 1ull << bit % 64, __ATOMIC_SEQ_CST);
+    if (bit >= AC_BIT_FIRST_MEMBER)
+        __atomic_fetch_or(&control->parked, 1ull << AC_BIT_MEMBERS, __ATOMIC_SEQ_CST);
+}
+
 int ac_reader_is_parked(const ac_reader_t *reader) {
     if (!reader->announced || reader->java) return 0;
     uint32_t bit = ac_load_acquire_u32(&reader->endpoint.bit);
-    return bit != AC_NO_BIT && (ac_load_seq_cst_u64(&reader->control->parked) >> bit & 1);
+    return bit != AC_NO_BIT &&
+           (ac_load_seq_cst_u64(word_of_bit(reader->control, bit)) >> bit % 64 & 1);
 }
 
 void ac_reader_unpark(ac_reader_t *reader) {
     if (!reader->announced || reader->java) return;
     uint32_t bit = ac_load_acquire_u32(&reader->endpoint.bit);
-    if (bit == AC_NO_BIT || !ac_load_relaxed_u32(&reader->endpoint.alone)) return;
-    __atomic_fetch_and(&reader->control->parked, ~(1ull << bit), __ATOMIC_SEQ_CST);
+    if (bit == AC_NO_BIT || bit < AC_BIT_FIRST_MEMBER) return; /* others may share it */
+    __atomic_fetch_and(word_of_bit(reader->control, bit), ~(1ull << bit % 64), __ATOMIC_SEQ_CST);
 }
 
 int ac_reader_attended(ac_reader_t *reader) {
@@ -187,7 +202,7 @@ int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
     if (!reader->announced) ac_reader_announce(reader);
     if (reader->java) return park_with_java(reader, err);
     uint32_t bit = reader->announced ? ac_load_acquire_u32(&reader->endpoint.bit) : AC_NO_BIT;
-    if (bit != AC_NO_BIT) __atomic_fetch_or(&control->parked, 1ull << bit, __ATOMIC_SEQ_CST);
+    if (bit != AC_NO_BIT) raise_bit(control, bit);
     int by_futex = signalling_epoch(control) == 0 &&
                    ac_futex_watch_count(&reader->futex_watch, reader->control_map);
     rc = ac_reader_ready(reader, err);

@@ -212,15 +212,14 @@ static int answer_hello(ac_connection_t *connection, ac_hello_t *hello, int leng
 
 static int take_bit(ac_connection_t *connection, const uint32_t *bit, int length) {
     ac_wake_endpoint_t *endpoint = connection->endpoint;
-    if (length != (int)sizeof *bit || (*bit & ~AC_BIT_ALONE) >= 64) return -1;
+    if (length != (int)sizeof *bit || *bit >= AC_BIT_FIRST_MEMBER + AC_MEMBER_BITS) return -1;
     /* A newer writer replaces an older one, in whichever order their packets are checked. */
     connection->answered = 1;
     if (endpoint->connection && endpoint->connection->serial > connection->serial)
         return endpoint->many ? 0 : -1;
     endpoint->connection = connection;
     close_older(endpoint, connection->serial);
-    ac_store_relaxed_u32(&endpoint->alone, *bit & AC_BIT_ALONE);
-    ac_store_release_u32(&endpoint->bit, *bit & ~AC_BIT_ALONE);
+    ac_store_release_u32(&endpoint->bit, *bit);
     if (!connection->outdated) ac_store_relaxed_u32(&endpoint->suspect, 0);
     /* What was published before the bit was known was not signalled to us. */
     ac_os_eventfd_signal(endpoint->eventfd->fd);

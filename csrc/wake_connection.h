@@ -6,7 +6,8 @@
  *
  *   writer -> reader   hello: which queue, which reader
  *   reader -> writer   its eventfd
- *   writer -> reader   the bit of control.parked that is the reader's from now on; with AC_BIT_ALONE no other's
+ *   writer -> reader   the bit of control.parked that is the reader's from now on; from AC_BIT_FIRST_MEMBER on one
+ *                      of control.parked_members, which is no other's
  *
  * and then both keep the connection: its end is how each learns at once that the other died. Parking,
  * raising the bit and signalling do not pass through here (reader_park.c, writer.c); they go on while this
@@ -22,6 +23,7 @@
 #ifndef AC_WAKE_CONNECTION_H
 #define AC_WAKE_CONNECTION_H
 
+#include "control.h"
 #include "directory.h"
 #include "position.h"
 #include "wake_eventfd.h"
@@ -29,7 +31,7 @@
 #include <pthread.h>
 
 #define AC_NO_BIT UINT32_MAX
-#define AC_BIT_ALONE 0x100u
+#define AC_BIT_FIRST_MEMBER 64u
 #define AC_WAKE_DIRECTORY "wake"
 
 /* How the names of readers without one begin; no reader can be given such a name. */
@@ -60,10 +62,8 @@ typedef struct ac_wake_endpoint {
     int watch;              /* of the lock file; or, while it expects its queue, of a directory … */
     char step[AC_STEP_MAX]; /* … in which this has to appear next */
     int expects;
-    int many; /* it keeps a connection to each writer, of which a Java queue may have many */
-    uint32_t
-        bit; /* atomic: position in control.parked, or AC_NO_BIT while no writer is connected */
-    uint32_t alone;    /* atomic, stored before `bit`: nobody else has that bit */
+    int many;     /* it keeps a connection to each writer, of which a Java queue may have many */
+    uint32_t bit; /* atomic: as the writer said it, or AC_NO_BIT while no writer is connected */
     uint32_t watching; /* atomic: taking the writer lock will be noticed */
     uint32_t suspect;  /* atomic: a process took the writer lock and has not connected (yet) */
     struct ac_listener *listener;
@@ -111,11 +111,12 @@ void ac_wake_targets_close(ac_wake_targets_t *targets);
 int ac_wake_targets_add(ac_wake_targets_t *targets, int eventfd, const char *name, uint32_t *bit);
 /* Other members of its group look at once: it may have died with messages. */
 void ac_wake_targets_remove(ac_wake_targets_t *targets, int eventfd);
-/* Signals every connected reader whose bit is set; but of each group no more members than there are messages. *left are
- * the bits of those that sleep on. If they are many, the wake thread signals all but the first. Returns how many are
- * signalled, once each. */
-uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, uint64_t bits, uint32_t messages,
-                                uint64_t *left);
+/* Signals every connected reader whose bit is set in what was taken from control.parked; but of each group no more
+ * members than there are messages, and the bits of its others stay up. `control` is NULL for a Java queue, which has
+ * no groups. If the readers are many, the wake thread signals all but the first. Returns how many are signalled, once
+ * each. */
+uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, ac_control_t *control, uint64_t bits,
+                                uint32_t messages);
 /* Signals those that were left to the wake thread, which alone may call it: it holds the lock without which no eventfd of
  * a connection is closed. */
 void ac_wake_targets_signal_rest(ac_wake_targets_t *targets);

@@ -7,10 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bits from FIRST_ALONE on are for members of groups, one each, and never for anybody else: who lowers such a bit late,
- * when another writer has given it away, takes the signal from another member at most, which looks by itself. */
-enum { READERS_MAX = 4096, FIRST_ALONE = 48, ALONE_MAX = 64 - FIRST_ALONE };
-#define SHARED_BITS ((1ull << FIRST_ALONE) - 1)
+enum { READERS_MAX = 4096 };
 
 /* To wake a process takes the appender up to 10 us. Of more sleepers than these it wakes the first one and the wake
  * thread, which wakes the others. */
@@ -26,20 +23,26 @@ static uint32_t group_of(const char *name) {
 
 /* The bit that the fewest sleepers share. */
 static uint32_t choose_bit(const ac_wake_targets_t *targets) {
-    uint32_t used[64] = {0}, best = 0;
+    uint32_t used[AC_BIT_MEMBERS] = {0}, best = 0;
     for (uint32_t i = 0; i < targets->count; i++)
-        used[targets->sleepers[i].bit]++;
-    for (uint32_t bit = 1; bit < FIRST_ALONE; bit++)
+        if (targets->sleepers[i].bit < AC_BIT_MEMBERS) used[targets->sleepers[i].bit]++;
+    for (uint32_t bit = 1; bit < AC_BIT_MEMBERS; bit++)
         if (used[bit] < used[best]) best = bit;
     return best;
 }
 
-/* A bit that nobody has, for one who lowers it by itself; AC_NO_BIT if there is none left. */
-static uint32_t choose_alone(const ac_wake_targets_t *targets) {
-    uint64_t used = SHARED_BITS;
-    for (uint32_t i = 0; i < targets->count; i++)
-        used |= 1ull << targets->sleepers[i].bit;
-    return used == UINT64_MAX ? AC_NO_BIT : (uint32_t)__builtin_ctzll(~used);
+/* A bit that nobody has, for a member, who lowers it by itself; AC_NO_BIT if there is none left. Who lowers it late, when
+ * another writer has given it away, takes the signal from another member at most, which looks by itself. */
+static uint32_t choose_member_bit(const ac_wake_targets_t *targets) {
+    uint64_t used[AC_MEMBER_BITS / 64] = {0};
+    for (uint32_t i = 0; i < targets->count; i++) {
+        uint32_t number = targets->sleepers[i].bit - AC_BIT_FIRST_MEMBER;
+        if (number < AC_MEMBER_BITS) used[number / 64] |= 1ull << number % 64;
+    }
+    for (uint32_t i = 0; i < AC_MEMBER_BITS / 64; i++)
+        if (used[i] != UINT64_MAX)
+            return AC_BIT_FIRST_MEMBER + i * 64 + (uint32_t)__builtin_ctzll(~used[i]);
+    return AC_NO_BIT;
 }
 
 int ac_wake_targets_add(ac_wake_targets_t *targets, int eventfd, const char *name, uint32_t *bit) {
@@ -55,13 +58,12 @@ int ac_wake_targets_add(ac_wake_targets_t *targets, int eventfd, const char *nam
         }
     }
     if (targets->count < targets->room) {
-        uint32_t chosen = group ? choose_alone(targets) : AC_NO_BIT;
-        if (chosen == AC_NO_BIT) {
+        *bit = group ? choose_member_bit(targets) : AC_NO_BIT;
+        if (*bit == AC_NO_BIT) { /* a member for whom there is none left is woken every time */
             group = 0;
-            chosen = choose_bit(targets);
+            *bit = choose_bit(targets);
         }
-        targets->sleepers[targets->count++] = (ac_wake_target_t){eventfd, chosen, group, 0};
-        *bit = chosen | (group ? AC_BIT_ALONE : 0);
+        targets->sleepers[targets->count++] = (ac_wake_target_t){eventfd, *bit, group, 0};
         rc = 0;
     }
     pthread_mutex_unlock(&targets->mutex);
@@ -86,12 +88,58 @@ typedef struct woken {
     uint32_t group, count;
 } woken_t;
 
-static woken_t *woken_of(woken_t woken[ALONE_MAX], uint32_t group) {
+/* What is taken from the words of the members, and goes back to them; and how many of each group were signalled. */
+typedef struct round {
+    uint64_t bits[AC_MEMBER_BITS / 64], left[AC_MEMBER_BITS / 64];
+    woken_t groups[AC_MEMBER_BITS];
+    uint32_t known;
+} round_t;
+
+static uint32_t *count_of(round_t *round, uint32_t group) {
     uint32_t i = 0;
-    while (woken[i].group != group && woken[i].group != 0)
+    while (i < round->known && round->groups[i].group != group)
         i++;
-    woken[i].group = group;
-    return &woken[i];
+    if (i == round->known) round->groups[round->known++] = (woken_t){group, 0};
+    return &round->groups[i].count;
+}
+
+static int is_raised(uint64_t word, uint32_t bit) {
+    return (int)(word >> bit % 64 & 1);
+}
+
+/* In the order of turns: 1 = it is to be signalled. */
+static int is_next_member(round_t *round, const ac_wake_target_t *member, uint32_t messages) {
+    uint32_t number = member->bit - AC_BIT_FIRST_MEMBER;
+    if (!is_raised(round->bits[number / 64], number)) return 0;
+    uint32_t *count = count_of(round, member->group);
+    if ((*count)++ < messages) return 1;
+    round->left[number / 64] |= 1ull << number % 64;
+    return 0;
+}
+
+static uint32_t signal_members(ac_wake_targets_t *targets, ac_control_t *control,
+                               uint32_t messages) {
+    round_t round;
+    uint32_t woken = 0, count = targets->count, first = count ? targets->turn % count : 0;
+    uint64_t left = 0;
+    round.known = 0;
+    memset(round.left, 0, sizeof round.left);
+    for (uint32_t i = 0; i < AC_MEMBER_BITS / 64; i++)
+        round.bits[i] = ac_load_relaxed_u64(&control->parked_members[i])
+                            ? ac_exchange_seq_cst_u64(&control->parked_members[i], 0)
+                            : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const ac_wake_target_t *sleeper = &targets->sleepers[(first + i) % count];
+        if (!sleeper->group || !is_next_member(&round, sleeper, messages)) continue;
+        targets->turn = (first + i) % count + 1;
+        ac_os_eventfd_signal(sleeper->eventfd);
+        woken++;
+    }
+    for (uint32_t i = 0; i < AC_MEMBER_BITS / 64; left |= round.left[i++])
+        if (round.left[i])
+            __atomic_fetch_or(&control->parked_members[i], round.left[i], __ATOMIC_SEQ_CST);
+    if (left) __atomic_fetch_or(&control->parked, 1ull << AC_BIT_MEMBERS, __ATOMIC_SEQ_CST);
+    return woken;
 }
 
 /* Without the wake thread. */
@@ -105,22 +153,16 @@ static void signal_marked(ac_wake_targets_t *targets) {
     pthread_mutex_unlock(&targets->mutex);
 }
 
-uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, uint64_t bits, uint32_t messages,
-                                uint64_t *left) {
-    woken_t groups[ALONE_MAX] = {{0, 0}};
+uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, ac_control_t *control, uint64_t bits,
+                                uint32_t messages) {
+    uint64_t readers = bits & ~(1ull << AC_BIT_MEMBERS);
     uint32_t woken = 0, handed = 0;
     pthread_mutex_lock(&targets->mutex);
-    uint32_t count = targets->count, first = count ? targets->turn % count : 0;
-    int many = count > DIRECT_MAX && __builtin_popcountll(bits & SHARED_BITS) > DIRECT_MAX;
-    for (uint32_t i = 0; i < count; i++) {
-        ac_wake_target_t *sleeper = &targets->sleepers[(first + i) % count];
-        if (!(bits >> sleeper->bit & 1)) continue;
-        if (sleeper->group && woken_of(groups, sleeper->group)->count++ >= messages) {
-            *left |= 1ull << sleeper->bit;
-            continue;
-        }
-        if (sleeper->group) targets->turn = (first + i) % count + 1;
-        if (many && woken > 0 && !sleeper->group) {
+    int many = targets->count > DIRECT_MAX && __builtin_popcountll(readers) > DIRECT_MAX;
+    for (uint32_t i = 0; i < targets->count; i++) {
+        ac_wake_target_t *sleeper = &targets->sleepers[i];
+        if (sleeper->group || !is_raised(readers, sleeper->bit)) continue;
+        if (many && woken > 0) {
             sleeper->handed_over = 1;
             handed++;
             continue;
@@ -128,6 +170,8 @@ uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, uint64_t bits, uint3
         ac_os_eventfd_signal(sleeper->eventfd);
         woken++;
     }
+    if (control && is_raised(bits, AC_BIT_MEMBERS))
+        woken += signal_members(targets, control, messages);
     pthread_mutex_unlock(&targets->mutex);
     /* After the marks, which the wake thread looks for after it has emptied its eventfd. */
     if (handed > 0 && ac_wake_nudge() < 0) signal_marked(targets);

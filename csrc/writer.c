@@ -170,6 +170,8 @@ static void announce(ac_writer_t *writer, uint64_t epoch) {
     ac_writer_announce_ttl(writer);
     ac_store_relaxed_u64(&control->parked,
                          0); /* the sleepers of a dead writer; they will be woken */
+    for (size_t i = 0; i < AC_MEMBER_BITS / 64; i++)
+        ac_store_relaxed_u64(&control->parked_members[i], 0);
     ac_fetch_add_seq_cst_u32(&control->notify_seq, 1);
     ac_os_futex_wake(&control->notify_seq, INT_MAX);
 }
@@ -479,11 +481,10 @@ static void wake_other_programs(ac_writer_t *writer, uint32_t waiters) {
 void ac_writer_wake(ac_writer_t *writer) {
     ac_control_t *control = writer->control;
     if (ac_load_relaxed_u64(&control->parked)) {
-        uint64_t bits = ac_exchange_seq_cst_u64(&control->parked, 0), left = 0;
+        uint64_t bits = ac_exchange_seq_cst_u64(&control->parked, 0);
         if (bits && writer->attended)
-            ac_count_u64(&writer->wakeups,
-                         ac_wake_targets_signal(&writer->targets, bits, writer->batch + 1, &left));
-        if (left) __atomic_fetch_or(&control->parked, left, __ATOMIC_SEQ_CST);
+            ac_count_u64(&writer->wakeups, ac_wake_targets_signal(&writer->targets, control, bits,
+                                                                  writer->batch + 1));
     }
     uint32_t waiters = ac_load_relaxed_u32(&control->waiters_pending);
     if (waiters) wake_other_programs(writer, waiters);

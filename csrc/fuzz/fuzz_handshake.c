@@ -149,6 +149,7 @@ typedef struct stage {
     int peers[PEERS]; /* -1 = not there */
     int listener;     /* of a hostile reader */
     ac_wake_targets_t targets;
+    ac_control_t control;
 } stage_t;
 
 /* A writer meets a reader whose socket is ours. */
@@ -198,7 +199,7 @@ static void step(stage_t *stage, fuzz_bytes_t *bytes) {
     }
     case 6:
         if (stage->listener >= 0)
-            ac_wake_targets_signal(&stage->targets, UINT64_MAX, detail, &(uint64_t){0});
+            ac_wake_targets_signal(&stage->targets, &stage->control, UINT64_MAX, detail);
         break;
     default:
         let_wake_thread_work();
@@ -216,11 +217,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int steps = 0; bytes.left > 0 && steps < STEPS_MAX; steps++)
         step(&stage, &bytes);
     let_wake_thread_work();
-    FUZZ_CHECK(victim.bit < 64 || victim.bit == AC_NO_BIT);
+    FUZZ_CHECK(victim.bit < AC_BIT_FIRST_MEMBER + AC_MEMBER_BITS || victim.bit == AC_NO_BIT);
     for (int i = 0; i < PEERS; i++)
         if (stage.peers[i] >= 0) close(stage.peers[i]);
     if (stage.listener >= 0) {
-        ac_wake_targets_signal(&stage.targets, UINT64_MAX, 1, &(uint64_t){0});
+        ac_wake_targets_signal(&stage.targets, &stage.control, UINT64_MAX, 1);
         ac_wake_targets_close(&stage.targets);
         ac_os_close(stage.listener);
         ac_os_unlink(wake_fd, "enemy.efd");

@@ -128,7 +128,7 @@ async def test_a_bit_that_does_not_exist_ends_the_connection(queue: Path) -> Non
     with aiochronicle.open_reader(queue, "honest", start="last") as reader:
         waiting = asyncio.ensure_future(reader.next())
         await asyncio.sleep(0)
-        for wrong in (struct.pack("<I", 64), struct.pack("<I", 2**32 - 1), b"\1", b"\1" * 16):
+        for wrong in (struct.pack("<I", 64 + 512), struct.pack("<I", 2**32 - 1), b"\1", b"\1" * 16):
             with connected(queue, "honest") as connection:
                 connection.send(hello(queue, b"honest"))
                 _, rights, _, _ = await asyncio.to_thread(connection.recvmsg, 16, 64)
