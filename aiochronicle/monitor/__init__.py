@@ -1,8 +1,17 @@
-"""Looking at all queues of a directory from outside: what ``aioc monitor`` and ``aioc top`` show.
+"""Observing all queues of a directory from outside, for ``aioc monitor`` and ``aioc top``.
 
-``collector.py`` looks, ``events.py`` says what changed from one look to the next, ``alarms.py`` what is
-wrong, ``history.py`` keeps the last minutes. None of these needs more than the core. The web page is in
-``web.py`` and its neighbours, with the packages of the extra ``monitor``.
+Data flows in one direction::
 
-Nothing here writes to a queue, takes a lock, or makes a writer do something.
+    scout.py      reads the state of one queue
+    collector.py  runs the scouts of all queues, once a second, within a budget of processor time
+    events.py     compares two states of a queue: opened, killed, rolled, slow append …
+    alarms.py     compares a state with limits: lag, dead writer, full disk …
+    history.py    keeps rates and lags of the last minutes in memory
+    view.py, metrics.py  turn the result into JSON for the page, and into text for Prometheus
+    watching.py, web.py, serving.py  run the collector and serve the page
+
+Collector, events, alarms and history need only the core packages; the web page needs the extra ``monitor``.
+
+Nothing here writes to a queue, takes a lock or wakes a writer. The one exception is ``probe.py``: a reader
+that sleeps until the writer wakes it, to measure how long that takes.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a queue, or with the disk below, at one moment."""
+"""Alarms: which values of one snapshot are beyond their limits."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def alarms_of(queue: QueueState, limits: Limits) -> Iterator[Alarm]:
-    """Yield what is wrong with a queue."""
+    """Yield the alarms of one queue: of its writer, its readers, and of reading it at all."""
     if queue.problem is not None:
         yield _alarm("critical", queue, f"cannot be read: {queue.problem}")
         return
@@ -86,7 +86,7 @@ def _of_reader(queue: QueueState, reader: ReaderInfo, limits: Limits) -> Iterato
 
 
 def alarms_of_disk(snapshot: Snapshot, limits: Limits) -> Iterator[Alarm]:
-    """Yield what is wrong with the directory itself."""
+    """Yield the alarms of the directory: it cannot be listed, or its file system is nearly full."""
     if snapshot.problem is not None:
         yield Alarm(level="critical", queue=None, name="", text=snapshot.problem)
     if not snapshot.disk_bytes_total:

@@ -1,9 +1,11 @@
-"""Looks at all queues of a directory, again and again, at a bounded price.
+"""Observes all queues of a directory, once a second, within a budget of processor time.
 
-A look glances at every queue (how far is it?) and then, as long as its budget lasts, at all there is
-to know about some: those where something happened first, then those that were not looked at for
-longest. So a few queues are known completely each second, and with hundreds of them readers are some
-seconds old while rates are not. That a process ended is noticed at once, by its descriptor.
+Each look has two parts. The first is a glance at every queue: the next seq and the rate. The second reads
+everything about some queues (writer, readers, groups, disk) until the budget is spent: first the queues where
+something happened, then those whose last full look is the oldest. A few queues are therefore complete every
+second. With hundreds of queues the rates are still of this second, and readers may be some seconds old.
+
+The end of a process is noticed at once, by its descriptor (``lifelines.py``).
 """
 
 import os
@@ -38,10 +40,10 @@ _SCAN_MIN_S, _SCAN_MAX_S = 1.0, 60.0  # … at least and at most so far apart
 
 
 class Collector:
-    """All queues in or below a directory. One thread at a time; ``look`` blocks while files are read.
+    """Observes all queues in or below a directory. For one thread; ``look`` blocks while it reads files.
 
-    ``budget_s`` is the processor time of a look beyond the glance at each queue. ``events`` are the last
-    500 of them, ``history`` the last 300 looks. Never writes, and needs to be allowed to read only.
+    ``budget_s`` limits the processor time of a look, without the glances. ``events`` has the last 500 events,
+    ``history`` the last 300 looks. It never writes, and needs only permission to read. A context manager.
 
     >>> with Collector(queue) as collector:
     ...     [(found.name, found.next_seq, found.problem) for found in collector.look().queues]
@@ -75,18 +77,18 @@ class Collector:
         self.close()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for scout in self._scouts.values():
             scout.close()
         self._scouts.clear()
         self._lifelines.close()
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when a process of interest has ended: look then."""
+        """Return a descriptor that becomes readable when a writer or reader process ends; look then."""
         return self._lifelines.fileno()
 
     def look(self, focus: Container[int] = ()) -> Snapshot:
-        """Look at everything now; ``focus`` are numbers of queues that are looked at as a whole."""
+        """Return a new snapshot. The queues with the numbers in ``focus`` get a full look in any case."""
         began_s = time.thread_time()
         is_first = not self._numbers
         ended = self._lifelines.ended()
@@ -123,7 +125,7 @@ class Collector:
             scout.close()
 
     def _scan(self, fresh: list[Event], is_first: bool) -> None:
-        """Look for queues, if it is time again."""
+        """Search the directory for new and removed queues, if the last search is long enough ago."""
         if time.monotonic() < self._scan_at_s:
             return
         began_s = time.thread_time()

@@ -1,7 +1,7 @@
-"""What happened from one look at a queue to the next.
+"""Events: what changed between two looks at a queue.
 
-Nobody reports events: they are the differences between what two looks found. What came and went in
-between is not seen.
+Writers and readers do not report events. An event is a difference between two states, so what began and ended
+between two looks is not seen.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _CAUSES = {
 
 
 def changes(before: QueueState, after: QueueState, ended: set[int]) -> Iterator[Change]:
-    """Yield what happened to a queue; ``ended`` are pids of processes that were seen to end."""
+    """Yield the events between two states: kind, time, text, count. ``ended`` has the pids that ended."""
     if after.problem is not None:
         if before.problem != after.problem:
             yield "unreadable", 0, after.problem, 1

@@ -1,4 +1,4 @@
-"""The last minutes of each queue, for charts and sparklines, in memory of a known size."""
+"""Rates and lags of the last minutes, for charts and sparklines, in a fixed amount of memory."""
 
 from collections import deque
 from typing import Literal
@@ -36,7 +36,7 @@ class History:
         self._values: dict[int | None, dict[Measure, deque[float]]] = {}
 
     def add(self, snapshot: Snapshot) -> None:
-        """Note what a look has found."""
+        """Add the values of one look."""
         before = len(self._times)
         full = before == self.points
         self._times.append(snapshot.time_ns)
@@ -68,12 +68,12 @@ class History:
             self._values[number][measure].append(value)
 
     def series(self, measure: Measure, queue: int | None = None) -> Series:
-        """Return the values of a queue by its number, or, with None, of all: sums, and the worst age."""
+        """Return the values of one queue by number. None: of all queues, as sums, and the largest age."""
         values = self._values.get(queue, {}).get(measure, ())
         return Series(list(self._times)[-len(values) :] if values else [], list(values))
 
     def last(self, measure: Measure) -> float:
-        """Return the newest value for all queues together; 0 before the first look."""
+        """Return the newest value over all queues; 0 before the first look."""
         values = self._values.get(None, {}).get(measure)
         return values[-1] if values else 0.0
 

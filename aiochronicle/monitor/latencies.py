@@ -1,4 +1,4 @@
-"""Wake latencies of queues, as the probe measures them: over time, and as histograms."""
+"""Wake latencies that the probe measured, as a series of medians and as histograms."""
 
 import asyncio
 import sys
@@ -52,19 +52,19 @@ class _OfQueue:
 
 
 class Latencies:
-    """By queue number; None for all together."""
+    """Wake latencies per queue number, and over all queues under None."""
 
     def __init__(self) -> None:
         self._queues: dict[int | None, _OfQueue] = {None: _OfQueue()}
 
     def add(self, queue: int, taken_ns: int) -> None:
-        """Note one latency."""
+        """Add one measured latency."""
         self._queues[None].add(taken_ns)
         if queue in self._queues or len(self._queues) <= QUEUES_MAX:
             self._queues.setdefault(queue, _OfQueue()).add(taken_ns)
 
     def close_interval(self, snapshot: Snapshot) -> None:
-        """Make a point of what came since the last call, and forget queues that are gone."""
+        """Turn what was added since the last call into one point per queue, and drop removed queues."""
         there = {queue.number for queue in snapshot.queues}
         for number in [one for one in self._queues if one is not None and one not in there]:
             del self._queues[number]
@@ -72,15 +72,15 @@ class Latencies:
             queue.close_interval(snapshot.time_ns)
 
     def measured(self) -> list[int]:
-        """Return the queues of which there is something."""
+        """Return the numbers of the queues that have a latency."""
         return [number for number in self._queues if number is not None]
 
     def points(self, queue: int | None = None) -> list[Point]:
-        """Return the last minutes, the oldest first."""
+        """Return the points of the last minutes, the oldest first."""
         return list(self._queues[queue].points) if queue in self._queues else []
 
     def cumulative(self, queue: int | None = None) -> tuple[list[tuple[float, int]], float]:
-        """Return how many took at most each bound in seconds, the last one infinite; and the sum."""
+        """Return the cumulative histogram, a count per upper bound in seconds, and the sum."""
         if queue not in self._queues:
             return [(bound_s, 0) for bound_s in (*BUCKETS_S, float("inf"))], 0.0
         counts = [0] * (len(BUCKETS_S) + 1)
@@ -95,7 +95,7 @@ class Latencies:
 
 
 class Prober:
-    """The probe as a child process. Where it cannot be started there are no latencies."""
+    """Runs the probe (``probe.py``) as a child process. If it cannot be started, no latencies are shown."""
 
     def __init__(self, latencies: Latencies) -> None:
         self._latencies = latencies
@@ -103,7 +103,7 @@ class Prober:
         self._sent: list[tuple[int, str]] = []
 
     async def run(self) -> None:
-        """Take what it measures until cancelled; it ends with us, however we end."""
+        """Collect its measurements until cancelled. The child ends with this process, even by SIGKILL."""
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -124,7 +124,7 @@ class Prober:
             await process.wait()
 
     def aim(self, snapshot: Snapshot, focus: Container[int] = ()) -> None:
-        """Choose the queues to measure: native ones that move now, those in focus first."""
+        """Tell it which queues to measure: native ones with traffic, those in focus first."""
         process = self._process
         if process is None or process.stdin is None or process.stdin.is_closing():
             return

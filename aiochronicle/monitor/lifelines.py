@@ -1,4 +1,4 @@
-"""Noticing at once that a process ended, without asking: the kernel's descriptors of processes."""
+"""Notices the end of processes at once, by pidfds: descriptors that become readable when a process ends."""
 
 import os
 import select
@@ -11,8 +11,8 @@ PROCESSES_MAX = 512
 class Lifelines:
     """Watches processes by their pids. ``fileno`` is readable when one of them has ended.
 
-    A hint and no more: a pid may be that of another process by now, or of another container. Of more
-    than 512 processes, and where the kernel or a limit refuses, the rest is not watched.
+    It is only a hint to look sooner: the pid may meanwhile belong to another process, or be of another
+    container. At most 512 processes are watched, fewer if the kernel or a limit refuses.
     """
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class Lifelines:
         self._descriptors: dict[int, int] = {}  # by pid
 
     def fileno(self) -> int:
-        """Return the descriptor to wait for."""
+        """Return the descriptor that becomes readable."""
         return self._epoll.fileno()
 
     def watch(self, pids: set[int]) -> None:
-        """Watch these, and no others any more."""
+        """Watch these processes, and stop watching all others."""
         for pid in self._descriptors.keys() - pids:
             self._drop(pid)
         for pid in pids - self._descriptors.keys():
@@ -38,7 +38,7 @@ class Lifelines:
             self._descriptors[pid] = descriptor
 
     def ended(self) -> set[int]:
-        """Return the pids of those that have ended since the last call."""
+        """Return the pids that ended since the last call."""
         found = {descriptor for descriptor, _ in self._epoll.poll(0)}
         pids = {pid for pid, descriptor in self._descriptors.items() if descriptor in found}
         for pid in pids:
@@ -49,6 +49,6 @@ class Lifelines:
         os.close(self._descriptors.pop(pid))  # takes it from the epoll, too
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Close all descriptors."""
         self.watch(set())
         self._epoll.close()

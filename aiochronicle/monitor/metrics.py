@@ -1,4 +1,4 @@
-"""What the collector knows, as metrics for Prometheus.
+"""The newest snapshot as metrics for Prometheus.
 
 Base units, ``_total`` for counters, labels ``queue``, ``reader``, ``group``. Counters of a writer begin at 0
 when it is opened, which Prometheus takes for the restart that it is.
@@ -283,7 +283,7 @@ def _add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None
 
 
 def expose(snapshot: Snapshot, latencies: Latencies) -> bytes:
-    """Return everything in Prometheus' text format."""
+    """Return all metrics in the text format of Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_State(snapshot, latencies))
     return generate_latest(registry)

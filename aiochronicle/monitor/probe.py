@@ -1,10 +1,12 @@
-"""How long a reader takes to get a message, measured by one that really sleeps until it is woken.
+"""Measures wake latency: the time from a message's timestamp until a sleeping reader has the message.
 
-Run as a program of its own, so that nothing else of the monitor delays it. It reads JSON lines from
-its standard input, each a list of numbers and paths of queues, and goes through them, one at a time:
-it sleeps at the end of a queue until the writer wakes it for the next message, and prints the number
-and the nanoseconds since the message's timestamp. At most ``SAMPLES_PER_S`` times a second, whatever
-the number of queues: that many wake-ups are what all writers together pay for it.
+It is a program of its own, so that the rest of the monitor does not delay it. Standard input has JSON
+lines, each a list of queue numbers and paths. The probe takes one queue after the other: it sleeps at the
+end of the queue until the writer wakes it, and prints the number of the queue and the latency in
+nanoseconds.
+
+It measures at most ``SAMPLES_PER_S`` times a second in total. That is also the cost for all writers
+together: so many wake-ups a second.
 """
 
 import os
@@ -35,13 +37,13 @@ class _Probe:
         self._readers: dict[str, Reader[Any]] = {}
 
     def listen(self) -> None:
-        """Take the queues to look at from standard input, and end with it."""
+        """Read the list of queues from standard input; the process ends when that ends."""
         for line in sys.stdin.buffer:
             self.targets = msgspec.json.decode(line, type=Targets)
         os._exit(0)  # the other thread may be in the middle of a wait
 
     def run(self) -> None:
-        """Measure, until the process ends."""
+        """Measure the queues in turn until the process ends."""
         while True:
             targets = self.targets[:QUEUES_MAX]
             self._let_go({path for _, path in targets})

@@ -1,4 +1,4 @@
-"""What one look at a directory of queues finds."""
+"""The records that a look returns: queues, events, alarms, and the snapshot that has them all."""
 
 from typing import Literal
 
@@ -34,12 +34,13 @@ Level = Literal["warning", "critical"]
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue at one moment.
+    """The state of one queue.
 
-    ``number`` is its own as long as the collector lives, ``name`` its path below the root, safe to
-    print. ``problem`` says why the rest is missing or old. ``next_seq``, ``rate`` and ``rate_bytes``
-    are of this look, the rest is of ``looked_ns``, which a collector with much to do looks at less
-    often. ``rate`` is messages per second, ``rate_bytes`` bytes of records per second.
+    ``number`` identifies it as long as the collector lives. ``name`` is its path below the root, safe to
+    print. ``problem`` says why the other fields are missing or old. ``next_seq``, ``rate`` and
+    ``rate_bytes`` are of this look. All other fields are of the last full look, at ``looked_ns``; a
+    collector with many queues does these less often. ``rate`` is messages per second, ``rate_bytes`` bytes
+    of records per second.
     """
 
     number: int
@@ -57,7 +58,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def writer(self) -> WriterInfo | None:
-        """Who has the queue open for writing, or had it last."""
+        """The writer that has the queue open, or had it open last."""
         return None if self.info is None else self.info.writer
 
     @property
@@ -67,7 +68,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened between two looks, or ``count`` of the same kind soon after each other."""
+    """A change between two looks. Several of one kind within seconds are one event with a ``count``."""
 
     number: int
     time_ns: int
@@ -79,7 +80,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is wrong now. ``queue`` is the number of a QueueState, None for the root itself."""
+    """A problem that exists now. ``queue`` is the number of a QueueState, None for the root itself."""
 
     level: Level
     queue: int | None
@@ -88,10 +89,10 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All queues at one moment, in the order of their paths.
+    """The result of one look: all queues, in the order of their paths.
 
-    ``events`` are those since the look before, ``alarms`` what is wrong now, the worst first.
-    ``problem`` says why the root cannot be looked at. ``took_s`` is the processor time of this look.
+    ``events`` are new since the last look, ``alarms`` exist now, the worst first. ``problem`` says why the
+    root cannot be read. ``took_s`` is the processor time of this look.
     """
 
     time_ns: int

@@ -1,7 +1,7 @@
-"""Looking at one queue: a glance each second, a whole look when it is due.
+"""Observes one queue: a glance every second, and a full look when it is due.
 
-The glance goes through an anonymous reader that stays open. It maps what the writer has mapped as
-well, takes no lock, is counted nowhere, and never sleeps on the queue, so no writer has to wake it.
+The glance uses an anonymous reader that stays open. It maps the same files as the writer, takes no lock,
+does not appear among the readers, and never sleeps on the queue, so the writer never has to wake it.
 """
 
 import os
@@ -35,7 +35,7 @@ _FORMATS: dict[int, Literal["native", "java"]] = {
 
 
 def name_of(path: str, root: str) -> str:
-    """Return a path below the root, or its last part, as it may be shown anywhere."""
+    """Return the path below the root (of the root itself: its last part), safe to print."""
     short = os.path.relpath(path, root) if path != root else Path(path).name or path
     raw = os.fsencode(short)
     return printable(raw.decode("utf-8", "backslashreplace"))
@@ -49,7 +49,7 @@ class _Glance(msgspec.Struct, frozen=True):
 
 
 class Scout:
-    """One queue under observation."""
+    """One queue that is observed. ``state`` is what is known of it."""
 
     def __init__(self, number: int, path: str, root: str) -> None:
         self.due_ns = 0  # when a whole look should be made again, by the monotonic clock
@@ -60,14 +60,14 @@ class Scout:
         self._glances: list[_Glance] = []
 
     def close(self) -> None:
-        """Let go of the queue's files."""
+        """Close the files of the queue."""
         reader, self._reader = self._reader, None
         if reader is not None:
             with suppress(ChronicleError):
                 reader.close()
 
     def glance(self) -> bool:
-        """Look how far the queue has got; tell whether a whole look cannot wait."""
+        """Read the next seq and compute the rates; return whether a full look is needed at once."""
         now_ns = time.monotonic_ns()
         before = self.state
         try:
@@ -96,7 +96,7 @@ class Scout:
         return before.problem is not None or before.info is None
 
     def look(self) -> None:
-        """Find out everything."""
+        """Read everything: writer, readers, groups, segments, disk."""
         path = self.state.path
         try:
             info = queue.inspect(path)
@@ -146,7 +146,7 @@ class Scout:
         return messages, max(0, passed_bytes) / passed_s
 
     def _bytes_across_segments(self, rate: float, writer: WriterInfo) -> float:
-        """Return bytes per second by what the writer says: a segment may have ended before it was full."""
+        """Return bytes per second as the writer publishes them: a segment may be sealed before it is full."""
         counted = writer.statistics
         if writer.rate > 0:
             return rate * writer.rate_bytes / writer.rate
@@ -155,7 +155,7 @@ class Scout:
         return self.state.rate_bytes  # it has said nothing yet
 
     def _fail(self, error: Exception) -> bool:
-        """Note why there is nothing to see; tell whether that is new."""
+        """Store why the queue cannot be read; return whether that is new."""
         self.close()
         self._glances.clear()
         text = printable(error.detail if isinstance(error, ChronicleError) else error)
@@ -174,7 +174,7 @@ def _readers(path: str) -> list[queue.ReaderInfo]:
 
 
 def _groups(path: str) -> list[GroupInfo]:
-    """Return the groups of a queue; most have none, which one look at the directory tells."""
+    """Return the groups of a queue. Most have none, which a listing of one directory shows."""
     try:
         with os.scandir(f"{path}/readers") as entries:
             has_groups = any(entry.name.endswith(".group") for entry in entries)

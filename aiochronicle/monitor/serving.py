@@ -1,4 +1,4 @@
-"""Runs the page under uvicorn until Ctrl-C."""
+"""Serves the page with uvicorn until SIGINT or SIGTERM."""
 
 import logging
 import os
@@ -44,7 +44,7 @@ async def serve(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Leave out that streams end when the server does."""
+    """Drop the log line that says that streams were cancelled, which is how they end with the server."""
     return "without completing response" not in record.getMessage()
 
 

@@ -1,7 +1,8 @@
-"""Fan-ins seen from outside, and what keeps a strict one waiting.
+"""Finds the source that a strict fan-in waits for, from outside.
 
-A fan-in is not published anywhere. But a process that has readers of one name open in several queues
-merges them, and strict order waits for the source that is silent while others have messages.
+Fan-ins are not published. A process that has readers of the same name open in several queues is taken for a
+fan-in over these queues. With strict order it waits for a source that has no message while others have
+some.
 """
 
 from collections import defaultdict
@@ -31,7 +32,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fan_ins(snapshot: Snapshot) -> dict[tuple[int, str], list[QueueState]]:
-    """Return the queues that each fan-in merges, by its process and the name of its readers."""
+    """Return the queues of each fan-in, by process and reader name."""
     found: defaultdict[tuple[int, str], list[QueueState]] = defaultdict(list)
     for queue in snapshot.queues:
         for reader in queue.readers:
@@ -41,7 +42,7 @@ def fan_ins(snapshot: Snapshot) -> dict[tuple[int, str], list[QueueState]]:
 
 
 def stalls_of(snapshot: Snapshot, *, least_s: float = STALL_S) -> list[Stall]:
-    """Return who may be waiting for whom: at most one silent source for each fan-in."""
+    """Return the silent source that each fan-in may be waiting for, if there is one."""
     found: list[Stall] = []
     for (pid, name), queues in fan_ins(snapshot).items():
         waiting_s = 0.0

@@ -1,6 +1,7 @@
-"""What the page gets: one frame for each look, as JSON, and more about the queues that are open in it.
+"""The JSON that the page gets: one frame per look, and the details of the queues that are open in the page.
 
-Seqs go as text: JavaScript has no whole numbers beyond 2**53. Times are milliseconds, as there.
+Seqs are strings, because numbers in JavaScript are exact only up to 2**53. Times are in milliseconds, as
+usual there.
 """
 
 from pathlib import Path
@@ -33,7 +34,7 @@ _KEPT = 12
 
 
 class Views:
-    """Makes frames. Of a queue that was not looked at since, the readers are not encoded again."""
+    """Encodes frames. The readers of a queue are encoded again only after a new full look at it."""
 
     def __init__(self) -> None:
         self._readers: dict[int, tuple[object, msgspec.Raw]] = {}
@@ -41,7 +42,7 @@ class Views:
     def frame(
         self, snapshot: Snapshot, events: list[Event], history: History, latencies: Latencies
     ) -> bytes:
-        """Return all queues, alarms and the last events, as JSON."""
+        """Return a frame as JSON: all queues, alarms, stalls, totals, and the last events."""
         worst = {alarm.queue: alarm.level for alarm in reversed(snapshot.alarms)}
         points = latencies.points()
         last = points[-1] if points and points[-1].time_ns == snapshot.time_ns else None
@@ -107,7 +108,7 @@ def detail_of(
     messages: list[str],
     kept: list[dict[str, Any]],
 ) -> bytes:
-    """Return one queue with its past, its writer in full and its last messages, as JSON."""
+    """Return the details of one queue as JSON: its series, its writer, and its last messages."""
     writer = queue.writer
     counts, _ = latencies.cumulative(queue.number)
     found: dict[str, Any] = {
@@ -153,7 +154,7 @@ def detail_of(
 
 
 def totals_of(history: History, latencies: Latencies) -> bytes:
-    """Return the past of all queues together, as JSON."""
+    """Return the series over all queues as JSON."""
     counts, _ = latencies.cumulative()
     return msgspec.json.encode(
         {
@@ -165,9 +166,10 @@ def totals_of(history: History, latencies: Latencies) -> bytes:
 
 
 def last_messages(path: str) -> list[str]:
-    """Return the last messages of a queue, decoded by its schema.json; what is wrong instead, if so.
+    """Return the last messages of a queue as lines, decoded by its schema.json.
 
-    Never raises: what is in the queue is not ours. What is huge is not decoded.
+    Never raises, whatever the queue contains: if it cannot be read, the only line says why. Large payloads
+    are not decoded.
     """
     try:
         decoder = Decoder(Path(path))
@@ -179,7 +181,7 @@ def last_messages(path: str) -> list[str]:
 
 
 def kept_because(path: str) -> list[dict[str, Any]]:
-    """Return why the oldest segments are kept."""
+    """Return for the oldest segments why they are kept; nothing if that cannot be found out."""
     try:
         return [
             {"segment": one.segment, "bytes": one.bytes, "text": one.text}

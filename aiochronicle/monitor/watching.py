@@ -1,8 +1,8 @@
-"""Looks again and again in the background of an event loop, and hands what was seen to those who wait.
+"""Runs the collector in the background of an event loop, and gives each new frame to all clients.
 
-A look is made each second, or less often if it takes long, and at once when a process of interest has
-ended. All who wait get the same bytes; one that is slow gets the newest and misses what was in between,
-so nothing piles up for it.
+It looks once a second, less often if a look takes long, and at once when a writer or reader process ends.
+All clients get the same bytes. A slow client gets the newest frame and misses those in between, so nothing
+is queued for it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _LOOK_MIN_S = 0.2  # between two looks, however many processes end
 
 
 class Watching:
-    """The last look at a collector's queues, kept fresh while ``running``."""
+    """Keeps the newest snapshot of a collector while ``running``. ``failure`` says why a look failed."""
 
     def __init__(self, collector: Collector, *, probe: bool = True) -> None:
         self.collector = collector
@@ -50,7 +50,7 @@ class Watching:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
-        """Look for as long as this lasts. The first look has been made on entry."""
+        """Look in the background until the block ends. On entry the first look is done."""
         await self._look()
         tasks = [asyncio.create_task(self._go_on())]
         if self._prober is not None:
@@ -66,7 +66,7 @@ class Watching:
             self._reading.shutdown(wait=False)
 
     async def frames(self, queue: int | None) -> AsyncIterator[tuple[bytes, bytes | None]]:
-        """Yield the newest frame, and the detail of a queue, whenever there is a new one."""
+        """Yield each new frame, and the details of a queue if one is given. Cancelled, it stops."""
         self._clients += 1
         if queue is not None:
             self._focus[queue] += 1

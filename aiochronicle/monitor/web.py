@@ -64,7 +64,7 @@ def is_loopback(host: str) -> bool:
 
 
 def make_application(watching: Watching, *, token: str | None = None) -> Starlette:
-    """Return the application; without a token it answers requests to loopback addresses only."""
+    """Return the application. Without a token it answers only requests to loopback addresses."""
     pages = _Pages(watching, token)
 
     @asynccontextmanager
@@ -87,7 +87,7 @@ def make_application(watching: Watching, *, token: str | None = None) -> Starlet
 
 
 class _Guard:
-    """Asks for the token, or for a Host that is this machine; adds the headers that browsers obey."""
+    """Requires the token, or a Host that is this machine, and adds the security headers."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
@@ -211,7 +211,7 @@ class _Pages:
 
 
 def _plotly() -> Path:
-    """Return the script that plotly's wheel brings along, without importing plotly."""
+    """Return the script from plotly's wheel, without importing plotly."""
     found = find_spec("plotly")
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError("plotly is missing", name="plotly")

@@ -1,5 +1,8 @@
-"""``aioc top``: all queues of a directory in a terminal, live.
+"""``aioc top``: a live table of all queues of a directory, in a terminal.
 
-``rows.py`` makes the lines of the table, ``screens.py`` shows one queue, ``application.py`` the whole. The
-collector of ``aiochronicle.monitor`` looks: nothing here writes to a queue.
+``application.py`` is the textual application with the table and the keys. ``rows.py`` turns a snapshot into
+the rows of the table. ``screens.py`` has the screens for one queue: details, messages, why it is kept, and
+events.
+
+The data comes from the collector of ``aiochronicle.monitor``. Nothing here writes to a queue.
 """

@@ -1,4 +1,4 @@
-"""The application of ``aioc top``: a table that is drawn again each second, and keys."""
+"""The application of ``aioc top``: the table of queues, redrawn after each look, and what the keys do."""
 
 import asyncio
 import os
@@ -27,13 +27,13 @@ _OF_QUEUE = ("tail", "why")
 
 
 class _Table(DataTable[Text]):
-    """The table; Enter is shown among the keys."""
+    """The table. It shows Enter among the keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "select_cursor", "open")]
 
 
 class Top(App[None]):
-    """All queues in or below a directory."""
+    """A table of all queues in or below a directory, redrawn after each look of the collector."""
 
     CSS = """
     #totals, #warning, .head { height: 1; padding: 0 1; }
@@ -74,7 +74,7 @@ class Top(App[None]):
         self.shows_readers = True
 
     def compose(self) -> ComposeResult:
-        """Lay it out."""
+        """Create the widgets."""
         yield Static("looking …", id="totals")
         yield _Table(id="queues", cursor_type="row", zebra_stripes=True)
         yield Input(placeholder="part of a name; Enter or Escape ends", id="filter")
@@ -82,12 +82,12 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start the worker that looks at the queues."""
         self.query_one("#queues", DataTable).focus()
         self._watching = self.run_worker(self._watch())
 
     async def on_unmount(self) -> None:
-        """Let go of all files."""
+        """Close all files of the collector."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(WorkerCancelled, WorkerFailed):
@@ -107,7 +107,7 @@ class Top(App[None]):
             await self._wait()
 
     async def _wait(self) -> None:
-        """Return when it is time for a look, or when a process of interest has ended."""
+        """Wait until the next look is due, or a writer or reader process ends."""
         ended = asyncio.Event()
         loop, descriptor = asyncio.get_running_loop(), self._collector.fileno()
         loop.add_reader(descriptor, ended.set)
@@ -127,7 +127,7 @@ class Top(App[None]):
         return [(i, column) for i, column in enumerate(COLUMNS) if column.least <= self.size.width]
 
     def _widths(self, columns: list[tuple[int, Column]]) -> list[int]:
-        """Return the widths: what is left goes to the names, or to the warnings if they are shown."""
+        """Return the width of each column. The space that is left goes to the names, or to shown warnings."""
         widths = [column.width for _, column in columns]
         left = self.size.width - sum(width + 2 for width in widths) - 2
         names = max((len(row.cells[0]) for row in self._rows), default=0)
@@ -253,34 +253,34 @@ class Top(App[None]):
     # ---- keys ----
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let keys of the table do nothing while another screen is over it."""
+        """Disable the keys of the table while another screen is over it."""
         del parameters
         if action in _OF_QUEUE and isinstance(self.screen, QueueScreen):
             return True
         return action not in (*_OF_TABLE, *_OF_QUEUE) or len(self.screen_stack) <= 1
 
     def on_data_table_row_selected(self, _: Any) -> None:
-        """Enter in the table opens the queue."""
+        """Open the queue of the row: Enter was pressed."""
         self.action_open()
 
     def action_open(self) -> None:
-        """Show everything about the queue."""
+        """Open the details of the selected queue."""
         chosen = self._chosen()
         if chosen is not None and not isinstance(self.screen, QueueScreen):
             self.push_screen(QueueScreen(chosen))
 
     def action_tail(self) -> None:
-        """Follow its messages."""
+        """Follow the messages of the selected queue."""
         if (chosen := self._chosen()) is not None:
             self.push_screen(TailScreen(chosen))
 
     def action_why(self) -> None:
-        """Explain why it is kept."""
+        """Show why the segments of the selected queue are kept."""
         if (chosen := self._chosen()) is not None:
             self.push_screen(WhyScreen(chosen))
 
     def action_events(self) -> None:
-        """Show alarms and what happened."""
+        """Show alarms and events."""
         if self.snapshot is not None:
             self.push_screen(EventsScreen(self.snapshot.alarms, list(self._collector.events)))
 
@@ -290,7 +290,7 @@ class Top(App[None]):
         self._draw()
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
+        """Reverse the order."""
         self.is_reversed = not self.is_reversed
         self._draw()
 
@@ -300,25 +300,25 @@ class Top(App[None]):
         self._draw()
 
     def action_dark(self) -> None:
-        """Change between dark and light."""
+        """Switch between the dark and the light theme."""
         self.theme = "textual-light" if self.theme == "textual-dark" else "textual-dark"
 
     def action_filter(self) -> None:
-        """Ask for a part of a name."""
+        """Open the input for the filter, a part of a name."""
         field = self.query_one("#filter", Input)
         field.add_class("shown")
         field.focus()
 
     def on_input_changed(self, _: Input.Changed) -> None:
-        """Show what matches so far."""
+        """Filter the rows by what was typed so far."""
         self._draw()
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
-        """Go back to the table; the filter stays."""
+        """Return to the table; the filter stays."""
         self._end_filter()
 
     def key_escape(self) -> None:
-        """Forget the filter."""
+        """Remove the filter."""
         field = self.query_one("#filter", Input)
         if field.has_class("shown"):
             field.value = ""

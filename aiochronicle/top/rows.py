@@ -1,4 +1,4 @@
-"""Lines of the table: a queue, and below it its readers."""
+"""Rows of the table: one per queue, and below it one per reader."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column, and how wide the terminal has to be for it."""
+    """A column of the table, and the width of the terminal from which on it is shown."""
 
     title: str
     width: int
@@ -47,7 +47,7 @@ COLUMNS = (
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line: ``key`` is its own, ``cells`` are in the order of COLUMNS."""
+    """One row of the table. ``key`` identifies it; ``cells`` are in the order of COLUMNS."""
 
     key: str
     queue: int
@@ -55,7 +55,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Draw the newest values, the highest as a full block.
+    """Return the newest values as blocks, the largest as a full one.
 
     >>> sparkline([0, 1, 2, 4], 6)
     '   ▂▄█'
@@ -80,7 +80,7 @@ _SORTING: dict[Order, Callable[[QueueState], Any]] = {
 
 
 def _last_message(queue: QueueState) -> str:
-    """Return how long ago it was; messages of a Java queue have no time of their own."""
+    """Return the age of the last message. For a Java queue it is unknown: its messages have no time."""
     if queue.info is None or queue.format == "java":
         return "–"
     return since(queue.info.last_timestamp_ns, time.time_ns())
@@ -95,7 +95,7 @@ def rows_of(
     wanted: str = "",
     readers: bool = True,
 ) -> list[Row]:
-    """Return the lines for what was seen: the queues whose name contains ``wanted``, in order."""
+    """Return the rows of a snapshot, in order: queues whose name contains ``wanted``, and their readers."""
     stalls = {(stall.pid, stall.reader): stall for stall in stalls_of(snapshot)}
     alarms: dict[int, str] = {}
     for alarm in reversed(snapshot.alarms):  # the worst first, so that it stays

@@ -1,4 +1,4 @@
-"""Screens over the table: one queue in full, its messages, why it is kept, events and alarms."""
+"""Screens over the table: details of a queue, its messages, why it is kept, and events with alarms."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ _SHOWN_AT_ONCE = 20
 
 
 class _Over(Screen[None]):
-    """A screen that Escape leaves."""
+    """Base of the screens: a heading, and Escape to return to the table."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape", "app.pop_screen", "back"),
@@ -44,12 +44,12 @@ class _Over(Screen[None]):
         self._title = title
 
     def head(self) -> Static:
-        """Return the line at the top."""
+        """Return the heading."""
         return Static(Text(self._title, "bold", no_wrap=True, overflow="ellipsis"), classes="head")
 
 
 class QueueScreen(_Over):
-    """Everything about one queue; the application hands it each new look."""
+    """Details of one queue. The application calls ``show`` after each look."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("t", "app.tail", "tail"),
@@ -62,18 +62,18 @@ class QueueScreen(_Over):
         self._state = state
 
     def compose(self) -> ComposeResult:
-        """Lay it out."""
+        """Create the widgets."""
         yield self.head()
         with VerticalScroll():
             yield Static(id="about")
         yield Footer()
 
     def on_mount(self) -> None:
-        """Show what is known."""
+        """Show the state of the last look."""
         self.show(self._state)
 
     def show(self, state: QueueState) -> None:
-        """Draw a new look at the queue."""
+        """Show a new state of the queue."""
         self.query_one("#about", Static).update(_describe(state))
 
 
@@ -141,7 +141,7 @@ def _describe(state: QueueState) -> Text:
 
 
 class TailScreen(_Over):
-    """The messages of a queue, as they come."""
+    """Follows the messages of a queue, as ``aioc tail -f`` does."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("space", "pause", "pause")]
 
@@ -152,17 +152,17 @@ class TailScreen(_Over):
         self._reader: Reader[Any] | None = None
 
     def compose(self) -> ComposeResult:
-        """Lay it out."""
+        """Create the widgets."""
         yield self.head()
         yield RichLog(max_lines=_LINES, wrap=False, markup=False, highlight=False, id="messages")
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to follow."""
+        """Open a reader near the end, and read in the background."""
         self.run_worker(self._follow(), exclusive=True)
 
     def on_unmount(self) -> None:
-        """Let go of the queue."""
+        """Close the reader."""
         self._close()
 
     def _close(self) -> None:
@@ -171,7 +171,7 @@ class TailScreen(_Over):
             reader.close()
 
     def action_pause(self) -> None:
-        """Stop the lines for reading, or go on."""
+        """Pause the output, or continue it."""
         self._is_paused = not self._is_paused
 
     async def _follow(self) -> None:
@@ -195,7 +195,7 @@ def _open_near_end(path: str) -> Reader[Any]:
 
 
 def _next(decoder: Decoder, reader: Reader[Any]) -> list[str]:
-    """Return the next lines; of a flood the newest only."""
+    """Return the next lines. If there are too many messages to show, only the newest."""
     if reader.closed:
         return []
     lag = reader.lag.messages
@@ -207,21 +207,21 @@ def _next(decoder: Decoder, reader: Reader[Any]) -> list[str]:
 
 
 class WhyScreen(_Over):
-    """Which reader or rule keeps each segment."""
+    """Shows which reader or rule keeps each segment."""
 
     def __init__(self, state: QueueState) -> None:
         super().__init__(f"{state.name}: why segments are kept, the oldest first")
         self._path = state.path
 
     def compose(self) -> ComposeResult:
-        """Lay it out."""
+        """Create the widgets."""
         yield self.head()
         with VerticalScroll():
             yield Static("looking …", id="why")
         yield Footer()
 
     async def on_mount(self) -> None:
-        """Ask the engine, off the loop."""
+        """Ask the engine in a thread, and show the result."""
         text = Text()
         try:
             kept = await asyncio.to_thread(why_kept, self._path)
@@ -237,7 +237,7 @@ class WhyScreen(_Over):
 
 
 class EventsScreen(_Over):
-    """What happened, the newest first, below what is wrong now."""
+    """Shows the alarms, and below them the events, the newest first."""
 
     def __init__(self, alarms: tuple[Alarm, ...], events: list[Event]) -> None:
         super().__init__("Alarms and events")
@@ -245,7 +245,7 @@ class EventsScreen(_Over):
         self._events = events
 
     def compose(self) -> ComposeResult:
-        """Lay it out."""
+        """Create the widgets."""
         yield self.head()
         with VerticalScroll():
             yield Static(self._wrong(), id="alarms")
