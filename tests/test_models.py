@@ -31,6 +31,8 @@ HOLDING: dict[str, tuple[str, tuple[str, ...]]] = {
     "slot: three commits": ("slot", ("COMMITS=3",)),
     "slot: killed twice": ("slot", ("KILLS=2",)),
     "retention: a reader is killed": ("retention", ()),
+    "members: two of them sleep": ("members", ()),
+    "members: three of them sleep": ("members", ("MEMBERS=3", "MESSAGES=2")),
     "group: a lease ends": ("group", ("KILLS=0", "NACKS=0")),
     "group: a member is killed": ("group", ("EXPIRIES=0", "NACKS=0")),
 }
@@ -58,6 +60,9 @@ BROKEN: dict[str, tuple[str, tuple[str, ...], str]] = {
     "MARK_WITHOUT_COMPARE": ("group", ("KILLS=0", "EXPIRIES=0", "NACKS=0"), "low<=to"),
     "NO_LAP": ("group", ("KILLS=0", "EXPIRIES=0", "NACKS=0"), "low==3"),
     "NO_LIMIT": ("group", ("KILLS=0", "EXPIRIES=0", "NACKS=0"), "low==3"),
+    "COMMON_BIT_FIRST": ("members", (), "claimed==head"),
+    "MEMBERS_BITS_FIRST": ("members", (), "claimed==head"),
+    "NO_SECOND_LOOK_OF_MEMBER": ("members", (), "claimed==head"),
     "NO_BARRIER": ("wake", ONE, UNREAD),
     "NO_SECOND_LOOK": ("wake", ONE, UNREAD),
     "LOOK_BEFORE_RAISE": ("wake", ONE, UNREAD),
