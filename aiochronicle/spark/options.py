@@ -8,7 +8,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -27,9 +27,11 @@ __all__ = [
     "Given",
     "Offsets",
     "ReadOptions",
+    "Roots",
     "WriteOptions",
     "as_text",
     "read_options",
+    "roots_option",
     "write_options",
 ]
 
@@ -94,6 +96,9 @@ MANIFESTS = "_chronicle"  # a directory in archives of Parquet files, as the job
 # What options may be given as; Spark itself makes texts of them.
 Given: TypeAlias = str | int | bool | datetime | Mapping[str, int]
 
+# Where queues are looked for: a directory, or several.
+Roots: TypeAlias = str | Path | Sequence[str | Path]
+
 # What `scan` and the commands call otherwise.
 ELSEWHERE = {
     "start": "startingTimestamp or startingOffsets",
@@ -108,7 +113,7 @@ TimeUnit = Literal["ns", "us", "ms", "s"]
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to read, from where to where, and what to do about trouble."""
 
-    path: str
+    paths: tuple[str, ...]
     starting_offsets: Offsets | None = None
     ending_offsets: Offsets | None = None
     starting_timestamp_ns: int | None = None
@@ -131,6 +136,11 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_late: bool = False
     filter: Narrowing | None = None
     timestamp: Timestamp | None = None
+
+    @property
+    def where(self) -> str:
+        """The paths, for messages to people."""
+        return ", ".join(self.paths)
 
     def wants(self, queue: str) -> bool:
         """Return whether the queue of this name is among those asked for."""
@@ -166,11 +176,22 @@ def as_text(value: Given) -> str:
             return str(value)
 
 
+def roots_option(roots: Roots) -> dict[str, str]:
+    """Return the option that names these directories, as Spark does for ``load``.
+
+    >>> roots_option(["bus/md", "bus/orders"])
+    {'paths': '["bus/md", "bus/orders"]'}
+    """
+    if isinstance(roots, str | Path):
+        return {"path": str(roots)}
+    return {"paths": json.dumps([str(root) for root in roots])}
+
+
 def read_options(given: Mapping[str, Given]) -> ReadOptions:
     """Check the options of a reader or of a stream."""
     options = _Options(given, "reading")
     chosen = ReadOptions(
-        path=options.path(),
+        paths=options.paths(),
         starting_offsets=options.offsets("startingOffsets"),
         ending_offsets=options.offsets("endingOffsets"),
         starting_timestamp_ns=options.moment_ns("startingTimestamp"),
@@ -197,6 +218,7 @@ def read_options(given: Mapping[str, Given]) -> ReadOptions:
     options.at_most_one("startingOffsets", "startingTimestamp")
     options.at_most_one("endingOffsets", "endingTimestamp")
     options.at_most_one("subscribe", "subscribePattern")
+    options.at_most_one("path", "paths")
     start_ns, end_ns = chosen.starting_timestamp_ns, chosen.ending_timestamp_ns
     if start_ns is not None and end_ns is not None and start_ns > end_ns:
         raise InvalidArgument(
@@ -257,6 +279,8 @@ class _Options:
         if (location := of_table.get("location")) is not None:
             self._values.setdefault("path", location)
         known = {**(READING if use == "reading" else WRITING), "path": "path"}
+        if use == "reading":
+            known["paths"] = "paths"
         of_the_other = WRITING if use == "reading" else READING
         for given_name, value in texts.items():
             name = given_name.lower()
@@ -284,6 +308,20 @@ class _Options:
                 " (CREATE TEMPORARY VIEW v USING chronicle OPTIONS (path '...'))"
             )
         return path
+
+    def paths(self) -> tuple[str, ...]:
+        text = self.text("paths")
+        if text is None:
+            return (self.path(),)
+        try:
+            found = msgspec.json.decode(text.encode(), type=tuple[str, ...])
+        except ValueError as error:
+            raise InvalidArgument(
+                f'paths must be JSON like ["bus/md", "bus/orders"], not {text!r}'
+            ) from error
+        if not found or not all(path.strip() for path in found):
+            raise InvalidArgument("paths names no directory: leave it out or fill it in")
+        return tuple(map(local_path, found))
 
     def directory(self, name: str) -> str | None:
         text = self.text(name)

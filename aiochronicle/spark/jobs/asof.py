@@ -20,7 +20,7 @@ from aiochronicle.spark.arrow import Batch, pa, pc
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.slices import TimeSlice, cut_time
-from aiochronicle.spark.options import SMALLEST_LIKELY_NS, Given, read_options
+from aiochronicle.spark.options import SMALLEST_LIKELY_NS, Given, Roots, read_options
 from aiochronicle.spark.source.columns import frame_schema
 from aiochronicle.spark.source.read_task import read_task
 from aiochronicle.spark.tasks import run_tasks
@@ -67,13 +67,13 @@ class _Work(msgspec.Struct, frozen=True, kw_only=True):
 
 def asof(
     spark: SparkSession,
-    root: str,
+    root: Roots,
     *,
-    quotes_root: str | None = None,
+    quotes_root: Roots | None = None,
     trades: str = "trade",
     quotes: str = "quote",
     by: str | Sequence[str] = (QUEUE, "symbol"),
-    look_back: str | None = None,
+    look_back: str | int | None = None,
     options: Mapping[str, Given] | None = None,
 ) -> DataFrame:
     """Return the trades under a root, in no order, each with the quote in force.
@@ -87,8 +87,8 @@ def asof(
     of schema.json.
 
     Options for the start apply to the trades. Quotes in force by then are older, so they are read from the
-    first one on, or, with ``look_back`` (a duration like 1h), from that long before the
-    ``startingTimestamp``.
+    first one on, or, with ``look_back`` (a duration like 1h, or nanoseconds as an int), from that long before
+    the ``startingTimestamp``.
 
     >>> asof(spark, "bus/md").select("symbol", "price", "quote_bid", "quote_ask")  # doctest: +SKIP
     """
@@ -121,7 +121,7 @@ def asof_keys(by: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def options_of_quotes(
-    options: Mapping[str, Given] | None, *, elsewhere: bool, look_back: str | None = None
+    options: Mapping[str, Given] | None, *, elsewhere: bool, look_back: str | int | None = None
 ) -> dict[str, Given]:
     """Return with which options to read the quotes for trades that are read with these."""
     options = options or {}
@@ -135,7 +135,7 @@ def options_of_quotes(
 
 
 def _side(
-    root: str, type_name: str, keys: Sequence[str], options: Mapping[str, Given] | None
+    root: Roots, type_name: str, keys: Sequence[str], options: Mapping[str, Given] | None
 ) -> _Side:
     fields = [key for key in keys if key != QUEUE]
     given = {**(options or {}), "type": type_name, "mode": "FAILFAST"}

@@ -24,7 +24,7 @@ from aiochronicle._base.arguments import expect
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import find_input
-from aiochronicle.spark.options import Given, ReadOptions
+from aiochronicle.spark.options import Given, ReadOptions, Roots
 from aiochronicle.spark.source.plan import Range
 from aiochronicle.spark.source.rows import read_range
 from aiochronicle.spark.source.typed import TypedDecoder, find_type
@@ -39,6 +39,7 @@ BATCH_ROWS = 1 << 16  # trades that are read at a time
 MERGE_ROWS = 1 << 23  # one task merges the bars of this many trades, which are far fewer
 EXPONENT_MIN = -1022  # of the smallest number by which another can be divided
 ALL = ""  # the key of bars that are not by a field
+SMALLEST_LIKELY_NS = 100_000  # less, as an int, is a number of seconds or of milliseconds
 
 _UNITS_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _UNITS_NS["d"] = 24 * _UNITS_NS["h"]
@@ -71,25 +72,35 @@ class _Rule(msgspec.Struct, frozen=True, kw_only=True):
     lot: float | None = None
 
 
-def nanoseconds(text: str) -> int:
-    """Return a duration like 250ms, 1s, 5m in nanoseconds.
+def nanoseconds(duration: str | int) -> int:
+    """Return a duration like 250ms, 1s, 5m, or an int of nanoseconds, in nanoseconds.
 
-    >>> nanoseconds("1.5s")
-    1500000000
+    >>> nanoseconds("1.5s"), nanoseconds(1_500_000_000)
+    (1500000000, 1500000000)
     """
-    expect("a duration", "a text like 1s", str, text)
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)", text.strip())
-    value = round(float(found[1]) * _UNITS_NS[found[2]]) if found else 0
+    expect("a duration", "a text like 1s, or an int of nanoseconds", (str, int), duration)
+    if isinstance(duration, int):
+        if not SMALLEST_LIKELY_NS <= duration < 2**63:
+            raise InvalidArgument(
+                f"a duration of {duration} is in the wrong unit: ints are nanoseconds, texts are like 1s"
+            )
+        return duration
+    value = _nanoseconds_of(duration)
     if value < 1:
-        raise InvalidArgument(f"a duration is like 250ms, 1s, 5m, 1h or 1d, not {text!r}")
+        raise InvalidArgument(f"a duration is like 250ms, 1s, 5m, 1h or 1d, not {duration!r}")
     return value
+
+
+def _nanoseconds_of(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)", text.strip())
+    return round(float(found[1]) * _UNITS_NS[found[2]]) if found else 0
 
 
 def bars(
     spark: SparkSession,
-    root: str,
+    root: Roots,
     *,
-    every: str | None = None,
+    every: str | int | None = None,
     ticks: int | None = None,
     volume: float | None = None,
     trades: str = "trade",
@@ -101,7 +112,8 @@ def bars(
 ) -> DataFrame:
     """Return the bars of the trades in all queues under a root, one series per queue and ``by``.
 
-    Exactly one of ``every`` (a duration: intervals since 1970 UTC, those without trades left out),
+    Exactly one of ``every`` (a duration like 1s, or nanoseconds as an int: intervals since 1970 UTC, those
+    without trades left out),
     ``ticks`` (trades per bar) and ``volume`` must be given. With ``volume`` a bar ends with the trade by
     which the total volume reaches the next multiple of it: the excess of a large trade counts for the
     following bars, which are smaller or left out. Sizes that are not whole numbers need ``lot``, the size of

@@ -7,7 +7,7 @@ from pyspark.sql.types import IntegralType
 
 from aiochronicle._base.spans import Spans, seq_after
 from aiochronicle.errors import ChronicleError, InvalidArgument
-from aiochronicle.spark.options import Given, ReadOptions, read_options
+from aiochronicle.spark.options import Given, ReadOptions, Roots, read_options, roots_option
 from aiochronicle.spark.source.plan import Range, plan
 from aiochronicle.spark.source.queues import Source
 from aiochronicle.spark.source.snapshot import Snapshot
@@ -65,7 +65,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_input(
-    root: str,
+    root: Roots,
     options: Mapping[str, Given] | None = None,
     *,
     type_name: str | None = None,
@@ -73,12 +73,12 @@ def find_input(
     whole: Iterable[str] = (),
     failed: dict[str, ChronicleError] | None = None,
 ) -> Input:
-    """Find the queues under a root, as the options of ``format("chronicle")`` say.
+    """Find the queues under a root, or several, as the options of ``format("chronicle")`` say.
 
     With ``type_name``, those that have it, with these ``fields``, and those of ``whole`` numbers. One that
     cannot be examined is an error; or it is left out, with the reason in ``failed``.
     """
-    chosen = read_options({"path": root, **(options or {})})
+    chosen = read_options({**roots_option(root), **(options or {})})
     if chosen.filter is not None:
         raise InvalidArgument(
             "option filter is for frames, not for jobs: choose queues by subscribe, and times by"

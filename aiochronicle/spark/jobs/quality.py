@@ -25,7 +25,7 @@ from aiochronicle.errors import InvalidArgument, NotSupported
 from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import Input, find_input
-from aiochronicle.spark.options import Given, ReadOptions
+from aiochronicle.spark.options import Given, ReadOptions, Roots
 from aiochronicle.spark.source.plan import Range
 from aiochronicle.spark.source.rows import read_range
 from aiochronicle.spark.source.typed import TypedDecoder, find_type
@@ -71,13 +71,13 @@ class _Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 def quality(
     spark: SparkSession,
-    root: str,
+    root: Roots,
     *,
     messages: str | None = None,
     number: str | None = None,
     time: str | None = None,
     by: str | None = None,
-    late: str = "1s",
+    late: str | int = "1s",
     options: Mapping[str, Given] | None = None,
 ) -> DataFrame:
     """Return one row per queue and day (UTC) with the quality of its messages.
@@ -88,11 +88,11 @@ def quality(
 
     ``gaps`` and ``missing`` count gaps in the numbers, and missing numbers, on the day on which the numbers
     go on. Without ``number`` these are the seqs of the queue, whatever type its messages have. ``duplicates``
-    are numbers that occurred before,
-    ``out_of_order`` messages older than one before them, ``late`` those with a delay above ``late``,
-    ``silence_ns`` the longest time without a message. Delays are negative where the clock of
-    the venue is ahead. Percentiles are up to 3 % too high: of the delay, or of how far it is from the delay
-    of the queue's first message, whichever is less.
+    are numbers that occurred before, ``out_of_order`` messages older than one before them, ``late`` those
+    with a delay above ``late`` (a duration like 1s, or nanoseconds as an int), ``silence_ns`` the longest
+    time without a message. Delays are negative where the clock of the venue is ahead. Percentiles are up to
+    3 % too high: of the delay, or of how far it is from the delay of the queue's first message, whichever is
+    less.
 
     >>> quality(spark, "bus/md", messages="trade", time="venue_ns").show()  # doctest: +SKIP
     """

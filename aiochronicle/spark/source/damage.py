@@ -47,8 +47,8 @@ def openable(
 
 
 def _is_asked_for(source: Source, options: ReadOptions) -> bool:
-    path = os.path.realpath(options.path)
-    return source.name in (options.subscribe or ()) or path == os.path.realpath(source.place)
+    paths = map(os.path.realpath, options.paths)
+    return source.name in (options.subscribe or ()) or os.path.realpath(source.place) in paths
 
 
 def _tell(source: Source, options: ReadOptions, causes: Sequence[ChronicleError]) -> None:

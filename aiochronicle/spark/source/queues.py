@@ -1,4 +1,4 @@
-"""Which queues lie under a root, and where each of them begins and ends.
+"""Which queues lie under a root, or several, and where each of them begins and ends.
 
 A queue is read from its own directory and from its archive, if it has one: a directory that
 retention filled with ``YYYY/MM/DD``, each day of which can be opened like a queue. Directories of that
@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
@@ -33,6 +33,7 @@ from aiochronicle.errors import (
     AccessDenied,
     ChronicleError,
     CorruptionError,
+    InvalidArgument,
     NotAQueue,
     PositionLost,
     QueueGone,
@@ -434,26 +435,49 @@ def find_sources(
     ``ready_only`` leaves out those that have not announced themselves, and may be half made, and
     those of a name that is ``known``.
     """
-    root = Path(os.path.abspath(options.path))
-    if not root.is_dir():
-        what = "there is no such directory" if not root.exists() else "is not a directory"
-        raise QueueNotFound(f"{what}; queues are looked for in it", path=str(root), advice="")
-    found = dict(_sources_under(root, options, ready_only, known))
+    roots = _roots(options.paths)
+    where = ", ".join(map(str, roots))
+    found = dict(_sources_under(roots, options, ready_only, known))
     advice = ""
-    if (root / MANIFESTS).is_dir():
+    if any((root / MANIFESTS).is_dir() for root in roots):
         advice = "It was made by archive: aiochronicle.spark.jobs.archived reads it."
     missing = sorted(set(options.subscribe or ()) - set(found))
     if missing and not ready_only:
         everything = msgspec.structs.replace(options, subscribe=None)
-        names = sorted(dict(_sources_under(root, everything, ready_only=False)))
+        names = sorted(dict(_sources_under(roots, everything, ready_only=False)))
         there = ", ".join(map(printable, names)) or "none at all"
         what = ", ".join(map(printable, missing))
-        raise QueueNotFound(f"no queue {what}; there are {there}", path=str(root), advice=advice)
+        raise QueueNotFound(f"no queue {what}; there are {there}", path=where, advice=advice)
     if not found and not ready_only:
         wanted = options.subscribe_pattern
         what = "no queue" if wanted is None else f"no queue whose name matches {wanted!r}"
-        raise QueueNotFound(f"there is {what} in or below it", path=str(root), advice=advice)
+        raise QueueNotFound(f"there is {what} in or below it", path=where, advice=advice)
     return found
+
+
+def _roots(paths: Sequence[str]) -> dict[Path, tuple[str, ...]]:
+    """Return the directories to look in, and what names of queues below each begin with.
+
+    Names are relative to the one root, or to the directory that several roots have in common: so no two
+    queues have the same name.
+    """
+    roots = [Path(os.path.abspath(path)) for path in paths]
+    for root in roots:
+        if not root.is_dir():
+            what = "there is no such directory" if not root.exists() else "is not a directory"
+            raise QueueNotFound(f"{what}; queues are looked for in it", path=str(root), advice="")
+    if len(roots) == 1:
+        return {roots[0]: ()}
+    real = [root.resolve() for root in roots]
+    for number, place in enumerate(real):
+        for other, outer in enumerate(real):
+            if number != other and place.is_relative_to(outer):
+                raise InvalidArgument(
+                    f"is given, and {roots[number]}, which is in it: its messages would be read twice",
+                    path=str(roots[other]),
+                )
+    common = os.path.commonpath(roots)
+    return {root: root.relative_to(common).parts for root in roots}
 
 
 def find_or_await(options: ReadOptions) -> dict[str, Source]:
@@ -464,13 +488,17 @@ def find_or_await(options: ReadOptions) -> dict[str, Source]:
     try:
         return find_sources(options)
     except QueueNotFound:
-        if options.awaits_queues and options.type is None and Path(options.path).is_dir():
+        there = all(Path(path).is_dir() for path in options.paths)
+        if options.awaits_queues and options.type is None and there:
             return {}
         raise
 
 
 def _sources_under(
-    root: Path, options: ReadOptions, ready_only: bool, known: Collection[str] = ()
+    roots: Mapping[Path, tuple[str, ...]],
+    options: ReadOptions,
+    ready_only: bool,
+    known: Collection[str] = (),
 ) -> Iterator[tuple[str, Source]]:
     archives = None if options.archive is None else Path(os.path.abspath(options.archive))
     if archives is not None and not archives.is_dir():
@@ -480,8 +508,13 @@ def _sources_under(
             advice="Give the directory that retention moves segments to.",
         )
     patient_until = patience()
-    for names, place, kind in _found_under(root, options, ready_only):
-        name = "/".join(names) or root.name
+    everything = (
+        (root.name, found)
+        for root, prefix in roots.items()
+        for found in _found_under(root, prefix, options, ready_only)
+    )
+    for root_name, (names, place, kind) in everything:
+        name = "/".join(names) or root_name
         if name in known or not options.wants(name):
             continue
         if ready_only and not _is_ready(place, kind):
@@ -556,14 +589,16 @@ def _path_of(opened: int, root: Path, names: Sequence[str]) -> str:
 
 
 _Kind: TypeAlias = Literal["native", "java", "archive"]
-_Found: TypeAlias = tuple[tuple[str, ...], FoundDirectory, _Kind]  # names below the root
+_Found: TypeAlias = tuple[tuple[str, ...], FoundDirectory, _Kind]  # with the parts of its name
 
 
-def _found_under(root: Path, options: ReadOptions, ready_only: bool) -> Iterator[_Found]:
+def _found_under(
+    root: Path, prefix: tuple[str, ...], options: ReadOptions, ready_only: bool
+) -> Iterator[_Found]:
     """Yield the directories that are queues or archives, not looking into them."""
 
     def refused(names: Sequence[str], error: PermissionError) -> None:
-        name, path = "/".join(names), str(root.joinpath(*names))
+        name, path = "/".join((*prefix, *names)), str(root.joinpath(*names))
         asked_for = any(f"{wanted}/".startswith(f"{name}/") for wanted in options.subscribe or ())
         if asked_for or not names:
             raise unreadable(path, error) from error
@@ -574,7 +609,8 @@ def _found_under(root: Path, options: ReadOptions, ready_only: bool) -> Iterator
             )
 
     with FoundDirectory(str(root)).opened() as opened:
-        yield from _walk(opened, root, (), DEPTH_MAX, refused)
+        for names, place, kind in _walk(opened, root, (), DEPTH_MAX, refused):
+            yield (*prefix, *names), place, kind
 
 
 def _walk(

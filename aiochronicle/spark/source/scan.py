@@ -7,7 +7,8 @@ arguments instead of filters. ``count`` returns the number of these rows without
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,14 @@ from pyspark.sql.types import StructType
 
 from aiochronicle._base.arguments import expect
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.spark.options import Given, ReadOptions, as_text, read_options
+from aiochronicle.spark.options import (
+    Given,
+    ReadOptions,
+    Roots,
+    as_text,
+    read_options,
+    roots_option,
+)
 from aiochronicle.spark.source.columns import frame_schema, known_columns
 from aiochronicle.spark.source.plan import Range, plan
 from aiochronicle.spark.source.queues import Source, find_or_await
@@ -25,12 +33,12 @@ from aiochronicle.spark.tasks import run_tasks
 
 __all__ = ["count", "scan", "scan_stream"]
 
-Bound = datetime | int | Mapping[str, int] | None
+Bound = datetime | SupportsIndex | Mapping[str, int] | None
 
 
 def scan(
     spark: SparkSession,
-    path: str,
+    path: Roots,
     *,
     columns: Sequence[str] | None = None,
     start: Bound = None,
@@ -38,6 +46,8 @@ def scan(
     **options: Given,
 ) -> DataFrame:
     """Return the messages of the queues in or below ``path``, as ``format("chronicle")`` does.
+
+    ``path`` may be a list of directories; names of queues then begin below what these have in common.
 
     ``columns`` are those to read; ``start`` and ``end`` (excluded) are aware datetimes, nanoseconds since
     1970, or seqs by queue. ``options`` are those of the format. The frame is a snapshot of the present
@@ -60,7 +70,7 @@ def scan(
 
 def scan_stream(
     spark: SparkSession,
-    path: str,
+    path: Roots,
     *,
     columns: Sequence[str] | None = None,
     start: Bound = None,
@@ -77,12 +87,12 @@ def scan_stream(
     """
     chosen = _options(path, start, None, options)
     schema = _schema(columns, chosen, find_or_await(chosen))
-    texts = _texts(start, None, options)
-    ranges = spark.readStream.format("chronicle").schema(RANGES).options(**texts).load(str(path))
+    texts = _texts(start, None, options) | roots_option(path)
+    ranges = spark.readStream.format("chronicle").schema(RANGES).options(**texts).load()
     return ranges.mapInArrow(partial(read_rows, schema=schema, options=chosen), schema)
 
 
-def count(path: str, *, start: Bound = None, end: Bound = None, **options: Given) -> int:
+def count(path: Roots, *, start: Bound = None, end: Bound = None, **options: Given) -> int:
     """Return how many messages ``scan`` with these arguments has, without reading them and without Spark.
 
     Seqs have no gaps, so the number is the difference between the end and the start of each queue, or of each
@@ -119,8 +129,8 @@ def _schema(
     return StructType([known[name] for name in columns])
 
 
-def _options(path: str, start: Bound, end: Bound, options: Mapping[str, Given]) -> ReadOptions:
-    return read_options({"path": str(path), **_texts(start, end, options)})
+def _options(path: Roots, start: Bound, end: Bound, options: Mapping[str, Given]) -> ReadOptions:
+    return read_options({**roots_option(path), **_texts(start, end, options)})
 
 
 def _texts(start: Bound, end: Bound, options: Mapping[str, Given]) -> dict[str, str]:
@@ -140,8 +150,8 @@ def _bound(side: str, bound: Bound) -> dict[str, str]:
                     f"{name} has no time zone: with tzinfo=UTC, {bound!s} is the time in UTC"
                 )
             return {f"{side}Timestamp": bound.isoformat()}
-        case int():
-            return {f"{side}Timestamp": str(bound)}
+        case SupportsIndex():  # numpy's integers, too
+            return {f"{side}Timestamp": str(index(bound))}
         case _:
             what = "a datetime, nanoseconds since 1970 or a dict of seqs by queue"
             offsets: dict[str, Any] = dict(expect(side.removesuffix("ing"), what, Mapping, bound))

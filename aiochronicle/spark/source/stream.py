@@ -132,7 +132,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise PositionLost(
                 what,
-                path=self._options.path,
+                path=self._options.where,
                 advice="Go on with what is there by option failOnDataLoss=false. If this is the checkpoint"
                 " of other queues, take a new one.",
             )

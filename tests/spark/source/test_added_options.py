@@ -76,7 +76,7 @@ def test_a_view_knows_where_its_queues_are(spark: SparkSession, root: Path) -> N
 
 def test_what_looks_like_one_is_still_a_mistake() -> None:
     added = {"queryName": "x", "owner": "me", "option.type": "trade", "IS_MANAGED_LOCATION": "true"}
-    assert read_options({"path": "a", **added}).path == write_options({"path": "a", **added}).path
+    assert read_options({"path": "a", **added}).where == write_options({"path": "a", **added}).path
     assert read_options({"location": "file:/data/a", "provider": "chronicle"}).path == "/data/a"
     assert read_options({"location": "a", "path": "b"}).path == "b"
     with pytest.raises(InvalidArgument, match="no option 'queryNames'"):
