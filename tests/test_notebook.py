@@ -1,12 +1,11 @@
 """What a notebook shows, and the notebook of the examples, run in a real kernel."""
 
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
+from helpers.html import texts
 from nbclient import NotebookClient
 
 from aiochronicle import (
@@ -26,41 +25,6 @@ from aiochronicle._core.stream import Lag
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "examples").glob("*.ipynb"))
 HOSTILE = "<img src=x onerror=alert(1)>&amp;\"'\n\x1b[2J\u202e"
-
-
-class Checked(HTMLParser):
-    """Well-formed HTML, of these elements and no others, without anything that runs or loads."""
-
-    ELEMENTS = frozenset({"div", "strong", "table", "thead", "tbody", "tr", "th", "td", "br"})
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-        self.opened: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self.opened == [], html
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in self.ELEMENTS, tag
-        for name, value in attrs:
-            assert name == "style", name
-            assert value is not None
-            assert "url" not in value
-            assert "#" not in value, "colours are those of the notebook"
-        if tag != "br":
-            self.opened.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.opened.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        assert data.isprintable(), repr(data)
-        self.texts.append(data)
-
-
-def texts(shown: Any) -> list[str]:
-    return Checked(shown._repr_html_()).texts
 
 
 def test_a_queue_shows_what_it_has_and_who_reads_it(queue: Path) -> None:

@@ -6,27 +6,63 @@ those of the notebook, light or dark.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from aiochronicle._base.position import Position
 from aiochronicle._base.printable import printable
 
-__all__ = ["HtmlStruct", "table", "titled"]
+__all__ = ["HtmlList", "HtmlStruct", "table", "titled"]
+
+T = TypeVar("T")
 
 _CELL = "text-align:left;vertical-align:top;padding:0.15em 1em 0.15em 0;background:transparent"
 _NUMBER = "text-align:right;font-variant-numeric:tabular-nums;" + _CELL.partition(";")[2]
 _PLAIN = {"epoch", "queue_id", "id", "writer_epoch", "segment", "offset", "pid"}
 _ROWS_MAX = 100
+_ITEMS_MAX = 10  # of a list in a text; of a longer one so many are shown:
+_ITEMS_SHOWN = 3
 
 
 class HtmlStruct(msgspec.Struct, frozen=True):
-    """A struct whose fields a notebook shows as a table."""
+    """A struct whose fields a notebook shows as a table, and whose text has the first of many items."""
+
+    def __repr__(self) -> str:
+        fields = ", ".join(
+            f"{name}={_short(getattr(self, name))}" for name in self.__struct_fields__
+        )
+        return f"{type(self).__name__}({fields})"
 
     def _repr_html_(self) -> str:
         names = self.__struct_fields__
         return titled(type(self).__name__, table((name, getattr(self, name)) for name in names))
+
+
+class HtmlList(list[T]):
+    """A list of structs of one type, shown likewise: a row for each."""
+
+    def __repr__(self) -> str:
+        return _short(self)
+
+    def _repr_html_(self) -> str:
+        heads = self[0].__struct_fields__ if self else ()  # type: ignore[attr-defined]
+        return table([[getattr(one, name) for name in heads] for one in self], heads)
+
+
+def _short(value: Any) -> str:
+    """Return the text of a value that fits on a screen."""
+    if not isinstance(value, tuple | list | dict):
+        return repr(value)
+    whole = cast("Sequence[Any] | dict[Any, Any]", value)
+    if len(whole) <= _ITEMS_MAX:
+        return list.__repr__(whole) if isinstance(whole, list) else repr(whole)
+    more = f"… {len(whole) - _ITEMS_SHOWN:,} more"
+    if isinstance(whole, dict):
+        pairs = list(whole.items())[:_ITEMS_SHOWN]
+        return "{" + ", ".join([*(f"{key!r}: {one!r}" for key, one in pairs), more]) + "}"
+    opening, closing = "()" if isinstance(whole, tuple) else "[]"
+    return opening + ", ".join([*map(repr, whole[:_ITEMS_SHOWN]), more]) + closing
 
 
 def titled(title: str, *parts: str) -> str:

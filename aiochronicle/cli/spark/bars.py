@@ -100,7 +100,7 @@ def bars(
             if plot is not None:
                 from aiochronicle.spark.jobs.plots import plot_bars
 
-                plot_bars(frame.collect(), plot, by=key)
+                plot_bars(frame, plot, by=key)
             return frame
 
         run_frame("bars", make, result, running, ranks=RANKS)

@@ -88,7 +88,7 @@ def quality(
             if plot is not None:
                 from aiochronicle.spark.jobs.plots import plot_quality
 
-                plot_quality(frame.collect(), plot)
+                plot_quality(frame, plot)
             return frame
 
         run_frame("quality", make, result, running, ranks=RANKS)

@@ -10,7 +10,8 @@ replay     Parquet files back into queues
 compact    small files of an archive put together
 =========  =====================================================================
 
-``archived`` is an archive as a frame. The commands are ``aioc spark JOB --help``.
+``archived`` is an archive as a frame; ``plot_bars``, ``plot_quality`` and ``plot_audit`` draw results. The
+commands are ``aioc spark JOB --help``.
 """
 
 from aiochronicle.spark.archive.frame import archived
@@ -19,6 +20,7 @@ from aiochronicle.spark.jobs.asof import asof
 from aiochronicle.spark.jobs.audit import Audit, audit
 from aiochronicle.spark.jobs.bars import bars
 from aiochronicle.spark.jobs.compact import Compacted, compact
+from aiochronicle.spark.jobs.plots import Picture, plot_audit, plot_bars, plot_quality
 from aiochronicle.spark.jobs.quality import quality
 from aiochronicle.spark.jobs.replay import Replayed, replay
 
@@ -26,6 +28,7 @@ __all__ = [
     "Archived",
     "Audit",
     "Compacted",
+    "Picture",
     "Replayed",
     "archive",
     "archived",
@@ -33,6 +36,9 @@ __all__ = [
     "audit",
     "bars",
     "compact",
+    "plot_audit",
+    "plot_bars",
+    "plot_quality",
     "quality",
     "replay",
 ]

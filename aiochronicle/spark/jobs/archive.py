@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 from aiochronicle._base.arguments import one_of
 from aiochronicle._base.locations import archive_path, is_object_url, local_path
 from aiochronicle._base.prepared import prepared
+from aiochronicle._base.report import HtmlList, HtmlStruct
 from aiochronicle.errors import ChronicleError, InvalidArgument
 from aiochronicle.spark.archive.continuity import check_continuity, fingerprint
 from aiochronicle.spark.archive.datasets import Datasets
@@ -75,7 +76,7 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True):
 _WRITTEN = msgspec.msgpack.Decoder(_Written)
 
 
-class Archived(msgspec.Struct, frozen=True, kw_only=True):
+class Archived(HtmlStruct, frozen=True, kw_only=True):
     """What a run did for one queue; what the archive has before ``next_seq`` is verified.
 
     ``payloads`` of the rows have their payload as it was: all that have no type, those whose fields would not
@@ -153,7 +154,7 @@ def archive(
     )
     if failed:
         raise failure(failed)
-    return done
+    return HtmlList(done)
 
 
 def archive_each(

@@ -10,19 +10,20 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
 from aiochronicle._base.locations import local_path
+from aiochronicle._base.report import HtmlStruct, table, titled
 from aiochronicle._columns.export import write_parquet
 from aiochronicle._files import make_directory
 from aiochronicle.digest import SECOND_NS, Block, StreamDigest, digest_of_blocks
 from aiochronicle.errors import CorruptionError, InvalidArgument
 from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.jobs.inputs import Input, find_input
+from aiochronicle.spark.jobs.plots import Picture, plot_audit
 from aiochronicle.spark.jobs.slices import FOREVER_NS, TimeSlice, cut_time
-from aiochronicle.spark.options import Given
+from aiochronicle.spark.options import Given, Roots
 from aiochronicle.spark.private_files import directory_mode
 from aiochronicle.spark.source.queues import Source
 from aiochronicle.spark.source.rows import read_range
@@ -37,7 +38,7 @@ BATCH_ROWS_TOTAL = 1 << 19  # of all queues together
 _BLOCKS = "second long, messages long, digest binary"
 
 
-class Audit(msgspec.Struct, frozen=True, kw_only=True):
+class Audit(HtmlStruct, frozen=True, kw_only=True):
     """The digest of the stream, and of each second of it, by which two streams can be compared."""
 
     sources: tuple[str, ...]
@@ -45,10 +46,26 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     blocks: tuple[Block, ...]
 
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Draw how many messages each second has.
+
+        >>> audit(spark, "bus").plot()  # doctest: +SKIP
+        """
+        return plot_audit(self.blocks, path)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("sources", self.sources),
+            ("messages", self.messages),
+            ("digest", self.digest),
+            ("blocks", len(self.blocks)),
+        ]
+        return titled("Audit", table(rows))
+
 
 def audit(
     spark: SparkSession,
-    root: str,
+    root: Roots,
     *,
     out: str | None = None,
     options: Mapping[str, Given] | None = None,

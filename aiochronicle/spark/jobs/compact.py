@@ -14,6 +14,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aiochronicle._base.locations import archive_path
+from aiochronicle._base.report import HtmlList, HtmlStruct
 from aiochronicle.errors import QueueNotFound
 from aiochronicle.spark.archive.datasets import Datasets, typed_of
 from aiochronicle.spark.archive.manifest import (
@@ -41,7 +42,7 @@ _OUTCOME_SCHEMA = pa.schema({"source": pa.string(), "file": pa.binary(), "error"
 _FILE = msgspec.msgpack.Decoder(ArchivedFile)
 
 
-class Compacted(msgspec.Struct, frozen=True, kw_only=True):
+class Compacted(HtmlStruct, frozen=True, kw_only=True):
     """How many files of a queue became how many."""
 
     source: str
@@ -90,7 +91,7 @@ def compact(
         )
         if failed:
             raise failure(failed)
-        return done
+        return HtmlList(done)
 
 
 def _commit(store: Store, manifests: list[Manifest], catalog: Catalog) -> None:

@@ -1,5 +1,9 @@
-"""Bars and quality as pictures (PNG)."""
+"""Results as pictures: files (PNG), or shown by a notebook.
 
+matplotlib takes half a second to import, so functions do that.
+"""
+
+import io
 import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -8,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, NullFormatter, StrMethodFormatter
+import numpy as np
+from pyspark.sql import DataFrame
 
 from aiochronicle._base.locations import local_path
+from aiochronicle.digest import Block
 from aiochronicle.spark.jobs.quality import PERCENTILES
 from aiochronicle.spark.private_files import replacing
 
-__all__ = ["plot_bars", "plot_quality"]
+__all__ = ["Picture", "plot_audit", "plot_bars", "plot_quality"]
 
 COLUMNS = 2
 SERIES_MAX = 24  # of more, those with the most trades are drawn
 CANDLES_MAX = 200  # more than that are drawn as a band
+COUNTS_MAX = 600  # seconds of more are drawn together
 LABELS_MAX = 6
 BARS_MIN = 6
 WIDTH_MAX_IN = 40.0
@@ -39,24 +45,69 @@ DELAYS = {
 }
 
 
-def plot_bars(rows: Sequence[Any], path: str | Path, *, by: str | None = "symbol") -> None:
-    """Draw the rows of ``bars``: candles, VWAP and volume of each series, all on one time axis.
+class Picture:
+    """A picture, which a notebook shows; ``figure`` is that of matplotlib, to change it.
 
-    ``rows`` are those of ``bars(...).collect()``, ``by`` is the same as there. Times are UTC. With more
-    than 200 bars in a series, candles become a band from low to high.
+    >>> plot_bars(bars(spark, "bus/md", every="1m")).save("bars.png")  # doctest: +SKIP
+    """
 
-    >>> plot_bars(bars(spark, "bus/md", every="1m").collect(), "bars.png")  # doctest: +SKIP
+    def __init__(self, figure: Any) -> None:
+        self.figure = figure
+
+    def save(self, path: str | Path) -> None:
+        """Write it, as PNG; the file appears as a whole."""
+        with replacing(Path(local_path(str(path)))) as file:
+            self.figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png", dpi=DOTS_PER_INCH)
+        return content.getvalue()
+
+    def __repr__(self) -> str:
+        width, height = (round(inches * DOTS_PER_INCH) for inches in self.figure.get_size_inches())
+        return f"<Picture of {width} by {height} pixels: save(path) writes it>"
+
+
+def _picture(figure: Any, path: str | Path | None) -> Picture:
+    picture = Picture(figure)
+    if path is not None:
+        picture.save(path)
+    return picture
+
+
+def _new_figure(width_in: float, height_in: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_in, height_in), layout="constrained")
+
+
+def _collected(rows: DataFrame | Sequence[Any]) -> Sequence[Any]:
+    return rows.collect() if isinstance(rows, DataFrame) else rows
+
+
+def plot_bars(
+    rows: DataFrame | Sequence[Any],
+    path: str | Path | None = None,
+    *,
+    by: str | None = "symbol",
+) -> Picture:
+    """Draw ``bars``: candles, VWAP and volume of each series, all on one time axis.
+
+    ``rows`` is the frame of ``bars``, or its rows; ``by`` is the same as there. With ``path`` the picture is
+    also written there, as PNG. Times are UTC. Of more than 24 series those with the most trades are drawn;
+    with more than 200 bars in a series, candles become a band from low to high.
+
+    >>> plot_bars(bars(spark, "bus/md", every="1m"), "bars.png")  # doctest: +SKIP
     """
     series: dict[str, list[Any]] = {}
-    for row in rows:
+    for row in _collected(rows):
         name = row.source if by is None else f"{row[by]} · {row.source}"
         series.setdefault(name, []).append(row)
     drawn = sorted(series, key=lambda name: -sum(bar.trades for bar in series[name]))[:SERIES_MAX]
     columns = COLUMNS if len(drawn) > 1 else 1
     lines = -(-len(drawn) // columns) or 1
-    figure: Any = Figure(
-        figsize=(13.0 * columns / COLUMNS, 2.6 * lines + 0.4), layout="constrained"
-    )
+    figure = _new_figure(13.0 * columns / COLUMNS, 2.6 * lines + 0.4)
     if len(drawn) < len(series):
         figure.suptitle(f"the {len(drawn)} of {len(series):,} series with the most trades")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
@@ -70,12 +121,7 @@ def plot_bars(rows: Sequence[Any], path: str | Path, *, by: str | None = "symbol
     if drawn:
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower right", ncols=3, frameon=False)
-    _save(figure, Path(local_path(str(path))))
-
-
-def _save(figure: Any, path: Path) -> None:
-    with replacing(path) as file:
-        figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
+    return _picture(figure, path)
 
 
 class _Axis(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,19 +220,48 @@ def _time_labels(moments: Sequence[datetime]) -> list[str]:
     return labels
 
 
-def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
-    """Draw the rows of ``quality``: volume, trouble and delays of each queue and day.
+def plot_audit(blocks: Sequence[Block], path: str | Path | None = None) -> Picture:
+    """Draw how many messages each second of an ``audit`` has, or of several seconds each the most.
 
-    ``rows`` are those of ``quality(...).collect()``.
-
-    >>> plot_quality(quality(spark, "bus/md").collect(), "quality.png")  # doctest: +SKIP
+    >>> plot_audit(audit(spark, "bus").blocks, "audit.png")  # doctest: +SKIP
     """
+    figure = _new_figure(9.0, 3.0)
+    axes = figure.subplots()
+    if blocks:
+        first, end = blocks[0].second, blocks[-1].second + 1
+        width = -(-(end - first) // COUNTS_MAX)
+        most = np.zeros(-(-(end - first) // width), np.int64)
+        for block in blocks:
+            place = (block.second - first) // width
+            most[place] = max(most[place], block.messages)
+        axes.stairs(most, [first + number * width for number in range(len(most) + 1)], fill=True)
+        marked = np.unique(np.linspace(first, end, LABELS_MAX).astype(np.int64)).tolist()
+        moments = [datetime.fromtimestamp(second, UTC) for second in marked]
+        axes.set_xticks(marked, _time_labels(moments), fontsize="small")
+        axes.set_ylim(0)
+    else:
+        axes.set_xticks([])
+        axes.text(0.5, 0.5, "no messages", ha="center", color=NOTE, transform=axes.transAxes)
+    axes.set_title("messages per second", loc="left", fontsize="medium")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    return _picture(figure, path)
+
+
+def plot_quality(rows: DataFrame | Sequence[Any], path: str | Path | None = None) -> Picture:
+    """Draw ``quality``: volume, trouble and delays of each queue and day.
+
+    ``rows`` is the frame of ``quality``, or its rows. With ``path`` the picture is also written there.
+
+    >>> plot_quality(quality(spark, "bus/md"), "quality.png")  # doctest: +SKIP
+    """
+    rows = _collected(rows)
     places = list(range(len(rows)))
     width_in = min(max(8.0, 1.1 * len(rows)), WIDTH_MAX_IN)
-    figure: Any = Figure(figsize=(width_in, 9.0), layout="constrained")
+    figure = _new_figure(width_in, 9.0)
     volume, trouble, delays = figure.subplots(3, 1, sharex=True)
     volume.bar(places, [row.messages for row in rows], 0.6, color=LINE)
-    volume.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    volume.yaxis.set_major_formatter("{x:,.0f}")
     bar_width = 0.8 / len(TROUBLE)
     for number, (kind, colour) in enumerate(TROUBLE.items()):
         at = [place + (number - 1.5) * bar_width for place in places]
@@ -194,7 +269,7 @@ def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
         trouble.bar(at, [row[kind] for row in rows], bar_width, color=colour, label=label)
     trouble.set_yscale("symlog", linthresh=1)
     trouble.set_ylim(0, max(10, *(2 * row[kind] for row in rows for kind in TROUBLE)))
-    trouble.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    trouble.yaxis.set_major_formatter("{x:,.0f}")
     draw_delays(delays, places, rows)
     titles = ("messages", "messages with trouble", "delay from the venue's time to the queue's")
     for axes, title in zip((volume, trouble, delays), titles, strict=True):
@@ -214,7 +289,7 @@ def plot_quality(rows: Sequence[Any], path: str | Path) -> None:
     step = -(-len(rows) // int(width_in))
     labels = [f"{row.source}\n{row.date:%d %b %Y}" for row in rows[::step]]
     delays.set_xticks(places[::step], labels, fontsize="small")
-    _save(figure, Path(local_path(str(path))))
+    return _picture(figure, path)
 
 
 def draw_delays(axes: Any, places: Sequence[int], rows: Sequence[Any]) -> None:
@@ -240,6 +315,8 @@ def _scale_delays(axes: Any, lowest_s: float, highest_s: float) -> None:
     negative and near each other, as with a slow clock, whole powers of ten would be far away from
     them, and the axis is linear.
     """
+    from matplotlib.ticker import EngFormatter, NullFormatter
+
     if lowest_s > 0:
         axes.set_yscale("log")
         # Whole powers of ten have a number at the axis; delays are often all between two of them.

@@ -15,6 +15,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from aiochronicle._base.locations import archive_path, is_object_url, local_path
+from aiochronicle._base.report import HtmlList, HtmlStruct
 from aiochronicle._core.slices import Queue
 from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._typed.registry import registry_of_content
@@ -41,7 +42,7 @@ _ROWS = (
 _DIGESTS = "source string, rows long, archived string, found string"
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+class Replayed(HtmlStruct, frozen=True, kw_only=True):
     """What was written into one queue, from ``first_seq`` on."""
 
     source: str
@@ -84,7 +85,7 @@ def replay(
         _write(_rows_of(spark, store, found), root)
         for manifest in found:
             _restore_schema(store, root, manifest.source)
-        return _verify(spark, store, root, found, before)
+        return HtmlList(_verify(spark, store, root, found, before))
     frame = _rows_of(spark, store, found) if found else spark.read.parquet(files)
     usable = frame.select(*(name for name in frame.columns if name in ACCEPTED))
     if queue is not None:
@@ -96,10 +97,10 @@ def replay(
     before = _ends(root, rows)
     check_times(store, found, root, queue)
     _write(usable, root, queue)
-    return [
+    return HtmlList(
         Replayed(source=source, rows=rows[source], first_seq=before[source])
         for source in sorted(rows)
-    ]
+    )
 
 
 def check_times(
