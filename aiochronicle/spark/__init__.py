@@ -15,9 +15,18 @@ from aiochronicle.spark.runtime.explain import explain
 from aiochronicle.spark.runtime.session import register, session
 from aiochronicle.spark.source.bad_records import BadRecords, bad_records
 from aiochronicle.spark.source.scan import count, scan, scan_stream
+from aiochronicle.spark.stream_progress import (
+    ProgressListener,
+    QueueProgress,
+    StreamProgress,
+    stream_progress,
+)
 
 __all__ = [
     "BadRecords",
+    "ProgressListener",
+    "QueueProgress",
+    "StreamProgress",
     "bad_records",
     "count",
     "explain",
@@ -25,4 +34,5 @@ __all__ = [
     "scan",
     "scan_stream",
     "session",
+    "stream_progress",
 ]

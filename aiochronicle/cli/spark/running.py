@@ -85,9 +85,8 @@ def _start(name: str, running: Running) -> "SparkSession":
         settings.write(NO_LOGGING)
         settings.flush()
         config = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={settings.name}"}
-        if running.ui:
-            config["spark.ui.enabled"] = "true"
-        return session(f"aiochronicle {name}", master=running.master, config=config)
+        app_name = f"aiochronicle {name}"
+        return session(app_name, master=running.master, config=config, ui=running.ui)
 
 
 @contextmanager

@@ -62,13 +62,14 @@ def session(
     *,
     master: str | None = None,
     config: Mapping[str, str] | None = None,
+    ui: bool = False,
 ) -> SparkSession:
     """Return a Spark session in which ``format("chronicle")`` works; starts one if necessary.
 
     ``master`` defaults to the one of spark-submit, or ``local[*]``. A local session listens on the loopback
-    interface only. ``config`` has settings of Spark, which override ours: ``{"spark.ui.enabled": "true"}``
-    gives a local session Spark's web page, at ``spark.sparkContext.uiWebUrl``. JavaNotFound if there is no
-    Java; its text says what to do. Stop it with ``spark.stop()``.
+    interface only. ``ui`` gives a local session Spark's web page (stages, tasks, plans), at
+    ``spark.sparkContext.uiWebUrl``. ``config`` has settings of Spark, which override ours. JavaNotFound if
+    there is no Java; its text says what to do. Stop it with ``spark.stop()``.
 
     >>> spark = session()  # doctest: +SKIP
     >>> spark.read.format("chronicle").load("bus/md").count()  # doctest: +SKIP
@@ -86,6 +87,8 @@ def session(
         settings |= _LOCAL_SETTINGS
         if SparkSession.getActiveSession() is None and (place := _place_for_sockets()):
             settings[SOCKETS] = place
+        if ui:
+            settings["spark.ui.enabled"] = "true"
         for name, value in _LOCAL_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
     for name, value in {**settings, **(config or {})}.items():

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource
 
 from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.runtime.interpreter import DAEMON
+from aiochronicle.spark.runtime.session import _place_for_sockets
 
 ROUNDS = 50
 ARRAYS, ARRAY_BYTES = 8, 512 << 10
@@ -84,33 +85,40 @@ def test_a_worker_whose_spark_is_gone_ends_in_silence() -> None:
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
-@pytest.mark.parametrize("long", [False, True])
-def test_a_session_that_nobody_stops_leaves_no_sockets(long: bool) -> None:
-    code = (
-        "import os; from aiochronicle.spark import session; spark = session(master='local[1]');"
-        "print(spark.range(10).rdd.map(lambda row: row.id).sum(), os.listdir(os.environ['TMPDIR']))"
-    )
+SESSION = """
+import os
+from aiochronicle.spark import session
+options = {"spark.driver.extraJavaOptions": "-XX:InlineSmallCode=3000"}
+spark = session(master="local[1]", config=options, ui=True)
+print(spark.range(10).rdd.map(lambda row: row.id).sum(), os.listdir(os.environ["TMPDIR"]))
+beans = spark._jvm.java.lang.management.ManagementFactory
+given = beans.getRuntimeMXBean().getInputArguments()
+print(*(text for text in given if "InlineSmallCode" in text))
+print(spark.sparkContext.uiWebUrl)
+"""
+
+
+def test_a_session_that_nobody_stops_leaves_no_sockets_and_has_what_it_was_asked_for() -> None:
     with TemporaryDirectory() as name:
-        place = Path(name, "x" * 80 if long else "")  # too long for a socket in it
-        place.mkdir(exist_ok=True)
         done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "TMPDIR": str(place)},
+            [sys.executable, "-c", SESSION],
+            env={**os.environ, "TMPDIR": name},
             capture_output=True,
             text=True,
             check=True,
         )
-        assert done.stdout.startswith("45 []" if long else "45 ['aiochronicle-")
-        assert list(place.iterdir()) == []
+        worked, java, page = done.stdout.splitlines()
+        assert worked.startswith("45 ['aiochronicle-")
+        assert java == "-XX:InlineSmallCode=5000 -XX:InlineSmallCode=3000", "ours, then the user's"
+        assert page.startswith("http://127.0.0.1:")
+        assert list(Path(name).iterdir()) == []
 
 
-def test_a_session_has_our_options_for_java_and_then_those_of_its_user() -> None:
-    code = (
-        "from aiochronicle.spark import session;"
-        "spark = session(config={'spark.driver.extraJavaOptions': '-XX:InlineSmallCode=3000'});"
-        "beans = spark._jvm.java.lang.management.ManagementFactory;"
-        "options = beans.getRuntimeMXBean().getInputArguments();"
-        "print(*(text for text in options if 'InlineSmallCode' in text)); spark.stop()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "-XX:InlineSmallCode=5000 -XX:InlineSmallCode=3000\n"
+def test_spark_chooses_where_sockets_are_if_our_path_is_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / ("x" * 80)
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    assert _place_for_sockets() is None
+    assert list(place.iterdir()) == []
