@@ -1,5 +1,6 @@
 """Archives in object storage, against an S3 server on the loopback that sometimes fails."""
 
+import os
 import random
 import shutil
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
@@ -18,14 +20,22 @@ from aiochronicle.errors import CorruptionError, ExportFailed, LockedError
 from aiochronicle.spark.archive import objects
 from aiochronicle.spark.archive.manifest import Manifest
 from aiochronicle.spark.archive.store import open_store
-from aiochronicle.spark.jobs import archive, archived, replay
+from aiochronicle.spark.archive.table_format import TableFormat
+from aiochronicle.spark.jobs import archive, archived, compact, replay
+from spark.archive.killed_driver import JOB, killed_when_fresh
 
 moto_server = pytest.importorskip("moto.server", reason="moto is not installed")
 serving = pytest.importorskip("werkzeug.serving")
 s3fs = pytest.importorskip("s3fs")
 
-# moto's own.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+# moto's, pyiceberg's and its database's own.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::polars.exceptions.PerformanceWarning",
+    "ignore::UserWarning",
+    "ignore::DeprecationWarning",
+    "ignore::ResourceWarning",
+    "ignore::FutureWarning",
+)
 
 Environment = dict[str, Any]
 Start = Callable[..., Any]
@@ -209,4 +219,86 @@ def test_an_archive_in_object_storage_is_like_any_other(
     assert keys() == before
     shutil.rmtree(root)
     assert [one.rows for one in replay(spark, url, str(tmp_path / "again"))] == [250]
+    assert digest_of(tmp_path / "again" / "md" / "btc") == digest
+
+
+class TradeOfVenue(msgspec.Struct):
+    symbol: str
+    price: float
+    venue: str = "?"
+
+
+def read_table(table: TableFormat, catalog: dict[str, str] | None) -> dict[str, Any]:
+    """Return the table of trades, as several libraries read it from the bucket."""
+    if table == "delta":
+        import deltalake
+
+        where = "s3://market/lake/Trade"
+        options = {"AWS_ALLOW_HTTP": "true"}
+        found = deltalake.DeltaTable(where, storage_options=options)
+        return {
+            "delta-rs": found.to_pyarrow_table(),
+            "polars": pl.scan_delta(where, storage_options=options).collect().to_arrow(),
+        }
+    from pyiceberg.catalog import load_catalog
+
+    where = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": "us-east-1"}
+    opened: Any = load_catalog("aiochronicle", **where, **(catalog or {}))
+    try:
+        return {"pyiceberg": opened.load_table("archive.Trade").scan().to_arrow()}
+    finally:
+        opened.engine.dispose()
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_tables_in_object_storage_have_every_row_once(
+    spark: SparkSession,
+    faults: Faults,
+    root: Path,
+    tmp_path: Path,
+    rng: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+    table: TableFormat,
+) -> None:
+    pytest.importorskip("deltalake" if table == "delta" else "pyiceberg")
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    given = None if table == "delta" else catalog
+    url = "s3://market/lake"
+
+    def run() -> None:
+        archive(spark, str(root), url, table=table, catalog=given)
+
+    def check(expected: list[float]) -> None:
+        wanted = [("md/btc", seq, price) for seq, price in enumerate(expected)]
+        for reader, found in read_table(table, given).items():
+            columns = [found.column(name).to_pylist() for name in ("source", "seq", "price")]
+            assert sorted(zip(*columns, strict=True)) == wanted, reader
+
+    prices = record(root / "md" / "btc", rng, 30)
+    run()
+    check(prices)
+    # The driver dies before the table is changed.
+    prices += record(root / "md" / "btc", rng, 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(JOB, "commit_tables", killed_when_fresh())
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    check(prices[:30])
+    # The type gains a field, and the server is busy.
+    codec = aiochronicle.Codec(TradeOfVenue, name="Trade")
+    with aiochronicle.open_writer(root / "md" / "btc", codec=codec) as writer:
+        writer.send(TradeOfVenue("BTCUSDT", 7.0, "X"))
+    prices.append(7.0)
+    faults.unavailable = 2
+    run()
+    check(prices)
+    done = compact(spark, url, catalog=given)
+    assert [(one.before, one.after) for one in done] == [(3, 2)], "the type has changed once"
+    check(prices)
+    run()
+    check(prices)
+    assert len([key for key in keys() if "/Trade/" in key and ".parquet" in key]) == 2
+    digest = digest_of(root / "md" / "btc")
+    shutil.rmtree(root)
+    replay(spark, url, str(tmp_path / "again"))
     assert digest_of(tmp_path / "again" / "md" / "btc") == digest

@@ -2,7 +2,6 @@
 
 import random
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ import aiochronicle
 from aiochronicle import Codec
 from aiochronicle.digest import StreamDigest
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.spark.archive import tables
 from aiochronicle.spark.archive.tables import TableFormat
 from aiochronicle.spark.jobs import archive, archived, compact, replay
+from spark.archive.killed_driver import JOB, killed, killed_when_fresh
 
-JOB = sys.modules["aiochronicle.spark.jobs.archive"]  # the name is that of the function, too
 FIRST_NS = 1_772_409_600_000_000_000
 
 Row = tuple[str, int, float, str | None]
@@ -125,12 +123,12 @@ def test_a_table_has_every_row_once(
     # The driver dies before the table is changed, and once more after it.
     rows += record(root, rng, FIRST_NS + 10**9)
     with monkeypatch.context() as patch:
-        patch.setattr(JOB, "commit_tables", _killed_when_fresh(tables.commit_tables))
+        patch.setattr(JOB, "commit_tables", killed_when_fresh())
         with pytest.raises(KeyboardInterrupt):
             run()
     check(table, out, rows[:40])
     with monkeypatch.context() as patch:
-        patch.setattr(JOB, "tell_retention", _killed)
+        patch.setattr(JOB, "tell_retention", killed)
         with pytest.raises(KeyboardInterrupt):
             run()
     check(table, out, rows)
@@ -159,22 +157,6 @@ def test_a_table_has_every_row_once(
     shutil.rmtree(root)
     replay(spark, str(out), str(tmp_path / "again"))
     assert [digest_of(tmp_path / "again" / name) for name in ("kraken", "md/btc")] == digests
-
-
-def _killed(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _killed_when_fresh(commit: Callable[..., None]) -> Callable[..., None]:
-    calls: list[None] = []
-
-    def killed(*given: Any, **named: Any) -> None:
-        calls.append(None)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        commit(*given, **named)
-
-    return killed
 
 
 def digest_of(path: Path) -> str:
