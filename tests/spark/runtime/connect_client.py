@@ -1,11 +1,46 @@
-"""Reads, follows and writes queues over Spark Connect; run by test_connect.py."""
+"""Reads, follows and writes queues over Spark Connect, and runs a pipeline; run by test_connect.py."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from aiochronicle.spark import register, scan
 from aiochronicle.spark.jobs import archive
+
+SPEC = """
+name: market
+storage: file://{home}/storage
+libraries:
+  - glob:
+      include: transformations/**
+"""
+
+DEFINITIONS = """
+from pyspark import pipelines as dp
+
+@dp.table
+def ticks():
+    queues = spark.readStream.format("chronicle").option("startingOffsets", "earliest")
+    return queues.load("{root}")
+
+@dp.materialized_view
+def per_queue():
+    return spark.read.table("ticks").groupBy("source").count()
+"""
+
+
+def run_pipeline(root: str, home: Path) -> None:
+    """Run one as ``spark-pipelines run`` does, on the server that is running."""
+    (home / "transformations").mkdir(parents=True)
+    (home / "transformations" / "ticks.py").write_text(DEFINITIONS.format(root=root))
+    (home / "spark-pipeline.yml").write_text(SPEC.format(home=home))
+    environment = {**os.environ, "SPARK_REMOTE": "sc://localhost"}
+    del environment["SPARK_LOCAL_REMOTE"]  # or it would start, and stop, one of its own
+    command = [sys.executable, "-m", "pyspark.pipelines.cli", "run"]
+    subprocess.run(command, cwd=home, env=environment, check=True)
 
 
 def main(root: str) -> None:
@@ -27,6 +62,7 @@ def main(root: str) -> None:
         frame.write.format("chronicle").mode("append").save(f"{root}-copy")
         print("copy", spark.read.format("chronicle").load(f"{root}-copy").count())
         print("archive", archive(spark, root, f"{root}-archive")[0].rows)
+        run_pipeline(root, Path(f"{root}-pipeline"))
     finally:
         spark.stop()
 
