@@ -21,7 +21,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test pytest ctest ctest-asan ctest-tsan ctest-coverage lint lint-python lint-c format bench performance bench-spark \
+.PHONY: help setup demo test pytest test-spark-matrix ctest ctest-asan ctest-tsan ctest-coverage lint lint-python lint-c format bench performance bench-spark \
         sanitize sanitize-python fuzz fuzz-replay torture java soak coverage docs docs-serve dist test-wheel lock clean
 
 help: ## this list
@@ -68,6 +68,26 @@ setup: $(VENV)/.installed ## set up .venv and compile
 demo: setup ## a trading desk over real queues, live: a crash, a proof, and a Spark pipeline over what was recorded
 	@$(MAKE) -s $(VENV)/.spark || echo "Spark could not be installed, so the demo goes without its last part"
 	@$(PY) -m aiochronicle.demo --plot build/demo-bars.png
+
+# Each PySpark that is supported, in an environment of its own. Delta Lake's own reader has a release for 4.2 only.
+SPARK_MATRIX := 4.2 4.3
+DELTA_SPARK_4.2 := io.delta:delta-spark_4.2_2.13:4.4.0
+MATRIX_TESTS := tests/spark
+
+test-spark-matrix: $(addprefix test-spark-,$(SPARK_MATRIX)) ## tests/spark with each supported PySpark; MATRIX_TESTS= chooses some
+
+$(addprefix test-spark-,$(SPARK_MATRIX)): test-spark-%: build/spark-matrix/%/.installed
+	@echo "PySpark $*"
+	@AIOCHRONICLE_DELTA_SPARK=$(DELTA_SPARK_$*) build/spark-matrix/$*/bin/python -m pytest -q $(MATRIX_TESTS)
+
+.PRECIOUS: build/spark-matrix/%/.installed
+build/spark-matrix/%/.installed: pyproject.toml $(VENV)/.installed
+	@echo "installing PySpark $*, and what its tests need, into build/spark-matrix/$*"
+	@rm -rf build/spark-matrix/$* && $(PYTHON) -m venv build/spark-matrix/$*
+	@build/spark-matrix/$*/bin/python -m pip --disable-pip-version-check -q install -r $(VENV)/build-requires.txt
+	@build/spark-matrix/$*/bin/python -m pip --disable-pip-version-check -q install --no-build-isolation \
+	    -e '.[dev,spark-test]' 'pyspark==$*.*'
+	@touch $@
 
 test: ctest fuzz-replay pytest ## the C unit tests, what the fuzzers found, then the Python suite
 
