@@ -1,5 +1,6 @@
 """One Spark for all tests of the pipeline: starting it takes longer than most of them."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aiochronicle.spark import session
+
+# Of Java in this process and in those that tests start. None runs for so long that code of Java's second
+# compiler, or a concurrent collector, would pay.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ["SPARK_SUBMIT_OPTS"] = f"{JAVA_OPTIONS} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

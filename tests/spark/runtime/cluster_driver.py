@@ -5,6 +5,7 @@ of standard output is JSON.
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ def main(master: str, package: str, root: str, out: str) -> None:
             "spark.executorEnv.PYTHONPATH": "./lib",
             "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from aiochronicle.spark.jobs import audit, bars
 from aiochronicle.spark.pack import pack
 from aiochronicle.spark.runtime.java import ensure_java
+from spark.conftest import JAVA_OPTIONS
 from spark.market import record
 
 START_TIMEOUT_S = 120.0
@@ -36,7 +37,7 @@ def daemon(log: Path, kind: str, *arguments: str) -> Generator[None]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dspark.master.rest.enabled=false {JAVA_OPTIONS}",
     }
     command = [str(home / "bin" / "spark-class"), f"{DEPLOY}.{kind.lower()}.{kind}"]
     with log.open("wb") as output:

@@ -1,9 +1,11 @@
 """A damaged control block concerns those who ask for its queue, and nobody else."""
 
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -39,11 +41,23 @@ def emptied(control: Path) -> None:
 
 
 def zeroed(control: Path) -> None:
+    """As it is for a moment while a queue is made: everybody waits a second for that."""
     control.write_bytes(bytes(control.stat().st_size))
+
+
+def scrambled(control: Path) -> None:
+    control.write_bytes(b"\xff" * control.stat().st_size)
 
 
 def missing(control: Path) -> None:
     control.unlink()
+
+
+def an_hour_ago(damage: Damage, control: Path) -> None:
+    """Do it so that nobody waits for a writer or a remover to finish what it may be doing."""
+    damage(control)
+    for path in filter(Path.exists, (control, control.parent)):
+        os.utime(path, (time.time() - 3600,) * 2)
 
 
 def test_a_queue_that_is_being_removed_is_not_damaged(root: Path) -> None:
@@ -65,10 +79,9 @@ def test_a_queue_that_is_being_removed_is_not_damaged(root: Path) -> None:
     remover.join()
 
 
-@pytest.fixture(params=[emptied, zeroed, missing])
+@pytest.fixture(params=[emptied, scrambled, missing])
 def damage(request: pytest.FixtureRequest) -> Damage:
-    chosen: Damage = request.param
-    return chosen
+    return partial(an_hour_ago, request.param)
 
 
 @pytest.fixture
@@ -182,7 +195,7 @@ def test_a_damaged_day_at_an_end_is_stepped_over_and_told(
     whole = seqs_by_queue(options_for(archives))
     day = days_of(archives / "a")[number]
     lost = seqs_in(day)
-    emptied(day / "control.meta")
+    an_hour_ago(emptied, day / "control.meta")
     bad = str(tmp_path / "bad")
     options = options_for(archives, on_corrupt="skip", badRecordsPath=bad)
     rest = [seq for seq in whole["a"] if seq not in lost]
@@ -217,6 +230,7 @@ def test_a_queue_that_cannot_be_opened_is_stepped_over_unless_it_is_asked_for(
                 Snapshot(options)
 
 
+@pytest.mark.parametrize("damage", [emptied, zeroed, missing])
 def test_damaged_queues_by_day_keep_their_names(root: Path, damage: Damage) -> None:
     """Else a pattern that means them would miss them, and nobody would know."""
     days = [root / "md/2026/11/15", root / "md/2026/11/16"]
@@ -233,12 +247,12 @@ def test_damaged_queues_by_day_keep_their_names(root: Path, damage: Damage) -> N
 def test_streams_leave_out_damaged_queues_too(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in "abc":
         fill(root / name, 10, ready=True)
-    emptied(root / "a" / "control.meta")
+    an_hour_ago(emptied, root / "a" / "control.meta")
     strict = options_for(root, startingOffsets="earliest")
     with pytest.raises(CorruptionError, match=r"a/control\.meta"):
         StreamReader(strict, frame_schema(strict, {}))
     (root / "c").rename(root.parent / "c")
-    emptied(root.parent / "c" / "control.meta")
+    an_hour_ago(emptied, root.parent / "c" / "control.meta")
     options = options_for(root, startingOffsets="earliest", on_corrupt="skip")
     stream = StreamReader(options, frame_schema(options, {}))
     try:
@@ -261,7 +275,7 @@ def test_jobs_and_frames_over_a_root_with_a_damaged_day(
     whole = {name: len(seqs) for name, seqs in seqs_by_queue(options_for(archives)).items()}
     day = days_of(archives / "a")[1]
     lost = len(seqs_in(day))
-    emptied(day / "control.meta")
+    an_hour_ago(emptied, day / "control.meta")
     reading = spark.read.format("chronicle")
     with pytest.raises(Exception, match="this day of the archive") as told:
         reading.load(str(archives)).count()
