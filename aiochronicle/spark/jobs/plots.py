@@ -227,6 +227,7 @@ def plot_audit(blocks: Sequence[Block], path: str | Path | None = None) -> Pictu
     """
     figure = _new_figure(9.0, 3.0)
     axes = figure.subplots()
+    title = "messages per second"
     if blocks:
         first, end = blocks[0].second, blocks[-1].second + 1
         width = -(-(end - first) // COUNTS_MAX)
@@ -234,15 +235,19 @@ def plot_audit(blocks: Sequence[Block], path: str | Path | None = None) -> Pictu
         for block in blocks:
             place = (block.second - first) // width
             most[place] = max(most[place], block.messages)
-        axes.stairs(most, [first + number * width for number in range(len(most) + 1)], fill=True)
+        edges = [first + number * width for number in range(len(most) + 1)]
+        axes.stairs(most, edges, fill=True, color=LINE)
         marked = np.unique(np.linspace(first, end, LABELS_MAX).astype(np.int64)).tolist()
         moments = [datetime.fromtimestamp(second, UTC) for second in marked]
         axes.set_xticks(marked, _time_labels(moments), fontsize="small")
+        axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(0)
+        if width > 1:
+            title += f": the most within each {width} s"
     else:
         axes.set_xticks([])
         axes.text(0.5, 0.5, "no messages", ha="center", color=NOTE, transform=axes.transAxes)
-    axes.set_title("messages per second", loc="left", fontsize="medium")
+    axes.set_title(title, loc="left", fontsize="medium")
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     return _picture(figure, path)
