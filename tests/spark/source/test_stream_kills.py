@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 from helpers.waiting import eventually
+from pyspark.sql import SparkSession
 
 import aiochronicle
 from spark.filling import fill
+from spark.source.stream_copy import start_copying
 
 COPY = Path(__file__).parent / "stream_copy.py"
 DOORS = ("format", "scan")  # to the same rows, by the same checkpoint
@@ -50,26 +52,35 @@ class Driver:
         self.log.close()
 
 
-def test_a_killed_driver_loses_and_doubles_nothing(tmp_path: Path, rng: random.Random) -> None:
+def grow(bus: Path, number: int) -> None:
+    """Append what comes while a driver runs, and a queue that was not there before."""
+    fill(bus / "a", ROWS // 2, first=ROWS + number * (ROWS // 2), types=(1, 2))
+    fill(bus / f"q{number}", 500, ready=True)
+
+
+def test_a_killed_driver_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, rng: random.Random
+) -> None:
     bus, copy = tmp_path / "bus", tmp_path / "copy"
     bus.mkdir()
     fill(bus / "a", ROWS, types=(1, 2))
-    for kill in range(KILLS + 1):
+    for kill in range(KILLS):
         driver = Driver(tmp_path, DOORS[kill % 2])
         try:
-            # Data that comes while it runs, and a queue that was not there before.
-            fill(bus / "a", ROWS // 2, first=ROWS + kill * (ROWS // 2), types=(1, 2))
-            fill(bus / f"q{kill}", 500, ready=True)
-            if kill < KILLS:
-                wanted = rng.randrange(1, ROWS)
-                reached = min(count(copy / "a") + wanted, count(bus / "a"))
-                eventually(lambda: count(copy / "a") >= reached, timeout_s=100)  # noqa: B023
-            else:
-                eventually(
-                    lambda: all(count(copy / q.name) >= count(q) for q in bus.iterdir()),
-                    timeout_s=100,
-                )
+            grow(bus, kill)
+            wanted = rng.randrange(1, ROWS)
+            reached = min(count(copy / "a") + wanted, count(bus / "a"))
+            eventually(lambda: count(copy / "a") >= reached, timeout_s=100)  # noqa: B023
         finally:
             driver.kill()
+    places = map(str, (bus, copy, tmp_path / "checkpoint"))
+    query = start_copying(spark, *places, DOORS[KILLS % 2])
+    try:
+        grow(bus, KILLS)
+        eventually(
+            lambda: all(count(copy / q.name) >= count(q) for q in bus.iterdir()), timeout_s=100
+        )
+    finally:
+        query.stop()
     for path in bus.iterdir():
         assert content(copy / path.name) == content(path), path.name
