@@ -50,10 +50,11 @@ $(VENV)/.spark: $(VENV)/.installed
 	@$(PIP) install 'aiochronicle[spark]'
 	@touch $@
 
-# What archives go to in the tests: tables, an S3 server, Spark Connect.
+# What archives go to in the tests: tables, an S3 server, Spark Connect. And what lets Java start faster.
 $(VENV)/.spark-test: $(VENV)/.spark
 	@echo "installing what the tests of Spark need besides: another minute"
 	@$(PIP) install 'aiochronicle[spark-test]'
+	@$(PY) tests/spark/java_options.py > /dev/null 2>&1 || true
 	@touch $@
 
 # nautilus_trader pins uvloop, so it is beside the environment; tests without it are skipped, where there is no wheel for one.

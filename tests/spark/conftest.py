@@ -8,10 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aiochronicle.spark import session
+from spark.java_options import JAVA_OPTIONS
 
-# Of Java in this process and in those that tests start. None runs for so long that code of Java's second
-# compiler, or a concurrent collector, would pay.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["SPARK_SUBMIT_OPTS"] = f"{JAVA_OPTIONS} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from aiochronicle.spark.jobs import audit, bars
 from aiochronicle.spark.pack import pack
 from aiochronicle.spark.runtime.java import ensure_java
-from spark.conftest import JAVA_OPTIONS
+from spark.java_options import JAVA_OPTIONS
 from spark.market import record
 
 START_TIMEOUT_S = 120.0
