@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from aiochronicle.spark import register, scan
 from aiochronicle.spark.jobs import archive
+from aiochronicle.spark.runtime.interpreter import DAEMON, chosen_interpreter
 
 SPEC = """
 name: market
@@ -44,7 +45,10 @@ def run_pipeline(root: str, home: Path) -> None:
 
 
 def main(root: str) -> None:
-    spark = SparkSession.builder.remote("local[1]").getOrCreate()
+    builder = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2")
+    # As session() has it, or each step of planning, and each stream, would compile PySpark once more.
+    with chosen_interpreter(is_local=True):
+        spark = builder.config("spark.python.daemon.module", DAEMON).getOrCreate()
     try:
         assert type(spark).__module__ == "pyspark.sql.connect.session"
         register(spark)

@@ -18,8 +18,8 @@ def test_queues_are_read_followed_written_archived_and_piped_over_connect(root: 
     pytest.importorskip("grpc_status", reason="grpcio-status is not installed")
     pytest.importorskip("yaml", reason="PyYAML is not installed")
     fill(root / "q", 100)
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[3])
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment.pop("PYSPARK_PYTHON", None)
     done = subprocess.run(
         [sys.executable, str(CLIENT), str(root)],
         capture_output=True,

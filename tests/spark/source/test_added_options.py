@@ -77,8 +77,8 @@ def test_a_view_knows_where_its_queues_are(spark: SparkSession, root: Path) -> N
 def test_what_looks_like_one_is_still_a_mistake() -> None:
     added = {"queryName": "x", "owner": "me", "option.type": "trade", "IS_MANAGED_LOCATION": "true"}
     assert read_options({"path": "a", **added}).where == write_options({"path": "a", **added}).path
-    assert read_options({"location": "file:/data/a", "provider": "chronicle"}).path == "/data/a"
-    assert read_options({"location": "a", "path": "b"}).path == "b"
+    assert read_options({"location": "file:/data/a", "provider": "chronicle"}).where == "/data/a"
+    assert read_options({"location": "a", "path": "b"}).where == "b"
     with pytest.raises(InvalidArgument, match="no option 'queryNames'"):
         read_options({"path": "a", "queryNames": "x"})
     with pytest.raises(InvalidArgument, match="s3a: is not supported here"):
