@@ -46,7 +46,7 @@ class HtmlList(list[T]):
         return _short(self)
 
     def _repr_html_(self) -> str:
-        heads = self[0].__struct_fields__ if self else ()  # type: ignore[attr-defined]
+        heads: tuple[str, ...] = getattr(self[0], "__struct_fields__", ()) if self else ()
         return table([[getattr(one, name) for name in heads] for one in self], heads)
 
 
@@ -56,7 +56,7 @@ def _short(value: Any) -> str:
         return repr(value)
     whole = cast("Sequence[Any] | dict[Any, Any]", value)
     if len(whole) <= _ITEMS_MAX:
-        return list.__repr__(whole) if isinstance(whole, list) else repr(whole)
+        return f"[{', '.join(map(repr, whole))}]" if isinstance(whole, list) else repr(whole)
     more = f"… {len(whole) - _ITEMS_SHOWN:,} more"
     if isinstance(whole, dict):
         pairs = list(whole.items())[:_ITEMS_SHOWN]

@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 __all__ = ["JAVA_OPTIONS"]
 
@@ -51,7 +52,7 @@ def write_classes() -> None:
         query.option("checkpointLocation", f"{directory}/c").start(
             f"{directory}/copy"
         ).awaitTermination()
-        gateway = spark.sparkContext._gateway
+        gateway: Any = spark.sparkContext._gateway
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()  # which ends Java

@@ -242,8 +242,8 @@ def read_table(table: TableFormat, catalog: dict[str, str] | None) -> dict[str, 
         }
     from pyiceberg.catalog import load_catalog
 
-    where = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": "us-east-1"}
-    opened: Any = load_catalog("aiochronicle", **where, **(catalog or {}))
+    server = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": "us-east-1"}
+    opened: Any = load_catalog("aiochronicle", **server, **(catalog or {}))
     try:
         return {"pyiceberg": opened.load_table("archive.Trade").scan().to_arrow()}
     finally:

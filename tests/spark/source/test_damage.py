@@ -56,8 +56,9 @@ def missing(control: Path) -> None:
 def an_hour_ago(damage: Damage, control: Path) -> None:
     """Do it so that nobody waits for a writer or a remover to finish what it may be doing."""
     damage(control)
+    then_s = time.time() - 3600
     for path in filter(Path.exists, (control, control.parent)):
-        os.utime(path, (time.time() - 3600,) * 2)
+        os.utime(path, (then_s, then_s))
 
 
 def test_a_queue_that_is_being_removed_is_not_damaged(root: Path) -> None:

@@ -73,8 +73,9 @@ def test_a_killed_driver_loses_and_doubles_nothing(
             eventually(lambda: count(copy / "a") >= reached, timeout_s=100)  # noqa: B023
         finally:
             driver.kill()
-    places = map(str, (bus, copy, tmp_path / "checkpoint"))
-    query = start_copying(spark, *places, DOORS[KILLS % 2])
+    query = start_copying(
+        spark, str(bus), str(copy), str(tmp_path / "checkpoint"), DOORS[KILLS % 2]
+    )
     try:
         grow(bus, KILLS)
         eventually(
