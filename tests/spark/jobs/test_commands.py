@@ -61,7 +61,7 @@ def test_mistakes_are_told_before_spark_is_started(
         ([*bars, "--queues", "a", "--pattern", "a"], "--queues and --pattern exclude each other"),
         ([*bars, "--moved", "/nowhere"], "Give the directory that retention moves segments to"),
         (["asof", str(root), "--quotes", "bid"], "no queue has a type 'bid'"),
-        (["archive", str(root), "--out", str(root / "a" / "control.meta")], "to be a directory"),
+        (["archive", str(root), "--out", str(root / "a" / "control.meta")], "must be a directory"),
         ([*bars, "--out", str(tmp_path)], "--overwrite replaces it"),
         ([*bars, "--out", str(root), "--overwrite"], "so it is not replaced"),
         ([*bars, "--out", str(root / "a"), "--overwrite"], "so it is not replaced"),

@@ -195,7 +195,7 @@ def test_a_batch_that_cannot_be_completed_is_told_and_does_not_stop_others(
     assert "rows of batch 0 of writer" in caplog.text
     if writer == "+nameless":  # it does not come back: told once to whoever writes to its queue
         late = staged(root, [rows("a", [20_000])], writer="other")
-        with pytest.raises(StorageError, match=f"(?s){told}.*Writing goes on"):
+        with pytest.raises(StorageError, match=f"(?s){told}.*Writing continues"):
             write(root, late, 1, writer="other")
         write(root, late, 1, writer="other")
         assert payloads(root / "a")[-1] == b"a 20000"
@@ -572,7 +572,7 @@ fail("some of its rows may be in the queues. Once there is nothing in its way, t
 with open_reader(disk / "a") as reader:
     assert 0 < len(list(reader)) < 1000
 for _ in range(2):
-    fail("while batch 0 of writer w, which was written in part, was to be completed: some of its rows")
+    fail("while batch 0 of writer w, which was written in part, was being completed: some of its rows")
 with open_reader(disk / "a") as reader:
     assert 0 < len(list(reader)) < 1000
 ballast.unlink()

@@ -290,7 +290,9 @@ def test_a_root_that_is_a_file_is_told_before_anything_else(root: Path) -> None:
     file = root / "notes.txt"
     file.touch()
     for path in (file, file / "below" / "it"):
-        with pytest.raises(InvalidArgument, match=r"notes\.txt: is not a directory; queues are"):
+        with pytest.raises(
+            InvalidArgument, match=r"notes\.txt: is not a directory, so no queues can be"
+        ):
             sink(path)
     write_options({"path": str(root / "to" / "be" / "made")})
 
