@@ -65,8 +65,16 @@ def test_no_call_that_may_wait_for_the_disk_is_made_by_the_loop(
 
 
 def test_the_loop_runs_on_while_the_disk_is_slow(library: Path, tmp_path: Path) -> None:
-    report = report_of(library, tmp_path, "asyncio", DELAY_S)
-    pauses_s = {name: pause_s for name, (_, pause_s) in report.items()}
+    """A loop that waits for the disk does so each time; one that got no processor seldom does again."""
+    pauses_s: dict[str, float] = {}
+    for attempt in range(4):
+        root = tmp_path / str(attempt)
+        root.mkdir()
+        report = report_of(library, root, "asyncio", DELAY_S)
+        for name, (_, pause_s) in report.items():
+            pauses_s[name] = min(pause_s, pauses_s.get(name, pause_s))
+        if all(pause_s < DELAY_S for pause_s in pauses_s.values()):
+            break
     assert {name: pause_s for name, pause_s in pauses_s.items() if pause_s >= DELAY_S} == {}
 
 
