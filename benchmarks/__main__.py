@@ -91,6 +91,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="few rounds and a 1 GiB queue instead of 10 GiB: shows that all works, not how fast",
     )
+    parser.add_argument(
+        "--messages",
+        type=int,
+        help="how many messages the recording of spark-market has (default: 13,000,000, 4 GiB)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     parser.add_argument(
         "--directory",
@@ -118,7 +123,10 @@ def main(arguments: list[str] | None = None) -> int:
     results: list[Result] = []
     with workspace(options.directory) as directory:
         for name in options.only or [name for name in QUESTIONS if name not in ON_REQUEST]:
-            for result in QUESTIONS[name][1](directory, options.quick):
+            answer: Callable[..., Iterable[Result]] = QUESTIONS[name][1]
+            if options.messages is not None and name.startswith("spark"):
+                answer = partial(answer, messages=options.messages)
+            for result in answer(directory, options.quick):
                 show(result)
                 sys.stdout.flush()
                 results.append(result)

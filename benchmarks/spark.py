@@ -47,6 +47,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     slow_rows: int  # for what is compared with row-by-row Python
     trades: int
     quotes: int
+    messages: int  # of the recording of a market
     rounds: int
 
 
@@ -58,22 +59,34 @@ NEEDED = {
     "writing": ("raw", "few"),
     "streaming": ("raw",),
     "large": ("large", "few"),
+    "market": (),
 }
 PARTS = tuple(NEEDED)
 
-QUICK = Sizes(rows=20_000, large_rows=40_000, slow_rows=5_000, trades=500, quotes=1_000, rounds=1)
+QUICK = Sizes(
+    rows=20_000,
+    large_rows=40_000,
+    slow_rows=5_000,
+    trades=500,
+    quotes=1_000,
+    messages=3_000,
+    rounds=1,
+)
 FULL = Sizes(
     rows=8_000_000,
     large_rows=56_000_000,  # 10 GiB
     slow_rows=2_000_000,
     trades=500_000,
     quotes=2_000_000,
+    messages=13_000_000,
     rounds=3,
 )
 
 
-def run(directory: Path, quick: bool, parts: Sequence[str] = PARTS) -> Iterator[Result]:
-    """Answer the question, line by line."""
+def run(
+    directory: Path, quick: bool, parts: Sequence[str] = PARTS, messages: int | None = None
+) -> Iterator[Result]:
+    """Answer the question, line by line; ``messages`` are those of the recording of a market."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
@@ -82,8 +95,11 @@ def run(directory: Path, quick: bool, parts: Sequence[str] = PARTS) -> Iterator[
     from aiochronicle.spark import session
 
     spark = session("benchmarks", config={"spark.log.level": "OFF"})
+    sizes = QUICK if quick else FULL
+    if messages is not None:
+        sizes = msgspec.structs.replace(sizes, messages=messages)
     try:
-        yield from answer(spark, directory, QUICK if quick else FULL, parts)
+        yield from answer(spark, directory, sizes, parts)
     finally:
         spark.stop()
 
@@ -92,7 +108,7 @@ def answer(
     spark: Any, directory: Path, sizes: Sizes, parts: Sequence[str] = PARTS
 ) -> Iterator[Result]:
     """Answer it, or parts of it, in a session that is there."""
-    from benchmarks import spark_parts
+    from benchmarks import spark_market, spark_parts
 
     makers: dict[str, Callable[[Path], None]] = {
         "raw": lambda path: _fill_raw(path, sizes.rows),
@@ -105,13 +121,17 @@ def answer(
     }
     spark.dataSource.register(spark_parts.Rows)
     for part in parts:
-        if part == "large":  # needs room, also in the page cache
-            for name in ("raw", "raw.parquet", "fixed"):
-                shutil.rmtree(directory / name, ignore_errors=True)
+        if part in ("large", "market"):  # need room, also in the page cache
+            for name in ("raw", "raw.parquet", "fixed", "large", "large.parquet"):
+                if name not in NEEDED[part]:
+                    shutil.rmtree(directory / name, ignore_errors=True)
         for name in NEEDED[part]:
             if not (directory / name).exists():
                 makers[name](directory / name)
-        yield from getattr(spark_parts, part)(spark, directory, sizes)
+        if part == "market":
+            yield from spark_market.market(spark, directory, sizes.messages, 2 * sizes.rounds - 1)
+        else:
+            yield from getattr(spark_parts, part)(spark, directory, sizes)
 
 
 def take_turns(

@@ -9,5 +9,5 @@ from benchmarks.spark import QUICK, answer
 
 def test_quick_run_answers(spark: SparkSession, tmp_path: Path) -> None:
     results = list(answer(spark, tmp_path, QUICK))
-    assert len(results) == 18
+    assert len(results) == 31
     assert all(0 < result.measured < float("inf") for result in results)
