@@ -653,6 +653,10 @@ typedef struct ac_columns {
     int64_t *cause_seq;
     int32_t *trailer_offsets; /* one more than rows: what ac_trailer_columns takes */
     uint8_t *trailers;        /* wanted together with their offsets */
+    /* A bit per type_id, lowest first, of the messages that are wanted; NULL: all. Of the others only the headers are
+     * read and checked. */
+    const uint8_t *types;
+    int ends_at_gap; /* not beyond a message whose seq does not follow the one before it */
     uint64_t rows_max;
     uint64_t payload_bytes_max; /* at most INT32_MAX, since offsets are 32 bits wide */
     uint64_t trailer_bytes_max; /* likewise */
@@ -663,11 +667,21 @@ typedef struct ac_columns {
     /* AC_FILL_BYTES: the size of the payload or the trailer that did not fit; the other is 0 */
     uint64_t payload_bytes_wanted;
     uint64_t trailer_bytes_wanted;
+    /* Messages that were read, of whatever type; from the seq of the first of them to before this one */
+    uint64_t messages;
+    uint64_t first_seq;
+    uint64_t end_seq;
 } ac_columns_t;
 
-/* Why filling ended: nothing more is available; no room for a row; no room for a payload or a trailer; or the
- * next record is bad, which the first call that finds no row before it reports. */
-enum { AC_FILL_END = 0, AC_FILL_ROWS = 1, AC_FILL_BYTES = 2, AC_FILL_TROUBLE = 3 };
+/* Why filling ended: nothing more is available; no room for a row; no room for a payload or a trailer; the
+ * next record is bad, which the first call that finds no message before it reports; or seqs have a gap before it. */
+enum {
+    AC_FILL_END = 0,
+    AC_FILL_ROWS = 1,
+    AC_FILL_BYTES = 2,
+    AC_FILL_TROUBLE = 3,
+    AC_FILL_GAP = 4
+};
 
 /* Reads messages into columns, with the moves and checks of ac_reader_next; a payload that is not wanted is
  * neither read nor checked. */

@@ -90,6 +90,35 @@ static inline void look_ahead(const ac_message_t *message, int payload) {
         __builtin_prefetch(ahead + i * 64);
 }
 
+static inline int is_wanted(const ac_columns_t *columns, uint16_t type_id) {
+    return columns->types[type_id / 8] >> type_id % 8 & 1;
+}
+
+static inline void count(ac_columns_t *columns, const ac_message_t *message) {
+    if (AC_UNLIKELY(columns->messages == 0)) columns->first_seq = message->seq;
+    columns->end_seq = message->seq + 1;
+    columns->messages++;
+}
+
+/* What is asked of messages once it is known that their type is wanted. */
+typedef struct demand {
+    enum ac_check check;
+    int bytes; /* payload or trailer */
+} demand_t;
+
+/* Checks and finds what a reader leaves out that looks at headers only. */
+static inline int is_sound(const ac_reader_t *reader, ac_message_t *message,
+                           const demand_t *demand) {
+    const uint8_t *payload = message->record + AC_HEADER_SIZE;
+    if (reader->java || !demand->bytes) return 1;
+    if (demand->check == AC_CHECK_PAYLOAD &&
+        AC_UNLIKELY(ac_crc32(payload, message->length) != ac_record_load_checksum(message->record)))
+        return 0;
+    if (AC_LIKELY(!(message->flags & AC_FLAG_TRAILER))) return 1;
+    message->trailer = ac_trailer_find(payload, message->length);
+    return message->trailer > 0;
+}
+
 /* As far as records simply follow each other in the segment at hand; AC_FILL_END: they do not. */
 static int fill_run(ac_reader_t *reader, ac_columns_t *columns) {
     ac_message_t message;
@@ -100,42 +129,59 @@ static int fill_run(ac_reader_t *reader, ac_columns_t *columns) {
             ac_reader_unread(reader, &message);
             return AC_FILL_BYTES;
         }
+        count(columns, &message);
     }
     return AC_FILL_ROWS;
 }
 
-static void drop_rows(ac_columns_t *columns, uint64_t rows, uint64_t payload_bytes) {
-    for (uint64_t row = rows; columns->cause_valid && row < columns->rows; row++)
-        columns->cause_valid[row / 8] &= (uint8_t)~(1u << row % 8);
-    columns->rows = rows;
-    columns->payload_bytes = payload_bytes;
-    drop_trailers(columns, rows);
-}
-
-static int fail_cut(ac_reader_t *reader, const ac_columns_t *columns, ac_error_t *err) {
-    return columns->rows > 0 ? AC_FILL_TROUBLE : ac_reader_fail_cut(reader, err);
-}
-
-/* One record by the long way. AC_FILL_ROWS: it is in a row, go on. */
-static int fill_one(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
+/* The same for messages of some types. */
+static int fill_run_of_types(ac_reader_t *reader, ac_columns_t *columns, const demand_t *demand) {
     ac_message_t message;
-    ac_mark_t mark = ac_reader_mark(reader);
-    uint64_t rows = columns->rows, payload_bytes = columns->payload_bytes;
-    int rc = ac_reader_next(reader, &message, err);
-    if (rc == 0) return AC_FILL_END;
-    if (rc < 0) return columns->rows > 0 ? AC_FILL_TROUBLE : rc;
-    int fits = put(columns, &message, !reader->java);
-    if (fits && !ac_map_is_cut(reader->map)) return AC_FILL_ROWS;
-    drop_rows(columns, rows, payload_bytes);
-    ac_reader_return(reader, &mark, &message);
-    return fits ? fail_cut(reader, columns, err) : AC_FILL_BYTES;
+    while (columns->rows < columns->rows_max) {
+        if (ac_reader_try_next(reader, &message) != 1) return AC_FILL_END;
+        if (is_wanted(columns, message.type_id)) {
+            int sound = is_sound(reader, &message, demand);
+            if (AC_UNLIKELY(!sound || !put(columns, &message, 1))) {
+                ac_reader_unread(reader, &message);
+                return sound ? AC_FILL_BYTES : AC_FILL_END;
+            }
+        }
+        count(columns, &message);
+    }
+    return AC_FILL_ROWS;
 }
 
-/* What a run changes in a reader. */
+/* How far columns are filled, and what that changes in a reader. */
 typedef struct before {
+    uint64_t rows, bytes, counted, first_seq, end_seq;
     uint64_t offset, expected_seq, last_timestamp_ns, messages, payload_bytes;
     uint32_t continued;
 } before_t;
+
+static before_t state_of(const ac_reader_t *reader, const ac_columns_t *columns) {
+    return (before_t){.rows = columns->rows,
+                      .bytes = columns->payload_bytes,
+                      .counted = columns->messages,
+                      .first_seq = columns->first_seq,
+                      .end_seq = columns->end_seq,
+                      .offset = reader->offset,
+                      .expected_seq = reader->expected_seq,
+                      .last_timestamp_ns = reader->last_timestamp_ns,
+                      .messages = reader->messages,
+                      .payload_bytes = reader->payload_bytes,
+                      .continued = reader->continued};
+}
+
+static void drop_rows(ac_columns_t *columns, const before_t *before) {
+    for (uint64_t row = before->rows; columns->cause_valid && row < columns->rows; row++)
+        columns->cause_valid[row / 8] &= (uint8_t)~(1u << row % 8);
+    columns->rows = before->rows;
+    columns->payload_bytes = before->bytes;
+    columns->messages = before->counted;
+    columns->first_seq = before->first_seq;
+    columns->end_seq = before->end_seq;
+    drop_trailers(columns, before->rows);
+}
 
 static void go_back(ac_reader_t *reader, const before_t *before) {
     reader->offset = before->offset;
@@ -146,42 +192,87 @@ static void go_back(ac_reader_t *reader, const before_t *before) {
     reader->continued = before->continued;
 }
 
+static int fail_cut(ac_reader_t *reader, const ac_columns_t *columns, ac_error_t *err) {
+    return columns->messages > 0 ? AC_FILL_TROUBLE : ac_reader_fail_cut(reader, err);
+}
+
+/* The next message, checked as much as its type demands. */
+static int next_of_types(ac_reader_t *reader, const ac_columns_t *columns, const demand_t *demand,
+                         ac_message_t *out, ac_error_t *err) {
+    ac_mark_t mark = ac_reader_mark(reader);
+    int rc = ac_reader_next(reader, out, err);
+    if (rc != 1 || !is_wanted(columns, out->type_id) || is_sound(reader, out, demand)) return rc;
+    ac_reader_return(reader, &mark, out);
+    reader->check = demand->check;
+    reader->ignores_trailers = 0;
+    rc = ac_reader_next(reader, out, err); /* which says what is wrong with it, or steps over it */
+    reader->check = AC_CHECK_HEADER;
+    reader->ignores_trailers = 1;
+    return rc;
+}
+
+/* One record by the long way. AC_FILL_ROWS: it is in a row, or of another type; go on. */
+static int fill_one(ac_reader_t *reader, ac_columns_t *columns, const demand_t *demand,
+                    ac_error_t *err) {
+    ac_message_t message;
+    ac_mark_t mark = ac_reader_mark(reader);
+    before_t before = state_of(reader, columns);
+    int rc = columns->types ? next_of_types(reader, columns, demand, &message, err)
+                            : ac_reader_next(reader, &message, err);
+    if (rc == 0) return AC_FILL_END;
+    if (rc < 0) return columns->messages > 0 ? AC_FILL_TROUBLE : rc;
+    int outcome = AC_FILL_ROWS;
+    if (columns->ends_at_gap && columns->messages > 0 && message.seq != columns->end_seq)
+        outcome = AC_FILL_GAP;
+    else if (columns->types && !is_wanted(columns, message.type_id))
+        count(columns, &message);
+    else if (put(columns, &message, !reader->java))
+        count(columns, &message);
+    else
+        outcome = AC_FILL_BYTES;
+    int is_cut = outcome != AC_FILL_BYTES && ac_map_is_cut(reader->map);
+    if (outcome == AC_FILL_ROWS && !is_cut) return AC_FILL_ROWS;
+    drop_rows(columns, &before);
+    ac_reader_return(reader, &mark, &message);
+    return is_cut ? fail_cut(reader, columns, err) : outcome;
+}
+
 /* Pages are touched without asking for them first: if one cannot be had, the SIGBUS handler notes it on the
  * mapping, and that is checked before the rows are handed out. If so, they were not read. */
-static int fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
+static int fill(ac_reader_t *reader, ac_columns_t *columns, const demand_t *demand,
+                ac_error_t *err) {
     for (;;) {
-        uint64_t rows = columns->rows, payload_bytes = columns->payload_bytes;
-        before_t before = {reader->offset,   reader->expected_seq,  reader->last_timestamp_ns,
-                           reader->messages, reader->payload_bytes, reader->continued};
+        before_t before = state_of(reader, columns);
         int outcome = AC_FILL_END;
         if (!reader->java) {
             reader->window_end = ac_reader_is_behind_end(reader) ? 0 : ac_reader_fast_limit(reader);
-            outcome = fill_run(reader, columns);
+            outcome = columns->types ? fill_run_of_types(reader, columns, demand)
+                                     : fill_run(reader, columns);
         }
         if (reader->map && ac_map_is_cut(reader->map)) {
-            drop_rows(columns, rows, payload_bytes);
+            drop_rows(columns, &before);
             go_back(reader, &before);
             return fail_cut(reader, columns, err);
         }
-        if (outcome == AC_FILL_END) outcome = fill_one(reader, columns, err);
+        if (outcome == AC_FILL_END) outcome = fill_one(reader, columns, demand, err);
         if (outcome != AC_FILL_ROWS || columns->rows == columns->rows_max) return outcome;
     }
 }
 
 int ac_reader_fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) {
-    enum ac_check check = reader->check;
+    demand_t demand = {reader->check, columns->payload || columns->trailers};
     int rc = ac_reader_check_open(reader, err);
     if (rc != AC_OK) return rc;
     columns->payload_bytes_wanted = columns->trailer_bytes_wanted = 0;
     if (columns->payload) columns->payload_offsets[columns->rows] = (int32_t)columns->payload_bytes;
     if (columns->trailers) columns->trailer_offsets[0] = 0;
-    if (!columns->payload && !columns->trailers) {
+    if (!demand.bytes || columns->types) {
         reader->check = AC_CHECK_HEADER;
         reader->ignores_trailers = 1;
     }
-    rc = fill(reader, columns, err);
+    rc = fill(reader, columns, &demand, err);
     if (columns->trailers) fill_trailer_offsets(columns, columns->rows);
-    reader->check = check;
+    reader->check = demand.check;
     reader->ignores_trailers = 0;
     reader->window_end = 0; /* other ways of reading may have to ask for the pages */
     return rc;

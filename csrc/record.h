@@ -134,6 +134,10 @@ static inline uint16_t ac_record_load_type(const uint8_t *at) {
     return (uint16_t)ac_load_relaxed_u64((const uint64_t *)(const void *)(at + 24));
 }
 
+static inline uint32_t ac_record_load_checksum(const uint8_t *at) {
+    return (uint32_t)(ac_load_relaxed_u64((const uint64_t *)(const void *)(at + 24)) >> 32);
+}
+
 /* How much of a record to check. */
 enum ac_check { AC_CHECK_HEADER, AC_CHECK_PAYLOAD };
 

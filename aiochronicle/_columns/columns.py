@@ -22,12 +22,13 @@ headers        map<utf8, binary>           on request; empty for messages withou
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiochronicle import _hot
 from aiochronicle._base.arguments import expect_several
 from aiochronicle._base.binding import check, ffi, lib, new_error
 from aiochronicle._base.printable import utf8_name
+from aiochronicle._layout import TYPE_ID_MAX
 from aiochronicle.errors import CorruptionError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "ON_REQUEST",
     "PAYLOAD_BYTES_MAX",
     "ColumnReader",
+    "Stretch",
     "arrow",
     "arrow_schema",
     "capsule",
@@ -148,11 +150,28 @@ def capsule(
     )
 
 
-class ColumnReader:
-    """Reads record batches with a reader that stays its owner's."""
+class Stretch(NamedTuple):
+    """Rows, and the seqs that they cover: those between that no row has are of other types."""
 
-    def __init__(self, reader: _hot.Reader, columns: Sequence[str] | None) -> None:
+    rows: "pyarrow.RecordBatch"
+    first_seq: int
+    end_seq: int
+
+
+class ColumnReader:
+    """Reads record batches with a reader that stays its owner's.
+
+    ``types`` are the type_ids of the messages to read. Of others the engine reads the headers only.
+    """
+
+    def __init__(
+        self,
+        reader: _hot.Reader,
+        columns: Sequence[str] | None,
+        types: Collection[int] | None = None,
+    ) -> None:
         self.schema = arrow_schema(columns)
+        self._wanted = None if types is None else _bits(types)
         self._pa = arrow()
         self._handle = handle_of(reader)
         self._source = reader.source
@@ -163,25 +182,45 @@ class ColumnReader:
 
     def batches(self, rows: int) -> Iterator["pyarrow.RecordBatch"]:
         """Yield batches of this many rows; the last one may be shorter."""
-        while (batch := self.read(rows)).num_rows:
-            yield batch
+        for stretch in self.stretches(rows, ends_at_gap=False):
+            if stretch.rows.num_rows:
+                yield stretch.rows
+
+    def stretches(self, rows: int, *, ends_at_gap: bool = True) -> Iterator[Stretch]:
+        """Yield batches of this many rows or fewer, perhaps none, and what they cover.
+
+        One that ``ends_at_gap`` covers seqs that follow each other: the next one begins after the gap.
+        """
+        while (stretch := self._read(rows, _BATCH_BYTES_MAX, ends_at_gap)) is not None:
+            yield stretch
 
     def read(self, rows: int, payload_bytes_max: int = _BATCH_BYTES_MAX) -> "pyarrow.RecordBatch":
         """Return the next rows: fewer at the end, or when their payloads are that large."""
+        stretch = self._read(rows, payload_bytes_max, False)
+        if stretch is not None:
+            return stretch.rows
+        nothing: pyarrow.RecordBatch = self._pa.RecordBatch.from_pylist([], schema=self.schema)
+        return nothing
+
+    def _read(self, rows: int, payload_bytes_max: int, ends_at_gap: bool) -> Stretch | None:
         guess = min(round(rows * self._bytes_per_row * 1.02) + 1024, payload_bytes_max)
         batch = _Batch(self._pa, self.schema.names, rows, guess)
+        batch.columns.types = ffi.NULL if self._wanted is None else self._wanted
+        batch.columns.ends_at_gap = ends_at_gap
         error = new_error()
         while True:
             outcome = check(lib.ac_reader_fill(self._handle, batch.columns, error), error)
             if outcome != lib.AC_FILL_BYTES or not batch.grow(payload_bytes_max):
                 break
+        if not batch.columns.messages:
+            return None
         batch.split_trailers(self._source)
         taken = int(batch.columns.rows)
         if taken:
             self._bytes_per_row = batch.columns.payload_bytes / taken
         arrays = [self._array(batch, name, taken) for name in self.schema.names]
         made: pyarrow.RecordBatch = self._pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        return made
+        return Stretch(made, int(batch.columns.first_seq), int(batch.columns.end_seq))
 
     def _array(self, batch: "_Batch", name: str, rows: int) -> Any:
         if name in ("source", "late"):
@@ -196,6 +235,15 @@ class ColumnReader:
             )
             made = self._constants[name] = self._pa.repeat(value, rows)
         return made.slice(0, rows)
+
+
+def _bits(types: Collection[int]) -> Any:
+    """Return a bit per type_id; a number that no type_id can have is of no message."""
+    bits = ffi.new("uint8_t[]", TYPE_ID_MAX // 8 + 1)
+    for number in types:
+        if 0 <= number <= TYPE_ID_MAX:
+            bits[number // 8] |= 1 << number % 8
+    return bits
 
 
 class _Batch:

@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 import pyarrow
-import pyarrow.compute
 
 from aiochronicle._base.arguments import one_of
 from aiochronicle._columns.columns import (
@@ -62,7 +61,6 @@ __all__ = [
 ]
 
 pa: Any = pyarrow  # without types, of which its stubs have too few to help
-pc: Any = pyarrow.compute
 
 Column: TypeAlias = Any  # pyarrow.Array
 Batch: TypeAlias = Any  # pyarrow.RecordBatch
@@ -163,7 +161,8 @@ def column_names(fields: Sequence[Field], type_name: str, taken: Collection[str]
 class TypedDecoder:
     """Turns payloads of one type into columns: by field name, as the wanted Arrow types.
 
-    ``decode`` is for payloads in another format than the type's own: those of a Java queue.
+    ``types`` are the type_ids of its messages. ``decode`` is for payloads in another format than the type's own:
+    those of a Java queue.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class TypedDecoder:
         type_ids: Collection[int] | None = None,
         decode: Callable[[bytes], Any] | None = None,
     ) -> None:
-        self._type_ids = pa.array(type_ids or [entry.type_id], pa.int32())
+        self.types = frozenset(type_ids or [entry.type_id])
         self._codec = entry.codec
         self._decode_one: Callable[[bytes], Any] = entry.codec.decoder if decode is None else decode
         self._wanted = dict(wanted)
@@ -187,12 +186,6 @@ class TypedDecoder:
             self._at_once = self._cut_out
         elif self._codec.format == "msgpack" and (plain := PlainMessages.of(self._codec.type)):
             self._at_once = partial(self._take_apart, plain)
-
-    def rows_of_type(self, batch: Batch) -> Batch:
-        """Return the rows of a batch that are messages of the type."""
-        found, wanted = batch.column("type_id"), self._type_ids
-        of_type = pc.equal(found, wanted[0]) if len(wanted) == 1 else pc.is_in(found, wanted)
-        return batch if of_type.true_count == batch.num_rows else batch.filter(of_type)
 
     def decode(self, payloads: Column) -> tuple[dict[str, Column], Column | None]:
         """Return the columns, and what is wrong with each row; None if nothing is with any."""
@@ -402,7 +395,7 @@ def _to_arrow(field: Field, values: list[Any], wanted: Any, troubles: Troubles) 
 class TypedColumns:
     """The columns of messages of one type: which there are, and bringing batches into their shape.
 
-    ``raw`` is what has to be read for it.
+    ``raw`` is what has to be read for it, of the messages of these ``types``.
     """
 
     def __init__(
@@ -431,7 +424,7 @@ class TypedColumns:
             on_request=("payload", *on_request),
         )
         self._raw = [name for name in chosen if name in plain]
-        self.raw = list(dict.fromkeys([*self._raw, "seq", "type_id", "payload"]))
+        self.raw = list(dict.fromkeys([*self._raw, "seq", "payload"]))
         types = {self._columns[field.name]: arrow_type(field) for field in entry.fields}
         raw_schema: Any = arrow_schema(self.raw)
         known = {name: raw_schema.field(name) for name in self.raw}
@@ -441,13 +434,13 @@ class TypedColumns:
         wanted = {field: types[name] for field, name in self._columns.items() if name in chosen}
         decode = _java_decoder(entry) if is_java else None
         self._decoder = TypedDecoder(entry, wanted, type_ids=type_ids, decode=decode)
+        self.types = self._decoder.types
 
     def fit(self, batch: Batch, place_of: Callable[[int], dict[str, Any]]) -> Batch:
-        """Return the rows of the type with the columns of the schema.
+        """Return messages of the type with the columns of the schema.
 
         ``place_of`` says where the message of a seq is, for the error if it cannot be decoded.
         """
-        batch = self._decoder.rows_of_type(batch)
         decoded, troubles = self._decoder.decode(batch.column("payload"))
         if troubles is not None and not self._is_permissive:
             seq, trouble = first_trouble(batch, troubles)

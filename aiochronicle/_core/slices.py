@@ -5,7 +5,7 @@ in it, so reading it again gives the same result.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
@@ -27,6 +27,7 @@ from aiochronicle._columns.arrays import arrays
 from aiochronicle._columns.columns import (
     BATCH_ROWS,
     ColumnReader,
+    Stretch,
     arrow,
     arrow_schema,
     capsule,
@@ -386,10 +387,16 @@ class Slice:
         # No larger buffers than needed: the last batch keeps its own whole.
         rows = min(rows, self._recording.rows_max(part))
         with self._recording.reading(part) as reader:
-            for batch in ColumnReader(reader, shape.raw).batches(rows):
-                fitted = shape.fit(batch, self._place_of)
-                if fitted.num_rows:
-                    yield fitted
+            for batch in ColumnReader(reader, shape.raw, shape.types).batches(rows):
+                yield shape.fit(batch, self._place_of)
+
+    def _stretches(
+        self, rows: int, columns: Sequence[str], types: Collection[int] | None
+    ) -> Iterator[Stretch]:
+        """Iterate over record batches of messages of some types, each with the seqs that it covers."""
+        rows = min(rows, self._recording.rows_max(self._part))
+        with self._recording.reading(self._part) as reader:
+            yield from ColumnReader(reader, columns, types).stretches(rows)
 
     def _place_of(self, seq: int) -> dict[str, Any]:
         """Return segment and offset of a message, for errors."""
@@ -556,6 +563,8 @@ def _preview(message: Message) -> str:
 
 class _PlainColumns:
     """The columns as the engine fills them."""
+
+    types = None
 
     def __init__(self, columns: Sequence[str] | None) -> None:
         self.raw = columns

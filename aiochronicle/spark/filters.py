@@ -1,9 +1,9 @@
 """The option ``filter``: a condition that limits what a frame reads, set when the frame is created.
 
-Names, seqs and times become narrower ranges, found through the seek indexes; types are filtered batch by
-batch. The condition is part of the frame, so every query over it sees the same rows. (Spark 4.1 to 4.3 can
-push the filters of a query down to a Python source, but keeps what the first one has left for all
-queries over the frame.)
+Names, seqs and times become narrower ranges, found through the seek indexes; of messages of other types only
+the headers are read. The condition is part of the frame, so every query over it sees the same rows. (Spark
+4.1 to 4.3 can push the filters of a query down to a Python source, but keeps what the first one has left for
+all queries over the frame.)
 """
 
 import re
@@ -78,18 +78,20 @@ class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
         wanted = {
             "seq": not self.seq.is_open,
             "timestamp_ns": not self.time_ns.is_open,
-            "type_id": self.types is not None,
         }
         return [name for name, is_wanted in wanted.items() if is_wanted]
 
+    def types_of(self, wanted: frozenset[int] | None) -> frozenset[int] | None:
+        """Return the type_ids of the messages that may pass, of those that are wanted; None if all are."""
+        if self.types is None or wanted is None:
+            return wanted if self.types is None else self.types
+        return wanted & self.types
+
     def sift(self, batch: Batch) -> Batch:
-        """Return the rows that pass; ``columns`` must be in the batch."""
+        """Return the rows of the types that may pass that do; ``columns`` must be in the batch."""
         for name, bounds in (("seq", self.seq), ("timestamp_ns", self.time_ns)):
             if not bounds.is_open:
                 batch = _between(batch, name, bounds)
-        if self.types is not None:
-            wanted = pa.array(sorted(self.types), pa.int32())
-            batch = batch.filter(pc.is_in(batch.column("type_id"), value_set=wanted))
         return batch
 
 

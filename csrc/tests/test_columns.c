@@ -133,7 +133,7 @@ TEST(trouble_is_told_after_the_rows_before_it) {
     CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_FILL_TROUBLE);
     CHECK_EQUAL(columns->rows, 100);
     check_rows(columns, 0);
-    columns->rows = columns->payload_bytes = 0;
+    columns->rows = columns->payload_bytes = columns->messages = 0;
     CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_E_CORRUPT);
     CHECK_EQUAL(err.offset, offset);
     /* Without the payload nobody looks at it. */
@@ -143,6 +143,121 @@ TEST(trouble_is_told_after_the_rows_before_it) {
     CHECK_EQUAL(columns->rows, RECORDS - 100);
     columns->payload = payload;
     columns_free(columns);
+    ac_reader_free(reader);
+}
+
+/* Types in turn; a bit is set for those that are wanted. */
+static void write_types(void) {
+    ac_writer_config_t config = small_queue(SEGMENT);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    for (uint64_t seq = 0; seq < RECORDS; seq++) {
+        uint8_t payload[PAYLOAD_MAX];
+        size_t length = payload_of(seq, payload);
+        uint16_t type_id = seq % 5 == 4 ? AC_TYPE_MAX : (uint16_t)(seq % 5);
+        CHECK_EQUAL(ac_writer_append(writer, payload, length, type_id, AC_NOW, &err), seq);
+    }
+    close_writer(writer);
+}
+
+static void want(uint8_t *types, uint16_t type_id) {
+    types[type_id / 8] |= (uint8_t)(1u << type_id % 8);
+}
+
+/* Where the payload of a message is in its file; the reader is then at the first message again. */
+static uint64_t payload_at(ac_reader_t *reader, uint64_t seq) {
+    ac_message_t message;
+    do
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+    while (message.seq < seq);
+    uint64_t offset = (uint64_t)(message.record - reader->base) + AC_HEADER_SIZE;
+    CHECK_OK(ac_reader_seek_first(reader, &err), err);
+    return offset;
+}
+
+TEST(messages_of_other_types_are_counted_only) {
+    static uint8_t types[8192];
+    write_types();
+    want(types, 2);
+    want(types, AC_TYPE_MAX);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    uint64_t rows = 0, reached = 0;
+    int rc;
+    do {
+        ac_columns_t *columns = columns_new(37, 4000);
+        columns->types = types;
+        columns->ends_at_gap = 1;
+        rc = ac_reader_fill(reader, columns, &err);
+        CHECK_OK(rc, err);
+        if (columns->messages == 0) {
+            columns_free(columns);
+            break;
+        }
+        CHECK_EQUAL(columns->first_seq, reached);
+        CHECK_EQUAL(columns->end_seq - columns->first_seq, columns->messages);
+        for (uint64_t row = 0; row < columns->rows; row++, rows++) {
+            uint64_t seq = rows / 2 * 5 + (rows % 2 ? 4 : 2);
+            uint8_t expected[PAYLOAD_MAX];
+            size_t length = payload_of(seq, expected);
+            CHECK_EQUAL(columns->seq[row], seq);
+            CHECK_EQUAL(columns->type_id[row], rows % 2 ? AC_TYPE_MAX : 2);
+            CHECK_EQUAL(columns->payload_offsets[row + 1] - columns->payload_offsets[row], length);
+            CHECK(memcmp(columns->payload + columns->payload_offsets[row], expected, length) == 0);
+        }
+        reached = columns->end_seq;
+        columns_free(columns);
+    } while (rc != AC_FILL_END);
+    CHECK_EQUAL(reached, RECORDS);
+    CHECK_EQUAL(rows, RECORDS / 5 * 2);
+    ac_reader_free(reader);
+}
+
+TEST(payloads_of_other_types_are_not_looked_at) {
+    static uint8_t types[8192];
+    write_types();
+    want(types, 2);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    uint64_t of_other = payload_at(reader, 11), wanted = payload_at(reader, 22);
+    CHECK_EQUAL(reader->segment, 0);
+    poke(check_path("queue"), "000000000.q", of_other, "?", 1);
+    poke(check_path("queue"), "000000000.q", wanted, "?", 1);
+    ac_columns_t *columns = columns_new(RECORDS, 1 << 20);
+    columns->types = types;
+    CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_FILL_TROUBLE);
+    CHECK_EQUAL(columns->rows, 4);
+    CHECK_EQUAL(columns->messages, 22);
+    columns->rows = columns->payload_bytes = columns->messages = 0;
+    CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_E_CORRUPT);
+    CHECK_EQUAL(err.offset, wanted - AC_HEADER_SIZE);
+    columns_free(columns);
+    ac_reader_free(reader);
+}
+
+TEST(columns_end_at_a_gap_if_asked_to) {
+    static uint8_t types[8192];
+    ac_reader_config_t config;
+    ac_reader_t *reader = NULL;
+    write_types();
+    want(types, 2);
+    ac_reader_defaults(&config);
+    config.start = AC_START_FIRST;
+    config.skip_corrupt = 1;
+    CHECK_OK(ac_reader_open(check_path("queue"), &config, &reader, &err), err);
+    uint64_t offset = payload_at(reader, 22);
+    poke(check_path("queue"), "000000000.q", offset, "?", 1);
+    for (int of_types = 0; of_types < 2; of_types++) {
+        ac_columns_t *columns = columns_new(RECORDS, 1 << 20);
+        columns->types = of_types ? types : NULL;
+        columns->ends_at_gap = 1;
+        CHECK_OK(ac_reader_seek_first(reader, &err), err);
+        CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_FILL_GAP);
+        CHECK_EQUAL(columns->end_seq, 22);
+        CHECK_EQUAL(columns->rows, of_types ? 4 : 22);
+        columns->rows = columns->payload_bytes = columns->messages = 0;
+        CHECK_EQUAL(ac_reader_fill(reader, columns, &err), AC_FILL_END);
+        CHECK_EQUAL(columns->first_seq, 23);
+        CHECK_EQUAL(columns->messages, RECORDS - 23);
+        columns_free(columns);
+    }
     ac_reader_free(reader);
 }
 

@@ -19,7 +19,7 @@ from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.options import ReadOptions, read_options
 from aiochronicle.spark.source.columns import Shape, frame_schema
 from aiochronicle.spark.source.queues import Source
-from aiochronicle.spark.source.typed import find_type
+from aiochronicle.spark.source.typed import find_type, rows_of_types
 from aiochronicle.spark.tasks import run_tasks
 
 __all__ = ["archived"]
@@ -84,9 +84,10 @@ def _read(
             for batch in read_fields(store, source.name, file, [*columns, *fields.values()]):
                 yield shape.place(batch, fields)
         return
-    columns = sorted({*shape.columns, "timestamp_ns"})
+    columns = sorted({*shape.columns, "timestamp_ns", "type_id"})
     for batch in read_listed(store, source.name, file, columns):
-        yield shape.fit(batch)
+        rows = batch if shape.types is None else rows_of_types(batch, shape.types)
+        yield shape.fit(rows)
 
 
 def _fields(source: Source, name: str, file: ArchivedFile) -> dict[str, str] | None:

@@ -248,7 +248,7 @@ class _Chunk(msgspec.Struct, frozen=True):
 class _Trades:
     """Takes the trades of a range out of its batches, and collects them into chunks."""
 
-    COLUMNS = ("seq", "timestamp_ns", "type_id", "payload")
+    COLUMNS = ("seq", "timestamp_ns", "payload")
 
     def __init__(self, part: Range, rule: _Rule) -> None:
         entry = find_type(part.source, rule.trades)
@@ -260,33 +260,32 @@ class _Trades:
         if rule.by is not None:
             wanted[rule.by] = pa.dictionary(pa.int32(), pa.utf8())
         self._decoder = TypedDecoder(entry, wanted, permissive=False)
+        self.types = self._decoder.types
         self._ids: dict[str, int] = {}
         self._waiting: list[tuple[Array, ...]] = []
         self._rows = 0
 
-    def add(self, batch: Batch) -> bool:
+    def add(self, trades: Batch) -> bool:
         """Take a batch; True if there is enough for a chunk."""
-        trades = self._decoder.rows_of_type(batch)
-        if trades.num_rows:
-            seq = trades.column("seq")
-            fields, _ = self._decoder.decode_rows(trades, self._place)
-            rule = self._rule
-            for name, column in fields.items():
-                if column.null_count:
-                    row = column.is_null().index(True).as_py()
-                    raise InvalidArgument(
-                        f"the {rule.trades} with seq {seq[row]} has no {name}", path=self._place
-                    )
-            self._waiting.append(
-                (
-                    seq.to_numpy(),
-                    trades.column("timestamp_ns").to_numpy(),
-                    fields[rule.price].to_numpy(),
-                    fields[rule.size].to_numpy(),
-                    self._keys(None if rule.by is None else fields[rule.by], trades.num_rows),
+        seq = trades.column("seq")
+        fields, _ = self._decoder.decode_rows(trades, self._place)
+        rule = self._rule
+        for name, column in fields.items():
+            if column.null_count:
+                row = column.is_null().index(True).as_py()
+                raise InvalidArgument(
+                    f"the {rule.trades} with seq {seq[row]} has no {name}", path=self._place
                 )
+        self._waiting.append(
+            (
+                seq.to_numpy(),
+                trades.column("timestamp_ns").to_numpy(),
+                fields[rule.price].to_numpy(),
+                fields[rule.size].to_numpy(),
+                self._keys(None if rule.by is None else fields[rule.by], trades.num_rows),
             )
-            self._rows += trades.num_rows
+        )
+        self._rows += trades.num_rows
         return self._rows >= CHUNK_ROWS
 
     def _keys(self, column: Column | None, rows: int) -> Array:
@@ -314,7 +313,8 @@ def _join(pieces: tuple[Array, ...]) -> Array:
 def _chunks(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Chunk]:
     """Yield the trades of a range, many at a time."""
     trades = _Trades(part, rule)
-    for batch in read_range(part, _Trades.COLUMNS, options, batch_rows=BATCH_ROWS):
+    columns, types = trades.COLUMNS, trades.types
+    for batch in read_range(part, columns, options, types=types, batch_rows=BATCH_ROWS):
         if trades.add(batch) and (chunk := trades.take()) is not None:
             yield chunk
     if (chunk := trades.take()) is not None:

@@ -28,7 +28,7 @@ from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.options import Given, ReadOptions, Roots
 from aiochronicle.spark.source.plan import Range
 from aiochronicle.spark.source.rows import read_range
-from aiochronicle.spark.source.typed import TypedDecoder, find_type
+from aiochronicle.spark.source.typed import TypedDecoder, find_type, rows_of_types
 from aiochronicle.spark.tasks import run_tasks
 
 __all__ = ["PERCENTILES", "quality"]
@@ -151,11 +151,12 @@ def _rows(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Rows]:
             wanted[rule.by] = pa.utf8()
         decoder = TypedDecoder(entry, wanted, permissive=False)
     columns = ["seq", "timestamp_ns", *(["type_id", "payload"] if decoder else [])]
-    for batch in read_range(part, columns, options):
+    types = None if decoder is None or rule.number is None else decoder.types
+    for batch in read_range(part, columns, options, types=types):
         rows = batch
         fields: dict[str, Any] = {}
         if decoder is not None:
-            rows = decoder.rows_of_type(batch)
+            rows = rows_of_types(batch, decoder.types)
             fields, _ = decoder.decode_rows(rows, part.source.place)
         times_ns = rows.column("timestamp_ns").to_numpy()
         yield _Rows(

@@ -127,9 +127,10 @@ class Shape:
             for name in self._target.names
             if name in _RAW and name != "source" and name not in self._typed
         ]
-        needed = ["seq"] if self._decoder is None else ["seq", "type_id", "payload"]
-        # seq shows gaps, whatever the schema; the name of the queue is ours to put in.
+        # Errors name the seq; and a batch has a column at least. The name of the queue is ours to put in.
+        needed = ["seq"] if self._decoder is None else ["seq", "payload"]
         self.columns = list(dict.fromkeys([*raw, *needed]))
+        self.types = None if self._decoder is None else self._decoder.types
 
     def _prepare_decoding(self, options: ReadOptions) -> TypedDecoder | None:
         name = options.type or ""
@@ -158,11 +159,10 @@ class Shape:
         return WireDecoder(wanted, permissive=options.permissive)
 
     def fit(self, batch: Batch) -> Batch:
-        """Return the batch with exactly the columns of the schema, and the rows of its type."""
+        """Return the batch, whose rows are of these ``types``, with exactly the columns of the schema."""
         decoded: dict[str, Any] = {}
         trouble: Any = None
         if self._decoder is not None:
-            batch = self._decoder.rows_of_type(batch)
             decoded, trouble = self._decoder.decode_rows(batch, self._source.place)
             if trouble is not None and CORRUPT.name not in self._target.names:
                 self._tell(batch, trouble)

@@ -44,8 +44,9 @@ def read_task(part: Range, schema: StructType, options: ReadOptions) -> Iterator
         return
     narrowing = options.filter or Narrowing()
     columns = list(dict.fromkeys([*shape.columns, *narrowing.columns]))
+    types = narrowing.types_of(shape.types)
     batch_rows = WIDE_BATCH_ROWS if "payload" in columns else NARROW_BATCH_ROWS
-    for batch in read_range(part, columns, options, batch_rows=batch_rows):
+    for batch in read_range(part, columns, options, types=types, batch_rows=batch_rows):
         fitting = shape.fit(narrowing.sift(batch))
         if fitting.num_rows:
             yield fitting

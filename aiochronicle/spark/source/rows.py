@@ -1,17 +1,15 @@
 """Reading a range of messages as Arrow batches, and noticing what is missing.
 
-Within a queue, or a cycle of a Java queue, seq is gapless, so a batch that does not begin where the last
+Within a queue, or a cycle of a Java queue, seq is gapless, so a stretch that does not begin where the last
 one ended tells of messages that are gone: corrupt ones that were stepped over, or segments that retention
 removed during the query. A segment that has moved to the archive is found there.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Literal, Self
+from collections.abc import Collection, Iterator, Sequence
+from typing import Literal, NamedTuple, Self
 
-import numpy as np
-
-from aiochronicle._columns.columns import BATCH_ROWS
+from aiochronicle._columns.columns import BATCH_ROWS, Stretch
 from aiochronicle.errors import (
     ChronicleError,
     CorruptionError,
@@ -36,41 +34,54 @@ _log = logging.getLogger(__name__)
 
 
 def read_range(
-    part: Range, columns: Sequence[str], options: ReadOptions, *, batch_rows: int = BATCH_ROWS
+    part: Range,
+    columns: Sequence[str],
+    options: ReadOptions,
+    *,
+    types: Collection[int] | None = None,
+    batch_rows: int = BATCH_ROWS,
 ) -> Iterator[Batch]:
-    """Yield the messages of the range; ``seq`` must be among the columns.
+    """Yield the messages of the range, or those of some types.
 
-    What is missing is an error (PositionLost), or is left out and logged, as
-    ``failOnDataLoss`` and ``on_corrupt`` say; what is corrupt also in ``badRecordsPath``.
+    Of messages of other types only the headers are read, and checked. What is missing is an error
+    (PositionLost), or is left out and logged, as ``failOnDataLoss`` and ``on_corrupt`` say; what is corrupt
+    also in ``badRecordsPath``.
     """
     with _Gaps(part, options) as gaps:
+        reading = _Reading(columns, options, types, batch_rows, gaps)
         for span in part.gapless:
-            piece = part.part(span.start, span.end)
-            yield from _read_gapless(piece, columns, options, batch_rows, gaps)
+            yield from _read_gapless(part.part(span.start, span.end), reading)
 
 
-def _read_gapless(
-    part: Range, columns: Sequence[str], options: ReadOptions, batch_rows: int, gaps: "_Gaps"
-) -> Iterator[Batch]:
+def _read_gapless(part: Range, reading: "_Reading") -> Iterator[Batch]:
+    gaps = reading.gaps
     expected = part.start
     while expected < part.end:
         reached = expected
-        for batch in _everywhere(part, expected, columns, options, batch_rows):
-            first, last = batch.column("seq")[0].as_py(), batch.column("seq")[-1].as_py()
-            if first < reached or last - first + 1 < batch.num_rows:
+        for rows, first, end in _everywhere(part, expected, reading):
+            if first < reached:
                 raise restarted(part.source.place)
             if first > reached and reached > expected:
                 break  # look around again before believing in a gap
             if first > reached:
                 gaps.account_for(reached, first)
-            if last - first + 1 > batch.num_rows:
-                gaps.account_for_those_within(batch)
-            yield batch
-            reached = last + 1
+            if rows.num_rows:
+                yield rows
+            reached = end
         if reached == expected:
             gaps.account_for(reached, part.end)
             break
         expected = reached
+
+
+class _Reading(NamedTuple):
+    """What is to be read of a range, and how."""
+
+    columns: Sequence[str]
+    options: ReadOptions
+    types: Collection[int] | None
+    batch_rows: int
+    gaps: "_Gaps"
 
 
 class _Gaps:
@@ -85,7 +96,7 @@ class _Gaps:
         """Raise PositionLost for the messages from ``first`` to before ``end``, or note them."""
         part = self._part
         if self._options.skip_corrupt and first >= part.source.earliest():
-            self._note(first, end)
+            self.note(first, end)
             return
         what = f"messages {first} to {end - 1} of {part.source.name} are gone"
         if self._options.fail_on_data_loss:
@@ -96,13 +107,8 @@ class _Gaps:
             )
         _log.warning("%s: %s", part.source.place, what)
 
-    def account_for_those_within(self, batch: Batch) -> None:
-        """Note what a batch lacks: the engine has stepped over it."""
-        seqs = batch.column("seq").to_numpy()
-        for row in np.flatnonzero(np.diff(seqs) > 1):
-            self._note(int(seqs[row]) + 1, int(seqs[row + 1]))
-
-    def _note(self, first: int, end: int) -> None:
+    def note(self, first: int, end: int) -> None:
+        """Note messages that the engine has stepped over."""
         source = self._part.source
         cause = self._cause(first) if len(self._notes) < PLACES_MAX else None
         self._notes.append(BadRecords.between(source.name, source.place, first, end, cause))
@@ -151,29 +157,31 @@ class _Gaps:
                 keep(self._options.bad_records_path, f"{part.start}-{part.end}", self._notes)
 
 
-def _everywhere(
-    part: Range, start: int, columns: Sequence[str], options: ReadOptions, batch_rows: int
-) -> Iterator[Batch]:
+def _everywhere(part: Range, start: int, reading: _Reading) -> Iterator[Stretch]:
     """Read on from ``start`` in each directory of the queue, oldest first."""
     for directory in part.source.parts():
         try:
-            for batch in _batches(directory, start, part.end, columns, options, batch_rows):
-                yield batch
-                start = batch.column("seq")[-1].as_py() + 1
+            for stretch in _stretches(directory, start, part.end, reading):
+                yield stretch
+                start = stretch.end_seq
         except (PositionLost, QueueGone, QueueNotFound):
             continue  # removed or moved while it was read: the gap will tell
         if start >= part.end:
             return
 
 
-def _batches(
-    directory: FoundDirectory,
-    start: int,
-    end: int,
-    columns: Sequence[str],
-    options: ReadOptions,
-    batch_rows: int,
-) -> Iterator[Batch]:
+def _stretches(
+    directory: FoundDirectory, start: int, end: int, reading: _Reading
+) -> Iterator[Stretch]:
+    """Read one directory; what the engine steps over on the way counts as covered."""
+    options = reading.options
     on_corrupt: Literal["raise", "skip"] = "skip" if options.skip_corrupt else "raise"
+    reached: int | None = None
     with directory.queue(verify=options.verify, on_corrupt=on_corrupt) as queue:
-        yield from queue.slice(start, end).batches(batch_rows, columns)
+        part = queue.slice(start, end)
+        for stretch in part._stretches(reading.batch_rows, reading.columns, reading.types):  # pyright: ignore[reportPrivateUsage]
+            if reached is not None and stretch.first_seq > reached:
+                reading.gaps.note(reached, stretch.first_seq)
+                stretch = stretch._replace(first_seq=reached)
+            yield stretch
+            reached = stretch.end_seq

@@ -23,7 +23,7 @@ from aiochronicle.errors import (
     SchemaNotFound,
     UnknownType,
 )
-from aiochronicle.spark.arrow import Batch, Column
+from aiochronicle.spark.arrow import Batch, Column, pa, pc
 from aiochronicle.spark.options import ReadOptions
 from aiochronicle.spark.source.queues import Source
 from aiochronicle.spark.source.spark_types import spark_field
@@ -35,6 +35,7 @@ __all__ = [
     "find_type",
     "has_wire_fields",
     "registry_of_source",
+    "rows_of_types",
     "typed_fields",
 ]
 
@@ -106,6 +107,13 @@ def registry_of_source(source: Source) -> Registry | None:
     return None
 
 
+def rows_of_types(batch: Batch, types: Collection[int]) -> Batch:
+    """Return the rows of a batch that are messages of some types."""
+    wanted = pa.array(sorted(types), pa.int32())
+    of_types = pc.is_in(batch.column("type_id"), wanted)
+    return batch if of_types.true_count == batch.num_rows else batch.filter(of_types)
+
+
 def has_wire_fields(options: ReadOptions, sources: Mapping[str, Source]) -> bool:
     """Return whether a frame may have columns that no schema knows: fields of messages of a Java queue."""
     return options.type is None and any(source.is_java for source in sources.values())
@@ -114,15 +122,13 @@ def has_wire_fields(options: ReadOptions, sources: Mapping[str, Source]) -> bool
 class WireDecoder:
     """Turns payloads of a Java queue into columns; undecodable ones are reported, or an error."""
 
+    types = None  # its messages have none
+
     def __init__(self, wanted: Mapping[str, Any], *, permissive: bool) -> None:
         from aiochronicle.cq4.columns import WireColumns  # not for those who have no Java queue
 
         self._columns = WireColumns(wanted)
         self._is_permissive = permissive
-
-    def rows_of_type(self, batch: Batch) -> Batch:
-        """Return all rows: messages of a Java queue have no type."""
-        return batch
 
     def decode_rows(self, rows: Batch, place: str) -> tuple[dict[str, Column], Column | None]:
         """Return the columns, and what is wrong with each row; None if nothing is with any."""

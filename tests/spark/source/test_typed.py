@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import aiochronicle
 from aiochronicle.codec import I2, U4, U8, Codec, Width
-from aiochronicle.spark import scan
+from aiochronicle.spark import bad_records, scan
 
 
 class Tick(msgspec.Struct):
@@ -178,3 +178,23 @@ def test_an_unknown_type_is_told(spark: SparkSession, ticks: Path) -> None:
         PySparkException, match="no queue has a type 'quote'; there are Other, Tick"
     ):
         load(spark, ticks, "quote")
+
+
+def test_damage_in_messages_of_other_types_is_no_matter(spark: SparkSession, root: Path) -> None:
+    codecs: list[Codec] = [Codec(Order), Codec(Other)]
+    with aiochronicle.open_writer(root / "mixed", segment_size=1 << 20, codec=codecs) as writer:
+        for number in range(300):
+            writer.send(ORDER if number % 3 == 0 else Other(f"other {number}" * 9))
+    segment = root / "mixed" / "000000000.q"
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"other 100") + 3] ^= 1
+    segment.write_bytes(content)
+    assert load(spark, root, "Order").count() == 100
+    with pytest.raises(PySparkException, match="payload checksum fails"):
+        load(spark, root, "Other").count()
+    with pytest.raises(PySparkException, match="payload checksum fails"):
+        spark.read.format("chronicle").load(str(root)).count()
+    notes = root.parent / "notes"
+    tolerant = load(spark, root, "Other", on_corrupt="skip", badRecordsPath=str(notes))
+    assert tolerant.count() == 199
+    assert [(one.first_seq, one.end_seq) for one in bad_records(notes)] == [(100, 101)]
