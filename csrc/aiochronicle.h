@@ -675,13 +675,7 @@ typedef struct ac_columns {
 
 /* Why filling ended: nothing more is available; no room for a row; no room for a payload or a trailer; the
  * next record is bad, which the first call that finds no message before it reports; or seqs have a gap before it. */
-enum {
-    AC_FILL_END = 0,
-    AC_FILL_ROWS = 1,
-    AC_FILL_BYTES = 2,
-    AC_FILL_TROUBLE = 3,
-    AC_FILL_GAP = 4
-};
+enum { AC_FILL_END = 0, AC_FILL_ROWS = 1, AC_FILL_BYTES = 2, AC_FILL_TROUBLE = 3, AC_FILL_GAP = 4 };
 
 /* Reads messages into columns, with the moves and checks of ac_reader_next; a payload that is not wanted is
  * neither read nor checked. */
@@ -713,10 +707,11 @@ enum {
     AC_FIELD_FLOAT = 2, /* double */
     AC_FIELD_TEXT = 3,  /* room for the bytes of all payloads is enough; UTF-8 is not checked */
     AC_FIELD_BYTES = 4,
-    AC_FIELD_TAG = 5,   /* not a column: must be the text in `values`, of `items_max` bytes */
-    AC_FIELD_LIST = 6,  /* any number of `parts[0]`, which has a row for each of them */
-    AC_FIELD_ARRAY = 7, /* a struct: an array of its `parts` in their order, more is skipped */
-    AC_FIELD_MAP = 8    /* a struct: a map with its `parts` by their names */
+    AC_FIELD_TAG = 5,    /* not a column: must be the text in `values`, of `items_max` bytes */
+    AC_FIELD_LIST = 6,   /* any number of `parts[0]`, which has a row for each of them */
+    AC_FIELD_ARRAY = 7,  /* a struct: an array of its `parts` in their order, more is skipped */
+    AC_FIELD_MAP = 8,    /* a struct: a map with its `parts` by their names */
+    AC_FIELD_SKIPPED = 9 /* not a column: any value */
 };
 enum { AC_FIELDS_MAX = 64 };
 
@@ -738,9 +733,13 @@ typedef struct ac_field {
 
 /* [any thread] Decodes messages that are maps from names to such values; other entries are skipped. Returns the
  * number of decoded messages. If that is less than `rows`, the next one is malformed or has other types:
- * discard the columns and use a complete decoder. */
+ * discard the columns and use a complete decoder.
+ *
+ * `usual`, if not NULL, is a bit per row, lowest first, zeroed. It is set for a message that has all of the fields, in
+ * their order and nothing else, each in the shortest form that there is for its value: the bytes that msgspec makes of
+ * these values. */
 AC_API uint64_t ac_msgpack_columns(const uint8_t *payload, const int32_t *offsets, uint64_t rows,
-                                   ac_field_t *fields, uint32_t count);
+                                   ac_field_t *fields, uint32_t count, uint8_t *usual);
 
 /* Records of one type and length that follow each other in a mapped segment: an array with a stride. */
 typedef struct ac_stretch {

@@ -27,8 +27,11 @@ enum {
     TAG_NEGATIVE = 0xe0 /* from here on it is a number by itself, as below 0x80 */
 };
 
+/* Whether a message is what msgspec's encoder makes of its values is found out on the way: `varied` is set where it
+ * would have chosen other bytes, or where that is not certain. */
 typedef struct input {
     const uint8_t *at, *end;
+    int varied;
 } input_t;
 
 static inline int has(const input_t *in, uint64_t size) {
@@ -41,14 +44,27 @@ static inline int take_tag(input_t *in, uint8_t *tag) {
     return 1;
 }
 
-/* A number of this many bytes, the highest first. */
+/* A number of this many bytes, 1 to 8, the highest first. Where eight can be read, no loop is needed. */
 static inline int take_number(input_t *in, uint32_t size, uint64_t *out) {
     uint64_t number = 0;
+    if (has(in, 8)) {
+        memcpy(&number, in->at, 8);
+        *out = __builtin_bswap64(number) >> (64 - 8 * size);
+        in->at += size;
+        return 1;
+    }
     if (!has(in, size)) return 0;
     for (uint32_t i = 0; i < size; i++)
         number = number << 8 | in->at[i];
     in->at += size;
     *out = number;
+    return 1;
+}
+
+/* A number after a tag, by which shorter ones are not encoded. */
+static inline int take_length(input_t *in, uint32_t size, uint64_t shorter, uint64_t *out) {
+    if (!take_number(in, size, out)) return 0;
+    in->varied |= *out < shorter;
     return 1;
 }
 
@@ -96,7 +112,8 @@ static inline int take_entries(input_t *in, uint64_t *count) {
     if (!take_tag(in, &tag)) return 0;
     *count = tag & 15u;
     if (tag >= 0x80 && tag < 0x90) return 1;
-    return tag >= TAG_MAP && tag < TAG_NEGATIVE && take_number(in, 2u << (tag - TAG_MAP), count);
+    return tag >= TAG_MAP && tag < TAG_NEGATIVE &&
+           take_length(in, 2u << (tag - TAG_MAP), tag == TAG_MAP ? 16 : 1u << 16, count);
 }
 
 static inline int take_text(input_t *in, const uint8_t **text, uint64_t *length) {
@@ -105,7 +122,8 @@ static inline int take_text(input_t *in, const uint8_t **text, uint64_t *length)
     *length = tag & 31u;
     if (tag < 0xa0 || tag >= 0xc0) {
         if (tag < TAG_TEXT || tag >= TAG_ARRAY) return 0;
-        if (!take_number(in, 1u << (tag - TAG_TEXT), length)) return 0;
+        uint64_t shorter = tag == TAG_TEXT ? 32 : UINT64_C(1) << 8 * (tag - TAG_TEXT);
+        if (!take_length(in, 1u << (tag - TAG_TEXT), shorter, length)) return 0;
     }
     *text = in->at;
     return pass(in, *length);
@@ -114,7 +132,8 @@ static inline int take_text(input_t *in, const uint8_t **text, uint64_t *length)
 static inline int take_bytes(input_t *in, const uint8_t **bytes, uint64_t *length) {
     uint8_t tag;
     if (!take_tag(in, &tag) || tag < TAG_BYTES || tag >= TAG_EXTENSION) return 0;
-    if (!take_number(in, 1u << (tag - TAG_BYTES), length)) return 0;
+    uint64_t shorter = tag == TAG_BYTES ? 0 : UINT64_C(1) << 8 * (tag - TAG_BYTES);
+    if (!take_length(in, 1u << (tag - TAG_BYTES), shorter, length)) return 0;
     *bytes = in->at;
     return pass(in, *length);
 }
@@ -131,8 +150,14 @@ static inline int take_int(input_t *in, int64_t *out) {
     uint32_t size = 1u << (tag & 3u);
     if (!take_number(in, size, &number)) return 0;
     uint32_t unused = 64 - 8 * size;
-    *out = tag < TAG_SIGNED ? (int64_t)number : (int64_t)(number << unused) >> unused;
-    return tag >= TAG_SIGNED || number <= INT64_MAX;
+    if (tag < TAG_SIGNED) {
+        *out = (int64_t)number;
+        in->varied |= number < (size == 1 ? 1u << 7 : UINT64_C(1) << 4 * size);
+        return number <= INT64_MAX;
+    }
+    *out = (int64_t)(number << unused) >> unused;
+    in->varied |= *out >= (size == 1 ? -32 : -(INT64_C(1) << (4 * size - 1)));
+    return 1;
 }
 
 /* A whole number will do, too. */
@@ -146,6 +171,7 @@ static inline int take_float(input_t *in, double *out) {
         memcpy(out, &bits, 8);
         return 1;
     }
+    in->varied = 1;
     if (*in->at == TAG_FLOAT) {
         float narrow;
         in->at++;
@@ -176,8 +202,12 @@ static inline int has_offsets(const ac_field_t *field) {
     return is_content(field) || field->kind == AC_FIELD_LIST;
 }
 
+static inline int is_column(const ac_field_t *field) {
+    return field->kind != AC_FIELD_TAG && field->kind != AC_FIELD_SKIPPED;
+}
+
 static void put_null(ac_field_t *field, uint64_t row) {
-    if (field->kind == AC_FIELD_TAG) return;
+    if (!is_column(field)) return;
     field->nulls++;
     if (has_offsets(field))
         field->offsets[row + 1] = field->offsets[row];
@@ -203,7 +233,22 @@ static inline int take_items(input_t *in, uint64_t *count) {
     if (!take_tag(in, &tag)) return 0;
     *count = tag & 15u;
     if (tag >= 0x90 && tag < 0xa0) return 1;
-    return tag >= TAG_ARRAY && tag < TAG_MAP && take_number(in, 2u << (tag - TAG_ARRAY), count);
+    return tag >= TAG_ARRAY && tag < TAG_MAP &&
+           take_length(in, 2u << (tag - TAG_ARRAY), tag == TAG_ARRAY ? 16 : 1u << 16, count);
+}
+
+/* As take_value; numbers of eight bytes, which books are full of, without asking for anything else first. */
+static inline int take_part(input_t *in, ac_field_t *field, uint64_t row) {
+    if (field->kind == AC_FIELD_FLOAT && has(in, 9) && *in->at == TAG_DOUBLE) {
+        uint64_t bits;
+        memcpy(&bits, in->at + 1, 8);
+        bits = __builtin_bswap64(bits);
+        memcpy((double *)field->values + row, &bits, 8);
+        in->at += 9;
+        set_bit(field->valid, row);
+        return 1;
+    }
+    return take_value(in, field, row);
 }
 
 static int take_list(input_t *in, ac_field_t *field, uint64_t row) {
@@ -221,10 +266,11 @@ static int take_list(input_t *in, ac_field_t *field, uint64_t row) {
 static int take_array(input_t *in, ac_field_t *field, uint64_t row) {
     uint64_t count;
     if (!take_items(in, &count)) return 0;
+    in->varied |= count != field->part_count;
     for (uint32_t i = 0; i < field->part_count; i++) {
         ac_field_t *part = &field->parts[i];
         if (i < count) {
-            if (!take_value(in, part, row)) return 0;
+            if (!take_part(in, part, row)) return 0;
         } else if (part->may_be_missing) {
             put_null(part, row);
         } else {
@@ -289,8 +335,12 @@ static int take_value(input_t *in, ac_field_t *field, uint64_t row) {
     return 1;
 }
 
+/* Names are short, and most differ at their beginning. */
 static inline int is_named(const ac_field_t *field, const uint8_t *name, uint64_t length) {
-    return field->name_length == length && memcmp(field->name, name, length) == 0;
+    if (field->name_length != length) return 0;
+    if (length == 0) return 1;
+    if ((uint8_t)field->name[0] != name[0]) return 0;
+    return length == 1 || memcmp(field->name + 1, name + 1, length - 1) == 0;
 }
 
 /* Messages of a type mostly have their fields in its order, so `guess` is mostly right. */
@@ -308,15 +358,20 @@ static int take_entries_of(input_t *in, ac_field_t *fields, uint32_t count, uint
     uint32_t next = 0;
     const uint8_t *name;
     if (!take_entries(in, &entries)) return 0;
+    in->varied |= entries != count;
     for (; entries > 0; entries--) {
         if (!take_text(in, &name, &length)) return 0;
         uint32_t i = find(fields, count, next, name, length);
         if (i == count) {
+            in->varied = 1;
             if (!skip(in, 0)) return 0;
             continue;
         }
         /* Each at most once: so no column gets more bytes than the payloads have. */
-        if (seen >> i & 1 || !take_value(in, &fields[i], row)) return 0;
+        if (seen >> i & 1) return 0;
+        if (fields[i].kind == AC_FIELD_SKIPPED ? !skip(in, 0) : !take_part(in, &fields[i], row))
+            return 0;
+        in->varied |= i != next;
         seen |= UINT64_C(1) << i;
         next = i + 1;
     }
@@ -342,12 +397,13 @@ static int prepare(ac_field_t *fields, uint32_t count) {
 }
 
 uint64_t ac_msgpack_columns(const uint8_t *payload, const int32_t *offsets, uint64_t rows,
-                            ac_field_t *fields, uint32_t count) {
+                            ac_field_t *fields, uint32_t count, uint8_t *usual) {
     if (!prepare(fields, count)) return 0;
     for (uint64_t row = 0; row < rows; row++) {
-        input_t in = {payload + offsets[row], payload + offsets[row + 1]};
+        input_t in = {payload + offsets[row], payload + offsets[row + 1], 0};
         if (in.at > in.end || !take_entries_of(&in, fields, count, row) || in.at != in.end)
             return row;
+        if (usual && !in.varied) set_bit(usual, row);
     }
     return rows;
 }

@@ -7,7 +7,7 @@ decodes.
 This module needs pyarrow: it is imported when it is used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Self
 
 import msgspec
@@ -57,15 +57,27 @@ class PlainMessages:
         self._fields = fields
 
     @classmethod
-    def of(cls, struct: type[Any]) -> Self | None:
-        """Return it for a msgspec.Struct type; None if messages of the type are not that plain."""
+    def of(cls, struct: type[Any], wanted: Collection[str] | None = None) -> Self | None:
+        """Return it for a msgspec.Struct type; None if messages of the type are not that plain.
+
+        Fields that are not ``wanted`` are skipped, whatever they are.
+        """
         info = types.type_info(struct)
         assert isinstance(info, types.StructType)
-        fields = None if info.array_like else _fields_of(info)
+        fields = None if info.array_like else _fields_of(info, wanted)
         return None if fields is None else cls(fields)
 
     def columns(self, payloads: Any) -> dict[str, Any] | None:
         """Return the columns by the names of the fields; None if msgspec must decode each payload."""
+        found = self.columns_and_usual(payloads)
+        return None if found is None else found[0]
+
+    def columns_and_usual(self, payloads: Any) -> tuple[dict[str, Any], Any] | None:
+        """As ``columns``, and of each payload whether it is what msgspec encodes from its fields.
+
+        False means that this is not known. The type must not have ``omit_defaults``; types that are built
+        from a schema.json do not.
+        """
         rows = len(payloads)
         _, offsets_buffer, data = payloads.buffers()
         if rows == 0 or data is None:
@@ -73,6 +85,7 @@ class PlainMessages:
         offsets = np.frombuffer(offsets_buffer, np.int32)[payloads.offset :][: rows + 1]
         size = int(offsets[-1] - offsets[0])
         rooms = [_Room(field, rows, size) for field in self._fields]
+        usual = _zeroed_bits(rows)
         given = ffi.new("ac_field_t[]", len(rooms))
         for place, room in zip(given, rooms, strict=True):
             room.offer(place)
@@ -82,21 +95,25 @@ class PlainMessages:
             rows,
             given,
             len(rooms),
+            ffi.cast("uint8_t *", usual.address),
         )
         if taken < rows:
             return None
         try:
-            return {
+            columns = {
                 room.field.name: room.column(place, rows)
                 for place, room in zip(given, rooms, strict=True)
-                if room.field.kind != lib.AC_FIELD_TAG
+                if room.field.column is not None
             }
         except pa.ArrowInvalid:  # text that is not UTF-8
             return None
+        return columns, pa.Array.from_buffers(pa.bool_(), rows, [None, usual])
 
 
-def _fields_of(info: types.StructType) -> list[_Plain] | None:
-    """Return the fields of a struct, and the tag before them; None if one of them is not plain."""
+def _fields_of(
+    info: types.StructType, wanted: Collection[str] | None = None
+) -> list[_Plain] | None:
+    """Return the fields of a struct, and the tag before them; None if a wanted one is not plain."""
     if info.forbid_unknown_fields or hasattr(info.cls, "__post_init__"):
         return None
     fields: list[_Plain] = []
@@ -107,10 +124,22 @@ def _fields_of(info: types.StructType) -> list[_Plain] | None:
         tag = info.tag.encode()
         kind = lib.AC_FIELD_TAG
         fields.append(_Plain(name="", encoded_name=tag_name, kind=kind, column=None, tag=tag))
-    fields += [plain for field in info.fields for plain in _plain(field)]
+    for field in info.fields:
+        is_wanted = wanted is None or field.name in wanted
+        fields += _plain(field) if is_wanted else [_skipped(field)]
     tags = 0 if info.tag is None else 1
     is_whole = len(fields) == len(info.fields) + tags and len(fields) <= lib.AC_FIELDS_MAX
     return fields if is_whole else None
+
+
+def _skipped(field: types.Field) -> _Plain:
+    return _Plain(
+        name=field.name,
+        encoded_name=field.encode_name.encode(),
+        kind=lib.AC_FIELD_SKIPPED,
+        column=None,
+        may_be_missing=True,
+    )
 
 
 def _plain(field: types.Field) -> Iterator[_Plain]:
@@ -187,7 +216,7 @@ class _Room:
             part_rows = payload_bytes // field.parts[0].bytes_min + 1
             self._offsets = pa.allocate_buffer(4 * (rows + 1))
         self._parts = [_Room(part, part_rows, payload_bytes) for part in field.parts]
-        if field.parts or field.kind == lib.AC_FIELD_TAG:
+        if field.parts or field.column is None:
             return
         if pa.types.is_boolean(field.column):
             self._values = _zeroed_bits(rows)
@@ -212,6 +241,7 @@ class _Room:
         if self.field.kind == lib.AC_FIELD_TAG:
             place.values = ffi.cast("void *", self._tag)
             place.items_max = len(self.field.tag)
+        if self.field.column is None:
             return
         place.valid = ffi.cast("uint8_t *", self._valid.address)
         if self._values is not None:

@@ -161,8 +161,9 @@ def column_names(fields: Sequence[Field], type_name: str, taken: Collection[str]
 class TypedDecoder:
     """Turns payloads of one type into columns: by field name, as the wanted Arrow types.
 
-    ``types`` are the type_ids of its messages. ``decode`` is for payloads in another format than the type's own:
-    those of a Java queue.
+    ``types`` are the type_ids of its messages. ``decode`` is for payloads in another format than the type's
+    own: those of a Java queue. ``whole`` is the type as it is written, if ``entry`` lacks fields that are not
+    wanted.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class TypedDecoder:
         *,
         type_ids: Collection[int] | None = None,
         decode: Callable[[bytes], Any] | None = None,
+        whole: type[Any] | None = None,
     ) -> None:
         self.types = frozenset(type_ids or [entry.type_id])
         self._codec = entry.codec
@@ -180,17 +182,36 @@ class TypedDecoder:
         self._fields = [field for field in entry.fields if field.name in self._wanted]
         self._nothing = SimpleNamespace(**dict.fromkeys(field.name for field in self._fields))
         self._at_once: Callable[[Column], dict[str, Column] | None] | None = None
+        self._plain: PlainMessages | None = None
         if decode is not None:
             return
         if self._codec.format == "struct":
             self._at_once = self._cut_out
-        elif self._codec.format == "msgpack" and (plain := PlainMessages.of(self._codec.type)):
-            self._at_once = partial(self._take_apart, plain)
+        elif self._codec.format == "msgpack":
+            plain = None if whole is None else PlainMessages.of(whole, self._wanted)
+            self._plain = plain or PlainMessages.of(self._codec.type)
+            if self._plain is not None:
+                self._at_once = partial(self._take_apart, self._plain)
 
     def decode(self, payloads: Column) -> tuple[dict[str, Column], Column | None]:
         """Return the columns, and what is wrong with each row; None if nothing is with any."""
-        troubles: Troubles = {}
         columns = None if self._at_once is None else self._at_once(payloads)
+        return self._complete(columns, payloads)
+
+    def decode_usual(self, payloads: Column) -> tuple[dict[str, Column], Column | None, Column]:
+        """As ``decode``, and of which payloads it is known that the codec encodes them from their fields."""
+        if self._plain is None:
+            return *self.decode(payloads), pa.repeat(False, len(payloads))
+        found = self._plain.columns_and_usual(payloads)
+        if found is None:
+            return *self._complete(None, payloads), pa.repeat(False, len(payloads))
+        columns, usual = found
+        return *self._complete(self._cast_fields(columns), payloads), usual
+
+    def _complete(
+        self, columns: dict[str, Column] | None, payloads: Column
+    ) -> tuple[dict[str, Column], Column | None]:
+        troubles: Troubles = {}
         if columns is None:
             columns, troubles = self._decode_each(payloads)
         for name in self._wanted.keys() - columns.keys():  # fields that this queue does not have
@@ -221,8 +242,9 @@ class TypedDecoder:
     def _take_apart(self, plain: PlainMessages, payloads: Column) -> dict[str, Column] | None:
         """Have the engine read the payloads; None if it cannot read each of them."""
         found = plain.columns(payloads)
-        if found is None:
-            return None
+        return None if found is None else self._cast_fields(found)
+
+    def _cast_fields(self, found: dict[str, Column]) -> dict[str, Column]:
         return {
             field.name: _cast(found[field.name], self._wanted[field.name]) for field in self._fields
         }

@@ -113,11 +113,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int32_t offsets[ROWS + 1] = {0, (int32_t)(data[1] % bytes), (int32_t)bytes};
     uint32_t count = data[0] >> 2 & 1 ? FIELDS : 5;
     ac_field_t fields[FIELDS] = {0};
+    uint8_t usual = 0;
     for (uint32_t i = 0; i < count; i++) {
         make_field(&fields[i], (int)i, bytes);
         allow(&fields[i], data[0] & 1, data[0] >> 1 & 1);
     }
-    uint64_t taken = ac_msgpack_columns(data + 2, offsets, ROWS, fields, count);
+    uint64_t taken = ac_msgpack_columns(data + 2, offsets, ROWS, fields, count, &usual);
     FUZZ_CHECK(taken <= ROWS);
     for (uint32_t i = 0; i < count; i++) {
         if (taken == ROWS) check_column(&fields[i], ROWS, bytes);

@@ -46,7 +46,7 @@ static int takes(table_t *table, const void *message, size_t length) {
     uint8_t *payload = malloc(length ? length : 1); /* of just this size */
     int32_t offsets[2] = {0, (int32_t)length};
     memcpy(payload, message, length);
-    int taken = (int)ac_msgpack_columns(payload, offsets, 1, table->fields, FIELDS);
+    int taken = (int)ac_msgpack_columns(payload, offsets, 1, table->fields, FIELDS, NULL);
     free(payload);
     return taken;
 }
@@ -268,7 +268,7 @@ TEST(lists_of_structs_become_columns) {
     for (uint64_t room = 0; room <= 6; room++) {
         levels_t levels;
         levels_init(&levels, 2, room, sizeof payloads);
-        uint64_t taken = ac_msgpack_columns((uint8_t *)payloads, offsets, 2, &levels.list, 1);
+        uint64_t taken = ac_msgpack_columns((uint8_t *)payloads, offsets, 2, &levels.list, 1, NULL);
         CHECK_EQUAL(taken, room / 3);
         if (taken == 2) {
             const double *prices = levels.parts[1].values;
@@ -296,7 +296,7 @@ TEST(lists_of_any_bytes_stay_within_their_columns) {
         int32_t offsets[2] = {0, (int32_t)length};
         levels_init(&levels, 1, check_random(&state) % 5, length);
         levels.list.may_be_nil = levels.item.may_be_nil = (int)(check_random(&state) & 1);
-        ac_msgpack_columns(message, offsets, 1, &levels.list, 1);
+        ac_msgpack_columns(message, offsets, 1, &levels.list, 1, NULL);
         CHECK(levels.item.items <= levels.item.items_max);
         levels_free(&levels);
         free(message);

@@ -279,3 +279,91 @@ def test_whatever_is_read_of_lists_and_structs_is_what_msgspec_reads(rng: random
             read_ones += 1
             assert repr(found) == repr(books_of([bytes(payload)]))
     assert read_ones > 500
+
+
+def usual(payloads: list[bytes], struct: type[Any] = Plain) -> list[bool] | None:
+    messages = PlainMessages.of(struct)
+    assert messages is not None
+    found = messages.columns_and_usual(pa.array(payloads, pa.binary()))
+    return None if found is None else found[1].to_pylist()
+
+
+def other_forms(value: bytes) -> list[bytes]:
+    """Longer encodings of one small number or short text, as MessagePack allows them."""
+    if value[0] < 0x80:
+        return [b"\xcc" + value, b"\xcd\0" + value, b"\xd0" + value, b"\xd3" + bytes(7) + value]
+    if 0xA0 <= value[0] < 0xC0:
+        length = bytes([value[0] & 31])
+        return [b"\xd9" + length + value[1:], b"\xda\0" + length + value[1:]]
+    return [value]
+
+
+def test_messages_that_msgspec_has_encoded_are_usual(rng: random.Random) -> None:
+    whole = [0, 31, 127, 128, 255, 256, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**63 - 1]
+    whole += [-number - less for number in whole for less in (0, 1)]
+    sizes = [0, 31, 32, 255, 256, 2**16 - 1, 2**16]
+    objects = [
+        Plain(
+            symbol="x" * rng.choice(sizes),
+            price=rng.choice([0.0, -1.5, 7.0, math.inf]),
+            size=number,
+            live=rng.random() < 0.5,
+            raw=bytes(rng.choice(sizes)),
+            limit=rng.choice([None, 2.5]),
+            lots=rng.choice(whole),
+        )
+        for number in whole
+    ]
+    payloads = [msgspec.msgpack.encode(one) for one in objects]
+    assert usual(payloads) == [True] * len(payloads)
+    levels = [Level(1.5, 2.5, None)] * rng.choice([0, 15, 16, 70_000])
+    book = Book("X", levels, None, (Leg("a"),), [Fill([1, 2], None)], Level(1.0), [[], [1.5] * 20])
+    assert usual([msgspec.msgpack.encode(book)], Book) == [True]
+
+
+def test_usual_messages_are_what_msgspec_encodes(rng: random.Random) -> None:
+    """Fields missing, more or in another order, whole numbers for others, longer forms than necessary."""
+    seen = {True: 0, False: 0}
+    for _ in range(300):
+        messages = [{"spread": 1.5, **some_message(rng)} for _ in range(8)]
+        payloads: list[bytes] = []
+        for message in messages:
+            names = list(message)
+            if rng.random() < 0.5:  # all of them, in order
+                plain_fields = msgspec.structs.fields(Plain)
+                names = [field.encode_name for field in plain_fields]
+                message |= {"note": None, "venue": "XETR", "lots": 1} | message
+                if rng.random() < 0.3:
+                    names[rng.randrange(len(names))] = "unknown"
+                    message["unknown"] = 1
+            parts = [
+                msgspec.msgpack.encode(part) for name in names for part in (name, message.get(name))
+            ]
+            if rng.random() < 0.4:
+                place = rng.randrange(len(parts))
+                parts[place] = rng.choice(other_forms(parts[place]))
+            payloads.append(bytes([0x80 | len(names)]) + b"".join(parts))
+        found = usual(payloads)
+        for payload, is_usual in zip(payloads, found or [], strict=False):
+            same = msgspec.msgpack.encode(msgspec.msgpack.decode(payload, type=Plain)) == payload
+            assert same or not is_usual, payload
+            seen[is_usual] += 1
+    assert min(seen.values()) > 100
+
+
+def test_fields_that_are_not_wanted_are_skipped(rng: random.Random) -> None:
+    messages = PlainMessages.of(Plain, ["price", "limit"])
+    assert messages is not None
+    rows = [{"spread": 1.0, **some_message(rng)} for _ in range(50)]
+    for row in rows:
+        row["symbol"] = rng.choice([None, 5, [1, {"a": b"b"}], "text"])
+        del row["live"]
+    columns = messages.columns(pa.array([msgspec.msgpack.encode(row) for row in rows], pa.binary()))
+    assert columns is not None
+    table: pa.Table = pa.table(columns)
+    assert same(table.to_pylist()) == same(
+        [{"price": float(row["price"]), "limit": row["limit"]} for row in rows]
+    )
+    cut = msgspec.msgpack.encode(rows[0])[:-1]
+    assert messages.columns(pa.array([cut], pa.binary())) is None
+    assert PlainMessages.of(Plain, []) is not None

@@ -88,21 +88,31 @@ class Typed:
 
         Rows have their payload if that is wanted, or if their fields, encoded, are not the payload.
         """
-        fields, troubles = self._decoder.decode(batch.column("payload"))
+        fields, troubles, usual = self._decoder.decode_usual(batch.column("payload"))
         good: Column | None = None
         if troubles is not None:
             good = troubles.is_null()
-            batch = batch.filter(good)
+            batch, usual = batch.filter(good), usual.filter(good)
             fields = {name: column.filter(good) for name, column in fields.items()}
         arrays = {name: batch.column(name) for name in COLUMNS}
         arrays |= {self.columns[name]: column for name, column in fields.items()}
         if not payload and batch.num_rows:
             typed = pa.record_batch([arrays[name] for name in self.schema.names], self.schema.names)
-            same = self._maker.are_same(typed, batch.column("payload"))
+            same = self._are_same(typed, batch.column("payload"), usual)
             nothing = pa.scalar(None, pa.binary())
             arrays["payload"] = pc.if_else(same, nothing, batch.column("payload"))
         columns = [arrays[name] for name in self.schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema), good
+
+    def _are_same(self, typed: Batch, payloads: Column, usual: Column) -> Column:
+        """Tell of each row whether its fields, encoded, are its payload; usual ones need no encoding."""
+        if usual.true_count == len(usual):
+            return usual
+        if usual.true_count == 0:
+            return self._maker.are_same(typed, payloads)
+        others = pc.invert(usual)
+        same = self._maker.are_same(typed.filter(others), payloads.filter(others))
+        return pc.replace_with_mask(usual, others, same)
 
     def restored(self, batch: Batch) -> Batch:
         """Return rows of a typed file as the messages they were, with their payloads."""

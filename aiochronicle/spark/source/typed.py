@@ -149,7 +149,7 @@ class TypedDecoder(typed_columns.TypedDecoder):
     def __init__(
         self, entry: RegisteredType, wanted: Mapping[str, Any], *, permissive: bool
     ) -> None:
-        super().__init__(_narrow(entry, wanted), wanted)
+        super().__init__(_narrow(entry, wanted), wanted, whole=entry.codec.type)
         self._is_permissive = permissive
 
     def decode_rows(self, rows: Batch, place: str) -> tuple[dict[str, Column], Column | None]:
