@@ -3,6 +3,7 @@
 #include "error.h"
 #include "os.h"
 #include "reader.h"
+#include "segment_tail.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -109,9 +110,12 @@ static int catalogue_extend_tail(ac_reader_t *reader, ac_error_t *err) {
         if (rc == AC_E_CORRUPT && reader->skip_corrupt) continue;
         if (rc != AC_OK) return rc;
         int sealed = ac_segment_sealed(reader->map);
+        uint64_t queue_id = ac_load_relaxed_u64(&reader->control->queue_id);
+        if (index->count == 0) ac_tail_recall(reader->dir.path, queue_id, reader->map, index);
         rc = ac_index_extend(index, reader->map);
         if (rc < 0) return ac_fail_os(err, rc, reader->dir.path, "index");
         index->complete = sealed;
+        if (!sealed) ac_tail_keep(reader->dir.path, queue_id, index);
     }
     return AC_OK;
 }

@@ -1,5 +1,6 @@
 #include "queue.h"
 #include "reader.h"
+#include "segment_tail.h"
 
 enum { SEGMENT = 64 << 10, RECORDS = 2000 };
 
@@ -348,4 +349,68 @@ TEST(a_segment_that_goes_after_it_was_listed_is_not_the_end_of_a_seek) {
         ac_reader_free(reader);
     }
     close_writer(writer);
+}
+
+enum { TAIL_RECORDS = 3 * AC_INDEX_STRIDE + 100 };
+
+static void write_tail(uint64_t first, uint64_t count, size_t size) {
+    ac_writer_config_t config = small_queue(8 << 20);
+    ac_writer_t *writer = open_writer(check_path("queue"), &config);
+    uint8_t payload[PAYLOAD_MAX] = {0};
+    for (uint64_t seq = first; seq < first + count; seq++)
+        CHECK_EQUAL(ac_writer_append(writer, payload, size, 0, timestamp_of(seq), &err), seq);
+    close_writer(writer);
+}
+
+static void check_tail(ac_reader_t *reader, uint64_t records) {
+    for (uint64_t seq = 0; seq < records; seq += 997) {
+        CHECK_OK(ac_reader_seek_seq(reader, seq, &err), err);
+        CHECK_EQUAL(ac_reader_next(reader, &message, &err), 1);
+        CHECK_EQUAL(message.seq, seq);
+    }
+    CHECK_OK(ac_reader_seek_seq(reader, records, &err), err);
+    CHECK_EQUAL(ac_reader_next(reader, &message, &err), 0);
+    CHECK_EQUAL(reader->catalogue[reader->catalogue_count - 1].records, records);
+}
+
+TEST(a_reader_goes_on_where_another_one_has_indexed_the_tail) {
+    write_tail(0, TAIL_RECORDS, 64);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    uint64_t queue_id = ac_load_relaxed_u64(&reader->control->queue_id);
+    ac_index_t found = {0};
+    CHECK_OK(ac_reader_seek_first(reader, &err), err);
+    CHECK(!ac_tail_recall(reader->dir.path, queue_id, reader->map, &found));
+    check_tail(reader, TAIL_RECORDS);
+    CHECK(ac_tail_recall(reader->dir.path, queue_id, reader->map, &found));
+    CHECK_EQUAL(found.records, 3 * AC_INDEX_STRIDE);
+    CHECK_EQUAL(ac_index_extend(&found, reader->map), 0);
+    CHECK_EQUAL(found.records, TAIL_RECORDS);
+    CHECK_EQUAL(found.count, 4);
+    CHECK_EQUAL(found.min_seq, 0);
+    CHECK_EQUAL(found.max_seq, TAIL_RECORDS - 1);
+    CHECK_EQUAL(found.max_ts_ns, timestamp_of(TAIL_RECORDS - 1));
+    CHECK(!found.mixed && !found.broken);
+    ac_index_free(&found);
+    CHECK(!ac_tail_recall(reader->dir.path, queue_id + 1, reader->map, &found));
+    ac_reader_free(reader);
+    write_tail(TAIL_RECORDS, 2 * AC_INDEX_STRIDE, 64);
+    reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    check_tail(reader, TAIL_RECORDS + 2 * AC_INDEX_STRIDE);
+    ac_reader_free(reader);
+}
+
+TEST(the_index_of_a_tail_that_has_changed_is_forgotten) {
+    ac_index_t found = {0};
+    write_tail(0, TAIL_RECORDS, 64);
+    ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
+    uint64_t queue_id = ac_load_relaxed_u64(&reader->control->queue_id);
+    check_tail(reader, TAIL_RECORDS);
+    uint64_t last = reader->catalogue[0].entries[3].offset;
+    uint8_t wrong = 0xee;
+    poke(check_path("queue"), "000000000.q", last + AC_HEADER_SIZE, &wrong, 1);
+    CHECK(!ac_tail_recall(reader->dir.path, queue_id, reader->map, &found));
+    wrong = 0;
+    poke(check_path("queue"), "000000000.q", last + AC_HEADER_SIZE, &wrong, 1);
+    CHECK(!ac_tail_recall(reader->dir.path, queue_id, reader->map, &found)); /* forgotten */
+    ac_reader_free(reader);
 }
