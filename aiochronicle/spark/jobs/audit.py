@@ -5,7 +5,7 @@ have in its range, in the order of the fan-in: by time, then by the name of the 
 The blocks of the digest never span two ranges (see ``aiochronicle.digest``).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -32,6 +32,7 @@ from aiochronicle.spark.tasks import run_tasks
 __all__ = ["Audit", "audit"]
 
 COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload")
+DIGESTED = ("seq", "timestamp_ns", "type_id", "payload")
 ROWS_PER_TASK = 1 << 21
 BATCH_ROWS_TOTAL = 1 << 19  # of all queues together
 
@@ -109,7 +110,7 @@ def _digest_slice(given: Input, out: str | None, part: TimeSlice) -> Iterator[Ba
     """Merge one range of time, write it if that is wanted, and yield its blocks."""
     names = sorted(given.sources)
     digest = StreamDigest(names)
-    merged = _merge(given, names, part)
+    merged = _merge(given, names, part, DIGESTED if out is None else COLUMNS)
 
     def rows() -> Iterator[Batch]:
         for numbers, batch in merged:
@@ -195,14 +196,16 @@ class _Cursor:
         return self._rows.column("timestamp_ns").to_numpy()
 
 
-def _merge(given: Input, names: list[str], part: TimeSlice) -> Iterator[tuple[Column, Batch]]:
+def _merge(
+    given: Input, names: list[str], part: TimeSlice, columns: Sequence[str]
+) -> Iterator[tuple[Column, Batch]]:
     """Yield batches in the order of the stream, each with the numbers of the sources of its rows."""
     batch_rows = max(256, BATCH_ROWS_TOTAL // len(names))
     cursors = [
         _Cursor(
             number,
             given.sources[name],
-            read_range(part.range_of(given, name), COLUMNS, given.options, batch_rows=batch_rows),
+            read_range(part.range_of(given, name), columns, given.options, batch_rows=batch_rows),
         )
         for number, name in enumerate(names)
     ]

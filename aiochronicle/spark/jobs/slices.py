@@ -1,5 +1,6 @@
 """Cutting time, instead of queues, into what tasks read: for jobs that need all queues of a time together."""
 
+import os
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -7,7 +8,7 @@ from itertools import accumulate, pairwise
 import msgspec
 
 from aiochronicle.spark.jobs.inputs import Input
-from aiochronicle.spark.source.plan import Range
+from aiochronicle.spark.source.plan import ROWS_WORTH_SPLITTING, Range
 
 __all__ = ["FOREVER_NS", "TimeSlice", "cut_time"]
 
@@ -34,10 +35,16 @@ class TimeSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cut_time(inputs: Sequence[Input], rows_per_task: int, *, unit_ns: int = 1) -> list[TimeSlice]:
-    """Cut time into ranges that begin with whole units and have about equally many messages."""
+    """Cut time into ranges that begin with whole units and have about equally many messages.
+
+    All processors have the same number of them, if that is worth it.
+    """
     rows = sum(given.messages(name) for given in inputs for name in given.sources)
     least = max(given.options.partitions_min or 0 for given in inputs)
     wanted = max(least, rows // rows_per_task + 1)
+    if rows >= ROWS_WORTH_SPLITTING:
+        processors = len(os.sched_getaffinity(0))
+        wanted = -(-wanted // processors) * processors
     if any(given.options.timestamp is not None for given in inputs):
         wanted = 1  # a field may go back: only who reads all of it can tell
     samples: list[tuple[int, float]] = []
@@ -64,7 +71,7 @@ def _samples(given: Input, per_queue: int) -> list[tuple[int, float]]:
     samples: list[tuple[int, float]] = []
     for name, source in given.sources.items():
         count = given.messages(name)
-        for number in range(min(per_queue, count)):
-            seq = given.seq_after(name, count * number // per_queue)
-            samples.append((source.time_near(seq), count / per_queue))
+        numbers = range(min(per_queue, count))
+        seqs = [given.seq_after(name, count * number // per_queue) for number in numbers]
+        samples += [(time_ns, count / per_queue) for time_ns in source.times_near(seqs)]
     return samples

@@ -21,7 +21,7 @@ from aiochronicle.errors import ChronicleError
 from aiochronicle.spark.source.found import names_in
 from aiochronicle.spark.source.queues import Source
 
-__all__ = ["Range", "plan"]
+__all__ = ["ROWS_WORTH_SPLITTING", "Range", "plan"]
 
 # A task of so much takes under a second, and some hundredths of it to start and to end, in which its
 # processor idles; of much more, the last one is waited for.

@@ -230,15 +230,24 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     def time_near(self, seq: int) -> int:
         """Return the time of a message, or of one after it if it is gone: to decide where to cut."""
+        return self.times_near([seq])[0]
+
+    def times_near(self, seqs: Sequence[int]) -> list[int]:
+        """Return the times of several messages for the price of one; 0 for those after the end."""
+        found: dict[int, int] = {}
         for part in self.parts():
             with (
                 contextlib.suppress(PositionLost, QueueGone, QueueNotFound),
                 part.reader(verify=False, on_corrupt="skip") as reader,
             ):
-                reader.seek(seq)
-                if (message := reader.poll()) is not None:
-                    return message.timestamp_ns
-        return 0
+                for seq in seqs:
+                    if seq in found:
+                        continue
+                    with contextlib.suppress(PositionLost):
+                        reader.seek(seq)
+                        if (message := reader.poll()) is not None:
+                            found[seq] = message.timestamp_ns
+        return [found.get(seq, 0) for seq in seqs]
 
     def check(self, patient_until: float | None = None) -> None:
         """Raise CorruptionError or NotAQueue if a part has a damaged control block, or all were left out.
