@@ -18,7 +18,22 @@ def test_count_is_the_number_of_rows(spark: SparkSession, root: Path) -> None:
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
         microseconds=(FIRST_NS + 20_000 * STEP_NS) // 1000
     )
-    assert count(str(root), end=moment) == scan(spark, str(root), end=moment).count()
+    frame = scan(spark, str(root), end=moment)
+    read = frame.groupBy("source").count().collect()
+    assert count(str(root), end=moment) == frame.count() == sum(row["count"] for row in read)
+
+
+def test_the_number_of_rows_is_counted_where_options_decide_about_them(
+    spark: SparkSession, root: Path
+) -> None:
+    fill(root / "a", 3000, segment_size=1 << 16)
+    whole = scan(spark, str(root), columns=["seq"])
+    some = scan(spark, str(root), columns=["seq"], filter="seq >= 100")
+    lossy = scan(spark, str(root), columns=["seq"], failOnDataLoss=False)
+    assert (whole.count(), some.count(), lossy.count()) == (3000, 2900, 3000)
+    (root / "a" / "000000000.q").unlink()
+    assert whole.count() == 3000
+    assert 0 < lossy.count() < 3000
 
 
 def test_count_takes_bounds_and_queues(root: Path) -> None:
