@@ -359,7 +359,7 @@ TEST(a_gap_in_seq_is_noticed_however_the_first_message_was_read) {
     ac_reader_t *reader = open_reader(check_path("queue"), NULL, AC_START_FIRST);
     CHECK_EQUAL(ac_reader_fill(reader, &columns, &err), AC_FILL_TROUBLE);
     CHECK_EQUAL(columns.rows, 5);
-    columns.rows = 0;
+    columns.rows = columns.messages = 0;
     CHECK_FAILS(ac_reader_fill(reader, &columns, &err), err, AC_E_CORRUPT);
     ac_reader_free(reader);
 }
