@@ -31,7 +31,7 @@ SPARK_LAYERS: list[set[str]] = [
     {"source"},
     {"sink"},
     {"data_source"},
-    {"runtime"},
+    {"runtime", "stream_progress"},
     {"archive"},
     {"jobs"},
     {"__init__", "pack"},

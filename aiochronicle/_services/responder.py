@@ -301,6 +301,7 @@ class Responder(Generic[T]):
     def _drop(self, client: Client, message: Message) -> None:
         """Drop a request that nobody waits for any more: commit it without an answer."""
         self._expired += 1
+        client.note_answer(message)
         self._answers.forget_outstanding(client, message)
 
     def statistics(self) -> ResponderStatistics:

@@ -8,11 +8,10 @@ from typing import Generic
 import msgspec
 
 from aiochronicle._base.background import in_background
-from aiochronicle._base.position import Position
 from aiochronicle._core.writer import Writer
 from aiochronicle._hot import Message
 from aiochronicle._services.request import CANNOT_WRITE, FAILURE_TYPE, Payload, write_payload
-from aiochronicle._services.responder_client import AnswersSince, Client, not_before
+from aiochronicle._services.responder_client import AnsweredUpTo, AnswersSince, Client, not_before
 from aiochronicle._services.router import Router
 from aiochronicle.codec import T
 from aiochronicle.errors import ClosedError, CorruptionError, QueueGone
@@ -107,6 +106,7 @@ class AnswerWriters(Generic[T]):
             self.due[client] = None
             raise
         else:
+            client.note_answer(message)
             self.answered += 1
             self.failed += type_id == FAILURE_TYPE
         self.forget_outstanding(client, message)
@@ -134,7 +134,7 @@ class AnswerWriters(Generic[T]):
 
     async def _commit_due(self) -> None:
         """Flush answers, and then commit the requests that have one."""
-        ends: dict[Client, Message | Position | None] = {}
+        ends: dict[Client, AnsweredUpTo | None] = {}
         for client in list(self.due):
             del self.due[client]
             if not client.reader.closed:

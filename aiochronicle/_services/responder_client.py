@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from typing import NamedTuple
 
 from aiochronicle._base.position import Position
 from aiochronicle._core.reader import Reader, open_reader
@@ -11,7 +12,14 @@ from aiochronicle._hot import Message
 from aiochronicle._services.attaching import open_anywhere
 from aiochronicle.errors import ChronicleError, CorruptionError
 
-__all__ = ["AnswersSince", "Client", "not_before"]
+__all__ = ["AnsweredUpTo", "AnswersSince", "Client", "not_before"]
+
+
+class AnsweredUpTo(NamedTuple):
+    """The end of the requests that have their answers."""
+
+    place: Message | Position
+    seq: int  # of the first that is not among them
 
 
 class Client:
@@ -21,6 +29,7 @@ class Client:
         self.reader = reader
         self.replies = replies
         self.answered = answered  # seq and epoch: before it was attached, not committed
+        self.uncommitted: set[tuple[int, int]] = set()  # likewise: answered by us, not committed
         self.outstanding: dict[int, Message] = {}  # in order
         self.newest: Message | None = None
         self.lost_answers: ChronicleError | None = None  # so their requests must be delivered again
@@ -30,6 +39,10 @@ class Client:
         self.reader, self.replies, self.answered = reader, replies, answered
         self.newest = self.lost_answers = None
 
+    def note_answer(self, message: Message) -> None:
+        """Take note, before it is forgotten, that a request has its answer or needs none. [any thread]"""
+        self.uncommitted.add((message.seq, message.epoch))
+
     def accept(self, message: Message) -> bool:
         """Take the next request; False if it has its answer already, or is being answered."""
         self.newest = message
@@ -37,26 +50,32 @@ class Client:
         if held is not None and held.epoch == message.epoch:
             return False
         # A power cut can have a seq given twice. Epoch 0: the answer does not say whose it was.
-        if self.answered.isdisjoint({(message.seq, message.epoch), (message.seq, 0)}):
-            self.outstanding[message.seq] = message
-            return True
-        return False
+        this = (message.seq, message.epoch)
+        if this in self.uncommitted or not self.answered.isdisjoint({this, (message.seq, 0)}):
+            return False
+        self.outstanding[message.seq] = message
+        return True
 
-    def answered_up_to(self) -> Message | Position | None:
+    def answered_up_to(self) -> AnsweredUpTo | None:
         """Return the last request if all have their answer, else where the first is that has not."""
         waiting = list(self.outstanding.values())  # answers may come from other threads
         first = min(waiting, key=lambda message: message.seq, default=None)
-        return self.newest if first is None else first.position
+        if first is not None:
+            return AnsweredUpTo(first.position, first.seq)
+        newest = self.newest
+        return None if newest is None else AnsweredUpTo(newest, newest.seq + 1)
 
-    def commit(self, end: Message | Position | None) -> None:
+    def commit(self, end: AnsweredUpTo | None) -> None:
         """Commit up to what ``answered_up_to`` returned; nothing if the queue was removed."""
         if self.reader.closed or end is None:
             return
         with contextlib.suppress(ChronicleError):  # reading says what is wrong with the queue
-            if isinstance(end, Position):
-                self.reader.commit_position(end)
+            if isinstance(end.place, Position):
+                self.reader.commit_position(end.place)
             else:
-                self.reader.commit(end)
+                self.reader.commit(end.place)
+            answered = list(self.uncommitted)  # other threads add to it
+            self.uncommitted.difference_update(one for one in answered if one[0] < end.seq)
 
 
 class AnswersSince:
