@@ -10,7 +10,7 @@
  *                      of control.parked_members, which is no other's
  *
  * and then both keep the connection: its end is how each learns at once that the other died. Parking,
- * raising the bit and signalling do not pass through here (reader_park.c, writer.c); they go on while this
+ * raising the bit and signalling do not pass through here (reader_park.c, writer_wake.c); they go on while this
  * thread sleeps. Only when an append has many readers to wake does it leave them to this thread.
  *
  * wake/ is made by the writer, never by a reader: where a writer of another program is at home, nothing of

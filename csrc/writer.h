@@ -78,7 +78,7 @@ struct ac_writer {
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
     uint64_t refused_bytes;
     int is_fast;                    /* it has filled a segment before the next one was there */
-    uint32_t waiters, dead_waiters; /* of other programs: see wake_other_programs */
+    uint32_t waiters, dead_waiters; /* of other programs: see writer_wake.c */
     uint64_t unheard_since_ns, unheard;
     ac_slow_t slow;        /* the append under way, off the fast path */
     ac_settings_t adopted; /* those that `config` has */
@@ -162,6 +162,12 @@ struct ac_writer {
     uint64_t java_messages;
 };
 
+struct ac_end; /* recovery.h */
+
+/* writer.c */
+ac_writer_t *ac_writer_allocate(const ac_writer_config_t *config);
+/* Maps, descriptors and the lock: of a writer that is closed, forked, or could not be opened. */
+void ac_writer_release(ac_writer_t *writer);
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
 
 /* For calls from any thread that look at the directory: an fd of it that is theirs (a writer closed
@@ -170,7 +176,13 @@ int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
 int ac_writer_visit(ac_writer_t *writer, uint64_t *segment, uint64_t *offset, uint64_t *sealing,
                     ac_error_t *err);
 
-/* Wakes the readers that announced that they sleep. */
+/* writer_resume.c: the end of the queue, in the segment where it goes on; its segment size; and the writer put
+ * there. All with the lock. */
+int ac_writer_find_place(ac_writer_t *writer, struct ac_end *end, int is_copy, ac_error_t *err);
+int ac_writer_take_segment_size(ac_writer_t *writer, const struct ac_end *end, ac_error_t *err);
+int ac_writer_enter_end(ac_writer_t *writer, struct ac_end *end, ac_error_t *err);
+
+/* writer_wake.c: wakes the readers that announced that they sleep. */
 void ac_writer_wake(ac_writer_t *writer);
 
 /* Makes a committed record known. The increment is the full barrier between the commit word and the look
@@ -245,10 +257,9 @@ static inline int ac_writer_commit_written(ac_writer_t *writer, const ac_written
 
 /* Writes and commits one record; there is room, and the timestamp is in order. AC_E_SLOW: its segment was cut,
  * and nothing was committed. */
-static inline int64_t ac_writer_put(ac_writer_t *writer, const void *payload, size_t payload_length,
-                                    const ac_slice_t *trailer, uint16_t type_id,
-                                    uint64_t timestamp_ns, const ac_cause_t *cause,
-                                    uint16_t flags) {
+static inline __attribute__((always_inline)) int64_t ac_writer_put(
+    ac_writer_t *writer, const void *payload, size_t payload_length, const ac_slice_t *trailer,
+    uint16_t type_id, uint64_t timestamp_ns, const ac_cause_t *cause, uint16_t flags) {
     uint8_t *at = writer->base + writer->offset;
     uint64_t seq = writer->seq;
     uint32_t length = (uint32_t)ac_area_length(payload_length, trailer);
@@ -273,17 +284,16 @@ static inline int64_t ac_writer_put(ac_writer_t *writer, const void *payload, si
     return AC_LIKELY(rc == AC_OK) ? (int64_t)seq : rc;
 }
 
-/* writer.c: ac_writer_try_append with the last timestamp, because the clock is earlier. Counted if it was
+/* writer_append.c: ac_writer_try_append with the last timestamp, because the clock is earlier. Counted if it was
  * written; otherwise the slow path looks at the clock again, and counts. */
 int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t payload_length,
                                   const ac_slice_t *trailer, unsigned type_id,
                                   const ac_cause_t *cause);
 
 /* The fast path: the seq, or AC_E_SLOW with nothing done. */
-static inline int64_t ac_writer_try_append(ac_writer_t *writer, const void *payload,
-                                           size_t payload_length, const ac_slice_t *trailer,
-                                           unsigned type_id, uint64_t timestamp_ns,
-                                           const ac_cause_t *cause) {
+static inline __attribute__((always_inline)) int64_t ac_writer_try_append(
+    ac_writer_t *writer, const void *payload, size_t payload_length, const ac_slice_t *trailer,
+    unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause) {
     size_t length = ac_area_length(payload_length, trailer);
     if (AC_UNLIKELY(length >= UINT32_MAX || type_id > AC_TYPE_MAX)) return AC_E_SLOW;
     if (timestamp_ns == AC_NOW) {
@@ -368,7 +378,11 @@ int ac_writer_flush_mode(ac_writer_t *writer, uint64_t *batch_ns);
 void ac_writer_adopt_settings(ac_writer_t *writer); /* appender */
 void ac_writer_announce_ttl(ac_writer_t *writer);
 
-/* writer_background.c: the writer's turns in the housekeeper. */
+/* writer_background.c: the writer's turns in the housekeeper. `start` adds them, `nudge` has each run soon, and `stop`
+ * waits for what is running: at most a sync of one segment. Retention stops where it is. */
+int ac_writer_start_housekeeping(ac_writer_t *writer, ac_error_t *err);
+void ac_writer_nudge_housekeeping(ac_writer_t *writer);
+void ac_writer_stop_housekeeping(ac_writer_t *writer);
 uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns);

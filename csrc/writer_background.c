@@ -147,3 +147,44 @@ uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns) {
         ac_writer_note_error(writer, &writer->retention_errors, &err);
     return next_moment(now_ns, settings.retention_check_ns);
 }
+
+enum { TASKS = 4 };
+
+/* Returns how many are to be started: the last one only with retention. */
+static int tasks_of(ac_writer_t *writer, ac_task_t *tasks[TASKS]) {
+    tasks[0] = &writer->pages;
+    tasks[1] = &writer->flush;
+    tasks[2] = &writer->disk;
+    tasks[3] = &writer->archiving;
+    return writer->settings.retention ? TASKS : TASKS - 1;
+}
+
+int ac_writer_start_housekeeping(ac_writer_t *writer, ac_error_t *err) {
+    ac_task_t *tasks[TASKS];
+    int count = tasks_of(writer, tasks), added = 0, rc = 0;
+    while (added < count && (rc = ac_housekeeper_add(tasks[added])) == 0)
+        added++;
+    while (rc < 0 && added > 0)
+        ac_housekeeper_remove(tasks[--added]);
+    writer->has_archiving = added == TASKS;
+    return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot start the housekeeping threads")
+                  : AC_OK;
+}
+
+void ac_writer_nudge_housekeeping(ac_writer_t *writer) {
+    ac_task_t *tasks[TASKS];
+    int count = tasks_of(writer, tasks);
+    for (int i = 0; i < count; i++)
+        ac_housekeeper_nudge(tasks[i]);
+}
+
+void ac_writer_stop_housekeeping(ac_writer_t *writer) {
+    ac_task_t *tasks[TASKS];
+    tasks_of(writer, tasks);
+    /* A change of settings checks this before it starts retention, with the mutex held. */
+    pthread_mutex_lock(&writer->mutex);
+    ac_store_relaxed_u32(&writer->closing, 1);
+    pthread_mutex_unlock(&writer->mutex);
+    for (int i = 0; i < TASKS; i++)
+        ac_housekeeper_remove(tasks[i]); /* one that was not started is not there */
+}
