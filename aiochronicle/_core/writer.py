@@ -1,8 +1,8 @@
 """The Writer class. writer_opening.py opens one, writer_sending.py encodes objects.
 
-The way of a message: ``Writer.append`` is a C method (csrc/python/writer.c) that copies the payload
-into the mapped segment, stores the commit word and wakes sleeping readers. What happens once per
-queue rather than once per message is here.
+The way of a message: ``Writer.append`` is a C method (csrc/python/writer_append.c) that copies the
+payload into the mapped segment, stores the commit word and wakes sleeping readers. What happens once
+per queue rather than once per message is here.
 """
 
 import asyncio
