@@ -250,14 +250,14 @@ static int see_to_the_rest(Pollable *self, int failed) {
 static int dispatch(Pollable *self) {
     WaiterObject *stop, *waiter;
     int more, rc = 0;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     stop = (WaiterObject *)Py_XNewRef(self->last);
-    GATE_END();
+    POLLABLE_SECTION_END();
     more = stop != NULL;
     while (more && rc == 0) {
-        GATE_BEGIN(self);
+        POLLABLE_SECTION_BEGIN(self);
         waiter = take_first(self);
-        GATE_END();
+        POLLABLE_SECTION_END();
         if (!waiter) break;
         more = waiter != stop;
         rc = waiter_resume(waiter);
@@ -266,17 +266,17 @@ static int dispatch(Pollable *self) {
     Py_XDECREF(stop);
     /* A task that fell asleep in between has parked; those that were passed over have not. Without a loop another
      * thread is closing us, and wakes them. */
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     if (self->first && self->loop && (rc < 0 || more)) rc = see_to_the_rest(self, rc < 0);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return rc;
 }
 
 static PyObject *on_signal(Pollable *self, PyObject *unused) {
     (void)unused;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     if (self->loop) ac_os_eventfd_wait(self->eventfd, 0);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (dispatch(self) < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -284,10 +284,10 @@ static PyObject *on_signal(Pollable *self, PyObject *unused) {
 static PyObject *poll_timer(Pollable *self, PyObject *unused) {
     (void)unused;
     int watched;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     Py_CLEAR(self->poll_timer);
     watched = self->loop != NULL;
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (watched && dispatch(self) < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -453,9 +453,9 @@ static PySendResult complete_or_sleep(const AwaitableObject *self, PyObject **re
 static PySendResult awaitable_send(AwaitableObject *self, PyObject *value, PyObject **result) {
     (void)value;
     PySendResult rc;
-    GATE_BEGIN(self->source);
+    POLLABLE_SECTION_BEGIN(self->source);
     rc = complete_or_sleep(self, result);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return rc;
 }
 
@@ -552,9 +552,9 @@ static PyObject *ready_awaitable(Pollable *self, PyObject *unused) {
 static PyObject *commit_due(Pollable *self, PyObject *unused) {
     (void)unused;
     int rc;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     rc = self->ops->commit_due(self);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -562,9 +562,9 @@ static PyObject *commit_due(Pollable *self, PyObject *unused) {
 /* Has the sleeping tasks look again, in the next turn of their loop. */
 static PyObject *wake(Pollable *self, PyObject *unused) {
     (void)unused;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     if (self->first) ac_os_eventfd_signal(self->eventfd);
-    GATE_END();
+    POLLABLE_SECTION_END();
     Py_RETURN_NONE;
 }
 

@@ -40,7 +40,7 @@ static PyObject *fanin_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         self->base.ops = &fanin_ops;
     }
 #ifdef Py_GIL_DISABLED
-    if (self && !(self->base.gate = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type)))
+    if (self && !(self->base.lock = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type)))
         Py_CLEAR(self);
 #endif
     return (PyObject *)self;
@@ -82,11 +82,11 @@ static int fanin_traverse(FanInObject *self, visitproc visit, void *arg) {
 }
 
 /* While a reader is attached, its users take the lock of its fan-in; NULL: it is not attached. */
-static void set_gate(PyObject *reader, const FanInObject *owner) {
+static void set_lock(PyObject *reader, const FanInObject *owner) {
 #ifdef Py_GIL_DISABLED
-    PyObject *old = ((Pollable *)reader)->gate;
-    PyObject *gate = owner ? Py_NewRef(owner->base.gate) : NULL;
-    __atomic_store_n(&((Pollable *)reader)->gate, gate, __ATOMIC_RELAXED);
+    PyObject *old = ((Pollable *)reader)->lock;
+    PyObject *lock = owner ? Py_NewRef(owner->base.lock) : NULL;
+    __atomic_store_n(&((Pollable *)reader)->lock, lock, __ATOMIC_RELAXED);
     Py_XDECREF(old);
 #else
     (void)reader;
@@ -97,15 +97,15 @@ static void set_gate(PyObject *reader, const FanInObject *owner) {
 static void drop_member(FanInObject *self, uint32_t slot) {
     if (slot >= self->room || !self->members[slot].reader) return;
     PyObject *reader = Py_NewRef(self->members[slot].reader);
-    GATE_AND_READER_BEGIN(self, reader);
+    FANIN_AND_READER_SECTION_BEGIN(self, reader);
     if (self->members[slot].reader == reader) { /* nobody else was quicker */
         ac_fanin_detach(self->fanin, slot);
         if (self->commit_slot == (int64_t)slot) self->commit_slot = COMMIT_NOBODY;
-        set_gate(reader, NULL);
+        set_lock(reader, NULL);
         Py_CLEAR(self->members[slot].segment);
         Py_CLEAR(self->members[slot].reader);
     }
-    GATE_AND_READER_END();
+    FANIN_AND_READER_SECTION_END();
     Py_DECREF(reader);
 }
 
@@ -125,7 +125,7 @@ static void fanin_dealloc(FanInObject *self) {
     if (self->fanin != &nobody) ac_fanin_free(self->fanin);
     PyMem_Free(self->members);
 #ifdef Py_GIL_DISABLED
-    Py_XDECREF(self->base.gate);
+    Py_XDECREF(self->base.lock);
 #endif
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -299,9 +299,9 @@ static const pollable_ops_t fanin_ops = {ops_take,    ops_commit_due, ops_ready,
 static PyObject *fanin_poll(FanInObject *self, PyObject *unused) {
     (void)unused;
     PyObject *message;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     message = fanin_take(self);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (!message && !PyErr_Occurred()) Py_RETURN_NONE;
     return message;
 }
@@ -345,9 +345,9 @@ static PyObject *fanin_read_batch(FanInObject *self, PyObject *args, PyObject *k
         limit_argument(names[0], messages, &max_messages) < 0 ||
         limit_argument(names[1], bytes, &max_bytes) < 0)
         return NULL;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     list = collect(self, max_messages, max_bytes);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return list;
 }
 
@@ -362,7 +362,7 @@ static PyObject *fanin_wait(FanInObject *self, PyObject *args) {
         int rc = AC_READY, closed;
         uint64_t poll_max_ns = 0;
         ac_eventfd_t *eventfd = NULL;
-        GATE_BEGIN(self);
+        POLLABLE_SECTION_BEGIN(self);
         closed = refuse_closed(self) < 0;
         if (!closed) rc = ops_park(&self->base, &err);
         if (rc == AC_PARKED || rc == AC_POLL) {
@@ -370,7 +370,7 @@ static PyObject *fanin_wait(FanInObject *self, PyObject *args) {
             poll_max_ns = self->fanin->poll_max_ns;
             ac_eventfd_retain(eventfd); /* another thread may close us */
         }
-        GATE_END();
+        POLLABLE_SECTION_END();
         if (closed) return NULL;
         if (!eventfd) Py_RETURN_TRUE; /* an error is for the call that takes */
         uint64_t waited = ac_os_monotonic_ns() - started;
@@ -400,11 +400,11 @@ static int make_room(FanInObject *self, uint32_t slot) {
     return 0;
 }
 
-/* The engine would say so too, but may not even look at it: it is in use through another gate. */
+/* The engine would say so too, but may not even look at it: it is in use under another lock. */
 static int refuse_attached_elsewhere(const FanInObject *self, const ReaderObject *reader) {
 #ifdef Py_GIL_DISABLED
     ac_error_t err;
-    if (!reader->base.gate || reader->base.gate == self->base.gate) return 0;
+    if (!reader->base.lock || reader->base.lock == self->base.lock) return 0;
     ac_fail(&err, AC_E_ARGUMENT, 0, ac_reader_path(reader->reader), 0,
             "this reader is attached to another fan-in; detach it there first");
     raise_engine_error(&err);
@@ -435,7 +435,7 @@ static int64_t attach(FanInObject *self, PyObject *reader) {
     self->members[slot].reader = Py_NewRef(reader);
     self->members[slot].segment = NULL;
     self->members[slot].id = id;
-    set_gate(reader, self);
+    set_lock(reader, self);
     return id;
 }
 
@@ -448,9 +448,9 @@ static PyObject *fanin_attach(FanInObject *self, PyObject *const *args, Py_ssize
         refuse_type("reader", "a Reader", reader);
         return NULL;
     }
-    GATE_AND_READER_BEGIN(self, reader);
+    FANIN_AND_READER_SECTION_BEGIN(self, reader);
     id = attach(self, reader);
-    GATE_AND_READER_END();
+    FANIN_AND_READER_SECTION_END();
     return id < 0 ? NULL : PyLong_FromLongLong(id);
 }
 
@@ -470,20 +470,20 @@ static PyObject *fanin_detach(FanInObject *self, PyObject *const *args, Py_ssize
                               PyObject *names) {
     if (only_argument(&count, names, "source") < 0) return NULL;
     PyObject *reader = NULL;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     int64_t slot = slot_of(self, count == 1 ? args[0] : Py_None);
     if (slot >= 0) {
         reader = Py_NewRef(self->members[slot].reader);
         drop_member(self, (uint32_t)slot);
     }
-    GATE_END();
+    POLLABLE_SECTION_END();
     return reader;
 }
 
 static PyObject *fanin_sources(FanInObject *self, PyObject *unused) {
     (void)unused;
     PyObject *sources = PyDict_New();
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     for (uint32_t slot = 0; sources && slot < self->room; slot++) {
         const Member *member = &self->members[slot];
         if (!member->reader) continue;
@@ -491,7 +491,7 @@ static PyObject *fanin_sources(FanInObject *self, PyObject *unused) {
         if (!id || PyDict_SetItem(sources, id, member->reader) < 0) Py_CLEAR(sources);
         Py_XDECREF(id);
     }
-    GATE_END();
+    POLLABLE_SECTION_END();
     return sources;
 }
 
@@ -531,11 +531,11 @@ static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize
     PyObject *done = NULL;
     if (only_argument(&count, names, "source") < 0) return NULL;
     PyObject *what = count == 1 && args[0] != Py_None ? args[0] : NULL;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     if (refuse_closed(self) == 0)
         done = what && Py_IS_TYPE(what, &Message_Type) ? commit_message(self, (MessageObject *)what)
                                                        : commit_sources(self, what);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return done;
 }
 
@@ -548,12 +548,12 @@ static PyObject *fanin_go_back(FanInObject *self, PyObject *args) {
     int64_t slot;
     if (!PyArg_ParseTuple(args, "OKKK", &source, &segment, &offset, &last_timestamp_ns))
         return NULL;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     slot = slot_of(self, source);
     if (slot >= 0)
         rc =
             ac_fanin_go_back(self->fanin, (uint32_t)slot, segment, offset, last_timestamp_ns, &err);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (slot < 0) return NULL;
     if (rc < 0) return raise_engine_error(&err);
     Py_RETURN_NONE;
@@ -564,10 +564,10 @@ static PyObject *fanin_resume(FanInObject *self, PyObject *source) {
     ac_error_t err;
     int rc = AC_OK;
     int64_t slot;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     slot = slot_of(self, source);
     if (slot >= 0) rc = ac_fanin_resume(self->fanin, (uint32_t)slot, &err);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (slot < 0) return NULL;
     if (rc < 0) return raise_engine_error(&err);
     Py_RETURN_NONE;
@@ -580,12 +580,12 @@ static PyObject *fanin_fail(FanInObject *self, PyObject *error) {
         refuse_type("error", "an exception", error);
         return NULL;
     }
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     if (!self->closed) {
         rc = defer(self, Py_NewRef(error));
         ac_os_eventfd_signal(self->fanin->eventfd->fd); /* sleepers get it now */
     }
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -594,9 +594,9 @@ static PyObject *fanin_lag(FanInObject *self, PyObject *unused) {
     (void)unused;
     ac_lag_t lag;
     ac_ways_t ways;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     ac_fanin_begin_lag(self->fanin, &lag, &ways);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (ways.count > 0) {
         Py_BEGIN_ALLOW_THREADS;
         ac_fanin_end_lag(&ways, &lag);
@@ -609,9 +609,9 @@ static PyObject *fanin_lag(FanInObject *self, PyObject *unused) {
 static PyObject *fanin_stats(FanInObject *self, PyObject *unused) {
     (void)unused;
     ac_fanin_stats_t stats;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     ac_fanin_stats(self->fanin, &stats);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return PyBytes_FromStringAndSize((const char *)&stats, sizeof stats);
 }
 
@@ -621,13 +621,13 @@ static PyObject *fanin_source_stats(FanInObject *self, PyObject *source) {
     ac_error_t err;
     int rc = AC_OK;
     int64_t slot;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     slot = slot_of(self, source);
     if (slot >= 0) {
         rc = ac_fanin_source_stats(self->fanin, (uint32_t)slot, &stats, &err);
         name = Py_NewRef(((ReaderObject *)self->members[slot].reader)->source);
     }
-    GATE_END();
+    POLLABLE_SECTION_END();
     PyObject *answer = NULL;
     if (rc < 0)
         raise_engine_error(&err);
@@ -640,9 +640,9 @@ static PyObject *fanin_source_stats(FanInObject *self, PyObject *source) {
 static PyObject *fanin_check(FanInObject *self, PyObject *unused) {
     (void)unused;
     int line;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     line = ac_fanin_check(self->fanin);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return PyLong_FromLong(line);
 }
 
@@ -662,17 +662,17 @@ static void retract_members(FanInObject *self) {
     uint32_t count = 0;
     ReaderObject **readers = PyMem_Calloc(self->room ? self->room : 1, sizeof *readers);
     if (!readers) return;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     count = begin_retract(self, readers);
-    GATE_END();
+    POLLABLE_SECTION_END();
     Py_BEGIN_ALLOW_THREADS;
     for (uint32_t i = 0; i < count; i++)
         ac_wake_retract(&readers[i]->reader->endpoint);
     Py_END_ALLOW_THREADS;
     for (uint32_t i = 0; i < count; i++) {
-        GATE_BEGIN(readers[i]);
+        POLLABLE_SECTION_BEGIN(readers[i]);
         ac_reader_end_retract(readers[i]->reader);
-        GATE_END();
+        POLLABLE_SECTION_END();
         Py_DECREF(readers[i]);
     }
     PyMem_Free(readers);
@@ -682,18 +682,18 @@ static PyObject *fanin_close(FanInObject *self, PyObject *unused) {
     (void)unused;
     int rc = 0, was_closed;
     ac_map_t *maps = NULL, **before;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     was_closed = self->closed;
     self->closed = 1; /* nothing is attached from now on */
     if (!was_closed) rc = pollable_leave_loop(&self->base);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (!was_closed) retract_members(self);
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     before = ac_map_collect(&maps);
     for (uint32_t i = 0; i < self->room && !was_closed; i++)
         drop_member(self, i);
     ac_map_collect(before);
-    GATE_END();
+    POLLABLE_SECTION_END();
     Py_BEGIN_ALLOW_THREADS;
     ac_map_unmap(maps);
     Py_END_ALLOW_THREADS;
@@ -707,9 +707,9 @@ static PyObject *fanin_aiter(FanInObject *self) {
 
 static PyObject *fanin_iternext(FanInObject *self) {
     PyObject *message;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     message = fanin_take(self);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return message;
 }
 

@@ -143,7 +143,7 @@ static int settled(DeliveryObject *self, int done, int state) {
         "that is too short, or open the group with a longer lease_s");
 }
 
-static int ack_gated(DeliveryObject *self) {
+static int ack_locked(DeliveryObject *self) {
     if (AC_UNLIKELY(self->state != OPEN || !self->group->group) && check_unsettled(self) < 0)
         return -1;
     if (AC_UNLIKELY(ac_load_relaxed_u32(&self->group->group->state) != AC_STATE_OPEN) &&
@@ -155,9 +155,9 @@ static int ack_gated(DeliveryObject *self) {
 static PyObject *delivery_ack(DeliveryObject *self, PyObject *unused) {
     int rc;
     (void)unused;
-    GATE_BEGIN(self->group);
-    rc = ack_gated(self);
-    GATE_END();
+    POLLABLE_SECTION_BEGIN(self->group);
+    rc = ack_locked(self);
+    POLLABLE_SECTION_END();
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -178,7 +178,7 @@ static int leave_for_good(DeliveryObject *self, PyObject *error) {
     return done ? 0 : -1;
 }
 
-static int nack_gated(DeliveryObject *self, uint32_t delay_ms, PyObject *error) {
+static int nack_locked(DeliveryObject *self, uint32_t delay_ms, PyObject *error) {
     if (check_unsettled(self) < 0) return -1;
     if (self->group->max_deliver && self->attempt >= self->group->max_deliver)
         return leave_for_good(self, error);
@@ -207,9 +207,9 @@ static PyObject *delivery_nack(DeliveryObject *self, PyObject *args, PyObject *k
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO:nack", names, &delay, &error))
         return NULL;
     if (delay && milliseconds("delay_s", delay, 0, &delay_ms) < 0) return NULL;
-    GATE_BEGIN(self->group);
-    rc = nack_gated(self, delay_ms, error);
-    GATE_END();
+    POLLABLE_SECTION_BEGIN(self->group);
+    rc = nack_locked(self, delay_ms, error);
+    POLLABLE_SECTION_END();
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -221,14 +221,14 @@ static PyObject *delivery_extend(DeliveryObject *self, PyObject *args, PyObject 
     int rc;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:extend", names, &lease)) return NULL;
     if (lease != Py_None && milliseconds("lease_s", lease, 1, &lease_ms) < 0) return NULL;
-    GATE_BEGIN(self->group);
+    POLLABLE_SECTION_BEGIN(self->group);
     rc = check_unsettled(self);
     if (rc == 0) {
         ac_group_t *group = self->group->group;
         if (lease_ms == 0) lease_ms = group->lease_ms;
         rc = settled(self, ac_group_extend(group, self->seq, &self->word, lease_ms), OPEN);
     }
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -237,7 +237,7 @@ static PyObject *delivery_extend(DeliveryObject *self, PyObject *args, PyObject 
 static PyObject *delivery_move(DeliveryObject *self, PyObject *moved) {
     int rc, truth = PyObject_IsTrue(moved);
     if (truth < 0) return NULL;
-    GATE_BEGIN(self->group);
+    POLLABLE_SECTION_BEGIN(self->group);
     if (self->state == LEAVING) self->state = OPEN;
     rc = check_unsettled(self);
     if (rc == 0)
@@ -246,7 +246,7 @@ static PyObject *delivery_move(DeliveryObject *self, PyObject *moved) {
                  : settled(self,
                            ac_group_nack(self->group->group, self->seq, self->word, retry_ms(self)),
                            GIVEN_BACK);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -254,11 +254,11 @@ static PyObject *delivery_move(DeliveryObject *self, PyObject *moved) {
 static PyObject *delivery_hold(DeliveryObject *self, PyObject *unused) {
     int rc;
     (void)unused;
-    GATE_BEGIN(self->group);
+    POLLABLE_SECTION_BEGIN(self->group);
     ac_group_t *group = self->group->group;
     rc = group && ac_load_relaxed_u32(&group->state) == AC_STATE_OPEN &&
          ac_group_extend(group, self->seq, &self->word, group->lease_ms);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return PyBool_FromLong(rc);
 }
 
@@ -266,18 +266,18 @@ static PyObject *delivery_hold(DeliveryObject *self, PyObject *unused) {
  * comes again at once and does not count as an attempt. */
 static int end_of_block(DeliveryObject *self, PyObject *error) {
     int rc = 0;
-    GATE_BEGIN(self->group);
+    POLLABLE_SECTION_BEGIN(self->group);
     if (self->state != OPEN) {
         rc = self->state == LOST && error == Py_None ? check_unsettled(self) : 0;
     } else if (error == Py_None) {
-        rc = ack_gated(self);
+        rc = ack_locked(self);
     } else if (!self->group->group ||
                ac_load_relaxed_u32(&self->group->group->state) != AC_STATE_OPEN) {
         self->state = LOST;
     } else if (PyErr_GivenExceptionMatches(error, PyExc_Exception)) {
         PyObject *text = PyUnicode_FromFormat("%s: %S", Py_TYPE(error)->tp_name, error);
         if (!text) PyErr_Clear();
-        rc = nack_gated(self, retry_ms(self), text ? text : Py_None);
+        rc = nack_locked(self, retry_ms(self), text ? text : Py_None);
         Py_XDECREF(text);
         if (rc < 0 && self->state == LOST) { /* the block's own exception says more */
             PyErr_Clear();
@@ -287,7 +287,7 @@ static int end_of_block(DeliveryObject *self, PyObject *error) {
         ac_group_undo(self->group->group, self->seq, self->word);
         self->state = GIVEN_BACK;
     }
-    GATE_END();
+    POLLABLE_SECTION_END();
     return rc;
 }
 
@@ -316,11 +316,11 @@ static PyObject *delivery_aenter(DeliveryObject *self, PyObject *unused) {
 /* Nobody can settle it any more: it does not have to wait for its lease. */
 static void delivery_dealloc(DeliveryObject *self) {
     if (AC_UNLIKELY(self->state == OPEN)) {
-        GATE_BEGIN(self->group);
+        POLLABLE_SECTION_BEGIN(self->group);
         ac_group_t *group = self->group->group;
         if (group && ac_load_relaxed_u32(&group->state) == AC_STATE_OPEN)
             ac_group_nack(group, self->seq, self->word, retry_ms(self));
-        GATE_END();
+        POLLABLE_SECTION_END();
     }
     Py_DECREF(self->message);
     Py_DECREF(self->group);
@@ -680,9 +680,9 @@ static const pollable_ops_t group_ops = {ops_take,    ops_commit_due, ops_ready,
 static PyObject *group_poll(GroupObject *self, PyObject *unused) {
     PyObject *delivery;
     (void)unused;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     delivery = group_take(self, 0);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (!delivery && !PyErr_Occurred()) Py_RETURN_NONE;
     return delivery;
 }
@@ -710,9 +710,9 @@ static PyObject *group_take_batch(GroupObject *self, PyObject *most) {
     PyObject *list;
     Py_ssize_t count = PyLong_AsSsize_t(most);
     if (count == -1 && PyErr_Occurred()) return NULL;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     list = collect(self, count);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return list;
 }
 
@@ -726,13 +726,13 @@ static PyObject *group_wait(GroupObject *self, PyObject *args) {
     for (;;) {
         ac_sleep_t sleep = {.poll = 1};
         int rc;
-        GATE_BEGIN(self);
+        POLLABLE_SECTION_BEGIN(self);
         rc = self->group ? ops_park(&self->base, &err) : engine_closed(&err);
         if (rc >= 0 && rc != AC_READY) {
             sleep.eventfd = self->walker->reader->eventfd;
             ac_eventfd_retain(sleep.eventfd);
         }
-        GATE_END();
+        POLLABLE_SECTION_END();
         if (rc < 0) return raise_engine_error(&err);
         if (rc == AC_READY) Py_RETURN_TRUE;
         interval_ns = ac_poll_interval_ns(interval_ns, self->base.poll_limit_ns);
@@ -750,14 +750,14 @@ static PyObject *group_wait(GroupObject *self, PyObject *args) {
 static PyObject *group_close(GroupObject *self, PyObject *unused) {
     int rc;
     (void)unused;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     rc = enter(self);
     if (rc == 0) {
         rc = pollable_leave_loop(&self->base);
         close_engine(self);
         leave(self);
     }
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -788,7 +788,7 @@ static PyObject *group_counters(GroupObject *self, PyObject *unused) {
     PyObject *counters = NULL;
     ac_error_t err;
     (void)unused;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     if (!self->group) {
         fail_closed();
     } else if (ac_group_check_open(self->group, &err) != AC_OK) {
@@ -804,7 +804,7 @@ static PyObject *group_counters(GroupObject *self, PyObject *unused) {
                           (unsigned long long)ac_load_relaxed_u64(&entry->refused),
                           (unsigned long long)ac_load_relaxed_u64(&entry->woken));
     }
-    GATE_END();
+    POLLABLE_SECTION_END();
     return counters;
 }
 
@@ -860,9 +860,9 @@ static void iterator_dealloc(GroupIteratorObject *self) {
 
 static PyObject *iterator_next(GroupIteratorObject *self) {
     PyObject *delivery;
-    GATE_BEGIN(self->group);
+    POLLABLE_SECTION_BEGIN(self->group);
     delivery = group_take(self->group, 0);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return delivery;
 }
 

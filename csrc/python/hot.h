@@ -66,7 +66,7 @@ typedef struct Pollable {
     PyObject_HEAD
     const pollable_ops_t *ops;
 #ifdef Py_GIL_DISABLED
-    PyObject *gate; /* see GATE_BEGIN */
+    PyObject *lock; /* in place of the object itself, or NULL: see POLLABLE_SECTION_BEGIN */
 #endif
     PyObject *loop;              /* that watches our eventfd, or NULL */
     int eventfd;                 /* the fd it watches */
@@ -260,54 +260,55 @@ int payload_argument(const char *name, PyObject *object, Py_buffer *out);
  * lock is released. Where there is none, the critical sections of the
  * interpreter do the same per object, and are given up at the same places.
  *
- * HOT_BEGIN serialises what is done with one object.
+ * OBJECT_SECTION_BEGIN begins the critical section of one object.
  *
- * GATE_BEGIN does it for a reader or a fan-in. A fan-in uses its readers all the time, so while they are
- * attached they are entered through its gate: an object of the fan-in's that is there to be locked. A
- * reader that has no gate is locked itself. Its gate changes only while both are locked. */
+ * POLLABLE_SECTION_BEGIN does it for a reader, a fan-in or a group. A fan-in uses its readers all the time, so a
+ * reader that is attached has the critical section of its fan-in's lock, an object that is there for nothing else. A
+ * reader that is not has its own. It changes from the one to the other only in both. */
 #ifdef Py_GIL_DISABLED
-#define HOT_BEGIN(object) Py_BEGIN_CRITICAL_SECTION(object)
-#define HOT_END() Py_END_CRITICAL_SECTION()
+#define OBJECT_SECTION_BEGIN(object) Py_BEGIN_CRITICAL_SECTION(object)
+#define OBJECT_SECTION_END() Py_END_CRITICAL_SECTION()
 
 typedef struct {
     PyCriticalSection section;
-    PyObject *gate;
-} entered_t;
+    PyObject *lock;
+} pollable_section_t;
 
-static inline void gate_enter(Pollable *self, entered_t *entered) {
+static inline void pollable_section_begin(Pollable *self, pollable_section_t *entered) {
     for (;;) {
         PyCriticalSection_Begin(&entered->section, (PyObject *)self);
-        entered->gate = Py_XNewRef(self->gate);
-        if (!entered->gate) return;
+        entered->lock = Py_XNewRef(self->lock);
+        if (!entered->lock) return;
         PyCriticalSection_End(&entered->section);
-        PyCriticalSection_Begin(&entered->section, entered->gate);
-        if (__atomic_load_n(&self->gate, __ATOMIC_RELAXED) == entered->gate) return;
+        PyCriticalSection_Begin(&entered->section, entered->lock);
+        if (__atomic_load_n(&self->lock, __ATOMIC_RELAXED) == entered->lock) return;
         PyCriticalSection_End(&entered->section); /* attached or detached meanwhile */
-        Py_DECREF(entered->gate);
+        Py_DECREF(entered->lock);
     }
 }
 
-static inline void gate_leave(entered_t *entered) {
+static inline void pollable_section_end(pollable_section_t *entered) {
     PyCriticalSection_End(&entered->section);
-    Py_XDECREF(entered->gate);
+    Py_XDECREF(entered->lock);
 }
 
-#define GATE_BEGIN(pollable)                                                                       \
+#define POLLABLE_SECTION_BEGIN(pollable)                                                           \
     {                                                                                              \
-        entered_t entered;                                                                         \
-        gate_enter((Pollable *)(pollable), &entered);
-#define GATE_END()                                                                                 \
-    gate_leave(&entered);                                                                          \
+        pollable_section_t entered;                                                                \
+        pollable_section_begin((Pollable *)(pollable), &entered);
+#define POLLABLE_SECTION_END()                                                                     \
+    pollable_section_end(&entered);                                                                \
     }
-#define GATE_AND_READER_BEGIN(fanin, reader) Py_BEGIN_CRITICAL_SECTION2((fanin)->base.gate, reader)
-#define GATE_AND_READER_END() Py_END_CRITICAL_SECTION2()
+#define FANIN_AND_READER_SECTION_BEGIN(fanin, reader)                                              \
+    Py_BEGIN_CRITICAL_SECTION2((fanin)->base.lock, reader)
+#define FANIN_AND_READER_SECTION_END() Py_END_CRITICAL_SECTION2()
 #else
-#define HOT_BEGIN(object) {
-#define HOT_END() }
-#define GATE_BEGIN(pollable) {
-#define GATE_END() }
-#define GATE_AND_READER_BEGIN(fanin, reader) {
-#define GATE_AND_READER_END() }
+#define OBJECT_SECTION_BEGIN(object) {
+#define OBJECT_SECTION_END() }
+#define POLLABLE_SECTION_BEGIN(pollable) {
+#define POLLABLE_SECTION_END() }
+#define FANIN_AND_READER_SECTION_BEGIN(fanin, reader) {
+#define FANIN_AND_READER_SECTION_END() }
 #endif
 
 #endif

@@ -274,19 +274,19 @@ static PyObject *own_decoder(MessageObject *self) {
     SegmentObject *segment = self->segment;
     int slot = self->type_id % KNOWN_DECODERS;
     PyObject *decoder = NULL;
-    HOT_BEGIN(segment);
+    OBJECT_SECTION_BEGIN(segment);
     if (segment->known[slot].type_id == self->type_id)
         decoder = Py_XNewRef(segment->known[slot].decoder);
-    HOT_END();
+    OBJECT_SECTION_END();
     if (AC_LIKELY(decoder != NULL)) return decoder;
     decoder = ask_for_decoder(self, Py_None);
     if (!decoder) return NULL;
     PyObject *replaced;
-    HOT_BEGIN(segment);
+    OBJECT_SECTION_BEGIN(segment);
     replaced = segment->known[slot].decoder;
     segment->known[slot].decoder = Py_NewRef(decoder);
     segment->known[slot].type_id = self->type_id;
-    HOT_END();
+    OBJECT_SECTION_END();
     Py_XDECREF(replaced);
     return decoder;
 }

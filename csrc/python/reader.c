@@ -203,9 +203,9 @@ static const pollable_ops_t reader_ops = {ops_take,    ops_commit_due, ops_ready
 static PyObject *reader_poll(ReaderObject *self, PyObject *unused) {
     (void)unused;
     PyObject *message;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     message = reader_take(self, 0);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (!message && !PyErr_Occurred()) Py_RETURN_NONE;
     return message;
 }
@@ -283,9 +283,9 @@ static PyObject *reader_read_batch(ReaderObject *self, PyObject *const *args, Py
     Py_ssize_t max_messages, max_bytes;
     PyObject *list;
     if (batch_limits(args, count, names, &max_messages, &max_bytes) < 0) return NULL;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     list = collect(self, max_messages, max_bytes);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return list;
 }
 
@@ -326,9 +326,9 @@ static PyObject *reader_read_block(ReaderObject *self, PyObject *const *args, Py
         return NULL;
     BlockObject *block = block_new(max_messages);
     if (!block) return NULL;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     rc = fill_block(self, block);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (rc < 0) Py_CLEAR(block);
     return (PyObject *)block;
 }
@@ -337,9 +337,9 @@ static PyObject *reader_read_block(ReaderObject *self, PyObject *const *args, Py
 static PyObject *reader_took(ReaderObject *self, PyObject *messages) {
     unsigned long long count = PyLong_AsUnsignedLongLong(messages);
     if (PyErr_Occurred()) return NULL;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     self->uncommitted += count;
-    GATE_END();
+    POLLABLE_SECTION_END();
     Py_RETURN_NONE;
 }
 
@@ -370,10 +370,10 @@ static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssi
         message = (const MessageObject *)args[0];
     }
     int is_ours = 1;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     if (message) is_ours = reader_is_of(self, message->segment);
     rc = is_ours ? commit_behind(self, message, &err) : AC_OK;
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (!is_ours) {
         refuse_value("message", "one of this reader's queue", args[0]);
         return NULL;
@@ -392,9 +392,9 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
     ac_sleep_t sleep = {0};
     for (;;) {
         int rc;
-        GATE_BEGIN(self);
+        POLLABLE_SECTION_BEGIN(self);
         rc = ac_reader_ready(self->reader, &err);
-        GATE_END();
+        POLLABLE_SECTION_END();
         uint64_t waited = ac_os_monotonic_ns() - started;
         if (rc == 0 && waited < timeout_ns && waited < spin_ns) {
             Py_BEGIN_ALLOW_THREADS;
@@ -405,9 +405,9 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
             continue;
         }
         if (rc == 0 && waited < timeout_ns) {
-            GATE_BEGIN(self);
+            POLLABLE_SECTION_BEGIN(self);
             rc = ac_reader_prepare_sleep(self->reader, &sleep, &err);
-            GATE_END();
+            POLLABLE_SECTION_END();
             if (rc == 0) {
                 uint64_t left = timeout_ns - waited;
                 Py_BEGIN_ALLOW_THREADS;
@@ -433,9 +433,9 @@ static PyObject *reader_lag(ReaderObject *self, PyObject *unused) {
     ac_way_t way;
     ac_error_t err;
     int rc;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     rc = ac_reader_begin_lag(self->reader, &lag, &way, &err);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (rc >= 0) {
         Py_BEGIN_ALLOW_THREADS;
         rc = ac_reader_lag_bytes(&way, &lag, &err);
@@ -449,18 +449,18 @@ static PyObject *reader_lag(ReaderObject *self, PyObject *unused) {
 static PyObject *reader_stats(ReaderObject *self, PyObject *unused) {
     (void)unused;
     ac_reader_stats_t stats;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     ac_reader_stats(self->reader, &stats);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return PyBytes_FromStringAndSize((const char *)&stats, sizeof stats);
 }
 
 static PyObject *reader_position(ReaderObject *self, PyObject *unused) {
     (void)unused;
     uint64_t segment, offset;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     ac_reader_position(self->reader, &segment, &offset);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return position_new(segment, offset);
 }
 
@@ -469,9 +469,9 @@ static PyObject *reader_committed(ReaderObject *self, PyObject *unused) {
     uint64_t segment, offset;
     ac_error_t err;
     int rc;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     rc = ac_reader_committed(self->reader, &segment, &offset, &err);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return rc < 0 ? raise_engine_error(&err) : position_new(segment, offset);
 }
 
@@ -480,9 +480,9 @@ static PyObject *reader_commit_at(ReaderObject *self, PyObject *args) {
     ac_error_t err;
     int rc;
     if (!PyArg_ParseTuple(args, "KK", &segment, &offset)) return NULL;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     rc = ac_reader_commit(self->reader, segment, offset, 0, &err);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (rc != AC_OK) return raise_engine_error(&err);
     Py_RETURN_NONE;
 }
@@ -490,18 +490,18 @@ static PyObject *reader_commit_at(ReaderObject *self, PyObject *args) {
 static PyObject *reader_attended(ReaderObject *self, void *unused) {
     (void)unused;
     int attended;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     attended = ac_reader_attended(self->reader);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return PyBool_FromLong(attended);
 }
 
 static PyObject *reader_ended(ReaderObject *self, void *unused) {
     (void)unused;
     int ended;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     ended = ac_reader_ended(self->reader);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return PyBool_FromLong(ended);
 }
 
@@ -511,15 +511,15 @@ static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     int rc = 0, announced;
     ac_map_t *maps = NULL, **before;
     ac_opening_t *opening;
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     announced = ac_reader_begin_retract(self->reader);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (announced) {
         Py_BEGIN_ALLOW_THREADS;
         ac_wake_retract(&self->reader->endpoint);
         Py_END_ALLOW_THREADS;
     }
-    GATE_BEGIN(self);
+    POLLABLE_SECTION_BEGIN(self);
     if (announced) ac_reader_end_retract(self->reader);
     rc = pollable_leave_loop(&self->base);
     before = ac_map_collect(&maps);
@@ -527,7 +527,7 @@ static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     ac_reader_close(self->reader);
     Py_CLEAR(self->segment);
     ac_map_collect(before);
-    GATE_END();
+    POLLABLE_SECTION_END();
     Py_BEGIN_ALLOW_THREADS;
     ac_opening_free(opening);
     ac_map_unmap(maps);
@@ -644,9 +644,9 @@ static void iterator_dealloc(ReaderIteratorObject *self) {
 
 static PyObject *iterator_next(ReaderIteratorObject *self) {
     PyObject *message;
-    GATE_BEGIN(self->reader);
+    POLLABLE_SECTION_BEGIN(self->reader);
     message = reader_take(self->reader, 0);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return message;
 }
 

@@ -169,17 +169,17 @@ static int reservation_getbuffer(ReservationObject *self, Py_buffer *view, int f
         return -1;
     }
     if (PyBuffer_FillInfo(view, (PyObject *)self, self->room, self->size, 0, flags) < 0) return -1;
-    HOT_BEGIN(self);
+    OBJECT_SECTION_BEGIN(self);
     self->exports++;
-    HOT_END();
+    OBJECT_SECTION_END();
     return 0;
 }
 
 static void reservation_releasebuffer(ReservationObject *self, Py_buffer *view) {
     (void)view;
-    HOT_BEGIN(self);
+    OBJECT_SECTION_BEGIN(self);
     self->exports--;
-    HOT_END();
+    OBJECT_SECTION_END();
 }
 
 static void reservation_dealloc(ReservationObject *self) {

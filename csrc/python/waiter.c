@@ -80,12 +80,12 @@ int waiter_call_on_loop(WaiterObject *self, const char *method) {
 
 int waiter_resume(WaiterObject *self) {
     PyObject *callback, *context;
-    GATE_BEGIN(self->owner);
+    POLLABLE_SECTION_BEGIN(self->owner);
     callback = self->callback;
     context = self->context;
     self->callback = self->context = NULL;
     self->state = WOKEN;
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (!callback) return 0;
     PyObject *result = NULL;
     if (!context) {
@@ -121,22 +121,22 @@ static PyObject *waiter_add_done_callback(WaiterObject *self, PyObject *args, Py
     int rc;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$O", names, &callback, &context))
         return NULL;
-    GATE_BEGIN(self->owner);
+    POLLABLE_SECTION_BEGIN(self->owner);
     rc = set_callback(self, callback, context);
-    GATE_END();
+    POLLABLE_SECTION_END();
     if (rc < 0) return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *waiter_remove_done_callback(WaiterObject *self, PyObject *callback) {
     int same;
-    GATE_BEGIN(self->owner);
+    POLLABLE_SECTION_BEGIN(self->owner);
     same = self->callback ? PyObject_RichCompareBool(self->callback, callback, Py_EQ) : 0;
     if (same > 0) {
         Py_CLEAR(self->callback);
         Py_CLEAR(self->context);
     }
-    GATE_END();
+    POLLABLE_SECTION_END();
     return same < 0 ? NULL : PyLong_FromLong(same);
 }
 
@@ -157,9 +157,9 @@ static PyObject *waiter_cancel(WaiterObject *self, PyObject *args, PyObject *key
     PyObject *message = NULL;
     int cancelled;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &message)) return NULL;
-    GATE_BEGIN(self->owner);
+    POLLABLE_SECTION_BEGIN(self->owner);
     cancelled = cancel(self, message);
-    GATE_END();
+    POLLABLE_SECTION_END();
     return cancelled < 0 ? NULL : PyBool_FromLong(cancelled);
 }
 

@@ -9,7 +9,7 @@ enum waiter_state { WAITING, WOKEN, CANCELLED };
 
 typedef struct Waiter {
     PyObject_HEAD
-    Pollable *owner;  /* through whose gate it is used */
+    Pollable *owner;  /* in whose critical section it is used */
     Pollable *source; /* the same, or NULL once it left the list */
     struct Waiter *next, *previous;
     PyObject *loop;

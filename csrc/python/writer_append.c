@@ -16,13 +16,13 @@ static int64_t try_append_java(WriterObject *self, const void *data, size_t leng
                                unsigned type_id, uint64_t timestamp_ns, int clocked,
                                const ac_cause_t *cause) {
     int64_t seq = AC_E_SLOW;
-    HOT_BEGIN(self);
+    OBJECT_SECTION_BEGIN(self);
     if (!self->busy) {
         set_java_clock(self, clocked, &timestamp_ns);
         if (type_id == 0 && timestamp_ns == AC_NOW && !cause)
             seq = ac_java_try_append(self->writer, data, length);
     }
-    HOT_END();
+    OBJECT_SECTION_END();
     return seq;
 }
 
@@ -75,11 +75,11 @@ append_area(WriterObject *self, const void *data, Py_ssize_t length, const ac_sl
     int clocked = NOT_CLOCKED;
     if (AC_UNLIKELY(self->clock != NULL) && (clocked = writer_take_time(self, &timestamp_ns)) < 0)
         return NULL;
-    HOT_BEGIN(self);
+    OBJECT_SECTION_BEGIN(self);
     if (AC_LIKELY(!self->busy))
         seq = ac_writer_try_append(self->writer, data, (size_t)length, trailer, type_id,
                                    timestamp_ns, cause);
-    HOT_END();
+    OBJECT_SECTION_END();
     if (AC_UNLIKELY(seq == AC_E_SLOW))
         seq = append_slow(self, data, (size_t)length, trailer, type_id, timestamp_ns, clocked,
                           cause, &err);

@@ -199,10 +199,10 @@ static int64_t try_append_batch(WriterObject *self, batch_t *batch, unsigned typ
         size += ac_record_size(batch->slices[i].length);
     for (Py_ssize_t i = 0; batch->trailers && i < batch->count; i++)
         size += ac_record_size(batch->trailers[i].length);
-    HOT_BEGIN(self);
+    OBJECT_SECTION_BEGIN(self);
     if (!self->busy && self->writer->offset + size <= ac_load_relaxed_u64(&self->writer->limit))
         seq = append_batch(self, batch, type_id, err);
-    HOT_END();
+    OBJECT_SECTION_END();
     return seq;
 }
 

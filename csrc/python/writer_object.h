@@ -25,9 +25,9 @@ void writer_have_turn(WriterObject *self);
 
 static inline void writer_end_slow(WriterObject *self) {
     __atomic_store_n(&self->owner, 0, __ATOMIC_RELAXED);
-    HOT_BEGIN(self);
+    OBJECT_SECTION_BEGIN(self);
     self->busy = 0;
-    HOT_END();
+    OBJECT_SECTION_END();
     PyThread_release_lock(self->turn);
 }
 

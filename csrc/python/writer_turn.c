@@ -4,9 +4,9 @@
 #include "error.h"
 
 void writer_have_turn(WriterObject *self) {
-    HOT_BEGIN(self); /* an append that saw nobody busy is over then */
+    OBJECT_SECTION_BEGIN(self); /* an append that saw nobody busy is over then */
     self->busy = 1;
-    HOT_END();
+    OBJECT_SECTION_END();
     __atomic_store_n(&self->owner, PyThread_get_thread_ident(), __ATOMIC_RELAXED);
 }
 
