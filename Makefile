@@ -13,7 +13,7 @@ HEADERS := $(wildcard csrc/*.h csrc/python/*.h csrc/tests/*.h csrc/fuzz/*.h)
 C_FLAGS_FILE := csrc/compile_flags.txt
 C_FORMATTED = $(wildcard csrc/*.[ch] csrc/python/*.[ch] csrc/tests/*.[ch] csrc/fuzz/*.[ch] benchmarks/*.c \
     tests/interop/preload/*.c)
-PYTHON_FILES = setup.py csrc/python/build_engine.py _aioc.py pyspark_chronicle.py $(wildcard docs/tools aiochronicle benchmarks examples tests)
+PYTHON_FILES = setup.py csrc/python/build_engine.py _aioc.py pyspark_chronicle.py $(wildcard docs/tools aiochronicle benchmarks examples tests typings)
 
 PIP := $(PY) -m pip --disable-pip-version-check -q
 JOBS := $(shell nproc)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
 from aiochronicle._base.arguments import one_of
 from aiochronicle._base.report import HtmlStruct
@@ -22,8 +22,6 @@ from aiochronicle._files import sync_directory
 from aiochronicle.errors import ChronicleError, ExportFailed
 
 if TYPE_CHECKING:
-    from io import IOBase
-
     import pyarrow
 
 __all__ = [
@@ -113,10 +111,10 @@ def write_arrow(
     options = ipc.IpcWriteOptions(compression=codec)
     with (
         replacing(path) as file,
-        ipc.new_file(cast("IOBase", file), schema, options=options) as writer,
+        ipc.new_file(file, schema, options=options) as writer,
     ):
         for batch in batches:
-            writer.write_batch(batch)  # pyright: ignore[reportUnknownMemberType]
+            writer.write_batch(batch)
             rows += batch.num_rows
             if progress is not None:
                 progress(ExportProgress(rows=rows, rows_total=rows_total, bytes=file.tell()))

@@ -12,17 +12,15 @@ from typing import Any, Self
 
 import msgspec
 import numpy as np
-import pyarrow
+import pyarrow as pa
 from msgspec import inspect as types
 
 from aiochronicle._base.binding import ffi, lib
 
 __all__ = ["PlainMessages"]
 
-pa: Any = pyarrow  # without types, of which its stubs have too few to help
-
 # Fields without limits, what they are to the engine, and their columns.
-_PLAIN: list[tuple[types.Type, int, Any]] = [
+_PLAIN: list[tuple[types.Type, int, pa.DataType]] = [
     (types.BoolType(), lib.AC_FIELD_BOOL, pa.bool_()),
     (types.IntType(), lib.AC_FIELD_INT, pa.int64()),
     (types.FloatType(), lib.AC_FIELD_FLOAT, pa.float64()),
@@ -35,10 +33,10 @@ class _Plain(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     encoded_name: bytes
     kind: int
-    column: Any
+    column: pa.DataType | None
     may_be_nil: bool = False
     may_be_missing: bool = False
-    default: Any = None  # the scalar that takes the place of what is missing
+    default: pa.Scalar | None = None  # the scalar that takes the place of what is missing
     parts: tuple["_Plain", ...] = ()  # the items of a list, the fields of a struct
     tag: bytes = b""
 
@@ -67,12 +65,14 @@ class PlainMessages:
         fields = None if info.array_like else _fields_of(info, wanted)
         return None if fields is None else cls(fields)
 
-    def columns(self, payloads: Any) -> dict[str, Any] | None:
+    def columns(self, payloads: pa.Array) -> dict[str, pa.Array] | None:
         """Return the columns by the names of the fields; None if msgspec must decode each payload."""
         found = self.columns_and_usual(payloads)
         return None if found is None else found[0]
 
-    def columns_and_usual(self, payloads: Any) -> tuple[dict[str, Any], Any] | None:
+    def columns_and_usual(
+        self, payloads: pa.Array
+    ) -> tuple[dict[str, pa.Array], pa.BooleanArray] | None:
         """As ``columns``, and of each payload whether it is what msgspec encodes from its fields.
 
         False means that this is not known. The type must not have ``omit_defaults``; types that are built
@@ -80,9 +80,9 @@ class PlainMessages:
         """
         rows = len(payloads)
         _, offsets_buffer, data = payloads.buffers()
-        if rows == 0 or data is None:
+        if rows == 0 or offsets_buffer is None or data is None:
             return None
-        offsets = np.frombuffer(offsets_buffer, np.int32)[payloads.offset :][: rows + 1]
+        offsets = np.frombuffer(memoryview(offsets_buffer), np.int32)[payloads.offset :][: rows + 1]
         size = int(offsets[-1] - offsets[0])
         rooms = [_Room(field, rows, size) for field in self._fields]
         usual = _zeroed_bits(rows)
@@ -101,9 +101,9 @@ class PlainMessages:
             return None
         try:
             columns = {
-                room.field.name: room.column(place, rows)
+                room.field.name: room.column(kind, place, rows)
                 for place, room in zip(given, rooms, strict=True)
-                if room.field.column is not None
+                if (kind := room.field.column) is not None
             }
         except pa.ArrowInvalid:  # text that is not UTF-8
             return None
@@ -171,12 +171,16 @@ def _plain_value(info: types.Type, name: str, encoded_name: str) -> _Plain | Non
     found = next(((number, column) for plain, number, column in _PLAIN if kind == plain), None)
     if isinstance(kind, types.ListType | types.VarTupleType) and _has_no_limits(kind):
         item = _plain_value(kind.item_type, "item", "item")
-        if item is not None:
+        if item is not None and item.column is not None:
             parts, found = (item,), (lib.AC_FIELD_LIST, pa.list_(item.column))
     elif isinstance(kind, types.StructType):
         fields = _fields_of(kind)
         if fields:
-            columns = [(part.encoded_name.decode(), part.column) for part in fields if part.name]
+            columns = [
+                (part.encoded_name.decode(), part.column)
+                for part in fields
+                if part.column is not None
+            ]
             number = lib.AC_FIELD_ARRAY if kind.array_like else lib.AC_FIELD_MAP
             parts, found = tuple(fields), (number, pa.struct(columns))
     if found is None:
@@ -208,8 +212,8 @@ class _Room:
         self._valid = _zeroed_bits(rows)
         self._name = ffi.new("char[]", field.encoded_name)
         self._tag = ffi.new("char[]", field.tag)
-        self._offsets: Any = None
-        self._values: Any = None
+        self._offsets: pa.Buffer | None = None
+        self._values: pa.Buffer | None = None
         self._places = ffi.new("ac_field_t[]", len(field.parts)) if field.parts else ffi.NULL
         part_rows = rows
         if field.kind == lib.AC_FIELD_LIST:
@@ -249,34 +253,35 @@ class _Room:
         if self._offsets is not None:
             place.offsets = ffi.cast("int32_t *", self._offsets.address)
 
-    def column(self, place: Any, rows: int) -> Any:
+    def column(self, kind: pa.DataType, place: Any, rows: int) -> pa.Array:
         """Return the column with this many rows; pyarrow.ArrowInvalid if it should be text and is not."""
         valid = self._valid if place.nulls else None
-        made = self._nest(valid, place, rows) if self._parts else self._flat(valid, place, rows)
+        take = self._nest if self._parts else self._flat
+        made = take(kind, valid, place, rows)
         return made if self.field.default is None else made.fill_null(self.field.default)
 
-    def _nest(self, valid: Any, place: Any, rows: int) -> Any:
+    def _nest(self, kind: pa.DataType, valid: pa.Buffer | None, place: Any, rows: int) -> pa.Array:
         is_list = self.field.kind == lib.AC_FIELD_LIST
         parts = [
-            part.column(self._places[number], self._places[0].items if is_list else rows)
+            part.column(column, self._places[number], self._places[0].items if is_list else rows)
             for number, part in enumerate(self._parts)
-            if part.field.kind != lib.AC_FIELD_TAG
+            if (column := part.field.column) is not None
         ]
         buffers = [valid, self._offsets] if is_list else [valid]
-        return pa.Array.from_buffers(self.field.column, rows, buffers, place.nulls, children=parts)
+        return pa.Array.from_buffers(kind, rows, buffers, place.nulls, children=parts)
 
-    def _flat(self, valid: Any, place: Any, rows: int) -> Any:
+    def _flat(self, kind: pa.DataType, valid: pa.Buffer | None, place: Any, rows: int) -> pa.Array:
         if self._offsets is None:
-            if rows < self._rows_max and not pa.types.is_boolean(self.field.column):
+            if rows < self._rows_max and isinstance(self._values, pa.ResizableBuffer):
                 self._values.resize(8 * rows, shrink_to_fit=True)
-            buffers = [valid, self._values]
-            return pa.Array.from_buffers(self.field.column, rows, buffers, place.nulls)
-        used = int(np.frombuffer(self._offsets, np.int32)[rows])
+            return pa.Array.from_buffers(kind, rows, [valid, self._values], place.nulls)
+        used = int(np.frombuffer(memoryview(self._offsets), np.int32)[rows])
+        assert isinstance(self._values, pa.ResizableBuffer)
         self._values.resize(used, shrink_to_fit=True)
         buffers = [valid, self._offsets, self._values]
         made = pa.Array.from_buffers(pa.binary(), rows, buffers, place.nulls)
-        return made.cast(self.field.column)
+        return made.cast(kind)
 
 
-def _zeroed_bits(count: int) -> Any:
+def _zeroed_bits(count: int) -> pa.Buffer:
     return pa.py_buffer(bytearray((count + 7) // 8))

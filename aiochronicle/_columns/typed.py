@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
-import pyarrow
+import pyarrow as pa
 
 from aiochronicle._base.arguments import one_of
 from aiochronicle._columns.columns import (
@@ -60,10 +60,9 @@ __all__ = [
     "first_trouble",
 ]
 
-pa: Any = pyarrow  # without types, of which its stubs have too few to help
-
-Column: TypeAlias = Any  # pyarrow.Array
-Batch: TypeAlias = Any  # pyarrow.RecordBatch
+Column: TypeAlias = pa.Array
+Batch: TypeAlias = pa.RecordBatch
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Troubles: TypeAlias = dict[int, str]  # what is wrong with which row
 
 OneType: TypeAlias = TypeOrCodec | Registry | str
@@ -107,7 +106,7 @@ class _Handling(Enum):
     JSON = "to JSON text"
 
 
-def arrow_type(field: Field) -> Any:
+def arrow_type(field: Field) -> pa.DataType:
     """Return the type of a field's column."""
     if field.width is not None and field.width.lstrip("<|") in _FIXED:
         return _FIXED[field.width.lstrip("<|")]
@@ -117,7 +116,7 @@ def arrow_type(field: Field) -> Any:
 _TEXT = (pa.utf8(), _Handling.JSON)
 
 
-def _counterpart(described: Type) -> tuple[Any, _Handling]:
+def _counterpart(described: Type) -> tuple[pa.DataType, _Handling]:
     match described:
         case Record(fields=fields):
             parts = [_counterpart(field.type) for field in fields]
@@ -169,7 +168,7 @@ class TypedDecoder:
     def __init__(
         self,
         entry: RegisteredType,
-        wanted: Mapping[str, Any],
+        wanted: Mapping[str, pa.DataType],
         *,
         type_ids: Collection[int] | None = None,
         decode: Callable[[bytes], Any] | None = None,
@@ -198,7 +197,9 @@ class TypedDecoder:
         columns = None if self._at_once is None else self._at_once(payloads)
         return self._complete(columns, payloads)
 
-    def decode_usual(self, payloads: Column) -> tuple[dict[str, Column], Column | None, Column]:
+    def decode_usual(
+        self, payloads: Column
+    ) -> tuple[dict[str, Column], Column | None, pa.BooleanArray]:
         """As ``decode``, and of which payloads it is known that the codec encodes them from their fields."""
         if self._plain is None:
             return *self.decode(payloads), pa.repeat(False, len(payloads))
@@ -227,10 +228,12 @@ class TypedDecoder:
             return {name: pa.nulls(0, kind) for name, kind in self._wanted.items()}
         _, offsets_buffer, data = payloads.buffers()
         assert offsets_buffer is not None
-        offsets = np.frombuffer(offsets_buffer, np.int32)[payloads.offset :][: rows + 1]
+        offsets = np.frombuffer(memoryview(offsets_buffer), np.int32)[payloads.offset :][: rows + 1]
         if data is None or not (np.diff(offsets) == self._codec.itemsize).all():
             return None
-        records = np.frombuffer(data, self._codec.dtype, count=rows, offset=int(offsets[0]))
+        records = np.frombuffer(
+            memoryview(data), self._codec.dtype, count=rows, offset=int(offsets[0])
+        )
         try:
             return {
                 field.name: _as_wanted(records[field.name], self._wanted[field.name])
@@ -271,13 +274,13 @@ class TypedDecoder:
             return self._nothing
 
 
-def _as_wanted(values: Any, wanted: Any) -> Column:
+def _as_wanted(values: Array, wanted: pa.DataType) -> Column:
     if pa.types.is_dictionary(wanted) and values.dtype.kind == "S":
         return _encode(values, wanted)
     return _cast(_column_of(values), wanted)
 
 
-def _cast(column: Column, wanted: Any) -> Column:
+def _cast(column: Column, wanted: pa.DataType) -> Column:
     if column.type == wanted:
         return column
     if pa.types.is_dictionary(wanted):
@@ -285,17 +288,19 @@ def _cast(column: Column, wanted: Any) -> Column:
     return column.cast(wanted)
 
 
-def _encode(texts: Any, wanted: Any) -> Column:
+def _encode(texts: Array, wanted: pa.DictionaryType) -> Column:
     """Return texts of a fixed width as a dictionary; what they say is asked once for each."""
     content = pa.py_buffer(np.ascontiguousarray(texts))
     fixed = pa.Array.from_buffers(pa.binary(texts.itemsize), len(texts), [None, content])
     found = fixed.dictionary_encode()
-    different = np.frombuffer(found.dictionary.buffers()[1], texts.dtype, len(found.dictionary))
+    stored = found.dictionary.buffers()[1]
+    assert stored is not None
+    different = np.frombuffer(memoryview(stored), texts.dtype, len(found.dictionary))
     names = _column_of(different).cast(wanted.value_type)
     return pa.DictionaryArray.from_arrays(found.indices, names)
 
 
-def _column_of(values: Any) -> Column:
+def _column_of(values: Array) -> Column:
     """Return an array of numbers or strings as a column.
 
     Arrow ends strings with the first zero byte, but only those at the end are filling.
@@ -307,7 +312,9 @@ def _column_of(values: Any) -> Column:
     lengths = np.char.str_len(values)
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    if np.array_equal(np.frombuffer(column.buffers()[1], np.int32, rows + 1), offsets):
+    found = column.buffers()[1]
+    assert found is not None
+    if np.array_equal(np.frombuffer(memoryview(found), np.int32, rows + 1), offsets):
         return column
     content = np.frombuffer(values.tobytes(), np.uint8).reshape(rows, width)
     kept = content[np.arange(width) < lengths[:, None]]
@@ -395,7 +402,7 @@ def _unfold_each(
     return unfolded
 
 
-def _to_arrow(field: Field, values: list[Any], wanted: Any, troubles: Troubles) -> Column:
+def _to_arrow(field: Field, values: list[Any], wanted: pa.DataType, troubles: Troubles) -> Column:
     is_json = _counterpart(field.type)[1] is _Handling.JSON
     unfold = _to_json if is_json else _field_unfolding(field)
     if unfold is not None:
@@ -448,7 +455,7 @@ class TypedColumns:
         self._raw = [name for name in chosen if name in plain]
         self.raw = list(dict.fromkeys([*self._raw, "seq", "payload"]))
         types = {self._columns[field.name]: arrow_type(field) for field in entry.fields}
-        raw_schema: Any = arrow_schema(self.raw)
+        raw_schema = arrow_schema(self.raw)
         known = {name: raw_schema.field(name) for name in self.raw}
         known |= {name: pa.field(name, kind) for name, kind in types.items()}
         known[CORRUPT] = pa.field(CORRUPT, pa.utf8())

@@ -9,19 +9,15 @@ This module needs pyarrow: it is imported when it is used.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
-import pyarrow
+import pyarrow as pa
 
 from ._decoding import decode
 from ._values import Call, Fields, Typed, is_dict, is_list
 
 __all__ = ["ARGUMENTS", "METHOD", "WireColumns"]
-
-pa: Any = pyarrow  # without types, of which its stubs have too few to help
-
-Column: TypeAlias = Any  # pyarrow.Array
 
 METHOD, ARGUMENTS = "_method", "_args"
 
@@ -40,11 +36,11 @@ class WireColumns:
     ([1.25], [None], None)
     """
 
-    def __init__(self, wanted: Mapping[str, Any]) -> None:
+    def __init__(self, wanted: Mapping[str, pa.DataType]) -> None:
         self._wanted = dict(wanted)
         self._fields = [name for name in wanted if name not in (METHOD, ARGUMENTS)]
 
-    def decode(self, payloads: Column) -> tuple[dict[str, Column], Column | None]:
+    def decode(self, payloads: Any) -> "tuple[dict[str, pa.Array[Any]], pa.Array[Any] | None]":
         """Return the columns, and what is wrong with each row; None if nothing is with any."""
         troubles: dict[int, str] = {}
         rows = [
@@ -82,7 +78,7 @@ def _are_calls(decoded: object) -> bool:
     return is_list(decoded) and bool(decoded) and all(isinstance(one, Call) for one in decoded)
 
 
-def _column(name: str, values: list[Any], kind: Any, troubles: dict[int, str]) -> Column:
+def _column(name: str, values: list[Any], kind: pa.DataType, troubles: dict[int, str]) -> pa.Array:
     try:
         return pa.array([_fit(value, kind) for value in values], kind)
     except _MISFITS:
@@ -98,7 +94,7 @@ def _column(name: str, values: list[Any], kind: Any, troubles: dict[int, str]) -
         return pa.array(kept, kind)
 
 
-def _fit(value: Any, kind: Any) -> Any:
+def _fit(value: Any, kind: pa.DataType) -> Any:
     """Return a decoded value as Arrow takes it for a type."""
     if isinstance(value, Typed):
         return _fit(value.value, kind)
@@ -125,7 +121,7 @@ def _whole(value: float) -> int:
     return _LONG_MAX if value == _LONG_MAX + 1 else int(value)
 
 
-def _struct(value: Any, kind: Any) -> dict[str, Any]:
+def _struct(value: Any, kind: pa.StructType) -> dict[str, Any]:
     names: list[str] = [kind.field(number).name for number in range(kind.num_fields)]
     if is_dict(value):
         members = value

@@ -1,19 +1,15 @@
-"""pyarrow without types.
+"""Names for the parts of pyarrow that rows go through.
 
-Its stubs leave the values of columns unknown, and describe functions more narrowly than they are: with
-the real types, pyright in strict mode rejects nearly every line that touches a column.
+What type checkers know of them is in typings/pyarrow.
 """
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import pyarrow
-import pyarrow.compute
+import pyarrow as pa
+import pyarrow.compute as pc
 
 __all__ = ["Batch", "Column", "Table", "pa", "pc"]
 
-pa: Any = pyarrow
-pc: Any = pyarrow.compute
-
-Batch: TypeAlias = Any  # pyarrow.RecordBatch
-Column: TypeAlias = Any  # pyarrow.Array
-Table: TypeAlias = Any  # pyarrow.Table
+Batch: TypeAlias = pa.RecordBatch
+Column: TypeAlias = pa.Array
+Table: TypeAlias = pa.Table

@@ -6,7 +6,7 @@ import numpy as np
 
 from aiochronicle._base.binding import lib
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.spark.arrow import Column, Table, pc
+from aiochronicle.spark.arrow import Batch, Column, Table, pa, pc
 
 __all__ = ["Array", "area_bytes", "check_headers", "has_trailer", "trailer_bytes"]
 
@@ -15,8 +15,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _END_BYTES, _KEY_BYTES, _HEADER_BYTES = 4, 2, 3  # docs/guide/format.md
 
 
-def _whole(column: Column) -> Column:
-    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
+def _whole(column: Column | pa.ChunkedArray) -> Column:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _lengths(column: Column) -> Array:
@@ -24,14 +24,15 @@ def _lengths(column: Column) -> Array:
     return found.astype(np.int64)
 
 
-def _has_key(rows: Table) -> Array:
+def _has_key(rows: Table | Batch) -> Array:
     found: Array = _whole(rows.column("key")).is_valid().to_numpy(zero_copy_only=False)
     return found
 
 
-def _header_counts(rows: Table) -> tuple[Column, Array]:
+def _header_counts(rows: Table | Batch) -> tuple[pa.MapArray, Array]:
     """Return the headers of all rows, with nothing of others, and how many each row has."""
     headers = _whole(rows.column("headers"))
+    assert isinstance(headers, pa.MapArray)
     counts: Array = np.zeros(len(headers), np.int64)
     offsets = headers.offsets.to_numpy()
     valid = headers.is_valid().to_numpy(zero_copy_only=False)
@@ -39,14 +40,14 @@ def _header_counts(rows: Table) -> tuple[Column, Array]:
     return headers, counts
 
 
-def has_trailer(rows: Table) -> Array:
+def has_trailer(rows: Table | Batch) -> Array:
     """Return which rows have a key or headers."""
     if "headers" not in rows.schema.names:
         return np.zeros(rows.num_rows, bool)
     return _has_key(rows) | (_header_counts(rows)[1] > 0)
 
 
-def trailer_bytes(rows: Table) -> Array:
+def trailer_bytes(rows: Table | Batch) -> Array:
     """Return how many bytes key and headers of each row take."""
     if "headers" not in rows.schema.names:
         return np.zeros(rows.num_rows, np.int64)
@@ -61,13 +62,13 @@ def trailer_bytes(rows: Table) -> Array:
     return size
 
 
-def area_bytes(rows: Table) -> Array:
+def area_bytes(rows: Table | Batch) -> Array:
     """Return how long the record of each row is, but for its header."""
     size: Array = _lengths(_whole(rows.column("payload"))) + trailer_bytes(rows)
     return size
 
 
-def check_headers(rows: Table) -> None:
+def check_headers(rows: Table | Batch) -> None:
     """Raise InvalidArgument if a row has keys or headers that no message can have."""
     headers, counts = _header_counts(rows)
     if counts.max(initial=0) > lib.AC_HEADERS_MAX:

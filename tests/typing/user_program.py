@@ -6,6 +6,7 @@ import mmap
 from typing import Any, assert_type
 
 import msgspec
+import pyarrow
 
 from aiochronicle import (
     Bus,
@@ -17,6 +18,7 @@ from aiochronicle import (
     Group,
     GroupInfo,
     Message,
+    Queue,
     Reader,
     Registry,
     Replay,
@@ -64,6 +66,14 @@ def reading() -> None:
     with open_reader("q", codec=Trade) as opened:
         assert_type(opened, Reader[Trade])
     assert_type(replay("q", codec=Trade), Replay[Trade])
+
+
+def columns(reader: Reader[Trade], recording: Queue) -> None:
+    assert_type(reader.to_arrow(100), pyarrow.RecordBatch)
+    assert_type(recording.slice().to_arrow(), pyarrow.Table)
+    for batch in recording.slice().batches():
+        assert_type(batch, pyarrow.RecordBatch)
+        assert_type(batch.num_rows, int)
 
 
 def lists_of_codecs() -> None:

@@ -4,7 +4,17 @@ import asyncio
 
 import msgspec
 
-from aiochronicle import Bus, Conflation, FanIn, Message, Reader, Requester, Writer, open_writer
+from aiochronicle import (
+    Bus,
+    Conflation,
+    FanIn,
+    Message,
+    Queue,
+    Reader,
+    Requester,
+    Writer,
+    open_writer,
+)
 
 
 class Trade(msgspec.Struct):
@@ -55,3 +65,7 @@ async def requests(desk: Requester[Trade, Quote], fan_in: FanIn[Trade]) -> None:
     print(answer.decode().price)  # wrong: the answer is a quote
     task = asyncio.create_task(fan_in.next())
     print((await task).decode().bid)  # wrong: a trade has none
+
+
+def columns(recording: Queue) -> None:
+    print(recording.slice().to_arrow().rows)  # wrong: they are num_rows

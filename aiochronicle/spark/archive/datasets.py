@@ -7,7 +7,6 @@ cannot be decoded, is in ``type=raw`` as it is. So each message is in one datase
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -47,7 +46,7 @@ class _Stored(StoredType, frozen=True, kw_only=True):
     """A type as the metadata of a file have it."""
 
 
-def _storable(kind: Any) -> Any:
+def _storable(kind: pa.DataType) -> pa.DataType:
     """Return the type of a column in files that everybody can read: Spark has no unsigned numbers."""
     if pa.types.is_duration(kind):
         return pa.int64()
@@ -68,7 +67,7 @@ class Typed:
         self.columns = column_names(entry.fields, entry.name, TAKEN)
         self._entry = entry
         types = {field.name: _storable(arrow_type(field)) for field in entry.fields}
-        raw: Any = arrow_schema(COLUMNS)
+        raw = arrow_schema(COLUMNS)
         self.schema = pa.schema(
             [
                 *(raw.field(name) for name in _BEFORE),
@@ -104,7 +103,7 @@ class Typed:
         columns = [arrays[name] for name in self.schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema), good
 
-    def _are_same(self, typed: Batch, payloads: Column, usual: Column) -> Column:
+    def _are_same(self, typed: Batch, payloads: Column, usual: pa.BooleanArray) -> pa.BooleanArray:
         """Tell of each row whether its fields, encoded, are its payload; usual ones need no encoding."""
         if usual.true_count == len(usual):
             return usual
@@ -138,19 +137,19 @@ def _described(entry: RegisteredType) -> bytes:
     )
 
 
-def _stored_of(schema: Any) -> _Stored | None:
+def _stored_of(schema: pa.Schema) -> _Stored | None:
     metadata: dict[bytes, bytes] = schema.metadata or {}
     described = metadata.get(_METADATA)
     return None if described is None else msgspec.json.decode(described, type=_Stored)
 
 
-def fingerprint_of(schema: Any) -> str | None:
+def fingerprint_of(schema: pa.Schema) -> str | None:
     """Return the fingerprint of the type that the rows of a file are of; None if they have none."""
     stored = _stored_of(schema)
     return None if stored is None else stored.fingerprint
 
 
-def typed_of(schema: Any) -> Typed | None:
+def typed_of(schema: pa.Schema) -> Typed | None:
     """Return how the messages of a file are kept; None if they are as they were."""
     stored = _stored_of(schema)
     if stored is None:
@@ -174,7 +173,7 @@ class Datasets:
         self._payload = payload
         self._types = {} if source is None else _types(source)
 
-    def schemas(self) -> dict[str, Any]:
+    def schemas(self) -> dict[str, pa.Schema]:
         """Return the schema of each dataset."""
         typed = {one.name: one.schema.remove_metadata() for one in self._types.values()}
         return {RAW: arrow_schema(COLUMNS), **typed}

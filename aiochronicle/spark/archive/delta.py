@@ -33,7 +33,7 @@ class DeltaTables:
         self._store = store
         self._options = _storage(store)
 
-    def open(self, dataset: str, schema: Any) -> Any:
+    def open(self, dataset: str, schema: pyarrow.Schema) -> Any:
         """Return the table of a dataset; what it lacks of the schema is added."""
         library = self._library
         where = f"{self._store.root}/{directory_of(dataset, is_table=True)}"

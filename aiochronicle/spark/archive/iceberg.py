@@ -6,7 +6,7 @@ tables are partitioned.
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiochronicle.errors import InvalidArgument
 from aiochronicle.spark.archive.names import directory_of
@@ -14,6 +14,9 @@ from aiochronicle.spark.archive.objects import ObjectStore
 from aiochronicle.spark.archive.store import Store
 from aiochronicle.spark.archive.table_format import Catalog, Change
 from aiochronicle.spark.options import MANIFESTS
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["NAMESPACE", "IcebergTables"]
 
@@ -41,7 +44,7 @@ class IcebergTables:
             self._catalog = load_catalog(name, **(_storage(store) | dict(catalog or _local(store))))
         self._catalog.create_namespace_if_not_exists(NAMESPACE)
 
-    def open(self, dataset: str, schema: Any) -> Any:
+    def open(self, dataset: str, schema: "pyarrow.Schema") -> Any:
         """Return the table of a dataset; what it lacks of the schema is added."""
         import pyarrow
         from pyiceberg.exceptions import NoSuchTableError
@@ -56,7 +59,7 @@ class IcebergTables:
             change.union_by_name(_optional(wanted))
         return self._catalog.load_table(identifier)
 
-    def _create(self, identifier: tuple[str, str], schema: Any) -> Any:
+    def _create(self, identifier: tuple[str, str], schema: "pyarrow.Schema") -> Any:
         from pyiceberg.transforms import DayTransform
 
         where = f"{_url(self._store)}/{directory_of(identifier[1], is_table=True)}"
@@ -111,7 +114,7 @@ def _property(source: str) -> str:
     return f"aiochronicle.next-seq.{source}"
 
 
-def _optional(schema: Any) -> Any:
+def _optional(schema: "pyarrow.Schema") -> "pyarrow.Schema":
     """Return the schema with columns that may be null: those of files of before may be missing."""
     import pyarrow
 

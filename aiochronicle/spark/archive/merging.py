@@ -1,7 +1,6 @@
 """Messages of one queue from several files, in the order of their seqs."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ def merged_by_seq(files: Sequence[Iterator[Batch]]) -> Iterator[Batch]:
     if len(files) == 1:
         yield from files[0]
         return
-    waiting: dict[int, Any] = {}
+    waiting: dict[int, Batch] = {}
     left = dict(enumerate(files))
     while True:
         for number, batches in list(left.items()):
@@ -29,7 +28,7 @@ def merged_by_seq(files: Sequence[Iterator[Batch]]) -> Iterator[Batch]:
             return
         # All that comes later, from whichever file, has greater seqs than this one.
         horizon = min(int(_seqs(waiting[number])[-1]) for number in left)
-        taken: list[Any] = []
+        taken: list[Batch] = []
         for number in list(waiting):
             rows = waiting.pop(number)
             count: int = np.searchsorted(_seqs(rows), horizon, side="right").item()

@@ -55,7 +55,7 @@ class PayloadMaker:
                 encoded.append(None)
         return pa.array(encoded, pa.binary())
 
-    def are_same(self, batch: Batch, payloads: Column) -> Column:
+    def are_same(self, batch: Batch, payloads: Column) -> pa.BooleanArray:
         """Tell of each row whether its fields, encoded, are its payload."""
         if self._codec.format == "struct" or not self._is_exact:
             made = self.make(batch)
@@ -63,8 +63,8 @@ class PayloadMaker:
         # The columns hold what the objects do, and these need no way through Arrow and back.
         given: list[bytes] = payloads.to_pylist()
         decode, encode = self._codec.decoder, self._codec.encoder
-        made = map(encode, map(decode, given))
-        return pa.array(list(map(operator.eq, made, given)), pa.bool_())
+        again = map(encode, map(decode, given))
+        return pa.array(list(map(operator.eq, again, given)), pa.bool_())
 
     def _laid_out(self, batch: Batch) -> Column:
         rows = batch.num_rows

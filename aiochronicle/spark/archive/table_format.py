@@ -1,11 +1,14 @@
 """What the formats of tables have in common: the changes that an archive asks of them."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
 from aiochronicle.spark.archive.manifest import ArchivedFile
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["TABLES", "Catalog", "Change", "TableFormat", "Tables"]
 
@@ -26,7 +29,7 @@ class Change(msgspec.Struct, frozen=True):
 class Tables(Protocol):
     """The tables of an archive, in one format."""
 
-    def open(self, dataset: str, schema: Any) -> Any:
+    def open(self, dataset: str, schema: "pyarrow.Schema") -> Any:
         """Return a table that has at least these columns; it is made if it is not there."""
         ...
 

@@ -12,13 +12,16 @@ Files that others have written into a table in the place of ours (OPTIMIZE) are 
 import contextlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from aiochronicle.errors import ExportFailed, InvalidArgument, SchemaMismatch
 from aiochronicle.spark.archive.manifest import Manifest
 from aiochronicle.spark.archive.names import RAW, escape
 from aiochronicle.spark.archive.store import Store
 from aiochronicle.spark.archive.table_format import TABLES, Catalog, Change, TableFormat, Tables
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["TABLES", "Catalog", "Change", "TableFormat", "Tables", "commit_tables", "plan_change"]
 
@@ -48,7 +51,7 @@ def commit_tables(
     store: Store,
     table: str,
     manifests: Iterable[Manifest],
-    schemas: Mapping[str, Mapping[str, Any]],
+    schemas: "Mapping[str, Mapping[str, pyarrow.Schema]]",
     catalog: Catalog = None,
 ) -> None:
     """Make the tables of an archive have the files that these manifests list.
@@ -67,7 +70,7 @@ def _commit(
     table: str,
     tables: Tables,
     listed: list[Manifest],
-    schemas: Mapping[str, Mapping[str, Any]],
+    schemas: "Mapping[str, Mapping[str, pyarrow.Schema]]",
 ) -> None:
     datasets = sorted({file.type or RAW for one in listed for file in one.files})
     for dataset in datasets:
@@ -94,11 +97,11 @@ def _commit(
             ) from error
 
 
-def together(dataset: str, schemas: Mapping[str, Any]) -> Any:
+def together(dataset: str, schemas: "Mapping[str, pyarrow.Schema]") -> "pyarrow.Schema":
     """Return one schema with the columns of all; SchemaMismatch if they are of different types."""
     import pyarrow
 
-    merged: dict[str, Any] = {}
+    merged: dict[str, pyarrow.Field] = {}
     for source, schema in schemas.items():
         for field in schema:
             known = merged.setdefault(field.name, field)

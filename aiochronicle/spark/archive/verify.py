@@ -9,7 +9,7 @@ same; before it is used again, only these are checked.
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -24,6 +24,9 @@ from aiochronicle.spark.archive.manifest import ArchivedFile
 from aiochronicle.spark.archive.store import Store, open_store
 from aiochronicle.spark.arrow import Batch, Column, pa
 from aiochronicle.spark.sink.runs import HEADERS, checksum
+
+if TYPE_CHECKING:
+    from pyarrow import parquet
 
 __all__ = [
     "COLUMNS",
@@ -144,7 +147,7 @@ def _rows(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[Batch]:
 
 def _with_headers(batch: Batch, columns: Sequence[str]) -> Batch:
     """Return rows of a file from before there were keys and headers as if it had the columns."""
-    schema: Any = arrow_schema(columns)
+    schema = arrow_schema(columns)
     rows = batch.num_rows
     absent = {
         "key": pa.nulls(rows, pa.binary()),
@@ -188,7 +191,7 @@ def verify(proofs: Sequence[Proof], path: Path) -> None:
                 )
 
 
-def _groups(file: Any) -> Iterator[Batch]:
+def _groups(file: "parquet.ParquetFile") -> Iterator[Batch]:
     for number in range(file.num_row_groups):
         # Not by threads: the other processors have tasks of their own.
         table = file.read_row_group(number, use_threads=False)
@@ -209,7 +212,7 @@ def _in_order(batches: Iterable[Batch], path: Path, advice: str) -> Iterator[Bat
 
 
 @contextmanager
-def _parquet(path: Path, advice: str) -> Generator[Any]:
+def _parquet(path: Path, advice: str) -> Generator["parquet.ParquetFile"]:
     """Give a file to read; CorruptionError with this advice if it is not Parquet."""
     from pyarrow import parquet
 
@@ -231,12 +234,12 @@ def _checksums(column: Column) -> tuple[int, ...]:
     if column.null_count:
         valid = _checksum(_values(column.is_valid().cast(pa.uint8())))
         return (valid, *_checksums(column.drop_null()))
-    if pa.types.is_struct(kind):
+    if isinstance(column, pa.StructArray):
         return tuple(number for part in column.flatten() for number in _checksums(part))
-    if pa.types.is_list(kind) or pa.types.is_map(kind):
+    if isinstance(column, pa.ListArray):  # or its subclass MapArray
         offsets = column.offsets.to_numpy()
         first, count = int(offsets[0]), int(offsets[-1]) - int(offsets[0])
-        parts = (column.keys, column.items) if pa.types.is_map(kind) else (column.values,)
+        parts = (column.keys, column.items) if isinstance(column, pa.MapArray) else (column.values,)
         of_parts = [number for part in parts for number in _checksums(part.slice(first, count))]
         return (_checksum(offsets - first), *of_parts)
     if pa.types.is_binary(kind) or pa.types.is_string(kind):
@@ -252,7 +255,9 @@ def _values(column: Column) -> memoryview:
     """Return the bytes of the values of a fixed width."""
     width = column.type.bit_width // 8
     first = column.offset * width
-    return memoryview(column.buffers()[1])[first : first + len(column) * width]
+    content = column.buffers()[1]
+    assert content is not None
+    return memoryview(content)[first : first + len(column) * width]
 
 
 def _checksum(content: Any) -> int:

@@ -1,8 +1,9 @@
 """Files of a dataset, written row group by row group, and verified before they are part of an archive."""
 
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from pyarrow import parquet
@@ -57,7 +58,7 @@ class FileWriter:
         self._waiting: list[Batch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._open: ExitStack | None = None
-        self._writer: Any = None
+        self._writer: parquet.ParquetWriter | None = None
         self._target: Target | None = None
         self._first: tuple[int, int] | None = None
         self._last = (-1, -1)
@@ -132,10 +133,10 @@ class FileWriter:
             self._start(group.schema)
         (rows,) = group.to_batches()
         self._proofs.append(prove(rows))
-        writer: Any = self._writer
-        writer.write_table(group, row_group_size=group.num_rows)
+        assert self._writer is not None
+        self._writer.write_table(group, row_group_size=group.num_rows)
 
-    def _start(self, schema: Any) -> None:
+    def _start(self, schema: pa.Schema) -> None:
         self._fingerprint = fingerprint_of(schema)
         opening = ExitStack()
         with opening:
@@ -150,7 +151,7 @@ class FileWriter:
             )
             self._open = opening.pop_all()
 
-    def _verify(self, part: Any) -> None:
+    def _verify(self, part: Path) -> None:
         self._checksum = checksum(part)  # first: so these are the bytes that are verified
         verify(self._proofs, part)
         self._size = part.stat().st_size

@@ -22,7 +22,6 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -266,7 +265,7 @@ def archive_plan(
     return msgspec.structs.replace(found, sources=sources, start=start), manifests, failed
 
 
-def _schemas(given: Input, table: TableFormat) -> dict[str, dict[str, Any]]:
+def _schemas(given: Input, table: TableFormat) -> dict[str, dict[str, pa.Schema]]:
     """Return the schemas of the datasets of each queue, for those who need them."""
     sources = {} if table == "parquet" else given.sources
     return {name: Datasets(source, payload=False).schemas() for name, source in sources.items()}
@@ -323,7 +322,11 @@ def _write_part(task: _Task, work: _Work) -> Iterator[Batch]:
     with noting(failed, source):
         written = _write_files(task, work)
     error = encode_error(failed[source]) if source in failed else None
-    row = {"source": [source], "files": [msgspec.msgpack.encode(written)], "error": [error]}
+    row: dict[str, list[object]] = {
+        "source": [source],
+        "files": [msgspec.msgpack.encode(written)],
+        "error": [error],
+    }
     yield pa.record_batch(row, schema=_OUTCOME_SCHEMA)
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.spark.arrow import Batch, pa, pc
+from aiochronicle.spark.arrow import Batch, Table, pa, pc
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.slices import TimeSlice, cut_time
@@ -28,7 +28,6 @@ from aiochronicle.spark.tasks import run_tasks
 __all__ = ["asof", "asof_keys", "options_of_quotes"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Table = Any  # pyarrow.Table
 
 LEFT_OUT = ("type_id", "payload")
 PREFIX = "quote_"
@@ -62,7 +61,7 @@ class _Work(msgspec.Struct, frozen=True, kw_only=True):
     """A range of time, and the quotes in force when it begins."""
 
     part: TimeSlice
-    carried: Any  # pyarrow.Table, as the quotes are
+    carried: Table  # as the quotes are
 
 
 def asof(
@@ -160,7 +159,7 @@ def _with_carried(
         return [_Work(part=slices[0], carried=nothing)]
     schema = StructType([_SLICE, *quotes.schema.fields])
     find = partial(_last_quotes, quotes, keys, schema)
-    found: Any = run_tasks(spark, slices[:-1], find, schema).toArrow()
+    found: Table = run_tasks(spark, slices[:-1], find, schema).toArrow()
     work: list[_Work] = []
     carried = nothing
     for part in slices:
@@ -199,7 +198,7 @@ def _join(
     left: _Side, right: _Side, keys: Sequence[str], schema: StructType, work: _Work
 ) -> Iterator[Batch]:
     """Yield the trades of a range of time, each with its quote."""
-    target: Any = to_arrow_schema(schema, timezone="UTC")
+    target = to_arrow_schema(schema, timezone="UTC")
     carried_of = work.carried.column(QUEUE)
     for names in _groups(keys, left):
         trades = left.read(work.part, names)
@@ -230,7 +229,7 @@ def _join(
 
 def _quotes_in_force(
     trades: Table, quotes: Table, keys: Sequence[str], *, has_one_queue: bool
-) -> Any:
+) -> pa.Array:
     """Return for each trade which of the quotes is in force; null if none is."""
     both = pa.concat_tables([quotes.select(list(keys)), trades.select(list(keys))])
     codes = _codes(both)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ from aiochronicle._columns.export import write_parquet
 from aiochronicle._files import make_directory
 from aiochronicle.digest import SECOND_NS, Block, StreamDigest, digest_of_blocks
 from aiochronicle.errors import CorruptionError, InvalidArgument
-from aiochronicle.spark.arrow import Batch, Column, pa
+from aiochronicle.spark.arrow import Batch, pa
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.jobs.plots import Picture, plot_audit
 from aiochronicle.spark.jobs.slices import FOREVER_NS, TimeSlice, cut_time
@@ -35,6 +36,8 @@ COLUMNS = ("seq", "timestamp_ns", "timestamp", "type_id", "payload")
 DIGESTED = ("seq", "timestamp_ns", "type_id", "payload")
 ROWS_PER_TASK = 1 << 21
 BATCH_ROWS_TOTAL = 1 << 19  # of all queues together
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 _BLOCKS = "second long, messages long, digest binary"
 
@@ -191,14 +194,14 @@ class _Cursor:
         self._rows = rest if rest.num_rows else None
         return taken if count else None
 
-    def _times(self) -> Column:
+    def _times(self) -> Array:
         assert self._rows is not None
         return self._rows.column("timestamp_ns").to_numpy()
 
 
 def _merge(
     given: Input, names: list[str], part: TimeSlice, columns: Sequence[str]
-) -> Iterator[tuple[Column, Batch]]:
+) -> Iterator[tuple[Array, Batch]]:
     """Yield batches in the order of the stream, each with the numbers of the sources of its rows."""
     batch_rows = max(256, BATCH_ROWS_TOTAL // len(names))
     cursors = [
@@ -226,7 +229,7 @@ def _merge(
             yield _in_order(taken)
 
 
-def _in_order(taken: list[tuple[_Cursor, Batch]]) -> tuple[Column, Batch]:
+def _in_order(taken: list[tuple[_Cursor, Batch]]) -> tuple[Array, Batch]:
     together = pa.concat_batches([rows for _, rows in taken])
     numbers = np.repeat(
         np.array([cursor.number for cursor, _ in taken], np.uint32),

@@ -217,6 +217,7 @@ def _merge_bars(rule: _Rule, partials: Batch, starts: Array) -> Batch:
 
 def _round(column: Column, starts: Array, ends: Array) -> list[float]:
     """Return the sum of all numbers in the lists from each start to its end."""
+    assert isinstance(column, pa.ListArray)
     offsets = column.offsets.to_numpy()
     numbers = column.values.to_pylist()
     cuts = zip(offsets[starts].tolist(), offsets[ends].tolist(), strict=True)
@@ -292,6 +293,7 @@ class _Trades:
         if column is None:
             self._ids.setdefault(ALL, 0)
             return np.zeros(rows, np.int64)
+        assert isinstance(column, pa.DictionaryArray)
         names: list[str] = column.dictionary.to_pylist()
         ids = np.array([self._ids.setdefault(name, len(self._ids)) for name in names], np.int64)
         keys: Array = ids[column.indices.to_numpy()]
@@ -408,7 +410,7 @@ def _reduce(chunk: _Chunk, source: str, order: Array, keys: Array, bar: Array) -
     first, last = order[starts], order[starts + lengths - 1]
     price, size = chunk.price[order], chunk.size[order]
     names = [chunk.names[int(key)] for key in keys[starts]]
-    columns: dict[str, Any] = {
+    columns: dict[str, Column] = {
         "source": pa.repeat(pa.scalar(source, pa.utf8()), len(starts)),
         "key": pa.array(names, pa.utf8()),
         "bar": pa.array(bar[starts]),

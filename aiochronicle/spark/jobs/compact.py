@@ -138,7 +138,11 @@ def _merge_group(store: Store, run: str, group: _Group) -> Iterator[Batch]:
     with noting(failed, group.source):
         written = _merged(store, run, group)
     error = encode_error(failed[group.source]) if failed else None
-    row = {"source": [group.source], "file": [msgspec.msgpack.encode(written)], "error": [error]}
+    row: dict[str, list[object]] = {
+        "source": [group.source],
+        "file": [msgspec.msgpack.encode(written)],
+        "error": [error],
+    }
     yield pa.record_batch(row, schema=_OUTCOME_SCHEMA)
 
 

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from aiochronicle._base.histogram import Histogram, buckets_of
 from aiochronicle.errors import InvalidArgument, NotSupported
-from aiochronicle.spark.arrow import Batch, pa
+from aiochronicle.spark.arrow import Batch, Column, Table, pa
 from aiochronicle.spark.jobs.bars import nanoseconds
 from aiochronicle.spark.jobs.inputs import Input, find_input
 from aiochronicle.spark.options import Given, ReadOptions, Roots
@@ -154,7 +154,7 @@ def _rows(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Rows]:
     types = None if decoder is None or rule.number is None else decoder.types
     for batch in read_range(part, columns, options, types=types):
         rows = batch
-        fields: dict[str, Any] = {}
+        fields: dict[str, Column] = {}
         if decoder is not None:
             rows = rows_of_types(batch, decoder.types)
             fields, _ = decoder.decode_rows(rows, part.source.place)
@@ -167,7 +167,7 @@ def _rows(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Rows]:
         )
 
 
-def _numbers(counted: Batch, fields: Mapping[str, Any], rule: _Rule) -> _Numbers:
+def _numbers(counted: Batch, fields: Mapping[str, Column], rule: _Rule) -> _Numbers:
     days = counted.column("timestamp_ns").to_numpy() // DAY_NS
     keys, names = np.zeros(len(days), np.int64), [""]
     if rule.number is None:
@@ -219,7 +219,11 @@ def _newest(rule: _Rule, options: ReadOptions, numbered: tuple[int, Range]) -> I
         newest_ns = int(rows.time_ns.max(initial=newest_ns))
         if first_delay_ns is None and len(rows.time_ns):
             first_delay_ns = int(_delays(rows.timestamp_ns[:1], rows.time_ns[:1])[0])
-    found = {"part": [number], "newest_ns": [newest_ns], "first_delay_ns": [first_delay_ns]}
+    found: dict[str, list[int | None]] = {
+        "part": [number],
+        "newest_ns": [newest_ns],
+        "first_delay_ns": [first_delay_ns],
+    }
     yield pa.record_batch(found, schema=_ARROW_NEWEST)
 
 
@@ -328,7 +332,7 @@ def _reduced_numbers(numbers: _Numbers, day: int) -> dict[str, Any]:
     }
 
 
-def _merge(partials: Any) -> Any:
+def _merge(partials: Table) -> Table:
     """Put the rows of one queue together, day by day."""
     everything: list[dict[str, Any]] = partials.to_pylist()
     gaps, missing, duplicates = _sweep(everything)

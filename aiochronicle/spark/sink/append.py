@@ -73,7 +73,8 @@ def _slices(payloads: Column) -> tuple[Any, Array]:
     """Return where in memory each payload is, as the engine takes it, and how long it is."""
     count = len(payloads)
     _, offsets_buffer, data = payloads.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)[payloads.offset :][: count + 1]
+    assert offsets_buffer is not None
+    offsets = np.frombuffer(memoryview(offsets_buffer), np.int32)[payloads.offset :][: count + 1]
     sizes = np.diff(offsets)
     slices = ffi.new("ac_slice_t[]", count)
     parts = np.frombuffer(ffi.buffer(slices), np.uintp).reshape(count, 2)

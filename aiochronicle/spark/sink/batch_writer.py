@@ -8,6 +8,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from pyspark import TaskContext
@@ -22,7 +23,6 @@ from aiochronicle._base.locations import local_path
 from aiochronicle._base.prepared import prepared
 from aiochronicle._files import read_small_file
 from aiochronicle.errors import InvalidArgument
-from aiochronicle.spark.arrow import Batch
 from aiochronicle.spark.options import WriteOptions
 from aiochronicle.spark.sink import journal, publish
 from aiochronicle.spark.sink.runs import Run, check_columns, stage, stage_into
@@ -69,7 +69,8 @@ class _Sink:
         check_columns(schema, self._queue)
         self._attempt = place.new_attempt()
 
-    def write(self, iterator: Iterator[Batch]) -> Staged:
+    # The base classes of PySpark's Arrow writers say that it is given instances of Row.
+    def write(self, iterator: Iterator[Any]) -> Staged:
         """Sort the rows of one task into runs on disk."""
         return Staged(stage(iterator, self._attempt, self._queue))
 
@@ -100,7 +101,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         super().__init__(options, schema, place)
         self._attempt.make().close()
 
-    def write(self, iterator: Iterator[Batch]) -> Staged:
+    def write(self, iterator: Iterator[Any]) -> Staged:
         """As for a stream, but a task that outlives its job finds the directory gone, and fails."""
         return Staged(stage_into(iterator, self._attempt, self._queue))
 

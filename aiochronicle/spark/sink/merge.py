@@ -1,7 +1,6 @@
 """Bringing the runs of many tasks into one order, holding no more than a batch or two of each."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from aiochronicle.spark.arrow import Batch, pa, pc
 from aiochronicle.spark.sink.delta_encoding import decode_deltas
@@ -15,7 +14,7 @@ COMPARED = ("source", "seq")  # only where rows of several runs must be sorted
 class _Head:
     """Where the merge stands in one run: a batch, and what of it is left."""
 
-    def __init__(self, run: Run, queue: str, lacks: dict[str, Any]) -> None:
+    def __init__(self, run: Run, queue: str, lacks: dict[str, pa.DataType]) -> None:
         self._numbers = iter(
             [number for share in run.shares if share.queue == queue for number in share.batches]
         )
@@ -24,7 +23,8 @@ class _Head:
         self._compared = _open(run, lambda name: name in COMPARED)
         self._deltas = run.deltas
         self._lacks = lacks  # columns that other runs have, and their types
-        self.batch: Batch = None
+        self.batch: Batch
+        self.is_over = False
         self.first_ns = self.last_ns = 0  # kept, since each step asks all heads for them
         self._advance()
 
@@ -40,7 +40,7 @@ class _Head:
 
     def take_at(self, time_ns: int) -> Iterator[Batch]:
         """Yield what is of this time, from as many batches as it fills."""
-        while self.batch is not None:
+        while not self.is_over:
             count = pc.equal(self.batch.column("timestamp_ns"), time_ns).true_count
             if count == 0:
                 return
@@ -59,7 +59,7 @@ class _Head:
     def _advance(self) -> None:
         self._number = next(self._numbers, -1)
         if self._number < 0:
-            self.batch = None
+            self.is_over = True
             return
         self.batch = decode_deltas(self._written.get_batch(self._number), self._deltas)
         times_ns = self.batch.column("timestamp_ns")
@@ -79,7 +79,7 @@ class _Head:
                 self.batch = self.batch.append_column(name, left.column(name))
 
 
-def _open(run: Run, chosen: Callable[[str], bool]) -> Any:
+def _open(run: Run, chosen: Callable[[str], bool]) -> pa.ipc.RecordBatchFileReader:
     """Open a run to read some of its columns."""
     file = pa.memory_map(run.path)
     numbers = [at for at, name in enumerate(pa.ipc.open_file(file).schema.names) if chosen(name)]
@@ -88,7 +88,7 @@ def _open(run: Run, chosen: Callable[[str], bool]) -> Any:
     return pa.ipc.open_file(file, options=some)
 
 
-def _carried_columns(run: Run) -> dict[str, Any]:
+def _carried_columns(run: Run) -> dict[str, pa.DataType]:
     """Return the columns that a run need not have, if it has them."""
     causes = {"cause": CAUSE} if run.caused else {}
     return {**causes, **({"key": pa.binary(), "headers": HEADERS} if run.headed else {})}
@@ -100,7 +100,7 @@ def merge(runs: Iterable[Run], queue: str) -> Iterator[Batch]:
     They have what is written of them; cause, key and headers only if one of the runs has any.
     """
     runs = list(runs)
-    anywhere: dict[str, Any] = {}
+    anywhere: dict[str, pa.DataType] = {}
     for run in runs:
         anywhere |= _carried_columns(run)
     heads: list[_Head] = [
@@ -109,18 +109,18 @@ def merge(runs: Iterable[Run], queue: str) -> Iterator[Batch]:
         )
         for run in runs
     ]
-    heads = [head for head in heads if head.batch is not None]
+    heads = [head for head in heads if not head.is_over]
     while heads:
         bound = min(head.last_ns for head in heads)
         reaching = [head for head in heads if head.first_ns <= bound]
         if len(reaching) == 1:  # as between tasks with consecutive times of one queue
             yield reaching[0].take_all()
-            heads = [head for head in heads if head.batch is not None]
+            heads = [head for head in heads if not head.is_over]
             continue
         taken = [part for head in heads for part in head.take_before(bound)]
         if not taken:  # all of them are at the same time: their rows must be sorted together
             taken = [part for head in heads for part in head.take_at(bound)]
-        heads = [head for head in heads if head.batch is not None]
+        heads = [head for head in heads if not head.is_over]
         rows = pa.Table.from_batches(taken)
         if len(taken) > 1:
             rows = rows.sort_by([(name, "ascending") for name in ORDER])

@@ -347,7 +347,7 @@ def _as_rows(given: Table, queue: str | None) -> Table:
     names = set(given.schema.names)
     count = given.num_rows
 
-    def column(name: str, default: object, kind: object) -> object:
+    def column(name: str, default: object, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
         return given.column(name) if name in names else pa.repeat(pa.scalar(default, kind), count)
 
     if "timestamp_ns" in names:

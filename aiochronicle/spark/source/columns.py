@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -110,7 +109,7 @@ class Shape:
     """Brings batches of one queue into the shape of a frame's schema."""
 
     def __init__(self, schema: StructType, options: ReadOptions, source: Source) -> None:
-        self._target: Any = to_arrow_schema(schema, timezone="UTC")
+        self._target = to_arrow_schema(schema, timezone="UTC")
         self._source = source
         self._names: Column = pa.array([], pa.utf8())
         self._has_told = False
@@ -140,7 +139,7 @@ class Shape:
         fields = typed_fields({self._source.name: self._source}, name, _taken())
         raw = without_shadowed(_RAW, fields)
         renamed = {column.name: field for field, column in fields.items()}
-        columns: list[str] = self._target.names
+        columns = self._target.names
         self._typed = {
             column: renamed.get(column, column)
             for column in columns
@@ -151,7 +150,7 @@ class Shape:
 
     def _prepare_wire(self, options: ReadOptions) -> WireDecoder | None:
         """Decode what is asked for of messages in Java's wire format, if anything is."""
-        columns: list[str] = self._target.names
+        columns = self._target.names
         self._typed = {name: name for name in columns if name not in _RAW and name != CORRUPT.name}
         if not self._typed:
             return None
@@ -160,8 +159,8 @@ class Shape:
 
     def fit(self, batch: Batch) -> Batch:
         """Return the batch, whose rows are of these ``types``, with exactly the columns of the schema."""
-        decoded: dict[str, Any] = {}
-        trouble: Any = None
+        decoded: dict[str, Column] = {}
+        trouble: Column | None = None
         if self._decoder is not None:
             decoded, trouble = self._decoder.decode_rows(batch, self._source.place)
             if trouble is not None and CORRUPT.name not in self._target.names:
@@ -171,7 +170,7 @@ class Shape:
 
     def place(self, batch: Batch, fields: Mapping[str, str]) -> Batch:
         """Return rows whose fields are columns already, by these names, with the columns of the schema."""
-        decoded: dict[str, Any] = {}
+        decoded: dict[str, Column] = {}
         for name, field in self._typed.items():
             kind = self._target.field(name).type
             there = fields.get(field) in batch.schema.names
@@ -195,7 +194,13 @@ class Shape:
             )
         self._has_told = True
 
-    def _column(self, field: Any, batch: Batch, decoded: dict[str, Any], trouble: Any) -> Column:
+    def _column(
+        self,
+        field: pa.Field,
+        batch: Batch,
+        decoded: dict[str, Column],
+        trouble: Column | None,
+    ) -> Column:
         if field.name == "source":
             return self._name_column(batch.num_rows)
         if field.name in self._typed:

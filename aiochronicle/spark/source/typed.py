@@ -6,7 +6,6 @@ nothing is made of the fields that nobody asked for.
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import msgspec
 from pyspark.sql.types import StringType, StructField
@@ -124,7 +123,7 @@ class WireDecoder:
 
     types = None  # its messages have none
 
-    def __init__(self, wanted: Mapping[str, Any], *, permissive: bool) -> None:
+    def __init__(self, wanted: Mapping[str, pa.DataType], *, permissive: bool) -> None:
         from aiochronicle.cq4.columns import WireColumns  # not for those who have no Java queue
 
         self._columns = WireColumns(wanted)
@@ -147,7 +146,7 @@ class TypedDecoder(typed_columns.TypedDecoder):
     """Turns payloads of one type into columns; undecodable ones are reported, or an error."""
 
     def __init__(
-        self, entry: RegisteredType, wanted: Mapping[str, Any], *, permissive: bool
+        self, entry: RegisteredType, wanted: Mapping[str, pa.DataType], *, permissive: bool
     ) -> None:
         super().__init__(_narrow(entry, wanted), wanted, whole=entry.codec.type)
         self._is_permissive = permissive

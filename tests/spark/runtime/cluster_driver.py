@@ -47,7 +47,11 @@ def main(master: str, package: str, root: str, out: str) -> None:
             import pyarrow
 
             rows = sum(batch.num_rows for batch in read_range(part, ["seq"], found.options))
-            place = {"cwd": [str(Path.cwd())], "code": [aiochronicle.__file__], "rows": [rows]}
+            place: dict[str, list[Any]] = {
+                "cwd": [str(Path.cwd())],
+                "code": [aiochronicle.__file__],
+                "rows": [rows],
+            }
             yield pyarrow.record_batch(place)
 
         readers = run_tasks(spark, found.parts(), who_reads, "cwd string, code string, rows long")
