@@ -3,6 +3,7 @@
 The rows go to a hidden file next to the target, which takes the target's name when it is complete
 and on disk: other processes see the old file or the new one, never half of one. A hidden file
 that a killed export left is locked by nobody, and the next export to the same target uses it.
+Links are followed; a pipe or a device in the place of the target is refused.
 """
 
 import errno
@@ -30,6 +31,7 @@ __all__ = [
     "FileFormat",
     "is_left",
     "parquet_encodings",
+    "replaceable",
     "replacing",
     "write_arrow",
     "write_parquet",
@@ -38,6 +40,8 @@ __all__ = [
 Compression = Literal["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
 
 FileFormat = Literal["parquet", "arrow"]
+
+_LINKS_MAX = 40  # as Linux has it
 
 # A row group ends early at this much, so that memory is bounded for any messages.
 _GROUP_BYTES_MAX = 128 << 20
@@ -163,6 +167,7 @@ def replacing(
     path: Path, verify: Callable[[Path], object] | None = None, mode: int | None = None
 ) -> Generator[IO[bytes]]:
     """Give a file to write, which becomes ``path`` at the end, or goes if that is not reached."""
+    path = replaceable(path)
     part = path.with_name(f".{path.name}.part")
     closing = ExitStack()
     try:
@@ -188,10 +193,51 @@ def replacing(
         raise ExportFailed(reason, path=str(path), errno=error.errno) from error
 
 
+def replaceable(path: Path) -> Path:
+    """Return the file that has this path, or will have it; ExportFailed if something else is there.
+
+    Links of this user, of root and of the owner of their directory are followed, others refused: anybody may
+    put one into a directory such as /tmp.
+    """
+    try:
+        found = path.stat()
+    except OSError:  # missing, a link to nothing yet, or creating it will show
+        found = None
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise ExportFailed("a directory is there", path=str(path), errno=errno.EISDIR)
+    place = path
+    for _ in range(_LINKS_MAX):
+        if not place.is_symlink():
+            break
+        if place.lstat().st_uid not in (os.geteuid(), 0, place.parent.stat().st_uid):
+            raise _not_a_file(path, f"the link {place} belongs to another user")
+        place = place.parent / place.readlink()
+    else:
+        raise _not_a_file(path, "too many links")
+    # The links of /proc/self/fd lead to what has no path.
+    if found is not None and not (stat.S_ISREG(found.st_mode) and _is(place, found)):
+        raise _not_a_file(path, "something is there that is not a regular file")
+    return place
+
+
+def _is(place: Path, found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(place.lstat(), found)
+    except OSError:
+        return False
+
+
+def _not_a_file(path: Path, why: str) -> ExportFailed:
+    return ExportFailed(
+        why,
+        path=str(path),
+        errno=errno.EEXIST,
+        advice="Nothing was changed. Name a regular file; into a pipe, aioc cat --json prints messages.",
+    )
+
+
 def _open_alone(path: Path, part: Path, mode: int | None, closing: ExitStack) -> IO[bytes]:
     """Open the hidden file, and make sure that nobody else writes to it."""
-    if path.is_dir():
-        raise ExportFailed("a directory is there", path=str(path), errno=errno.EISDIR)
     file = _open_own(path, part, mode, closing)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

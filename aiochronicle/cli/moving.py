@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 import aiochronicle
 from aiochronicle import Message, Slice
-from aiochronicle._columns.export import replacing
+from aiochronicle._columns.export import replaceable, replacing
 from aiochronicle.cli.arguments import Directory, Json, Moment, QueuePath, path_argument
 from aiochronicle.cli.decoding import Decoder
 from aiochronicle.cli.exits import DAMAGED, Refused
@@ -21,6 +21,7 @@ from aiochronicle.cli.finding import find_queues, is_queue
 from aiochronicle.cli.output import Output
 from aiochronicle.cli.progress import progress
 from aiochronicle.cli.units import age, amount, rate
+from aiochronicle.errors import ExportFailed
 
 __all__ = ["convert", "export", "replay"]
 
@@ -74,6 +75,10 @@ def export(
     if chosen is None:
         known = ", ".join(sorted(_SUFFIXES))
         raise Refused(f"{file}: say --format, or name the file with one of {known}.")
+    try:
+        replaceable(file)
+    except ExportFailed as error:
+        raise Refused(str(error)) from None
     decoder = Decoder(queue)
     if decoder.problem is not None:
         raise Refused(f"{queue}: {decoder.problem}. Nothing was exported.", DAMAGED)

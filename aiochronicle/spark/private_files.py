@@ -23,6 +23,7 @@ from typing import BinaryIO, Self
 
 import msgspec
 
+from aiochronicle._columns.export import replaceable
 from aiochronicle._files import make_directory, read_small_file
 from aiochronicle.errors import AccessDenied
 
@@ -61,10 +62,11 @@ def directory_mode(file_mode: int) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Generator[BinaryIO]:
-    """Give a new file that takes the name when it is complete; a link of that name is replaced itself.
+    """Give a new file that takes the name when it is complete; a link of that name is followed.
 
     For what users ask for by its path: the umask says who may read it.
     """
+    path = replaceable(path)
     fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     descriptor = os.open(fresh, os.O_RDWR | os.O_EXCL | _CREATE, 0o666)
     try:

@@ -506,6 +506,19 @@ def test_export_needs_to_know_the_format(root: Path, tmp_path: Path) -> None:
     assert aioc("export", root / "trades", tmp_path / "x", "--format", "csv").status == 0
 
 
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_export_refuses_what_is_not_a_file(root: Path, tmp_path: Path, form: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        done = aioc("export", root / "trades", tmp_path / name, "--format", form)
+        assert (done.status, done.out) == (2, "")
+        assert "aioc cat --json" in done.err
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_replay(root: Path, tmp_path: Path) -> None:
     done = aioc("replay", root, tmp_path / "again", "--json")
     assert done.json["messages"] == 372

@@ -149,6 +149,33 @@ def test_missing_directory(filled: Path, tmp_path: Path) -> None:
             whole.slice().export(tmp_path)
 
 
+def test_links_are_followed_and_pipes_are_refused(filled: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to-pipe").symlink_to("pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    reading, writing = os.pipe()
+    (tmp_path / "to-fd").symlink_to(f"/proc/self/fd/{writing}")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "old").write_bytes(b"old")
+    (tmp_path / "to-old").symlink_to("there/old")
+    (tmp_path / "to-new").symlink_to("there/new")
+    with aiochronicle.Queue(filled) as whole:
+        for name in ("pipe", "to-pipe", "to-fd"):
+            with pytest.raises(errors.ExportFailed, match=r"not a regular file.*aioc cat"):
+                whole.slice().export(tmp_path / name)
+        with pytest.raises(errors.ExportFailed):
+            whole.slice().export(tmp_path / "loop")
+        for name in ("to-old", "to-new"):
+            assert whole.slice().export(tmp_path / name) == COUNT
+    os.close(reading)
+    os.close(writing)
+    assert (tmp_path / "pipe").is_fifo()
+    for name, old in (("to-old", "old"), ("to-new", "new")):
+        assert (tmp_path / name).is_symlink()
+        assert parquet.read_table(tmp_path / "there" / old).num_rows == COUNT
+    assert hidden(tmp_path) == hidden(tmp_path / "there") == []
+
+
 def test_target_on_a_read_only_file_system(filled: Path) -> None:
     with aiochronicle.Queue(filled) as whole, pytest.raises(errors.ExportFailed) as caught:
         whole.slice().export("/proc/x.parquet")
