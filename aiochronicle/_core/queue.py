@@ -27,10 +27,11 @@ from aiochronicle._core.live_settings import (
 )
 from aiochronicle._core.reader import open_reader
 from aiochronicle._core.stream import Lag
+from aiochronicle._core.verifying import VerifyReport, check_records
 from aiochronicle._core.writer_info import WriterInfo, writer_of
 from aiochronicle._layout import SETTINGS
 from aiochronicle.config import Batch, Capacity, Retention
-from aiochronicle.errors import CorruptionError, PositionLost, ReaderBusy, ReaderNotFound
+from aiochronicle.errors import PositionLost, ReaderBusy, ReaderNotFound
 
 __all__ = [
     "QueueInfo",
@@ -46,8 +47,6 @@ __all__ = [
 
 
 _log = logging.getLogger("aiochronicle.queue")
-
-_BATCH = 4096
 
 
 class QueueInfo(HtmlStruct, frozen=True, kw_only=True):
@@ -107,14 +106,6 @@ class ReaderInfo(HtmlStruct, frozen=True, kw_only=True):
     pid: int | None = None
     command: str | None = None
     keeps_segments: int = 0
-
-
-class VerifyReport(HtmlStruct, frozen=True, kw_only=True):
-    """Result of checking every record. ``first_problem`` is a sentence, or None."""
-
-    records: int
-    corrupt: int
-    first_problem: str | None
 
 
 def inspect(path: str | os.PathLike[str]) -> QueueInfo:
@@ -294,28 +285,17 @@ def verify(
 ) -> VerifyReport:
     """Read every record of the queue and check it. Never writes.
 
+    It reads on after damage, and after a missing segment.
     ``progress`` is called with the bytes read and the total.
 
     >>> verify(queue).corrupt
     0
     """
-    records = corrupt = 0
-    problem = None
     with open_reader(path, start="first") as reader:
         total = reader.lag.bytes
-        while True:
-            try:
-                if not (batch := reader.read_batch(_BATCH)):
-                    break
-                records += len(batch)
-            except CorruptionError as error:
-                if problem is None:
-                    problem = (
-                        f"{printable(error.path)} at offset {error.offset or 0}: {error.detail}"
-                    )
-                skipped = reader.statistics().skipped_records
-                reader.step_over()
-                corrupt += max(1, reader.statistics().skipped_records - skipped)
+
+        def tell() -> None:
             if progress is not None:
                 progress(max(0, total - reader.lag.bytes), total)
-    return VerifyReport(records=records, corrupt=corrupt, first_problem=problem)
+
+        return check_records(reader, lambda: inspect(path).first_segment, tell)

@@ -38,7 +38,8 @@ def verify(queue: QueuePath, /, *, json: Json = False) -> int:
         [
             ("messages", f"{report.records:,}"),
             ("damaged", Text(f"{report.corrupt:,} places", "red") if report.corrupt else "none"),
-            *([("first", report.first_problem)] if report.first_problem else []),
+            *([("missing", f"{report.missing_seqs:,} messages")] if report.missing_seqs else []),
+            *(("problem", text) for text in report.problems),
         ],
     )
     return DAMAGED if report.corrupt else 0

@@ -12,7 +12,7 @@ from shlex import quote
 
 import aiochronicle
 from aiochronicle._columns.export import is_left
-from aiochronicle._layout import READERS, RECOVERED, SEGMENT
+from aiochronicle._layout import READERS, RECOVERED, SEGMENT, segment_name
 from aiochronicle.cli.exits import DENIED, status_of
 from aiochronicle.cli.finding import is_queue
 from aiochronicle.cli.processes import deleted_files
@@ -89,6 +89,11 @@ def check_queue(queue: Path) -> Iterator[Finding]:
         return
     yield from _permissions(queue)
     yield from _orphaned_replies(queue)
+    missing = _missing_segments(queue) & _missing_segments(queue)  # retention may be removing some
+    if missing:
+        files = ", ".join(segment_name(number) for number in sorted(missing)[:_NAMED])
+        files += " …" if len(missing) > _NAMED else ""
+        yield finding("missing-segments", queue, files=files, queue=named)
     writer = info.writer
     if writer is not None and writer.state == "died":
         command = writer.command or "unknown"
@@ -100,6 +105,12 @@ def check_queue(queue: Path) -> Iterator[Finding]:
         yield finding("recovered", queue, parts=len(parts), queue=named)
     for reader in readers:
         yield from _reader(queue, reader)
+
+
+def _missing_segments(queue: Path) -> set[int]:
+    """Return the numbers of segments that are missing between others."""
+    found = {int(match[1]) for one in queue.iterdir() if (match := SEGMENT.fullmatch(one.name))}
+    return set(range(min(found), max(found))) - found if found else set()
 
 
 def _orphaned_replies(queue: Path) -> Iterator[Finding]:

@@ -175,6 +175,12 @@ _TABLE: dict[str, tuple[Level, str, str, str]] = {
         "Check the clock, and the unit of the timestamps; open_writer(max_ahead_s=...) refuses such"
         " messages.",
     ),
+    "missing-segments": (
+        "error",
+        "missing-segments",
+        "segments are missing between others: {files}",
+        "aioc repair {queue} --backup DIR takes them from a backup; aioc verify {queue} counts what is lost.",
+    ),
     "recovered": (
         "note",
         "recovered",

@@ -467,6 +467,26 @@ def test_verify_and_repair(root: Path, tmp_path: Path) -> None:
     assert aioc("recovered", queue, "none.bin").status == 3
 
 
+def test_a_missing_segment_is_reported(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path)
+    (queue / "000000001.q").unlink()
+    with (queue / "000000002.q").open("r+b") as file:
+        file.seek(64 + 10 * 64 + 40)
+        file.write(b"?")
+    done = aioc("verify", queue, "--json")
+    report = done.json["report"]
+    assert (done.status, report["records"], report["corrupt"]) == (5, 249, 2)
+    assert report["missing_seqs"] == 101
+    gap, damage = report["problems"]
+    assert "seqs 100 to 199 are missing" in gap
+    assert "000000002.q at offset" in damage
+    assert "missing   101 messages\n" in aioc("verify", queue).out
+    (found,) = [
+        one for one in aioc("doctor", queue, "--json").json if one["check"] == "missing-segments"
+    ]
+    assert (found["level"], "000000001.q" in found["detail"]) == ("error", True)
+
+
 def test_backup_and_restore(live: tuple[Path, int], tmp_path: Path) -> None:
     path, _ = live
     first = aioc("backup", path, tmp_path / "backups", "--json").json

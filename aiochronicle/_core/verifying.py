@@ -1,0 +1,110 @@
+"""Checking every record that a reader comes to: what is damaged, and which messages are missing."""
+
+from collections.abc import Callable
+
+from aiochronicle._base.printable import printable
+from aiochronicle._base.report import HtmlStruct
+from aiochronicle._core.reader import Reader
+from aiochronicle.errors import ChronicleError, CorruptionError, PositionLost
+
+__all__ = ["VerifyReport", "check_records"]
+
+_BATCH = 4096
+_PROBLEMS_MAX = 100
+
+
+class VerifyReport(HtmlStruct, frozen=True, kw_only=True):
+    """Result of checking every record.
+
+    ``corrupt`` counts damaged places; a segment that is missing between others is one. ``missing_seqs`` is
+    how many messages of a native queue are lost there, as the seqs before and after show. ``problems`` has a
+    sentence for each of the first 100 places, ``first_problem`` the first of them, or None.
+    """
+
+    records: int
+    corrupt: int
+    first_problem: str | None
+    missing_seqs: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def check_records(
+    reader: Reader, first_segment: Callable[[], int], tell: Callable[[], object] = lambda: None
+) -> VerifyReport:
+    """Read to the end, over all damage. What retention removes meanwhile is none.
+
+    ``first_segment`` says which segment is the oldest now.
+    """
+    checking = _Checking(reader)
+    while True:
+        try:
+            if not (batch := reader.read_batch(_BATCH)):
+                break
+            checking.found(batch[0].seq, batch[-1].seq, len(batch))
+        except CorruptionError as error:
+            skipped = reader.statistics().skipped_records
+            reader.step_over()
+            places = max(1, reader.statistics().skipped_records - skipped)
+            at = "" if error.offset is None else f" at offset {error.offset}"
+            checking.damaged(places, f"{printable(error.path)}{at}", error)
+        except PositionLost as error:
+            if error.nearest <= error.wanted:
+                raise
+            is_removed = error.wanted.segment < first_segment()
+            reader.seek_position(error.nearest)
+            if is_removed:
+                checking.forget()
+            else:
+                checking.damaged(1, printable(error.path), error)
+        tell()
+    return checking.ended()
+
+
+class _Checking:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        found = reader.statistics()
+        self._is_java = found.segment_size == 0
+        self._next: int | None = found.next_seq
+        if self._is_java or (found.next_seq == 0 and reader.position.segment > 0):
+            self._next = None
+        self._records = self._corrupt = self._missing = 0
+        self._is_after_damage = False
+        self._problems: list[str] = []
+
+    def found(self, first: int, last: int, count: int) -> None:
+        self._resume(first)
+        self._records += count
+        self._next = None if self._is_java else last + 1
+
+    def damaged(self, places: int, where: str, error: ChronicleError) -> None:
+        self._corrupt += places
+        self._is_after_damage = True
+        if len(self._problems) < _PROBLEMS_MAX:
+            self._problems.append(f"{where}: {error.detail}")
+
+    def forget(self) -> None:
+        self._next = None
+
+    def ended(self) -> VerifyReport:
+        self._resume(self._reader.statistics().next_seq)
+        return VerifyReport(
+            records=self._records,
+            corrupt=self._corrupt,
+            first_problem=self._problems[0] if self._problems else None,
+            missing_seqs=self._missing,
+            problems=tuple(self._problems),
+        )
+
+    def _resume(self, seq: int) -> None:
+        """Note which seqs are missing before this one, if there was damage."""
+        if self._is_after_damage and self._next is not None and seq > self._next:
+            self._missing += seq - self._next
+            if self._corrupt and len(self._problems) < _PROBLEMS_MAX:
+                said = (
+                    f"seq {seq - 1:,} is"
+                    if seq - 1 == self._next
+                    else f"seqs {self._next:,} to {seq - 1:,} are"
+                )
+                self._problems[-1] += f"; {said} missing"
+        self._is_after_damage = False
