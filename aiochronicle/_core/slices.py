@@ -43,10 +43,11 @@ from aiochronicle._columns.export import (
 from aiochronicle._core.kept import KeptSegment, why_kept
 from aiochronicle._core.queue import ReaderInfo, inspect, list_readers
 from aiochronicle._core.reader import Reader, TimestampSource, open_reader, unix_ns
+from aiochronicle._core.verifying import VerifyReport, check_records
 from aiochronicle._hot import Message
 from aiochronicle._layout import segment_name
 from aiochronicle.config import Retention
-from aiochronicle.errors import ChronicleError, ClosedError, InvalidArgument
+from aiochronicle.errors import ChronicleError, ClosedError, InvalidArgument, PositionLost
 
 if TYPE_CHECKING:
     import numpy
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
     from aiochronicle._columns.typed import OneType, OnUndecodable, TypedColumns
 
-__all__ = ["Queue", "Recording", "Slice"]
+__all__ = ["Queue", "Recording", "Slice", "damage_in", "over_gaps", "skipped_in"]
 
 # Tables are read in larger pieces than streams, and by several threads from this many rows on.
 _TABLE_BATCH_ROWS = 1 << 16
@@ -233,6 +234,7 @@ class Recording:
         self.scout = self._open(path)
         self.path = self.scout.path
         self._segment_size = self.scout.statistics().segment_size
+        self.skipped = 0  # damaged places that reading stepped over
         self.is_java = self._segment_size == 0
 
     def find(self, start: _Bound, end: _Bound) -> Any:
@@ -298,6 +300,8 @@ class Recording:
             error = new_error()
             check(lib.ac_reader_read_range(handle_of(reader), part, error), error)
             yield reader
+            with self._asking:
+                self.skipped += reader.statistics().skipped_records
 
     def close(self) -> None:
         """Release the queue; what another thread asks just now is answered first."""
@@ -586,3 +590,35 @@ def _bound(name: str, value: object) -> _Bound:
 
 def _time_bound(name: str, value_ns: int | None) -> _Bound:
     return _NO_BOUND if value_ns is None else (lib.AC_BOUND_TIME, unix_ns(value_ns, name))
+
+
+def over_gaps(part: Slice) -> Iterator[Message]:
+    """Iterate over a slice, and over segments that are missing, too; they count as skipped."""
+    recording = part._recording
+    with recording.reading(part._part) as reader:
+        while True:
+            try:
+                yield from reader
+                return
+            except PositionLost as error:
+                if error.nearest <= error.wanted:
+                    raise
+                reader.seek_position(error.nearest)
+                recording.skipped += 1
+
+
+def skipped_in(part: Slice, *, from_oldest: bool) -> int:
+    """Return how many damaged places were stepped over in it, and before it, if it is the first part."""
+    recording = part._recording
+    if not from_oldest or recording.is_java:
+        return recording.skipped
+    oldest = inspect(recording.path).first_segment  # which may be unreadable
+    return recording.skipped + (part._part.first_segment > oldest)
+
+
+def damage_in(part: Slice) -> VerifyReport:
+    """Read a slice once more, and say what is damaged."""
+    recording = part._recording
+    with recording.reading(part._part) as reader:
+        lib.ac_reader_report_corrupt(handle_of(reader))
+        return check_records(reader, lambda: inspect(recording.path).first_segment)

@@ -41,7 +41,7 @@ class ConvertReport(HtmlStruct, frozen=True, kw_only=True):
     """A queue that was converted.
 
     ``not_carried`` lists what the new format cannot store; ``times_raised`` counts messages that were older
-    than the one before and got its time.
+    than the one before and got its time. ``skipped`` counts the damaged places that were stepped over.
     """
 
     path: str
@@ -50,6 +50,7 @@ class ConvertReport(HtmlStruct, frozen=True, kw_only=True):
     readers: int
     times_raised: int
     not_carried: tuple[str, ...]
+    skipped: int = 0
 
 
 def convert(
@@ -105,6 +106,7 @@ def convert(
         readers=len(work.placed),
         times_raised=work.times_raised,
         not_carried=_LOST[into],
+        skipped=work.skipped,
     )
 
 
@@ -119,7 +121,7 @@ class _Work:
         self._into = into
         self._tell = tell
         self._now_ns = 0
-        self.messages = self.times_raised = 0
+        self.messages = self.times_raised = self.skipped = 0
         self.placed: dict[str, int] = {}  # readers, by the seq they go on with
         readers = [(one.committed_seq, one.name) for one in list_readers(source) if not one.lost]
         self._waiting = sorted(
@@ -136,6 +138,7 @@ class _Work:
                 reader.seek_first()
             with open_writer(self._part, **writing) as writer:
                 self._copy(reader, writer)
+                self.skipped = reader.statistics().skipped_records
                 writer.flush_now()
         for name, seq in self.placed.items():
             with open_reader(self._part, name, start=seq) as placed:

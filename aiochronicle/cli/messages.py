@@ -11,9 +11,11 @@ from cyclopts import Parameter
 import aiochronicle
 from aiochronicle import Message
 from aiochronicle._core.newest import start_of_newest
+from aiochronicle._core.slices import over_gaps, skipped_in
 from aiochronicle.cli.arguments import Json, Moment, QueuePath
 from aiochronicle.cli.decoding import Decoder
-from aiochronicle.cli.exits import Refused
+from aiochronicle.cli.exits import DAMAGED, Refused
+from aiochronicle.cli.missing import Skipping, say_removed, say_skipped
 from aiochronicle.cli.output import Output
 
 __all__ = ["cat", "tail"]
@@ -59,7 +61,7 @@ def tail(
     hex_: Hex = False,
     skip_corrupt: Skip = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Show the last messages of a queue, decoded by its schema.json.
 
     Example: aioc tail -f /var/lib/feeds/trades --type Trade
@@ -74,14 +76,28 @@ def tail(
     where: int | datetime = 0 if start is None else start
     if start is None:
         where = _start_of_last(queue, 10 if lines is None else lines, wanted, policy)
+    say_removed(queue, start)
     with aiochronicle.open_reader(queue, start=where, on_corrupt=policy) as reader:
-        found = _matching(reader, wanted)
+        reading = Skipping(reader, over_gaps=skip_corrupt)
+        found = _matching(reading.messages(), wanted)
         if start is None and not follow:  # more may have been appended since
             found = islice(found, 10 if lines is None else lines)
         printing.all(found)
+        told = _tell_skipped(queue, where, reading, 0)
         while follow:
             if reader.wait(_WAIT_S):
-                printing.all(_matching(reader, wanted))
+                printing.all(_matching(reading.messages(), wanted))
+                told = _tell_skipped(queue, where, reading, told)
+    return DAMAGED if told else 0
+
+
+def _tell_skipped(queue: Path, start: int | datetime, reading: Skipping, told: int) -> int:
+    """Tell what was skipped if that is more than what was told; return how much."""
+    skipped = reading.skipped
+    if skipped > told:
+        with aiochronicle.Queue(queue, on_corrupt="skip") as whole:
+            say_skipped(queue, whole.slice(start), skipped)
+    return skipped
 
 
 def cat(
@@ -105,7 +121,7 @@ def cat(
     hex_: Hex = False,
     skip_corrupt: Skip = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Print the messages of a queue, all of them or from one place to another.
 
     Example: aioc cat /var/lib/feeds/trades --from 1000 --to 2000 --json
@@ -115,7 +131,12 @@ def cat(
     wanted = None if type_ is None else decoder.type_id_of(type_)
     printing = _Printing(decoder, as_json=json, as_hex=hex_, raw=raw)
     with aiochronicle.Queue(queue, on_corrupt="skip" if skip_corrupt else "raise") as whole:
-        printing.all(_matching(whole.slice(start, end), wanted))
+        say_removed(queue, start, end)
+        part = whole.slice(start, end)
+        printing.all(_matching(over_gaps(part) if skip_corrupt else part, wanted))
+        return (
+            DAMAGED if say_skipped(queue, part, skipped_in(part, from_oldest=start is None)) else 0
+        )
 
 
 def _matching(messages: Iterable[Message], wanted: int | None) -> Iterator[Message]:
@@ -132,7 +153,9 @@ def _start_of_last(
     with aiochronicle.Queue(queue, on_corrupt=policy) as whole:
         while True:
             start = start_of_newest(queue, window, on_corrupt=policy)
-            seqs = [one.seq for one in whole.slice(start) if one.type_id == wanted]
+            part = whole.slice(start)
+            found = over_gaps(part) if policy == "skip" else part
+            seqs = [one.seq for one in found if one.type_id == wanted]
             if len(seqs) >= count:
                 return seqs[-count]
             if start == before:

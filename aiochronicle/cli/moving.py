@@ -14,10 +14,12 @@ from cyclopts import Parameter
 import aiochronicle
 from aiochronicle import Message, Slice
 from aiochronicle._columns.export import replaceable, replacing
+from aiochronicle._core.slices import skipped_in
 from aiochronicle.cli.arguments import Directory, Json, Moment, QueuePath, path_argument
 from aiochronicle.cli.decoding import Decoder
 from aiochronicle.cli.exits import DAMAGED, Refused
 from aiochronicle.cli.finding import find_queues, is_queue
+from aiochronicle.cli.missing import say_removed, say_skipped
 from aiochronicle.cli.output import Output
 from aiochronicle.cli.progress import progress
 from aiochronicle.cli.units import age, amount, rate
@@ -66,7 +68,7 @@ def export(
         bool, Parameter(negative=(), show_default=False, help="step over damaged messages")
     ] = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Write messages to a file: Parquet, Arrow, CSV or JSON lines.
 
     Example: aioc export /var/lib/feeds/trades trades.parquet --type Trade --from 1h
@@ -83,6 +85,7 @@ def export(
     if decoder.problem is not None:
         raise Refused(f"{queue}: {decoder.problem}. Nothing was exported.", DAMAGED)
     wanted = None if type_ is None else decoder.type_id_of(type_)
+    say_removed(queue, start, end)
     began_s = time.monotonic()
     with (
         aiochronicle.Queue(queue, on_corrupt="skip" if skip_corrupt else "raise") as whole,
@@ -98,10 +101,18 @@ def export(
             )
         else:
             rows = _export_text(part, file, decoder, wanted, chosen, advance)
+        damage = say_skipped(queue, part, skipped_in(part, from_oldest=start is None))
     passed_s = max(time.monotonic() - began_s, 1e-9)
     size = file.stat().st_size
     Output(as_json=json).record(
-        {"path": str(file), "format": chosen, "rows": rows, "bytes": size},
+        {
+            "path": str(file),
+            "format": chosen,
+            "rows": rows,
+            "bytes": size,
+            "skipped": 0 if damage is None else max(1, damage.corrupt),
+            "missing_seqs": 0 if damage is None else damage.missing_seqs,
+        },
         [
             ("file", str(file)),
             ("rows", f"{rows:,}"),
@@ -109,6 +120,7 @@ def export(
             ("took", f"{age(passed_s)}, {rate(rows / passed_s)}"),
         ],
     )
+    return 0 if damage is None else DAMAGED
 
 
 def _export_text(
@@ -265,7 +277,7 @@ def convert(
         bool, Parameter(negative=(), show_default=False, help="step over damaged messages")
     ] = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Copy a native queue to a new Java queue, or a Java queue to a new native one.
 
     Messages keep order and payload, readers their positions. At the end it reports what the other format
@@ -284,6 +296,9 @@ def convert(
             progress=lambda step: advance("convert", step.messages, step.messages_total),
         )
     passed_s = max(time.monotonic() - began_s, 1e-9)
+    if report.skipped:
+        with aiochronicle.Queue(source, on_corrupt="skip") as whole:
+            say_skipped(source, whole.slice(), report.skipped)
     Output(as_json=json).record(
         report,
         [
@@ -295,3 +310,4 @@ def convert(
             *(("not carried", text) for text in report.not_carried),
         ],
     )
+    return DAMAGED if report.skipped else 0

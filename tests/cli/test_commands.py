@@ -487,6 +487,54 @@ def test_a_missing_segment_is_reported(root: Path, tmp_path: Path) -> None:
     assert (found["level"], "000000001.q" in found["detail"]) == ("error", True)
 
 
+@pytest.mark.parametrize("damage", ["sealed", "oldest", "missing"])
+def test_what_is_skipped_is_said(root: Path, tmp_path: Path, damage: str) -> None:
+    queue = copied(root, tmp_path)
+    segment = queue / ("000000000.q" if damage == "oldest" else "000000001.q")
+    if damage == "missing":
+        segment.unlink()
+    else:
+        segment.write_bytes(b"?" * segment.stat().st_size)
+    commands = [["cat"]]
+    if damage != "oldest":
+        commands += [["tail", "-n", "350"], ["tail", "--from", "0"], ["cat", "--from", "50"]]
+    for command in commands:
+        done = aioc(command[0], queue, *command[1:], "--skip-corrupt")
+        assert done.status == 5, command
+        assert len(done.out.splitlines()) == (200 if "50" in command else 250)
+        assert "1 damaged place skipped" in done.err
+        if damage != "oldest":
+            assert "100 messages are missing" in done.err
+            assert "seqs 100 to 199 are missing" in done.err
+    if damage == "missing":
+        return
+    lost = 100 if damage == "sealed" else 0
+    for form in ("csv", "parquet"):
+        done = aioc("export", queue, tmp_path / f"x.{form}", "--skip-corrupt", "--json")
+        assert (done.status, done.json["rows"]) == (5, 250)
+        assert (done.json["skipped"], done.json["missing_seqs"]) == (1, lost)
+        assert "1 damaged place skipped" in done.err
+    if damage == "oldest":
+        return
+    shutil.rmtree(queue / "readers")  # one of them stands in the damaged segment
+    done = aioc("convert", queue, tmp_path / "java", "--skip-corrupt", "--json")
+    assert (done.status, done.json["messages"], done.json["skipped"]) == (5, 250, 1)
+    assert "1 damaged place skipped" in done.err
+
+
+def test_seqs_that_were_removed_are_said(root: Path, tmp_path: Path) -> None:
+    queue = copied(root, tmp_path)
+    (queue / "000000000.q").unlink()
+    for command in (["cat"], ["tail"], ["export", tmp_path / "x.csv"]):
+        done = aioc(command[0], queue, *command[1:], "--from", "5")
+        assert done.status == 0
+        assert "seqs 5 to 99 were removed; it starts at 100." in done.err
+    done = aioc("cat", queue, "--from", "5", "--to", "8")
+    assert (done.status, done.out) == (0, "")
+    assert "seqs 5 to 7 were removed" in done.err
+    assert aioc("cat", queue, "--from", "100").err == aioc("cat", queue).err == ""
+
+
 def test_backup_and_restore(live: tuple[Path, int], tmp_path: Path) -> None:
     path, _ = live
     first = aioc("backup", path, tmp_path / "backups", "--json").json
