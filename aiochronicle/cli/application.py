@@ -15,7 +15,7 @@ from rich.console import Console
 import aiochronicle
 from aiochronicle.cli.exits import FAILED, INTERRUPTED, USAGE, Refused, status_of
 from aiochronicle.cli.finding import explain_missing
-from aiochronicle.cli.output import console, say
+from aiochronicle.cli.output import console, forget, say
 from aiochronicle.errors import ChronicleError, QueueNotFound
 
 __all__ = ["app", "command_names", "run"]
@@ -122,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
         say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
+        forget(sys.stdout)
         return 0
     except CycloptsError as error:
         say(_usage(error))
@@ -186,8 +186,3 @@ def _usage(error: CycloptsError) -> str:
     said = str(error).partition(" Available commands:")[0].strip()
     said = said if said.endswith((".", "?", "!")) else f"{said}."
     return f"{said} See: aioc {command} --help" if command else f"{said} See: aioc --help"
-
-
-def _forget_stdout() -> None:
-    """Let nobody write to a pipe that is closed, Python's own flush at the end included."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

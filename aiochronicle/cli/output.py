@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import msgspec
 from rich.console import Console
@@ -16,17 +16,32 @@ from rich.text import Text
 
 from aiochronicle._base.printable import printable, utf8_name
 
-__all__ = ["Column", "Output", "builtins_of", "console", "say", "to_json"]
+__all__ = ["Column", "Output", "builtins_of", "console", "forget", "say", "to_json"]
 
 _PIPE_COLUMNS = 100_000
 _GAP = 2
+
+
+class _Console(Console):
+    """A console that leaves it to the command line what becomes of a closed pipe."""
+
+    def on_broken_pipe(self) -> None:
+        if not self.stderr:
+            raise BrokenPipeError
+        self.quiet = True
+        forget(sys.stderr)
+
+
+def forget(stream: TextIO) -> None:
+    """Let nobody write to a pipe that is closed, Python's own flush at the end included."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def console(*, stderr: bool = False) -> Console:
     """Return the console of standard output or error: colours on a terminal only."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PIPE_COLUMNS
-    return Console(
+    return _Console(
         stderr=stderr,
         width=width,
         color_system=None if os.environ.get("NO_COLOR") else "auto",
