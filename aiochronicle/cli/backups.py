@@ -11,7 +11,7 @@ import aiochronicle
 from aiochronicle import BackupProgress
 from aiochronicle._layout import CONTROL
 from aiochronicle.cli.arguments import Directory, Json, QueuePath, path_argument
-from aiochronicle.cli.exits import DAMAGED, Refused
+from aiochronicle.cli.exits import DAMAGED, NOT_FOUND, Refused
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.progress import Advance, progress
 from aiochronicle.cli.units import amount, seq_text, since, when
@@ -119,6 +119,9 @@ def _left_out(readers: dict[str, str]) -> list[tuple[str, str]]:
 def _list(out: Output, directory: Path | None) -> None:
     if directory is None:
         raise Refused("backup --list takes DIR. See: aioc backup --help")
+    if not directory.is_dir():
+        said = "is a file, not a directory" if directory.exists() else "there is no such directory"
+        raise Refused(f"{directory}: {said}.", NOT_FOUND)
     found = aiochronicle.list_backups(directory)
     now_ns = time.time_ns()
     out.table(

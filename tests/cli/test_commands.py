@@ -487,6 +487,15 @@ def test_a_missing_segment_is_reported(root: Path, tmp_path: Path) -> None:
     assert (found["level"], "000000001.q" in found["detail"]) == ("error", True)
 
 
+def test_backups_are_not_listed_where_there_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for name, said in (("none", "there is no such directory"), ("file", "is a file")):
+        done = aioc("backup", "--list", tmp_path / name)
+        assert (done.status, done.out) == (3, "")
+        assert said in done.err
+    assert aioc("backup", "--list", tmp_path).status == 0
+
+
 @pytest.mark.parametrize("damage", ["sealed", "oldest", "missing"])
 def test_what_is_skipped_is_said(root: Path, tmp_path: Path, damage: str) -> None:
     queue = copied(root, tmp_path)
