@@ -28,13 +28,12 @@ def hz(queue: QueuePath, /, *, seconds: Length = 5.0, json: Json = False) -> Non
     out = Output(as_json=json)
     with aiochronicle.open_reader(queue, start="last", verify=False) as reader:
         began_s = shown_s = time.monotonic()
-        total = total_bytes = 0
+        total = total_bytes = messages = size = 0  # before, and in the line that is not complete
         try:
             while True:
                 until_s = shown_s + _SHOWN_S
                 if seconds:
                     until_s = min(until_s, began_s + seconds)
-                messages = size = 0
                 while (left_s := until_s - time.monotonic()) > 0:
                     reader.wait(left_s)
                     batch = reader.read_batch(4096)
@@ -44,11 +43,13 @@ def hz(queue: QueuePath, /, *, seconds: Length = 5.0, json: Json = False) -> Non
                 _tell_rate(out, messages, size, now_s - shown_s, whole=False)
                 shown_s = now_s
                 total, total_bytes = total + messages, total_bytes + size
+                messages = size = 0
                 if seconds and now_s - began_s >= seconds:
                     break
         finally:
             if not json:
-                _tell_rate(out, total, total_bytes, time.monotonic() - began_s, whole=True)
+                passed_s = time.monotonic() - began_s
+                _tell_rate(out, total + messages, total_bytes + size, passed_s, whole=True)
 
 
 def _tell_rate(out: Output, messages: int, size: int, passed_s: float, *, whole: bool) -> None:

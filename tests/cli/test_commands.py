@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -441,6 +442,22 @@ def test_hz_and_latency(live: tuple[Path, int]) -> None:
     done = aioc("latency", path, "--seconds", "0.5", "--json").json
     assert done["messages"] > 10
     assert 0 < done["p50_ns"] <= done["p99_ns"] <= done["max_ns"] < 60e9
+
+
+def test_hz_counts_what_it_read_before_it_was_interrupted(live: tuple[Path, int]) -> None:
+    command = [sys.executable, "-m", "aiochronicle", "hz", live[0], "--seconds", "0"]
+    for wait_s in (0.3, 0.5, 0.7, 0.9):  # of the first second, for which no line was shown yet
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            while str(live[0]) not in Path(f"/proc/{process.pid}/maps").read_text():
+                time.sleep(0.01)
+            time.sleep(wait_s)
+            process.send_signal(signal.SIGINT)
+            assert process.stdout is not None
+            lines = process.stdout.read().splitlines()
+        assert process.returncode == 130
+        if len(lines) == 1 and re.search(r" [1-9][\d,]* messages$", lines[0]):
+            return
+    pytest.fail(f"no messages: {lines}")
 
 
 def test_verify_and_repair(root: Path, tmp_path: Path) -> None:
