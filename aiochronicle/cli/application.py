@@ -153,12 +153,16 @@ def _import_commands(arguments: Sequence[str]) -> None:
 
 
 def _end(number: int, _: object) -> None:
-    """End as after Ctrl-C, so that nothing is left half-done."""
+    """End as after Ctrl-C, so that nothing is left half-done. A second signal does not interrupt that."""
+    for each in _HANDLERS:
+        signal.signal(each, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     sys.exit(128 + number)
 
 
 _HANDLERS = {
-    signal.SIGINT: signal.default_int_handler,
+    signal.SIGINT: _end,
     signal.SIGTERM: _end,
     signal.SIGHUP: _end,  # the terminal was closed
 }
