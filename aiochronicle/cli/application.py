@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from cyclopts import App, CycloptsError, Group
@@ -106,6 +107,7 @@ def command_names() -> list[str]:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return the exit status. Errors are one line, never a traceback."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:  # a terminal without UTF-8 gets escapes
@@ -125,7 +127,7 @@ def run(arguments: Sequence[str]) -> int:
         forget(sys.stdout)
         return 0
     except CycloptsError as error:
-        say(_usage(error))
+        say(_usage(error, arguments))
         return USAGE
     except (ChronicleError, Refused, OSError, ImportError) as error:
         say(_text_of(error))
@@ -142,6 +144,13 @@ def run(arguments: Sequence[str]) -> int:
         for number, handler in previous.items():
             signal.signal(number, handler)
     return status if isinstance(status, int) else 0
+
+
+def _open_streams() -> None:
+    """Give standard output and error somewhere to go if they are closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
 
 
 def _import_commands(arguments: Sequence[str]) -> None:
@@ -185,8 +194,23 @@ def _text_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _usage(error: CycloptsError) -> str:
+def _usage(error: CycloptsError, arguments: Sequence[str]) -> str:
+    guess = _guess(arguments)
+    if guess is not None:
+        return guess
     command = " ".join(getattr(error, "command_chain", None) or ())
     said = str(error).partition(" Available commands:")[0].strip()
     said = said if said.endswith((".", "?", "!")) else f"{said}."
     return f"{said} See: aioc {command} --help" if command else f"{said} See: aioc --help"
+
+
+def _guess(arguments: Sequence[str]) -> str | None:
+    """Say which command of a group was meant, if there is one much like that."""
+    group, wanted = (*arguments[:2], "", "")[:2]
+    if group not in _GROUPS or wanted.startswith("-") or os.path.lexists(wanted):
+        return None
+    names = [name for name in app[group] if not name.startswith("-")]
+    near = get_close_matches(wanted, names, 1)
+    if not near or wanted in names:
+        return None
+    return f'Unknown command "{wanted}". Did you mean "{near[0]}"? See: aioc {group} --help'

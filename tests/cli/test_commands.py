@@ -923,6 +923,20 @@ def test_a_closed_pipe_is_no_error(root: Path, command: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_closed_output_is_no_error(root: Path) -> None:
+    command = f"{sys.executable} -m aiochronicle ls {root}"
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_mistyped_command_of_a_group_is_recognised(root: Path) -> None:
+    done = aioc("readers", "forgt", root / "trades", "risk")
+    assert done.status == 2
+    assert 'Unknown command "forgt". Did you mean "forget"?' in done.err
+    assert "Did you mean" not in aioc("readers", root / "trades", "risk").err
+
+
 def test_a_terminal_without_utf_8_gets_escapes(root: Path) -> None:
     done = started("ls", root, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.status == 0
