@@ -592,10 +592,14 @@ def _time_bound(name: str, value_ns: int | None) -> _Bound:
     return _NO_BOUND if value_ns is None else (lib.AC_BOUND_TIME, unix_ns(value_ns, name))
 
 
+def _parts(part: Slice) -> tuple[Recording, Any]:
+    return part._recording, part._part  # pyright: ignore[reportPrivateUsage]
+
+
 def over_gaps(part: Slice) -> Iterator[Message]:
     """Iterate over a slice, and over segments that are missing, too; they count as skipped."""
-    recording = part._recording
-    with recording.reading(part._part) as reader:
+    recording, bounds = _parts(part)
+    with recording.reading(bounds) as reader:
         while True:
             try:
                 yield from reader
@@ -609,16 +613,16 @@ def over_gaps(part: Slice) -> Iterator[Message]:
 
 def skipped_in(part: Slice, *, from_oldest: bool) -> int:
     """Return how many damaged places were stepped over in it, and before it, if it is the first part."""
-    recording = part._recording
+    recording, bounds = _parts(part)
     if not from_oldest or recording.is_java:
         return recording.skipped
     oldest = inspect(recording.path).first_segment  # which may be unreadable
-    return recording.skipped + (part._part.first_segment > oldest)
+    return recording.skipped + int(bounds.first_segment > oldest)
 
 
 def damage_in(part: Slice) -> VerifyReport:
     """Read a slice once more, and say what is damaged."""
-    recording = part._recording
-    with recording.reading(part._part) as reader:
+    recording, bounds = _parts(part)
+    with recording.reading(bounds) as reader:
         lib.ac_reader_report_corrupt(handle_of(reader))
         return check_records(reader, lambda: inspect(recording.path).first_segment)
