@@ -18,6 +18,7 @@ from aiochronicle._base.names import check_name
 from aiochronicle._base.position import Position
 from aiochronicle._base.printable import printable, utf8_name
 from aiochronicle._base.report import HtmlStruct
+from aiochronicle._core.backup_mark import refuse_backup
 from aiochronicle._core.live_settings import (
     LiveSettings,
     changed,
@@ -199,6 +200,7 @@ def configure(
         given["retention"] = msgspec.structs.replace(retention, archive=archive)
     encoded, error = encode_path(path), new_error()
     place = Path(os.fsdecode(encoded), SETTINGS)
+    refuse_backup(place.parent)
     said = {} if clear else parse_live_settings(place, _settings_text(encoded))
     text = to_toml({**said, **given}).encode()
     parse_live_settings(place, text)  # the writer will understand it
@@ -224,6 +226,7 @@ def forget_reader(path: str | os.PathLike[str], name: str, *, force: bool = Fals
     []
     """
     check_name("name", name)
+    refuse_backup(Path(os.fsdecode(encode_path(path))))
     error = new_error()
     try:
         check(lib.ac_queue_forget_reader(encode_path(path), name.encode(), error), error)

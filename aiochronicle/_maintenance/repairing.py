@@ -22,6 +22,7 @@ from aiochronicle._base.position import Position
 from aiochronicle._base.printable import printable
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._base.system_errors import refusal, storage_errors
+from aiochronicle._core.backup_mark import refuse_backup
 from aiochronicle._core.copying import copy_file, refuse_java, write_file
 from aiochronicle._core.position_files import decode_position
 from aiochronicle._core.queue import inspect
@@ -128,6 +129,8 @@ def repair(
         refuse_java("repair", queue)
         if not queue.is_dir() or not (_segments(queue) or (queue / CONTROL).exists()):
             raise QueueNotFound("no such queue", path=str(queue))
+        if not dry_run:
+            refuse_backup(queue)
     with storage_errors(queue), _source(backup) as source:
         with _alone(queue, take=not dry_run):
             work = _Work(queue, source, dry_run, progress or (lambda done, total: None))

@@ -22,6 +22,7 @@ from aiochronicle import (
     Retention,
     Roll,
     backup,
+    configure,
     forget_reader,
     inspect,
     list_backups,
@@ -29,7 +30,9 @@ from aiochronicle import (
     open_group,
     open_reader,
     open_writer,
+    repair,
     restore,
+    seek_reader,
     verify,
 )
 from aiochronicle.errors import (
@@ -512,13 +515,21 @@ def test_a_backup_is_not_opened_for_writing(
     """Nor by a named reader or a group, which would move the positions that are in it."""
     with open_writer(queue_path, format=kind) as writer:
         writer.append(b"hello")
+    with open_reader(queue_path, "audit") as reader:
+        reader.commit()
     made = backup(queue_path, backups).path
+    assert [reader.name for reader in list_readers(made)] == ["audit"]
     before = {path: path.stat().st_mtime_ns for path in Path(made).rglob("*")}
     for refused in (
         lambda: open_writer(made),
         lambda: open_writer(made, format=kind),
         lambda: open_reader(made, "audit"),
         lambda: open_group(made, "workers"),
+        lambda: forget_reader(made, "audit"),
+        lambda: forget_reader(made, "audit", force=True),
+        lambda: seek_reader(made, "audit", "first", force=True),
+        lambda: configure(made, retention=Retention(max_bytes=1 << 30)),
+        *([lambda: repair(made)] if kind == "native" else []),
     ):
         with pytest.raises(BackupError, match=r"is a backup.*aioc restore") as error:
             refused()
