@@ -142,6 +142,7 @@ def open_writer(
     _try_once: bool = False,
     _inline_housekeeping: int = 0,
     _write_back_s: float = 15.0,
+    _obey_file: bool = True,
 ) -> Writer[T]:
     """Open a queue for appending. Creates the queue if there is none, and repairs it if necessary.
 
@@ -244,7 +245,7 @@ def open_writer(
     _log_recovery(printable(writer.path), writer.recovery)
     _log.debug("%s: opened for writing, next seq %d", printable(writer.path), writer.next_seq)
     try:
-        if chosen == "native":
+        if chosen == "native" and _obey_file:
             _open_writers[writer.path] = writer
             writer._settings.read_file()  # pyright: ignore[reportPrivateUsage]
         if codec is not None and registry is not None:

@@ -139,7 +139,10 @@ def repair(
         if not dry_run and not any(one.kind == "control" and not one.fixed for one in findings):
             try:
                 with open_writer(
-                    queue, recover="salvage" if salvage else "auto", mode=_mode(queue)
+                    queue,
+                    recover="salvage" if salvage else "auto",
+                    mode=_mode(queue),
+                    _obey_file=False,  # its retention would remove segments
                 ) as writer:
                     recovery = writer.recovery
             except SalvageRequired as error:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from aiochronicle import (
+    Retention,
     Roll,
     backup,
+    configure,
     inspect,
     list_readers,
     list_recovered,
@@ -177,6 +179,19 @@ def test_salvage_needs_consent(broken: Path) -> None:
     assert [(one.kind, one.fixed) for one in report.findings] == [("end", False)]
     assert repair(broken, salvage=True).sound
     assert verify(broken).records == 300
+
+
+def test_retention_of_the_queue_is_not_applied(
+    broken: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says when a writer takes over the limits of settings.toml."""
+    caplog.set_level("INFO", "aiochronicle.settings")
+    configure(broken, retention=Retention(max_bytes=1, check_interval_s=0.001))
+    assert repair(broken).sound
+    assert not caplog.records
+    assert verify(broken).records == COUNT
+    with open_writer(broken):
+        assert caplog.records
 
 
 def test_a_queue_with_a_writer_is_left_alone(broken: Path) -> None:
