@@ -32,7 +32,8 @@ class BackupReport(HtmlStruct, frozen=True, kw_only=True):
     """A completed backup. ``path`` is a readable queue; ``corrupt`` counts damaged places.
 
     ``left_out`` are readers whose positions could not be read, and why. The backup has all messages, but a
-    queue that is restored from it does not know them: they begin like new readers.
+    queue that is restored from it does not know them: they begin like new readers. ``replaced`` are segments
+    that were damaged in the backup before, which still has them so, and were copied from the queue again.
     """
 
     path: str
@@ -48,6 +49,7 @@ class BackupReport(HtmlStruct, frozen=True, kw_only=True):
     corrupt: int
     removed: list[int]
     left_out: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    replaced: list[int] = msgspec.field(default_factory=list[int])
 
 
 def read_all(

@@ -48,7 +48,7 @@ from aiochronicle._maintenance.backup_report import (
     stamp_of,
 )
 from aiochronicle._maintenance.generations import Manifest, Owner, Stamp
-from aiochronicle.errors import BackupError, CorruptionError
+from aiochronicle.errors import BackupError, ChronicleError, CorruptionError, StorageError
 
 if TYPE_CHECKING:
     from aiochronicle._maintenance.java_backups import JavaWork
@@ -133,9 +133,10 @@ def backup(
 
     Each queue needs its own directory of backups. The first backup copies everything; later ones copy new
     segments and the active one, and share the rest with the previous backup. On file systems with reflinks
-    nothing is copied at all. The copy is read back and checked (``verify_all``: everything). When all of it
-    is on disk the backup appears, and the oldest backups are removed until ``keep`` are left. If it is killed
-    at any moment, earlier backups are unchanged.
+    nothing is copied at all. The copy is read back and checked (``verify_all``: everything). A shared
+    segment that turns out to be damaged is copied from the queue again, and is in ``replaced`` of the
+    report. When all of it is on disk the backup appears, and the oldest backups are removed until ``keep``
+    are left. If it is killed at any moment, earlier backups are unchanged.
 
     CorruptionError if the queue is damaged, so that the last good backup stays; ``on_corrupt="keep"`` copies
     the damage too. A reader whose position cannot be read is in ``left_out`` of the report, and in the log.
@@ -227,6 +228,7 @@ class _Work:
         self._readers: dict[str, Owner] = {}
         self._left_out: dict[str, str] = {}
         self._readers_mode = 0o700
+        self._replaced: list[int] = []
         self._done = self._total = self._copied = 0
         self._reflinked = True
 
@@ -255,8 +257,8 @@ class _Work:
         readers, moved = self._copy_positions(end)
         first = min(stamps, default=end.segment)
         self._describe(end, next_seq, 0, 0)  # readable from now on
-        messages, corrupt, last = self._verify(
-            first if verify_all else min(fresh, default=end.segment), end, on_corrupt
+        messages, corrupt, last = self._verify_and_replace(
+            first if verify_all else min(fresh, default=end.segment), end, on_corrupt, fresh
         )
         last_ns, last_record = (0, 0) if last is None else last
         self._describe(end, next_seq, last_ns, last_record)
@@ -295,6 +297,7 @@ class _Work:
             corrupt=corrupt,
             removed=[],
             left_out=self._left_out,
+            replaced=sorted(self._replaced),
         )
 
     def _copy_segments(self, end: Position) -> tuple[dict[int, Stamp], set[int]]:
@@ -427,6 +430,54 @@ class _Work:
             new_id=True,
         )
 
+    def _verify_and_replace(
+        self, first: int, end: Position, on_corrupt: str, fresh: set[int]
+    ) -> tuple[int, int, tuple[int, int] | None]:
+        """Verify; a damaged segment that is shared with the backup before is copied from the queue again."""
+        begin, kept = first, False
+        while begin <= end.segment:
+            try:
+                found = self._verify(begin, end, "raise")
+            except (CorruptionError, StorageError) as error:
+                match = SEGMENT.fullmatch(Path(error.path or "").name)
+                if match is None:
+                    raise
+                begin = int(match[1])
+                if begin < end.segment and begin not in fresh:
+                    self._copy_again(begin, error)
+                    fresh.add(begin)
+                    continue
+                if not isinstance(error, CorruptionError):
+                    raise
+                if on_corrupt == "raise":
+                    raise _in_queue(error, self._source) from error
+                begin, kept = begin + 1, True
+            else:
+                if not kept:
+                    return found
+                break
+        return self._verify(first, end, on_corrupt)
+
+    def _copy_again(self, number: int, error: ChronicleError) -> None:
+        for name in (_name(number), index_name(number)):
+            with suppress(FileNotFoundError):
+                (self._part / name).unlink()
+        try:
+            self._copy_segment(number, self._size(number))
+        except FileNotFoundError:
+            raise BackupError(
+                f"segment {number} is damaged in earlier backups, and was just removed from the queue",
+                path=str(self._source),
+                advice="Nothing was changed. Run it again.",
+            ) from error
+        self._replaced.append(number)
+        _log.warning(
+            "%s: segment %d is damaged in the backup before, and was copied again: %s",
+            printable(self._source),
+            number,
+            printable(error.detail),
+        )
+
     def _verify(
         self, first: int, end: Position, on_corrupt: str
     ) -> tuple[int, int, tuple[int, int] | None]:
@@ -444,6 +495,18 @@ class _Work:
     def _advance(self, count: int) -> None:
         self._done = min(self._done + count, self._total)
         self._progress(BackupProgress(step="copy", bytes=self._done, bytes_total=self._total))
+
+
+def _in_queue(error: CorruptionError, source: Path) -> CorruptionError:
+    """Say it of the queue's file, which the copy was made of."""
+    return CorruptionError(
+        error.detail,
+        path=str(source / Path(error.path or "").name),
+        offset=error.offset,
+        advice="No backup was made, and earlier ones are as before. Repair the queue from one of them, or"
+        ' back it up as it is, with on_corrupt="keep" (aioc backup --keep-damaged). If aioc verify finds'
+        " the queue sound, only the copy was damaged: run it again.",
+    )
 
 
 def last_message(reader: Reader[Any], end: Position) -> tuple[int, int] | None:

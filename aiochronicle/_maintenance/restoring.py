@@ -34,7 +34,7 @@ from aiochronicle._maintenance.backups import copy_tail, describe_copy, last_mes
 from aiochronicle._maintenance.generations import Manifest
 from aiochronicle._maintenance.java_backups import fill_java
 from aiochronicle._services.trusted import refuse_foreign
-from aiochronicle.errors import BackupError, BackupNotFound
+from aiochronicle.errors import BackupError, BackupNotFound, CorruptionError
 
 __all__ = ["RestoreReport", "hidden", "refuse_occupied", "restore"]
 
@@ -106,7 +106,7 @@ def restore(
             raise BackupError(
                 "there is no such directory", path=str(target.parent), advice="Make it first."
             )
-        with hidden(target, "restoring") as part:
+        with hidden(target, "restoring") as part, _named_in_backup(part, backup):
             tell: Progress = progress or (lambda _: None)
             if manifest.format == "cq4":
                 readers, corrupt = fill_java(part, backup, manifest, tell)
@@ -128,6 +128,25 @@ def restore(
         corrupt=corrupt,
         left_out=manifest.left_out,
     )
+
+
+@contextmanager
+def _named_in_backup(part: Path, backup: Path) -> Generator[None]:
+    """Say what is damaged of the backup's file, not of the copy, which is removed."""
+    try:
+        yield
+    except CorruptionError as error:
+        place = Path(error.path or part)
+        if place.is_relative_to(part):
+            place = backup / place.relative_to(part)
+        raise CorruptionError(
+            error.detail,
+            path=str(place),
+            offset=error.offset,
+            advice="Nothing was restored. Restore another backup, with number= (aioc restore --number; aioc"
+            " backup --list lists them). If the queue still exists, back it up with verify_all (aioc backup"
+            " --verify-all), which copies damaged segments from it again.",
+        ) from error
 
 
 def refuse_occupied(target: Path) -> None:

@@ -102,6 +102,7 @@ def backup(
             ("readers", f"{report.readers:,}"),
             *_left_out(report.left_out),
             *([("damaged", f"{report.corrupt:,} places")] if report.corrupt else []),
+            *([("replaced", _replaced(report.replaced))] if report.replaced else []),
             *(
                 [("removed", ", ".join(f"{number:06d}" for number in report.removed))]
                 if report.removed
@@ -110,6 +111,14 @@ def backup(
         ],
     )
     return DAMAGED if report.corrupt or report.left_out else 0
+
+
+def _replaced(segments: list[int]) -> str:
+    named = ", ".join(map(str, segments))
+    return (
+        f"segment {named}: damaged in the backup before, copied from the queue again; earlier backups"
+        " still have the damage"
+    )
 
 
 def _left_out(readers: dict[str, str]) -> list[tuple[str, str]]:

@@ -88,6 +88,17 @@ def messages(path: Path) -> list[tuple[int, int, bytes]]:
         return [(message.seq, message.timestamp_ns, message.payload) for message in reader]
 
 
+def messages_after(path: Path, seq: int) -> list[bytes]:
+    with open_reader(path, start=seq) as reader:
+        return [message.payload for message in reader]
+
+
+def poke(file: Path, offset: int, content: bytes) -> None:
+    with file.open("r+b") as stream:
+        stream.seek(offset)
+        stream.write(content)
+
+
 @pytest.fixture
 def backups(tmp_path: Path) -> Path:
     return tmp_path / "backups"
@@ -425,11 +436,44 @@ def test_a_damaged_backup_is_not_restored(queue_path: Path, backups: Path) -> No
     with (Path(made.path) / "000000001.q").open("r+b") as file:
         file.seek(64 + 64)
         file.write(b"?")
-    with pytest.raises(CorruptionError):
+    with pytest.raises(CorruptionError, match=r"--number") as error:
         restore(backups, queue_path.with_name("again"))
+    assert error.value.path == str(Path(made.path) / "000000001.q")
     assert not queue_path.with_name("again").exists()
-    with pytest.raises(CorruptionError):
+
+
+@pytest.mark.parametrize("on_corrupt", ["raise", "keep"])
+def test_a_shared_segment_that_is_damaged_is_copied_again(
+    queue_path: Path, backups: Path, on_corrupt: Literal["raise", "keep"]
+) -> None:
+    fill(queue_path, 350)
+    made = Path(backup(queue_path, backups).path)
+    poke(made / "000000000.q", 64 + 64, b"?")
+    assert backup(queue_path, backups).segments_copied == 1  # and passes the damage on
+    poke(made / "000000001.q", 0, b"?" * 64)
+    report = backup(queue_path, backups, verify_all=True, on_corrupt=on_corrupt)
+    assert (report.replaced, report.segments_copied, report.corrupt) == ([0, 1], 3, 0)
+    assert messages(Path(report.path)) == messages(queue_path)
+    again = backup(queue_path, backups, verify_all=True)
+    assert (again.replaced, again.segments_copied) == ([], 1)
+    restore(backups, queue_path.with_name("again"))
+    assert messages(queue_path.with_name("again")) == messages(queue_path)
+
+
+def test_a_segment_that_is_damaged_in_the_queue_too_is_named_there(
+    queue_path: Path, backups: Path
+) -> None:
+    fill(queue_path, 350)
+    poke(queue_path / "000000001.q", 64 + 64, b"?")
+    made = Path(backup(queue_path, backups, on_corrupt="keep").path)
+    poke(made / "000000002.q", 64 + 64, b"?")
+    with pytest.raises(CorruptionError, match="verify") as error:
         backup(queue_path, backups, verify_all=True)
+    assert error.value.path == str(queue_path / "000000001.q")
+    assert [one.number for one in list_backups(backups)] == [1]
+    report = backup(queue_path, backups, verify_all=True, on_corrupt="keep")
+    assert (report.corrupt, report.replaced) == (1, [1, 2])
+    assert messages_after(Path(report.path), 200) == messages_after(queue_path, 200)
 
 
 def test_a_manifest_that_cannot_be_read_is_said(queue_path: Path, backups: Path) -> None:
