@@ -465,6 +465,8 @@ static int reaches_mark(const ac_plan_t *plan, ac_error_t *err) {
 int ac_plan_is_sealed(const ac_plan_t *plan, uint32_t id, ac_error_t *err) {
     ac_map_t *map;
     int rc = open_readable(plan, id, &map, err);
+    /* A header that was damaged later: one that was not yet there when it was copied would be zeros. */
+    if (rc == AC_E_CORRUPT && !ac_segment_lacks_header(plan->dir, plan->dir_fd, id)) return 1;
     if (rc != AC_OK) return rc;
     int sealed = ac_segment_sealed(map);
     ac_map_release(map);

@@ -37,6 +37,7 @@ from aiochronicle._layout import (
     RECOVERED,
     SCHEMA,
     SEGMENT,
+    SEGMENT_SUFFIX,
     WRITER_LOCK,
     position_name,
     segment_name,
@@ -61,6 +62,10 @@ _QUEUE_ID = slice(32, 40)  # in control.meta
 _HOME = slice(136, 144)
 _BATCH = 4096
 _NO_BACKUP = "Give a backup of the queue that has it"
+_NOT_TAKEN = (
+    "The segment that was being written is not taken from a backup, which has only part of it: restore the"
+    " queue, with aioc restore"
+)
 
 
 class Finding(HtmlStruct, frozen=True, kw_only=True):
@@ -137,18 +142,9 @@ def repair(
             findings = list(work.findings())
         recovery = None
         if not dry_run and not any(one.kind == "control" and not one.fixed for one in findings):
-            try:
-                with open_writer(
-                    queue,
-                    recover="salvage" if salvage else "auto",
-                    mode=_mode(queue),
-                    _obey_file=False,  # its retention would remove segments
-                ) as writer:
-                    recovery = writer.recovery
-            except SalvageRequired as error:
-                findings.append(_end_needs_salvage(queue, error))
-            else:
-                findings += _end_repaired(queue, recovery)
+            recovery, at_end = _open(queue, work, salvage=salvage)
+            done = {one.path for one in at_end if one.fixed}
+            findings = [one for one in findings if one.fixed or one.path not in done] + at_end
     return RepairReport(path=str(queue), dry_run=dry_run, findings=findings, recovery=recovery)
 
 
@@ -156,12 +152,56 @@ def _mode(queue: Path) -> int:
     return (queue / CONTROL).stat().st_mode & 0o777
 
 
-def _end_needs_salvage(queue: Path, error: SalvageRequired) -> Finding:
+def _open(queue: Path, work: "_Work", *, salvage: bool) -> tuple[Recovery | None, list[Finding]]:
+    """Open the queue as its next writer would, which repairs its end.
+
+    With ``salvage`` segments that prevent it are set aside.
+    """
+    findings: list[Finding] = []
+    while True:
+        try:
+            with open_writer(
+                queue,
+                recover="salvage" if salvage else "auto",
+                mode=_mode(queue),
+                _obey_file=False,  # its retention would remove segments
+            ) as writer:
+                recovery = writer.recovery
+        except SalvageRequired as error:
+            return None, [*findings, _end_needs_salvage(queue, work, error)]
+        except CorruptionError as error:
+            file = queue / Path(error.path or "").name
+            aside = None
+            if salvage and SEGMENT.fullmatch(file.name):
+                with _alone(queue, take=True):
+                    aside = work.set_segment_aside(file)
+            findings.append(_prevents_opening(error, aside))
+            if aside is None:
+                return None, findings
+        else:
+            return recovery, findings + _end_repaired(queue, recovery)
+
+
+def _prevents_opening(error: CorruptionError, aside: str | None) -> Finding:
+    remedy = "set aside; aioc recovered shows what can be read of it"
+    if aside is None:
+        remedy = f"{_NO_BACKUP}, restore the queue, or set it and what follows aside with salvage"
+    return Finding(
+        kind="end" if aside is None else "segment",
+        path=str(error.path),
+        detail=f"prevents opening the queue for writing: {error.detail}",
+        remedy=remedy,
+        fixed=aside is not None,
+        set_aside=aside,
+    )
+
+
+def _end_needs_salvage(queue: Path, work: "_Work", error: SalvageRequired) -> Finding:
     return Finding(
         kind="end",
         path=str(queue),
         detail=error.detail,
-        remedy=f"{_NO_BACKUP}, or set what follows aside with salvage",
+        remedy=f"{work.no_backup()}, or set what follows aside with salvage",
         fixed=False,
     )
 
@@ -311,6 +351,20 @@ class _Work:
         sync_directory(file.parent)
         return str(target)
 
+    def set_segment_aside(self, file: Path) -> str | None:
+        """Move a segment to recovered/, named as the engine does."""
+        number = int(file.name.removesuffix(SEGMENT_SUFFIX))
+        epoch = inspect(self._queue).writer_epoch
+        return self._set_aside(file, f"{number:09d}-{epoch}{SEGMENT_SUFFIX}")
+
+    def no_backup(self, number: int | None = None) -> str:
+        """Return what to do about a segment that the backup does not replace; None is the last one."""
+        if self._manifest is None:
+            return _NO_BACKUP
+        if number is None:
+            number = max(_segments(self._queue), default=-1) + 1
+        return _NOT_TAKEN if number >= self._manifest.end_segment else _NO_BACKUP
+
     def _refuse_other_backup(self) -> None:
         if self._manifest is not None and self._manifest.queue_id != inspect(self._queue).queue_id:
             raise BackupError(
@@ -363,11 +417,11 @@ class _Work:
             if self._has_sound(number):
                 done = f"taken from {self._source}"
                 if not self._dry_run:
-                    aside = self._set_aside(
-                        file, f"{number:09d}-{inspect(self._queue).writer_epoch}.q"
-                    )
+                    aside = self.set_segment_aside(file)
                     self._take(file)
-            otherwise = f"{_NO_BACKUP}, or let the readers step over it: docs/guide/errors.md"
+            otherwise = (
+                f"{self.no_backup(number)}, or let the readers step over it: docs/guide/errors.md"
+            )
             found = self._finding(kind, file, detail, done, otherwise=otherwise)
             yield msgspec.structs.replace(found, set_aside=aside)
 

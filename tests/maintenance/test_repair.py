@@ -21,7 +21,13 @@ from aiochronicle import (
     repair,
     verify,
 )
-from aiochronicle.errors import BackupError, InvalidArgument, LockedError, QueueNotFound
+from aiochronicle.errors import (
+    BackupError,
+    CorruptionError,
+    InvalidArgument,
+    LockedError,
+    QueueNotFound,
+)
 
 COUNT = 350
 
@@ -179,6 +185,51 @@ def test_salvage_needs_consent(broken: Path) -> None:
     assert [(one.kind, one.fixed) for one in report.findings] == [("end", False)]
     assert repair(broken, salvage=True).sound
     assert verify(broken).records == 300
+
+
+@pytest.fixture
+def copied(broken: Path) -> Path:
+    """A copy of the queue: its next writer gives it a new id."""
+    return Path(shutil.copytree(broken, broken.with_name("copied")))
+
+
+def test_a_damaged_segment_does_not_prevent_writing_to_a_copy(copied: Path) -> None:
+    poke(copied / "000000001.q", 0, b"?" * 64)
+    assert kinds(copied) == [("segment", False)]
+    with open_writer(copied) as writer:
+        assert writer.append(b"more") == COUNT
+    with open_reader(copied, start=200, on_corrupt="skip") as reader:
+        assert [message.seq for message in reader] == list(range(200, COUNT + 1))
+
+
+def test_what_prevents_writing_is_said_and_set_aside_with_salvage(copied: Path) -> None:
+    poke(copied / "000000001.q", 0, bytes(64))  # as if it had been copied while it was made
+    with pytest.raises(CorruptionError):
+        open_writer(copied)
+    report = repair(copied)
+    assert not report.sound
+    assert report.recovery is None
+    assert [one.kind for one in report.findings] == ["segment", "end"]
+    assert report.findings[-1].path == str(copied / "000000001.q")
+    assert "salvage" in report.findings[-1].remedy
+    salvaged = repair(copied, salvage=True)
+    assert salvaged.sound
+    aside = salvaged.findings[0].set_aside
+    assert aside is not None
+    assert Path(aside).read_bytes()[:64] == bytes(64)
+    with open_writer(copied) as writer:
+        assert writer.append(b"more") >= 100
+
+
+def test_the_segment_being_written_is_not_taken_from_a_backup(broken: Path, backups: Path) -> None:
+    poke(broken / "000000003.q", 64 + 64, b"?")
+    report = repair(broken, backup=backups)
+    assert [(one.kind, one.fixed) for one in report.findings] == [("segment", False)]
+    assert "aioc restore" in report.findings[0].remedy
+    (broken / "000000003.q").unlink()
+    report = repair(broken, backup=backups)
+    assert [(one.kind, one.fixed) for one in report.findings] == [("end", False)]
+    assert "aioc restore" in report.findings[0].remedy
 
 
 def test_retention_of_the_queue_is_not_applied(
