@@ -1,16 +1,40 @@
 """Position files of readers, for who copies a queue: the layout is that of csrc/position.h."""
 
 import struct
+import time
 import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
+from aiochronicle._base.names import is_name
 from aiochronicle._base.position import Position
-from aiochronicle._layout import POSITION_CHECKED_BYTES, POSITION_SLOT
+from aiochronicle._base.printable import printable
+from aiochronicle._base.system_errors import refusal
+from aiochronicle._files import read_small_file
+from aiochronicle._layout import (
+    POSITION_CHECKED_BYTES,
+    POSITION_SLOT,
+    POSITION_SUFFIX,
+    READERS,
+    position_name,
+)
+from aiochronicle.errors import AccessDenied, PositionCorrupt
 
-__all__ = ["FILE_BYTES", "Slot", "decode_position", "encode_position"]
+__all__ = [
+    "FILE_BYTES",
+    "Slot",
+    "damage_of_position",
+    "damaged_positions",
+    "decode_position",
+    "encode_position",
+]
 
 FILE_BYTES = 2 * POSITION_SLOT.size
+_BYTES_MAX = 4096
+_TRIES = 3
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -48,3 +72,34 @@ def encode_position(slot: Slot) -> bytes:
     ]
     content += struct.pack("<II", zlib.crc32(content), slot.epoch)
     return content.ljust(FILE_BYTES, b"\0")
+
+
+def damage_of_position(file: Path) -> str | None:
+    """Say what is wrong with a reader's position; StorageError if it cannot be read now."""
+    try:
+        content = read_small_file(str(file), _BYTES_MAX)
+    except ValueError as error:
+        if isinstance(error.__cause__, OSError):
+            raise refusal(error.__cause__, str(error), file) from error
+        return printable(error)
+    damaged = content is not None and decode_position(content) is None
+    return "both copies are damaged" if damaged else None
+
+
+def damaged_positions(queue: Path) -> Iterator[tuple[str, PositionCorrupt]]:
+    """Yield the readers of a queue that lists of readers lack, because their positions are damaged."""
+    for file in sorted((queue / READERS).glob(position_name("*"))):
+        name = file.name.removesuffix(POSITION_SUFFIX)
+        if not is_name(name):
+            continue
+        why = None
+        with suppress(AccessDenied):  # it may be sound
+            for _ in range(_TRIES):
+                why = damage_of_position(file)
+                if why is None:
+                    break
+                time.sleep(0.01)  # it may just be made, or committed
+        if why is not None:
+            detail = f"the position of reader {name!r} cannot be used: {why}"
+            advice = "aioc repair sets it aside; the reader is then a new one."
+            yield name, PositionCorrupt(detail, path=str(file), advice=advice)

@@ -19,17 +19,16 @@ import msgspec
 from aiochronicle._base.arguments import pathname
 from aiochronicle._base.names import is_name
 from aiochronicle._base.position import Position
-from aiochronicle._base.printable import printable
 from aiochronicle._base.report import HtmlStruct
-from aiochronicle._base.system_errors import refusal, storage_errors
+from aiochronicle._base.system_errors import storage_errors
 from aiochronicle._core.backup_mark import refuse_backup
 from aiochronicle._core.copying import copy_file, refuse_java, write_file
-from aiochronicle._core.position_files import decode_position
+from aiochronicle._core.position_files import damage_of_position
 from aiochronicle._core.queue import inspect
 from aiochronicle._core.reader import Reader, open_reader
 from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._core.writer_statistics import Recovery
-from aiochronicle._files import read_small_file, sync_directory
+from aiochronicle._files import sync_directory
 from aiochronicle._layout import (
     CONTROL,
     POSITION_SUFFIX,
@@ -487,7 +486,7 @@ class _Work:
         for name in names:
             if not is_name(name.removesuffix(POSITION_SUFFIX)):
                 continue
-            detail = _damage_of_position(readers / name)
+            detail = damage_of_position(readers / name)
             if detail is None:
                 continue
             aside = self._set_aside(readers / name)
@@ -559,15 +558,3 @@ def _replace(file: Path, owner: store.Owner, make: Callable[[Path], object]) -> 
     owner.give(part)
     part.rename(file)
     sync_directory(file.parent)
-
-
-def _damage_of_position(file: Path) -> str | None:
-    """Say what is wrong with a reader's position; StorageError if it cannot be read now."""
-    try:
-        content = read_small_file(str(file), 4096)
-    except ValueError as error:
-        if isinstance(error.__cause__, OSError):
-            raise refusal(error.__cause__, str(error), file) from error
-        return printable(error)
-    damaged = content is not None and decode_position(content) is None
-    return "both copies are damaged" if damaged else None

@@ -12,6 +12,7 @@ from shlex import quote
 
 import aiochronicle
 from aiochronicle._columns.export import is_left
+from aiochronicle._core.position_files import damaged_positions
 from aiochronicle._layout import READERS, RECOVERED, SEGMENT, segment_name
 from aiochronicle.cli.exits import DENIED, status_of
 from aiochronicle.cli.finding import is_queue
@@ -105,6 +106,8 @@ def check_queue(queue: Path) -> Iterator[Finding]:
         yield finding("recovered", queue, parts=len(parts), queue=named)
     for reader in readers:
         yield from _reader(queue, reader)
+    for name, damage in damaged_positions(queue):
+        yield finding("damaged-reader", f"{queue}, reader {name}", why=damage.detail, queue=named)
 
 
 def _missing_segments(queue: Path) -> set[int]:

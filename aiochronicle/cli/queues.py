@@ -16,7 +16,7 @@ from aiochronicle.cli.disk import usage_of
 from aiochronicle.cli.finding import find_queues, say_unreadable, short_path
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.processes import pids_using, process_of
-from aiochronicle.cli.readers import groups_of
+from aiochronicle.cli.readers import damaged_readers, groups_of
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
 from aiochronicle.cli.units import age, amount, rate, seq_text, since, when
 from aiochronicle.errors import ChronicleError, QueueNotFound
@@ -130,6 +130,8 @@ def _summary(path: Path, closed: dict[str, Exception]) -> Summary:
     try:
         readers = aiochronicle.list_readers(path)
         groups = groups_of(path)
+        for _, damage in damaged_readers(path).values():
+            closed[str(path)], problem = damage, damage.detail
     except ChronicleError as error:
         closed[str(path)] = error
         problem = error.detail
@@ -256,7 +258,8 @@ def info(queue: QueuePath, /, *, json: Json = False) -> int:
             ),
         ],
     )
-    return say_unreadable(unreadable, queue)
+    damaged = {place: error for place, (_, error) in damaged_readers(queue).items()}
+    return say_unreadable({**unreadable, **damaged}, queue)
 
 
 def _of_format(found: QueueInfo) -> list[tuple[str, str | Text]]:

@@ -11,14 +11,15 @@ from rich.text import Text
 
 import aiochronicle
 from aiochronicle import GroupInfo, GroupMember, ReaderInfo
-from aiochronicle._services.shared import is_shared
+from aiochronicle._core.position_files import damaged_positions
+from aiochronicle._services.shared import SharedTopic, is_shared
 from aiochronicle.cli.arguments import Json, QueuePath
-from aiochronicle.cli.exits import Refused
-from aiochronicle.cli.output import Column, Output
+from aiochronicle.cli.exits import DAMAGED, Refused
+from aiochronicle.cli.output import Column, Output, say
 from aiochronicle.cli.units import age, amount, parse_moment, seq_text, since
-from aiochronicle.errors import NotSupported
+from aiochronicle.errors import NotSupported, PositionCorrupt
 
-__all__ = ["app", "groups_of"]
+__all__ = ["app", "damaged_readers", "groups_of"]
 
 app = App(
     name="readers",
@@ -29,22 +30,28 @@ app = App(
     version_flags=(),
 )
 
+_COLUMNS = 10
+
 Name = Annotated[str, Parameter(metavar="NAME", help="name of the reader")]
 
 
 @app.command(name="list")
 @app.default
-def list_readers(queue: QueuePath, /, *, json: Json = False) -> None:
+def list_readers(queue: QueuePath, /, *, json: Json = False) -> int:
     """List the readers that have a position in a queue, open or not.
+
+    The exit status is 5 if the position of one is damaged.
 
     Example: aioc readers list /var/lib/feeds/trades
     """
     readers = aiochronicle.list_readers(queue)
     form = _format(queue)
     groups = {group.name: group for group in groups_of(queue)}
+    damaged = damaged_readers(queue)
     out = Output(as_json=json)
     out.table(
-        [{**msgspec.structs.asdict(one), "group": groups.get(one.name)} for one in readers],
+        [{**msgspec.structs.asdict(one), "group": groups.get(one.name)} for one in readers]
+        + [{"name": name, "problem": error.detail} for name, error in damaged.values()],
         [
             Column("NAME", least=8),
             Column("PID", right=True, rank=2),
@@ -57,11 +64,35 @@ def list_readers(queue: QueuePath, /, *, json: Json = False) -> None:
             Column("SEEN", right=True, rank=4),
             Column("COMMAND", rank=5, least=16),
         ],
-        [_row(reader, form, reader.name in groups) for reader in readers],
+        [_row(reader, form, reader.name in groups) for reader in readers]
+        + [
+            [name, "–", Text("damaged", "red"), *["–"] * (_COLUMNS - 3)]
+            for name, _ in damaged.values()
+        ],
         empty="no reader has a position in it",
     )
     for group in groups.values() if not json else ():
         _tell_group(out, group)
+    out.flush()
+    for _, error in damaged.values():
+        say(str(error))
+    return DAMAGED if damaged else 0
+
+
+def damaged_readers(queue: Path) -> dict[str, tuple[str, PositionCorrupt]]:
+    """Return the readers that have a position which is damaged, by its file."""
+    found: dict[str, tuple[str, PositionCorrupt]] = {}
+    for place in _queues_of(queue):
+        found |= {str(error.path): (name, error) for name, error in damaged_positions(place)}
+    return found
+
+
+def _queues_of(queue: Path) -> list[Path]:
+    """Return the queue, or those of a topic with many writers."""
+    if not is_shared(queue):
+        return [queue]
+    topic = SharedTopic(queue)
+    return [Path(topic.queue(writer)) for writer in topic.writers()]
 
 
 def _format(queue: Path) -> str:

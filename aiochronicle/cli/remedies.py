@@ -200,6 +200,12 @@ _TABLE: dict[str, tuple[Level, str, str, str]] = {
         "its position is no longer in the queue",
         "aioc readers seek {queue} {reader} first, or aioc readers forget {queue} {reader}",
     ),
+    "damaged-reader": (
+        "error",
+        "damaged-reader",
+        "{why}; retention removes nothing meanwhile",
+        "aioc repair {queue} sets it aside; the reader is then a new one.",
+    ),
     "absent-requester": (
         "note",
         "orphaned-replies",

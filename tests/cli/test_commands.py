@@ -135,6 +135,28 @@ def test_readers_are_listed_moved_and_forgotten(root: Path, tmp_path: Path) -> N
     assert aioc("readers", "seek", queue, "nobody", "5", "--create").status == 0
 
 
+@pytest.mark.parametrize("content", [b"?" * 80, b"?"])
+def test_a_reader_whose_position_is_damaged_is_shown(
+    root: Path, tmp_path: Path, content: bytes
+) -> None:
+    queue = copied(root, tmp_path)
+    (queue / "readers" / "risk.meta").write_bytes(content)
+    done = aioc("readers", queue)
+    assert done.status == 5
+    assert [line.split()[0] for line in done.out.splitlines()] == ["NAME", "audit", "risk"]
+    assert "damaged" in done.out.splitlines()[-1]
+    assert "aioc repair" in done.err
+    listed = {one["name"]: one.get("problem") for one in aioc("readers", queue, "--json").json}
+    assert listed["audit"] is None
+    assert "both copies are damaged" in listed["risk"]
+    assert aioc("ls", tmp_path).status == aioc("info", queue).status == 5
+    found = {one["check"]: one for one in aioc("doctor", tmp_path, "--json").json}
+    assert found["damaged-reader"]["level"] == "error"
+    assert found["damaged-reader"]["remedy"].startswith(f"aioc repair {queue}")
+    assert aioc("repair", queue).status == 0
+    assert aioc("readers", queue).status == 0
+
+
 def test_the_last_messages_of_a_java_queue_may_be_in_several_cycles(tmp_path: Path) -> None:
     """Its indexes jump where a cycle begins, and there are cycles without a file."""
     queue = tmp_path / "java"
