@@ -26,13 +26,13 @@ from aiochronicle._core.live_settings import (
     to_engine,
     to_toml,
 )
-from aiochronicle._core.reader import open_reader
+from aiochronicle._core.reader import Reader, open_reader, unix_ns
 from aiochronicle._core.stream import Lag
 from aiochronicle._core.verifying import VerifyReport, check_records
 from aiochronicle._core.writer_info import WriterInfo, writer_of
 from aiochronicle._layout import SETTINGS
 from aiochronicle.config import Batch, Capacity, Retention
-from aiochronicle.errors import PositionLost, ReaderBusy, ReaderNotFound
+from aiochronicle.errors import InvalidArgument, PositionLost, ReaderBusy, ReaderNotFound
 
 __all__ = [
     "QueueInfo",
@@ -255,8 +255,9 @@ def seek_reader(
 
     ``to`` is a seq, a time, "first" or "last". ReaderBusy if it is open; with ``force`` the open reader
     raises PositionRevoked, its commits have no effect, and when opened again it resumes at the new place.
-    ReaderNotFound if there is none, unless ``create``. Whether a tailer of a Java queue is open is unknown;
-    its next commit wins, as in Java.
+    ReaderNotFound if there is none, unless ``create``. InvalidArgument if the seq is beyond the end, or the
+    time in the future. If the seq was removed, it is the oldest message. Whether a tailer of a Java queue is
+    open is unknown; its next commit wins, as in Java.
 
     >>> open_reader(queue, "audit").close()
     >>> seek_reader(queue, "audit", "last")
@@ -270,6 +271,8 @@ def seek_reader(
     with open_reader(path, start=to) as scout:
         place = scout.position
         seq = scout.seq_at(place) or 0
+        if to not in ("first", "last"):
+            _refuse_beyond(scout, to)
     try:
         with open_reader(path, name, start=to) as reader:
             place = reader.position
@@ -281,6 +284,21 @@ def seek_reader(
         _revoke(path, name, place)
     _log.info("%s: reader %r was moved to seq %d", printable(os.fspath(path)), name, seq)
     return seq
+
+
+def _refuse_beyond(scout: Reader[Any], to: int | datetime) -> None:
+    """Raise InvalidArgument for a place that is not there yet: it would count as the end."""
+    scout.seek_last()
+    end = scout.seq_at(scout.position)
+    newest_ns = max(time.time_ns(), inspect(scout.path).last_timestamp_ns)
+    where = None
+    if isinstance(to, datetime):
+        where = f"{to} is in the future" if unix_ns(to) > newest_ns else None
+    elif end is not None and to > end:
+        where = f"seq {to} is beyond the end, where the next message gets seq {end}"
+    if where is not None:
+        advice = 'Nothing was moved. Give "last" to move it to the end.'
+        raise InvalidArgument(where, path=scout.path, advice=advice)
 
 
 def verify(

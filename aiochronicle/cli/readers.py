@@ -217,7 +217,8 @@ def seek(
 ) -> None:
     """Move a reader to another place.
 
-    Refused while a process has it open, unless forced.
+    A place beyond the end is refused; instead of a seq that was removed it is
+    the oldest message. Refused while a process has it open, unless forced.
 
     Example: aioc readers seek /var/lib/feeds/trades risk 2026-01-31T12:00:00Z
     """
@@ -228,16 +229,27 @@ def seek(
         except ValueError as error:
             raise Refused(str(error)) from None
     seq = aiochronicle.seek_reader(queue, name, start, force=force, create=create)
-    _tell(queue, name, json, "moved", seq)
+    _tell(queue, name, json, "moved", seq, _other_than(queue, start, seq))
 
 
-def _tell(queue: Path, name: str, json: bool, done: str, seq: int | None) -> None:
+def _other_than(queue: Path, asked: Any, seq: int) -> str:
+    """Say why it is another seq than was asked for."""
+    if not isinstance(asked, int) or asked >= seq:
+        return ""
+    named = seq_text(asked, _format(queue))
+    with aiochronicle.open_reader(queue, start="first") as oldest:
+        removed = asked < (oldest.seq_at(oldest.position) or 0)
+    return f", the oldest: seq {named} was removed" if removed else f": there is no seq {named}"
+
+
+def _tell(queue: Path, name: str, json: bool, done: str, seq: int | None, note: str = "") -> None:
     out = Output(as_json=json)
     form = _format(queue)
     if json:
         out.json({"path": str(queue), "name": name, "done": done, "seq": seq})
         return
-    out.line(f"{name}: {done}" + ("" if seq is None else f" to seq {seq_text(seq, form)}"))
+    place = "" if seq is None else f" to seq {seq_text(seq, form)}{note}"
+    out.line(f"{name}: {done}{place}")
     if form == "cq4" and seq is not None:
         out.line(
             "if a process has this tailer open, its next commit wins: stop it, and do this again"

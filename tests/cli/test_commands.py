@@ -133,6 +133,13 @@ def test_readers_are_listed_moved_and_forgotten(root: Path, tmp_path: Path) -> N
     assert aioc("readers", "forget", queue, "risk").status == 3
     assert aioc("readers", "seek", queue, "nobody", "5").status == 3
     assert aioc("readers", "seek", queue, "nobody", "5", "--create").status == 0
+    for beyond in ("999999999", "2130-01-01"):
+        refused = aioc("readers", "seek", queue, "audit", beyond)
+        assert refused.status == 2
+        assert "Nothing was moved" in refused.err
+    (queue / "000000000.q").unlink()
+    moved = aioc("readers", "seek", queue, "audit", "5").out
+    assert moved == "audit: moved to seq 100, the oldest: seq 5 was removed\n"
 
 
 @pytest.mark.parametrize("content", [b"?" * 80, b"?"])

@@ -17,7 +17,13 @@ from aiochronicle import (
     seek_reader,
 )
 from aiochronicle._core.position_files import FILE_BYTES
-from aiochronicle.errors import PositionRevoked, QueueGone, ReaderBusy, ReaderNotFound
+from aiochronicle.errors import (
+    InvalidArgument,
+    PositionRevoked,
+    QueueGone,
+    ReaderBusy,
+    ReaderNotFound,
+)
 
 
 @pytest.fixture
@@ -96,7 +102,11 @@ def test_places_are_seqs_times_and_ends(queue: Path) -> None:
     with pytest.raises(ReaderNotFound, match="it has risk"):
         seek_reader(queue, "audit", 5)
     assert seek_reader(queue, "audit", 5, create=True) == 5
-    assert committed(queue) == {"audit": 5, "risk": 0}
+    assert seek_reader(queue, "audit", 100) == 100  # the end
+    for beyond in (101, 999_999_999, datetime.now(UTC) + timedelta(days=1)):
+        with pytest.raises(InvalidArgument, match="Nothing was moved"):
+            seek_reader(queue, "audit", beyond, force=True)
+    assert committed(queue) == {"audit": 100, "risk": 0}
 
 
 FOLLOWER = """
