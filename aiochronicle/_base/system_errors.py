@@ -13,9 +13,10 @@ __all__ = ["refusal", "storage_errors"]
 def refusal(error: OSError, detail: str, path: str | os.PathLike[str]) -> StorageError:
     """Return the exception for a call that the system refused."""
     kind = StorageError
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        kind = DiskFull
-    elif isinstance(error, PermissionError):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a copy or a small file, not of an append
+        advice = "Free some space, then do it again."
+        return DiskFull(detail, path=os.fsdecode(path), errno=error.errno, advice=advice)
+    if isinstance(error, PermissionError):
         kind = AccessDenied
     return kind(detail, path=os.fsdecode(path), errno=error.errno)
 

@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError, Group
 from rich.console import Console
 
 import aiochronicle
+from aiochronicle.cli.advice import text_for_operators
 from aiochronicle.cli.exits import FAILED, INTERRUPTED, USAGE, Refused, status_of
 from aiochronicle.cli.finding import explain_missing
 from aiochronicle.cli.output import console, forget, say
@@ -191,7 +192,8 @@ def _text_of(error: BaseException) -> str:
     if isinstance(error, OSError) and not isinstance(error, ChronicleError) and error.strerror:
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return f"{where}{error.strerror}"
-    return str(error) or type(error).__name__
+    text = text_for_operators(error) if isinstance(error, ChronicleError) else str(error)
+    return text or type(error).__name__
 
 
 def _usage(error: CycloptsError, arguments: Sequence[str]) -> str:

@@ -461,6 +461,8 @@ def test_append_to_a_queue_with_a_writer(live: tuple[Path, int]) -> None:
     done = aioc("append", path, "hello")
     assert done.status == 4
     assert f"pid {pid}" in done.err
+    assert "--lock-timeout" in done.err
+    assert "lock_timeout" not in done.err
 
 
 def test_hz_and_latency(live: tuple[Path, int]) -> None:
@@ -501,6 +503,10 @@ def test_verify_and_repair(root: Path, tmp_path: Path) -> None:
     assert (done.status, done.json["report"]["corrupt"]) == (5, 1)
     assert aioc("tail", queue, "--from", "0").status == 5
     assert len(aioc("tail", queue, "--from", "0", "--skip-corrupt").out.splitlines()) == 349
+    done = aioc("tail", queue, "--from", "0")
+    assert done.status == 5
+    assert "--skip-corrupt" in done.err
+    assert "on_corrupt" not in done.err
     assert aioc("backup", queue, tmp_path / "backups").status == 5
     assert aioc("repair", queue, "--dry-run").status == 5
     done = aioc("repair", queue, "--backup", tmp_path / "backups")

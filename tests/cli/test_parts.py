@@ -12,7 +12,7 @@ from aiochronicle.cli.exits import DISK_FULL, status_of
 from aiochronicle.cli.units import parse_amount, parse_seconds
 from aiochronicle.errors import ExportFailed
 
-MODULES = ("units", "output")
+MODULES = ("advice", "units", "output")
 WITHOUT = """
 import sys
 sys.modules[{!r}] = None

@@ -1,0 +1,38 @@
+"""What to do about an error, for who reads it on a terminal: exceptions advise programs."""
+
+from aiochronicle import errors
+from aiochronicle.errors import ChronicleError
+
+__all__ = ["text_for_operators"]
+
+_ADVICE: dict[type[ChronicleError], str] = {
+    errors.CorruptionError: (
+        "Nothing was changed. aioc verify QUEUE counts the damage, aioc repair QUEUE --backup DIR replaces it"
+        " from a backup; tail, cat, export and convert read on with --skip-corrupt."
+    ),
+    errors.DiskFull: "Free some space; aioc du shows what takes it.",
+    errors.LockedError: (
+        "A queue has one writer at a time; aioc who QUEUE names it. End it, or wait for it: append and dead"
+        " retry take --lock-timeout."
+    ),
+    errors.PositionCorrupt: "aioc repair QUEUE sets it aside; the reader is then a new one.",
+    errors.PositionLost: "Decide about the gap: aioc readers seek QUEUE READER first, or last.",
+    errors.QueueFull: "Wait until its readers have read more, or raise the capacity.",
+    errors.ReaderNotFound: "aioc readers QUEUE lists its readers.",
+    errors.TooManyReaders: "aioc readers forget QUEUE READER removes names that are no longer used.",
+}
+
+
+def text_for_operators(error: ChronicleError) -> str:
+    """Return the text of an error, with commands instead of the general advice for programs.
+
+    Advice that was given for this one error stays.
+
+    >>> text_for_operators(errors.ReaderNotFound("has no reader 'risk'", path="trades"))
+    "trades: has no reader 'risk'. aioc readers QUEUE lists its readers."
+    """
+    text, general = str(error), type(error).advice
+    advice = _ADVICE.get(type(error))
+    if advice is None or not general or not text.endswith(general):
+        return text
+    return text.removesuffix(general) + advice
