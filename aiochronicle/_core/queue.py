@@ -271,7 +271,7 @@ def seek_reader(
     with open_reader(path, start=to) as scout:
         place = scout.position
         seq = scout.seq_at(place) or 0
-        if to not in ("first", "last"):
+        if not isinstance(to, str):
             _refuse_beyond(scout, to)
     try:
         with open_reader(path, name, start=to) as reader:

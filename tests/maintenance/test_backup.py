@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -565,7 +565,7 @@ def test_a_backup_is_not_opened_for_writing(
     made = backup(queue_path, backups).path
     assert [reader.name for reader in list_readers(made)] == ["audit"]
     before = {path: path.stat().st_mtime_ns for path in Path(made).rglob("*")}
-    for refused in (
+    refusals: list[Callable[[], object]] = [
         lambda: open_writer(made),
         lambda: open_writer(made, format=kind),
         lambda: open_reader(made, "audit"),
@@ -574,8 +574,10 @@ def test_a_backup_is_not_opened_for_writing(
         lambda: forget_reader(made, "audit", force=True),
         lambda: seek_reader(made, "audit", "first", force=True),
         lambda: configure(made, retention=Retention(max_bytes=1 << 30)),
-        *([lambda: repair(made)] if kind == "native" else []),
-    ):
+    ]
+    if kind == "native":
+        refusals.append(lambda: repair(made))
+    for refused in refusals:
         with pytest.raises(BackupError, match=r"is a backup.*aioc restore") as error:
             refused()
         assert error.value.path == made
