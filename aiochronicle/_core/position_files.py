@@ -4,7 +4,6 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -21,7 +20,7 @@ from aiochronicle._layout import (
     READERS,
     position_name,
 )
-from aiochronicle.errors import AccessDenied, PositionCorrupt
+from aiochronicle.errors import AccessDenied, PositionCorrupt, StorageError
 
 __all__ = [
     "FILE_BYTES",
@@ -93,12 +92,16 @@ def damaged_positions(queue: Path) -> Iterator[tuple[str, PositionCorrupt]]:
         if not is_name(name):
             continue
         why = None
-        with suppress(AccessDenied):  # it may be sound
+        try:
             for _ in range(_TRIES):
                 why = damage_of_position(file)
                 if why is None:
                     break
-                time.sleep(0.01)  # it may just be made, or committed
+                time.sleep(0.01)  # a commit may be under way
+        except AccessDenied:
+            continue  # it may be sound
+        except StorageError as error:
+            why = error.detail
         if why is not None:
             detail = f"the position of reader {name!r} cannot be used: {why}"
             advice = "aioc repair sets it aside; the reader is then a new one."
