@@ -31,6 +31,7 @@ from aiochronicle.config import Batch, Capacity, Retention
 from aiochronicle.errors import ChronicleError, ClosedError, InvalidArgument, InvalidConfiguration
 
 __all__ = [
+    "LIVE",
     "LiveSettings",
     "SettingsOfWriter",
     "changed",
@@ -256,7 +257,7 @@ def _describe(said: dict[str, Any]) -> str:
     return f"by {SETTINGS}, " + ", ".join(f"{name} = {value!r}" for name, value in said.items())
 
 
-_LIVE = ("retention", "capacity", "flush")
+LIVE = ("retention", "capacity", "flush")
 
 
 def parse_live_settings(path: Path, text: bytes) -> dict[str, Any]:
@@ -266,8 +267,8 @@ def parse_live_settings(path: Path, text: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidConfiguration(f"not a TOML file: {error}", path=str(path)) from error
     for key, value in content.items():
-        if key not in _LIVE:
-            raise unknown(path, (), key, value, _LIVE)
+        if key not in LIVE:
+            raise unknown(path, (), key, value, LIVE)
     settings = msgspec.convert(check_table(path, (), content), TopicSettings)
     archive = settings.retention and settings.retention.archive
     if archive and not os.path.isabs(archive):  # noqa: PTH117

@@ -20,6 +20,7 @@ from aiochronicle._base.printable import printable, utf8_name
 from aiochronicle._base.report import HtmlStruct
 from aiochronicle._core.backup_mark import refuse_backup
 from aiochronicle._core.live_settings import (
+    LIVE,
     LiveSettings,
     changed,
     parse_live_settings,
@@ -177,18 +178,20 @@ def configure(
     retention: Retention | UnsetType | None = UNSET,
     capacity: int | Capacity | UnsetType | None = UNSET,
     flush: Literal["async", "sync"] | Batch | UnsetType = UNSET,
-    clear: bool = False,
+    clear: bool | Literal["retention", "capacity", "flush"] = False,
 ) -> None:
     """Change settings of the queue's writer, whichever process has it open, by its settings.toml.
 
     The writer applies it within about a second, and logs it; later writers use it too, whatever their program
-    sets. Settings that are not passed stay as in the file; ``clear`` removes all of them. None means "no
-    retention" and "no capacity".
+    sets. Settings that are not passed stay as in the file; ``clear`` names one to remove from it, and True
+    removes all of them. None means "no retention" and "no capacity".
     The file must belong to the writer's user, to root, or to the owner of the directory.
 
     >>> configure(queue, retention=Retention(max_bytes=10 << 30))
-    >>> configure(queue, clear=True)
+    >>> configure(queue, clear="retention")
     """
+    if not isinstance(clear, bool) and clear not in LIVE:
+        raise wrong_value("clear", f"a bool, or one of {', '.join(LIVE)}", clear)
     named = {"retention": retention, "capacity": capacity, "flush": flush}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not UNSET}
     to_engine(changed(LiveSettings(), **given))  # raises what is wrong with them
@@ -201,7 +204,9 @@ def configure(
     encoded, error = encode_path(path), new_error()
     place = Path(os.fsdecode(encoded), SETTINGS)
     refuse_backup(place.parent)
-    said = {} if clear else parse_live_settings(place, _settings_text(encoded))
+    said = {} if clear is True else parse_live_settings(place, _settings_text(encoded))
+    if isinstance(clear, str):
+        said.pop(clear, None)
     text = to_toml({**said, **given}).encode()
     parse_live_settings(place, text)  # the writer will understand it
     check(lib.ac_queue_write_settings(encoded, text or ffi.NULL, error), error)

@@ -99,7 +99,7 @@ def retention(
         Parameter(
             negative=(),
             show_default=False,
-            help="remove these settings: the program's own rules apply",
+            help="remove these rules: the program's own apply",
         ),
     ] = False,
     now: Annotated[
@@ -157,7 +157,7 @@ def retention(
         return
     before = aiochronicle.inspect(queue).writer
     if reset:
-        aiochronicle.configure(queue, clear=True)
+        aiochronicle.configure(queue, clear="retention")
     elif wanted is not UNSET:
         aiochronicle.configure(queue, retention=wanted)
     removed = None
