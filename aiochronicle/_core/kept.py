@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from aiochronicle._base.binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._base.printable import printable
 from aiochronicle._core.live_settings import LiveSettings, changed, to_engine
+from aiochronicle._core.writer_info import failing_retention, writer_of
 from aiochronicle.config import Retention
 
 __all__ = ["KeptSegment", "why_kept"]
@@ -89,7 +90,7 @@ def why_kept(
 
     It uses the rules of the current or last writer, or those of ``retention`` as if they were in force, and
     the code of retention itself. The writer measures by its own clock for how long a reader is silent; here
-    the time of day is used. The segments of a Java queue are its cycles; it takes no ``retention``. Never
+    the time of day is used. If its retention fails, ``text`` says so. The segments of a Java queue are its cycles; it takes no ``retention``. Never
     writes.
 
     >>> [(kept.segment, kept.why) for kept in why_kept(queue)]
@@ -106,8 +107,22 @@ def why_kept(
         found = ffi.new("ac_kept_segment_t[]", room)
         count = check(lib.ac_queue_why_kept(encode_path(path), rules, found, room, error), error)
         if count <= room:
-            return [_kept(found[i]) for i in range(count)]
+            break
         room = count
+    kept = [_kept(found[i]) for i in range(count)]
+    if retention is UNSET and any(one.why == "goes" for one in kept):
+        return _with_failure(path, kept)
+    return kept
+
+
+def _with_failure(path: str | os.PathLike[str], kept: list[KeptSegment]) -> list[KeptSegment]:
+    """Say of segments that could go that the writer fails to remove them, if it does."""
+    writer = writer_of(path)
+    error = None if writer is None else failing_retention(writer)
+    if error is None:
+        return kept
+    text = f"could go, but retention fails: {error.text}"
+    return [msgspec.structs.replace(one, text=text) if one.why == "goes" else one for one in kept]
 
 
 def _kept(entry: Any) -> KeptSegment:

@@ -16,7 +16,7 @@ from aiochronicle._core.live_settings import LiveSettings, from_engine
 from aiochronicle._core.writer_statistics import WriterStatistics, recovery_of, statistics_of
 from aiochronicle.config import Batch, Capacity, Retention
 
-__all__ = ["RecentError", "Sample", "SlowAppend", "SlowTotal", "WriterInfo", "writer_of"]
+__all__ = ["RecentError", "Sample", "SlowAppend", "SlowTotal", "WriterInfo", "failing_retention", "recent_errors", "writer_of"]
 
 SlowCause = Literal["unknown", "page fault", "roll", "lock", "sync", "scheduler", "capacity"]
 
@@ -37,6 +37,7 @@ _STATES: dict[int, Literal["open", "closed", "died"]] = {
 
 _RATE_NS = 5 * 10**9  # a rate is that of so long, or of all there is
 _SHORT_NS = 5 * 10**8  # what happened in less says nothing about a second
+_RECENT_NS = 60 * 10**9  # failures are met again, and counted, once a second or so
 _STALE_NS = 3 * 10**9  # a writer that has not published for so long does not run
 
 
@@ -151,6 +152,29 @@ def writer_of(path: str | os.PathLike[str]) -> WriterInfo | None:
         },
         errors=tuple(_recent_error(found.error[i]) for i in range(found.errors)),
     )
+
+
+def recent_errors(writer: WriterInfo) -> list[RecentError]:
+    """Return what an open writer failed to do lately, the newest last; it tries all of it again."""
+    if writer.state != "open":
+        return []
+    check_s = 0.0 if writer.retention is None else writer.retention.check_interval_s
+    since_ns = time.time_ns() - max(_RECENT_NS, round(3e9 * check_s))
+    found = [one for one in writer.errors if one.last_ns >= since_ns]
+    return sorted(found, key=lambda one: one.last_ns)
+
+
+def failing_retention(writer: WriterInfo) -> RecentError | None:
+    """Return why the retention of an open writer fails; None if it does not, or nobody can tell."""
+    counts = writer.statistics
+    if writer.retention is None or counts is None or not counts.retention_errors:
+        return None
+    found = recent_errors(writer)
+    if counts.sync_errors or counts.seal_errors or counts.prealloc_errors or counts.populate_errors:
+        archive = writer.retention.archive  # the texts do not say which work failed
+        found = [one for one in found if archive and os.fspath(archive) in one.text]
+    return found[-1] if found else None
+
 
 
 def _statistics(found: Any) -> WriterStatistics:

@@ -1,6 +1,7 @@
 """``why-kept`` and ``retention``: what keeps old segments, and which rules remove them."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ import aiochronicle
 from aiochronicle import KeptSegment, Retention, WriterInfo, WriterStatistics
 from aiochronicle._layout import SETTINGS
 from aiochronicle.cli.arguments import Amount, Json, QueuePath, Seconds, path_argument
-from aiochronicle.cli.exits import BUSY, Refused
+from aiochronicle.cli.exits import BUSY, NOT_FOUND, Refused
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.settings import retention_of
 from aiochronicle.cli.units import amount, since
@@ -151,6 +152,8 @@ def retention(
     wanted: Retention | UnsetType | None = UNSET
     if off or given or until_read:
         wanted = None if off else Retention(**given)
+    if archive is not None:
+        _check_archive(archive.absolute())
     out = Output(as_json=json)
     if dry_run:
         _show_going(out, aiochronicle.why_kept(queue, retention=wanted))
@@ -166,6 +169,20 @@ def retention(
     elif reset or wanted is not UNSET:
         _let_it_be_noticed(queue, before, wanted)
     _tell(out, queue, removed)
+
+
+def _check_archive(archive: Path) -> None:
+    """Refuse what no writer can move segments to. It creates the directory, but none above it."""
+    with suppress(PermissionError):  # the writer may be another user
+        if archive.is_dir():
+            return
+        if archive.exists():
+            raise Refused(f"{archive}: is a file, not a directory.")
+        if not archive.parent.is_dir():
+            raise Refused(
+                f"{archive}: the directory above it does not exist. Create it, or check the path.",
+                NOT_FOUND,
+            )
 
 
 def _show_going(out: Output, kept: list[KeptSegment]) -> None:

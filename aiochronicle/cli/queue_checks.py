@@ -11,14 +11,16 @@ from pathlib import Path
 from shlex import quote
 
 import aiochronicle
+from aiochronicle._base.printable import printable
 from aiochronicle._columns.export import is_left
 from aiochronicle._core.position_files import damaged_positions
+from aiochronicle._core.writer_info import recent_errors
 from aiochronicle._layout import READERS, RECOVERED, SEGMENT, segment_name
 from aiochronicle.cli.exits import DENIED, status_of
 from aiochronicle.cli.finding import is_queue
 from aiochronicle.cli.processes import deleted_files
 from aiochronicle.cli.remedies import Finding, finding
-from aiochronicle.cli.units import age, amount
+from aiochronicle.cli.units import age, amount, since
 from aiochronicle.errors import ChronicleError
 
 __all__ = ["check_deleted", "check_leftovers", "check_queue", "check_unreadable"]
@@ -99,7 +101,12 @@ def check_queue(queue: Path) -> Iterator[Finding]:
     if writer is not None and writer.state == "died":
         command = writer.command or "unknown"
         yield finding("dead-writer", queue, pid=writer.pid, command=command)
-    ahead_s = (info.last_timestamp_ns - time.time_ns()) / 1e9
+    now_ns = time.time_ns()
+    for error in [] if writer is None else recent_errors(writer):
+        ago = since(error.last_ns, now_ns)
+        text = printable(error.text)
+        yield finding("background", queue, text=text, count=error.count, ago=ago, queue=named)
+    ahead_s = (info.last_timestamp_ns - now_ns) / 1e9
     if ahead_s > _AHEAD_MAX_S:
         yield finding("ahead", queue, ahead=age(ahead_s))
     if parts:

@@ -168,6 +168,13 @@ _TABLE: dict[str, tuple[Level, str, str, str]] = {
         "its writer, pid {pid} ({command}), ended without closing it",
         "Start that program again: it recovers the queue, and nothing that was appended is lost.",
     ),
+    "background": (
+        "warning",
+        "writer-errors",
+        "its writer fails: {text} ({count} times, last {ago} ago)",
+        "The writer tries again. Make room, or correct the path or the permissions; aioc info {queue}"
+        " shows what failed.",
+    ),
     "ahead": (
         "warning",
         "ahead",
