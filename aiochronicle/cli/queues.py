@@ -1,6 +1,7 @@
 """``ls``, ``info``, ``who``, ``topics``: queues and their state."""
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,8 +10,10 @@ from cyclopts import Parameter
 from rich.text import Text
 
 import aiochronicle
-from aiochronicle import GroupInfo, QueueInfo, ReaderInfo, WriterInfo
+from aiochronicle import GroupInfo, GroupMember, QueueInfo, ReaderInfo, WriterInfo
 from aiochronicle._base.printable import printable
+from aiochronicle._core.topic_settings import TopicSettings
+from aiochronicle._services.shared import SharedTopic, is_shared
 from aiochronicle.cli.arguments import Directory, Json, QueuePath
 from aiochronicle.cli.disk import usage_of
 from aiochronicle.cli.finding import find_queues, say_unreadable, short_path
@@ -27,7 +30,7 @@ __all__ = ["info", "ls", "topics", "who"]
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """Who has a queue open: ``state`` is that of WriterInfo or "open".
 
-    ``role`` is "writer" or "reader"; of a Java queue "holds lock" or "has open".
+    ``role`` is "writer", "reader" or "member" (of the group ``name``); of a Java queue "holds lock" or "has open".
     """
 
     role: str
@@ -62,6 +65,20 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ns: int | None = None
     last_message_ns: int | None = None
     problem: str | None = None
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic of a bus: what its configuration says, and its queues, many if ``shared``.
+
+    ``problem`` says why there are none.
+    """
+
+    topic: str
+    path: str
+    settings: TopicSettings
+    shared: bool
+    queues: list[QueueInfo]
+    problem: str | None
 
 
 def ls(root: Directory = Path(), /, *, json: Json = False) -> int:
@@ -322,7 +339,7 @@ def _types_of(queue: Path) -> list[dict[str, Any]]:
 
 
 def who(queue: QueuePath, /, *, json: Json = False) -> None:
-    """Show the processes that have a queue open: its writer and its named readers.
+    """Show the processes that have a queue open: its writer, its named readers, members of its groups.
 
     For a Java queue: who holds its lock, and who has its files open, as far as this user may see.
 
@@ -330,6 +347,7 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
     """
     found: list[Holder] = []
     info = aiochronicle.inspect(queue)
+    groups = {group.name: group for group in groups_of(queue)}
     writer = info.writer
     if info.format == "cq4":
         found += _users_of_java(queue, info.holder_pid)
@@ -340,7 +358,12 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
     found += [
         _holder("reader", reader.name, "open", reader.pid or 0, reader.command, None)
         for reader in aiochronicle.list_readers(queue)
-        if reader.live
+        if reader.live and reader.name not in groups
+    ]
+    found += [
+        _holder("member", name, _state_of(member), member.pid, None, member.since_ns)
+        for name, group in groups.items()
+        for member in group.members
     ]
     now_ns = time.time_ns()
     Output(as_json=json).table(
@@ -368,6 +391,10 @@ def who(queue: QueuePath, /, *, json: Json = False) -> None:
         ],
         empty="nobody has it open",
     )
+
+
+def _state_of(member: GroupMember) -> str:
+    return "open" if member.alive else "died"
 
 
 def _users_of_java(queue: Path, holder_pid: int | None) -> list[Holder]:
@@ -404,8 +431,11 @@ def topics(
         str | None, Parameter(help="part of the bus; default: $AIOCHRONICLE_NAMESPACE")
     ] = None,
     json: Json = False,
-) -> None:
-    """List the topics of a bus, with their settings.
+) -> int:
+    """List the topics of a bus, with the settings in force.
+
+    ``settings`` of --json are those of the bus, for the writers that it opens. Topics that cannot be read
+    are reported, and decide the exit status.
 
     Example: aioc topics /var/lib/desk --namespace risk
 
@@ -414,14 +444,15 @@ def topics(
     root
         directory of the bus; default: $AIOCHRONICLE_DATA_DIR
     """
+    closed: dict[str, Exception] = {}
     with aiochronicle.Bus(root, namespace=namespace) as bus:
-        names = bus.topics()
+        directory = Path(bus.root, bus.namespace)
         found = [
-            {"topic": name, "path": bus.path(name), "settings": bus.settings(name)}
-            for name in names
+            _topic(name, bus.path(name), bus.settings(name), closed)
+            for name in _topic_names(bus, directory, closed)
         ]
-        rows = [_topic_row(bus, name) for name in names]
-    Output(as_json=json).table(
+    out = Output(as_json=json)
+    out.table(
         found,
         [
             Column("TOPIC", least=8),
@@ -431,23 +462,80 @@ def topics(
             Column("RETENTION", rank=1, least=12),
             Column("CAPACITY", right=True, rank=3),
         ],
-        rows,
-        empty=f"there are no topics in {printable(bus.root)}",
+        [_topic_row(one) for one in found],
+        empty=f"there are no topics in {printable(directory)}",
+    )
+    out.flush()
+    return say_unreadable(closed, directory)
+
+
+def _topic_names(bus: aiochronicle.Bus, directory: Path, closed: dict[str, Exception]) -> list[str]:
+    """Return the topics, and the directories that may be some and cannot be looked into."""
+    refused: dict[str, OSError] = {}
+    for _ in find_queues(directory, 2, unreadable=refused.__setitem__):
+        pass
+    names = {Path(path).name for path in refused if Path(path).parent == directory}
+    closed |= {str(directory / name): refused[str(directory / name)] for name in names}
+    return sorted({*bus.topics(), *names})
+
+
+def _topic(
+    name: str, path: str, settings: TopicSettings, closed: dict[str, Exception]
+) -> Topic:
+    """Describe a topic, which has one queue, or one of each of its writers."""
+    found: list[QueueInfo] = []
+    shared = False
+    try:
+        shared = path not in closed and is_shared(path)
+        queues = [path]
+        if shared:
+            topic = SharedTopic(path)
+            queues = [topic.queue(writer) for writer in topic.writers()]
+        for queue in queues if path not in closed else ():
+            try:
+                found.append(aiochronicle.inspect(queue))
+            except QueueNotFound:  # removed, or folded into another, while we looked
+                continue
+    except ChronicleError as error:
+        closed[path] = error
+    problem = closed.get(path)
+    return Topic(
+        topic=name,
+        path=path,
+        settings=settings,
+        shared=shared,
+        queues=found,
+        problem=None if problem is None else getattr(problem, "detail", None) or str(problem),
     )
 
 
-def _topic_row(bus: aiochronicle.Bus, name: str) -> list[str | Text]:
-    settings = bus.settings(name)
-    found = _look(Path(bus.path(name)))
+def _topic_row(topic: Topic) -> list[str | Text]:
+    if topic.problem is not None:
+        return [topic.topic, Text("unusable", "red"), "", "", "", ""]
+    # What the writers have published is in force; the bus's settings are those of its next writer.
+    known = [one.writer for one in topic.queues if one.writer and one.writer.published_ns]
+    flushes = [writer.flush for writer in known] or [topic.settings.flush]
+    rules = [writer.retention for writer in known] or [topic.settings.retention]
+    capacities = [writer.capacity for writer in known] or [topic.settings.capacity]
     return [
-        name,
-        Text("damaged", "red")
-        if isinstance(found, ChronicleError)
-        else seq_text(found.next_seq, found.format),
-        "–"
-        if isinstance(found, QueueInfo) and found.format == "cq4"
-        else amount(settings.segment_size),
-        flush_of(settings.flush),
-        retention_of(settings.retention),
-        capacity_of(settings.capacity),
+        topic.topic,
+        _next_seq(topic),
+        _common(
+            amount(one.segment_size) if one.format == "native" else "–" for one in topic.queues
+        ),
+        _common(map(flush_of, flushes)),
+        _common(map(retention_of, rules)),
+        _common(map(capacity_of, capacities)),
     ]
+
+
+def _next_seq(topic: Topic) -> str:
+    if topic.shared:  # each of its writers counts its own
+        return f"{sum(one.next_seq for one in topic.queues):,} in {len(topic.queues)} queues"
+    return next((seq_text(one.next_seq, one.format) for one in topic.queues), "–")
+
+
+def _common(texts: Iterable[str]) -> str:
+    """Return what all queues of a topic have in common."""
+    different = set(texts)
+    return different.pop() if len(different) == 1 else "various" if different else "–"

@@ -86,6 +86,11 @@ def test_groups_are_in_ls_and_readers(tmp_path: Path) -> None:
         writer.append_many([b"x"] * 5)
     open_writer(tmp_path / "b").close()
     with open_group(tmp_path / "a", "workers") as group:
+        with open_group(tmp_path / "a", "workers"):
+            found = aioc("who", tmp_path / "a", "--json").json
+            assert [(one["role"], one["name"]) for one in found if one["state"] == "open"] == [
+                ("member", "workers")
+            ] * 2
         taken = group.take_batch(2)
         entry, other = aioc("ls", tmp_path, "--json").json
         assert (entry["groups"], entry["group_pending"], entry["group_in_flight"]) == (1, 5, 2)
