@@ -7,16 +7,17 @@ there.
 import os
 import time
 from collections.abc import Callable, Container, Iterator
+from itertools import islice
 from pathlib import Path
 
-from aiochronicle._core.group import Group, open_queue_group
+from aiochronicle._core.group import Group, inspect_queue_group, open_queue_group
 from aiochronicle._core.leaving import DeadLetter, is_known
 from aiochronicle._core.reader import open_reader
 from aiochronicle._core.writer import Writer
 from aiochronicle._core.writer_opening import open_writer
 from aiochronicle._hot import Delivery
 from aiochronicle._layout import CONTROL, SHARED
-from aiochronicle.errors import QueueNotFound
+from aiochronicle.errors import QueueNotFound, ReaderNotFound
 
 __all__ = ["drop_dead_letters", "list_dead_letters", "retry_dead_letters"]
 
@@ -66,13 +67,19 @@ def list_dead_letters(
 ) -> list[tuple[int, DeadLetter]]:
     """Return (seq, dead letter) for each one that was neither retried nor dropped.
 
-    At most the first 65,536. QueueNotFound if there is no such queue.
+    At most the first 65,536. QueueNotFound if there is no such queue. Writes nothing until the first one is
+    retried or dropped; after that it joins the group that keeps account of them.
 
     >>> list_dead_letters(tmp_path / "dead")
     Traceback (most recent call last):
     ...
     aiochronicle.errors.QueueNotFound: ...
     """
+    try:
+        if not inspect_queue_group(path, GROUP).pending:
+            return []
+    except ReaderNotFound:  # none was retried or dropped yet
+        return _list_all(path)
     found: list[tuple[int, DeadLetter]] = []
 
     def note(delivery: Delivery[DeadLetter]) -> None:
@@ -80,6 +87,11 @@ def list_dead_letters(
 
     _each(path, None, note)
     return found
+
+
+def _list_all(path: str | os.PathLike[str]) -> list[tuple[int, DeadLetter]]:
+    with open_reader(path, start="first", codec=DeadLetter, on_corrupt="skip") as reader:
+        return [(message.seq, message.decode()) for message in islice(reader, _WINDOW)]
 
 
 def drop_dead_letters(

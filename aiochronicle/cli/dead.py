@@ -30,7 +30,7 @@ All = Annotated[bool, Parameter(name="--all", parse=True, negative=(), help="all
 
 
 def _check(queue: Path) -> None:
-    """Refuse anything but a dead-letter queue: reading it would create a group in it."""
+    """Refuse anything but a dead-letter queue: changing it would create a group in it."""
     if "DeadLetter" not in _types(queue):
         raise Refused(f"{queue}: is no dead-letter queue", NOT_FOUND)
 

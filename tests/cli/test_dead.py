@@ -43,6 +43,15 @@ def test_list(dead: Path) -> None:
     assert letters[0]["group"] == "workers"
 
 
+def test_a_listing_writes_nothing(dead: Path) -> None:
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in dead.rglob("*") if path.is_file()}
+
+    before = contents()
+    assert len(aioc("dead", dead, "--json").json) == 3
+    assert contents() == before
+
+
 def test_retry_and_drop(dead: Path, tmp_path: Path) -> None:
     first, second, third = (one["seq"] for one in aioc("dead", dead, "--json").json)
     assert aioc("dead", "retry", dead, str(first)).out == "1 retried\n"
