@@ -15,7 +15,7 @@ from aiochronicle.cli.exits import NOT_FOUND, Refused
 from aiochronicle.cli.finding import is_queue
 from aiochronicle.cli.output import Output
 from aiochronicle.cli.units import seq_text
-from aiochronicle.errors import SchemaNotFound
+from aiochronicle.errors import QueueNotFound, SchemaNotFound
 
 __all__ = ["append"]
 
@@ -71,9 +71,7 @@ def append(
     Example: echo '{"symbol": "ALFA", "price": 101.5}' | aioc append trades --type Trade
     """
     if not create and not is_queue(queue):
-        raise Refused(
-            f"{queue}: there is no queue. Check the path, or make one with --create.", NOT_FOUND
-        )
+        _explain(queue)
     with aiochronicle.open_writer(queue, lock_timeout=lock_timeout) as writer:
         send = _sender(writer, queue, type_, _options(key, header))
         count, first, last = 0, None, None
@@ -95,6 +93,16 @@ def append(
             if count > 1
             else f"appended seq {seq_text(first, form)}"
         )
+
+
+def _explain(queue: Path) -> None:
+    """Say why there is no queue to append to: it may be one that this user may not see."""
+    try:
+        aiochronicle.inspect(queue)
+    except QueueNotFound:
+        raise Refused(
+            f"{queue}: there is no queue. Check the path, or make one with --create.", NOT_FOUND
+        ) from None
 
 
 def _payloads(texts: Iterable[str], files: Iterable[Path]) -> Iterator[bytes]:

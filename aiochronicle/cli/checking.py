@@ -15,6 +15,7 @@ from aiochronicle._services.trusted import owners_of
 from aiochronicle.cli.arguments import Directory, Json, QueuePath, path_argument
 from aiochronicle.cli.decoding import Decoder
 from aiochronicle.cli.exits import DAMAGED, NOT_FOUND, Refused
+from aiochronicle.cli.finding import is_queue
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.progress import progress
 from aiochronicle.cli.units import amount, when
@@ -63,6 +64,8 @@ def recovered(
     """
     out = Output(as_json=json)
     found = aiochronicle.list_recovered(queue)
+    if not found and not is_queue(queue):  # what was set aside may be all that is left of one
+        aiochronicle.inspect(queue)  # which says what is there instead
     if part is not None:
         if "/" not in part and all(one.name != part for one in found):
             known = ", ".join(one.name for one in found) or "none"

@@ -743,8 +743,8 @@ def test_what_another_user_cannot_read_is_said() -> None:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 return main(words), out.getvalue(), err.getvalue()
 
-        for command in ("doctor", "ls", "du", "info", "tail"):
-            look(command, str(place / "mine"))  # imports what another user could not
+        for command in ("doctor", "ls", "du", "info", "tail", "append"):
+            look(command, str(place / "mine"), *["x"][: command == "append"])  # imports what another user could not
 
         def ask(*words: str) -> tuple[int, str, str]:
             status, out, err = run_as(STRANGER, lambda: look(*words))
@@ -767,6 +767,8 @@ def test_what_another_user_cannot_read_is_said() -> None:
         status, out, _ = ask("info", str(place / "mine"), "--json")
         assert (status, json.loads(out)["unreadable"]) == (6, [str(place / "mine" / "recovered")])
         assert ask("tail", str(place / "closed"))[0] == 6
+        status, _, err = ask("append", str(place / "closed"), "x")
+        assert (status, "ermission" in err, "--create" in err) == (6, True, False)
 
 
 def test_messages_are_shown_though_their_schema_is_damaged(root: Path, tmp_path: Path) -> None:
@@ -788,6 +790,9 @@ def test_a_path_without_a_queue_is_explained(root: Path, tmp_path: Path) -> None
     )
     (tmp_path / "empty").mkdir()
     assert "nor below it" in aioc("info", tmp_path / "empty").err
+    assert "--create" in aioc("append", tmp_path / "empty", "x").err
+    done = aioc("recovered", tmp_path / "empty")
+    assert (done.status, "there is no queue" in done.err) == (3, True)
     assert "there is no queue. Check the path" in aioc("readers", tmp_path / "none").err
     assert (
         "the directory above it does not exist"
