@@ -70,8 +70,10 @@ def append(
 
     Example: echo '{"symbol": "ALFA", "price": 101.5}' | aioc append trades --type Trade
     """
-    if not create and not is_queue(queue):
-        _explain(queue)
+    if not is_queue(queue):
+        if not create:
+            _explain(queue)
+        _refuse_inside(queue)
     with aiochronicle.open_writer(queue, lock_timeout=lock_timeout) as writer:
         send = _sender(writer, queue, type_, _options(key, header))
         count, first, last = 0, None, None
@@ -103,6 +105,12 @@ def _explain(queue: Path) -> None:
         raise Refused(
             f"{queue}: there is no queue. Check the path, or make one with --create.", NOT_FOUND
         ) from None
+
+
+def _refuse_inside(queue: Path) -> None:
+    above = next((one for one in queue.resolve().parents if is_queue(one)), None)
+    if above is not None:
+        raise Refused(f"{queue}: is inside of a queue, {above}; choose a directory elsewhere.")
 
 
 def _payloads(texts: Iterable[str], files: Iterable[Path]) -> Iterator[bytes]:

@@ -817,6 +817,8 @@ def test_no_queue_is_put_into_a_queue(root: Path, tmp_path: Path) -> None:
     before = sorted(path.name for path in queue.iterdir())
     done = aioc("convert", root / "plain", queue / "below")
     assert (done.status, "inside of a queue" in done.err) == (1, True)
+    done = aioc("append", queue / "below", "x", "--create")
+    assert (done.status, "inside of a queue" in done.err) == (2, True)
     assert sorted(path.name for path in queue.iterdir()) == before
 
 
