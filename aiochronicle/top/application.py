@@ -57,6 +57,7 @@ class Top(App[None]):
         ("slash", "filter", "filter"),
         Binding("d", "dark", "dark", show=False),
         ("q", "quit", "quit"),
+        Binding("ctrl+c", "leave", "quit", show=False, priority=True),  # in the input as well
     ]
 
     def __init__(
@@ -77,7 +78,7 @@ class Top(App[None]):
         """Create the widgets."""
         yield Static("looking …", id="totals")
         yield _Table(id="queues", cursor_type="row", zebra_stripes=True)
-        yield Input(placeholder="part of a name; Enter or Escape ends", id="filter")
+        yield Input(placeholder="part of a name; Enter keeps it, Escape removes it", id="filter")
         yield Static(id="warning")
         yield Footer()
 
@@ -164,6 +165,8 @@ class Top(App[None]):
         warn = len(snapshot.alarms) - bad
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(snapshot.root, "bold")
+        if wanted := self.query_one("#filter", Input).value:
+            text.append(f"  filter: {wanted}", "bold")
         text.append(f"  {len(snapshot.queues)} queues  {rate(history.last('rate'))}")
         text.append(f"  lag {age(history.last('lag_s'))}")
         if self.size.width >= 100:
@@ -303,6 +306,10 @@ class Top(App[None]):
         """Switch between the dark and the light theme."""
         self.theme = "textual-light" if self.theme == "textual-dark" else "textual-dark"
 
+    def action_leave(self) -> None:
+        """End the program, whichever screen is shown."""
+        self.exit()
+
     def action_filter(self) -> None:
         """Open the input for the filter, a part of a name."""
         field = self.query_one("#filter", Input)
@@ -319,9 +326,8 @@ class Top(App[None]):
 
     def key_escape(self) -> None:
         """Remove the filter."""
-        field = self.query_one("#filter", Input)
-        if field.has_class("shown"):
-            field.value = ""
+        if len(self.screen_stack) <= 1:
+            self.query_one("#filter", Input).value = ""
             self._end_filter()
 
     def _end_filter(self) -> None:

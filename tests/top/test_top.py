@@ -122,8 +122,21 @@ async def test_the_filter_shows_what_matches(root: Path) -> None:
         await pilot.press("enter")
         assert not app.query_one("#filter", Input).has_class("shown")
         assert names(app) == ["bravo", "audit"]
-        await pilot.press("slash", "escape")
+        assert "filter: BRA" in text_of(app, "#totals")
+        await pilot.press("escape")
         await until(pilot, lambda: len(names(app)) == 5, "still filtered")
+        assert "filter: " not in text_of(app, "#totals")
+        await pilot.press("slash", *"BRA", "escape")
+        await until(pilot, lambda: len(names(app)) == 5, "still filtered")
+
+
+@pytest.mark.parametrize("keys", [[], ["slash"], ["enter"]], ids=["table", "filter", "queue"])
+async def test_ctrl_c_quits(root: Path, keys: list[str]) -> None:
+    app = Top(root)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until(pilot, lambda: len(names(app)) == 5, "no rows")
+        await pilot.press(*keys, "ctrl+c")
+        await until(pilot, lambda: not app.is_running, "still running")
 
 
 async def test_enter_opens_a_queue_and_escape_leaves(root: Path) -> None:
