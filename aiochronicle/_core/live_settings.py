@@ -231,7 +231,9 @@ class SettingsOfWriter:
                 return logging.INFO, ""
             except ChronicleError as error:
                 is_known, self._refused = self._refused == str(error), str(error)
-                text = f"{error} The settings of the writer stay as they are."
+                why = str(error)
+                why = why if why.endswith(".") else f"{why}."
+                text = f"{why} The settings of the writer stay as they are."
                 return logging.ERROR, "" if is_known else text
             self._file, self._refused = said, None
             return logging.INFO, f"{self._path}: {_describe(said)}"

@@ -1,5 +1,6 @@
 """Functions about a whole queue that need no open reader or writer."""
 
+import errno
 import logging
 import math
 import os
@@ -33,7 +34,13 @@ from aiochronicle._core.verifying import VerifyReport, check_records
 from aiochronicle._core.writer_info import WriterInfo, writer_of
 from aiochronicle._layout import SETTINGS
 from aiochronicle.config import Batch, Capacity, Retention
-from aiochronicle.errors import InvalidArgument, PositionLost, ReaderBusy, ReaderNotFound
+from aiochronicle.errors import (
+    ChronicleError,
+    InvalidArgument,
+    PositionLost,
+    ReaderBusy,
+    ReaderNotFound,
+)
 
 __all__ = [
     "QueueInfo",
@@ -43,6 +50,7 @@ __all__ = [
     "forget_reader",
     "inspect",
     "list_readers",
+    "refused_settings",
     "seek_reader",
     "verify",
 ]
@@ -210,6 +218,19 @@ def configure(
     text = to_toml({**said, **given}).encode()
     parse_live_settings(place, text)  # the writer will understand it
     check(lib.ac_queue_write_settings(encoded, text or ffi.NULL, error), error)
+
+
+def refused_settings(path: str | os.PathLike[str]) -> ChronicleError | None:
+    """Return why writers refuse the settings.toml of a native queue; None if they do not.
+
+    None also if this user may not read it.
+    """
+    encoded = encode_path(path)
+    try:
+        parse_live_settings(Path(os.fsdecode(encoded), SETTINGS), _settings_text(encoded))
+    except ChronicleError as error:
+        return None if getattr(error, "errno", None) == errno.EACCES else error
+    return None
 
 
 def _settings_text(path: bytes) -> bytes:

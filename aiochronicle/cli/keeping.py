@@ -11,10 +11,11 @@ from rich.text import Text
 
 import aiochronicle
 from aiochronicle import KeptSegment, Retention, WriterInfo, WriterStatistics
+from aiochronicle._core.queue import refused_settings
 from aiochronicle._layout import SETTINGS
 from aiochronicle.cli.arguments import Amount, Json, QueuePath, Seconds, path_argument
-from aiochronicle.cli.exits import BUSY, NOT_FOUND, Refused
-from aiochronicle.cli.output import Column, Output
+from aiochronicle.cli.exits import BUSY, NOT_FOUND, Refused, status_of
+from aiochronicle.cli.output import Column, Output, say
 from aiochronicle.cli.settings import retention_of
 from aiochronicle.cli.units import amount, since
 from aiochronicle.errors import LockedError
@@ -120,11 +121,12 @@ def retention(
         ),
     ] = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Show or change the rules for removing segments, even while a writer has the queue open.
 
     The rules are stored in the queue's settings.toml, which overrides those of the program. They replace
-    all rules stored before. An open writer applies them within about a second.
+    all rules stored before. An open writer applies them within about a second. If writers refuse the file, it
+    is said, and the exit status is 2.
 
     Example: aioc retention /var/lib/feeds/trades --max-bytes 50G --reader-ttl 1d
     """
@@ -157,7 +159,7 @@ def retention(
     out = Output(as_json=json)
     if dry_run:
         _show_going(out, aiochronicle.why_kept(queue, retention=wanted))
-        return
+        return 0
     before = aiochronicle.inspect(queue).writer
     if reset:
         aiochronicle.configure(queue, clear="retention")
@@ -169,6 +171,11 @@ def retention(
     elif reset or wanted is not UNSET:
         _let_it_be_noticed(queue, before, wanted)
     _tell(out, queue, removed)
+    refused = refused_settings(queue)
+    if refused is None:
+        return 0
+    say(str(refused))
+    return status_of(refused)
 
 
 def _check_archive(archive: Path) -> None:

@@ -14,6 +14,7 @@ import aiochronicle
 from aiochronicle._base.printable import printable
 from aiochronicle._columns.export import is_left
 from aiochronicle._core.position_files import damaged_positions
+from aiochronicle._core.queue import refused_settings
 from aiochronicle._core.writer_info import recent_errors
 from aiochronicle._layout import READERS, RECOVERED, SEGMENT, segment_name
 from aiochronicle.cli.exits import DENIED, status_of
@@ -101,6 +102,9 @@ def check_queue(queue: Path) -> Iterator[Finding]:
     if writer is not None and writer.state == "died":
         command = writer.command or "unknown"
         yield finding("dead-writer", queue, pid=writer.pid, command=command)
+    refused = refused_settings(queue) if info.format == "native" else None
+    if refused is not None:
+        yield finding("settings", refused.path or queue, why=refused.detail)
     now_ns = time.time_ns()
     for error in [] if writer is None else recent_errors(writer):
         ago = since(error.last_ns, now_ns)

@@ -12,7 +12,9 @@ from rich.text import Text
 import aiochronicle
 from aiochronicle import GroupInfo, GroupMember, QueueInfo, ReaderInfo, WriterInfo
 from aiochronicle._base.printable import printable
+from aiochronicle._core.queue import refused_settings
 from aiochronicle._core.topic_settings import TopicSettings
+from aiochronicle._layout import SETTINGS
 from aiochronicle._services.shared import SharedTopic, is_shared
 from aiochronicle.cli.arguments import Directory, Json, QueuePath
 from aiochronicle.cli.disk import usage_of
@@ -234,6 +236,7 @@ def info(queue: QueuePath, /, *, json: Json = False) -> int:
     readers = aiochronicle.list_readers(queue)
     usage, unreadable = usage_of(queue)
     types = _types_of(queue)
+    refused = refused_settings(queue) if found.format == "native" else None
     worst = max(readers, key=lambda reader: reader.lag.messages, default=None)
     record: dict[str, Any] = {
         "path": str(queue),
@@ -243,6 +246,7 @@ def info(queue: QueuePath, /, *, json: Json = False) -> int:
         "readers": len(readers),
         "readers_open": sum(reader.live for reader in readers),
         "unreadable": sorted(unreadable),
+        "settings_problem": None if refused is None else refused.detail,
     }
     now_ns = time.time_ns()
     Output(as_json=json).record(
@@ -251,6 +255,7 @@ def info(queue: QueuePath, /, *, json: Json = False) -> int:
             ("queue", str(queue)),
             *_of_format(found),
             *(_of_writer(found.writer, now_ns) if found.format == "native" else []),
+            *([] if refused is None else [(SETTINGS, Text(printable(refused.detail), "red"))]),
             ("next seq", seq_text(found.next_seq, found.format)),
             *_of_times(found, now_ns),
             (

@@ -168,6 +168,12 @@ _TABLE: dict[str, tuple[Level, str, str, str]] = {
         "its writer, pid {pid} ({command}), ended without closing it",
         "Start that program again: it recovers the queue, and nothing that was appended is lost.",
     ),
+    "settings": (
+        "error",
+        "settings",
+        "is refused by writers, which keep the settings they have: {why}",
+        "Correct the file, or remove it: the program's own settings apply then.",
+    ),
     "background": (
         "warning",
         "writer-errors",

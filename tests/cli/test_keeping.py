@@ -50,3 +50,16 @@ def test_failing_retention_is_reported(tmp_path: Path) -> None:
         assert [one["level"] for one in failed] == ["warning"]
         assert str(tmp_path / "archive") in failed[0]["detail"]
     assert "writer-errors" not in aioc("doctor", queue, "--json").out
+
+
+def test_refused_settings_are_reported(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    open_writer(queue).close()
+    assert aioc("info", queue, "--json").json["settings_problem"] is None
+    (queue / "settings.toml").write_text('flush = "syncc"\n')
+    done = aioc("retention", queue)
+    assert (done.status, "'syncc', but it must be" in done.err) == (2, True)
+    assert "'syncc', but it must be" in aioc("info", queue).out
+    done = aioc("doctor", queue, "--json")
+    assert [one["level"] for one in done.json if one["check"] == "settings"] == ["error"]
+    assert done.status == 1

@@ -200,6 +200,7 @@ def test_a_file_that_is_wrong_is_logged_once_and_changes_nothing(
         time.sleep(1.5)
         (line,) = lines(caplog, logging.ERROR)
         assert said in line
+        assert line.endswith(". The settings of the writer stay as they are.")
         assert str(queue_path) in line
         assert writer._settings.capacity_bytes == 4096
         writer.append(b"goes on")
