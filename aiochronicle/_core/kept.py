@@ -90,8 +90,8 @@ def why_kept(
 
     It uses the rules of the current or last writer, or those of ``retention`` as if they were in force, and
     the code of retention itself. The writer measures by its own clock for how long a reader is silent; here
-    the time of day is used. If its retention fails, ``text`` says so. The segments of a Java queue are its cycles; it takes no ``retention``. Never
-    writes.
+    the time of day is used. If its retention fails, ``text`` says so. The segments of a Java queue are its
+    cycles; it takes no ``retention``. Never writes.
 
     >>> [(kept.segment, kept.why) for kept in why_kept(queue)]
     [(0, 'active')]

@@ -16,7 +16,16 @@ from aiochronicle._core.live_settings import LiveSettings, from_engine
 from aiochronicle._core.writer_statistics import WriterStatistics, recovery_of, statistics_of
 from aiochronicle.config import Batch, Capacity, Retention
 
-__all__ = ["RecentError", "Sample", "SlowAppend", "SlowTotal", "WriterInfo", "failing_retention", "recent_errors", "writer_of"]
+__all__ = [
+    "RecentError",
+    "Sample",
+    "SlowAppend",
+    "SlowTotal",
+    "WriterInfo",
+    "failing_retention",
+    "recent_errors",
+    "writer_of",
+]
 
 SlowCause = Literal["unknown", "page fault", "roll", "lock", "sync", "scheduler", "capacity"]
 
@@ -174,7 +183,6 @@ def failing_retention(writer: WriterInfo) -> RecentError | None:
         archive = writer.retention.archive  # the texts do not say which work failed
         found = [one for one in found if archive and os.fspath(archive) in one.text]
     return found[-1] if found else None
-
 
 
 def _statistics(found: Any) -> WriterStatistics:

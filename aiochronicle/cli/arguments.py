@@ -34,6 +34,8 @@ def _moment(text: str) -> int | datetime:
 
 
 def _path(text: str) -> Path:
+    if not text:  # a variable of a script that is not set; Path("") is the current directory
+        raise ValueError("the path is empty; . is the current directory")
     return Path(local_path(text))
 
 

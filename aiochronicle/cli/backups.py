@@ -14,7 +14,7 @@ from aiochronicle.cli.arguments import Directory, Json, QueuePath, path_argument
 from aiochronicle.cli.exits import DAMAGED, NOT_FOUND, Refused
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.progress import Advance, progress
-from aiochronicle.cli.units import amount, seq_text, since, when
+from aiochronicle.cli.units import amount, many, seq_text, since, when
 
 __all__ = ["backup", "restore"]
 
@@ -101,7 +101,7 @@ def backup(
             ),
             ("readers", f"{report.readers:,}"),
             *_left_out(report.left_out),
-            *([("damaged", f"{report.corrupt:,} places")] if report.corrupt else []),
+            *([("damaged", many(report.corrupt, "place"))] if report.corrupt else []),
             *([("replaced", _replaced(report.replaced))] if report.replaced else []),
             *(
                 [("removed", ", ".join(f"{number:06d}" for number in report.removed))]
@@ -212,7 +212,7 @@ def restore(
                 if report.queue_id is None
                 else f"{report.queue_id:016x}",
             ),
-            *([("damaged", f"{report.corrupt:,} places")] if report.corrupt else []),
+            *([("damaged", many(report.corrupt, "place"))] if report.corrupt else []),
         ],
     )
     return DAMAGED if report.corrupt or report.left_out else 0

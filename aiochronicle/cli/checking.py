@@ -18,7 +18,7 @@ from aiochronicle.cli.exits import DAMAGED, NOT_FOUND, Refused
 from aiochronicle.cli.finding import is_queue
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.progress import progress
-from aiochronicle.cli.units import amount, when
+from aiochronicle.cli.units import amount, many, when
 
 __all__ = ["config", "recovered", "repair", "verify"]
 
@@ -38,8 +38,8 @@ def verify(queue: QueuePath, /, *, json: Json = False) -> int:
         {"path": str(queue), "report": report},
         [
             ("messages", f"{report.records:,}"),
-            ("damaged", Text(f"{report.corrupt:,} places", "red") if report.corrupt else "none"),
-            *([("missing", f"{report.missing_seqs:,} messages")] if report.missing_seqs else []),
+            ("damaged", Text(many(report.corrupt, "place"), "red") if report.corrupt else "none"),
+            *([("missing", many(report.missing_seqs, "message"))] if report.missing_seqs else []),
             *(("problem", text) for text in report.problems),
         ],
     )

@@ -13,7 +13,7 @@ from aiochronicle._base.binding import lib
 from aiochronicle._base.printable import printable
 from aiochronicle.cli.exits import NOT_FOUND, Refused
 from aiochronicle.cli.output import builtins_of, console, to_json
-from aiochronicle.cli.units import seq_text, when
+from aiochronicle.cli.units import many, seq_text, when
 from aiochronicle.errors import DecodeError, SchemaError, SchemaNotFound
 
 __all__ = ["Decoder"]
@@ -137,14 +137,15 @@ class Decoder:
         if "text" in record:
             return f"{head}{kind}{printable(record['text'])}{error}"
         shown = message.payload[:48].hex(" ", 2)
-        return f"{head}{kind}<{record['bytes']:,} bytes> {shown}{' …' if record['bytes'] > 48 else ''}{error}"
+        rest = " …" if record["bytes"] > 48 else ""
+        return f"{head}{kind}<{many(record['bytes'], 'byte')}> {shown}{rest}{error}"
 
     def hex_lines(self, message: Shown) -> str:
         """Return a message with its payload as a dump."""
         payload = message.payload
         time = when(message.timestamp_ns)
         lines = [
-            f"{self._seq(message):>8}  {time}  #{message.type_id}  {len(payload):,} bytes"
+            f"{self._seq(message):>8}  {time}  #{message.type_id}  {many(len(payload), 'byte')}"
             f"  {_shown_carried(_carried_fields(message))}".rstrip(),
         ]
         for offset in range(0, len(payload), _HEX_BYTES_PER_LINE):

@@ -127,7 +127,8 @@ def du(root: Directory = Path(), /, *, json: Json = False) -> int:
         Column("DELETED", right=True),
     ]
     listed = [*found, *(_unlisted(*one) for one in unreadable.items() if one[0] not in inside)]
-    out.table(listed, columns, rows, empty=f"there are no queues in or below {printable(root)}")
+    none = "no queue could be listed" if unreadable else "there are no queues"
+    out.table(listed, columns, rows, empty=f"{none} in or below {printable(root)}")
     if not json:
         _show_deleted(out, [one for entry in found for one in entry.deleted])
     return say_unreadable(unreadable, root)

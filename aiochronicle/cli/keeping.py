@@ -17,7 +17,7 @@ from aiochronicle.cli.arguments import Amount, Json, QueuePath, Seconds, path_ar
 from aiochronicle.cli.exits import BUSY, NOT_FOUND, Refused, status_of
 from aiochronicle.cli.output import Column, Output, say
 from aiochronicle.cli.settings import retention_of
-from aiochronicle.cli.units import amount, since
+from aiochronicle.cli.units import amount, many, since
 from aiochronicle.errors import LockedError
 
 __all__ = ["retention", "why_kept"]
@@ -197,7 +197,7 @@ def _show_going(out: Output, kept: list[KeptSegment]) -> None:
     _show(out, going, empty="no segment would go")
     if going and not out.as_json:
         size = amount(sum(one.bytes for one in going))
-        out.line(f"{len(going):,} of {len(kept):,} segments would go, {size}")
+        out.line(f"{len(going):,} of {many(len(kept), 'segment')} would go, {size}")
 
 
 def _let_it_be_noticed(
@@ -266,7 +266,7 @@ def _tell(out: Output, queue: Path, removed: int | None) -> None:
     if asked is not None:
         lines.append((SETTINGS, asked))
     if removed is not None:
-        lines.append(("removed", f"{removed:,} segments"))
+        lines.append(("removed", many(removed, "segment")))
     out.record(record, lines)
 
 

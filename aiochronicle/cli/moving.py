@@ -22,7 +22,7 @@ from aiochronicle.cli.finding import find_queues, is_queue
 from aiochronicle.cli.missing import say_removed, say_skipped
 from aiochronicle.cli.output import Output
 from aiochronicle.cli.progress import progress
-from aiochronicle.cli.units import age, amount, rate
+from aiochronicle.cli.units import age, amount, many, rate
 from aiochronicle.errors import ExportFailed
 
 __all__ = ["convert", "export", "replay"]
@@ -228,7 +228,7 @@ def replay(
     Output(as_json=json).record(
         {"source": str(source), "target": str(target), "messages": count, "seconds": passed_s},
         [
-            ("replayed", f"{count:,} messages into {target}"),
+            ("replayed", f"{many(count, 'message')} into {target}"),
             ("took", f"{age(passed_s)}, {rate(count / passed_s)}"),
         ],
     )

@@ -21,7 +21,7 @@ from aiochronicle.cli.exits import DENIED, status_of
 from aiochronicle.cli.finding import is_queue
 from aiochronicle.cli.processes import deleted_files
 from aiochronicle.cli.remedies import Finding, finding
-from aiochronicle.cli.units import age, amount, since
+from aiochronicle.cli.units import age, amount, many, since
 from aiochronicle.errors import ChronicleError
 
 __all__ = ["check_deleted", "check_leftovers", "check_queue", "check_unreadable"]
@@ -106,15 +106,16 @@ def check_queue(queue: Path) -> Iterator[Finding]:
     if refused is not None:
         yield finding("settings", refused.path or queue, why=refused.detail)
     now_ns = time.time_ns()
-    for error in [] if writer is None else recent_errors(writer):
-        ago = since(error.last_ns, now_ns)
-        text = printable(error.text)
-        yield finding("background", queue, text=text, count=error.count, ago=ago, queue=named)
+    for failed in [] if writer is None else recent_errors(writer):
+        ago = since(failed.last_ns, now_ns)
+        text = printable(failed.text)
+        times = many(failed.count, "time")
+        yield finding("background", queue, text=text, times=times, ago=ago, queue=named)
     ahead_s = (info.last_timestamp_ns - now_ns) / 1e9
     if ahead_s > _AHEAD_MAX_S:
         yield finding("ahead", queue, ahead=age(ahead_s))
     if parts:
-        yield finding("recovered", queue, parts=len(parts), queue=named)
+        yield finding("recovered", queue, parts=many(len(parts), "part"), queue=named)
     for reader in readers:
         yield from _reader(queue, reader)
     for name, damage in damaged_positions(queue):

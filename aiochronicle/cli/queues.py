@@ -23,7 +23,7 @@ from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.processes import pids_using, process_of
 from aiochronicle.cli.readers import damaged_readers, groups_of
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
-from aiochronicle.cli.units import age, amount, rate, seq_text, since, when
+from aiochronicle.cli.units import age, amount, many, rate, seq_text, since, when
 from aiochronicle.errors import ChronicleError, QueueNotFound
 
 __all__ = ["info", "ls", "topics", "who"]
@@ -32,7 +32,8 @@ __all__ = ["info", "ls", "topics", "who"]
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """Who has a queue open: ``state`` is that of WriterInfo or "open".
 
-    ``role`` is "writer", "reader" or "member" (of the group ``name``); of a Java queue "holds lock" or "has open".
+    ``role`` is "writer", "reader" or "member" (of the group ``name``); of a Java queue "holds lock" or
+    "has open".
     """
 
     role: str
@@ -276,7 +277,7 @@ def info(queue: QueuePath, /, *, json: Json = False) -> int:
             ),
             (
                 "worst lag",
-                "–" if worst is None else f"{worst.lag.messages:,} messages ({worst.name})",
+                "–" if worst is None else f"{many(worst.lag.messages, 'message')} ({worst.name})",
             ),
         ],
     )
@@ -324,7 +325,9 @@ def _of_writer(writer: WriterInfo | None, now_ns: int) -> list[tuple[str, str | 
         text = f"{age(slow.duration_ns / 1e9)} at seq {slow.seq:,}: {slow.cause}"
         lines.append(("slow append", f"{text}, {since(slow.time_ns, now_ns)} ago"))
     for error in writer.errors[-3:]:
-        text = f"{error.text} ({error.count} times, last {since(error.last_ns, now_ns)} ago)"
+        text = (
+            f"{error.text} ({many(error.count, 'time')}, last {since(error.last_ns, now_ns)} ago)"
+        )
         lines.append(("error", Text(printable(text), "red")))
     return lines
 
@@ -484,9 +487,7 @@ def _topic_names(bus: aiochronicle.Bus, directory: Path, closed: dict[str, Excep
     return sorted({*bus.topics(), *names})
 
 
-def _topic(
-    name: str, path: str, settings: TopicSettings, closed: dict[str, Exception]
-) -> Topic:
+def _topic(name: str, path: str, settings: TopicSettings, closed: dict[str, Exception]) -> Topic:
     """Describe a topic, which has one queue, or one of each of its writers."""
     found: list[QueueInfo] = []
     shared = False
@@ -536,7 +537,9 @@ def _topic_row(topic: Topic) -> list[str | Text]:
 
 def _next_seq(topic: Topic) -> str:
     if topic.shared:  # each of its writers counts its own
-        return f"{sum(one.next_seq for one in topic.queues):,} in {len(topic.queues)} queues"
+        return (
+            f"{sum(one.next_seq for one in topic.queues):,} in {many(len(topic.queues), 'queue')}"
+        )
     return next((seq_text(one.next_seq, one.format) for one in topic.queues), "–")
 
 

@@ -10,7 +10,7 @@ from aiochronicle._base.histogram import Histogram
 from aiochronicle.cli.arguments import Json, QueuePath, Seconds
 from aiochronicle.cli.exits import Refused
 from aiochronicle.cli.output import Output
-from aiochronicle.cli.units import age, amount, rate
+from aiochronicle.cli.units import age, amount, many, rate
 
 __all__ = ["hz", "latency"]
 
@@ -68,7 +68,8 @@ def _tell_rate(out: Output, messages: int, size: int, passed_s: float, *, whole:
         text = f"{rate(messages / passed_s):>10}  {amount(size / passed_s):>10}/s"
         mean = f"  {amount(size / messages)} each" if messages else ""
         out.line(
-            f"{text}{mean}" + (f"  in {age(passed_s)}: {messages:,} messages" if whole else "")
+            f"{text}{mean}"
+            + (f"  in {age(passed_s)}: {many(messages, 'message')}" if whole else "")
         )
     out.flush()
 
@@ -137,7 +138,7 @@ def _tell_latency(out: Output, histogram: Histogram, ahead: int) -> None:
         for percent, value in values.items()
         if percent < 100
     )
-    out.line(f"{histogram.total:,} messages  {shown}  max {age((values[100.0] or 0) / 1e9)}")
+    out.line(f"{many(histogram.total, 'message')}  {shown}  max {age((values[100.0] or 0) / 1e9)}")
     if ahead:
         out.line(
             f"{ahead:,} of them have a timestamp ahead of this machine's clock; they count as 0"

@@ -112,8 +112,9 @@ def _tell_group(out: Output, group: GroupInfo) -> None:
     """Print a group below the readers: what is pending, and with whom."""
     now_ns = time.time_ns()
     out.line("")
+    oldest = f", the oldest {since(group.oldest_ns, now_ns)} old" if group.oldest_ns else ""
     out.line(
-        f"group {group.name}: {group.pending:,} pending, the oldest {since(group.oldest_ns, now_ns)} old;"
+        f"group {group.name}: {group.pending:,} pending{oldest};"
         f" {group.in_flight:,} in flight, {group.delayed:,} delayed, {group.retried:,} redelivered"
     )
     out.table(

@@ -177,7 +177,7 @@ _TABLE: dict[str, tuple[Level, str, str, str]] = {
     "background": (
         "warning",
         "writer-errors",
-        "its writer fails: {text} ({count} times, last {ago} ago)",
+        "its writer fails: {text} ({times}, last {ago} ago)",
         "The writer tries again. Make room, or correct the path or the permissions; aioc info {queue}"
         " shows what failed.",
     ),
@@ -197,7 +197,7 @@ _TABLE: dict[str, tuple[Level, str, str, str]] = {
     "recovered": (
         "note",
         "recovered",
-        "repairs have set {parts} parts aside",
+        "repairs have set {parts} aside",
         "aioc recovered {queue} shows them; remove what nobody needs from recovered/.",
     ),
     "orphaned-replies": (

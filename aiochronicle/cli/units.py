@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 __all__ = [
     "age",
     "amount",
+    "many",
     "parse_amount",
     "parse_moment",
     "parse_seconds",
@@ -46,6 +47,15 @@ def amount(size_bytes: float | None) -> str:
         value, unit = value / 1024, unit + 1
     digits = 0 if unit == 0 or value >= 99.95 else 1
     return f"{value:.{digits}f}".removesuffix(".0") + f" {_SIZES[unit]}"
+
+
+def many(count: int, what: str) -> str:
+    """Say how many there are of something.
+
+    >>> many(1, "row"), many(4200, "row")
+    ('1 row', '4,200 rows')
+    """
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def rate(per_second: float | None) -> str:

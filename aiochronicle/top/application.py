@@ -13,7 +13,7 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Input, Static
 from textual.worker import Worker, WorkerCancelled, WorkerFailed
 
-from aiochronicle.cli.units import age, amount, rate
+from aiochronicle.cli.units import age, amount, many, rate
 from aiochronicle.monitor.collector import Collector, Limits
 from aiochronicle.monitor.records import QueueState, Snapshot
 from aiochronicle.monitor.stalls import stalls_of
@@ -167,12 +167,14 @@ class Top(App[None]):
         text.append(snapshot.root, "bold")
         if wanted := self.query_one("#filter", Input).value:
             text.append(f"  filter: {wanted}", "bold")
-        text.append(f"  {len(snapshot.queues)} queues  {rate(history.last('rate'))}")
+        text.append(f"  {many(len(snapshot.queues), 'queue')}  {rate(history.last('rate'))}")
         text.append(f"  lag {age(history.last('lag_s'))}")
         if self.size.width >= 100:
             text.append(f"  {amount(snapshot.disk_bytes_free)} free")
         if bad or warn:
-            text.append(f"  {bad} critical, {warn} warnings", "bold red" if bad else "yellow")
+            text.append(
+                f"  {bad} critical, {many(warn, 'warning')}", "bold red" if bad else "yellow"
+            )
         else:
             text.append("  healthy", "green")
         text.append(f"  by {self.order}{' reversed' if self.is_reversed else ''}", "dim")

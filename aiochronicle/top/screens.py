@@ -19,7 +19,7 @@ from aiochronicle._core.newest import start_of_newest
 from aiochronicle._core.reader import Reader, open_reader
 from aiochronicle.cli.decoding import Decoder
 from aiochronicle.cli.settings import capacity_of, flush_of, retention_of
-from aiochronicle.cli.units import age, amount, rate, seq_text, since, when
+from aiochronicle.cli.units import age, amount, many, rate, seq_text, since, when
 from aiochronicle.errors import ChronicleError
 from aiochronicle.monitor.records import Alarm, Event, QueueState
 
@@ -115,11 +115,11 @@ def _describe(state: QueueState) -> Text:
             ago = since(slow.time_ns, state.looked_ns)
             line("slow append", f"{took} at seq {slow.seq:,}: {slow.cause}, {ago} ago", "yellow")
         for error in writer.errors[-5:]:
-            line("error", f"{error.text} ({error.count} times)", "red")
+            line("error", f"{error.text} ({many(error.count, 'time')})", "red")
     title("Readers")
     for reader in state.readers:
         how = "lost" if reader.lost else "open" if reader.live else "away"
-        lag = f"{reader.lag.messages:,} messages, {amount(reader.lag.bytes)}"
+        lag = f"{many(reader.lag.messages, 'message')}, {amount(reader.lag.bytes)}"
         has_age = reader.lag.messages and state.format == "native"
         old = f", {age(reader.lag.seconds)} old" if has_age else ""
         who = f", pid {reader.pid}" if reader.pid else ""

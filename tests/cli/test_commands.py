@@ -744,7 +744,9 @@ def test_what_another_user_cannot_read_is_said() -> None:
                 return main(words), out.getvalue(), err.getvalue()
 
         for command in ("doctor", "ls", "du", "info", "tail", "append"):
-            look(command, str(place / "mine"), *["x"][: command == "append"])  # imports what another user could not
+            look(
+                command, str(place / "mine"), *["x"][: command == "append"]
+            )  # imports what another user could not
 
         def ask(*words: str) -> tuple[int, str, str]:
             status, out, err = run_as(STRANGER, lambda: look(*words))
@@ -767,6 +769,10 @@ def test_what_another_user_cannot_read_is_said() -> None:
         status, out, _ = ask("info", str(place / "mine"), "--json")
         assert (status, json.loads(out)["unreadable"]) == (6, [str(place / "mine" / "recovered")])
         assert ask("tail", str(place / "closed"))[0] == 6
+        (place / "hidden" / "one").mkdir(parents=True)
+        (place / "hidden" / "one").chmod(0o700)
+        status, out, _ = ask("du", str(place / "hidden"))
+        assert (status, out.startswith("no queue could be listed in")) == (6, True)
         status, _, err = ask("append", str(place / "closed"), "x")
         assert (status, "ermission" in err, "--create" in err) == (6, True, False)
 
@@ -877,6 +883,9 @@ def test_completion(shell: str, tmp_path: Path) -> None:
         (["verify", "none"], 3),
         (["readers", "none"], 3),
         (["info"], 2),
+        (["tail", ""], 2),
+        (["ls", ""], 2),
+        (["append", "", "x", "--create"], 2),
         (["nonsense"], 2),
         (["tail", "trades", "--nonsense"], 2),
         (["tail", "trades", "-n", "many"], 2),

@@ -113,6 +113,9 @@ def test_groups_are_in_ls_and_readers(tmp_path: Path) -> None:
         assert reader["group"]["members"][0]["in_flight"] == 2
         while taken:
             taken.pop().ack()
+        for delivery in group.take_batch(3):
+            delivery.ack()
+    assert "group workers: 0 pending; 0 in flight" in aioc("readers", tmp_path / "a").out
     assert "IN FLIGHT" not in aioc("ls", tmp_path / "b").out
 
 

@@ -32,7 +32,7 @@ def test_an_archive_that_no_writer_can_make_is_refused(tmp_path: Path) -> None:
 def test_failing_retention_is_reported(tmp_path: Path) -> None:
     queue = tmp_path / "queue"
     (tmp_path / "archive").touch()  # in the way
-    rules = Retention(max_bytes=1, archive=tmp_path / "archive", check_interval_s=0.02)
+    rules = Retention(max_bytes=1, archive=str(tmp_path / "archive"), check_interval_s=0.02)
     with open_writer(queue, segment_size=4096, roll=Roll(messages=2), retention=rules) as writer:
         for number in range(6):
             writer.append(b"%d" % number)

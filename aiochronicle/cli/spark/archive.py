@@ -16,9 +16,10 @@ from aiochronicle.cli.spark.arguments import (
     Running,
     place_of_archive,
 )
-from aiochronicle.cli.spark.job import job, many
+from aiochronicle.cli.spark.job import job
 from aiochronicle.cli.spark.reading import chosen, describe
 from aiochronicle.cli.spark.running import started
+from aiochronicle.cli.units import many
 
 __all__ = ["archive"]
 

@@ -7,9 +7,10 @@ from cyclopts import Parameter
 from aiochronicle.cli.exits import FAILED, Refused
 from aiochronicle.cli.output import Output
 from aiochronicle.cli.spark.arguments import ALL, LOCAL, Place, Reading, Root, Running, place
-from aiochronicle.cli.spark.job import job, many
+from aiochronicle.cli.spark.job import job
 from aiochronicle.cli.spark.reading import chosen, describe
 from aiochronicle.cli.spark.running import started
+from aiochronicle.cli.units import many
 
 __all__ = ["audit"]
 

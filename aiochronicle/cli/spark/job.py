@@ -13,7 +13,7 @@ from aiochronicle.cli.exits import FAILED, Refused, status_of
 from aiochronicle.cli.output import console
 from aiochronicle.errors import ChronicleError, TimestampOrder
 
-__all__ = ["OPTIONS", "in_arguments", "job", "many", "note"]
+__all__ = ["OPTIONS", "in_arguments", "job", "note"]
 
 P = ParamSpec("P")
 
@@ -76,12 +76,3 @@ def in_arguments(text: str) -> str:
 def note(name: str, text: str) -> None:
     """Print a line about a job on standard error."""
     console(stderr=True).print(Text(printable(f"{name}: {text}")))
-
-
-def many(count: int, what: str) -> str:
-    """Say how many there are of something.
-
-    >>> many(1, "row"), many(4200, "row")
-    ('1 row', '4,200 rows')
-    """
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

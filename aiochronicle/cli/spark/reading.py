@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from aiochronicle.cli.output import Output
 from aiochronicle.cli.spark.arguments import Reading, Running
-from aiochronicle.cli.spark.job import OPTIONS, many, note
+from aiochronicle.cli.spark.job import OPTIONS, note
+from aiochronicle.cli.units import many
 from aiochronicle.errors import InvalidArgument
 
 if TYPE_CHECKING:

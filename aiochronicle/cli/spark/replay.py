@@ -7,8 +7,9 @@ from cyclopts import Parameter
 
 from aiochronicle.cli.output import Output
 from aiochronicle.cli.spark.arguments import LOCAL, Place, Running, place, place_of_archive
-from aiochronicle.cli.spark.job import job, many
+from aiochronicle.cli.spark.job import job
 from aiochronicle.cli.spark.running import started
+from aiochronicle.cli.units import many
 from aiochronicle.errors import QueueNotFound
 
 if TYPE_CHECKING:

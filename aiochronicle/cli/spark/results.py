@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiochronicle.cli.output import Column, Output
 from aiochronicle.cli.spark.arguments import Result, Running
-from aiochronicle.cli.spark.job import many
 from aiochronicle.cli.spark.running import started
+from aiochronicle.cli.units import many
 from aiochronicle.errors import InvalidArgument
 
 if TYPE_CHECKING:
