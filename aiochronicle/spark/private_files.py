@@ -11,6 +11,7 @@ The user chooses the root: it may be a link and belong to anyone.
 
 import atexit
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -23,7 +24,6 @@ from typing import BinaryIO, Self
 
 import msgspec
 
-from aiochronicle._columns.export import replaceable
 from aiochronicle._files import make_directory, read_small_file
 from aiochronicle.errors import AccessDenied
 
@@ -62,11 +62,15 @@ def directory_mode(file_mode: int) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Generator[BinaryIO]:
-    """Give a new file that takes the name when it is complete; a link of that name is followed.
+    """Give a new file that takes the name when it is complete; a link of that name is replaced itself.
 
-    For what users ask for by its path: the umask says who may read it.
+    For what users ask for by its path: the umask says who may read it. FileExistsError if there is a pipe or
+    a device.
     """
-    path = replaceable(path)
+    with contextlib.suppress(FileNotFoundError):
+        kind = path.lstat().st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISLNK(kind) or stat.S_ISDIR(kind)):
+            raise FileExistsError(errno.EEXIST, "is not a regular file", str(path))
     fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     descriptor = os.open(fresh, os.O_RDWR | os.O_EXCL | _CREATE, 0o666)
     try:

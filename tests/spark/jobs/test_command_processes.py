@@ -9,14 +9,18 @@ from pathlib import Path
 import pyspark
 from cli.running import Terminal, lines_of
 
+from aiochronicle import open_writer
 from aiochronicle.spark.runtime.java import ensure_java
 
 WAIT_S = 200.0
 
 
-def test_interrupted_it_says_so_and_leaves_nothing(queue: Path, tmp_path: Path) -> None:
-    out = tmp_path / "stream"
-    terminal = Terminal(80, ["spark", "audit", queue, "--out", out, "--ui"])
+def test_interrupted_it_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    out, long = tmp_path / "stream", tmp_path / "long"
+    with open_writer(long) as writer:  # the audit is not done before the interrupt
+        for _ in range(20):
+            writer.append_many([b"x"] * 50_000)
+    terminal = Terminal(80, ["spark", "audit", long, "--out", out, "--ui"])
     try:
         terminal.read_until("Spark's page is http://127.0.0.1:", WAIT_S)
         terminal.interrupt()

@@ -539,3 +539,10 @@ def test_what_users_ask_for_is_not_written_through_a_link(tmp_path: Path) -> Non
     assert precious.read_text() == PROFILE
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
     assert tarfile.is_tarfile(tmp_path / "lib.tar.gz")
+
+
+def test_what_users_ask_for_does_not_replace_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "bars.png")
+    with pytest.raises(FileExistsError, match="not a regular file"):
+        plot_bars([], tmp_path / "bars.png")
+    assert stat.S_ISFIFO((tmp_path / "bars.png").stat().st_mode)
