@@ -21,8 +21,8 @@ _CELL = "text-align:left;vertical-align:top;padding:0.15em 1em 0.15em 0;backgrou
 _NUMBER = "text-align:right;font-variant-numeric:tabular-nums;" + _CELL.partition(";")[2]
 _PLAIN = {"epoch", "queue_id", "id", "writer_epoch", "segment", "offset", "pid"}
 _ROWS_MAX = 100
-_ITEMS_MAX = 10  # of a list in a text; of a longer one so many are shown:
-_ITEMS_SHOWN = 3
+_ITEMS_MAX = 10  # a longer list is cut in a text ...
+_ITEMS_SHOWN = 3  # ... to its first items
 
 
 class HtmlStruct(msgspec.Struct, frozen=True):

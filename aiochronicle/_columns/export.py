@@ -262,7 +262,7 @@ def is_left(part: Path) -> bool:
 
 
 def _remove_left(part: Path) -> None:
-    """Remove the hidden file, unless somebody writes to it, or it is not a file of this user alone."""
+    """Remove the hidden file, unless a process writes to it, or it is not a file of this user alone."""
     with suppress(OSError), _unused(part) as descriptor:
         if _is_own(descriptor):
             part.unlink(missing_ok=True)
@@ -270,7 +270,7 @@ def _remove_left(part: Path) -> None:
 
 @contextmanager
 def _unused(part: Path) -> Generator[int]:
-    """Lock the hidden file; OSError if there is none, or somebody writes to it."""
+    """Lock the hidden file; OSError if there is none, or a process writes to it."""
     descriptor = os.open(part, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

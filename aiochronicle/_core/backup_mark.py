@@ -1,4 +1,4 @@
-"""Backups are queues that are read like others, and never changed: by what they are told apart."""
+"""What marks a directory as a backup: a queue that is read like others and never changed."""
 
 import os
 from pathlib import Path

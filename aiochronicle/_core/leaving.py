@@ -160,7 +160,7 @@ class Leaving:
                 len(batch),
                 self._group,
                 printable(str(self._place)),
-                str(failure),  # the exception itself would keep the messages
+                printable(failure),  # the exception itself would keep the messages
             )
         for delivery, _ in batch:
             _acknowledge(delivery, delivery.seq in moved)
@@ -204,7 +204,7 @@ class Leaving:
             letter.attempts,
             self._group,
             seq,
-            error or "its lease ended, or its process died",
+            printable(error or "its lease ended, or its process died"),
         )
 
 

@@ -31,7 +31,7 @@ class VerifyReport(HtmlStruct, frozen=True, kw_only=True):
 def check_records(
     reader: Reader, first_segment: Callable[[], int], tell: Callable[[], object] = lambda: None
 ) -> VerifyReport:
-    """Read to the end, over all damage. What retention removes meanwhile is none.
+    """Read to the end, over all damage. Segments that retention removes during the run are not damage.
 
     ``first_segment`` says which segment is the oldest now.
     """

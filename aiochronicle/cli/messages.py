@@ -83,18 +83,18 @@ def tail(
         if start is None and not follow:  # more may have been appended since
             found = islice(found, 10 if lines is None else lines)
         printing.all(found)
-        told = _tell_skipped(queue, where, reading, 0)
+        reported = _report_skipped(queue, where, reading, 0)
         while follow:
             if reader.wait(_WAIT_S):
                 printing.all(_matching(reading.messages(), wanted))
-                told = _tell_skipped(queue, where, reading, told)
-    return DAMAGED if told else 0
+                reported = _report_skipped(queue, where, reading, reported)
+    return DAMAGED if reported else 0
 
 
-def _tell_skipped(queue: Path, start: int | datetime, reading: Skipping, told: int) -> int:
-    """Tell what was skipped if that is more than what was told; return how much."""
+def _report_skipped(queue: Path, start: int | datetime, reading: Skipping, reported: int) -> int:
+    """Report what was skipped if that is more than was reported; return how much."""
     skipped = reading.skipped
-    if skipped > told:
+    if skipped > reported:
         with aiochronicle.Queue(queue, on_corrupt="skip") as whole:
             say_skipped(queue, whole.slice(start), skipped)
     return skipped

@@ -81,6 +81,16 @@ def test_a_message_that_fails_too_often_is_moved_with_its_history(
         assert message.cause == (letter.queue_id, 0)
 
 
+def test_what_a_handler_raised_cannot_write_to_the_terminal(
+    writer: Writer, queue_path: Path, dead: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer.append(b"one")
+    with join(queue_path, dead) as group:
+        fail(group, "no account \x1b[31m\nroot: all is well")
+    assert "no account \\x1b[31m\\nroot: all is well" in caplog.text
+    assert "\x1b[31m\nroot" not in caplog.text
+
+
 def test_dead_letters_are_dropped_and_retried(writer: Writer, queue_path: Path, dead: Path) -> None:
     for i in range(4):
         writer.append(b"%d" % i, type_id=i)
