@@ -1,7 +1,7 @@
 """A router killed at random instants while strategies write: every order arrives exactly once.
 
 Strategies are processes that append numbered orders. The router, a process too, copies them into
-the market queue by the recipe of docs/guide/fan-in.md. It is forked from a process that has
+the market queue by the recipe of docs/guide/routing.md. It is forked from a process that has
 imported everything, so that a life costs milliseconds. What counts is the market queue in the
 end.
 """
