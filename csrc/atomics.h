@@ -40,7 +40,7 @@ AC_ACCESSORS(32)
 AC_ACCESSORS(64)
 #undef AC_ACCESSORS
 
-/* A counter that one thread writes and any may look at: no locked instruction needed. */
+/* A counter that one thread writes and any thread may read: no locked instruction needed. */
 static inline void ac_count_u64(uint64_t *counter, uint64_t more) {
     ac_store_relaxed_u64(counter, *counter + more);
 }

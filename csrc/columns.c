@@ -1,4 +1,4 @@
-/* Records into columns: one walk that checks each record and copies it to where Arrow wants it. */
+/* Records into columns: one walk that checks each record and copies it to its place in Arrow's layout. */
 #include "cq4_reader.h"
 #include "error.h"
 #include "reader.h"
@@ -6,14 +6,15 @@
 
 #include <string.h>
 
-/* Whole blocks of 64 bytes: the record is padded to them and the column has slack after it, and a length
- * that is known here costs less than a call that has to look at it. */
+/* Copies whole blocks of 64 bytes: the record is padded to them and the column has slack after it, and a
+ * length that is known here costs less than a call that must examine it. */
 static inline void copy_payload(uint8_t *to, const uint8_t *from, uint32_t length) {
     for (uint32_t done = 0; done < length; done += 64)
         memcpy(to + done, from + done, 64);
 }
 
-/* Rows without a trailer end where the one before them does. Only few have one, so this is done when it is needed. */
+/* Rows without a trailer end where the previous row ends. Only few rows have one, so this is done when it
+ * is needed. */
 static void fill_trailer_offsets(ac_columns_t *columns, uint64_t rows) {
     while (columns->trailer_rows < rows)
         columns->trailer_offsets[++columns->trailer_rows] = (int32_t)columns->trailer_bytes;
@@ -41,8 +42,8 @@ static int put_trailer(ac_columns_t *columns, const ac_message_t *message) {
     return 1;
 }
 
-/* Puts a message into the next row: 0 = its payload or trailer does not fit. After the last one of a Java queue there
- * may be nothing to read. */
+/* Puts a message into the next row: 0 = its payload or trailer does not fit. After the last message of a
+ * Java queue there may be nothing readable. */
 static inline int put(ac_columns_t *columns, const ac_message_t *message, int is_padded) {
     uint64_t row = columns->rows;
     uint32_t length = message->length;
@@ -79,8 +80,8 @@ static inline int put(ac_columns_t *columns, const ac_message_t *message, int is
     return 1;
 }
 
-/* Asks for what lies a few records further on while this one is being worked on, the processor's own
- * prefetching stops at every page. Of long records the beginning is enough to set it going. */
+/* Prefetches what lies a few records further on while this one is processed; the processor's own
+ * prefetching stops at every page. Of long records the beginning is enough to start it. */
 static inline void look_ahead(const ac_message_t *message, int payload) {
     enum { RECORDS_AHEAD = 8, LINES_MAX = 8 };
     uint64_t size = ac_record_size(message->length);
@@ -100,13 +101,13 @@ static inline void count(ac_columns_t *columns, const ac_message_t *message) {
     columns->messages++;
 }
 
-/* What is asked of messages once it is known that their type is wanted. */
+/* How messages are checked once it is known that their type is wanted. */
 typedef struct demand {
     enum ac_check check;
     int bytes; /* payload or trailer */
 } demand_t;
 
-/* Checks and finds what a reader leaves out that looks at headers only. */
+/* The checks and lookups that a reader which reads only headers leaves out. */
 static inline int is_sound(const ac_reader_t *reader, ac_message_t *message,
                            const demand_t *demand) {
     const uint8_t *payload = message->record + AC_HEADER_SIZE;
@@ -119,7 +120,7 @@ static inline int is_sound(const ac_reader_t *reader, ac_message_t *message,
     return message->trailer > 0;
 }
 
-/* As far as records simply follow each other in the segment at hand; AC_FILL_END: they do not. */
+/* While records simply follow each other in the current segment; AC_FILL_END: they do not. */
 static int fill_run(ac_reader_t *reader, ac_columns_t *columns) {
     ac_message_t message;
     while (columns->rows < columns->rows_max) {
@@ -196,7 +197,7 @@ static int fail_cut(ac_reader_t *reader, const ac_columns_t *columns, ac_error_t
     return columns->messages > 0 ? AC_FILL_TROUBLE : ac_reader_fail_cut(reader, err);
 }
 
-/* The next message, checked as much as its type demands. */
+/* The next message, checked as much as its type requires. */
 static int next_of_types(ac_reader_t *reader, const ac_columns_t *columns, const demand_t *demand,
                          ac_message_t *out, ac_error_t *err) {
     ac_mark_t mark = ac_reader_mark(reader);
@@ -205,13 +206,13 @@ static int next_of_types(ac_reader_t *reader, const ac_columns_t *columns, const
     ac_reader_return(reader, &mark, out);
     reader->check = demand->check;
     reader->ignores_trailers = 0;
-    rc = ac_reader_next(reader, out, err); /* which says what is wrong with it, or steps over it */
+    rc = ac_reader_next(reader, out, err); /* which reports the fault, or skips it */
     reader->check = AC_CHECK_HEADER;
     reader->ignores_trailers = 1;
     return rc;
 }
 
-/* One record by the long way. AC_FILL_ROWS: it is in a row, or of another type; go on. */
+/* One record by the slow path. AC_FILL_ROWS: it is in a row, or of another type; continue. */
 static int fill_one(ac_reader_t *reader, ac_columns_t *columns, const demand_t *demand,
                     ac_error_t *err) {
     ac_message_t message;
@@ -237,8 +238,8 @@ static int fill_one(ac_reader_t *reader, ac_columns_t *columns, const demand_t *
     return is_cut ? fail_cut(reader, columns, err) : outcome;
 }
 
-/* Pages are touched without asking for them first: if one cannot be had, the SIGBUS handler notes it on the
- * mapping, and that is checked before the rows are handed out. If so, they were not read. */
+/* Pages are touched without a prior check: if one cannot be read, the SIGBUS handler marks the mapping, and
+ * that mark is checked before the rows are returned. If it is set, they count as not read. */
 static int fill(ac_reader_t *reader, ac_columns_t *columns, const demand_t *demand,
                 ac_error_t *err) {
     for (;;) {
@@ -274,20 +275,21 @@ int ac_reader_fill(ac_reader_t *reader, ac_columns_t *columns, ac_error_t *err) 
     if (columns->trailers) fill_trailer_offsets(columns, columns->rows);
     reader->check = demand.check;
     reader->ignores_trailers = 0;
-    reader->window_end = 0; /* other ways of reading may have to ask for the pages */
+    reader->window_end = 0; /* other ways of reading may have to check the pages */
     return rc;
 }
 
 /* ---- trailers ---- */
 
-/* Appends bytes to a column of them, whose last offset so far is at `offsets[count]`. */
+/* Appends bytes to a column, whose last offset so far is at `offsets[count]`. */
 static void add_bytes(int32_t *offsets, uint8_t *bytes, uint64_t count, const ac_slice_t *more) {
     int32_t at = offsets[count];
     if (more->length > 0) memcpy(bytes + at, more->data, more->length);
     offsets[count + 1] = at + (int32_t)more->length;
 }
 
-/* The headers of one row, of which there are `count` in those before it. Returns how many there are then, or an error. */
+/* Adds the headers of one row to the `count` headers of the rows before it. Returns the new count, or an
+ * error. */
 static int64_t add_headers(ac_trailer_columns_t *out, ac_trailer_t *trailer, int64_t count) {
     ac_header_t header;
     int rc;

@@ -35,7 +35,7 @@ static int check(const ac_control_t *control, const char *path, ac_error_t *err)
     return AC_OK;
 }
 
-/* How long a file that is not usable may yet become so: a second from when it was last touched. */
+/* How long a file that is not usable may still become so: a second after it was last modified. */
 static uint64_t patience_ns(const struct stat *info) {
     uint64_t most = 1000000000u, now = ac_os_now_ns();
     uint64_t touched =
@@ -44,7 +44,7 @@ static uint64_t patience_ns(const struct stat *info) {
     return age < most ? most - age : 0;
 }
 
-/* Another process may be between creating the file and making it usable; that takes microseconds. */
+/* Another process may be between creating the file and completing it; that takes microseconds. */
 static int wait_until_usable(const ac_control_t *control, uint64_t wait_ns, const char *path,
                              ac_error_t *err) {
     uint64_t deadline = ac_os_monotonic_ns() + wait_ns;
@@ -110,7 +110,7 @@ int ac_control_open_file(const ac_directory_t *dir, int dir_fd, enum ac_control_
     return AC_OK;
 }
 
-/* What every new block has in common. */
+/* What every new block contains. */
 static ac_control_t fresh(uint64_t segment_size) {
     ac_control_t control;
     memset(&control, 0, sizeof control);
@@ -199,8 +199,8 @@ uint64_t ac_control_id_of(const ac_control_t *control, uint64_t segment) {
     return id;
 }
 
-/* Seconds tell writers of different days apart. A copy may be opened in the same second as the original, or as another
- * copy of it: the microseconds tell those apart. */
+/* Seconds tell writers of different days apart. A copy may be opened in the same second as the original, or
+ * as another copy of it: the microseconds tell those apart. */
 uint64_t ac_control_next_epoch(const ac_control_t *control, int is_copy) {
     uint64_t next = ac_load_relaxed_u64(&control->writer_epoch) + 1;
     uint64_t now_us = ac_os_now_ns() / 1000u, now_s = now_us / 1000000u;
@@ -229,7 +229,7 @@ int ac_control_position(const ac_control_t *control, uint32_t *segment, uint64_t
 
 uint64_t ac_control_next_seq(const ac_control_t *control) {
     uint64_t counting = ac_load_acquire_u64(&control->counting_epoch);
-    /* 0: a copy, or a writer from before there was this word. */
+    /* 0: a copy, or a writer of a version without this word. */
     if (counting != 0 && counting != ac_load_acquire_u64(&control->writer_epoch)) return 0;
     return ac_load_acquire_u64(&control->next_seq);
 }
@@ -246,7 +246,7 @@ void ac_control_removed(const ac_control_t *control, uint64_t *seq, uint64_t *ti
         *seq = *timestamp_ns = 0;
 }
 
-/* Torn, it is not believed; the segment that it was written for is still there then. */
+/* A torn record is not trusted; the segment that it was written for still exists then. */
 void ac_control_note_removed(ac_control_t *control, uint64_t seq, uint64_t timestamp_ns) {
     uint64_t known_seq, known_ns;
     ac_control_removed(control, &known_seq, &known_ns);

@@ -1,8 +1,8 @@
 /* Copies of Java queues that were made while others appended: see ac_queue_end_java_copy.
  *
- * The bytes of records never change, so a copy of a file up to some message is right up to there. Numbers that are
- * changed in place may know of later messages: writePosition, lastIndex, the index, and those in metadata.cq4t. They
- * are put back to what a writer that stopped there would have left. */
+ * The bytes of records never change, so a copy of a file is right up to a given message. Numbers that are changed in place
+ * may refer to later messages: writePosition, lastIndex, the index, and those in metadata.cq4t. They are reset to what a
+ * writer that stopped at that message would have left. */
 #include "cq4_cycle.h"
 #include "cq4_named.h"
 #include "cq4_queue.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Only what has to change is stored to: the file may be shared with an older copy. */
+/* Stores only where a change is needed: the file may be shared with an older copy. */
 static void put(uint64_t *number, uint64_t value) {
     if (ac_load_relaxed_u64(number) != value) ac_store_relaxed_u64(number, value);
 }
@@ -24,10 +24,10 @@ static uint64_t *number_at(const ac_cq4_cycle_t *cycle, uint64_t offset) {
     return (uint64_t *)(void *)(cycle->map->base + offset);
 }
 
-/* Takes out of an array what lies at `end` or after it. */
+/* Removes from an array what lies at `end` or after it. */
 static void cut_array(const ac_cq4_cycle_t *cycle, const ac_cq4_page_t *array, uint64_t end) {
     uint64_t used = 0, *count = number_at(cycle, array->at - sizeof(uint64_t));
-    if (array->at % sizeof(uint64_t) != 0) return; /* nobody that we know has made it */
+    if (array->at % sizeof(uint64_t) != 0) return; /* not made by any program we know */
     for (uint64_t i = 0; i < array->capacity; i++) {
         uint64_t *number = number_at(cycle, array->at + i * sizeof(uint64_t));
         if (ac_load_relaxed_u64(number) >= end) put(number, 0);
@@ -44,7 +44,7 @@ static void cut_index(ac_cq4_cycle_t *cycle, uint64_t end) {
 }
 
 typedef struct extent {
-    uint64_t end, last, count; /* of the records; header of the last message; how many there are */
+    uint64_t end, last, count; /* of the records; header of the last message; number of messages */
     ac_cq4_kind_t kind;        /* what is at the end */
 } extent_t;
 

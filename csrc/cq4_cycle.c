@@ -166,7 +166,7 @@ static int read_header(ac_cq4_cycle_t *cycle, uint32_t shift, ac_error_t *err) {
     cycle->first = ac_cq4_after(0, length, cycle->padding);
     cycle->roll.shift = ac_cq4_shift(cycle->roll.index_count, cycle->roll.index_spacing);
     cycle->shift = shift ? shift : cycle->roll.shift;
-    /* Messages are handed out as if a record header of 64 bytes stood before each. */
+    /* Messages are returned as if a record header of 64 bytes stood before each. */
     if (cycle->first + AC_CQ4_HEADER_BYTES < 64)
         return ac_cq4_cycle_fail(cycle, AC_E_CORRUPT, 0, 0, "the header is too short", err);
     return AC_OK;
@@ -247,7 +247,7 @@ int ac_cq4_cycle_refresh(ac_cq4_cycle_t *cycle, ac_error_t *err) {
     if (rc == 1) {
         rc = map_file(cycle, fd, size, 0, &map, err);
         if (rc == AC_OK) {
-            /* What is left of a file that was cut may not have these any more. */
+            /* What remains of a truncated file may lack these. */
             if (size < cycle->map->size)
                 cycle->index2index.at = cycle->page.at = cycle->page_confirmed = 0;
             ac_map_release(cycle->map);
@@ -266,8 +266,8 @@ uint64_t ac_cq4_cycle_write_position(const ac_cq4_cycle_t *cycle) {
     return ac_cq4_load_u64(cycle->map->base + cycle->write_position_at);
 }
 
-/* On over complete records, to message `seq`, or to `offset`, or to where none follows; whichever is first. Or to
- * where *budget, if there is one, is used up. */
+/* Walks over complete records, to message `seq`, or to `offset`, or to where none follows, whichever comes
+ * first; or until *budget, if given, is used up. */
 static ac_cq4_place_t walk_some(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from, uint64_t seq,
                                 uint64_t offset, int64_t *budget) {
     uint32_t length;
@@ -300,7 +300,7 @@ int ac_cq4_cycle_has_message(const ac_cq4_cycle_t *cycle) {
 
 /* ---- the index ---- */
 
-/* A search that looks at more slots or records than this has a hostile index before it, and does without. */
+/* A search that would look at more slots or records than this faces a hostile index, and does without it. */
 enum { ARRAY_HEAD = 64, SEARCH_MAX = 1 << 24 };
 
 /* The array in the metadata record at `offset`, if it is one of that event and all of it is mapped. */
@@ -328,7 +328,7 @@ static uint64_t array_value(const ac_cq4_cycle_t *cycle, const ac_cq4_page_t *pa
     return at < page->capacity ? ac_cq4_load_u64(cycle->map->base + page->at + at * 8) : 0;
 }
 
-/* Pages stay where they are: one that was found once is not looked for again. */
+/* Pages never move: once found, a page is not searched for again. */
 int ac_cq4_cycle_load_page(ac_cq4_cycle_t *cycle, uint64_t number) {
     if (cycle->page.at && cycle->page.number == number) return 1;
     if (cycle->index2index.at == 0) {
@@ -348,7 +348,7 @@ typedef struct slot {
     uint64_t offset; /* 0: there is none */
 } slot_t;
 
-/* A slot of the page that was loaded last, if it may be good. */
+/* A slot of the page that was loaded last, if it is plausible. */
 static slot_t slot_of_page(const ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit) {
     uint32_t length;
     uint64_t offset = array_value(cycle, &cycle->page, number % cycle->roll.index_count);
@@ -358,17 +358,17 @@ static slot_t slot_of_page(const ac_cq4_cycle_t *cycle, uint64_t number, uint64_
     return (slot_t){0, 0};
 }
 
-/* The nearest slot at or before `number` that may be good, as far as `budget` searches go. */
+/* The nearest plausible slot at or before `number`, within `budget` searches. */
 static slot_t slot_before(ac_cq4_cycle_t *cycle, uint64_t number, uint64_t limit, int64_t *budget) {
     uint64_t count = cycle->roll.index_count;
     for (;; number--) {
         if (--*budget < 0) return (slot_t){0, 0};
         uint64_t page = number / count, place = number % count;
-        /* All of a page that begins too far on lies too far on. */
+        /* If a page begins too far on, so do all its entries */
         if (!ac_cq4_cycle_load_page(cycle, page) ||
             (place > 0 && array_value(cycle, &cycle->page, 0) > limit)) {
             if (page == 0) return (slot_t){0, 0};
-            number = page * count; /* its last one is the next */
+            number = page * count; /* the previous page ends where this one begins */
             continue;
         }
         slot_t slot = slot_of_page(cycle, number, limit);
@@ -390,8 +390,8 @@ static ac_cq4_place_t place_of(const ac_cq4_cycle_t *cycle, slot_t slot) {
                        : start_of(cycle);
 }
 
-/* Whether the page of `slot` is where it should be among the messages: slots of another page agree with each other as
- * well. One of its first slots has to follow what is before the page. */
+/* Whether the page of `slot` is where it should be among the messages: slots of another page agree with
+ * each other as well. One of its first slots has to follow what is before the page. */
 static int is_page_confirmed(ac_cq4_cycle_t *cycle, slot_t slot, uint64_t limit, int64_t *budget) {
     enum { TRIES = 4 };
     slot_t before = {0, 0};
@@ -412,7 +412,7 @@ static int is_page_confirmed(ac_cq4_cycle_t *cycle, slot_t slot, uint64_t limit,
     return 0;
 }
 
-/* The best place to start walking from to message `seq`, and to no offset after `limit`. */
+/* The best place from which to walk to message `seq`, not after offset `limit`. */
 static ac_cq4_place_t nearest(ac_cq4_cycle_t *cycle, uint64_t seq, uint64_t limit) {
     uint64_t count = cycle->roll.index_count, number = seq / cycle->roll.index_spacing;
     uint64_t written = ac_cq4_cycle_write_position(cycle);
@@ -425,7 +425,7 @@ static ac_cq4_place_t nearest(ac_cq4_cycle_t *cycle, uint64_t seq, uint64_t limi
         if (slot.number > 0) before = slot_before(cycle, slot.number - 1, limit, &budget);
         if (is_confirmed(cycle, slot, place_of(cycle, before), &budget)) {
             if (is_page_confirmed(cycle, slot, limit, &budget)) return place_of(cycle, slot);
-            uint64_t page = slot.number / count; /* none of its slots is any better */
+            uint64_t page = slot.number / count; /* none of its slots is better */
             if (page == 0) break;
             before = slot_before(cycle, page * count - 1, limit, &budget);
         }
@@ -466,7 +466,7 @@ static int load_pair(const ac_cq4_cycle_t *cycle, uint64_t pair[2]) {
     return 0;
 }
 
-/* Both shifts may seem to fit: the index says which does. */
+/* Both shifts may seem to fit: the index decides. */
 static int last_message(ac_cq4_cycle_t *cycle, ac_cq4_place_t *out) {
     uint64_t pair[2], seq;
     uint32_t shifts[2] = {cycle->shift, cycle->roll.shift};
@@ -487,7 +487,7 @@ int ac_cq4_cycle_last(const ac_cq4_cycle_t *cycle, uint64_t *offset, uint64_t *s
            seq_of_pair(*offset, ac_cq4_load_u64(at + 8), cycle->shift, seq);
 }
 
-/* By the word of its writer. */
+/* As its writer recorded it. */
 static int newest_message(const ac_cq4_cycle_t *cycle, ac_cq4_place_t *out) {
     uint64_t pair[2];
     uint32_t length;
@@ -502,7 +502,7 @@ ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle) {
     ac_cq4_place_t from, newest;
     if (last_message(cycle, &from)) return walk(cycle, from, UINT64_MAX, UINT64_MAX);
     from = walk(cycle, nearest(cycle, UINT64_MAX, UINT64_MAX), UINT64_MAX, UINT64_MAX);
-    /* A damaged record ends the walk before the newest message, or leads it out of the file. */
+    /* A damaged record ends the walk before the newest message, or leads out of the file. */
     if (newest_message(cycle, &newest) && newest.kind == AC_CQ4_DATA &&
         ((newest.offset >= from.offset && newest.seq >= from.seq) || from.kind == AC_CQ4_BEYOND))
         from = walk(cycle, newest, UINT64_MAX, UINT64_MAX);
@@ -511,8 +511,8 @@ ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle) {
 
 /* ---- damage ---- */
 
-/* In this order: what was appended here before the newest message is seen by the second look. Old files have several
- * writers at a time. */
+/* The order matters: the second look sees what was appended here before the newest message. Old files have
+ * several writers at a time. */
 int ac_cq4_cycle_is_hole(const ac_cq4_cycle_t *cycle, uint64_t offset) {
     ac_cq4_place_t newest;
     uint32_t length;

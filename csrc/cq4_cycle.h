@@ -38,7 +38,7 @@ typedef struct ac_cq4_page {
 } ac_cq4_page_t;
 
 typedef struct ac_cq4_cycle {
-    ac_map_t *map; /* as far as the file went; NULL: not open */
+    ac_map_t *map; /* as far as the file went when it was mapped; NULL: not open */
     const ac_directory_t *dir;
     char name[AC_CQ4_NAME_MAX];
     dev_t device;
@@ -52,63 +52,63 @@ typedef struct ac_cq4_cycle {
     uint64_t write_position_at, index2index_at, last_index_at; /* offsets of these; 0 = not there */
     uint32_t write_positions;                                  /* 2; 1 in the oldest files */
     ac_cq4_page_t index2index, page;                           /* found last */
-    uint64_t page_confirmed; /* number + 1 of the page whose place was proven last */
+    uint64_t page_confirmed; /* number + 1 of the page whose place was verified last */
 } ac_cq4_cycle_t;
 
 /* Opens and maps a data file. AC_E_NOT_FOUND if there is none, and with EAGAIN if it is being created.
  * `shift` is that of the queue; 0: take the one that follows from the file. `dir` must outlive the cycle. */
 int ac_cq4_cycle_open(const ac_directory_t *dir, int dir_fd, const char *name, uint32_t number,
                       uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err);
-void ac_cq4_cycle_close(ac_cq4_cycle_t *cycle); /* also one that is all zeros */
+void ac_cq4_cycle_close(ac_cq4_cycle_t *cycle); /* also for one that is all zeros */
 
-/* The same with a file that is open already, whatever its name is now. A writable mapping keeps the fd; else it stays
- * the caller's, as it does on error. */
+/* The same for a file that is open already, whatever its name is now. A writable mapping keeps the fd;
+ * otherwise it stays the caller's, as it does on error. */
 int ac_cq4_cycle_open_fd(const ac_directory_t *dir, int fd, int writable, const char *name,
                          uint32_t number, uint32_t shift, ac_cq4_cycle_t *out, ac_error_t *err);
 
-/* Maps a writable one again, as far as its file goes now. */
+/* Maps a writable file again, up to its present size. */
 int ac_cq4_cycle_remap(ac_cq4_cycle_t *cycle, ac_error_t *err);
 
-/* Maps the file again if it has grown, or if a page of the mapping could not be read. 1 = mapped again, 0 = as it
- * was. The old mapping stays with the messages that hold it. AC_E_GONE if another file has its name; a file that
- * has no name any more is left as it is. */
+/* Maps the file again if it has grown, or if a page of the mapping could not be read. 1 = mapped again, 0 =
+ * unchanged. The old mapping stays with the messages that hold it. AC_E_GONE if another file has its name;
+ * a file that no longer has a name is left as it is. */
 int ac_cq4_cycle_refresh(ac_cq4_cycle_t *cycle, ac_error_t *err);
 
-/* Where a walk over the records came to. */
+/* Where a walk over the records stopped. */
 typedef struct ac_cq4_place {
     uint64_t offset; /* of a header */
     uint64_t seq;    /* of the next message at or after it */
     ac_cq4_kind_t kind;
 } ac_cq4_place_t;
 
-/* The message with this seq: kind is AC_CQ4_DATA; or, if there are fewer, the end of the messages. */
+/* The message with this seq: kind is AC_CQ4_DATA. If there are fewer messages: the end of the messages. */
 ac_cq4_place_t ac_cq4_cycle_find(ac_cq4_cycle_t *cycle, uint64_t seq);
 
-/* After the last message: its seq is their number. */
+/* The place after the last message: its seq is the number of messages. */
 ac_cq4_place_t ac_cq4_cycle_end(ac_cq4_cycle_t *cycle);
 
-/* Whether there is nothing at this offset, though a later message was written: its page was lost. */
+/* Whether there is nothing at this offset although a later message was written: the page was lost. */
 int ac_cq4_cycle_is_hole(const ac_cq4_cycle_t *cycle, uint64_t offset);
 
-/* On from a place to the end of the messages, counting them. */
+/* Continues from a place to the end of the messages, counting them. */
 ac_cq4_place_t ac_cq4_cycle_walk(const ac_cq4_cycle_t *cycle, ac_cq4_place_t from);
 
-/* Finds an index page: 1 and it is cycle->page, 0 if there is none. */
+/* Finds an index page: 1 = it is cycle->page, 0 = there is none. */
 int ac_cq4_cycle_load_page(ac_cq4_cycle_t *cycle, uint64_t number);
 
 /* writePosition, if its two numbers fit: 1 with the offset and the seq of the last message. */
 int ac_cq4_cycle_last(const ac_cq4_cycle_t *cycle, uint64_t *offset, uint64_t *seq);
 
-/* The record at this offset; or, if no record begins there, a place whose offset is another. */
+/* The record at this offset; if no record begins there, a place with another offset. */
 ac_cq4_place_t ac_cq4_cycle_place_at(ac_cq4_cycle_t *cycle, uint64_t offset);
 
-/* The first message after a damaged place of which the index or writePosition knows: kind is AC_CQ4_DATA; else there is
- * none. What the index says is believed, since there is no way to it over the records. */
+/* The first message after a damaged place that the index or writePosition knows: kind is AC_CQ4_DATA;
+ * otherwise there is none. The index is trusted here, because no walk over the records leads there. */
 ac_cq4_place_t ac_cq4_cycle_after_damage(ac_cq4_cycle_t *cycle, ac_cq4_place_t damage);
 
 int ac_cq4_cycle_has_message(const ac_cq4_cycle_t *cycle);
 
-/* Offset of the last message, as its writer says; 0 = none, or nobody says so. */
+/* Offset of the last message according to its writer; 0 = none, or not recorded. */
 uint64_t ac_cq4_cycle_write_position(const ac_cq4_cycle_t *cycle);
 
 int ac_cq4_cycle_fail(const ac_cq4_cycle_t *cycle, int code, int sys_errno, uint64_t offset,

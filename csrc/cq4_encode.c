@@ -57,7 +57,7 @@ void ac_cq4_put_number(ac_cq4_builder_t *builder, int64_t value) {
     ac_cq4_put(builder, &value, forms[form].width);
 }
 
-/* So that what comes after the next byte is aligned. */
+/* Pads so that what comes after the next byte is aligned. */
 static void pad(ac_cq4_builder_t *builder, uint64_t align) {
     static const uint8_t zeros[16];
     uint64_t after = builder->offset + builder->at + 1;

@@ -1,11 +1,11 @@
 /* Writing the wire of Chronicle Queue's own headers, as Java writes it: see cq4_wire.h for the codes.
  *
- * Into private memory, from where it is copied into a file. Java aligns the numbers that are changed in place, so a
- * builder knows at which offset of the file its bytes will lie. Numbers that are not changed have the shortest form:
+ * Encodes into private memory, from where it is copied into a file. Java aligns the numbers that are changed in
+ * place, so a builder knows at which offset of the file its bytes will lie. Other numbers have the shortest form:
  *   A1 to 255, A5 to 32767, A2 to 65535, A6, A3, A7; negative ones A4, A5, A6, A7
- * Padding before an aligned number: less than five bytes are 8F each, more are 8E, u32 n, n zeros.
+ * Padding before an aligned number: fewer than five bytes are 8F each, more are 8E, u32 n, n zeros.
  *
- * A builder that has run out of room goes on counting, so that one check at the end is enough. */
+ * A builder that has run out of room keeps counting, so one check at the end is enough. */
 #ifndef AC_CQ4_ENCODE_H
 #define AC_CQ4_ENCODE_H
 
@@ -33,8 +33,8 @@ void ac_cq4_put_number(ac_cq4_builder_t *builder, int64_t value);
 /* A number that is changed in place. Returns its offset in the file. */
 uint64_t ac_cq4_put_bound(ac_cq4_builder_t *builder, uint64_t value);
 
-/* Code, capacity and how much is used, of an array whose capacity is aligned; the numbers follow. Returns the offset
- * of the first in the file. */
+/* Code, capacity and used count of an array whose capacity is aligned; the numbers follow. Returns the
+ * offset of the first number in the file. */
 uint64_t ac_cq4_put_array(ac_cq4_builder_t *builder, uint64_t capacity, uint64_t used,
                           uint64_t align);
 

@@ -53,7 +53,7 @@ static int write_end(ac_cq4_cycle_t *cycle, ac_error_t *err) {
     static const uint8_t text[4] = {0xC3, 'E', 'O', 'F'};
     uint64_t written = ac_cq4_cycle_write_position(cycle);
     ac_cq4_place_t end = ac_cq4_cycle_end(cycle);
-    if (written >= end.offset) { /* what is left after the damage stays readable */
+    if (written >= end.offset) { /* what remains after the damage stays readable */
         ac_log(AC_LOG_WARNING, cycle->dir->path,
                "%s: messages at its end were lost, so it gets no end mark: Java stops there",
                cycle->name);

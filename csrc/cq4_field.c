@@ -63,11 +63,11 @@ static int skip(const char **text, char expected) {
 
 static int64_t days_of(int64_t year, int64_t month, int64_t day) {
     static const int before[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
-    int64_t past = month > 2 ? year : year - 1; /* of which the leap days are over */
+    int64_t past = month > 2 ? year : year - 1; /* the leap days up to there */
     return year * 365 + past / 4 - past / 100 + past / 400 + before[month - 1] + day - 719528;
 }
 
-/* The clock's part: hours and minutes, then seconds and their fraction, if they are not zero. */
+/* The time of day: hours and minutes, then seconds and their fraction, if given. */
 static int parse_clock(const char **text, int64_t *seconds, uint64_t *ns) {
     int64_t hour, minute, second = 0, digit;
     *ns = 0;
@@ -127,7 +127,7 @@ static const char *take_real(double number, uint64_t unit_ns, uint64_t *out) {
     return NULL;
 }
 
-/* The value that comes next. */
+/* The next value. */
 static const char *take_time(ac_cq4_wire_t *wire, uint64_t unit_ns, uint64_t *out) {
     char text[TIME_MAX];
     int64_t whole;
@@ -148,7 +148,7 @@ static int is_name(int code) {
     return code == 0xB7 || code == 0xB9 || code == 0xBA || (code >= 0xC0 && code <= 0xDF);
 }
 
-/* Among the names of one wire. */
+/* Searches the names of one wire. */
 static const char *find_among(ac_cq4_wire_t wire, const ac_cq4_field_t *field, uint64_t *out) {
     char name[AC_CQ4_WIRE_NAME_MAX];
     int code;
@@ -161,8 +161,8 @@ static const char *find_among(ac_cq4_wire_t wire, const ac_cq4_field_t *field, u
     return code == AC_CQ4_WIRE_END ? missing : malformed;
 }
 
-/* In the arguments of a call: its only one is an object, or some of several are. What cannot be understood there is
- * none. */
+/* Searches the arguments of a call: its only one is an object, or some of several are. What cannot be
+ * parsed there counts as no match. */
 static const char *find_in_arguments(ac_cq4_wire_t arguments, const ac_cq4_field_t *field,
                                      uint64_t *out) {
     const char *wrong = find_among(arguments, field, out);

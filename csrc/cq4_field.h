@@ -1,16 +1,16 @@
-/* The time that a field of a message says.
+/* The time of a message, from one of its fields.
  *
- * A message is a wire (cq4_wire.h). The field is looked for
+ * A message is a wire (cq4_wire.h). The field is searched for
  *
- *   1. among the fields of the document, or of the one object that the message is,
+ *   1. among the fields of the document, or of the one object that the message consists of,
  *   2. in the arguments of a method call: among the fields of its only argument, or of those of its arguments that are
- *      objects; of several calls in one message, the first that has it.
+ *      objects; of several calls in one message, the first that has the field.
  *
- * What it holds is a number of any code, in the caller's unit, or a date and time as text (codes B4 and B5); a date and
- * time without an offset is one of UTC.
+ * Its value is a number of any code, in the caller's unit, or a date and time as text (codes B4 and B5); a date and
+ * time without an offset is UTC.
  *
- * A payload may be anything: every length is checked, nothing is allocated, and what is skipped is skipped by its
- * length. It is read where it lies, and may change meanwhile; then the answer may be wrong, and no more. */
+ * A payload may be anything: every length is checked, nothing is allocated, and values are skipped by their length. It
+ * is read in place, and may change meanwhile; the answer may then be wrong, but nothing worse happens. */
 #ifndef AC_CQ4_FIELD_H
 #define AC_CQ4_FIELD_H
 
@@ -21,17 +21,19 @@ typedef struct ac_cq4_field {
     uint64_t unit_ns;                /* of a number */
 } ac_cq4_field_t;
 
-/* From UTF-8. NULL, or what is wrong with the name. */
+/* From UTF-8. Returns NULL, or what is wrong with the name. */
 const char *ac_cq4_field_name(ac_cq4_field_t *field, const char *name);
 
-/* NULL and the time, or what is wrong with the field: a sentence without its subject. */
+/* Returns NULL and the time, or what is wrong with the field: a sentence without its subject. */
 const char *ac_cq4_field_time(const ac_cq4_field_t *field, const uint8_t *payload, uint32_t length,
                               uint64_t *timestamp_ns);
 
-/* The time that a text such as 2026-01-31T12:30:00.5+01:00[Europe/Paris] says: 1, or 0 if it says none that fits. */
+/* The time in a text such as 2026-01-31T12:30:00.5+01:00[Europe/Paris]: 1, or 0 if there is none, or it
+ * does not fit. */
 int ac_cq4_parse_time(const char *text, uint64_t *timestamp_ns);
 
-/* UTF-8 as Latin-1: 1, or 0 if it has other characters, is malformed, or does not fit; and back, cut if necessary. */
+/* UTF-8 to Latin-1: 1, or 0 if it has other characters, is malformed, or does not fit; and back, truncated
+ * if necessary. */
 int ac_cq4_to_latin1(const char *text, char *out, size_t size);
 void ac_cq4_from_latin1(const char *text, char *out, size_t size);
 

@@ -60,7 +60,7 @@ uint64_t ac_cq4_index_add(ac_cq4_cycle_t *cycle, uint64_t seq, uint64_t position
     if (!ac_cq4_cycle_load_page(cycle, page) && has_place(cycle, page))
         free_offset = add_page(cycle, page, free_offset);
     uint64_t slot = seq / cycle->roll.index_spacing % cycle->roll.index_count;
-    /* A page at an odd place, or a short one, was made by nobody that we know: it stays as it is. */
+    /* A page at an odd place, or a short one, was made by no program we know: it stays as it is. */
     if (!ac_cq4_cycle_load_page(cycle, page) || cycle->page.at % sizeof(uint64_t) != 0 ||
         slot >= cycle->page.capacity)
         return free_offset;

@@ -1,4 +1,4 @@
-/* Questions about a whole Java queue, answered without opening it for anything. */
+/* Questions about a whole Java queue, answered without opening it. */
 #include "cq4_reader.h"
 #include "error.h"
 #include "os.h"
@@ -66,15 +66,16 @@ typedef struct entries {
     size_t count, room;
 } entries_t;
 
-/* The name of the tailer whose index a key has; NULL = it is another key. Tailers of Java's replication keep two more
- * values each: they are none of ours. */
+/* The name of the tailer whose index a key has; NULL = it is another key. Tailers of Java's replication
+ * store two more values each, which are not used here. */
 static const char *tailer_of(const char *key) {
     size_t prefix = strlen(AC_CQ4_KEY_NAMED);
     if (strncasecmp(key, AC_CQ4_KEY_NAMED, prefix) != 0) return NULL;
     return strncasecmp(key + prefix, "replicated:", 11) == 0 ? NULL : key + prefix;
 }
 
-/* Where an index is; a cycle that is not there has its start. Whether a reader of this name is open, nobody knows. */
+/* Where an index is; a cycle that does not exist has its start. Whether a reader of this name is open is
+ * unknown. */
 static void locate(ac_cq4_queue_t *queue, uint64_t index, ac_reader_entry_t *entry) {
     ac_cq4_cycle_t cycle;
     uint64_t number = queue->roll.shift ? ac_cq4_cycle_of_index(&queue->roll, index) : 0;

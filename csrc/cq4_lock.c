@@ -13,8 +13,8 @@
 #define YIELD_NS 1000000u
 #define SLEEP_NS_MIN 50000u
 #define SLEEP_NS_MAX 1000000u
-#define LOOK_NS 10000000u /* how often the holder is checked */
-enum { SPINS = 400 }; /* about 20 us; while a JVM appends without pause, fewer may not succeed */
+#define LOOK_NS 10000000u /* how often the holder's liveness is checked */
+enum { SPINS = 400 }; /* about 20 us; while a JVM appends without a pause, fewer may not succeed */
 
 static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
 static ac_cq4_mutex_t *mutexes;

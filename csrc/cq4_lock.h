@@ -49,7 +49,8 @@ typedef struct ac_cq4_lock {
     uint64_t timeout_ns;
     uint32_t generation;
     const char *path; /* of the queue; as long as the lock is open */
-    /* Called between attempts while waiting: non-zero ends the wait with AC_E_INTERRUPTED. May be NULL. */
+    /* Called between attempts while waiting: a non-zero result ends the wait with AC_E_INTERRUPTED. May be
+     * NULL. */
     int (*interrupted)(void *context);
     void *interrupted_context;
     uint64_t waits, freed, stolen; /* written with the mutex held */
@@ -59,7 +60,7 @@ typedef struct ac_cq4_lock {
 int ac_cq4_lock_open(ac_cq4_lock_t *lock, const ac_cq4_table_t *table, const char *path,
                      uint64_t timeout_ns, ac_error_t *err);
 int ac_cq4_lock_is_interrupted(const ac_cq4_lock_t *lock, ac_error_t *err); /* 0, or the error */
-void ac_cq4_lock_close(ac_cq4_lock_t *lock); /* also one that is all zeros */
+void ac_cq4_lock_close(ac_cq4_lock_t *lock); /* also for one that is all zeros */
 
 /* How often this process was forked: a handle with another number belongs to the parent. */
 extern uint32_t ac_cq4_generation;
@@ -88,7 +89,7 @@ static inline void ac_cq4_mutex_unlock(ac_cq4_mutex_t *mutex) {
 
 /* Locks the mutex, without the queue's write lock. AC_E_TIMEOUT. */
 int ac_cq4_mutex_lock(ac_cq4_lock_t *lock, ac_error_t *err);
-/* Locks it again after it was unlocked in the middle of a call; waits as long as that takes. */
+/* Locks it again after it was unlocked in the middle of a call. Waits without a limit. */
 void ac_cq4_mutex_relock(ac_cq4_mutex_t *mutex);
 
 static inline int ac_cq4_lock_is_append_locked(const ac_cq4_lock_t *lock) {
@@ -104,8 +105,9 @@ static inline int ac_cq4_lock_try(ac_cq4_lock_t *lock) {
     return ac_cq4_lock_is_free(lock) && ac_cq4_lock_swap(lock->word, AC_CQ4_UNLOCKED, lock->pid);
 }
 
-/* With the mutex held: acquires it, waiting if necessary. AC_E_LOCKED, with the holder, after the timeout, or at once if
- * the append lock is held. AC_E_GONE if the table store was truncated, AC_E_CORRUPT if a lock has an impossible value. */
+/* With the mutex held: acquires it, waiting if necessary. AC_E_LOCKED, with the holder, after the timeout,
+ * or at once if the append lock is held. AC_E_GONE if the table store was truncated, AC_E_CORRUPT if a lock
+ * has an impossible value. */
 int ac_cq4_lock_take(ac_cq4_lock_t *lock, ac_error_t *err);
 
 /* Releases it; the mutex stays locked. */

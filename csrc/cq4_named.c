@@ -15,7 +15,7 @@
 
 /* ---- opening ---- */
 
-/* What the lock says is about an append. */
+/* The lock's error text is about an append. */
 static void say_not_added(const char *name, ac_error_t *err) {
     char why[sizeof err->detail];
     if (!err) return;

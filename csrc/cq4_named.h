@@ -1,10 +1,10 @@
-/* Named tailers: the committed position of a reader with a name, as Java keeps it.
+/* Named tailers: the committed position of a reader with a name, as Java stores it.
  *
  * It is the value of the key index.NAME in metadata.cq4t: the index of the next message to be read, 0 for a new name.
- * Written by every reader of that name, Java's or ours, with a plain store; the last one wins. Stale or wrong values
- * are checked when a reader resumes.
+ * Every reader of that name, Java's or ours, writes it with a plain store; the last one wins. Stale or wrong values are
+ * detected when a reader resumes.
  *
- * As in Java, nobody keeps a second reader from having the same name. */
+ * As in Java, nothing prevents a second reader from using the same name. */
 #ifndef AC_CQ4_NAMED_H
 #define AC_CQ4_NAMED_H
 
@@ -18,13 +18,14 @@ typedef struct ac_cq4_named {
     uint64_t looked_ns;
 } ac_cq4_named_t;
 
-/* Finds the name, or adds it; the names that Java may use and queues of ours may not are refused. AC_E_UNSUPPORTED if the queue has no metadata.cq4t. */
+/* Finds the name, or adds it. Refuses names that Java may use and queues of ours may not. AC_E_UNSUPPORTED
+ * if the queue has no metadata.cq4t. */
 int ac_cq4_named_open(ac_cq4_named_t *named, const ac_directory_t *dir, const char *name,
                       ac_error_t *err);
 void ac_cq4_named_close(ac_cq4_named_t *named);
 
-/* Stores a position. AC_E_GONE if it went into a file that has no name any more, which is checked with `sync`, and
- * once a millisecond otherwise. */
+/* Stores a position. AC_E_GONE if the file no longer has a name; this is checked with `sync`, and otherwise
+ * once a millisecond. */
 int ac_cq4_named_store(ac_cq4_named_t *named, const ac_directory_t *dir, uint64_t index, int sync,
                        ac_error_t *err);
 

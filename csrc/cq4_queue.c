@@ -78,7 +78,7 @@ static int refuse_roll(const ac_directory_t *dir, const ac_cq4_roll_t *roll, con
                    roll->format, (unsigned long long)roll->length_ms);
 }
 
-/* What metadata.cq4t says; the older table stores say nothing. */
+/* What metadata.cq4t records; the older table stores have none of it. */
 static int take_roll(ac_cq4_queue_t *queue, ac_error_t *err) {
     queue->roll = queue->table.roll;
     if (queue->dialect != AC_CQ4_DIALECT_V5) return AC_OK;
@@ -137,7 +137,7 @@ void ac_cq4_queue_close(ac_cq4_queue_t *queue) {
 typedef struct survey {
     ac_cq4_queue_t *queue;
     int dir_fd;
-    int outcome; /* of the last file that was no use */
+    int outcome; /* of the last file that could not be used */
     ac_error_t *err;
 } survey_t;
 
@@ -167,7 +167,7 @@ static int learn_from_file(survey_t *survey, const char *name) {
     return 1;
 }
 
-/* Stops at the first file that says what is missing. */
+/* Stops at the first file that has what is missing. */
 static int learn_from(void *context, const char *name) {
     survey_t *survey = context;
     int rc = learn_from_file(survey, name);

@@ -36,7 +36,7 @@ int ac_cq4_reader_open(ac_reader_t *reader, const ac_reader_config_t *config, ac
     return rc;
 }
 
-/* The mapping is the tail's. The counters of a closed reader can still be asked for. */
+/* The mapping is the tail's. The counters of a closed reader can still be read. */
 void ac_cq4_reader_close(ac_reader_t *reader) {
     ac_cq4_reader_t *java = reader->java;
     if (!java) return;
@@ -56,7 +56,7 @@ void ac_cq4_reader_close(ac_reader_t *reader) {
 
 /* ---- reading ---- */
 
-/* What others look at in the reader. */
+/* The fields that other modules read in the reader. */
 static void show(ac_reader_t *reader, uint64_t window_end) {
     const ac_cq4_tail_t *tail = &reader->java->tail;
     reader->map = ac_cq4_tail_map(tail);
@@ -76,8 +76,9 @@ static int next_in_file(ac_reader_t *reader, ac_message_t *out, ac_error_t *err)
     }
 }
 
-/* The function may have other threads run, or the reader read, sought or closed. So it is called while the message is
- * not taken yet; and the message is taken if it is still the next one then. 1, 0 = look again, or an error. */
+/* The function may let other threads run, or read, seek or close the reader. So it is called before the
+ * message is taken; and the message is taken if it is still the next one afterwards. 1, 0 = look again, or
+ * an error. */
 static int ask_function(ac_reader_t *reader, ac_message_t *message, ac_error_t *err) {
     ac_cq4_reader_t *java = reader->java;
     ac_map_t *map = reader->map;
@@ -154,7 +155,7 @@ int ac_cq4_reader_fail_cut(ac_reader_t *reader, ac_error_t *err) {
 }
 
 int ac_cq4_reader_step_over(ac_reader_t *reader, ac_error_t *err) {
-    ac_error_t later; /* what is wrong after it is said by reading */
+    ac_error_t later; /* reading reports what is wrong after it */
     ac_message_t message;
     (void)err;
     ac_mark_t mark = ac_reader_mark(reader);
@@ -222,7 +223,8 @@ void ac_cq4_reader_position(const ac_reader_t *reader, uint64_t *segment, uint64
 
 /* ---- indexes and positions ---- */
 
-/* The index of what is read next at a position: 1; or 0 = no record begins there, or its file is not there. */
+/* The index of the next message at a position: 1; or 0 = no record begins there, or its file does not
+ * exist. */
 static int index_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint64_t *index,
                     ac_error_t *err) {
     ac_cq4_tail_t *tail = &reader->java->tail;
@@ -260,8 +262,8 @@ static int first_position(ac_cq4_tail_t *tail, uint64_t *segment, uint64_t *offs
     return 1;
 }
 
-/* The position of an index: 1; 0 = the queue does not reach so far, *offset is then where the messages of the cycle
- * end; AC_E_NOT_FOUND if the cycle has no file. */
+/* The position of an index: 1; 0 = the queue does not reach that far, and *offset is where the messages of
+ * the cycle end; AC_E_NOT_FOUND if the cycle has no file. */
 static int position_of(ac_reader_t *reader, uint64_t index, uint64_t *segment, uint64_t *offset,
                        ac_error_t *err) {
     ac_cq4_tail_t *tail = &reader->java->tail;
@@ -338,7 +340,7 @@ int ac_cq4_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *of
     return rc < 0 && rc != AC_E_NOT_FOUND ? rc : AC_OK;
 }
 
-/* After the last message of a cycle, it is the first one of the next that has any. */
+/* After the last message of a cycle, it is the first message of the next cycle that has any. */
 int ac_cq4_reader_seq_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint64_t *seq,
                          ac_error_t *err) {
     ac_cq4_tail_t scout;
@@ -377,7 +379,7 @@ int ac_cq4_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, a
     uint64_t timestamp_ns = reader->last_timestamp_ns;
     if (!reader->ahead) {
         rc = ac_cq4_reader_next(reader, &message, err);
-        if (rc != 1) return AC_OK; /* reading will say what is wrong */
+        if (rc != 1) return AC_OK; /* reading will report what is wrong */
         timestamp_ns = message.timestamp_ns;
         ac_reader_return(reader, &mark, &message);
     }
@@ -390,7 +392,7 @@ int ac_cq4_reader_begin_lag(ac_reader_t *reader, ac_lag_t *out, ac_way_t *way, a
     return AC_OK;
 }
 
-/* What a range holds: all of it, and cycle by cycle as far as there is room. */
+/* The contents of a range: the total, and cycle by cycle while there is room. */
 typedef struct content {
     ac_lag_t total;
     ac_span_t *spans;
@@ -405,7 +407,7 @@ static void add_span(content_t *content, uint64_t first_index, uint64_t messages
     content->total.bytes += bytes;
 }
 
-/* Of one file, from an offset on. */
+/* For one file, from an offset on. */
 static int add_cycle(ac_cq4_queue_t *queue, uint32_t number, uint64_t from, uint64_t to,
                      content_t *content, ac_error_t *err) {
     ac_cq4_cycle_t cycle;
@@ -422,7 +424,7 @@ static int add_cycle(ac_cq4_queue_t *queue, uint32_t number, uint64_t from, uint
     return AC_OK;
 }
 
-/* Of all files from one position to another. */
+/* For all files from one position to another. */
 static int add_cycles(ac_cq4_queue_t *queue, const ac_range_t *range, int skip_corrupt,
                       content_t *content, ac_error_t *err) {
     uint32_t *cycles;

@@ -28,17 +28,19 @@ typedef enum ac_cq4_kind {
     AC_CQ4_META,   /* metadata */
     AC_CQ4_BUSY,   /* being written */
     AC_CQ4_END,    /* the end of the file */
-    AC_CQ4_BEYOND, /* it, or its header, reaches beyond what is mapped */
+    AC_CQ4_BEYOND, /* it, or its header, reaches beyond the mapping */
 } ac_cq4_kind_t;
 
-/* From the aligned words that it lies in: a mapping has whole ones. */
+/* Read from the aligned words that contain it: a mapping consists of whole words. */
 static inline uint32_t ac_cq4_load_unaligned(const uint8_t *at) {
     unsigned bits = (unsigned)((uintptr_t)at & 7) * 8;
     const uint64_t *words = (const uint64_t *)(const void *)(at - bits / 8);
     uint64_t low = ac_load_acquire_u64(words);
     if (bits <= 32) return (uint32_t)(low >> bits);
     uint64_t high = ac_load_acquire_u64(words + 1);
-    if (ac_load_acquire_u64(words) != low) return 0; /* it changes just now: look again later */
+    if (ac_load_acquire_u64(words) != low)
+        return 0; /* it is changing at this moment: look again
+                                                        later */
     return (uint32_t)(low >> bits | high << (64 - bits));
 }
 
@@ -48,14 +50,15 @@ static inline uint32_t ac_cq4_load_header(const uint8_t *at) {
     return ac_cq4_load_unaligned(at);
 }
 
-/* A number that is changed in place. Java aligns all of them; one that is not may be seen in halves. */
+/* A number that is changed in place. Java aligns all of them; one that is not aligned may be seen half
+ * changed. */
 static inline uint64_t ac_cq4_load_u64(const uint8_t *at) {
     if (AC_LIKELY(((uintptr_t)at & 7) == 0))
         return ac_load_acquire_u64((const uint64_t *)(const void *)at);
     return ac_cq4_load_unaligned(at) | (uint64_t)ac_cq4_load_unaligned(at + 4) << 32;
 }
 
-/* What is at `offset` of a mapping; *length is that of the payload, of data and metadata. */
+/* What is at `offset` of a mapping; *length is that of the payload, for data and metadata. */
 static inline ac_cq4_kind_t ac_cq4_inspect(const uint8_t *base, uint64_t size, uint64_t offset,
                                            uint32_t *length) {
     *length = 0;

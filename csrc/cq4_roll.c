@@ -115,7 +115,8 @@ static int next_step(const char **at, int *quoted, step_t *out) {
     char c = **at;
     if (c == 0) return *quoted ? -1 : 0;
     if (*quoted || !is_letter(c)) {
-        /* A name with a slash would lead out of the directory; the others have a meaning in patterns. */
+        /* A name with a slash would lead out of the directory; the other characters have a meaning in
+         * patterns. */
         if (c == '/' || (signed char)c < ' ' || (!*quoted && strchr("[]{}#", c))) return -1;
         *out = (step_t){-1, 0, c};
         ++*at;
@@ -129,7 +130,7 @@ static int next_step(const char **at, int *quoted, step_t *out) {
     return out->field >= 0 && run == (out->field == YEAR ? 4 : 2) ? 1 : -1;
 }
 
-/* What the names of files tell apart: each field needs those above it. */
+/* What distinguishes the names of files: each field needs the larger units above it. */
 static uint64_t name_unit_ms(int fields) {
     if (!(fields & 1 << HOUR_OF_DAY)) return AC_CQ4_DAY_MS;
     if (!(fields & 1 << MINUTE_OF_HOUR)) return HOUR;
@@ -155,7 +156,7 @@ const char *ac_cq4_roll_problem(const ac_cq4_roll_t *roll) {
 
 /* ---- days and dates, in the proleptic Gregorian calendar ---- */
 
-/* Years that begin in March have the leap day at their end, and 400 of them are 146097 days. */
+/* In years that begin in March the leap day comes last, and 400 of them have 146097 days. */
 static int64_t days_of_date(const date_t *date) {
     int64_t year = date->value[YEAR] - (date->value[MONTH] <= 2);
     int64_t era = year / 400, year_of_era = year % 400;
@@ -247,7 +248,8 @@ int64_t ac_cq4_roll_cycle_of_name(const ac_cq4_roll_t *roll, const char *name) {
     int64_t since_ms = time_ms - floor_to_days(roll->epoch_ms);
     if (since_ms < 0) return -1;
     uint64_t cycle = (uint64_t)since_ms / roll->length_ms;
-    /* The 31st of February, an hour of 25, a moment at which no cycle begins: another name, or none. */
+    /* The 31st of February, an hour of 25, a time at which no cycle begins: its name is another one, or
+     * none. */
     if (cycle > AC_CQ4_CYCLE_MAX || ac_cq4_roll_file_name(roll, (uint32_t)cycle, again) != AC_OK ||
         strcmp(name, again) != 0)
         return -1;

@@ -30,7 +30,7 @@ typedef struct ac_cq4_roll {
     uint64_t length_ms;
     int64_t epoch_ms;
     uint32_t index_count, index_spacing; /* of a new data file; 0 = not known */
-    uint32_t shift;                      /* 0 = not known: there is no data file yet */
+    uint32_t shift;                      /* 0 = unknown: there is no data file yet */
 } ac_cq4_roll_t;
 
 /* One of Java's own. */
@@ -42,7 +42,7 @@ typedef struct ac_cq4_known_roll {
 extern const ac_cq4_known_roll_t ac_cq4_known_rolls[];
 extern const int ac_cq4_known_roll_count;
 
-/* By format, as a queue names it, or by name, as a user does; NULL if it is none of them. */
+/* By format, as a queue names it, or by name, as a user does; NULL if there is none. */
 const ac_cq4_known_roll_t *ac_cq4_roll_by_format(const char *format);
 const ac_cq4_known_roll_t *ac_cq4_roll_by_name(const char *name);
 
@@ -50,10 +50,11 @@ const ac_cq4_known_roll_t *ac_cq4_roll_by_name(const char *name);
 uint32_t ac_cq4_log2(uint64_t value);
 uint32_t ac_cq4_shift(uint32_t index_count, uint32_t index_spacing);
 
-/* NULL, or why files of this format and length cannot be found. */
+/* Returns NULL, or why files of this format and length cannot be found. */
 const char *ac_cq4_roll_problem(const ac_cq4_roll_t *roll);
 
-/* With the suffix. AC_OK, or AC_E_ARGUMENT: the cycle has no name (a year beyond 9999, a wrong format). */
+/* With the suffix. AC_OK, or AC_E_ARGUMENT: the cycle has no name (a year beyond 9999, or an invalid
+ * format). */
 int ac_cq4_roll_file_name(const ac_cq4_roll_t *roll, uint32_t cycle, char out[AC_CQ4_NAME_MAX]);
 
 /* The cycle of a file; -1 if the name, with its suffix, is not exactly that of a cycle. */
@@ -62,7 +63,8 @@ int64_t ac_cq4_roll_cycle_of_name(const ac_cq4_roll_t *roll, const char *name);
 /* -1 before the epoch or beyond the last cycle. */
 int64_t ac_cq4_roll_cycle_at(const ac_cq4_roll_t *roll, int64_t time_ms);
 
-/* When the cycle begins, for time stamps; 0 if that is before 1970, UINT64_MAX if it is too late to be represented. */
+/* When the cycle begins, for timestamps; 0 if that is before 1970, UINT64_MAX if it is too late to be
+ * represented. */
 uint64_t ac_cq4_roll_moment_ns(const ac_cq4_roll_t *roll, uint32_t cycle);
 
 static inline uint64_t ac_cq4_index(const ac_cq4_roll_t *roll, uint32_t cycle, uint64_t seq) {
@@ -73,7 +75,7 @@ static inline uint64_t ac_cq4_seq_mask(const ac_cq4_roll_t *roll) {
     return ((uint64_t)1 << roll->shift) - 1;
 }
 
-/* The cycle part of an index may be more than any cycle. */
+/* The cycle part of an index may exceed every valid cycle. */
 static inline uint64_t ac_cq4_cycle_of_index(const ac_cq4_roll_t *roll, uint64_t index) {
     return index >> roll->shift;
 }

@@ -24,7 +24,7 @@ int ac_cq4_stamp_init(ac_cq4_stamp_t *stamp, const ac_reader_config_t *config, c
     return AC_OK;
 }
 
-/* Says what is wrong with the field. */
+/* Reports what is wrong with the field. */
 static int fail_field(const ac_cq4_field_t *field, const ac_cq4_cycle_t *cycle, uint64_t index,
                       uint64_t offset, const char *wrong, ac_error_t *err) {
     char name[64], why[200];
@@ -42,7 +42,7 @@ int ac_cq4_stamp_find(const ac_cq4_stamp_t *stamp, const ac_cq4_cycle_t *cycle, 
         const char *wrong = ac_cq4_field_time(&stamp->field, payload, length, timestamp_ns);
         return wrong ? fail_field(&stamp->field, cycle, index, offset, wrong, err) : AC_OK;
     }
-    /* Said before: the cycle may be gone when the function returns. */
+    /* Formatted before the call: the cycle may be gone when the function returns. */
     char why[64];
     ac_error_t failed;
     snprintf(why, sizeof why, "message 0x%" PRIx64 ": the timestamp function failed", index);
@@ -54,7 +54,7 @@ int ac_cq4_stamp_find(const ac_cq4_stamp_t *stamp, const ac_cq4_cycle_t *cycle, 
 
 /* ---- seeking ---- */
 
-/* Of the message at a place. */
+/* The time of the message at a place. */
 static int time_at(const ac_cq4_tail_t *tail, const ac_cq4_stamp_t *stamp,
                    const ac_cq4_cycle_t *cycle, ac_cq4_place_t place, uint64_t *timestamp_ns,
                    ac_error_t *err) {
@@ -77,7 +77,7 @@ typedef struct search {
 static int is_reached(const search_t *search, uint32_t number, ac_error_t *err) {
     ac_cq4_cycle_t cycle;
     uint64_t found = 0;
-    /* Without a look into the file: it may be one of a hundred thousand. */
+    /* Without opening each file: there may be a hundred thousand. */
     if (search->stamp->how == AC_CQ4_BY_CYCLE)
         return ac_cq4_roll_moment_ns(&search->tail->queue.roll, number) >= search->timestamp_ns;
     int rc = ac_cq4_queue_open_cycle(&search->tail->queue, number, &cycle, err);
@@ -99,7 +99,7 @@ static int find_seq(const search_t *search, uint32_t number, uint64_t *seq, ac_e
     while (rc == AC_OK && low < high) {
         uint64_t middle = low + (high - low) / 2, found;
         ac_cq4_place_t place = ac_cq4_cycle_find(&cycle, middle);
-        if (place.kind != AC_CQ4_DATA) { /* the file was cut meanwhile */
+        if (place.kind != AC_CQ4_DATA) { /* the file was truncated meanwhile */
             high = middle;
             continue;
         }
@@ -114,8 +114,9 @@ static int find_seq(const search_t *search, uint32_t number, uint64_t *seq, ac_e
     return rc;
 }
 
-/* The first of the cycles whose first message is of that time or later, or their number; and the last one before it
- * that has messages, or -1. Those without messages tell nothing, so the next one is asked. */
+/* The first cycle whose first message is of that time or later, or the number of cycles; and the last cycle
+ * before it that has messages, or -1. A cycle without messages decides nothing, so the next one is
+ * examined. */
 static int find_cycle(const search_t *search, const uint32_t *cycles, size_t count, size_t *first,
                       int64_t *before, ac_error_t *err) {
     size_t low = 0, high = count;
@@ -149,7 +150,7 @@ int ac_cq4_seek_time(ac_cq4_tail_t *tail, const ac_cq4_stamp_t *stamp, uint64_t 
     int is_later = rc == AC_OK && first < count;
     if (is_later) number = cycles[first];
     free(cycles);
-    /* The first message of a cycle may be later, and others before it in the cycle before. */
+    /* The first message of a cycle may be later, with earlier ones in the cycle before it. */
     if (rc == AC_OK && before >= 0 && stamp->how != AC_CQ4_BY_CYCLE) {
         rc = find_seq(&search, (uint32_t)before, &seq, err);
         number = (uint64_t)before;

@@ -1,5 +1,5 @@
-/* When a message of a Java queue was written. Its record does not say so: by a field of the message, by what a
- * function of the caller's says, or else by its cycle, whose messages then are all of one time. */
+/* When a message of a Java queue was written. Its record does not say so. A field of the message does, or a
+ * function of the caller's; otherwise its cycle does, and all messages of a cycle have the same time. */
 #ifndef AC_CQ4_STAMP_H
 #define AC_CQ4_STAMP_H
 
@@ -18,15 +18,15 @@ typedef struct ac_cq4_stamp {
 int ac_cq4_stamp_init(ac_cq4_stamp_t *stamp, const ac_reader_config_t *config, const char *path,
                       ac_error_t *err);
 
-/* The time of the message with this index: AC_OK; or AC_E_STAMP, with an offset and a sentence that says what is wrong
- * with it. A function may do anything, also with the reader. */
+/* The time of the message with this index: AC_OK; or AC_E_STAMP, with an offset and a sentence that says
+ * what is wrong. A function may do anything, including calls on the reader. */
 int ac_cq4_stamp_find(const ac_cq4_stamp_t *stamp, const ac_cq4_cycle_t *cycle, uint64_t index,
                       const uint8_t *payload, uint32_t length, uint64_t *timestamp_ns,
                       ac_error_t *err);
 
-/* Places the tail at the first message of this time or later, on the assumption that times do not decrease. If there
- * is none, at the end. Opens as many files as it takes to halve their number down to one, and looks at as many
- * messages in it. */
+/* Places the tail at the first message of this time or later, assuming that times do not decrease; if there
+ * is none, at the end. A binary search: it opens a number of files logarithmic in their count, and likewise
+ * messages in the last one. */
 int ac_cq4_seek_time(ac_cq4_tail_t *tail, const ac_cq4_stamp_t *stamp, uint64_t timestamp_ns,
                      ac_error_t *err);
 

@@ -47,7 +47,7 @@ static int parse_roll(ac_cq4_wire_t *wire, ac_cq4_table_t *table) {
     return rc;
 }
 
-/* Of all that a store says about itself, the roll cycle and the source matter. */
+/* Of what a store says about itself, only the roll cycle and the source matter. */
 static int parse_store(ac_cq4_wire_t *wire, ac_cq4_table_t *table) {
     char name[AC_CQ4_WIRE_NAME_MAX];
     ac_cq4_wire_t metadata, roll;
@@ -108,7 +108,7 @@ static int map_table(const ac_directory_t *dir, int dir_fd, int writable, ac_cq4
     return AC_OK;
 }
 
-/* The tables of 4.x have the number of a thread there; anything may be one. */
+/* The tables of 4.x have a thread number there; it may be any number. */
 static int may_be_begun(const ac_cq4_table_t *table) {
     return strcmp(table->name, AC_CQ4_METADATA) != 0 ||
            ac_cq4_load_header(table->map->base) == AC_CQ4_NOT_COMPLETE;
@@ -143,7 +143,7 @@ void ac_cq4_table_close(ac_cq4_table_t *table) {
 
 /* ---- keys ---- */
 
-/* Of the record at `offset`: 1 with its key and value, 0 if it holds something else. */
+/* The record at `offset`: 1 with its key and value, 0 if it holds something else. */
 static int read_entry(const ac_cq4_table_t *table, uint64_t offset, uint32_t length,
                       char key[AC_CQ4_KEY_MAX], uint64_t **value) {
     uint8_t copy[AC_CQ4_KEY_MAX + 64];

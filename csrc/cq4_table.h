@@ -52,7 +52,7 @@
 enum {
     AC_CQ4_TABLE_BYTES = 128 << 10, /* of a new one */
     AC_CQ4_TABLE_BYTES_MAX = 1 << 20,
-    AC_CQ4_KEYS_END = 64 << 10, /* no record reaches beyond this */
+    AC_CQ4_KEYS_END = 64 << 10, /* no record extends beyond this */
     AC_CQ4_KEY_MAX = 256,
 };
 
@@ -68,16 +68,16 @@ typedef struct ac_cq4_table {
     uint64_t first; /* offset of the first key's record */
 } ac_cq4_table_t;
 
-/* Maps a table store. AC_E_NOT_FOUND also if its creator has not finished it. */
+/* Maps a table store. AC_E_NOT_FOUND also if it is not complete yet. */
 int ac_cq4_table_open(const ac_directory_t *dir, int dir_fd, const char *name, int writable,
                       ac_cq4_table_t *out, ac_error_t *err);
-void ac_cq4_table_close(ac_cq4_table_t *table); /* also one that is all zeros */
+void ac_cq4_table_close(ac_cq4_table_t *table); /* also for one that is all zeros */
 
 /* The value of a key, in the mapping: 1 and *out, or 0 if there is no such key. Reads every key before it. */
 int ac_cq4_table_find(const ac_cq4_table_t *table, const char *key, uint64_t **out);
 
-/* Calls `visit` with each key, until it returns non-zero; returns that, or 0. *end is then the offset after the
- * last record, where the next one would be, unless the walk stopped before; NULL is fine. */
+/* Calls `visit` with each key until it returns non-zero; returns that, or 0. *end is then the offset after
+ * the last record, where the next one would be, unless the walk stopped before; `end` may be NULL. */
 int ac_cq4_table_each(const ac_cq4_table_t *table,
                       int (*visit)(void *context, const char *key, uint64_t *value), void *context,
                       uint64_t *end);
@@ -86,8 +86,8 @@ int ac_cq4_table_each(const ac_cq4_table_t *table,
 int ac_cq4_table_fail(const char *directory, const char *name, int code, int sys_errno,
                       uint64_t offset, const char *why, ac_error_t *err);
 
-/* Creates metadata.cq4t with all keys of a queue. AC_OK also if there is one already, whatever it says. Durable when it
- * returns. */
+/* Creates metadata.cq4t with all keys of a queue. AC_OK also if there is one already, whatever it contains.
+ * Durable when it returns. */
 int ac_cq4_table_create(const ac_directory_t *dir, int dir_fd, const ac_cq4_roll_t *roll,
                         ac_error_t *err);
 

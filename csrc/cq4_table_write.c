@@ -31,7 +31,7 @@ static void put_metadata(ac_cq4_builder_t *out, const ac_cq4_roll_t *roll) {
     ac_cq4_put_field(out, "epoch");
     ac_cq4_put_number(out, roll->epoch_ms);
     ac_cq4_end_block(out, block);
-    /* Nobody needs it, but a JVM up to 5.26 opens a queue without it for reading only. */
+    /* Not needed, but a JVM up to 5.26 opens a queue without it for reading only. */
     ac_cq4_put_field(out, "deltaCheckpointInterval");
     ac_cq4_put_number(out, 64);
     ac_cq4_put_field(out, "sourceId");
@@ -39,7 +39,7 @@ static void put_metadata(ac_cq4_builder_t *out, const ac_cq4_roll_t *roll) {
     ac_cq4_end_block(out, metadata);
 }
 
-/* The header of a record that began at `from`; padding to the next is zeros. */
+/* The header of a record that began at `from`; padding to the next record is zeros. */
 static void end_record(ac_cq4_builder_t *out, size_t from, uint32_t bits) {
     static const uint8_t zeros[4];
     uint32_t header = bits | (uint32_t)(out->at - from - sizeof header);
@@ -71,7 +71,7 @@ static void put_key(ac_cq4_builder_t *out, const char *key, uint64_t value) {
 
 static void put_table(ac_cq4_builder_t *out, const ac_cq4_roll_t *roll) {
     put_header(out, roll);
-    put_key(out, AC_CQ4_KEY_HIGHEST, AC_CQ4_UNLOCKED); /* Java's sign for "none" */
+    put_key(out, AC_CQ4_KEY_HIGHEST, AC_CQ4_UNLOCKED); /* Java's value for "none" */
     put_key(out, AC_CQ4_KEY_LOWEST, INT32_MAX);
     put_key(out, AC_CQ4_KEY_MOD_COUNT, 0);
     put_key(out, AC_CQ4_KEY_WRITE_LOCK, AC_CQ4_UNLOCKED);
@@ -82,7 +82,8 @@ static void put_table(ac_cq4_builder_t *out, const ac_cq4_roll_t *roll) {
     put_key(out, AC_CQ4_KEY_ENDS_UP_TO, 0);
 }
 
-/* 1 = created, 0 = another was first, or took our temporary file for a leftover; or a negated errno. */
+/* 1 = created, 0 = another process was first, or removed our temporary file as a leftover; or a negated
+ * errno. */
 static int link_table(int dir_fd, int fd, const char *temporary, const ac_cq4_builder_t *content) {
     int rc = ac_os_write_at(fd, content->base, content->at, 0);
     if (rc == 0) rc = ac_os_sync(fd);
@@ -123,7 +124,7 @@ int ac_cq4_table_create(const ac_directory_t *dir, int dir_fd, const ac_cq4_roll
 
 #define FILE_LOCK_AT 0x7FFFFFFFFFFFFFFEull
 
-/* An fd of the table that is mapped, with Java's file lock. */
+/* An fd of the mapped table, with Java's file lock. */
 static int open_locked(const ac_cq4_table_t *table, const ac_directory_t *dir, uint64_t timeout_ns,
                        ac_error_t *err) {
     struct stat info;
@@ -187,7 +188,7 @@ static int append_key(const ac_cq4_table_t *table, const ac_directory_t *dir, co
     return AC_OK;
 }
 
-/* With the file lock, which is taken first: the write lock is then held for no longer than it takes. */
+/* The file lock is taken first, so that the write lock is held no longer than necessary. */
 static int add_key(const ac_cq4_table_t *table, const ac_directory_t *dir, const char *key,
                    uint64_t initial, uint64_t timeout_ns, ac_error_t *err) {
     ac_cq4_lock_t lock;

@@ -9,8 +9,8 @@
 
 #define MILLISECOND_NS 1000000ull
 
-/* Between two checks of the directory: if nothing points to a later file, if nothing could (no modCount), and if
- * there is one that cannot be entered yet. A look may take 1 % of the time at most. */
+/* Intervals between two checks of the directory: if nothing points to a later file, if nothing could (no
+ * modCount), and if there is one that cannot be entered yet. Checks may take 1 % of the time at most. */
 #define LOOK_NS (1000 * MILLISECOND_NS)
 #define LOOK_BLIND_NS (250 * MILLISECOND_NS)
 #define LOOK_SOON_NS (5 * MILLISECOND_NS)
@@ -31,7 +31,7 @@ static ac_cq4_place_t start_of(const ac_cq4_cycle_t *cycle) {
     return (ac_cq4_place_t){cycle->first, 0, AC_CQ4_NONE};
 }
 
-/* Within the cycle at hand. */
+/* Within the current cycle. */
 static void move(ac_cq4_tail_t *tail, ac_cq4_place_t place) {
     tail->offset = place.offset;
     tail->index = ac_cq4_index(&tail->queue.roll, tail->cycle.number, place.seq);
@@ -40,7 +40,7 @@ static void move(ac_cq4_tail_t *tail, ac_cq4_place_t place) {
     use_map(tail);
 }
 
-/* Takes over the cycle. */
+/* Makes the cycle the current one. */
 static void enter(ac_cq4_tail_t *tail, const ac_cq4_cycle_t *cycle, ac_cq4_place_t place) {
     ac_cq4_cycle_close(&tail->cycle);
     tail->cycle = *cycle;
@@ -83,21 +83,22 @@ static void look_again_after(ac_cq4_tail_t *tail, uint64_t interval_ns) {
     tail->look_again_ns = now_ns + (took_ns > interval_ns ? took_ns : interval_ns);
 }
 
-/* Notes whose file cannot be opened, for ac_cq4_tail_pass_damage. */
+/* Records which file could not be opened, for ac_cq4_tail_pass_damage. */
 static int fail_later(ac_cq4_tail_t *tail, int code, uint32_t number) {
     tail->bad_cycle = number + 1ull;
     return code;
 }
 
-/* The cycle to be read after this one. If this one has its end mark, the first that is there; otherwise, or if a file
- * between them is being created, the first with messages. 1 = opened, 0 = none, with *some if it may come soon. */
+/* The cycle to be read after this one. If this one has its end mark, the first that exists; otherwise, or
+ * if a file between them is being created, the first with messages. 1 = opened, 0 = none, with *some if one
+ * may come soon. */
 static int open_later(ac_cq4_tail_t *tail, int is_finished, ac_cq4_cycle_t *out, int *some,
                       ac_error_t *err) {
     uint32_t *cycles;
     size_t count;
     int rc;
     *some = 0;
-    /* Mostly it is the next one; a directory may have a hundred thousand. */
+    /* Usually it is the next one; a directory may have a hundred thousand. */
     if (is_finished && tail->cycle.map && tail->passed_cycle <= tail->segment + 1ull) {
         rc = ac_cq4_queue_open_cycle(&tail->queue, tail->segment + 1, out, err);
         if (rc != AC_E_NOT_FOUND) return rc == AC_OK ? 1 : fail_later(tail, rc, tail->segment + 1);
@@ -124,7 +125,8 @@ static int open_later(ac_cq4_tail_t *tail, int is_finished, ac_cq4_cycle_t *out,
     return rc;
 }
 
-/* What a look at the end of the file at hand gives: 1 = in the next one, or something has come here; 0 = wait. */
+/* What is found at the end of the current file: 1 = in the next one, or something has arrived here; 0 =
+ * wait. */
 static int advance(ac_cq4_tail_t *tail, ac_cq4_kind_t kind, ac_error_t *err) {
     ac_cq4_cycle_t later;
     uint32_t length;
@@ -133,8 +135,8 @@ static int advance(ac_cq4_tail_t *tail, ac_cq4_kind_t kind, ac_error_t *err) {
     if (!is_time_to_look(tail)) return 0;
     int rc = open_later(tail, is_finished, &later, &some, err);
     if (rc == 1 && !is_finished) {
-        /* In this order: what was written here before that later message, or under a lock that is free by now, is
-         * seen by the second look. */
+        /* The order matters: the second look sees what was written here before that later message, or under
+         * a lock that is free by now. */
         int is_held = ac_cq4_queue_is_locked(&tail->queue);
         int has_come = ac_cq4_inspect(tail->base, tail->size, tail->offset, &length) != kind;
         if (is_held || has_come) ac_cq4_cycle_close(&later);
@@ -157,7 +159,8 @@ static int fail_at(const ac_cq4_tail_t *tail, int code, const char *why, ac_erro
     return ac_cq4_cycle_fail(&tail->cycle, code, 0, tail->offset, why, err);
 }
 
-/* A page could not be had: the file was cut, or the disk has an error. Mapped again, for the next call. */
+/* A page could not be read: the file was truncated, or the disk has an error. Mapped again, for the next
+ * call. */
 int ac_cq4_tail_fail_cut(ac_cq4_tail_t *tail, ac_error_t *err) {
     uint64_t at = ac_load_relaxed_u64(&tail->cycle.map->cut_at), size = tail->size;
     int rc = ac_cq4_cycle_refresh(&tail->cycle, err);
@@ -181,14 +184,15 @@ static int widen_window(ac_cq4_tail_t *tail, ac_error_t *err) {
     return AC_OK;
 }
 
-/* The record, or its header, reaches beyond the mapping. 1 = mapped again; 0 = the file ends here. */
+/* The record, or its header, extends beyond the mapping. 1 = mapped again; 0 = the file ends here. */
 static int at_border(ac_cq4_tail_t *tail, ac_error_t *err) {
     int rc = ac_cq4_cycle_refresh(&tail->cycle, err);
     if (rc != 0) {
         use_map(tail);
         return rc;
     }
-    /* A header may lie at the very end, or after it by as much as records are padded; further on it was cut. */
+    /* A header may lie at the very end, or after it by at most the padding of a record; farther on, the
+     * file was truncated. */
     if (tail->offset > tail->size + tail->padding)
         return fail_at(tail, AC_E_GONE, "the file was cut while it was being read", err);
     if (tail->offset + AC_CQ4_HEADER_BYTES > tail->size) return 0;
@@ -279,7 +283,7 @@ void ac_cq4_tail_unread(ac_cq4_tail_t *tail, const ac_message_t *message) {
 int ac_cq4_tail_ready(ac_cq4_tail_t *tail, ac_error_t *err) {
     ac_message_t message;
     int rc = ac_cq4_tail_next(tail, &message, err);
-    if (rc < 0) return 1; /* next will give it */
+    if (rc < 0) return 1; /* next will report it */
     if (rc == 1) ac_cq4_tail_unread(tail, &message);
     return rc;
 }
@@ -321,7 +325,7 @@ int ac_cq4_tail_ended(const ac_cq4_tail_t *tail) {
     return is_after_end(tail);
 }
 
-/* Whether a file that cannot be opened counts as not there. */
+/* Whether a file that cannot be opened counts as missing. */
 static int is_left_out(const ac_cq4_tail_t *tail, int code) {
     return code == AC_E_NOT_FOUND || (code == AC_E_CORRUPT && tail->skips_damage);
 }
@@ -355,7 +359,7 @@ int ac_cq4_tail_seek_first(ac_cq4_tail_t *tail, ac_error_t *err) {
     return AC_OK;
 }
 
-/* In the last cycle with a message: one after it may have been created ahead of time. */
+/* In the last cycle with a message: a later one may have been created ahead of time. */
 int ac_cq4_tail_seek_last(ac_cq4_tail_t *tail, ac_error_t *err) {
     ac_cq4_cycle_t cycle = {0};
     uint32_t *cycles;
@@ -381,7 +385,7 @@ int ac_cq4_tail_seek_index(ac_cq4_tail_t *tail, uint64_t index, ac_error_t *err)
     if (rc == 0) return ac_cq4_tail_seek_first(tail, err);
     uint64_t number = ac_cq4_cycle_of_index(&tail->queue.roll, index);
     uint64_t seq = index & ac_cq4_seq_mask(&tail->queue.roll);
-    /* A message that is there, in the file at hand, needs no check of the directory. */
+    /* A message that exists, in the current file, needs no check of the directory. */
     if (tail->cycle.map && tail->segment == number && !ac_map_is_cut(tail->cycle.map)) {
         ac_cq4_place_t place = ac_cq4_cycle_find(&tail->cycle, seq);
         if (place.kind == AC_CQ4_DATA) {

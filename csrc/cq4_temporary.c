@@ -26,7 +26,7 @@ int ac_cq4_temporary_create(const ac_directory_t *dir, int dir_fd, const char *w
     return ac_fail_os_in(err, rc, dir->path, name, "cannot set the length of");
 }
 
-/* The pid in such a name; 0 if it is another one. */
+/* The pid in such a name; 0 if it is another name. */
 static int owner_of(const char *name) {
     const char *at = name[0] == '.' ? strstr(name, mark) : NULL;
     char *end;

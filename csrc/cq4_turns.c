@@ -14,7 +14,7 @@ void ac_cq4_turns_enter(ac_cq4_turns_t *turns, uint64_t seq) {
 }
 
 static void fade(ac_cq4_turns_t *turns, uint64_t now_ns) {
-    uint64_t passed = now_ns - turns->halved_ns; /* much, if the clock was set back */
+    uint64_t passed = now_ns - turns->halved_ns; /* a large difference, if the clock was set back */
     if (passed < HALF_NS) return;
     uint64_t halves = passed / HALF_NS;
     turns->ours = halves < 64 ? turns->ours >> halves : 0;
@@ -44,7 +44,7 @@ uint64_t ac_cq4_turns_pause_ns(ac_cq4_turns_t *turns, uint64_t now_ns) {
     fade(turns, now_ns);
     uint64_t java = turns->java;
     uint64_t ours = turns->ours + (ac_cq4_turns_ours(turns) - turns->seen_ours);
-    /* A clock that was set back makes all of it long ago. */
+    /* After a clock was set back, all of it counts as long ago. */
     turns->is_shared = now_ns - turns->others_ns < GONE_NS;
     turns->is_owing = turns->is_shared && java >= PRESSING && 2 * ours > 3 * java;
     turns->is_ahead = turns->is_owing && turns->waited_ns < PATIENCE_NS;

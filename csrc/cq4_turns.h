@@ -26,19 +26,20 @@
 #include <stdint.h>
 
 typedef struct ac_cq4_turns {
-    uint64_t *shared; /* appends of all our writers; NULL: there is no such word, `own` it is */
-    uint64_t own;     /* of this writer */
-    int is_shared;    /* others have appended recently */
-    int is_owing;     /* ours have appended more than their share */
-    int is_ahead;     /* and there are JVMs that append */
-    uint32_t polite;  /* for this many more appends */
-    uint32_t free;    /* this many appends need not ask for a pause */
+    uint64_t
+        *shared;   /* appends of all our writers; NULL: there is no such word, and `own` is used */
+    uint64_t own;  /* of this writer */
+    int is_shared; /* others have appended recently */
+    int is_owing;  /* ours have appended more than their share … */
+    int is_ahead;  /* … and there are JVMs that append */
+    uint32_t polite;              /* for this many more appends */
+    uint32_t free;                /* so many appends need not ask for a pause */
     uint64_t seen_seq, seen_ours; /* when others were counted last */
     uint64_t ours, java;          /* recently, up to that count */
     uint64_t halved_ns;
     uint64_t others_ns;   /* when others were seen to have appended */
-    uint64_t waited_ns;   /* for JVMs, since one was seen to have appended */
-    uint64_t appended_ns; /* when this writer did, and what ac_cq4_turns_ours was then */
+    uint64_t waited_ns;   /* of pauses for JVMs, since one was seen to append */
+    uint64_t appended_ns; /* when this writer appended, and ac_cq4_turns_ours at that time */
     uint64_t appended_ours;
 } ac_cq4_turns_t;
 
@@ -46,7 +47,7 @@ static inline uint64_t ac_cq4_turns_ours(const ac_cq4_turns_t *turns) {
     return turns->shared ? ac_load_relaxed_u64(turns->shared) : turns->own;
 }
 
-/* With the write lock, so no other of ours does the same. */
+/* With the write lock held, so none of our other writers does the same. */
 static inline void ac_cq4_turns_count(ac_cq4_turns_t *turns, uint64_t now_ns) {
     uint64_t *word = turns->shared ? turns->shared : &turns->own;
     turns->appended_ours = ac_load_relaxed_u64(word) + 1;
@@ -61,13 +62,13 @@ static inline int ac_cq4_turns_is_free(const ac_cq4_turns_t *turns, int has_fore
     return !turns->is_shared || turns->free || (has_foreign && !turns->is_ahead);
 }
 
-/* In another file than before, with this many messages. */
+/* It appends to another file, which has this many messages. */
 void ac_cq4_turns_enter(ac_cq4_turns_t *turns, uint64_t seq);
 
-/* With the write lock: others have appended, and the next message has this number. */
+/* With the write lock held: others have appended, and the next message has this number. */
 void ac_cq4_turns_meet(ac_cq4_turns_t *turns, uint64_t seq, uint64_t now_ns);
 
-/* How long to leave the lock free now. */
+/* How long to leave the lock free now, in nanoseconds. */
 uint64_t ac_cq4_turns_pause_ns(ac_cq4_turns_t *turns, uint64_t now_ns);
 
 /* Whether the pause may end earlier; has_foreign: another has appended since. */

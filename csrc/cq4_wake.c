@@ -11,8 +11,8 @@
 enum { PARKED_BYTES = 128 };
 #define TRY_AGAIN_NS 1000000000ull
 
-/* .aiochronicle/ as a directory like a queue's, for the wake thread. It has the mode of the queue's own directory, so that
- * every process that may write there may signal. */
+/* .aiochronicle/ as a directory like a queue's, for the wake thread. It has the mode of the queue's own
+ * directory, so that every process that may write there may signal. */
 static int open_own(const ac_directory_t *dir, int create, ac_directory_t *own, ac_error_t *err) {
     struct stat info;
     int dir_fd = ac_directory_open(dir, err);
@@ -48,7 +48,7 @@ static int map_parked(const ac_directory_t *own, int own_fd, int create, ac_map_
     if (fd < 0) return fd;
     int rc = 0;
     if (info.st_size < PARKED_BYTES)
-        rc = create ? ac_os_truncate(fd, PARKED_BYTES) : -EAGAIN; /* its maker is at it */
+        rc = create ? ac_os_truncate(fd, PARKED_BYTES) : -EAGAIN; /* its creator is completing it */
     *out = rc < 0 ? NULL : ac_map_new(fd, PARKED_BYTES, 1, &error);
     ac_os_close(fd);
     if (*out) return AC_OK;

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
-#define LOOK_NS 250000000ull /* for the reader, if its tail has not said when */
+#define LOOK_NS 250000000ull /* for the reader, if its tail has not set one */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static ac_cq4_watch_t *watches;
@@ -17,7 +17,7 @@ static uint64_t poll_all(ac_task_t *task, uint64_t now_ns);
 
 static ac_task_t looking = {.run = poll_all, .lane = AC_LANE_WATCH};
 
-/* Another thread may have had the mutex, also one that was just about to start the thread. */
+/* Another thread may have held the mutex, even one that was about to start the thread. */
 static void after_fork_child(void) {
     watches = NULL;
     is_running = 0;
@@ -63,7 +63,7 @@ static uint64_t poll_all(ac_task_t *task, uint64_t now_ns) {
     (void)task;
     uint64_t next_ns = UINT64_MAX;
     pthread_mutex_lock(&mutex);
-    /* A reader may have fallen asleep since the turn began. */
+    /* A reader may have gone to sleep since the turn began. */
     uint64_t locked_ns = ac_os_monotonic_ns();
     if (locked_ns > now_ns) now_ns = locked_ns;
     for (ac_cq4_watch_t *watch = watches, *next; watch; watch = next) {
@@ -121,7 +121,7 @@ static int start_thread(void) {
     return rc;
 }
 
-/* Silence goes on for a reader that was woken for nothing. */
+/* The silence continues for a reader that was woken for nothing. */
 static void note_silence(ac_cq4_watch_t *watch, const ac_cq4_tail_t *tail, uint64_t now_ns) {
     if (watch->silent_since_ns && watch->messages == tail->messages &&
         watch->offset == tail->offset)
@@ -131,7 +131,7 @@ static void note_silence(ac_cq4_watch_t *watch, const ac_cq4_tail_t *tail, uint6
     watch->offset = tail->offset;
 }
 
-/* With the mutex. */
+/* With the mutex held. */
 static void set_up(ac_cq4_watch_t *watch, const ac_cq4_sight_t *sight, const ac_cq4_tail_t *tail,
                    ac_eventfd_t *eventfd, uint64_t max_ns, uint64_t now_ns) {
     note_silence(watch, tail, now_ns);
@@ -152,7 +152,7 @@ static void set_up(ac_cq4_watch_t *watch, const ac_cq4_sight_t *sight, const ac_
 int ac_cq4_watch_start(ac_cq4_watch_t *watch, const ac_cq4_sight_t *sight,
                        const ac_cq4_tail_t *tail, ac_eventfd_t *eventfd, uint64_t max_ns) {
     uint64_t due_ns = UINT64_MAX;
-    ac_map_t *unused = NULL; /* unmapping would keep the thread from looking at the others */
+    ac_map_t *unused = NULL; /* unmapping would keep the thread from polling for the others */
     ac_map_t **before = ac_map_collect(&unused);
     pthread_mutex_lock(&mutex);
     int rc = start_thread();

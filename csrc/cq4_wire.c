@@ -41,7 +41,7 @@ static int take_stop_bit(ac_cq4_wire_t *wire, uint64_t *out) {
     return 1;
 }
 
-/* 1 = a code that is no padding is at the front, 0 = the end, -1 = malformed. */
+/* 1 = a code that is not padding comes next, 0 = the end, -1 = malformed. */
 static int at_code(ac_cq4_wire_t *wire) {
     uint64_t n;
     while (left(wire) > 0) {
@@ -204,7 +204,7 @@ int ac_cq4_wire_text(ac_cq4_wire_t *wire, char *out, size_t size) {
     return length < size && take_bytes(wire, length, out, size) ? 1 : -1;
 }
 
-/* The bytes after the code of a value that is neither block nor array nor text; -1 if it is not known. */
+/* The bytes after the code of a value that is neither block nor array nor text; -1 if the code is unknown. */
 static int width_after(uint8_t code) {
     if (code <= 0x7F || code == 0xB0 || code == 0xB1 || code == 0xBB) return 0;
     switch (code) {

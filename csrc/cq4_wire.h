@@ -39,40 +39,41 @@ enum { AC_CQ4_WIRE_NAME_MAX = 128, AC_CQ4_WIRE_END = -1, AC_CQ4_WIRE_MALFORMED =
 /* The code that comes next, after padding; or one of the two. */
 int ac_cq4_wire_code(ac_cq4_wire_t *wire);
 
-/* All give 1 = done, 0 = there is none (see each), -1 = malformed or cut short; the wire then stays anywhere. */
+/* All return 1 = done, 0 = there is none (see each), -1 = malformed or truncated; the wire's place is then
+ * undefined. */
 
-/* The name of a field or an event; a number becomes its digits. 0 at the end of the wire. One that is longer than
- * fits is cut; so is one at its first NUL. */
+/* The name of a field or an event; a number becomes its digits. 0 at the end of the wire. A name that is
+ * too long is truncated; so is one at its first NUL. */
 int ac_cq4_wire_name(ac_cq4_wire_t *wire, char *out, size_t size);
 
-/* The same in a wire that may have been written without names (FIELDLESS_BINARY): if a value is at the front, its name
- * is the next of `order`, a list that ends with NULL; *place counts them. -1 if it has no more. */
+/* The same in a wire that may have been written without names (FIELDLESS_BINARY): if a value comes first,
+ * its name is the next of `order`, a list that ends with NULL; *place counts them. -1 if it has no more. */
 int ac_cq4_wire_name_in(ac_cq4_wire_t *wire, const char *const order[], int *place, char *out,
                         size_t size);
 
 /* The type before a value. 0 if it has none; *out is then empty. */
 int ac_cq4_wire_type(ac_cq4_wire_t *wire, char *out, size_t size);
 
-/* A block, with or without type, as a wire of its own; this one goes on after it. 0: another value is there, whose
- * type, if it has one, was taken. */
+/* A block, with or without type, as a wire of its own; this one continues after it. 0: there is another
+ * value, whose type, if any, was consumed. */
 int ac_cq4_wire_block(ac_cq4_wire_t *wire, ac_cq4_wire_t *inside);
 
 /* A whole number of any code. *where is the offset in the record of an i64 that was written as eight bytes,
- * which is how Java writes those that are changed in place; else 0. 0: another value is there. */
+ * which is how Java writes numbers that are changed in place; otherwise 0. 0: there is another value. */
 int ac_cq4_wire_i64(ac_cq4_wire_t *wire, int64_t *out, uint32_t *where);
 
-/* A number of the other codes. 0: another value is there. */
+/* A number of the other codes. 0: there is another value. */
 int ac_cq4_wire_real(ac_cq4_wire_t *wire, double *out);
 
-/* Of an i64 array: its capacity, how much is used, and the offset of its first number. The numbers themselves
- * may lie after the end of the wire if `beyond` says how many bytes of the record do. */
+/* Of an i64 array: its capacity, its used count, and the offset of its first number. The numbers themselves
+ * may lie after the end of the wire if `beyond` gives their number of bytes in the record. */
 typedef struct ac_cq4_array {
     uint64_t capacity, used;
     uint32_t where;
 } ac_cq4_array_t;
 int ac_cq4_wire_array(ac_cq4_wire_t *wire, uint64_t beyond, ac_cq4_array_t *out);
 
-/* Text, a time or a date, as bytes. 0: another value is there. -1 also if it does not fit. */
+/* Text, a time or a date, as bytes. 0: there is another value. -1 also if it does not fit. */
 int ac_cq4_wire_text(ac_cq4_wire_t *wire, char *out, size_t size);
 
 /* Any value, with its type. 0 at the end of the wire. */

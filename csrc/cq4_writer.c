@@ -38,7 +38,7 @@ int ac_cq4_writer_check_file(ac_cq4_writer_t *writer, ac_error_t *err) {
     return AC_OK;
 }
 
-/* A mapping outlives the name of its file: without a look nobody would notice. */
+/* A mapping outlives the name of its file: without a check nobody would notice. */
 int ac_cq4_writer_check_files(ac_cq4_writer_t *writer, ac_error_t *err) {
     struct stat info;
     writer->look_appends = writer->stats.messages + LOOK_APPENDS;
@@ -54,7 +54,7 @@ int ac_cq4_writer_check_files(ac_cq4_writer_t *writer, ac_error_t *err) {
     if (ac_map_is_cut(writer->table.map) ||
         (rc == 0 && (uint64_t)info.st_size < writer->table.map->size))
         return ac_cq4_writer_give_up(writer, writer->table.name, " was cut", err);
-    /* The file of a cycle that is over may be removed: the next append goes to another. */
+    /* The file of a finished cycle may be removed: the next append goes to another file. */
     if (ac_cq4_writer_now_ns(writer) >= writer->end_ns) return AC_OK;
     return ac_cq4_writer_check_file(writer, err);
 }
@@ -84,7 +84,7 @@ static int enter(ac_cq4_writer_t *writer, ac_error_t *err) {
 
 /* ---- on disk ---- */
 
-/* Of a cycle that is not open any more. */
+/* Of a cycle that is no longer open. */
 static int sync_cycle(ac_cq4_writer_t *writer, int dir_fd, uint32_t number, ac_error_t *err) {
     char name[AC_CQ4_NAME_MAX];
     struct stat info;
@@ -97,8 +97,8 @@ static int sync_cycle(ac_cq4_writer_t *writer, int dir_fd, uint32_t number, ac_e
     return rc < 0 ? ac_fail_os_in(err, rc, writer->queue.dir.path, name, "cannot sync") : AC_OK;
 }
 
-/* What a flush has to sync. It is noted with the mutex held, and synced without it: that takes milliseconds, in which
- * others append. */
+/* What a flush must sync. Recorded with the mutex held, and synced without it: that takes milliseconds, in
+ * which others append. */
 typedef struct syncing {
     ac_map_t *map;   /* of the open file; NULL: there is none yet */
     uint32_t number; /* of its cycle */
@@ -144,8 +144,8 @@ static int run_sync(ac_cq4_writer_t *writer, const syncing_t *syncing, ac_error_
                   : AC_OK;
 }
 
-/* A failed sync is not tried again: the system may have dropped what it could not write. After a roll meanwhile
- * the next one does more than it need. */
+/* A failed sync is not tried again: the system may have dropped what it could not write. After a roll
+ * meanwhile, the next sync does more than necessary. */
 static void end_sync(ac_cq4_writer_t *writer, syncing_t *syncing, int rc) {
     ac_cq4_unsynced_t *left = &writer->unsynced;
     if (rc != AC_OK) {
@@ -314,7 +314,7 @@ static int open_queue(const char *path, const ac_cq4_writer_config_t *config, ac
     }
 }
 
-/* Days of another zone have 23 or 25 hours at times. */
+/* Days in another time zone have 23 or 25 hours at times. */
 static int has_utc_days(const ac_cq4_table_t *table) {
     static const char *const utc[] = {"", "UTC", "Z", "GMT", "Etc/UTC"};
     for (size_t i = 0; i < sizeof utc / sizeof *utc; i++)
@@ -369,7 +369,7 @@ static int find_keys(ac_cq4_writer_t *writer, ac_error_t *err) {
     return rc;
 }
 
-/* Appending to a queue of unaligned records is refused before anything is done to it. */
+/* Refuses a queue of unaligned records before anything is done to it. */
 static int check_newest(ac_cq4_writer_t *writer, ac_error_t *err) {
     ac_cq4_cycle_t cycle;
     uint32_t *cycles;

@@ -41,7 +41,7 @@ typedef struct ac_cq4_writer_config {
     uint64_t (*clock_ns)(void *context); /* NULL: the system's wall clock */
     void *clock_context;
     int sync;                          /* each append is on disk before it returns */
-    int (*interrupted)(void *context); /* see cq4_lock.h; NULL: nobody ends a wait */
+    int (*interrupted)(void *context); /* see cq4_lock.h; NULL: waits cannot be interrupted */
     void *interrupted_context;
 } ac_cq4_writer_config_t;
 
@@ -56,50 +56,53 @@ typedef struct ac_cq4_writer_stats {
 
 void ac_cq4_writer_defaults(ac_cq4_writer_config_t *config);
 
-/* Opens a queue for appending, or creates it, with its directory, but none above. Frees the lock of a dead process and
- * writes the end marks that are missing in older files. NULL as config: the defaults.
- * AC_E_ARGUMENT: the roll cycle is not known, or the queue has another one, or another epoch. AC_E_UNSUPPORTED: of a
- * version whose queues can be read only. AC_E_LOCKED: see cq4_lock.h. */
+/* Opens a queue for appending, or creates it and its directory, but not the directories above. Frees the
+ * lock of a dead process and writes the end marks that are missing in older files. NULL as config: the
+ * defaults. AC_E_ARGUMENT: the roll cycle is unknown, or the queue has another roll cycle or epoch.
+ * AC_E_UNSUPPORTED: a version whose queues can be read only. AC_E_LOCKED: see cq4_lock.h. */
 int ac_cq4_writer_open(const char *path, const ac_cq4_writer_config_t *config,
                        ac_cq4_writer_t **out, ac_error_t *err);
 
-/* The index of the message; or an error, and then it was not appended, except with AC_E_NOT_DURABLE (its index is in
- * err->seq). An empty payload becomes one byte of padding, as with Java. [any thread]
- * AC_E_TOO_LARGE; AC_E_FULL: the index of this cycle's file has no place left; AC_E_TIMESTAMP: the clock is earlier than the
- * queue's newest cycle; AC_E_LOCKED; AC_E_GONE; AC_E_NO_SPACE. */
+/* The index of the message; or an error, and then it was not appended, except with AC_E_NOT_DURABLE (its
+ * index is in err->seq). An empty payload becomes one byte of padding, as with Java. [any thread]
+ * AC_E_TOO_LARGE; AC_E_FULL: the index of this cycle's file is full; AC_E_TIMESTAMP: the clock is earlier
+ * than the queue's newest cycle; AC_E_LOCKED; AC_E_GONE; AC_E_NO_SPACE. */
 int64_t ac_cq4_writer_append(ac_cq4_writer_t *writer, const void *payload, size_t length,
                              ac_error_t *err);
 
-/* Of several messages that follow each other, without others' in between. */
+/* Several consecutive messages, with none of other writers in between. */
 typedef struct ac_cq4_run {
     size_t messages;
     uint64_t bytes;
     uint64_t last_index;
 } ac_cq4_run_t;
 
-/* Appends the first of these, and as many after it as may be under one hold of the lock: see the head. `count` is at
- * least 1. The index of the first, and what was appended in *run; or an error, and then nothing was. Not with config.sync.
- * [any thread] */
+/* Appends the first of these, and as many after it as one hold of the lock allows: see the head. `count` is
+ * at least 1. Returns the index of the first, and fills in *run with what was appended; or an error, and
+ * then nothing was. Not with config.sync. [any thread] */
 int64_t ac_cq4_writer_append_run(ac_cq4_writer_t *writer, const ac_slice_t *items, size_t count,
                                  ac_cq4_run_t *run, ac_error_t *err);
 
-/* As ac_cq4_writer_append if it can be done at once, without a system call; else AC_E_SLOW, and nothing was done. [any thread] */
+/* As ac_cq4_writer_append if it can be done at once, without a system call; else AC_E_SLOW, and nothing was
+ * done. [any thread] */
 int64_t ac_cq4_writer_try_append(ac_cq4_writer_t *writer, const void *payload, size_t length);
 
-/* Whether an append now would wait for others, or for the system, in another file for instance. No more than a guess: a
- * moment later it may be different. [any thread] */
+/* Whether an append now would wait for other processes, or for the system, for example in another file. A
+ * hint only: it may change a moment later. [any thread] */
 int ac_cq4_writer_may_wait(ac_cq4_writer_t *writer);
 
-/* What was appended through this writer so far is on disk when this returns AC_OK. [any thread] */
+/* Everything appended through this writer so far is on disk when this returns AC_OK. [any thread] */
 int ac_cq4_writer_flush(ac_cq4_writer_t *writer, ac_error_t *err);
 
-/* After the newest message of this writer; the begin of the first file it would append to before that. [any thread] */
+/* The position after this writer's newest message; before its first message, the start of the first file
+ * that it would append to. [any thread] */
 void ac_cq4_writer_position(ac_cq4_writer_t *writer, uint64_t *cycle, uint64_t *offset);
 void ac_cq4_writer_stats(ac_cq4_writer_t *writer, ac_cq4_writer_stats_t *out); /* [any thread] */
 const ac_cq4_queue_t *ac_cq4_writer_queue(const ac_cq4_writer_t *writer);
 
-/* Unmaps everything; the handle can only be freed then. Not while a call on it is running. NULL is fine. */
+/* Unmaps everything; afterwards the handle can only be freed. Not while a call on it is running. NULL is
+ * allowed. */
 void ac_cq4_writer_close(ac_cq4_writer_t *writer);
-void ac_cq4_writer_free(ac_cq4_writer_t *writer); /* closes it, too */
+void ac_cq4_writer_free(ac_cq4_writer_t *writer); /* also closes it */
 
 #endif

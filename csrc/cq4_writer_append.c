@@ -1,4 +1,4 @@
-/* A message into the data file of a Java queue. */
+/* Puts a message into the data file of a Java queue. */
 #include "cq4_grow.h"
 #include "cq4_index.h"
 #include "cq4_writer_state.h"
@@ -9,21 +9,21 @@
 
 #define LOOK_NS 1000000000ull
 enum {
-    WINDOW = 256 << 10, /* pages are populated so far ahead */
+    WINDOW = 256 << 10, /* pages are populated that far ahead */
     ZEROS = 8,          /* that follow a message */
     RUN_BYTES = 64 << 10,
     RUN_MESSAGES = 64,
     RUN_MESSAGES_SHARED = 8,
 };
 
-/* Java writes an empty document as one byte of padding: a record has no length of 0. */
+/* Java writes an empty document as one byte of padding: a record cannot have length 0. */
 static const uint8_t empty[1] = {0x8F};
 
 /* ---- room ---- */
 
 static int fail_page(ac_cq4_writer_t *writer, int rc, ac_error_t *err) {
     if (ac_cq4_writer_check_file(writer, err) != AC_OK) return AC_E_GONE;
-    /* The disk is full, as a rule; asking for blocks tells. */
+    /* Usually the disk is full; asking for blocks tells. */
     if (rc == -EFAULT) {
         rc = ac_os_reserve(writer->cycle.map->fd, writer->place.offset, WINDOW);
         if (rc == 0) rc = -EIO;
@@ -32,7 +32,7 @@ static int fail_page(ac_cq4_writer_t *writer, int rc, ac_error_t *err) {
                          "a page cannot be written");
 }
 
-/* Length, mapping and pages for a message of this length at the place. */
+/* Makes sure of length, mapping and pages for a message of this length at the place. */
 static int make_room(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
     ac_cq4_cycle_t *cycle = &writer->cycle;
     uint64_t page_bytes = 0, offset = writer->place.offset;
@@ -42,7 +42,7 @@ static int make_room(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
     uint64_t last_header = page_bytes ? end + ZEROS : offset;
     if (ac_map_is_cut(cycle->map) || writer->place.kind == AC_CQ4_BEYOND ||
         cycle->map->size < ac_cq4_length_for(last_header)) {
-        int rc = ac_cq4_writer_check_file(writer, err); /* one that was cut is not made longer */
+        int rc = ac_cq4_writer_check_file(writer, err); /* a truncated one is not extended */
         if (rc == AC_OK) rc = ac_cq4_grow(cycle, last_header, err);
         if (rc != AC_OK) return rc;
         writer->ready = 0;
@@ -87,7 +87,7 @@ static int is_time_to_look(const ac_cq4_writer_t *writer, uint64_t now) {
            writer->stats.messages >= writer->look_appends;
 }
 
-/* What has to be done before the lock is taken: AC_OK, AC_CQ4_AGAIN, or an error. */
+/* What must be done before the lock is taken: AC_OK, AC_CQ4_AGAIN, or an error. */
 static int64_t prepare(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) {
     uint64_t now = ac_cq4_writer_now_ns(writer);
     if (is_time_to_look(writer, now)) {
@@ -103,7 +103,7 @@ static int64_t prepare(ac_cq4_writer_t *writer, size_t length, ac_error_t *err) 
     return make_room(writer, length, err);
 }
 
-/* With the lock: on over what others have appended. */
+/* With the lock: skips what others have appended. */
 static void catch_up(ac_cq4_writer_t *writer, uint64_t elapsed_ns) {
     const ac_cq4_cycle_t *cycle = &writer->cycle;
     ac_cq4_place_t from = writer->place;
@@ -156,7 +156,7 @@ static int put_header(uint8_t *at, uint32_t header) {
                                        __ATOMIC_RELAXED);
 }
 
-/* With the lock: the index of the message, AC_CQ4_AGAIN, or an error; nothing was appended then. */
+/* With the lock: the index of the message; or AC_CQ4_AGAIN or an error, and nothing was appended. */
 int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload, size_t length) {
     ac_cq4_cycle_t *cycle = &writer->cycle;
     uint64_t elapsed_ns;
@@ -168,8 +168,8 @@ int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload
     memcpy(at + AC_CQ4_HEADER_BYTES, payload, length);
     memset(base + end, 0, end + ZEROS <= cycle->map->size ? ZEROS : cycle->map->size - end);
     if (AC_UNLIKELY(is_cut(writer))) return AC_E_GONE;
-    /* Pairs with the load of a reader of the header. From here on the message is there. A header that is not 0 any
-     * more was written by another process, which was given the lock while we stood still. */
+    /* Pairs with the load of a reader of the header. From here on the message exists. If the header is no
+     * longer 0, another process wrote it, after it was given the lock while this one stood still. */
     if (AC_UNLIKELY(!put_header(at, (uint32_t)length))) return AC_CQ4_AGAIN;
     uint64_t *position = (uint64_t *)(void *)(base + cycle->write_position_at);
     if (ac_load_relaxed_u64(position) < offset) ac_store_release_u64(position, offset);
@@ -206,7 +206,7 @@ static int64_t append_slice(ac_cq4_writer_t *writer, const ac_slice_t *item) {
                         : ac_cq4_writer_append_locked(writer, empty, sizeof empty);
 }
 
-/* With the lock: what goes on after the first. What cannot be appended is left for the next run. */
+/* With the lock: appends more messages after the first. What cannot be appended is left for the next run. */
 static void append_more(ac_cq4_writer_t *writer, const ac_slice_t *items, size_t count,
                         ac_cq4_run_t *run) {
     const ac_cq4_turns_t *turns = &writer->turns;

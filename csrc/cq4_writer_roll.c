@@ -22,13 +22,13 @@ static int64_t current_cycle(const ac_cq4_writer_t *writer, ac_error_t *err) {
 
 /* ---- the listing ---- */
 
-/* -1 if it says nothing. */
+/* -1 if it has no value. */
 static int64_t listed(const uint64_t *value) {
     int64_t cycle = (int64_t)ac_load_acquire_u64(value);
     return cycle >= 0 && cycle <= AC_CQ4_CYCLE_MAX ? cycle : -1;
 }
 
-/* With the write lock, after the file is there. */
+/* With the write lock, after the file exists. */
 static void list_cycle(ac_cq4_writer_t *writer, int64_t cycle) {
     int64_t lowest = (int64_t)ac_load_relaxed_u64(writer->lowest);
     int64_t highest = (int64_t)ac_load_relaxed_u64(writer->highest);
@@ -93,7 +93,7 @@ static int adopt(ac_cq4_writer_t *writer, ac_cq4_cycle_t *cycle, ac_error_t *err
     return AC_OK;
 }
 
-/* With the write lock: the clock is still in this cycle, and nobody is in a later one. */
+/* With the write lock: the clock is still in this cycle, and no writer is in a later one. */
 static int is_due(const ac_cq4_writer_t *writer, uint32_t target) {
     return current_cycle(writer, NULL) == (int64_t)target &&
            listed(writer->highest) <= (int64_t)target;
@@ -113,7 +113,7 @@ typedef struct roll {
     uint64_t mod_count;
 } roll_t;
 
-/* Opens the file of the target, or builds one. */
+/* Opens the file of the target cycle, or builds one. */
 static int prepare_file(roll_t *roll, ac_error_t *err) {
     ac_cq4_writer_t *writer = roll->writer;
     roll->is_new = roll->is_unfinished = 0;
@@ -127,7 +127,7 @@ static int prepare_file(roll_t *roll, ac_error_t *err) {
     return rc;
 }
 
-/* With the write lock: 1 = the file of the target is open and listed, 0 = once more. */
+/* With the write lock: 1 = the target's file is open and listed, 0 = try again. */
 static int enter_locked(roll_t *roll, ac_error_t *err) {
     ac_cq4_writer_t *writer = roll->writer;
     int rc = write_ends(writer, roll->dir_fd, &roll->ends, err);
@@ -176,7 +176,8 @@ static void drop_roll(roll_t *roll) {
     roll->is_new = 0;
 }
 
-/* Opens or creates the file of this cycle, and finishes all before it. AC_CQ4_AGAIN: others were at it, or the clock went on. */
+/* Opens or creates the file of this cycle, and finishes all files before it. AC_CQ4_AGAIN: others were
+ * doing the same, or the clock went on. */
 static int64_t roll_to(ac_cq4_writer_t *writer, uint32_t target, ac_error_t *err) {
     roll_t roll = {.writer = writer, .target = target};
     int rc = 0;
@@ -193,7 +194,7 @@ static int64_t roll_to(ac_cq4_writer_t *writer, uint32_t target, ac_error_t *err
 
 /* ---- a clock that is too early ---- */
 
-/* Files are never created below the highest cycle; but one that is there, and not finished, is appended to. */
+/* Files are never created below the highest cycle; but one that exists and is not finished is appended to. */
 static int64_t enter_below(ac_cq4_writer_t *writer, uint32_t target, ac_error_t *err) {
     ac_cq4_cycle_t cycle;
     int dir_fd = ac_directory_open(&writer->queue.dir, err);
@@ -217,7 +218,8 @@ static int64_t fail_behind(const ac_cq4_writer_t *writer, uint32_t cycle, ac_err
                    cycle, (long long)listed(writer->highest));
 }
 
-/* Until the clock is out of a cycle that nothing can be appended to. One that stands still never is. */
+/* Waits until the clock has left a cycle that cannot be appended to, which never happens with a clock that
+ * stands still. */
 static int64_t wait_for_clock(ac_cq4_writer_t *writer, uint32_t cycle, ac_error_t *err) {
     uint64_t deadline_ns = ac_os_monotonic_ns() + writer->config.lock_timeout_ns, shown_ns = 0;
     int64_t now;
@@ -233,7 +235,7 @@ static int64_t wait_for_clock(ac_cq4_writer_t *writer, uint32_t cycle, ac_error_
     return now < 0 ? now : AC_CQ4_AGAIN;
 }
 
-/* To the cycle that the clock is in. */
+/* Enters the cycle of the clock. */
 int64_t ac_cq4_writer_follow_clock(ac_cq4_writer_t *writer, ac_error_t *err) {
     int64_t now = current_cycle(writer, err);
     if (now < 0) return now;
@@ -260,7 +262,7 @@ int ac_cq4_writer_repair(ac_cq4_writer_t *writer, int dir_fd, ac_error_t *err) {
     if (now < 0) return (int)now;
     int rc = find_ends(writer, (uint32_t)now, &ends, err);
     if (rc != AC_OK) return rc;
-    /* The newest file is left open: others may be appending to it. */
+    /* The newest file stays open: others may be appending to it. */
     while (ends.count > 0 && ends.missing[ends.count - 1] >= ends.newest)
         ends.count--;
     if (ends.before == ends.newest) ends.before = -1;

@@ -1,5 +1,6 @@
-/* The writer of a Java queue from inside: cq4_writer.c opens, closes and syncs it, cq4_writer_append.c puts a message into
- * the file, cq4_writer_roll.c goes from one file to the next. What it does, and in which order, is in cq4_writer.h. */
+/* The internals of a Java queue's writer: cq4_writer.c opens, closes and syncs it, cq4_writer_append.c puts
+ * a message into the file, cq4_writer_roll.c goes from one file to the next. cq4_writer.h says what it
+ * does, and in which order. */
 #ifndef AC_CQ4_WRITER_STATE_H
 #define AC_CQ4_WRITER_STATE_H
 
@@ -8,10 +9,10 @@
 #include "cq4_writer.h"
 #include "os.h"
 
-/* More has to be prepared before the lock is taken. */
+/* Something must be prepared before the lock is taken. */
 #define AC_CQ4_AGAIN INT64_MIN
 
-/* What was written through this writer and not synced. */
+/* What was written through this writer and is not synced. */
 typedef struct ac_cq4_unsynced {
     uint32_t first, last; /* cycles */
     int is_dir;           /* files were created */
@@ -21,16 +22,16 @@ typedef struct ac_cq4_unsynced {
 struct ac_cq4_writer {
     /* Read and written with the mutex of the lock held. */
     ac_cq4_lock_t lock;
-    ac_cq4_cycle_t cycle;      /* that is appended to; not open before the first append */
-    ac_cq4_place_t place;      /* in it: all records before it are counted */
+    ac_cq4_cycle_t cycle;      /* the file that is appended to; not open before the first append */
+    ac_cq4_place_t place;      /* messages in it: all records before it are counted */
     uint64_t begin_ns, end_ns; /* of the cycle, by the clock */
     uint64_t header_end;       /* headers begin before this: the file is long enough for them */
     uint64_t ready;            /* pages before this are populated */
     uint64_t max_seq;
-    int is_ended; /* the cycle has its end mark, and the clock has not left it */
-    int is_fast;  /* ac_cq4_writer_try_append may try */
+    int is_ended; /* the cycle has its end mark, but the clock is still in it */
+    int is_fast;  /* whether ac_cq4_writer_try_append may try */
     ac_cq4_turns_t turns;
-    uint64_t looked_ns, look_appends; /* whether all is still there */
+    uint64_t looked_ns, look_appends; /* when the files were last checked */
 
     ac_cq4_writer_config_t config;
     ac_cq4_queue_t queue;
@@ -48,7 +49,7 @@ static inline uint64_t ac_cq4_writer_now_ns(const ac_cq4_writer_t *writer) {
                                    : ac_os_now_ns();
 }
 
-/* By which a writer looks around, once a second: the clock of a caller may stand still. */
+/* Paces a writer's checks, once a second: the caller's clock may stand still. */
 static inline uint64_t ac_cq4_writer_elapsed_ns(const ac_cq4_writer_t *writer, uint64_t now_ns) {
     return writer->config.clock_ns ? ac_os_monotonic_ns() : now_ns;
 }
@@ -58,19 +59,19 @@ static inline uint64_t ac_cq4_writer_elapsed_ns(const ac_cq4_writer_t *writer, u
 /* Goes to the cycle that the clock is in: AC_CQ4_AGAIN, or an error. */
 int64_t ac_cq4_writer_follow_clock(ac_cq4_writer_t *writer, ac_error_t *err);
 
-/* When a queue is opened: frees the lock of a dead process, and writes the end marks that are missing. */
+/* When a queue is opened: frees the lock of a dead process, and writes the missing end marks. */
 int ac_cq4_writer_repair(ac_cq4_writer_t *writer, int dir_fd, ac_error_t *err);
 
-/* Whether the files are still those of the queue: AC_OK or AC_E_GONE, forever. */
+/* Whether the files are still those of the queue: AC_OK or, from then on always, AC_E_GONE. */
 int ac_cq4_writer_check_file(ac_cq4_writer_t *writer, ac_error_t *err);
 int ac_cq4_writer_check_files(ac_cq4_writer_t *writer, ac_error_t *err);
 int ac_cq4_writer_give_up(ac_cq4_writer_t *writer, const char *name, const char *why,
                           ac_error_t *err);
 
-/* With the lock: the index of the message, AC_CQ4_AGAIN, or an error, and then nothing was appended. */
+/* With the lock: the index of the message; AC_CQ4_AGAIN; or an error, and then nothing was appended. */
 int64_t ac_cq4_writer_append_locked(ac_cq4_writer_t *writer, const void *payload, size_t length);
 
-/* Prepares, acquires the lock and appends, as often as necessary. */
+/* Prepares, acquires the lock and appends, repeatedly if necessary. */
 int64_t ac_cq4_writer_append_with_mutex(ac_cq4_writer_t *writer, const void *payload, size_t length,
                                         ac_error_t *err);
 

@@ -183,7 +183,7 @@ AC_CLMUL_INLINE __m128i ac_initial_from(size_t n) {
     return _mm_cvtsi32_si128((int)ac_load32(ac_initial + n));
 }
 
-/* dst is a constant NULL in the variant that does not copy, which makes the store vanish. */
+/* dst is a constant NULL in the variant that does not copy, so that the store is optimised away. */
 AC_CLMUL_INLINE __m128i ac_take(uint8_t *dst, const uint8_t *src, size_t at) {
     __m128i block = ac_load128(src + at);
 
@@ -247,7 +247,7 @@ AC_CLMUL_INLINE uint32_t ac_crc32_8to15(uint8_t *dst, const uint8_t *src, size_t
     unsigned extra = 8 * (unsigned)(len - 8);
     uint64_t first = ac_load64(src);
     uint64_t last = ac_load64(src + len - 8);
-    /* Shifted in two steps because a length of 8 asks for 64, which C does not define. */
+    /* Shifted in two steps because a length of 8 would need a shift by 64, which C does not define. */
     uint64_t head = (first ^ 0xFFFFFFFFu) << (56 - extra) << 8;
     uint64_t tail = last ^ 0xFFFFFFFFull >> extra;
     __m128i k = _mm_load_si128((const __m128i *)ac_place[0]);
@@ -260,10 +260,8 @@ AC_CLMUL_INLINE uint32_t ac_crc32_8to15(uint8_t *dst, const uint8_t *src, size_t
     return ac_reduce(_mm_xor_si128(placed, _mm_cvtsi64_si128((long long)tail)));
 }
 
-/*
- * Sums the block in hand, which has `after` blocks after it, and those blocks. initial is what
- * the first of them has to take over from the initial register; the loop is rid of that.
- */
+/* Sums the current block, which has `after` blocks after it, and those blocks. `initial` is what the first
+ * of them takes over from the initial register, so the loop need not care. */
 AC_CLMUL_INLINE __m128i ac_sum(__m128i sum, __m128i block, size_t after, __m128i initial,
                                uint8_t *dst, const uint8_t *src, size_t at) {
     if (after > 0) {
@@ -350,16 +348,14 @@ AC_CLMUL static uint32_t ac_crc32_copy_clmul(uint8_t *dst, const uint8_t *src, s
 #define AC_WIDE __attribute__((AC_WIDE_TARGET))
 #define AC_WIDE_INLINE static inline __attribute__((always_inline, AC_WIDE_TARGET))
 
-/*
- * The same with four blocks in one register. What is in front of a multiple of 64 bytes comes first, padded at its
- * front; each step moves the sum four blocks on, and at the end each of its lanes goes to its place.
- */
+/* The same with four blocks in one register. The part before a multiple of 64 bytes comes first, padded at
+ * its front; each step moves the sum four blocks on, and at the end each of its lanes goes to its place. */
 AC_WIDE_INLINE __m512i ac_multiply_wide(__m512i blocks, __m512i constants) {
     return _mm512_xor_si512(_mm512_clmulepi64_epi128(blocks, constants, 0x00),
                             _mm512_clmulepi64_epi128(blocks, constants, 0x11));
 }
 
-/* Only the bytes in `mask` are read: the others may be anybody's, or nowhere. */
+/* Reads only the bytes in `mask`: the others may not be ours, or not be mapped. */
 AC_WIDE_INLINE __m512i ac_take_wide(uint8_t *dst, const uint8_t *src, __mmask64 mask) {
     __m512i blocks = _mm512_maskz_loadu_epi8(mask, src);
 
@@ -458,7 +454,7 @@ const char *ac_crc32_implementation(void) {
 
 #endif
 
-/* For fewer blocks its longer way to the result costs more than it gains. */
+/* For fewer blocks its longer final reduction costs more than it gains. */
 enum { AC_WIDE_MIN = 65 };
 
 uint32_t ac_crc32(const void *data, size_t len) {
@@ -475,7 +471,7 @@ uint32_t ac_crc32(const void *data, size_t len) {
 }
 
 uint32_t ac_crc32_copy(void *dst, const void *src, size_t len) {
-    /* Callers may well hold NULL for an empty payload, which neither memcpy nor we accept below. */
+    /* Callers may pass NULL for an empty payload, which neither memcpy nor the code below accepts. */
     if (len == 0) {
         return 0;
     }

@@ -32,11 +32,9 @@ uint32_t ac_crc32_copy(void *dst, const void *src, size_t len);
 uint32_t ac_crc32c_seed_portable(uint64_t a, uint64_t b);
 uint32_t ac_crc32c_header_portable(uint32_t seed, const uint64_t words[8]);
 
-/*
- * What the CPU offers. Zero until the constructor has run, and zero is safe: it selects the
- * portable code. A flag and a predicted branch cost less than an indirect call. Accessed atomically
- * because tests may flip it while threads run; a relaxed load is a plain one.
- */
+/* What the CPU offers. Zero until the constructor has run, which is safe: it selects the portable code. A
+ * flag and a predicted branch cost less than an indirect call. Accessed atomically because tests may change
+ * it while threads run; a relaxed load is a plain load. */
 enum { AC_CPU_CLMUL = 1, AC_CPU_CRC32C = 2, AC_CPU_WIDE = 4 };
 extern int ac_cpu_features;
 
@@ -88,7 +86,7 @@ static inline uint32_t ac_crc32c_header(uint32_t seed, const uint64_t words[8]) 
     return ac_crc32c_header_portable(seed, copy);
 }
 
-/* Both steps, for headers with their own seeds: the CPU is asked about once. */
+/* Both steps, for headers with their own seeds: the CPU is checked only once. */
 static inline uint32_t ac_crc32c_whole(uint64_t a, uint64_t b, const uint64_t words[8]) {
 #if AC_CRC32_X86
     if (ac_cpu_has(AC_CPU_CRC32C)) return ac_crc32c_header_cpu(ac_crc32c_seed_cpu(a, b), words);
@@ -96,10 +94,10 @@ static inline uint32_t ac_crc32c_whole(uint64_t a, uint64_t b, const uint64_t wo
     return ac_crc32c_header(ac_crc32c_seed_portable(a, b), words);
 }
 
-/* "vpclmul", "pclmul" or "portable": what ac_crc32 runs on at present. */
+/* "vpclmul", "pclmul" or "portable": what ac_crc32 currently uses. */
 const char *ac_crc32_implementation(void);
 
-/* For tests: of what the CPU offers, only this is used; -1 = all of it, 0 = portable code only. */
+/* For tests: uses only this much of what the CPU offers; -1 = all of it, 0 = portable code only. */
 void ac_crc32_allow(int features);
 
 #endif

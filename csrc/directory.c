@@ -20,7 +20,7 @@ int ac_directory_set_mode(int fd, unsigned mode) {
     return rc < 0 ? rc : ac_os_chmod(fd, mode | (info.st_mode & S_ISGID));
 }
 
-/* Opens the directory above a path; *name is the last part of it. */
+/* Opens the directory above a path; *name is the last component. */
 static int open_above(const char *path, char *name, size_t size) {
     char above[sizeof((ac_directory_t *)0)->path];
     size_t end = strlen(path);
@@ -35,8 +35,8 @@ static int open_above(const char *path, char *name, size_t size) {
     return ac_os_open_dir(start > 0 ? above : ".");
 }
 
-/* A directory that we have just made, by the descriptor of its parent: a process that may change the way to it, or
- * what is in the one above, cannot have another directory changed instead. */
+/* A directory that we have just created, by the descriptor of its parent: a process that can change the
+ * path to it, or what is in the one above, cannot make us change another directory instead. */
 static int open_made(int above, const char *name, unsigned mode) {
     struct stat info;
     int fd = ac_os_open_dir_at(above, name);
@@ -89,7 +89,7 @@ int ac_directory_init(ac_directory_t *dir, const char *path, unsigned mode, int 
     return AC_OK;
 }
 
-/* An inode number is used again after its file is gone; the owner then tells ours from another user's. */
+/* An inode number is reused after its file is gone; the owner then tells ours from another user's. */
 static int is_remembered(const ac_directory_t *dir, const struct stat *info) {
     return info->st_dev == dir->device && info->st_ino == dir->inode &&
            (!dir->pinned || info->st_uid == dir->owner);
@@ -139,8 +139,8 @@ int ac_directory_open(const ac_directory_t *dir, ac_error_t *err) {
 
 enum { CREATE_TRIES = 10 };
 
-/* What root creates in a queue belongs to whom the directory belongs to, whose writers and readers need it after that:
- * an operator's command must not lock them out. */
+/* What root creates in a queue gets the owner of the directory, whose writers and readers need it
+ * afterwards: an operator's command must not lock them out. */
 static int create_at(int dir_fd, const char *name, int flags, unsigned mode) {
     int as_owner = ac_os_become_owner(dir_fd);
     int fd = ac_os_open_at(dir_fd, name, flags, mode);
@@ -157,7 +157,7 @@ int ac_directory_create(int dir_fd, const char *name, unsigned mode) {
     return rc == -EACCES ? ac_os_mkdir_at(dir_fd, name, mode) : rc;
 }
 
-/* Without O_EXCL it would be open whether the file is a new one, which gets its mode, or an existing one. */
+/* Without O_EXCL it would be unknown whether the file is new, and gets its mode, or existed. */
 static int open_or_create_at(int dir_fd, const char *name, int flags, unsigned mode, int *created) {
     int fd = -ENOENT;
     *created = 0;
@@ -178,15 +178,15 @@ int ac_file_create(int dir_fd, const char *name, unsigned mode) {
         if (rc < 0 && rc != -ENOENT) return rc;
         fd = create_at(dir_fd, name, O_RDWR | O_CREAT | O_EXCL, mode);
     }
-    int rc = fd < 0 ? fd : ac_os_chmod(fd, mode); /* whatever the umask says */
+    int rc = fd < 0 ? fd : ac_os_chmod(fd, mode); /* regardless of the umask */
     if (rc == 0) return fd;
     if (fd >= 0) ac_os_unlink(dir_fd, name);
     ac_os_close(fd);
     return rc;
 }
 
-/* Whether an open file has this name and no other. The link that gave it the name may have been removed again
- * between opening and the look at the number of links. */
+/* Whether an open file has this name and no other. The link that gave it the name may have been removed
+ * again between opening it and reading its link count. */
 static int is_only_name(int dir_fd, const char *name, const struct stat *file) {
     struct stat now;
     return ac_os_stat_at(dir_fd, name, &now) == 0 && now.st_dev == file->st_dev &&
@@ -239,7 +239,7 @@ static int publish(const ac_directory_t *dir, int dir_fd, const char *temporary,
     if (rc == 0) rc = ac_os_sync_dir(dir_fd);
     if (rc == 0) return AC_OK;
     ac_os_unlink(dir_fd, temporary);
-    /* Another was first; or it was, and has taken our temporary file for a leftover. */
+    /* Another process was first; or it was, and removed our temporary file as a leftover. */
     if (!replace && (rc == -EEXIST || (rc == -ENOENT && ac_os_stat_at(dir_fd, name, &info) == 0)))
         return AC_OK;
     return ac_fail_os_in(err, rc, dir->path, name, "cannot publish");
@@ -287,7 +287,7 @@ static int open_sub(const ac_directory_t *dir, int dir_fd, const char *name, int
     return ac_fail_os_in(err, fd, dir->path, name, "cannot open directory");
 }
 
-/* Where several users may create files, none removes those of another. */
+/* Where several users may create files, none may remove those of another. */
 int ac_directory_sub(const ac_directory_t *dir, int dir_fd, const char *name, int create,
                      ac_error_t *err) {
     unsigned mode = ac_directory_mode(dir->mode);
@@ -317,7 +317,7 @@ int ac_directory_readers(const ac_directory_t *dir, int dir_fd, int create, ac_d
     snprintf(readers->path, sizeof readers->path, "%.*s/readers", (int)sizeof readers->path - 64,
              dir->path);
     readers->shared = (info.st_mode & 0022) != 0;
-    /* The writer is to see the positions of everybody whom the directory lets in. */
+    /* The writer must see the positions of every user whom the directory lets in. */
     readers->mode = dir->mode | (info.st_mode & 0044);
     return fd;
 }

@@ -1,7 +1,7 @@
 /* Which of many directories changed, for discovery: see aiochronicle.h.
  *
- * An inotify instance of its own, and not the one of wake_connection.c: an event loop waits for the descriptor itself,
- * and no thread stands in between. */
+ * It has an inotify instance of its own, separate from that of wake_connection.c: an event loop waits for the descriptor
+ * itself, without a thread in between. */
 #include "aiochronicle.h"
 #include "error.h"
 #include "os.h"

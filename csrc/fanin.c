@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With no more idle sources than EXACT_IDLE, available order is exact at every message: all of them are
- * looked at. Of more, one is, in turn. */
+/* With at most EXACT_IDLE idle sources, available order is exact at every message: all of them are checked.
+ * With more, one is checked per message, in turn. */
 enum {
     SOURCES_MAX = 65536,
     FIRST_ROOM = 16,
@@ -21,7 +21,8 @@ enum {
 
 /* ---- the heap ---- */
 
-/* A source often has several in a row: its next message needs to be compared with the second only. */
+/* A source often has several in a row: its next message must then be compared only with the second
+ * source's. */
 static void find_second(ac_fanin_t *fanin) {
     const ac_heap_entry_t *heap = fanin->heap;
     fanin->second = fanin->heap_count < 2                                          ? 0
@@ -82,7 +83,7 @@ static void heap_push(ac_fanin_t *fanin, uint32_t slot) {
 
 /* ---- sources ---- */
 
-/* Reads a source's next message. The one after it is fetched into the cache meanwhile. */
+/* Reads a source's next message, and prefetches the one after it. */
 static int load_head(ac_source_t *source, ac_error_t *err) {
     ac_reader_t *reader = source->reader;
     int rc = ac_reader_try_next(reader, &source->head);
@@ -106,7 +107,7 @@ static void idle_remove(ac_fanin_t *fanin, uint32_t index) {
     fanin->idle[index] = fanin->idle[--fanin->idle_count];
 }
 
-/* Looks at one idle source. 1 = it woke up (and another took its place in the list). */
+/* Checks one idle source. 1 = it woke up (and another took its place in the list). */
 static int poll_idle(ac_fanin_t *fanin, uint32_t index, ac_error_t *err) {
     uint32_t slot = fanin->idle[index];
     int rc = load_head(&fanin->sources[slot], err);
@@ -118,9 +119,9 @@ static int poll_idle(ac_fanin_t *fanin, uint32_t index, ac_error_t *err) {
     return 1;
 }
 
-/* A quick no: nothing is committed where the reader stands, and its segment goes on. What else can happen
- * to an idle source (its file is cut, its reader closed) is found when it is checked properly; that is
- * done with one of them now and then, and with one in every call while there is nothing to deliver. */
+/* A quick no: nothing is committed at the reader's position, and its segment continues. Other events at an
+ * idle source (its file is truncated, its reader closed) are found by a full check; one source gets that
+ * now and then, and one in every call while there is nothing to deliver. */
 static int has_nothing(const ac_source_t *source) {
     const ac_reader_t *reader = source->reader;
     return reader->offset < reader->window_end &&
@@ -135,7 +136,7 @@ static int check_idle(ac_fanin_t *fanin, uint32_t index, int properly, ac_error_
     return !properly && has_nothing(source) ? 0 : poll_idle(fanin, index, err);
 }
 
-/* Backwards: what takes the place of a source that woke up has been checked then. */
+/* Backwards: the source that takes the place of one that woke up was checked already. */
 static int poll_every_idle(ac_fanin_t *fanin, int properly, ac_error_t *err) {
     uint32_t chosen = fanin->idle_next;
     int at_all = fanin->poll_fully;
@@ -157,7 +158,7 @@ static int poll_some_idle(ac_fanin_t *fanin, ac_error_t *err) {
     return rc < 0 ? rc : AC_OK;
 }
 
-/* From its own writer a source gets nothing older than what it had last. */
+/* From its own writer a source gets nothing older than its last message. */
 static uint64_t last_of(const ac_source_t *source) {
     return source->reader->last_timestamp_ns;
 }
@@ -200,8 +201,8 @@ static uint64_t promise_of(ac_source_t *source, uint64_t now_ns) {
     if (reader->java) return last_of(source);
     ac_clean_t clean;
     uint64_t epoch = ac_load_acquire_u64(&reader->control->writer_epoch);
-    /* Pairs with the store of the epoch in ac_clean_store: who sees it sees every record that was committed
-     * before the writer closed, in the look that follows. */
+    /* Pairs with the store of the epoch in ac_clean_store: a reader of that value sees, in the look that
+     * follows, every record that was committed before the writer closed. */
     const void *mark = (const uint8_t *)reader->control + offsetof(ac_control_t, clean);
     uint64_t marked = ac_load_acquire_u64(mark);
     memcpy(&clean, mark, sizeof clean);
@@ -214,8 +215,8 @@ static uint64_t promise_of(ac_source_t *source, uint64_t now_ns) {
     return watermark > last_of(source) ? watermark : last_of(source);
 }
 
-/* Looks at every idle source, and at what it promised before that, because what a promise speaks of was
- * written before it was given. */
+/* Reads what every idle source promised, and then looks for its messages: what a promise covers was written
+ * before the promise. */
 static int refresh_promises(ac_fanin_t *fanin, ac_error_t *err) {
     uint64_t now_ns = ac_os_now_ns();
     for (uint32_t i = fanin->idle_count; i-- > 0;) {
@@ -229,9 +230,9 @@ static int refresh_promises(ac_fanin_t *fanin, ac_error_t *err) {
     return AC_OK;
 }
 
-/* A closed queue holds nothing up, until a writer opens it again; from then on it may deliver anything that is
- * not older than its own last message. A writer stores its epoch before it appends. So if one of these is
- * still the old one after the top was read, then whatever was appended before the top is known here. One
+/* A closed queue holds nothing up until a writer opens it again; from then on it may deliver anything not
+ * older than its own last message. A writer stores its epoch before it appends. So if a queue's epoch is
+ * still the old one after the top was read, everything appended to it before the top is known here. One
  * load per queue, without a branch: the processor does many at a time. */
 static int is_reopened(const ac_fanin_t *fanin) {
     uint64_t changed = 0;
@@ -240,8 +241,8 @@ static int is_reopened(const ac_fanin_t *fanin) {
     return changed != 0;
 }
 
-/* Works out `safe`, by what everybody said. A source that said nothing for max_wait while others waited for
- * it is left out until it does. */
+/* Computes `safe` from every source's promise. A source that promised nothing for max_wait while others
+ * waited for it is left out until it does. */
 static void find_safe(ac_fanin_t *fanin) {
     ac_heap_entry_t least = {UINT64_MAX, UINT32_MAX, 0};
     uint64_t now = 0;
@@ -263,14 +264,14 @@ static void find_safe(ac_fanin_t *fanin) {
     fanin->safe = least;
 }
 
-/* 1 = the top may go out: whatever an idle source can still deliver comes after it. Among equal
- * timestamps the id decides, also against a message that is yet to be written; only so the result does not
- * depend on when things arrive. */
+/* 1 = the top may be delivered: whatever an idle source can still deliver comes after it. Among equal
+ * timestamps the id decides, also against a message that is yet to be written; only so is the result
+ * independent of arrival times. */
 static int is_safe(ac_fanin_t *fanin, ac_error_t *err) {
     if (fanin->idle_count == 0) return 1;
     if (ac_fanin_before(&fanin->heap[0], &fanin->safe) && !is_reopened(fanin)) return 1;
-    /* A queue that is opened while the others are heard is heard in the next round. A writer that opens and
-     * closes one all the time must not keep us here: the last round counts. */
+    /* A queue that is opened during a round is checked in the next round. A writer that opens and closes
+     * one repeatedly must not keep us here: the last round counts. */
     for (int round = 0; round < HEARINGS_MAX; round++) {
         int rc = refresh_promises(fanin, err);
         if (rc != AC_OK) return rc;
@@ -286,7 +287,7 @@ static int is_safe(ac_fanin_t *fanin, ac_error_t *err) {
 static int may_go(ac_fanin_t *fanin, ac_error_t *err) {
     int rc = is_safe(fanin, err);
     if (rc == 0) {
-        /* However much older comes in meanwhile: no message is held longer than max_wait. */
+        /* However many older messages arrive meanwhile: no message is held longer than max_wait. */
         uint64_t now = ac_os_monotonic_ns();
         ac_source_t *top = &fanin->sources[fanin->heap[0].slot];
         if (top->held_since_ns == 0) top->held_since_ns = now;
@@ -389,7 +390,7 @@ int ac_fanin_eventfd(ac_fanin_t *fanin, ac_error_t *err) {
     return fanin->eventfd->fd;
 }
 
-/* Only sources without a message can bring news; a bit that is still raised needs no raising. */
+/* Only sources without a message can bring news; a bit that is still raised need not be raised again. */
 int ac_fanin_park(ac_fanin_t *fanin, ac_error_t *err) {
     int poll = 0;
     fanin->poll_max_ns = AC_POLL_JAVA_MAX_NS;
@@ -456,8 +457,8 @@ static int is_same_queue(const ac_reader_t *a, const ac_reader_t *b) {
            a->dir.inode == b->dir.inode && a->dir.device == b->dir.device;
 }
 
-/* With less before it than a fault maps at once, a source is soon at its end and may then sleep for long;
- * with more, its pages would be wanted again. */
+/* With less unread data than one fault maps at once, a source is soon at its end and may then sleep for
+ * long; with more, its pages would be needed again. */
 static int may_idle(const ac_reader_t *reader) {
     uint32_t segment;
     uint64_t offset;
@@ -503,7 +504,7 @@ static uint64_t head_offset(const ac_source_t *source) {
     return ac_reader_offset_of(source->reader, &source->head, source->base);
 }
 
-/* Where the source stands, seen from what was delivered. */
+/* The source's position, as seen from what was delivered. */
 static void position_of(const ac_source_t *source, uint64_t *segment, uint64_t *offset) {
     ac_reader_position(source->reader, segment, offset);
     if (!source->has_head) return;
@@ -511,7 +512,7 @@ static void position_of(const ac_source_t *source, uint64_t *segment, uint64_t *
     *offset = head_offset(source);
 }
 
-/* Puts the reader before its head, unless the caller moved it. */
+/* Moves the reader back before its head, unless the caller moved it. */
 static void unread_head(ac_source_t *source) {
     ac_reader_t *reader = source->reader;
     uint64_t segment, offset;
@@ -531,7 +532,7 @@ void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
     } else if (source->has_head) {
         for (uint32_t i = 0; i < fanin->heap_count; i++)
             if (fanin->heap[i].slot == slot) {
-                /* The stale top keeps its place: its key is not larger than any other's. */
+                /* The stale top keeps its place: its key is not larger than any other. */
                 heap_remove(fanin, i);
                 break;
             }
@@ -556,7 +557,7 @@ void ac_fanin_detach(ac_fanin_t *fanin, uint32_t slot) {
     ac_os_eventfd_signal(fanin->eventfd->fd); /* strict order may have been waiting for it */
 }
 
-/* Takes the source out of the heap, as if it had nothing to deliver. */
+/* Removes the source from the heap, as if it had nothing to deliver. */
 static void forget_head(ac_fanin_t *fanin, uint32_t slot) {
     ac_source_t *source = &fanin->sources[slot];
     for (uint32_t i = 0; i < fanin->heap_count; i++)
@@ -591,7 +592,7 @@ int ac_fanin_resume(ac_fanin_t *fanin, uint32_t slot, ac_error_t *err) {
     fanin->sources[slot].failed = 0;
     fanin->idle[fanin->idle_count++] = slot;
     fanin->poll_every_idle = 1;
-    fanin->safe = (ac_heap_entry_t){0}; /* strict order hears it before anything goes out */
+    fanin->safe = (ac_heap_entry_t){0}; /* strict order checks it before anything is delivered */
     fanin->blocked_since_ns = 0;
     ac_os_eventfd_signal(fanin->eventfd->fd);
     return AC_OK;

@@ -1,16 +1,16 @@
 /* Many readers as one stream, ordered by (timestamp, source).
  *
- * A heap holds the sources that have a next message, keyed by it; the others are idle and checked again:
- * all of them when there is nothing else to give or the eventfd was signalled, one per message otherwise, so that the
- * cost of a message does not grow with the number of idle sources. Strict order looks at the epoch of every
- * closed queue for every message, because a closed queue has promised nothing: see is_reopened.
+ * A heap holds the sources that have a next message, keyed by it. The others are idle and checked again: all of them when
+ * there is nothing else to deliver or the eventfd was signalled, otherwise one per message, so that the cost of a message
+ * does not grow with the number of idle sources. Strict order checks the epoch of every closed queue for every message,
+ * because a closed queue has promised nothing: see is_reopened.
  *
  * A source that fails is set aside: the call that met the error reports it, once, and the others go on.
  *
- * A source's next message is read ahead but not delivered: its position, as committed or handed back by
- * detach, is always after what was delivered. The replacement of a delivered message is fetched by the
- * following call, so the mapping it lies in is still there while the caller looks at it; and it is held by
- * the source, because the reader may be closed or sent elsewhere by its owner meanwhile. */
+ * A source's next message is read ahead but not delivered: its position, as committed or returned by detach, is always
+ * after the last delivered message. The following call fetches the replacement of a delivered message, so the mapping
+ * it lies in is still there while the caller looks at it. The source retains that mapping, because the reader's owner
+ * may close or move the reader meanwhile. */
 #ifndef AC_FANIN_H
 #define AC_FANIN_H
 
@@ -23,21 +23,21 @@ typedef struct ac_source {
     int has_head;
     int failed; /* set aside: neither in the heap nor idle */
     ac_message_t head;
-    ac_map_t *map; /* that the head, or what was delivered last, lies in; held */
+    ac_map_t *map; /* with the head, or with what was delivered last; retained */
     const uint8_t *base;
     uint64_t delivered;
     uint64_t late;
-    uint64_t last_timestamp_ns; /* of what was delivered */
+    uint64_t last_timestamp_ns; /* of the message delivered last */
     /* Strict order, on the monotonic clock; 0 = not now. */
     uint64_t held_since_ns;   /* its message is the next one, and has to wait */
-    uint64_t silent_since_ns; /* others wait for it, and it has not said anything */
-    uint64_t promise_ns;      /* what it had said by then */
+    uint64_t silent_since_ns; /* others wait for it, and it has promised nothing */
+    uint64_t promise_ns;      /* its promise at that time */
     uint64_t relied_epoch;    /* the promise holds while this is its writer; 0 = any writer */
-    ac_map_t *control_map;    /* held, so that it can be checked whatever its reader does */
+    ac_map_t *control_map;    /* retained, so that it can be checked whatever its reader does */
 } ac_source_t;
 
-/* A source whose promise the next writer does not keep, because the queue is closed or the promise is not
- * believable: it holds while this is the epoch. */
+/* A source whose promise does not bind the next writer, because the queue is closed or the promise is not
+ * credible: it holds while this is the epoch. */
 typedef struct ac_relied {
     const uint64_t *writer_epoch;
     uint64_t epoch;
@@ -51,7 +51,7 @@ typedef struct ac_heap_entry {
 
 struct ac_fanin {
     int strict;
-    uint64_t max_wait_ns; /* UINT64_MAX: as long as it takes */
+    uint64_t max_wait_ns; /* UINT64_MAX: no limit */
     ac_source_t *sources;
     uint32_t slots, room;
     ac_heap_entry_t *heap;
@@ -60,35 +60,37 @@ struct ac_fanin {
     uint32_t idle_count, idle_next, looks;
     int refill; /* the top of the heap was delivered and needs its next message */
     int poll_every_idle;
-    int poll_fully; /* at every idle source: one of them has news that a glance does not show */
-    uint32_t failed_slot; /* of the error that a call returns */
-    ac_heap_entry_t safe; /* strict: no idle source can still deliver anything before it … */
-    ac_relied_t *relied;  /* … as long as none of these is opened again */
+    int poll_fully; /* check every idle source: one of them has news that is not visible in its
+                       words */
+    uint32_t failed_slot; /* of the last error that a call returned */
+    ac_heap_entry_t safe; /* strict: no idle source can still deliver anything before this … */
+    ac_relied_t *relied;  /* … as long as none of these queues is opened again */
     uint32_t relied_count;
     uint64_t blocked_since_ns; /* monotonic; 0 = strict order is not waiting */
     uint32_t blocked_id;
     uint64_t last_timestamp_ns; /* key of the newest delivered message */
     uint32_t last_id;
     uint32_t next_id;
-    uint64_t replaced_ns; /* last_timestamp_ns of the source that delivered last, before it did */
+    uint64_t replaced_ns; /* last_timestamp_ns before the last delivery of the source that delivered
+                             last */
     uint64_t delivered, late;
-    uint64_t poll_max_ns;   /* how seldom to look, when it was parked last and nobody may signal */
-    uint64_t poll_given_ns; /* the same, by the caller; 0 = not given */
+    uint64_t poll_max_ns;   /* the poll interval, if it was parked and may not be signalled */
+    uint64_t poll_given_ns; /* the same, set by the caller; 0 = not given */
     ac_eventfd_t *eventfd;
 };
 
-/* As ac_fanin_next, without the copy: *head is the source's own, good until the next call. */
+/* As ac_fanin_next, without the copy: *head is the source's own, valid until the next call. */
 int ac_fanin_take(ac_fanin_t *fanin, ac_message_t **head, uint32_t *slot, int *late,
                   ac_error_t *err);
 
-/* Nobody got what was delivered last: it is the next message again. `newest` is what ac_fanin_newest was
- * before it, so that an older one which comes now is not late; NULL = nobody knows. */
+/* Un-delivers the last message: it is the next message again. `newest` is what ac_fanin_newest was before
+ * it, so that an older message that arrives now is not late; NULL = unknown. */
 void ac_fanin_give_back(ac_fanin_t *fanin, const ac_heap_entry_t *newest, int late);
 
-/* What was not delivered yet: messages and bytes of all sources together, age of the oldest. A source that cannot
- * tell is left out: reading will say what is wrong with it. In two halves, like the lag of a reader (ac_way_t): the
- * first adds up what is known at once and notes the ways that are left; the second walks those and needs the fan-in no
- * more. Both have to be called. */
+/* What was not delivered yet: messages and bytes of all sources together, age of the oldest. A source that
+ * cannot say is left out: reading will report its error. In two halves, like the lag of a reader
+ * (ac_way_t): the first adds up what is known at once and notes the ways that are left; the second walks
+ * those and needs the fan-in no more. Both must be called. */
 typedef struct ac_ways {
     struct ac_source_way {
         ac_lag_t lag;
@@ -113,9 +115,9 @@ static inline int ac_fanin_before(const ac_heap_entry_t *a, const ac_heap_entry_
            (a->timestamp_ns == b->timestamp_ns && a->id < b->id);
 }
 
-/* By the time the record after the reader is wanted, as many other messages as there are sources have been
- * dealt with; when a source has several in a row, those a little further on are wanted before long. Within
- * such a row the processor sees by itself what comes next. */
+/* When the record after the reader is needed, the fan-in has delivered as many other messages as it has
+ * sources; when a source has several in a row, those a little further on are needed soon. Within such a run
+ * the processor prefetches by itself. */
 static inline void ac_fanin_prefetch(const ac_reader_t *reader) {
     const uint8_t *following = reader->base + reader->offset;
     __builtin_prefetch(following);
@@ -125,8 +127,8 @@ static inline void ac_fanin_prefetch(const ac_reader_t *reader) {
     __builtin_prefetch(following + 576);
 }
 
-/* The fast path of a source that has several in a row while no other is idle, so that strict order holds
- * as well. Returns whose head was delivered; NULL = ac_fanin_take has to be asked. */
+/* The fast path of a source that has several messages in a row while no other is idle, so that strict order
+ * holds as well. Returns the source whose head was delivered; NULL = ac_fanin_take must be called. */
 static inline const ac_source_t *ac_fanin_try_take(ac_fanin_t *fanin, uint32_t *slot) {
     if (!fanin->refill || fanin->idle_count > 0) return NULL;
     ac_heap_entry_t *top = &fanin->heap[0];

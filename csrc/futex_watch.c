@@ -16,7 +16,7 @@ enum { WATCHED_MAX = AC_FUTEX_MAX - 1 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static ac_futex_watch_t *watches;
-static uint32_t changes; /* atomic: of the list; the thread sleeps on it, too */
+static uint32_t changes; /* atomic: version of the list; the thread sleeps on it, too */
 static int is_running, is_unsupported;
 
 static uint64_t sleep_for_all(ac_task_t *task, uint64_t now_ns);
@@ -24,7 +24,7 @@ static void on_fork(ac_task_t *task);
 
 static ac_task_t sleeping = {.run = sleep_for_all, .forked = on_fork, .lane = AC_LANE_FUTEX};
 
-/* In the child: another thread may have had the mutex. */
+/* In the child: another thread may have held the mutex. */
 static void on_fork(ac_task_t *task) {
     (void)task;
     watches = NULL;
@@ -38,8 +38,8 @@ static ac_control_t *control_of(const ac_futex_watch_t *watch) {
 
 /* ---- the thread ---- */
 
-/* With the mutex held. A watch may be ended, and its block unmapped, before the kernel looks at the word: then `changes`
- * has moved on, too, so that the call ends at once, whatever is at that address. */
+/* With the mutex held. A watch may be ended, and its block unmapped, before the kernel reads the word: then
+ * `changes` has moved on, too, so that the call ends at once, whatever is at that address. */
 static uint32_t gather(ac_futex_t *futexes, uint32_t seen_changes) {
     uint32_t count = 0;
     futexes[count++] = (ac_futex_t){.word = &changes, .expected = seen_changes, .is_private = 1};
@@ -49,7 +49,7 @@ static uint32_t gather(ac_futex_t *futexes, uint32_t seen_changes) {
     return count;
 }
 
-/* Not below 0, if its writer has cleared the word. */
+/* Not below 0, in case its writer has cleared the word. */
 static void uncount(ac_futex_watch_t *watch) {
     if (!watch->map) return;
     uint32_t *waiters = &control_of(watch)->waiters_pending;
@@ -88,7 +88,7 @@ static uint64_t sleep_for_all(ac_task_t *task, uint64_t now_ns) {
     ac_futex_t futexes[AC_FUTEX_MAX];
     pthread_mutex_lock(&mutex);
     uint32_t seen_changes = ac_load_acquire_u32(&changes);
-    uint32_t count = watches ? gather(futexes, seen_changes) : 0; /* nobody: no sleep */
+    uint32_t count = watches ? gather(futexes, seen_changes) : 0; /* no sleepers: do not sleep */
     pthread_mutex_unlock(&mutex);
     if (count == 0) return UINT64_MAX;
     int rc = ac_os_futex_wait_any(futexes, count, now_ns + LOOK_NS);
@@ -110,7 +110,8 @@ static uint64_t sleep_for_all(ac_task_t *task, uint64_t now_ns) {
 int ac_futex_watch_count(ac_futex_watch_t *watch, ac_map_t *control_map) {
     if (!control_map->writable || __atomic_load_n(&is_unsupported, __ATOMIC_RELAXED)) return 0;
     pthread_mutex_lock(&mutex);
-    if (!watch->is_listed) { /* who is keeps what it has seen: it will be signalled for that */
+    if (!watch->is_listed) { /* a reader that is listed keeps the value it saw: it will be signalled
+                                for that */
         int is_new = !watch->map;
         if (is_new) {
             ac_map_retain(control_map);
@@ -137,7 +138,7 @@ void ac_futex_watch_start(ac_futex_watch_t *watch, ac_eventfd_t *eventfd) {
     int must_start = is_new && !is_running;
     if (must_start) is_running = 1;
     pthread_mutex_unlock(&mutex);
-    if (must_start && ac_housekeeper_add(&sleeping) < 0) { /* it polls, as everybody here does */
+    if (must_start && ac_housekeeper_add(&sleeping) < 0) { /* it polls, as all readers here do */
         pthread_mutex_lock(&mutex);
         is_running = 0;
         pthread_mutex_unlock(&mutex);

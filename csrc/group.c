@@ -70,9 +70,9 @@ enum {
     OPEN_RETRY_NS = 1000000,
     STORING_TICKS = 200,
     POSITION_TRIES = 100,
-    /* Nobody signals what comes back: so who sleeps looks, often if it knows of something. */
+    /* Returned messages signal nobody: so sleeping members poll, often if they know of some. */
     LOOK_NS = 20000000,
-    /* One that was woken may hang: others look in its place. */
+    /* A member that was woken may hang: others look in its place. */
     LOOK_BESIDE_NS = 100000000,
     LOOK_ALONE_NS = 1000000000
 };
@@ -142,7 +142,7 @@ int ac_group_is_sound(const ac_group_header_t *header, uint64_t file_bytes) {
            header->slots == slots_for(header->limit) && file_bytes >= file_size(header->slots);
 }
 
-/* Whether the words of the file count: they are of this boot, file and queue. */
+/* Whether the words of the file are valid: they are of this boot, file and queue. */
 static int is_current(const ac_group_header_t *found, const ac_group_header_t *wanted) {
     return found->boot == wanted->boot && found->inode == wanted->inode &&
            found->queue_id == wanted->queue_id;
@@ -201,8 +201,9 @@ static int lock_file(opening_t *opening, ac_error_t *err) {
     return AC_OK;
 }
 
-/* The name is free, or a group's, or to be adopted. From here on it is a group's: the file is not empty, and if we
- * fail it goes again. Durably, before there is a position: after a power cut that would be taken for a reader's. */
+/* The name is free, or a group's, or to be adopted. From here on it is a group's: the file is not empty,
+ * and is removed if we fail. This is made durable before there is a position: after a power cut a position
+ * alone would be taken for a reader's. */
 static int take_name(opening_t *opening, ac_error_t *err) {
     struct stat info;
     int rc = ac_os_stat(opening->fd, &info);
@@ -221,7 +222,7 @@ static int take_name(opening_t *opening, ac_error_t *err) {
     return rc < 0 ? ac_fail_os(err, rc, opening->path, "cannot make") : AC_OK;
 }
 
-/* Makes the position if there is none, where the walker stands; by the way of a reader, which has it alone. */
+/* Creates the position if there is none, at the walker's place; by the way of a reader, which has it alone. */
 static int make_position(opening_t *opening, int dir_fd, ac_error_t *err) {
     ac_reader_t *walker = opening->group->walker;
     ac_position_t position = {0};
@@ -232,7 +233,7 @@ static int make_position(opening_t *opening, int dir_fd, ac_error_t *err) {
         ac_position_close(&position);
     else if (rc != AC_E_READER_BUSY && err)
         *err = busy;
-    return rc == AC_E_READER_BUSY ? AC_OK : rc; /* whose it is shows when we want to share it */
+    return rc == AC_E_READER_BUSY ? AC_OK : rc; /* sharing it shows whose it is */
 }
 
 static int load_position(const ac_group_t *group, ac_slot_t *slot) {
@@ -272,7 +273,7 @@ static int share_position(opening_t *opening, ac_error_t *err) {
     return AC_OK;
 }
 
-/* *seq is the message that comes where the walker stands. */
+/* *seq is the next message at the walker's place. */
 static int tell_seq(ac_reader_t *walker, uint64_t *seq, ac_error_t *err) {
     *seq = 0;
     if (!walker->base && walker->segment == 0) return AC_OK; /* an empty queue */
@@ -299,9 +300,10 @@ int ac_group_go_to_position(ac_group_t *group, uint64_t *seq, ac_error_t *err) {
     }
 }
 
-/* Where to go on if the position is none any more, and nothing that the group has not done was lost with it:
+/* Where to continue if the position is no longer valid, and no undone message of the group was lost with
+ * it:
  *   - retention was quicker than a new group;
- *   - a power cut took messages from the end of the queue that the group had done, and left the position. */
+ *   - a power cut removed messages that the group had done from the end of the queue, and left the position. */
 static int go_on_elsewhere(const opening_t *opening, const ac_error_t *lost, ac_error_t *err) {
     ac_reader_t *walker = opening->group->walker;
     if (opening->created) return ac_reader_seek_first(walker, err);
@@ -334,7 +336,8 @@ static int go_to_position(opening_t *opening, uint64_t *seq, ac_error_t *err) {
 static void begin_window(ac_group_header_t *header, const ac_group_header_t *wanted,
                          uint64_t *slots, uint64_t low, uint32_t shift) {
     memset(header, 0, AC_GROUP_SLOTS_AT);
-    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* killed from here on: nothing in it counts */
+    __atomic_signal_fence(
+        __ATOMIC_SEQ_CST); /* if we are killed from here on, nothing in it counts */
     for (uint64_t seq = low; seq < low + wanted->slots; seq++) {
         ac_word_t word = {.state = AC_SLOT_FREE, .lap = (uint32_t)(seq >> shift) & 0xffffu};
         ac_store_relaxed_u64(&slots[seq & (wanted->slots - 1)], ac_word_pack(word));
@@ -344,7 +347,8 @@ static void begin_window(ac_group_header_t *header, const ac_group_header_t *wan
     memcpy(header, wanted, offsetof(ac_group_header_t, spare0));
 }
 
-/* Nobody else is there: all claims are of members that are gone, and delays by another clock mean nothing. */
+/* The group has no other member: all claims are of members that are gone, and delays by another clock mean
+ * nothing. */
 static void free_all(uint64_t *slots, uint64_t count, int same_clock, uint32_t now) {
     for (uint64_t i = 0; i < count; i++) {
         uint64_t bits = ac_load_relaxed_u64(&slots[i]);
@@ -382,8 +386,8 @@ static int read_words(const opening_t *opening, uint64_t *words, uint32_t slots,
     return ac_fail_os(err, got < 0 ? got : -EIO, opening->path, "cannot read");
 }
 
-/* The file of another size: locked as the old one is, and complete when it gets the name. Who waits for the old one
- * finds that it has no name any more. */
+/* The file of another size: locked like the old one, and complete when it gets the name. A process that
+ * waits for the old one finds that it no longer has a name. */
 static int replace_file(opening_t *opening, uint8_t *content, size_t size,
                         ac_group_header_t *wanted, ac_error_t *err) {
     char temporary[AC_GROUP_FILE_NAME_MAX + 8];
@@ -411,7 +415,7 @@ static int replace_file(opening_t *opening, uint8_t *content, size_t size,
     return AC_OK;
 }
 
-/* Gives the window another size. Killed anywhere, the old one is there, or the new one. */
+/* Gives the window another size. After a kill at any point, the old one or the new one exists. */
 static int resize(opening_t *opening, ac_group_header_t *was, ac_group_header_t *wanted,
                   uint64_t low, ac_error_t *err) {
     size_t size = file_size(wanted->slots);
@@ -436,7 +440,7 @@ static int resize(opening_t *opening, ac_group_header_t *was, ac_group_header_t 
     return rc;
 }
 
-/* Brings the file into the state that the first member needs. *was is what its header said before. */
+/* Brings the file into the state that the first member needs. *was is its previous header. */
 static void prepare_alone(opening_t *opening, const ac_group_header_t *was, int believed,
                           const ac_group_header_t *wanted, uint64_t low) {
     ac_group_t *group = opening->group;
@@ -449,7 +453,7 @@ static void prepare_alone(opening_t *opening, const ac_group_header_t *was, int 
     memcpy(group->header, wanted, offsetof(ac_group_header_t, spare0));
 }
 
-/* An entry of the table that nobody has: its lock, and the mapping that holds it. */
+/* A free entry of the table: its lock, and the mapping that holds it. */
 static int take_entry(opening_t *opening, uint64_t size, ac_error_t *err) {
     ac_group_t *group = opening->group;
     struct stat info;
@@ -477,13 +481,13 @@ static int take_entry(opening_t *opening, uint64_t size, ac_error_t *err) {
     return AC_OK;
 }
 
-/* Alone: the file gets the size that is wanted. *low: where the window begins. */
+/* Alone: gives the file the wanted size. *low: where the window begins. */
 static int size_window(opening_t *opening, ac_group_header_t *was, uint64_t bytes, int believed,
                        ac_group_header_t *wanted, uint64_t *low, ac_error_t *err) {
-    /* A mark before the position is one that a member never came to move. */
+    /* A mark before the position was left by members that did not move it. */
     if (believed && was->low > *low) *low = was->low;
     if (believed && was->slots != wanted->slots) return resize(opening, was, wanted, *low, err);
-    /* Blocks first: a page that there is no room for would be a SIGBUS. */
+    /* Blocks first: a page without space on the disk would be a SIGBUS. */
     uint64_t size = file_size(wanted->slots);
     int rc = bytes < size ? ac_os_truncate(opening->fd, size) : 0;
     if (rc == 0) rc = ac_os_allocate(opening->fd, size);
@@ -650,7 +654,7 @@ static int store_position(ac_group_t *group, uint64_t segment, uint64_t offset, 
     return stored;
 }
 
-/* Another member may have come farther, and then stores that; or this one does when it comes there. */
+/* Another member may be farther, and then stores that; or this one does when it gets there. */
 void ac_group_store(ac_group_t *group, uint32_t now) {
     uint64_t seq = group->low < group->next ? group->low : group->next;
     group->stored_tick = now;
@@ -661,7 +665,7 @@ void ac_group_store(ac_group_t *group, uint32_t now) {
         group->stored_seq = seq;
 }
 
-/* A sign of life, so that reader_ttl does not take a group for gone that has nothing to do. */
+/* A sign of life, so that reader_ttl does not take an idle group for gone. */
 static uint64_t beat(ac_task_t *task, uint64_t now_ns) {
     ac_group_t *group = (ac_group_t *)(void *)((char *)task - offsetof(ac_group_t, task));
     uint64_t interval_ns = ac_reader_heartbeat_ns(group->walker->control);
@@ -729,7 +733,7 @@ void ac_group_close(ac_group_t *group) {
     ac_housekeeper_remove(&group->task);
     ac_group_free_claims(group->slots, group->mask + 1, group->owner, ac_group_tick());
     ac_group_advance(group);
-    /* So that the position is where the mark is, if we are the last: it takes the headers up to there. */
+    /* So that the position equals the mark if this is the last member: it reads the headers up to there. */
     group->walker->check = AC_CHECK_HEADER;
     while (!group->by_key && group->next < group->low &&
            ac_group_pass(group, &message, &ignored) == 1)

@@ -1,5 +1,5 @@
-/* Groups: members that share the messages of one queue among them. What is shared, and how, is at the head of
- * group.c. */
+/* Groups: members that share the messages of one queue. The head of group.c describes what they share, and
+ * how. */
 #ifndef AC_GROUP_H
 #define AC_GROUP_H
 
@@ -33,11 +33,11 @@ enum ac_slot_state { AC_SLOT_FREE = 0, AC_SLOT_CLAIMED = 1, AC_SLOT_DONE = 2 };
 #define AC_ATTEMPT_MAX 255u
 
 typedef struct ac_word {
-    enum ac_slot_state state; /* 3 is read as FREE: it is in no file of ours */
+    enum ac_slot_state state; /* 3 is read as FREE: we never write it */
     uint32_t owner;           /* 0 to 255 */
     uint32_t attempt;         /* how often it was claimed; stays at AC_ATTEMPT_MAX */
     uint32_t tick;            /* CLAIMED: until when. FREE: not before. */
-    uint32_t lap;             /* of the seq that it belongs to, 16 bits */
+    uint32_t lap;             /* of its seq, 16 bits */
 } ac_word_t;
 
 static inline uint64_t ac_word_pack(ac_word_t word) {
@@ -55,8 +55,8 @@ static inline ac_word_t ac_word_unpack(uint64_t bits) {
                        .lap = (uint32_t)(bits >> 48)};
 }
 
-/* Whether a moment has come. No lease and no delay is longer than a day, so what seems to be farther ahead is long
- * past: the ticks start over every twelve days. */
+/* Whether a moment has come. No lease and no delay is longer than a day, so what seems to be farther ahead
+ * is long past: ticks wrap around every twelve days. */
 static inline int ac_tick_is_past(uint32_t tick, uint32_t now) {
     uint32_t ahead = (tick - now) & AC_TICK_MASK;
     return ahead == 0 || ahead > AC_GROUP_DELAY_MAX_MS + 1000u;
@@ -78,7 +78,7 @@ typedef struct ac_group_entry {
 _Static_assert(sizeof(ac_group_entry_t) == 64, "group member");
 
 typedef struct ac_group_header {
-    /* 0: written once, while nobody else has the group open */
+    /* 0: written once, before anybody else has the group open */
     uint32_t magic;
     uint32_t version;
     uint32_t slots; /* a power of two, more than `limit` */
@@ -90,7 +90,7 @@ typedef struct ac_group_header {
     uint64_t dead_letter; /* fingerprint of the path, 0 = there is none */
     uint64_t boot;        /* in which boot … */
     uint64_t clock;       /* … and by whose clock the ticks count: see ac_os_clock_namespace */
-    uint64_t inode;       /* of this file: a copy of it is not believed */
+    uint64_t inode;       /* of this file: a copy of it is not trusted */
     uint64_t queue_id;
     uint32_t checksum; /* CRC-32 of all before it */
     uint8_t spare0[52];
@@ -104,7 +104,7 @@ _Static_assert(sizeof(ac_group_header_t) == AC_GROUP_HEADER_SIZE, "group header"
 _Static_assert(offsetof(ac_group_header_t, checksum) == 72, "group header");
 _Static_assert(offsetof(ac_group_header_t, low) == 128, "group header");
 
-/* Where a message that this member has passed stands. Its own: nothing of it is shared. */
+/* A message that this member has passed, and where it is. Private to the member. */
 typedef struct ac_passed {
     uint64_t seq;
     uint64_t offset, end;
@@ -114,28 +114,29 @@ typedef struct ac_passed {
     uint32_t epoch; /* of the record, for the position after it */
 } ac_passed_t;
 
-/* By key: the seq of the message before this one that has the same key, plus one; 0 = there is none in the window.
+/* By key: the seq of the previous message with the same key, plus one; 0 = there is none in the window.
  * Negative: failed. */
 typedef int (*ac_group_key_t)(void *context, const ac_message_t *message, uint64_t *after);
 
 struct ac_group {
     /* Hot. */
-    ac_reader_t *walker; /* stands after the last message that was passed; not ours to close */
-    ac_reader_t *again;  /* for messages that were passed; likewise */
+    ac_reader_t *walker; /* its position is after the last passed message; not ours to close */
+    ac_reader_t *again;  /* for messages already passed; likewise */
     ac_group_header_t *header;
     uint64_t *slots;
-    ac_passed_t *passed; /* by seq, as the slots */
+    ac_passed_t *passed; /* by seq, like the slots */
     uint64_t mask;
-    uint64_t next; /* the seq of the message to be passed next */
-    uint64_t low;  /* the mark, when it was checked last */
+    uint64_t next; /* the seq of the next message to pass */
+    uint64_t low;  /* the low-water mark when it was checked last */
     uint64_t
-        back; /* one before it came back in the last look, and there may be more from here on; 0 = it was the last */
+        back; /* seq before one that came back in the last scan, with possibly more after it; 0 = it
+                 was the last */
     uint32_t shift;
     uint32_t limit, lease_ms;
     uint32_t owner;
-    uint32_t scanned_tick; /* when the slots were last looked through for what came back */
+    uint32_t scanned_tick; /* when the slots were last scanned for messages that came back */
     uint32_t stored_tick;
-    uint32_t checked_tick; /* when it was last asked which members live */
+    uint32_t checked_tick; /* when the members' liveness was last checked */
     enum ac_check check;
     int by_key;
     uint64_t stored_seq; /* the position that we stored last is after this one; 0 = none */
@@ -145,16 +146,16 @@ struct ac_group {
     /* Cold. */
     uint32_t max_deliver;
     uint32_t state; /* an enum ac_state */
-    int others;     /* claims of others were seen in the last look through the slots */
-    int delayed;    /* … or messages that wait for their time */
-    int parked;     /* since it was parked it was given nothing */
+    int others;     /* the last scan of the slots found claims of others … */
+    int delayed;    /* … or messages whose delay is not over */
+    int parked;     /* it has got nothing since it was parked */
     int full;       /* the next one cannot be claimed before the mark moves */
     ac_group_key_t key;
     void *key_context;
     ac_map_t *map;
     ac_map_t *position; /* NAME.meta; this mapping holds our share of its lock */
     pthread_mutex_t mutex;
-    int members_fd; /* to ask who lives; holds no lock */
+    int members_fd; /* to ask which members live; holds no lock */
     ac_task_t task;
     char name[AC_READER_NAME_MAX + 1];
 };
@@ -172,32 +173,32 @@ uint32_t ac_group_tick(void);
 /* group_slots.c. The protocol; `in_loop` as for ac_reader_next_in_loop.
  *
  * 1 = *out is claimed for this member, with the word to settle it by; *from is the reader that has it mapped.
- * 0 = there is nothing for us now. */
+ * 0 = nothing is available for this member now. */
 int ac_group_next(ac_group_t *group, int in_loop, ac_message_t *out, uint64_t *word,
                   ac_reader_t **from, ac_error_t *err);
-/* 1 = ac_group_next would probably give something. */
+/* 1 = ac_group_next would probably return a message. */
 int ac_group_ready(ac_group_t *group, int in_loop, ac_error_t *err);
-/* Each is one compare-and-swap: 1 = done, 0 = the claim is not ours any more. */
+/* Each is one compare-and-swap: 1 = done, 0 = the claim is no longer ours. */
 int ac_group_ack(ac_group_t *group, uint64_t seq, uint64_t word);
 int ac_group_nack(ac_group_t *group, uint64_t seq, uint64_t word, uint32_t delay_ms);
 int ac_group_extend(ac_group_t *group, uint64_t seq, uint64_t *word, uint32_t lease_ms);
-/* Takes a claim back that nobody was given. */
+/* Takes back a claim whose message was not handed out. */
 void ac_group_undo(ac_group_t *group, uint64_t seq, uint64_t word);
-/* Moves the mark over what is done; returns it. */
+/* Moves the mark over everything that is done; returns it. */
 uint64_t ac_group_advance(ac_group_t *group);
-/* Passes the next message, claimed or not: 1, 0 = there is none, or an error. */
+/* Passes the next message, claimed or not: 1; 0 = there is none; or an error. */
 int ac_group_pass(ac_group_t *group, ac_message_t *out, ac_error_t *err);
-/* Frees the claims of a member that is not there. */
+/* Frees the claims of a member that is gone. */
 void ac_group_free_claims(uint64_t *slots, uint64_t count, uint32_t owner, uint32_t now);
 
-/* group.c. Stores the mark as the position of the group, as far as this member knows where it is. */
+/* group.c. Stores the mark as the position of the group, as far as this member knows its place. */
 void ac_group_store(ac_group_t *group, uint32_t now);
-/* Seeks the walker to where the group has come; *seq is the message that comes there. Others move it on all the time, and
- * retention follows them: a segment that is gone means that the position is somewhere else by now. */
+/* Seeks the walker to the position of the group; *seq is the next message there. Other members move it on
+ * all the time, and retention follows them: a missing segment means that the position has moved on. */
 int ac_group_go_to_position(ac_group_t *group, uint64_t *seq, ac_error_t *err);
 int ac_group_is_member_alive(const ac_group_t *group, uint32_t owner);
 int ac_group_check_open(const ac_group_t *group, ac_error_t *err);
-/* What was read of a file's header may be used: its checksum, and sizes that fit together. */
+/* Whether a file's header, once read, may be used: its checksum is right, and its sizes fit together. */
 int ac_group_is_sound(const ac_group_header_t *header, uint64_t file_bytes);
 /* As ac_reader_park. */
 int ac_group_park(ac_group_t *group, uint64_t *poll_max_ns, ac_error_t *err);

@@ -55,7 +55,7 @@ static int open_state(look_t *look, const char *name, ac_group_info_t *out, ac_e
     const ac_control_t *control = ac_control_of(look->control_map);
     if (got != (int)sizeof look->header ||
         !ac_group_is_sound(&look->header, (uint64_t)info.st_size))
-        return AC_OK; /* being made, or of another machine: the next member starts over */
+        return AC_OK; /* being created, or of another machine: the next member starts over */
     out->current = look->header.boot == ac_os_boot_id() &&
                    look->header.inode == (uint64_t)info.st_ino &&
                    look->header.queue_id == ac_load_relaxed_u64(&control->queue_id);
@@ -75,7 +75,7 @@ static int read_slots(look_t *look, ac_error_t *err) {
     return ac_fail_os(err, got < 0 ? got : -EIO, look->readers.path, "cannot read a group in");
 }
 
-/* What the words say; they are a snapshot, in which one may be newer than another. */
+/* Counts what the words say; they are a snapshot, in which one may be newer than another. */
 static void count_slots(const look_t *look, ac_group_info_t *out, uint64_t in_flight[]) {
     uint32_t slots = look->header.slots, shift = (uint32_t)__builtin_ctz(slots);
     uint32_t now = ac_group_tick();
@@ -135,7 +135,7 @@ static int fill(look_t *look, ac_group_info_t *out, ac_error_t *err) {
     return AC_OK;
 }
 
-/* When the oldest was written that is not done. */
+/* When the oldest message that is not done was written. */
 static void find_oldest(const char *path, ac_group_info_t *out) {
     ac_reader_config_t config;
     ac_reader_t *reader;

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-/* How often the slots are looked through while new messages keep a member busy; and how often it is asked who
- * lives, which costs a system call per member. */
+/* How often the slots are scanned while new messages keep a member busy; and how often it is checked which
+ * members live, which costs a system call per member. */
 enum { SCAN_TICKS = 4, CHECK_TICKS = 10, STORE_MESSAGES = 256 };
 enum { STEPPED_OVER = 2 };
 
@@ -20,8 +20,9 @@ static int swap_word(uint64_t *slot, uint64_t before, uint64_t after) {
     return __atomic_compare_exchange_n(slot, &before, after, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-/* What the word of a slot means for this seq. A word of an earlier lap is that of a message before the mark, which
- * is done: to us the slot is as new. One of a later lap: we are late, ours is done. */
+/* What the word of a slot means for this seq. A word of an earlier lap belongs to a message before the
+ * mark, which is done: for this seq the slot is new. A word of a later lap means that we are late: our
+ * message is done. */
 static ac_word_t word_for(const ac_group_t *group, uint64_t seq, uint64_t bits) {
     ac_word_t word = ac_word_unpack(bits);
     int16_t ahead = (int16_t)(uint16_t)(word.lap - ac_group_lap(group, seq));
@@ -30,7 +31,7 @@ static ac_word_t word_for(const ac_group_t *group, uint64_t seq, uint64_t bits) 
     return word;
 }
 
-/* `attempt` is 0 only in a slot that nobody has touched in this lap. */
+/* `attempt` is 0 only in a slot that is untouched in this lap. */
 static int is_due(const ac_word_t *word, uint32_t now) {
     return word->attempt == 0 || ac_tick_is_past(word->tick, now);
 }
@@ -41,7 +42,7 @@ static int is_done(const ac_group_t *group, uint64_t seq) {
     return word.state == AC_SLOT_DONE;
 }
 
-/* The claim of a slot whose word was `bits`; 0 = another was quicker. */
+/* Claims the slot whose word was `bits`; 0 = another member was quicker. */
 static int claim(ac_group_t *group, uint64_t seq, uint64_t bits, const ac_word_t *before,
                  uint32_t now, uint64_t *word) {
     ac_word_t after = {.state = AC_SLOT_CLAIMED,
@@ -58,9 +59,10 @@ static int claim(ac_group_t *group, uint64_t seq, uint64_t bits, const ac_word_t
     return 1;
 }
 
-/* Any member moves the mark over finished messages. It is enough that the one whose message stands at the mark
- * does it: another that finishes a later one meanwhile either sees the mark at its own, or is seen here, because
- * after each move the slot at the mark is checked again. That takes a total order of the four accesses. */
+/* Any member moves the mark over finished messages. It is enough that the one whose message stands at the
+ * mark does it: another that finishes a later one meanwhile either sees the mark at its own message, or is
+ * seen here, because after each move the slot at the mark is checked again. That needs a total order of the
+ * four accesses. */
 uint64_t ac_group_advance(ac_group_t *group) {
     uint64_t *mark = &group->header->low;
     uint64_t low = ac_load_seq_cst_u64(mark);
@@ -78,7 +80,7 @@ uint64_t ac_group_advance(ac_group_t *group) {
         else
             low = seen;
     }
-    /* Nobody moves it back; what says so was not written by us. */
+    /* The mark never moves back; a value that says so was not written by us. */
     if (low > group->low) group->low = low;
     return group->low;
 }
@@ -105,8 +107,8 @@ static void note_passed(ac_group_t *group, const ac_message_t *message, uint64_t
     group->next = message->seq + 1;
 }
 
-/* Messages that the queue does not have any more, after damage that was repaired or stepped over: done, as far as
- * there is room. 1 = all of them. */
+/* Messages that the queue no longer has, after damage that was repaired or skipped: done, as far as there
+ * is room. 1 = all of them. */
 static int pass_missing(ac_group_t *group, uint64_t until) {
     while (group->next < until) {
         if (is_full(group)) return 0;
@@ -127,7 +129,8 @@ static int pass_missing(ac_group_t *group, uint64_t until) {
     return 1;
 }
 
-/* Others were quicker by so much that retention has removed what we come to: 1 = the walker is where the group is. */
+/* Others were so much quicker that retention has removed the next messages: 1 = the walker is at the
+ * group's position. */
 static int catch_up(ac_group_t *group) {
     ac_error_t ignored;
     uint64_t seq;
@@ -156,7 +159,8 @@ static int is_next_there(ac_group_t *group, int in_loop, ac_error_t *err) {
     return rc;
 }
 
-/* The next record, of which no more than its header is checked if others have it. 1, 0 or an error; it is passed. */
+/* The next record, of which only the header is checked if others have claimed it. 1, 0 or an error; it is
+ * passed. */
 static int pass_one(ac_group_t *group, int in_loop, int wanted, ac_message_t *out,
                     ac_error_t *err) {
     ac_reader_t *walker = group->walker;
@@ -189,7 +193,7 @@ int ac_group_pass(ac_group_t *group, ac_message_t *out, ac_error_t *err) {
     return pass_one(group, 0, 0, out, err);
 }
 
-/* Whether a message that was not passed yet is there to be claimed, as far as its slot tells. */
+/* Whether a message that was not passed yet can be claimed, as far as its slot tells. */
 static int is_claimable(const ac_group_t *group, uint64_t seq, uint64_t *bits, ac_word_t *word,
                         uint32_t now) {
     if (seq < group->low) return 0;
@@ -211,7 +215,7 @@ static int claim_next(ac_group_t *group, int in_loop, uint32_t now, ac_message_t
     }
 }
 
-/* By key, everything that there is room for is passed before something is chosen. */
+/* By key, everything that there is room for is passed before a message is chosen. */
 static int pass_all(ac_group_t *group, int in_loop, ac_error_t *err) {
     ac_message_t message;
     int rc = 1;
@@ -242,7 +246,7 @@ static int is_back(const ac_group_t *group, const ac_word_t *word, lives_t *live
            (ac_tick_is_past(word->tick, now) || is_dead(group, lives, word->owner));
 }
 
-/* The first message from `seq` on, of those that were passed, that nobody has: 1 = found. */
+/* The first passed message from `seq` on that is not claimed: 1 = found. */
 static int find_back(ac_group_t *group, uint64_t *seq, uint64_t *bits, ac_word_t *word,
                      lives_t *lives, uint32_t now) {
     for (; *seq < group->next; ++*seq) {
@@ -260,7 +264,7 @@ static int find_back(ac_group_t *group, uint64_t *seq, uint64_t *bits, ac_word_t
     return 0;
 }
 
-/* The next call of ac_group_next looks through the slots, whenever that was done last. */
+/* The next call of ac_group_next scans the slots, whenever that was done last. */
 static void look_again(ac_group_t *group, uint32_t now) {
     group->scanned_tick = (now - SCAN_TICKS) & AC_TICK_MASK;
     group->checked_tick = (now - CHECK_TICKS) & AC_TICK_MASK;
@@ -275,7 +279,7 @@ static void begin_scan(ac_group_t *group, lives_t *lives, uint32_t now) {
     ac_group_advance(group);
 }
 
-/* Reads a message that was passed. STEPPED_OVER: it was damaged since, and the reader skips that. */
+/* Reads a message that was passed. STEPPED_OVER: it was damaged since, and the reader skips it. */
 static int read_again(ac_group_t *group, uint64_t seq, ac_message_t *out, ac_error_t *err) {
     const ac_passed_t *passed = &group->passed[seq & group->mask];
     ac_reader_t *again = group->again;
@@ -288,7 +292,7 @@ static int read_again(ac_group_t *group, uint64_t seq, ac_message_t *out, ac_err
                    "message %llu is not where it was", (unsigned long long)seq);
 }
 
-/* The first of those that came back, from `seq` on. */
+/* The first returned message from `seq` on. */
 static int claim_back_from(ac_group_t *group, uint64_t seq, lives_t *lives, uint32_t now,
                            ac_message_t *out, uint64_t *word, ac_error_t *err) {
     uint64_t bits;
@@ -307,8 +311,9 @@ static int claim_back_from(ac_group_t *group, uint64_t seq, lives_t *lives, uint
     return 0;
 }
 
-/* Where many came back, the next look goes on where this one found something; from the mark on when that is through,
- * and by key, where every message is claimed here, also when the last look from there is some ticks ago. */
+/* Where many messages came back, the next scan continues where this one found something; from the mark on
+ * when that is through, and by key, where every message is claimed here, also when the last scan from there
+ * is some ticks ago. */
 static int claim_back(ac_group_t *group, uint32_t now, ac_message_t *out, uint64_t *word,
                       ac_error_t *err) {
     lives_t lives;

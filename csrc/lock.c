@@ -19,7 +19,7 @@ int ac_lock_take(ac_lock_t *lock, int fd) {
     int rc = ac_os_flock(fd);
     if (rc < 0) return rc;
     lock->mapping = ac_os_map(fd, LOCK_MAPPING, 0, &error);
-    if (!lock->mapping) return -error; /* closing the fd gives the lock back */
+    if (!lock->mapping) return -error; /* closing the fd releases the lock */
     lock->length = LOCK_MAPPING;
     rc = ac_os_map_dontfork(lock->mapping, LOCK_MAPPING);
     if (rc < 0) ac_lock_release(lock);
@@ -51,9 +51,9 @@ static void format_date(char *out, size_t size, time_t seconds) {
         out[0] = 0;
 }
 
-/* Who has the queue, by the kernel's own list of locks and by what writer.lock says. */
+/* Who has the queue, according to the kernel's own list of locks and to writer.lock. */
 typedef struct keeper {
-    int control_pid, file_pid; /* 0: nobody, or nobody who can be seen from here */
+    int control_pid, file_pid; /* 0: no holder, or none that can be seen from here */
     int has_file, has_text;
     holder_t text;
     time_t since; /* when the text was written */
@@ -121,7 +121,7 @@ static int say_who(const ac_directory_t *dir, int dir_fd, const ac_control_t *co
                    ": that writer will make it again. Never delete writer.lock");
 }
 
-/* Over what is there, so that nobody finds the file empty. */
+/* Overwrites in place, so that no process finds the file empty. */
 static int write_holder(int fd, uint64_t epoch) {
     char text[128];
     int pid = (int)getpid();
@@ -133,7 +133,8 @@ static int write_holder(int fd, uint64_t epoch) {
 
 enum fate { THERE, REMOVED, REPLACED };
 
-/* What became of a name that stood for the file with this inode. What cannot be checked may well be there. */
+/* What became of a name that stood for the file with this inode. If that cannot be checked, it may well
+ * still be there. */
 static enum fate fate_of(int dir_fd, const char *name, ino_t inode) {
     struct stat info;
     int rc = ac_os_stat_at(dir_fd, name, &info);
@@ -141,8 +142,8 @@ static enum fate fate_of(int dir_fd, const char *name, ino_t inode) {
     return rc == 0 && info.st_ino != inode ? REPLACED : THERE;
 }
 
-/* Opens and locks a file of the queue, and makes sure that its name still stands for what was locked. The fd;
- * or AC_E_LOCKED, which the caller explains; or another code. */
+/* Opens and locks a file of the queue, and makes sure that its name still stands for what was locked. The
+ * fd; or AC_E_LOCKED, which the caller explains; or another code. */
 static int lock_named(ac_lock_t *lock, const ac_directory_t *dir, int dir_fd, const char *name,
                       int create, ino_t *inode, ac_error_t *err) {
     for (int tries = 0; tries < REPLACED_TRIES; tries++) {
@@ -180,7 +181,7 @@ static int take_both(ac_ownership_t *owned, const ac_directory_t *dir, int dir_f
 }
 
 /* Whether the holder that writer.lock names is dead, or was killed and is being torn down: its locks go
- * with its last thread and mapping, after a sync that a thread is in and after all of its pages. */
+ * with its last thread and mapping, after any sync in progress and after all of its pages. */
 static int holder_ends(const ac_directory_t *dir, int dir_fd) {
     holder_t holder;
     struct stat info;
@@ -192,8 +193,8 @@ static int holder_ends(const ac_directory_t *dir, int dir_fd) {
            (ac_os_process_start(holder.pid) != holder.start || ac_os_process_ends(holder.pid));
 }
 
-/* A dead holder can be outlived by a child caught between fork and exec, a killed one takes its time to die:
- * both let go within moments, so those are waited for before giving up. */
+/* A dead holder can be outlived by a child between fork and exec, and a killed one takes time to die: both
+ * release the lock within moments, so this waits for them before it gives up. */
 static int take_over(ac_ownership_t *owned, const ac_directory_t *dir, int dir_fd,
                      ac_error_t *err) {
     int fd = take_both(owned, dir, dir_fd, err);
@@ -230,7 +231,7 @@ int ac_writer_lock_note_epoch(const ac_directory_t *dir, int dir_fd, uint64_t ep
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, "writer.lock", "cannot write") : AC_OK;
 }
 
-/* In this order: who finds control.meta free finds the other one free too. */
+/* In this order: a process that finds control.meta free finds the other one free too. */
 void ac_writer_unlock(ac_ownership_t *owned) {
     ac_lock_release(&owned->file);
     ac_lock_release(&owned->control);
@@ -243,8 +244,8 @@ void ac_writer_lock_forked(ac_ownership_t *owned) {
 static const char taken_over[] =
     "writer.lock was removed or replaced, and another program opened the queue for writing";
 
-/* Nobody of ours can have the new file, since we hold control.meta; a program that only looks whether it can be
- * locked lets go again. */
+/* No writer of ours can have the new file, since we hold control.meta; a program that only tests whether it
+ * can be locked releases it again. */
 static const char *lock_again(ac_ownership_t *owned, const ac_directory_t *dir, int dir_fd,
                               uint32_t epoch) {
     ac_lock_t lock = {0};
@@ -282,12 +283,12 @@ const char *ac_writer_keep_lock(ac_ownership_t *owned, const ac_directory_t *dir
     const char *lost = NULL;
     if (fate_of(dir_fd, "writer.lock", owned->file_inode) != THERE)
         lost = lock_again(owned, dir, dir_fd, epoch);
-    /* One that came and went meanwhile left its epoch. */
+    /* A writer that came and went meanwhile left its epoch. */
     if (!lost && (uint32_t)ac_load_relaxed_u64(&control->writer_epoch) != epoch) lost = taken_over;
     return lost;
 }
 
-/* A process that cannot be checked is judged by its heartbeat, which comes once a second. */
+/* If a process cannot be checked, its heartbeat decides, which comes once a second. */
 #define SILENT_NS 5000000000u
 
 static int lives(const holder_t *holder, const ac_control_t *control, int here) {

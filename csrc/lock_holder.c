@@ -17,7 +17,7 @@ int ac_holder_find(int fd, ac_holder_t *out) {
     return 1;
 }
 
-/* Of this much a text of 256 bytes has room beside what it is about. */
+/* Short enough for an error text of 256 bytes that says more. */
 void ac_holder_describe(int fd, char *out, size_t size) {
     ac_holder_t holder;
     struct tm day;
@@ -34,13 +34,13 @@ void ac_holder_describe(int fd, char *out, size_t size) {
 }
 
 #define FRESH_NS 100000000u
-#define MISSED_NS 10000000u /* how old a list may be that does not know a file */
+#define MISSED_NS 10000000u /* maximum age of a list that does not contain a file */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct list {
     ac_flock_t *locks; /* by inode */
     size_t count, room;
-    uint64_t read_ns; /* 0 = it was not */
+    uint64_t read_ns; /* 0 = it was not read */
 } list;
 
 static void before_fork(void) {

@@ -26,7 +26,7 @@ static void after_fork_parent(void) {
     pthread_mutex_unlock(&lock);
 }
 
-/* What the parent has not logged yet stays the parent's. */
+/* Entries that the parent has not logged yet stay the parent's. */
 static void after_fork_child(void) {
     first = count = 0;
     dropped = 0;
@@ -34,9 +34,9 @@ static void after_fork_child(void) {
     pthread_cond_init(&arrived, NULL);
 }
 
-/* Before any other module of the engine registers its own: handlers run in the reverse order before a fork, so
- * the lock here is taken last, as it is by a thread that logs with a lock of its own in its hands. And before
- * anybody waits: a child would inherit that in `arrived`. */
+/* Registered before any other module of the engine: handlers run in the reverse order before a fork, so the
+ * lock here is taken last, as by a thread that logs while it holds a lock of its own. And before anybody
+ * waits: a child would inherit that in `arrived`. */
 __attribute__((constructor)) static void register_fork_handlers(void) {
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
@@ -65,7 +65,7 @@ void ac_log_set_level(int level) {
 
 int ac_log(int level, const char *path, const char *format, ...) {
     va_list arguments;
-    /* A line that nobody wants takes no room. */
+    /* A line below the chosen level takes no room. */
     if (level != AC_LOG_SETTINGS && (uint32_t)level < ac_load_relaxed_u32(&level_wanted)) return 1;
     va_start(arguments, format);
     int added = add(level, path, format, arguments);

@@ -1,13 +1,13 @@
-/* MessagePack into columns, with no object in between.
+/* MessagePack into columns, without an object in between.
  *
- * This knows maps of plain values, of lists and of structs of them, and gives up at everything else. What it takes apart, a full decoder would
- * read as the same values; about what it does not, that decoder has to speak: whether it is good, and if not,
- * what is wrong. So nothing here says why, and nothing is ever mended. */
+ * This decodes maps of plain values, of lists and of structs of them, and gives up at everything else. A full decoder
+ * would read the same values from whatever is decoded here. The full decoder judges the rest: whether it is valid, and
+ * if not, what is wrong. So nothing here gives reasons, and nothing is ever corrected. */
 #include "aiochronicle.h"
 
 #include <string.h>
 
-/* Values that nobody asked for may be nested; a decoder has a limit of its own, beyond this one. */
+/* Values that are not wanted may be nested; a full decoder has a limit of its own, beyond this one. */
 enum { DEPTH_MAX = 16 };
 
 enum {
@@ -27,8 +27,8 @@ enum {
     TAG_NEGATIVE = 0xe0 /* from here on it is a number by itself, as below 0x80 */
 };
 
-/* Whether a message is what msgspec's encoder makes of its values is found out on the way: `varied` is set where it
- * would have chosen other bytes, or where that is not certain. */
+/* Whether a message is what msgspec's encoder makes of its values is determined on the way: `varied` is set
+ * where it would have chosen other bytes, or where that is uncertain. */
 typedef struct input {
     const uint8_t *at, *end;
     int varied;
@@ -44,7 +44,7 @@ static inline int take_tag(input_t *in, uint8_t *tag) {
     return 1;
 }
 
-/* A number of this many bytes, 1 to 8, the highest first. Where eight can be read, no loop is needed. */
+/* A number of this many bytes, 1 to 8, highest first. Where eight can be read, no loop is needed. */
 static inline int take_number(input_t *in, uint32_t size, uint64_t *out) {
     uint64_t number = 0;
     if (has(in, 8)) {
@@ -61,7 +61,7 @@ static inline int take_number(input_t *in, uint32_t size, uint64_t *out) {
     return 1;
 }
 
-/* A number after a tag, by which shorter ones are not encoded. */
+/* A number after a tag that encoders use only if shorter ones do not fit. */
 static inline int take_length(input_t *in, uint32_t size, uint64_t shorter, uint64_t *out) {
     if (!take_number(in, size, out)) return 0;
     in->varied |= *out < shorter;
@@ -92,7 +92,7 @@ static int skip(input_t *in, int depth) {
     if (tag < 0xa0) return skip_items(in, tag & 15u, depth);
     if (tag < 0xc0) return pass(in, tag & 31u);
     if (tag == TAG_NIL || tag == TAG_FALSE || tag == TAG_TRUE) return 1;
-    if (tag < TAG_BYTES) return 0; /* the one tag that means nothing */
+    if (tag < TAG_BYTES) return 0; /* the one tag without a meaning */
     if (tag < TAG_EXTENSION)
         return take_number(in, 1u << (tag - TAG_BYTES), &size) && pass(in, size);
     if (tag < TAG_FLOAT)
@@ -160,7 +160,7 @@ static inline int take_int(input_t *in, int64_t *out) {
     return 1;
 }
 
-/* A whole number will do, too. */
+/* Accepts a whole number, too. */
 static inline int take_float(input_t *in, double *out) {
     uint64_t bits;
     int64_t whole;
@@ -237,7 +237,7 @@ static inline int take_items(input_t *in, uint64_t *count) {
            take_length(in, 2u << (tag - TAG_ARRAY), tag == TAG_ARRAY ? 16 : 1u << 16, count);
 }
 
-/* As take_value; numbers of eight bytes, which books are full of, without asking for anything else first. */
+/* As take_value, with a shortcut for numbers of eight bytes, which order books are full of. */
 static inline int take_part(input_t *in, ac_field_t *field, uint64_t row) {
     if (field->kind == AC_FIELD_FLOAT && has(in, 9) && *in->at == TAG_DOUBLE) {
         uint64_t bits;
@@ -343,7 +343,7 @@ static inline int is_named(const ac_field_t *field, const uint8_t *name, uint64_
     return length == 1 || memcmp(field->name + 1, name + 1, length - 1) == 0;
 }
 
-/* Messages of a type mostly have their fields in its order, so `guess` is mostly right. */
+/* Messages of a type mostly have their fields in order, so `guess` is mostly right. */
 static inline uint32_t find(const ac_field_t *fields, uint32_t count, uint32_t guess,
                             const uint8_t *name, uint64_t length) {
     if (guess < count && is_named(&fields[guess], name, length)) return guess;
@@ -367,7 +367,7 @@ static int take_entries_of(input_t *in, ac_field_t *fields, uint32_t count, uint
             if (!skip(in, 0)) return 0;
             continue;
         }
-        /* Each at most once: so no column gets more bytes than the payloads have. */
+        /* Each field at most once: so no column gets more bytes than the payloads have. */
         if (seen >> i & 1) return 0;
         if (fields[i].kind == AC_FIELD_SKIPPED ? !skip(in, 0) : !take_part(in, &fields[i], row))
             return 0;
@@ -383,7 +383,8 @@ static int take_entries_of(input_t *in, ac_field_t *fields, uint32_t count, uint
     return 1;
 }
 
-/* Structs have as many fields as there are bits to note which were seen; a list has one kind of item. */
+/* A struct has at most as many fields as there are bits to record which were seen; a list has one kind of
+ * item. */
 static int prepare(ac_field_t *fields, uint32_t count) {
     if (count > AC_FIELDS_MAX) return 0;
     for (uint32_t i = 0; i < count; i++) {

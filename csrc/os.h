@@ -1,6 +1,6 @@
 /* Every system call of the engine goes through the os_*.c files, so that tests can fail each of them.
  *
- * All functions return a result >= 0 or a negated errno. EINTR is retried here; nobody else sees it. */
+ * All functions return a result >= 0 or a negated errno. EINTR is retried here; callers never see it. */
 #ifndef AC_OS_H
 #define AC_OS_H
 
@@ -54,21 +54,22 @@ void ac_os_close(int fd);
 int ac_os_stat(int fd, struct stat *out);
 int ac_os_stat_at(int dir, const char *name, struct stat *out);
 int ac_os_stat_path(const char *path, struct stat *out); /* follows links */
-/* Size and number of names, and nothing else. Asking for the times as well, as fstat does, has the kernel give the next
- * store a finer time of its own, and the sync after it writes the inode too: a third write to the disk in each flush. */
+/* Size and number of names only. If the times are requested as well, as by fstat, the kernel gives the next
+ * store a finer timestamp, and the sync after it writes the inode too: a third write to the disk in each
+ * flush. */
 typedef struct ac_extent {
     uint64_t size;
     uint32_t links;
 } ac_extent_t;
 int ac_os_extent(int fd, ac_extent_t *out);
-/* Inode and time of birth (0 where the file system keeps none); an empty name: of the directory itself. */
+/* Inode and time of birth (0 where the file system stores none); an empty name: of the directory itself. */
 int ac_os_birth(int dir, const char *name, uint64_t out[2]);
 int ac_os_mkdir(const char *path, unsigned mode);
 int ac_os_mkdir_at(int dir, const char *name, unsigned mode);
 int ac_os_chmod(int fd, unsigned mode);
-/* As root, in a directory of another user: what this thread creates from now on belongs to that user. 1 = so it is, and
- * the second call ends it. Giving it away afterwards would not do: the name of a directory may stand for another
- * one by then. */
+/* As root, in a directory of another user: what this thread creates from now on belongs to that user. 1 =
+ * active, until the second call ends it. Changing the owner afterwards would not be safe: the name of a
+ * directory may lead elsewhere by then. */
 int ac_os_become_owner(int dir);
 void ac_os_become_root(void);
 int ac_os_rename(int dir, const char *from, const char *to);     /* replaces */
@@ -76,44 +77,46 @@ int ac_os_rename_new(int dir, const char *from, const char *to); /* -EEXIST if `
 int ac_os_move(int from_dir, const char *from, int to_dir, const char *to);
 int ac_os_move_new(int from_dir, const char *from, int to_dir, const char *to);
 int ac_os_unlink(int dir, const char *name);
-int ac_os_rmdir(const char *path);           /* -ENOTEMPTY if something is in it */
-int ac_os_free_bytes(int fd, uint64_t *out); /* of its file system; -ENOSYS if that is unknown */
+int ac_os_rmdir(const char *path);           /* -ENOTEMPTY if it is not empty */
+int ac_os_free_bytes(int fd, uint64_t *out); /* of its file system; -ENOSYS if unknown */
 int ac_os_truncate(int fd, uint64_t size);
 int ac_os_allocate(int fd, uint64_t size); /* backed by blocks, reads as zero */
 int ac_os_zero_range(int fd, uint64_t offset, uint64_t length);
-/* Blocks for a part of the file, whose content and size stay as they are; 0 also where that cannot be had. */
+/* Allocates blocks for a part of the file, whose content and size do not change; 0 also where that is not
+ * supported. */
 int ac_os_reserve(int fd, uint64_t offset, uint64_t length);
-/* Gives blocks back, where that is possible. */
+/* Frees blocks, where that is supported. */
 int ac_os_punch(int fd, uint64_t offset, uint64_t length);
 int ac_os_copy(int from_fd, int to_fd, uint64_t offset, uint64_t length);
 int ac_os_read_at(int fd, void *buffer, size_t length, uint64_t offset); /* whole or short at EOF */
 /* The next part of [from, to) that is not a hole: 1 and its bounds, or 0. Holes read as zeros. */
 int ac_os_next_data(int fd, uint64_t from, uint64_t to, uint64_t *start, uint64_t *end);
-/* 1 = part of [from, to) has no written blocks, as far as the file system tells; see os_contents.c. */
+/* 1 = part of [from, to) has no written blocks, as far as the file system reports; see os_contents.c. */
 int ac_os_has_unwritten(int fd, uint64_t from, uint64_t to);
-int ac_os_write_at(int fd, const void *buffer, size_t length, uint64_t offset); /* whole or error */
+int ac_os_write_at(int fd, const void *buffer, size_t length,
+                   uint64_t offset); /* all bytes or an error */
 int ac_os_sync(int fd);
 int ac_os_sync_dir(int dir);
 
 void *ac_os_map(int fd, uint64_t length, int writable, int *error); /* NULL and *error on failure */
 void ac_os_unmap(void *base, uint64_t length);
-/* `fd` tells the hook which file it is, if the caller has it open; else -1. */
+/* `fd` tells the hook which file it is, if the caller has it open; otherwise -1. */
 int ac_os_map_sync(void *base, int fd, uint64_t offset, uint64_t length);
-/* Begins to write a range of a file and does not wait; a failure means what a failed sync means. */
+/* Starts writing a range of a file without waiting; a failure means what a failed sync means. */
 int ac_os_start_writing(int fd, uint64_t offset, uint64_t length);
 int ac_os_map_dontfork(void *base, uint64_t length);
 int ac_os_populate(void *base, uint64_t offset, uint64_t length, int writable);
-/* Takes pages of a shared mapping out of the page table; they come back when touched. `from` is
- * page-aligned; the page that `to` lies in goes too. */
+/* Removes pages of a shared mapping from the page table; they return when touched. `from` is page-aligned;
+ * the page that contains `to` is removed, too. */
 void ac_os_unpopulate(void *base, uint64_t from, uint64_t to);
-/* Takes a file out of the page cache: what of it is neither dirty nor mapped. Only advice. */
+/* Removes a file's pages from the page cache, unless they are dirty or mapped. Advice only. */
 void ac_os_drop_cache(int fd);
 int ac_os_memlock(void *base, uint64_t length);
 uint64_t ac_os_page_size(void);
 
 int ac_os_flock(int fd); /* exclusive, -EWOULDBLOCK if held */
-/* A lock that can be asked about without being taken: flock has no such question. Held by the open file,
- * like flock's, and independent of it. */
+/* A lock whose state can be queried without taking it, which flock does not offer. Like flock's it belongs
+ * to the open file; the two are independent. */
 int ac_os_claim(int fd);   /* -EAGAIN if claimed */
 int ac_os_claimed(int fd); /* 1 = by another open file, 0 = not */
 /* The same kind of lock on a part of the file, which excludes Java's FileLock; length 0: to the end. */
@@ -121,8 +124,8 @@ int ac_os_claim_range(int fd, uint64_t offset,
                       uint64_t length); /* -EAGAIN if any of it is claimed */
 void ac_os_unclaim_range(int fd, uint64_t offset, uint64_t length);
 int ac_os_range_claimed(int fd, uint64_t offset, uint64_t length); /* as ac_os_claimed */
-/* Both locks at once, shared with others that have them so: they exclude an exclusive lock. */
-int ac_os_flock_shared(int fd); /* -EWOULDBLOCK if held by one who does not share */
+/* Both locks at once, shared with other holders of the shared kind: they exclude an exclusive lock. */
+int ac_os_flock_shared(int fd); /* -EWOULDBLOCK if held exclusively */
 int ac_os_claim_shared(int fd); /* -EAGAIN likewise */
 
 /* Calls `visit` with each entry's name; stops when it returns non-zero and returns that. */
@@ -130,14 +133,14 @@ int ac_os_list(int dir, int (*visit)(void *context, const char *name), void *con
 
 int ac_os_futex_wake(uint32_t *word, int count);
 int ac_os_futex_wait(const uint32_t *word, uint32_t expected, uint64_t timeout_ns);
-int ac_os_futex_wake_private(uint32_t *word); /* all of this process */
-/* Sleeps until one of the words is not as expected, or its sleepers are woken; until a moment of the monotonic clock at
- * most. 0, or a negated errno: -ENOSYS where the kernel has no futex_waitv. */
+int ac_os_futex_wake_private(uint32_t *word); /* of the whole process */
+/* Sleeps until one of the words differs from its expected value, or its sleepers are woken; at most until a
+ * moment of the monotonic clock. 0, or a negated errno: -ENOSYS where the kernel has no futex_waitv. */
 enum { AC_FUTEX_MAX = 128 };
 typedef struct ac_futex {
     const uint32_t *word;
     uint32_t expected;
-    int is_private; /* nobody sleeps on it but this process */
+    int is_private; /* only this process sleeps on it */
 } ac_futex_t;
 int ac_os_futex_wait_any(const ac_futex_t *futexes, uint32_t count, uint64_t until_ns);
 
@@ -155,10 +158,10 @@ int ac_os_socket_pair(int ends[2]);
 int ac_os_socket_accept(int fd);
 int ac_os_socket_peer(int fd, uid_t *user);
 int ac_os_link(int from_dir, const char *from, int to_dir, const char *to);
-/* One packet; `passed_fd` travels with it unless -1. */
+/* One packet; `passed_fd` travels with it unless it is -1. */
 int ac_os_send(int fd, const void *packet, size_t length, int passed_fd);
-/* One packet into `packet`; its length, 0 at the end of the connection, -EAGAIN if there is none. At most
- * one fd is taken, into *passed_fd (-1: none came); surplus ones are closed. */
+/* One packet into `packet`; its length, 0 at the end of the connection, -EAGAIN if there is none. Takes at
+ * most one fd, into *passed_fd (-1: none); surplus ones are closed. */
 int ac_os_receive(int fd, void *packet, size_t length, int *passed_fd);
 int ac_os_is_eventfd(int fd); /* also makes it non-blocking */
 
@@ -170,12 +173,12 @@ int ac_os_epoll_wait(int epoll, void **tags, int room, uint64_t timeout_ns);
 int ac_os_inotify(void);
 int ac_os_inotify_add(int inotify, int dir, uint32_t mask);
 void ac_os_inotify_remove(int inotify, int watch);
-/* Calls `visit` for each event that is there now; one that comes meanwhile waits for the next call. */
+/* Calls `visit` for each pending event; one that arrives meanwhile waits for the next call. */
 void ac_os_inotify_read(int inotify, void (*visit)(void *context, int watch, const char *name),
                         void *context);
 
-/* Syncs through io_uring: queued, submitted together, and their results collected in any order. For hooks
- * each is an AC_CALL_SYNC_MAP when it is queued. */
+/* Syncs through io_uring: queued, submitted together, and their results collected in any order. The hook
+ * sees each as an AC_CALL_SYNC_MAP when it is queued. */
 typedef struct ac_ring {
     int fd;
     void *rings, *entries;
@@ -185,12 +188,12 @@ typedef struct ac_ring {
     void *completions;
 } ac_ring_t;
 
-/* With `workers` threads of the kernel. Fails where there is no io_uring, or not for us. */
+/* With `workers` threads of the kernel. Fails where io_uring does not exist, or is not allowed. */
 int ac_os_ring_open(ac_ring_t *ring, unsigned entries, unsigned workers);
 int ac_os_ring_sync(ac_ring_t *ring, int fd, uint64_t offset, uint64_t length, uint64_t tag);
 /* How many of the queued ones the kernel took; it never saw the rest. */
 size_t ac_os_ring_submit(ac_ring_t *ring, size_t queued);
-/* Waits until `expected` of those that were submitted are completed, unless one is already: gives that one. */
+/* Waits until `expected` of the submitted ones are completed, unless one is already: returns that one. */
 int ac_os_ring_wait(ac_ring_t *ring, size_t expected, uint64_t *tag, int *result);
 void ac_os_ring_close(ac_ring_t *ring);
 
@@ -198,16 +201,16 @@ void ac_os_ring_close(ac_ring_t *ring);
 void *ac_os_alloc(size_t size);
 
 void ac_os_sleep_ns(uint64_t ns);
-void ac_os_yield(void);      /* the processor, to a thread that waits for it */
+void ac_os_yield(void);      /* yields the processor to a waiting thread */
 uint64_t ac_os_now_ns(void); /* wall clock */
 uint64_t ac_os_monotonic_ns(void);
 uint64_t ac_os_coarse_ns(void); /* the same, some milliseconds late, and much cheaper */
-uint64_t ac_os_boot_ns(void);   /* when the machine was started, by the wall clock */
+uint64_t ac_os_boot_ns(void);   /* when the machine was booted, by the wall clock */
 
-/* What the calling thread has met so far. */
+/* Counters of the calling thread since it began. */
 typedef struct ac_usage {
     uint64_t minor_faults, major_faults;
-    uint64_t waits;    /* it gave the processor up … */
+    uint64_t waits;    /* it gave up the processor … */
     uint64_t switches; /* … or lost it to others */
 } ac_usage_t;
 void ac_os_thread_usage(ac_usage_t *out);
@@ -215,13 +218,13 @@ uint64_t ac_os_thread_cpu_ns(void);
 
 /* Identity of a process for lock files: start time in clock ticks, 0 if there is no such process. */
 uint64_t ac_os_process_start(int pid);
-int ac_os_process_exists(int pid); /* also as a zombie, and if it is another user's */
-int ac_os_process_ends(int pid);   /* was killed, or is a zombie: nothing of it runs any more */
-/* Its command line, with blanks between the words; empty if it cannot be had. */
+int ac_os_process_exists(int pid); /* also as a zombie, and as another user's */
+int ac_os_process_ends(int pid);   /* was killed, or is a zombie: it runs no more code */
+/* Its command line, with blanks between the words; empty if unknown. */
 void ac_os_process_command(int pid, char *out, size_t size);
-/* Who holds flock's lock on the file; 0 = nobody, or nobody with a pid in our namespace. */
+/* The holder of flock's lock on the file; 0 = none, or none with a pid in our namespace. */
 int ac_os_flock_holder(const struct stat *file);
-/* Calls `visit` for every such lock of this machine. */
+/* Calls `visit` for every such lock on this machine. */
 typedef struct ac_flock {
     dev_t device;
     ino_t inode;
@@ -229,14 +232,13 @@ typedef struct ac_flock {
 } ac_flock_t;
 void ac_os_each_flock(void (*visit)(void *context, const ac_flock_t *lock), void *context);
 uint64_t ac_os_boot_id(void);
-uint64_t ac_os_process_started_ns(int pid); /* wall clock; 0 if it is unknown */
-/* Its command line in one printable line, as much as there is room for; empty if it is unknown. */
+uint64_t ac_os_process_started_ns(int pid); /* wall clock; 0 if unknown */
+/* Its command line in one printable line, as much as fits; empty if unknown. */
 void ac_os_process_command(int pid, char *out, size_t size);
 /* The pid of the holder of this file's flock, as far as this pid namespace knows; 0 = none. */
 int ac_os_flock_owner(int fd);
 uint64_t ac_os_pid_namespace(void);
-uint64_t
-ac_os_clock_namespace(void); /* in another one the monotonic clock may say something else */
+uint64_t ac_os_clock_namespace(void); /* in another one the monotonic clock may differ */
 int ac_os_random(void *buffer, size_t length);
 
 #endif

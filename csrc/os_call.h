@@ -1,4 +1,4 @@
-/* How the os_*.c files make a system call: so that tests can fail each of them (os_faults.c). */
+/* How the os_*.c files make a system call, so that tests can fail each of them (os_faults.c). */
 #ifndef AC_OS_CALL_H
 #define AC_OS_CALL_H
 

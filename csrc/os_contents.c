@@ -1,4 +1,4 @@
-/* What is in a file: its space, its bytes, and which of them are on the disk. */
+/* The contents of a file: its space, its bytes, and which of them are on the disk. */
 #include "os.h"
 
 #include "os_call.h"
@@ -12,7 +12,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* For calls that transfer bytes: the same, and *length is what may be transferred. */
+/* For calls that transfer bytes: the same, and *length is the number of bytes that may be transferred. */
 static int fault_transfer(enum ac_call call, int fd, uint64_t offset, size_t *length) {
     int injected_errno = fault(call, NULL, fd, offset, *length);
     if (AC_LIKELY(injected_errno >= 0)) return injected_errno;
@@ -116,7 +116,7 @@ int ac_os_next_data(int fd, uint64_t from, uint64_t to, uint64_t *start, uint64_
     *end = to;
     off_t data = lseek(fd, (off_t)from, SEEK_DATA);
     if (data < 0 && errno == ENXIO) return 0;
-    if (data < 0) return errno == EINVAL ? 1 : -errno; /* a file system that cannot tell */
+    if (data < 0) return errno == EINVAL ? 1 : -errno; /* the file system cannot tell */
     if ((uint64_t)data >= to) return 0;
     off_t hole = lseek(fd, data, SEEK_HOLE);
     *start = (uint64_t)data;
@@ -124,9 +124,9 @@ int ac_os_next_data(int fd, uint64_t from, uint64_t to, uint64_t *start, uint64_
     return 1;
 }
 
-/* Blocks that were allocated ahead count as zeros until the file system notes that they were written. ext4 does
- * that when a page is written for the first time; if that write fails, the page is written to its blocks the next
- * time, but nobody notes it, and after a restart they are zeros. */
+/* Blocks that were allocated ahead read as zeros until the file system records that they were written. ext4
+ * does that when a page is written for the first time; if that write fails, the page is written to its
+ * blocks the next time, but this is not recorded, and after a restart they are zeros. */
 int ac_os_has_unwritten(int fd, uint64_t from, uint64_t to) {
     enum { EXTENTS = 32 };
     union {

@@ -15,7 +15,7 @@ int ac_os_inject(void *context, int call, const char *path, int fd, uint64_t off
                  uint64_t length) {
     ac_injection_t *injection = context;
     (void)path, (void)fd, (void)offset, (void)length;
-    /* Taken back since the caller found the hook. */
+    /* The hook was removed since the caller found it. */
     if (!injection) return 0;
     if (injection->call >= 0 && injection->call != call) return 0;
     uint64_t number = __atomic_add_fetch(&injection->seen, 1, __ATOMIC_RELAXED);

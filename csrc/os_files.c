@@ -1,4 +1,4 @@
-/* Files and directories by name, and whom they belong to. */
+/* Files and directories by name, and their owners. */
 #include "os.h"
 
 #include "os_call.h"
@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* O_NONBLOCK means nothing for a file, but opening a pipe in its place would wait forever. */
+/* O_NONBLOCK means nothing for a file, but opening a pipe in its place would wait without limit. */
 int ac_os_open_at(int dir, const char *name, int flags, unsigned mode) {
     int fd;
     /* O_NONBLOCK: a pipe in the place of a file is refused later, instead of waiting for its other end. */
@@ -115,7 +115,8 @@ static int is_one_file(int left_dir, const char *left, int right_dir, const char
            a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* A link replaces nothing either. A kill may leave both names: the next attempt recognises the file by its inode. */
+/* A link replaces nothing either. A kill may leave both names: the next attempt recognises the file by its
+ * inode. */
 static int move_by_link(int from_dir, const char *from, int to_dir, const char *to) {
     int rc;
     CALL(rc, AC_CALL_RENAME, to, to_dir, 0, 0, linkat(from_dir, from, to_dir, to, 0));

@@ -1,4 +1,4 @@
-/* Locks on files, and who holds them. */
+/* Locks on files, and their holders. */
 #include "os.h"
 
 #include "os_call.h"

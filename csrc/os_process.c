@@ -61,13 +61,13 @@ uint64_t ac_os_process_start(int pid) {
     return field ? strtoull(field + 1, NULL, 10) : 0;
 }
 
-/* Not by /proc, which may hide the processes of others. */
+/* Not by /proc, which may hide other users' processes. */
 int ac_os_process_exists(int pid) {
     return pid > 0 && (kill(pid, 0) == 0 || errno != ESRCH);
 }
 
-/* Bit 8 of a signal mask is SIGKILL. A killed process has it pending from the moment of the kill until each of
- * its threads has seen it; then its first thread is a zombie as long as anything is left of it. */
+/* Bit 8 of a signal mask is SIGKILL. A killed process has it pending from the moment of the kill until each
+ * of its threads has seen it; then its first thread is a zombie while anything is left of the process. */
 int ac_os_process_ends(int pid) {
     static const char *const masks[] = {"\nSigPnd:", "\nShdPnd:"};
     char path[64], text[4096];
@@ -94,7 +94,7 @@ void ac_os_process_command(int pid, char *out, size_t size) {
     snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
     int got = read_text(path, out, size);
     out[got > 0 ? got : 0] = 0;
-    /* Arguments end in a NUL each; whatever else a terminal might act on is not shown. */
+    /* A NUL ends each argument; other bytes that a terminal might act on are not shown. */
     for (int i = 0; i < got; i++)
         if (out[i] < ' ' || out[i] > '~') out[i] = out[i] ? '?' : ' ';
     for (int i = got; i > 0 && out[i - 1] == ' '; i--)

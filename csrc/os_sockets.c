@@ -27,7 +27,8 @@ static int open_socket(void) {
     return fd;
 }
 
-/* bind takes the mode of the new file from the socket, less the umask: nobody finds it with more rights. */
+/* bind gives the new file the mode of the socket, less the umask: it never has more rights, not even for a
+ * moment. */
 int ac_os_socket_listen(int dir, const char *name) {
     struct sockaddr_un address;
     int rc = socket_address(&address, dir, name);
@@ -43,7 +44,7 @@ int ac_os_socket_listen(int dir, const char *name) {
     return rc;
 }
 
-/* An fd of a socket's file, not to be read from, if it is one of ours. */
+/* An fd of a socket's file, not for reading, if it is one of ours. */
 static int find_own_socket(int dir, const char *name) {
     struct stat info;
     int fd = ac_os_open_at(dir, name, O_PATH, 0);

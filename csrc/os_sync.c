@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Old headers lack it; the engine then does without, as it does on old kernels. */
+/* Old headers lack it; the engine then works without it, as on old kernels. */
 #if __has_include(<linux/io_uring.h>) && defined(SYS_io_uring_setup)
 #include <linux/io_uring.h>
 #define HAVE_IO_URING 1
@@ -44,13 +44,14 @@ int ac_os_start_writing(int fd, uint64_t offset, uint64_t length) {
     int rc;
     CALL(rc, AC_CALL_START_WRITING, NULL, fd, offset, length,
          sync_file_range(fd, (off64_t)offset, (off64_t)length, SYNC_FILE_RANGE_WRITE));
-    return rc == -ESPIPE || rc == -ENOSYS ? 0 : rc; /* nothing was begun: the sync will do it all */
+    return rc == -ESPIPE || rc == -ENOSYS ? 0
+                                          : rc; /* nothing was started: the sync will do it all */
 }
 
 #if HAVE_IO_URING
 
-/* Maps what the kernel laid out: one area with both rings (kernels before 5.4, which have two, are refused),
- * and the submission entries. */
+/* Maps what the kernel laid out: one area with both rings (kernels before 5.4, which have two, are
+ * refused), and the submission entries. */
 static int map_ring(ac_ring_t *ring, const struct io_uring_params *params) {
     if (!(params->features & IORING_FEAT_SINGLE_MMAP)) return -ENOSYS;
     uint64_t submitting = params->sq_off.array + params->sq_entries * sizeof(uint32_t);
@@ -111,7 +112,7 @@ int ac_os_ring_sync(ac_ring_t *ring, int fd, uint64_t offset, uint64_t length, u
     entry->fsync_flags = IORING_FSYNC_DATASYNC;
     entry->fd = fd;
     entry->user_data = tag;
-    if (length <= UINT32_MAX) { /* else all of the file: offset and length 0 */
+    if (length <= UINT32_MAX) { /* otherwise all of the file: offset and length 0 */
         entry->off = offset;
         entry->len = (uint32_t)length;
     }
@@ -142,7 +143,7 @@ int ac_os_ring_wait(ac_ring_t *ring, size_t expected, uint64_t *tag, int *result
         (const struct io_uring_cqe *)ring->completions + (head & ring->completed_mask);
     *tag = completion->user_data;
     *result = completion->res;
-    ac_store_release_u32(ring->completed_head, head + 1); /* the kernel may use its place again */
+    ac_store_release_u32(ring->completed_head, head + 1); /* the kernel may reuse its place */
     return 0;
 }
 

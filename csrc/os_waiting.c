@@ -69,8 +69,8 @@ int ac_os_eventfd_signal(int fd) {
     return rc == -EAGAIN ? 0 : rc; /* the counter is full: it is signalled already */
 }
 
-/* Another holder of the descriptor can make it blocking; this call does not wait even then. Kernels
- * before 5.8 do not know that of an eventfd. */
+/* Another holder of the descriptor can make it blocking; this call does not wait even then. Kernels before
+ * 5.8 do not support that for an eventfd. */
 static int drain_eventfd(int fd) {
     uint64_t drained;
     struct iovec into = {&drained, sizeof drained};

@@ -54,8 +54,8 @@ static int count_position(void *context, const char *file) {
     return 0;
 }
 
-/* Each look of a writer at its readers costs some system calls per name, used or not. Processes that create the
- * last ones at the same time may get beyond the limit: nothing but this refusal depends on it. */
+/* Each check of a writer on its readers costs some system calls per name, used or not. Processes that
+ * create the last ones at the same time may exceed the limit: nothing but this refusal depends on it. */
 static int check_count(const ac_directory_t *readers, int readers_fd, ac_error_t *err) {
     int count = 0;
     int rc = ac_os_list(readers_fd, count_position, &count);
@@ -65,8 +65,8 @@ static int check_count(const ac_directory_t *readers, int readers_fd, ac_error_t
                    "has %d reader names; a new one is let in below %d", count, AC_READERS_MAX);
 }
 
-/* An fd of the new file, locked and claimed before it has its name: retention would take it for a reader that is
- * away, and another process could lock it first. -EEXIST: another process was first. */
+/* An fd of the new file, locked and claimed before it has its name: otherwise retention would take it for a
+ * reader that is away, and another process could lock it first. -EEXIST: another process was first. */
 static int create(const ac_directory_t *readers, int readers_fd, const char *file, uint64_t segment,
                   uint64_t offset) {
     char temporary[FILE_NAME_MAX + 32];
@@ -99,7 +99,7 @@ static int open_or_create(const ac_directory_t *readers, int readers_fd, const c
     int rc = check_count(readers, readers_fd, err);
     if (rc != AC_OK) return rc;
     fd = create(readers, readers_fd, file, segment, offset);
-    if (fd == -EEXIST) { /* the lock decides between us */
+    if (fd == -EEXIST) { /* the lock decides which of us has it */
         *created = 1;
         return ac_file_open(readers, readers_fd, file, O_RDWR, info, err);
     }
@@ -153,15 +153,15 @@ static int load(ac_position_t *position, int fd, const char *path, ac_error_t *e
         return ac_fail(err, AC_E_POSITION_CORRUPT, 0, path, 0,
                        "neither slot is valid; forget the reader to start it afresh");
     }
-    /* A store that never ended has the generation that the next one will have: what is left of it could
-     * make that one look complete half-way. */
+    /* A store that never ended has the generation that the next one will have: its remains could make that
+     * one look complete half-way. */
     ac_slot_t *other = (ac_slot_t *)(void *)position->map->base + (position->slot ^ 1);
     if (!slot_valid(other)) memset(other, 0, sizeof *other);
     pthread_mutex_init(&position->mutex, NULL);
     return AC_OK;
 }
 
-/* Its file, opened and locked. AC_E_NOT_FOUND: it was removed at this moment. */
+/* Its file, opened and locked. AC_E_NOT_FOUND: it was removed just now. */
 static int open_locked(ac_position_t *position, const ac_directory_t *readers, int readers_fd,
                        const char *file, uint64_t segment, uint64_t offset, int *created,
                        ac_error_t *err) {
@@ -177,7 +177,7 @@ static int open_locked(ac_position_t *position, const ac_directory_t *readers, i
                      (long long)info.st_size);
     else
         rc = load(position, fd, path, err);
-    /* Removing it needs the lock, so it has its name from now on, or never again. */
+    /* Removing it needs the lock, so from now on it either has its name, or never will again. */
     if (rc == AC_OK && ac_os_stat(fd, &info) == 0 && info.st_nlink == 0) {
         ac_position_close(position);
         rc = ac_fail(err, AC_E_NOT_FOUND, ENOENT, path, 0, "was removed while it was being opened");
@@ -223,12 +223,12 @@ static int fail_unknown(const ac_directory_t *dir, const char *name, ac_error_t 
     return ac_fail(err, AC_E_READER_NOT_FOUND, ENOENT, dir->path, 0, "has no reader '%s'", name);
 }
 
-/* With its lock held, and durably, or a power cut would bring the reader back without its data. */
+/* With its lock held, and durably; otherwise a power cut would bring the reader back without its data. */
 static int remove_files(const ac_directory_t *readers, int readers_fd, const char *name,
                         ac_error_t *err) {
     char file[FILE_NAME_MAX];
     snprintf(file, sizeof file, "%s.group", name);
-    ac_os_unlink(readers_fd, file); /* first: without a position it would be believed */
+    ac_os_unlink(readers_fd, file); /* first: without a position it would be trusted */
     snprintf(file, sizeof file, "%s.group.tmp", name);
     ac_os_unlink(readers_fd, file); /* of a member that was killed, or nothing */
     snprintf(file, sizeof file, "%s.meta", name);
@@ -256,7 +256,7 @@ int ac_position_remove(const ac_directory_t *dir, int dir_fd, const char *name, 
     else if (fd >= 0 && rc == -EWOULDBLOCK)
         rc = fail_busy(fd, path, err);
     else if (fd >= 0 && rc == 0 && ac_os_stat(fd, &info) == 0 && info.st_nlink == 0)
-        rc = fail_unknown(dir, name, err); /* another process was at it */
+        rc = fail_unknown(dir, name, err); /* another process was working on it */
     else if (fd >= 0)
         rc = rc < 0 ? ac_fail_os(err, rc, path, "cannot lock")
                     : remove_files(&readers, readers_fd, name, err);
@@ -343,7 +343,7 @@ void ac_position_forked(ac_position_t *position) {
     position->map = NULL;
 }
 
-/* Of a reader that is there, to look at. */
+/* Of an existing reader, for reading only. */
 static int open_file(const ac_directory_t *dir, int dir_fd, const char *name, ac_error_t *err) {
     char file[FILE_NAME_MAX];
     ac_directory_t readers;
@@ -404,7 +404,7 @@ static int visit_file(void *context, const char *file) {
     ac_error_t err;
     int fd = ac_file_open(each->readers, each->readers_fd, file, O_RDONLY, &info, &err);
     if (fd == AC_E_NOT_FOUND || fd == AC_E_NOT_A_QUEUE) return 0; /* gone, or not a position */
-    if (fd < 0) { /* a reader that cannot be seen must not be forgotten */
+    if (fd < 0) { /* a reader that cannot be read must not be forgotten */
         each->failure = err;
         return 1;
     }
@@ -473,7 +473,7 @@ static int is_beyond(const pull_t *pull, const ac_slot_t *slot) {
            (slot->segment == pull->segment && slot->offset > pull->offset);
 }
 
-/* Into the older slot, as every store. */
+/* Into the older slot, as with every store. */
 static int pull_file(int fd, const pull_t *pull) {
     uint8_t bytes[AC_POSITION_SIZE];
     ac_slot_t slot;

@@ -34,14 +34,14 @@ typedef struct ac_slot {
     uint64_t heartbeat_ns;
     uint64_t generation;
     uint32_t checksum;
-    uint32_t
-        epoch; /* ours: of a record beside the position, 0 = not known; no part of the checksum */
+    uint32_t epoch; /* ours: epoch of a record beside the position, 0 = unknown; not covered by the
+                  checksum */
 } ac_slot_t;
 
 _Static_assert(sizeof(ac_slot_t) == 40, "reader slot");
 
-/* The time from one sign of life of a reader to the next: at least, at most, and if the writer does not say
- * what it expects. */
+/* The interval between two heartbeats of a reader: its minimum, its maximum, and its value if the writer
+ * does not say what it expects. */
 #define AC_HEARTBEAT_MIN_NS 10000000ull
 #define AC_HEARTBEAT_MAX_NS 10000000000ull
 #define AC_HEARTBEAT_FOREIGN_NS 1000000000ull
@@ -51,10 +51,10 @@ typedef struct ac_position {
     ac_lock_t lock;
     pthread_mutex_t mutex;
     ac_slot_t current;
-    int slot; /* where `current` is */
+    int slot; /* the slot of `current` */
     dev_t device;
     ino_t inode;
-    uint64_t looked_ns; /* when it was last seen that the file has its name still */
+    uint64_t looked_ns; /* when the file was last seen to have its name */
 } ac_position_t;
 
 /* [A-Za-z0-9][A-Za-z0-9._-]{0,63} */
@@ -64,7 +64,7 @@ int ac_reader_name_check(const char *name, const char *path, ac_error_t *err);
 /* Which slot is valid and newer (0 or 1), with its content; -1 if neither is valid. */
 int ac_position_decode(const uint8_t bytes[AC_POSITION_SIZE], ac_slot_t *out);
 
-/* Opens and locks it; a missing one is created at the given position (*created = 1), unless there are
+/* Opens and locks it; creates a missing one at the given position (*created = 1), unless there are
  * AC_READERS_MAX: AC_E_TOO_MANY_READERS. */
 int ac_position_open(ac_position_t *position, const ac_directory_t *dir, int dir_fd,
                      const char *name, uint64_t segment, uint64_t offset, int *created,
@@ -73,9 +73,9 @@ void ac_position_store(ac_position_t *position, uint64_t segment, uint64_t offse
                        uint64_t now_ns);
 void ac_position_get(ac_position_t *position, uint64_t *segment, uint64_t *offset);
 void ac_position_heartbeat(ac_position_t *position, uint64_t now_ns);
-/* For the members of a group, which share the file and see to it that one of them stores at a time: `base` is its
- * mapping. A position that is not farther than the stored one only renews the heartbeat. 0 = nothing in the file is
- * valid, and it stays so. */
+/* For the members of a group, which share the file and ensure that only one of them stores at a time:
+ * `base` is its mapping. A position that is not farther than the stored one only renews the heartbeat. 0 =
+ * nothing in the file is valid, and it stays so. */
 int ac_position_store_shared(uint8_t *base, uint64_t segment, uint64_t offset, uint32_t epoch,
                              uint64_t now_ns);
 int ac_position_sync(ac_position_t *position);
@@ -84,15 +84,15 @@ void ac_position_close(ac_position_t *position);
 /* In a forked child, which inherited neither lock nor mapping. */
 void ac_position_forked(ac_position_t *position);
 
-/* Whether its name still leads to the file that is stored to; one system call. What cannot be checked may well
- * be there. */
+/* Whether its name still leads to the file that is stored to; one system call. If that cannot be checked,
+ * yes. */
 int ac_position_has_name(const ac_position_t *position, const ac_directory_t *dir,
                          const char *name);
 
 /* Removes the position of a reader that is not open: AC_E_READER_BUSY, AC_E_READER_NOT_FOUND. */
 int ac_position_remove(const ac_directory_t *dir, int dir_fd, const char *name, ac_error_t *err);
 
-/* [any thread] Makes durable what is in the file of a reader; and which files there are. */
+/* [any thread] Makes the content of a reader's file durable; and which files there are. */
 int ac_position_sync_file(const ac_directory_t *dir, int dir_fd, const char *name, ac_error_t *err);
 int ac_position_sync_names(const ac_directory_t *dir, int dir_fd, ac_error_t *err);
 
@@ -107,12 +107,12 @@ typedef void (*ac_position_visit_t)(void *context, const char *name, const ac_sl
 int ac_position_each(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
                      void *context, ac_error_t *err);
 
-/* The same for who removes something by what it sees: AC_E_POSITION_CORRUPT if one cannot be decoded. */
+/* The same for callers that remove something by the result: AC_E_POSITION_CORRUPT if one cannot be decoded. */
 int ac_position_each_sound(const ac_directory_t *dir, int dir_fd, ac_position_visit_t visit,
                            void *context, ac_error_t *err);
 
-/* Puts every position beyond (segment, offset) back to it, durably. For a queue that nobody reads from yet: those
- * that are open stay as they are. */
+/* Moves every position beyond (segment, offset) back to it, durably. For a queue that has no readers yet:
+ * those that are open stay as they are. */
 int ac_position_pull_back(const ac_directory_t *dir, int dir_fd, uint64_t segment, uint64_t offset,
                           ac_error_t *err);
 

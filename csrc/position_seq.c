@@ -8,8 +8,8 @@
 #include "segment.h"
 #include "segment_seekindex.h"
 
-/* The first message at or after *offset in one segment: 1 = found; 0 = nothing more is in it, and *offset is where
- * that begins; -1 = damage. */
+/* The first message at or after *offset in one segment: 1 = found; 0 = nothing more is in it, and *offset
+ * is where that begins; -1 = damage. */
 static int first_in(const ac_map_t *map, uint64_t *offset, uint64_t *seq) {
     ac_message_t message;
     const char *why;
@@ -23,16 +23,16 @@ static int first_in(const ac_map_t *map, uint64_t *offset, uint64_t *seq) {
     return found == AC_RECORD_BAD ? -1 : 0;
 }
 
-/* The last writer is one of ours: if it says 0, then all that was there may have been lost. */
+/* The last writer is one of ours: if it says 0, everything that was there may have been lost. */
 static int is_of_ours(const ac_control_t *control) {
     uint64_t counting = ac_load_relaxed_u64(&control->counting_epoch);
     if (counting) return counting == ac_load_relaxed_u64(&control->writer_epoch);
     return ac_load_relaxed_u64(&control->queue_id) != 0;
 }
 
-/* What the next message will get, if the writer is at this place. It stores its offset after the seq, and a
- * record's commit word before both: with the offset seen first, and still no record after it, the seq between is
- * that of this place. */
+/* The seq of the next message, if the writer is at this place. The writer stores its offset after the seq,
+ * and a record's commit word before both: if the offset is read first, and there is still no record after
+ * it, the seq read in between is that of this place. */
 static int next_by_writer(const ac_control_t *control, const ac_map_t *map, uint64_t offset,
                           uint64_t *seq) {
     uint32_t head;
@@ -47,7 +47,7 @@ static int next_by_writer(const ac_control_t *control, const ac_map_t *map, uint
     return 1;
 }
 
-/* The seq after the records that lie before `offset`; 0 = there are none, or not all of them can be counted. */
+/* The seq after the records before `offset`; 0 = there are none, or not all of them can be counted. */
 static int after_records(const ac_directory_t *dir, int dir_fd, const ac_map_t *map,
                          uint64_t segment_size, uint64_t offset, uint64_t *seq) {
     ac_index_t index;
@@ -59,8 +59,8 @@ static int after_records(const ac_directory_t *dir, int dir_fd, const ac_map_t *
     return known;
 }
 
-/* The seq after the segment before. The writer links its next segment a moment before it goes there. Seqs of
- * other programs may start again with a segment. */
+/* The seq after the previous segment. The writer links its next segment a moment before it enters it. Seqs
+ * of other programs may start again with a segment. */
 static int after_segment_before(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
                                 const ac_map_t *map, uint64_t segment_size, uint64_t *seq) {
     ac_map_t *before;
@@ -95,7 +95,7 @@ int ac_seq_at(const ac_directory_t *dir, int dir_fd, const ac_control_t *control
         return 0;
     int found;
     for (;;) {
-        int finished = is_finished(map, offset); /* before the look: see segment.h */
+        int finished = is_finished(map, offset); /* read before the look: see segment.h */
         found = offset > map->size ? -1 : first_in(map, &offset, &first);
         if (found != 0) break;
         if (!finished ||
@@ -108,11 +108,11 @@ int ac_seq_at(const ac_directory_t *dir, int dir_fd, const ac_control_t *control
         offset = AC_SEGMENT_DATA;
     }
     ac_map_release(map);
-    if (found == 1) *seq = first; /* and else it stays as it was */
+    if (found == 1) *seq = first; /* otherwise it is unchanged */
     return found == 1;
 }
 
-/* Of the newest segment that has a record. */
+/* For the newest segment that has a record. */
 static int last_by_records(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
                            uint64_t segment_size, uint64_t *next_seq, uint64_t *last_ns) {
     uint32_t segment;

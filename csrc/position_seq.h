@@ -11,8 +11,8 @@
 int ac_seq_at(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
               uint64_t segment_size, uint64_t segment, uint64_t offset, uint64_t *seq);
 
-/* The seq of the next message, and the time of the last one: by the writer's words, or by the records of the
- * newest segment if the writer is another program. 0 = there is none, or it is unknown. */
+/* The seq of the next message, and the time of the last one: by the writer's words, or by the records of
+ * the newest segment if the writer is another program. 0 = there is none, or it is unknown. */
 void ac_end_at(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
                uint64_t segment_size, uint64_t *next_seq, uint64_t *last_ns);
 

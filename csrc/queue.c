@@ -1,4 +1,4 @@
-/* Questions about a whole queue, answered without opening it for anything. */
+/* Questions about a whole queue, answered without opening it. */
 #include "control.h"
 #include "cq4_reader.h"
 #include "crc32.h"
@@ -29,7 +29,7 @@ const char *ac_checksum_implementation(void) {
     return ac_crc32_implementation();
 }
 
-/* What cannot be read is none: opening it reports why. */
+/* What cannot be read counts as none: opening it reports why. */
 int ac_queue_format(const char *path) {
     char control[1200];
     struct stat info;
@@ -38,7 +38,7 @@ int ac_queue_format(const char *path) {
     return ac_cq4_is_queue(path) == 1 ? AC_FORMAT_CQ4 : AC_FORMAT_NONE;
 }
 
-/* Of the first message, by the header of its record alone. */
+/* Of the first message, from the header of its record alone. */
 static uint64_t find_oldest(const ac_view_t *view) {
     char name[AC_NAME_MAX];
     struct stat info;
@@ -119,7 +119,7 @@ int64_t ac_queue_verify(const char *path, uint64_t *records, ac_error_t *err) {
     config.start = AC_START_FIRST;
     rc = ac_reader_open(path, &config, &reader, err);
     if (rc != AC_OK) return rc;
-    /* First as a careful reader, then stepping over each place it stumbles on. */
+    /* First as a reader that stops at damage, then skipping each damaged place. */
     while ((rc = ac_reader_next(reader, &message, &current)) != 0) {
         if (rc == 1) continue;
         if (rc != AC_E_CORRUPT) break;
@@ -149,15 +149,15 @@ static int fail_in(const ac_view_t *view, const ac_map_t *map, int code, uint64_
     return ac_fail(err, code, 0, path, offset, "%s", why);
 }
 
-/* Up to here every record of the segment must be there; 0 = nobody said so. */
+/* Up to here every record of the segment must exist; 0 = not recorded. */
 static uint64_t promised_end(const ac_view_t *view, const ac_map_t *map) {
     uint64_t sealed_end = ac_segment_end(map);
     if (sealed_end != 0 || map->segment != view->durable.segment) return sealed_end;
     return view->durable.offset;
 }
 
-/* Shows each message of a segment; `visit` returns a negated errno or 0. A record that is damaged or missing is
- * an error, since nobody can say what it was. */
+/* Passes each message of a segment to `visit`, which returns a negated errno or 0. A record that is damaged
+ * or missing is an error, since its contents are unknown. */
 static int each_message(const ac_view_t *view, uint32_t id,
                         int (*visit)(void *context, const ac_message_t *message), void *context,
                         ac_error_t *err) {
@@ -167,7 +167,7 @@ static int each_message(const ac_view_t *view, uint32_t id,
     uint64_t offset = AC_SEGMENT_DATA;
     int rc = ac_segment_open(&view->dir, view->dir_fd, id, view->segment_size, 0, &map, err);
     if (rc != AC_OK) return rc;
-    uint64_t end = promised_end(view, map); /* before the walk: the writer may be going on */
+    uint64_t end = promised_end(view, map); /* before the walk: the writer may be appending */
     int found;
     while ((found = ac_record_inspect(map->base, map->size, offset, id, AC_CHECK_HEADER, &message,
                                       &why)) == AC_RECORD_GOOD) {
@@ -227,7 +227,7 @@ typedef struct seen {
     ac_cause_t *causes; /* source 0 = free */
     uint32_t *segments; /* where the newest cause was found */
     size_t count, room; /* room is a power of two, at least twice the count */
-    uint64_t begin_ns;  /* of the segment looked at; UINT64_MAX: it has no message */
+    uint64_t begin_ns;  /* of the current segment; UINT64_MAX: it has no message */
 } seen_t;
 
 static int seen_grow(seen_t *seen) {
@@ -254,8 +254,7 @@ static int seen_grow(seen_t *seen) {
     return 0;
 }
 
-/* Segments are walked backwards, each of them forwards: the newest segment has the word, and in it the
- * last record. */
+/* Walks segments backwards, each of them forwards: the newest segment decides, and in it the last record. */
 static int seen_note(void *context, const ac_message_t *message) {
     seen_t *seen = context;
     if (seen->begin_ns == UINT64_MAX) seen->begin_ns = message->timestamp_ns;

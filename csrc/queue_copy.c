@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What has to stay of the original; everything else is about its writer, readers and directory. */
+/* What must stay as in the original; everything else is about its writer, readers and directory. */
 static ac_control_t control_of_copy(const ac_control_t *original, const ac_copy_t *copy) {
     ac_control_t control;
     uint64_t removed_seq, removed_ns;
@@ -26,7 +26,7 @@ static ac_control_t control_of_copy(const ac_control_t *original, const ac_copy_
     control.next_seq = copy->next_seq;
     control.last_timestamp_ns = copy->last_timestamp_ns;
     control.last_record = copy->last_record;
-    /* A home that no directory has makes it a copy; none at all leaves that to be noted by the next writer. */
+    /* A home that no directory has makes it a copy; no home at all leaves that to the next writer. */
     control.home = copy->new_id ? 2 : 0;
     ac_clean_t clean = {.epoch = control.writer_epoch,
                         .segment = control.current_segment,

@@ -1,4 +1,4 @@
-/* A queue that is examined from outside: the start of every such call. */
+/* A queue that is examined from outside: how every such call starts. */
 #ifndef AC_QUEUE_VIEW_H
 #define AC_QUEUE_VIEW_H
 
@@ -19,7 +19,7 @@ typedef struct ac_view {
 int ac_view_open(ac_view_t *view, const char *path, ac_error_t *err);
 void ac_view_close(ac_view_t *view);
 
-/* Whether a Java queue is there, where AC_E_NOT_FOUND says that none of ours is. */
+/* Whether there is a Java queue where AC_E_NOT_FOUND says that there is none of ours. */
 int ac_view_is_java(const char *path);
 /* AC_E_UNSUPPORTED if so, otherwise `rc`. */
 int ac_view_refuse_java(int rc, const char *path, const char *why, ac_error_t *err);

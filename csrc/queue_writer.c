@@ -1,4 +1,4 @@
-/* Who has a queue open for writing, and what it says about itself: looked up without opening the queue. */
+/* Who has a queue open for writing, and what it publishes: looked up without opening the queue. */
 #include "control.h"
 #include "lock.h"
 #include "os.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The last `room` of `count` entries in a ring of that size, the oldest first. Returns how many. */
+/* The last `room` of `count` entries in a ring of that size, oldest first. Returns how many. */
 static uint32_t unroll(void *out, const void *ring, size_t size, uint64_t count, size_t room) {
     size_t some = count < room ? (size_t)count : room;
     for (size_t i = 0; i < some; i++)

@@ -1,4 +1,4 @@
-/* A reader from its opening to its end: the queue it is attached to, the position it keeps there. */
+/* A reader from opening to closing: the queue it is attached to, and its position there. */
 #include "reader.h"
 
 #include "cq4_reader.h"
@@ -64,7 +64,7 @@ static int check_position(ac_reader_t *reader, uint64_t segment, uint64_t offset
                    (unsigned long long)offset);
 }
 
-/* There is nothing at this position: is it at least inside what the segment holds? */
+/* There is nothing at this position: is it at least inside the used part of the segment? */
 static int within_segment(ac_reader_t *reader, uint64_t offset, uint64_t *end, ac_error_t *err) {
     ac_index_t index;
     ac_message_t message;
@@ -134,7 +134,7 @@ static int go_to_position(ac_reader_t *reader, uint64_t segment, uint64_t offset
                                    "the position lies after the end of the queue", err);
 }
 
-/* To where it was before a seek that failed, so that nobody commits a place that is none. */
+/* Back to where it was before a seek that failed, so that no invalid place can be committed. */
 static void go_back(ac_reader_t *reader, ac_map_t *map, uint64_t offset, const ac_mark_t *mark) {
     if (reader->map != map) ac_map_retain(map);
     ac_reader_place(reader, map, offset);
@@ -167,21 +167,21 @@ int ac_reader_end_at(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_
     if (rc != AC_OK) return rc;
     reader->end_segment = segment;
     reader->end_offset = offset;
-    reader->window_end = 0; /* to be measured again */
+    reader->window_end = 0; /* to be determined again */
     return AC_OK;
 }
 
 int ac_reader_ended(const ac_reader_t *reader) {
     if (reader->java) return ac_cq4_reader_ended(reader);
     if (ac_reader_is_behind_end(reader)) return 1;
-    /* The end is where a segment begins, which may have nothing in it and then is not entered. */
+    /* The end is where a segment begins, which may be empty and then is not entered. */
     return reader->base && reader->segment + 1ull == reader->end_segment &&
            reader->end_offset == AC_SEGMENT_DATA &&
            (reader->size - reader->offset < AC_HEADER_SIZE ||
             ac_record_load_commit(reader->base + reader->offset) == 0);
 }
 
-/* Records stand between these offsets of a segment, or some that nobody can make out. */
+/* There are records between these offsets of a segment, or some that cannot be read. */
 static int is_filled(const ac_map_t *map, uint64_t from, uint64_t to) {
     ac_message_t message;
     const char *why;
@@ -194,8 +194,8 @@ static int is_filled(const ac_map_t *map, uint64_t from, uint64_t to) {
     return 1;
 }
 
-/* Whether the records up to a position after the control block's end exist nevertheless: it learns of
- * each after its readers may, and a power cut can leave it far before. */
+/* Whether the records up to a position after the control block's end exist nevertheless: the control block
+ * learns of each after readers can see it, and a power cut can leave it far behind. */
 static int is_behind_records(ac_reader_t *reader, uint64_t segment, uint64_t offset, uint64_t from,
                              ac_error_t *err) {
     ac_map_t *map;
@@ -210,14 +210,14 @@ static int is_behind_records(ac_reader_t *reader, uint64_t segment, uint64_t off
         if (err) *err = local;
         return rc;
     }
-    /* Of a segment that was prepared ahead not even the beginning counts. */
+    /* A segment that was prepared ahead does not count, not even its beginning. */
     uint64_t to = offset > AC_SEGMENT_DATA ? offset : AC_SEGMENT_DATA + 1;
     int there = is_filled(map, from, to);
     ac_map_release(map);
     return there;
 }
 
-/* A position that nobody can have been at would have recovery make room for everything before it. */
+/* A position that no reader can have reached would make recovery create room for everything before it. */
 static int check_reached(ac_reader_t *reader, uint64_t segment, uint64_t offset, ac_error_t *err) {
     uint32_t head_segment;
     uint64_t head_offset;
@@ -237,20 +237,21 @@ static int check_reached(ac_reader_t *reader, uint64_t segment, uint64_t offset,
                    (unsigned long long)segment, (unsigned long long)offset);
 }
 
-/* How long commits go by the last look at the file's name: a look takes some 2 us. */
+/* How long commits rely on the last check of the file's name: a check takes some 2 us. */
 enum { LOOK_NS = 1000000 };
 
-/* Whether a position that was stored will be found by its name. */
+/* Whether a stored position can be found by its name. */
 static int check_stored(ac_reader_t *reader, uint64_t now_ns, int sync, ac_error_t *err) {
     ac_position_t *position = &reader->position;
     char path[1300];
-    /* A clock that is set back makes for one look more. */
+    /* A clock that is set back causes one more check. */
     if (!sync && now_ns - position->looked_ns < LOOK_NS) return AC_OK;
     if (ac_position_has_name(position, &reader->dir, reader->name)) {
         position->looked_ns = now_ns;
         return AC_OK;
     }
-    position->looked_ns = 0; /* the next one looks again: it may have been moved away and back */
+    position->looked_ns =
+        0; /* the next commit checks again: it may have been moved away and back */
     int dir_fd = ac_directory_open(&reader->dir, err);
     if (dir_fd < 0) return dir_fd;
     ac_os_close(dir_fd);
@@ -284,7 +285,8 @@ int ac_reader_commit_epoch(ac_reader_t *reader, uint64_t segment, uint64_t offse
     ac_position_store(&reader->position, segment, offset, epoch, now_ns);
     int synced = sync ? ac_position_sync(&reader->position) : 0;
     if (synced < 0) return ac_fail_os(err, synced, reader->dir.path, "cannot sync the position");
-    rc = ac_reader_check_revoked(reader, err); /* meanwhile: then nobody finds what was stored */
+    rc = ac_reader_check_revoked(reader, err); /* removed meanwhile: then what was stored cannot be
+                                                  found */
     if (rc == AC_OK) rc = check_stored(reader, now_ns, sync, err);
     if (rc == AC_OK) reader->commits++;
     return rc;
@@ -303,7 +305,7 @@ int ac_reader_committed(ac_reader_t *reader, uint64_t *segment, uint64_t *offset
 
 /* ---- opening and closing ---- */
 
-/* As rarely as the writer's reader_ttl allows; other programs' writers do not say what theirs is. */
+/* As rarely as the writer's reader_ttl allows; other programs' writers do not publish theirs. */
 uint64_t ac_reader_heartbeat_ns(const ac_control_t *control) {
     uint64_t epoch = ac_load_relaxed_u64(&control->writer_epoch);
     uint64_t interval_ns = ac_load_relaxed_u64(&control->reader_ttl_ns) / BEATS_PER_TTL;
@@ -336,8 +338,8 @@ static void on_fork(ac_task_t *task) {
     reader->announced = reader->retracting = 0;
 }
 
-/* A new name does not begin in a segment that retention is about to remove. Its file is there by now, so
- * later surveys find it; earlier ones have said what they are after (announce_removal). */
+/* A new name does not begin in a segment that retention is about to remove. Its file exists by now, so
+ * later surveys find it; earlier ones have announced what they are about to remove (announce_removal). */
 static void register_name(ac_reader_t *reader, uint32_t last) {
     uint64_t removing = ac_load_seq_cst_u64(&reader->control->removing);
     if (reader->position.current.segment < removing && removing <= last)
@@ -360,8 +362,8 @@ static int open_position(ac_reader_t *reader, const char *name, ac_error_t *err)
     return rc;
 }
 
-/* To the committed position. A name that never lived (nothing but its creation was stored yet) has
- * nothing to lose: if retention was quicker than its registration, it starts at what is first now. */
+/* To the committed position. A name that never lived (nothing but its creation was stored yet) has nothing
+ * to lose: if retention was quicker than its registration, it starts at the first message that is left. */
 static int resume(ac_reader_t *reader, ac_error_t *err) {
     if (reader->java) return ac_cq4_reader_resume(reader, err);
     ac_slot_t slot = reader->position.current;
@@ -392,7 +394,7 @@ static int go_to_start(ac_reader_t *reader, const ac_reader_config_t *config, ac
     }
 }
 
-/* The epoch of a writer that has not closed the queue and does not live: its end may be what a power cut left,
+/* The epoch of a writer that has not closed the queue and is dead: its end may be what a power cut left,
  * until the next writer has repaired it. 0 = there is no such writer. */
 static uint64_t find_unrepaired(const ac_reader_t *reader, int dir_fd) {
     uint64_t home, epoch = ac_load_acquire_u64(&reader->control->writer_epoch);
@@ -510,7 +512,7 @@ void ac_reader_begin_heartbeat(ac_reader_t *reader) {
     ac_housekeeper_nudge(&reader->task);
 }
 
-/* Everything in a queue that comes later is new to a reader that waited for it. */
+/* Everything in a queue that appears later is new to a reader that waited for it. */
 static int wait_for_queue(ac_reader_t *reader, const char *path, const ac_reader_config_t *config,
                           ac_error_t *err) {
     int rc = config->name ? ac_reader_name_check(config->name, path, err) : AC_OK;
@@ -593,7 +595,7 @@ void ac_reader_stats(ac_reader_t *reader, ac_reader_stats_t *out) {
     out->segment = reader->segment;
     out->offset = reader->offset;
     out->next_seq = reader->expected_seq;
-    /* Seqs of other programs may start again: what stands elsewhere says nothing about the next. */
+    /* Seqs of other programs may start again: their seqs elsewhere say nothing about the next one. */
     if (reader->expected_seq == 0 && ac_load_relaxed_u64(&reader->control->queue_id) != 0)
         ac_reader_seq_at(reader, reader->segment, reader->offset, &out->next_seq, NULL);
     out->segment_size = reader->segment_size;

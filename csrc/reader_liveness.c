@@ -16,8 +16,8 @@ static ac_liveness_entry_t *find(ac_liveness_t *liveness, const char *name) {
     return NULL;
 }
 
-/* NULL without memory. Names that are not in use any more stay until there are too many; then all are
- * forgotten, and judged by the time of day once more. */
+/* NULL without memory. Names that are no longer used stay until there are too many; then all are forgotten,
+ * and judged by the wall clock once more. */
 static ac_liveness_entry_t *add(ac_liveness_t *liveness, const char *name) {
     if (liveness->count == AC_READERS_MAX) liveness->count = 0;
     if (liveness->count == liveness->room) {
@@ -51,7 +51,8 @@ uint64_t ac_liveness_age_ns(ac_liveness_t *liveness, const char *name, const ac_
         age_ns = known->age_ns + elapsed(known->seen_ns, now_ns);
     } else if (entry) {
         if (known)
-            age_ns = 0; /* new since the last look; how new, only a clock that may be set says */
+            age_ns =
+                0; /* new since the last look; how new, only a clock that may be set could tell */
         entry->generation = slot->generation;
         entry->heartbeat_ns = slot->heartbeat_ns;
         entry->age_ns = age_ns;

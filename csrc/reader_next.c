@@ -1,7 +1,7 @@
 /* The next message: what ac_reader_try_next leaves to be done.
  *
- * From one segment into the next one, over padding and corrupt places, past another writer's habits, and to
- * the judgement what is missing, removed, cut, or only yet to come. */
+ * From one segment into the next, over padding and corrupt places and around another writer's habits, to the decision
+ * what is missing, removed, truncated, or only yet to come. */
 #include "cq4_reader.h"
 #include "error.h"
 #include "os.h"
@@ -30,7 +30,7 @@ int ac_reader_may_skip(ac_reader_t *reader) {
 
 /* ---- moving between segments ---- */
 
-/* A position after what is left of a file that was cut becomes the place of the cut, where at_gap says so. */
+/* A position after the end of a truncated file becomes the place of the cut, where at_gap reports it. */
 void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
     if (reader->map != map) {
         ac_map_release(reader->map);
@@ -42,12 +42,12 @@ void ac_reader_place(ac_reader_t *reader, ac_map_t *map, uint64_t offset) {
     }
     reader->offset = offset < map->size ? offset : map->size;
     reader->whole_end = reader->last_offset = 0;
-    reader->skip_once = 0; /* what it stood at is elsewhere */
+    reader->skip_once = 0; /* it described another position */
     reader->ahead = 0;
     reader->window_end = reader->prefetch_end = 0;
     reader->ours = AC_FLAG_OURS; /* until the first record of another program was checked */
     reader->continued = 0;
-    reader->expected_seq = 0; /* not known: whatever comes is neither a gap nor a restart */
+    reader->expected_seq = 0; /* unknown: the next record is neither a gap nor a restart */
     reader->last_timestamp_ns = 0;
 }
 
@@ -73,7 +73,7 @@ static int is_awaited(const ac_reader_t *reader, int dir_fd, uint32_t segment) {
            ac_segment_awaited(&reader->dir, dir_fd, segment, reader->control, &reader->durable);
 }
 
-/* 1 = the queue has another size of segments by now. */
+/* 1 = the queue now has another segment size. */
 static int has_new_size(ac_reader_t *reader) {
     uint64_t size = ac_load_acquire_u64(&reader->control->segment_size);
     if (reader->map || size == reader->segment_size || !ac_segment_size_valid(size)) return 0;
@@ -97,7 +97,7 @@ static int open_segment(ac_reader_t *reader, uint32_t segment, ac_map_t **map, a
         if (is_awaited(reader, dir_fd, segment))
             rc = ac_fail(err, AC_E_NOT_FOUND, EAGAIN, reader->dir.path, 0,
                          "segment %u has no header yet", segment);
-        else /* unless it got its header between the two looks, this says the same again */
+        else /* unless it got its header between the two looks, this reports the same again */
             rc = ac_reader_open_segment(reader, dir_fd, segment, map, err);
     }
     ac_os_close(dir_fd);
@@ -155,7 +155,7 @@ int ac_reader_first_segment_after(ac_reader_t *reader, uint64_t id, uint32_t *fo
     return i < count;
 }
 
-/* Prepared in advance, and nobody has entered it: its file may be removed again when the writer ends, and
+/* Prepared in advance, and no writer has entered it: its file may be removed when the writer ends, and
  * another one appear under its name. */
 static int is_spare(const ac_map_t *map) {
     return map->size >= AC_SEGMENT_DATA + AC_HEADER_SIZE && !ac_segment_sealed(map) &&
@@ -168,12 +168,13 @@ int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err) {
     uint64_t expected_seq = reader->expected_seq, last_timestamp_ns = reader->last_timestamp_ns;
     ac_error_t local;
     ac_map_t *map;
-    /* Before the name is looked up: a seal that came later says nothing about the file found. */
+    /* Before the name is looked up: a later seal says nothing about the file found. */
     int certain = !reader->map || ac_segment_sealed(reader->map);
     int rc = open_segment(reader, next, &map, &local);
     while (rc == AC_E_CORRUPT && next < ac_load_acquire_u32(&reader->control->current_segment) &&
            ac_reader_may_skip(reader)) {
-        reader->skipped_records++; /* not even its header can be read: the whole segment */
+        reader
+            ->skipped_records++; /* not even its header can be read: the whole segment is damaged */
         reader->skipped_bytes += reader->segment_size;
         continued = 0;
         rc = open_segment(reader, ++next, &map, &local);
@@ -195,8 +196,8 @@ int ac_reader_enter_next(ac_reader_t *reader, ac_error_t *err) {
     return AC_NEXT_ENTERED;
 }
 
-/* A reader that waits for the first segment of a queue checks often. There was no later one, and no writer has entered any
- * since: the directory need not be listed again. */
+/* A reader that waits for the first segment of a queue checks often. There was no later one, and no writer
+ * has entered any since: the directory need not be listed again. */
 static int is_known_to_come(const ac_reader_t *reader, uint32_t segment, uint32_t generation) {
     return reader->none_after == segment + 1ull && reader->none_generation == generation;
 }
@@ -218,15 +219,15 @@ static int advance(ac_reader_t *reader, ac_error_t *err) {
         reader->none_generation = generation;
     }
     if (removed <= 0) return removed;
-    /* Later ones are there, so by now it was too, unless it is gone. */
+    /* Later ones exist, so by now this one did too, unless it is gone. */
     rc = ac_reader_enter_next(reader, err);
     if (rc != AC_NEXT_MISSING) return rc == AC_NEXT_SPARE ? 0 : rc;
     return ac_reader_position_lost(reader, next, AC_SEGMENT_DATA, later, AC_SEGMENT_DATA,
                                    "the segment to be read next was removed", err);
 }
 
-/* What the handler put under the page that could not be read stays in this mapping; in a new one the page is read
- * again. */
+/* The handler's zero page in the place of the unreadable one stays in this mapping; through a new mapping
+ * the page is read again. */
 static void map_again(ac_reader_t *reader) {
     ac_map_t *map;
     ac_mark_t mark = ac_reader_mark(reader);
@@ -272,8 +273,8 @@ uint64_t ac_reader_sound_limit(ac_reader_t *reader) {
     return reader->durable.offset < limit ? reader->durable.offset : limit;
 }
 
-/* After the sound part records have to be verified, and batches to be checked. Another program's records are in no
- * batch, and among them one of ours is left to the slow path. */
+/* After the sound part, records must be verified, and batches checked. Other programs' records are in no
+ * batch; one of ours among them is left to the slow path. */
 uint64_t ac_reader_fast_limit(ac_reader_t *reader) {
     uint64_t limit = ac_reader_sound_limit(reader);
     return reader->check == AC_CHECK_PAYLOAD && !reader->ours ? ac_reader_limit(reader) : limit;
@@ -305,14 +306,14 @@ static uint64_t find_prefetch_end(const ac_reader_t *reader) {
     return end > REACH ? end - REACH : 0;
 }
 
-/* A verifying reader touches every byte before it hands it out, so a page that cannot be had is noticed
- * through the SIGBUS handler, and plain faults, which map sixteen pages at a time, cost a third of populating
- * them. Without verification the pages are asked for here, where a failure is an errno. */
+/* A verifying reader touches every byte before it returns it, so the SIGBUS handler notices a page that
+ * cannot be read, and plain faults, which map sixteen pages at a time, cost a third of populating them.
+ * Without verification the pages are populated here, where a failure is an errno. */
 static int widen_window(ac_reader_t *reader, ac_error_t *err) {
     uint64_t end = ac_reader_fast_limit(reader);
     reader->prefetch_end = find_prefetch_end(reader);
     if (end <= reader->offset) { /* no fast path */
-        reader->window_end = 1;  /* not 0, by which a fan-in knows a reader that was moved */
+        reader->window_end = 1;  /* not 0, by which a fan-in recognises a reader that was moved */
         return AC_OK;
     }
     if (reader->check == AC_CHECK_PAYLOAD) {
@@ -326,7 +327,7 @@ static int widen_window(ac_reader_t *reader, ac_error_t *err) {
     return AC_OK;
 }
 
-/* How far valid records may lie: the writer's own position in the active segment. */
+/* How far valid records may extend: the writer's own position in the active segment. */
 static uint64_t resync_limit(const ac_reader_t *reader) {
     uint32_t segment;
     uint64_t offset;
@@ -334,8 +335,8 @@ static uint64_t resync_limit(const ac_reader_t *reader) {
     return segment == reader->segment && offset < reader->size ? offset : reader->size;
 }
 
-/* Whether a valid record can be one of the queue's, this many bytes after the damage, and not something that a
- * payload holds. */
+/* Whether a valid record can be one of the queue's, this many bytes after the damage, and not part of a
+ * payload. */
 static int can_follow(const ac_reader_t *reader, const ac_message_t *message, uint64_t bytes) {
     if (ac_load_relaxed_u64(&reader->control->queue_id) == 0) return 1;
     if (!(message->flags & AC_FLAG_OURS)) return !reader->continued && reader->expected_seq != 0;
@@ -344,7 +345,7 @@ static int can_follow(const ac_reader_t *reader, const ac_message_t *message, ui
             message->seq - reader->expected_seq <= bytes / AC_ALIGNMENT);
 }
 
-/* Steps over a corrupt place: by its length if the header is sound, else to the next valid record. */
+/* Skips a corrupt place: by its length if the header is sound, else to the next valid record. */
 static void skip_corrupt(ac_reader_t *reader) {
     ac_message_t message;
     const char *why;
@@ -367,7 +368,7 @@ static void skip_corrupt(ac_reader_t *reader) {
     reader->continued = 0;
 }
 
-/* A valid record that is not simply the next one. 1 = deliver, else an error code. */
+/* A valid record that is not simply the next one. 1 = deliver, otherwise an error code. */
 static int judge_order(ac_reader_t *reader, const ac_message_t *message, ac_error_t *err) {
     int ours = (message->flags & AC_FLAG_OURS) != 0;
     int jumped = reader->expected_seq != message->seq;
@@ -383,8 +384,9 @@ static int judge_order(ac_reader_t *reader, const ac_message_t *message, ac_erro
     return 1;
 }
 
-/* Records of other programs take the fast path where all are: in a queue with an id, one that looks like theirs may be
- * one of ours that is damaged, and its payload is checked even if nobody asked for that. */
+/* Records of other programs take the fast path where all records are theirs: in a queue with an id, one
+ * that looks like theirs may be one of ours that is damaged, and its payload is checked even without
+ * verification. */
 static void deliver(ac_reader_t *reader, const ac_message_t *message) {
     int has_id = ac_load_relaxed_u64(&reader->control->queue_id) != 0;
     uint32_t ours = has_id ? AC_FLAG_OURS : message->flags & AC_FLAG_OURS;
@@ -400,15 +402,16 @@ static void deliver(ac_reader_t *reader, const ac_message_t *message) {
     reader->payload_bytes += message->length;
 }
 
-/* No record can start here any more. The position may even lie after a segment that was cut. */
+/* No record can start here any more. The position may even be beyond a truncated segment. */
 static int is_full(const ac_reader_t *reader) {
     return reader->offset + AC_HEADER_SIZE > reader->size;
 }
 
-/* How far records are known to stand in the segment at hand, which is not finished: what is durable; and what a
- * writer of ours has published, unless a power cut or a copy may have brought back its control block without the
- * pages. Every record was committed before write_offset was moved over it, pairs with ac_writer_publish; that the
- * newest record is noted, too, and lies at or after the position tells that the writer is one that does so. */
+/* How far records are known to exist in the current, unfinished segment: what is durable; and what a writer
+ * of ours has published, unless a power cut or a copy may have brought back its control block without the
+ * pages. Every record was committed before write_offset was moved over it, pairs with ac_writer_publish; if
+ * the newest record is recorded as well, and lies at or after the position, then the writer is one that
+ * does this. */
 static uint64_t known_end(const ac_reader_t *reader) {
     uint64_t end = reader->segment == reader->durable.segment ? reader->durable.offset : 0;
     uint64_t offset, last = ac_load_acquire_u64(&reader->control->last_record);
@@ -420,7 +423,7 @@ static uint64_t known_end(const ac_reader_t *reader) {
     return end;
 }
 
-/* Nothing committed at the position. 1 = look again (in this or the next segment), 0 = wait. */
+/* Nothing is committed at the position. 1 = look again (in this or the next segment), 0 = wait. */
 static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     ac_message_t message;
     const char *why;
@@ -458,8 +461,8 @@ static int at_gap(ac_reader_t *reader, ac_error_t *err) {
     return advance(reader, err);
 }
 
-/* Nothing more is read; but an end that was found by walking over the records may be where the first
- * corrupt one stands, and that has to be said. */
+/* Nothing more is read; but if the end was found by walking over the records, it may be the place of the
+ * first corrupt one, which must be reported. */
 static int at_end(ac_reader_t *reader, ac_error_t *err) {
     ac_message_t message;
     const char *why;
@@ -496,8 +499,8 @@ static __attribute__((noinline)) int next_slow(ac_reader_t *reader, ac_message_t
         }
         int found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
                                       reader->check, out, &why);
-        /* Other programs' headers have no check of their own, and one of ours in which there are zeros looks
-         * like theirs: in a queue of ours the payload's has to do. Theirs have no id. */
+        /* Other programs' headers have no checksum of their own, and one of ours that contains zeros looks
+         * like theirs: in a queue of ours, the payload's checksum must do. Theirs have no id. */
         if (found == AC_RECORD_GOOD && !(out->flags & AC_FLAG_OURS) &&
             ac_load_relaxed_u64(&reader->control->queue_id) != 0)
             found = ac_record_inspect(reader->base, reader->size, reader->offset, reader->segment,
@@ -553,10 +556,10 @@ int ac_reader_next(ac_reader_t *reader, ac_message_t *out, ac_error_t *err) {
     return reader->java ? ac_cq4_reader_next(reader, out, err) : next_slow(reader, out, err);
 }
 
-/* A record is committed at the position: next gives it, or says what is wrong with it. A wake-up asks this, and its
- * task reads the record at once, so nothing of it but its header's cache line is touched here. Padding, and what a
- * reader that steps over damage would step over, may have nothing after it, and what is torn by a power cut is the end;
- * those are found out by reading. */
+/* A record is committed at the position: next returns it, or reports what is wrong with it. A wake-up asks
+ * this, and its task reads the record at once, so only the header's cache line is touched here. Padding,
+ * and what a skipping reader would skip, may have nothing after it, and a record torn by a power cut is the
+ * end; only reading finds that out. */
 static int is_certain(const ac_reader_t *reader) {
     uint64_t offset = reader->offset;
     if (offset >= reader->window_end || reader->size - offset < AC_HEADER_SIZE ||
@@ -572,7 +575,7 @@ int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
     ac_message_t message;
     ac_mark_t mark = ac_reader_mark(reader);
     int rc = ac_reader_next(reader, &message, err);
-    if (rc < 0 && rc != AC_E_CLOSED && rc != AC_E_FORKED) return 1; /* next will raise it */
+    if (rc < 0 && rc != AC_E_CLOSED && rc != AC_E_FORKED) return 1; /* next will report it */
     if (rc != 1) return rc;
     ac_reader_return(reader, &mark, &message);
     return 1;
@@ -580,7 +583,7 @@ int ac_reader_ready(ac_reader_t *reader, ac_error_t *err) {
 
 /* At once, and not with the next read: the position is then after the damage, and can be committed. */
 int ac_reader_step_over(ac_reader_t *reader, ac_error_t *err) {
-    ac_error_t later; /* what is wrong after it is said by reading */
+    ac_error_t later; /* reading reports what is wrong after it */
     int rc = ac_reader_usable(reader, err);
     if (rc != AC_OK) return rc;
     if (reader->java) return ac_cq4_reader_step_over(reader, err);

@@ -13,11 +13,11 @@
 
 enum { DIRECTORY_NS = 100000000 };
 
-/* The name under which writers find the reader; one without a name gets one that nobody else has, not
- * even in another pid namespace. */
+/* The name under which writers find the reader; an anonymous one gets a unique name, even across pid
+ * namespaces. */
 static void name_endpoint(ac_reader_t *reader) {
     uint64_t unique = 0;
-    if (reader->name[0] && !reader->java) { /* Java lets two have one name */
+    if (reader->name[0] && !reader->java) { /* Java allows two of one name */
         snprintf(reader->endpoint.name, sizeof reader->endpoint.name, "%s", reader->name);
         return;
     }
@@ -32,13 +32,13 @@ static void name_endpoint(ac_reader_t *reader) {
              AC_ANONYMOUS_PREFIX, (int)getpid(), (unsigned long long)unique);
 }
 
-/* The epoch of a writer of ours, which signals; 0 = the last one to open the queue was another program's. */
+/* The epoch of a writer of ours, which signals; 0 = another program opened the queue last. */
 static uint64_t signalling_epoch(const ac_control_t *control) {
     uint64_t epoch = ac_load_acquire_u64(&control->writer_epoch);
     return ac_load_acquire_u64(&control->signalling_epoch) == epoch ? epoch : 0;
 }
 
-/* A writer that has the queue open now will connect; until it has, it could die without a sign. The same goes
+/* A writer that has the queue open now will connect; until it has, it could die unnoticed. The same holds
  * for one that took the lock before it was watched. */
 static void suspect_writer(ac_reader_t *reader) {
     if (ac_writer_lives(&reader->dir, reader->control) && !ac_reader_attended(reader))
@@ -80,8 +80,8 @@ void ac_reader_end_retract(ac_reader_t *reader) {
     reader->retracting = 0;
 }
 
-/* A fault maps sixteen pages at once, and a thousand idle sources would hold 64 MiB of them. What a sleeper
- * looks at are two: the segment's header and where it stands. */
+/* A fault maps sixteen pages at once, and a thousand idle sources would hold 64 MiB of them. A sleeping
+ * reader needs two: the segment's header and the page of its position. */
 void ac_reader_keep_two_pages(ac_reader_t *reader) {
     uint64_t page = ac_os_page_size(), here = reader->offset & ~(page - 1);
     if (!reader->map || reader->java) return;
@@ -118,14 +118,14 @@ void ac_reader_use_eventfd(ac_reader_t *reader, ac_eventfd_t *eventfd) {
     if (eventfd) ac_eventfd_retain(eventfd);
 }
 
-/* Where the reader's bit is, and which one of the word. */
+/* Where the reader's bit is, and which bit of the word it is. */
 static uint64_t *word_of_bit(ac_control_t *control, uint32_t bit) {
     return bit < AC_BIT_FIRST_MEMBER
                ? &control->parked
                : &control->parked_members[bit / 64 - AC_BIT_FIRST_MEMBER / 64];
 }
 
-/* A member's own bit first: the writer takes them the other way round. */
+/* A member's own bit first: the writer takes them in the other order. */
 static void raise_bit(ac_control_t *control, uint32_t bit) {
     __atomic_fetch_or(word_of_bit(control, bit), 1ull << bit % 64, __ATOMIC_SEQ_CST);
     if (bit >= AC_BIT_FIRST_MEMBER)
@@ -150,8 +150,9 @@ int ac_reader_attended(ac_reader_t *reader) {
     return reader->announced && ac_load_acquire_u32(&reader->endpoint.bit) != AC_NO_BIT;
 }
 
-/* With no writer connected, nobody may ever signal for a queue that was removed, or another made in its place; and
- * a watch that could not be had may be had now. Checked at most every DIRECTORY_NS, because a polling reader calls this often. */
+/* Without a connected writer nothing may ever signal that the queue was removed, or replaced by another;
+ * and a watch that failed before may succeed now. Checked at most every DIRECTORY_NS, because a polling
+ * reader calls this often. */
 static int is_removed(ac_reader_t *reader) {
     uint64_t now = ac_os_monotonic_ns();
     if (reader->gone || (reader->looked_ns && now - reader->looked_ns < DIRECTORY_NS))
@@ -168,12 +169,12 @@ static int is_removed(ac_reader_t *reader) {
     return reader->gone;
 }
 
-/* Java never signals: a thread checks for sleeping readers. */
+/* Java never signals: a thread polls for sleeping readers. */
 static int park_with_java(ac_reader_t *reader, ac_error_t *err) {
     ac_cq4_reader_t *java = reader->java;
     ac_cq4_sight_t sight;
     if (reader->announced) ac_cq4_wake_park(&java->wake);
-    do { /* a look may step over metadata, and into the next file */
+    do { /* a look may skip metadata, and enter the next file */
         sight = ac_cq4_watch_see(&java->tail);
         int rc = ac_reader_ready(reader, err);
         if (rc != 0) return rc;
@@ -184,9 +185,9 @@ static int park_with_java(ac_reader_t *reader, ac_error_t *err) {
     return rc == 0 ? AC_PARKED : AC_POLL;
 }
 
-/* Raising our bit is the full barrier between it and the look that follows; it pairs with the increment
- * of notify_seq in ac_writer_publish. Without a connected writer there is nobody to raise it for: the
- * wake thread signals when one connects. */
+/* Raising our bit is the full barrier between it and the look that follows; it pairs with the increment of
+ * notify_seq in ac_writer_publish. Without a connected writer the bit has no meaning: the wake thread
+ * signals when one connects. */
 int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
     int rc = ac_reader_eventfd(reader, err);
     if (rc < 0) return rc;
@@ -194,7 +195,7 @@ int ac_reader_park(ac_reader_t *reader, ac_error_t *err) {
         int watched = ac_wake_expect_queue(&reader->endpoint, reader->dir.path) == 0;
         rc = ac_reader_ready_in_loop(reader, err);
         if (rc != 0) return rc;
-        /* The last step of a half-made control block may be a store that no watch can see. */
+        /* The last step of a half-created control block may be a store that no watch can see. */
         if (reader->pending)
             return reader->opening || (watched && !reader->half_made) ? AC_PARKED : AC_POLL;
     }

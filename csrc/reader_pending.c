@@ -1,9 +1,9 @@
-/* A reader that was opened before its queue: how it gets the queue when that comes.
+/* A reader that was opened before its queue: how it gets the queue when that appears.
  *
- * Opening waits for the disk: a named reader creates its position and syncs it. A call of an ordinary function
- * waits (ac_reader_attach). An event loop must not: it only looks whether there is a queue, and has it opened by a
- * task in the background, in a handle that is the task's own. When that is done the eventfd is signalled, and the loop's next
- * look takes over what was opened, or what went wrong. */
+ * Opening waits for the disk: a named reader creates its position and syncs it. A call of an ordinary function waits
+ * (ac_reader_attach). An event loop must not: it only checks whether there is a queue, and has a task open it in the
+ * background, in a handle that belongs to the task. When that is done the eventfd is signalled, and the loop's next look
+ * takes over what was opened, or the error. */
 #include "cq4_reader.h"
 #include "error.h"
 #include "os.h"
@@ -18,12 +18,13 @@
 #define RETRY_NS 10000000u
 
 struct ac_opening {
-    ac_task_t task;     /* first; everything up to `done` is the task's until that is set */
+    ac_task_t task;     /* first; everything up to `done` belongs to the task until that is set */
     ac_reader_t opened; /* its first part is the queue, if rc is AC_OK */
     ac_error_t error;
     int rc;
-    uint32_t done;         /* atomic */
-    ac_eventfd_t *eventfd; /* signalled then; held, because the reader may be closed meanwhile */
+    uint32_t done; /* atomic */
+    ac_eventfd_t
+        *eventfd; /* signalled then; retained, because the reader may be closed meanwhile */
 };
 
 static int open_wanted(ac_reader_t *reader, ac_error_t *err) {
@@ -44,7 +45,7 @@ static uint64_t open_aside(ac_task_t *task, uint64_t now_ns) {
     ac_opening_t *opening = (ac_opening_t *)(void *)task;
     (void)now_ns;
     opening->rc = open_wanted(&opening->opened, &opening->error);
-    /* The first look reads from the disk, too. What it finds, the reader finds again. */
+    /* The first look reads from the disk, too. The reader finds the same again. */
     if (opening->rc == AC_OK) ac_reader_ready(&opening->opened, &opening->error);
     ac_store_release_u32(&opening->done, 1);
     ac_os_eventfd_signal(opening->eventfd->fd);
@@ -102,7 +103,7 @@ static void take_over(ac_reader_t *reader, ac_reader_t *opened) {
     reader->pending = 0;
 }
 
-/* What came of it. AC_E_NOT_FOUND: the queue was there and is not any more. */
+/* The result. AC_E_NOT_FOUND: the queue existed and no longer does. */
 static int end_opening(ac_reader_t *reader, ac_error_t *err) {
     ac_opening_t *opening = ac_reader_take_opening(reader);
     int rc = opening->rc;
@@ -115,7 +116,7 @@ static int end_opening(ac_reader_t *reader, ac_error_t *err) {
     return rc;
 }
 
-/* ---- for those who may wait ---- */
+/* ---- for callers that may wait ---- */
 
 int ac_reader_attach(ac_reader_t *reader, ac_error_t *err) {
     ac_error_t local;
@@ -137,14 +138,15 @@ int ac_reader_attach(ac_reader_t *reader, ac_error_t *err) {
 
 /* ---- for event loops ---- */
 
-/* A Java queue begins with its table store. The directory is not listed: this may be the thread of an event loop. */
+/* A Java queue begins with its table store. The directory is not listed: this may be an event loop's
+ * thread. */
 static int has_table(int dir_fd) {
     struct stat info;
     return ac_os_stat_at(dir_fd, AC_CQ4_METADATA, &info) == 0 ||
            ac_os_stat_at(dir_fd, AC_CQ4_LISTING, &info) == 0;
 }
 
-/* Whether there is a queue, or something that opening has to complain about. */
+/* Whether there is a queue, or something that opening must report. */
 static int is_there(ac_reader_t *reader) {
     ac_directory_t dir;
     ac_map_t *map = NULL;
@@ -161,8 +163,8 @@ static int is_there(ac_reader_t *reader) {
     return rc != AC_E_NOT_FOUND || is_java;
 }
 
-/* Looks for the queue. If there is one that could not be opened a moment ago because something was missing, it is
- * looked at again after a while: no watch tells when. */
+/* Looks for the queue. If one could not be opened a moment ago because something was missing, it is checked
+ * again after a while: no watch reports when. */
 static int begin_opening(ac_reader_t *reader, ac_error_t *err) {
     if (!is_there(reader)) return AC_E_NOT_FOUND;
     if (reader->missed_ns && ac_os_monotonic_ns() - reader->missed_ns < RETRY_NS) {
@@ -175,8 +177,8 @@ static int begin_opening(ac_reader_t *reader, ac_error_t *err) {
     return ac_reader_attach(reader, err);
 }
 
-/* 1 = the queue is open; 0 = not yet; negative = it cannot be opened, which is said once, or as often as it is only
- * peeked at. */
+/* 1 = the queue is open; 0 = not yet; negative = it cannot be opened, which is reported once, or at each
+ * call that only peeks. */
 static int attach_in_loop(ac_reader_t *reader, int peek, ac_error_t *err) {
     int rc = ac_reader_check_open(reader, err);
     if (rc != AC_OK) return rc;
@@ -202,5 +204,5 @@ int ac_reader_next_in_loop(ac_reader_t *reader, ac_message_t *out, ac_error_t *e
 int ac_reader_ready_in_loop(ac_reader_t *reader, ac_error_t *err) {
     int rc = reader->pending ? attach_in_loop(reader, 1, err) : 1;
     if (rc == 1) return ac_reader_ready(reader, err);
-    return rc == 0 || rc == AC_E_CLOSED || rc == AC_E_FORKED ? rc : 1; /* next will raise it */
+    return rc == 0 || rc == AC_E_CLOSED || rc == AC_E_FORKED ? rc : 1; /* next will report it */
 }

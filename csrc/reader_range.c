@@ -1,4 +1,4 @@
-/* Parts of a queue: finding their ends, counting them, and seeing them as arrays in the map. */
+/* Parts of a queue: finding their ends, counting their messages, and viewing them as arrays in the map. */
 #include "cq4_reader.h"
 #include "error.h"
 #include "os.h"
@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* Nothing, or nothing more, is in it. An empty one is all zero: every position is after its end. */
+/* Nothing, or nothing more, is in it. An empty range is all zero: every position is after its end. */
 static int is_over(const ac_range_t *range) {
     return range->first_segment > range->end_segment ||
            (range->first_segment == range->end_segment && range->first_offset >= range->end_offset);
@@ -25,9 +25,9 @@ static int go_to(ac_reader_t *reader, ac_bound_t bound, int is_end, ac_error_t *
     }
 }
 
-/* The end comes first: if both lie after the newest record and one is appended in between, the start
- * would otherwise be before it and the end after it. A start at a corrupt place stays there, so that the
- * reader meets it, unless it steps over such places anyway. */
+/* The end comes first: if both lie after the newest record and one is appended in between, the start would
+ * otherwise be before it and the end after it. A start at a corrupt place stays there, so that the reader
+ * meets the damage, unless it skips damage anyway. */
 int ac_reader_range(ac_reader_t *reader, ac_bound_t start, ac_bound_t end, ac_range_t *out,
                     ac_error_t *err) {
     int rc = go_to(reader, end, 1, err);
@@ -55,7 +55,7 @@ int ac_reader_read_range(ac_reader_t *reader, const ac_range_t *range, ac_error_
 
 /* ---- counting ---- */
 
-/* Numbered without a gap, by the word of the first, the last and every 4096th record. */
+/* Seqs are consecutive according to the first, the last and every 4096th record. */
 static int is_gapless(const ac_index_t *index) {
     return index->records > 0 && !index->broken && !index->seq_unordered &&
            index->max_seq - index->min_seq == index->records - 1;
@@ -73,7 +73,7 @@ static uint64_t count_by_walking(const ac_map_t *map, uint64_t offset, uint64_t 
     return count;
 }
 
-/* The seq of the record at `offset`: 1 = known. At the end of the segment it is the one after the last. */
+/* The seq of the record at `offset`: 1 = known. At the end of the segment it is the seq after the last one. */
 static int seq_at(const ac_map_t *map, const ac_index_t *index, uint64_t offset, uint64_t *seq) {
     ac_message_t message;
     const char *why;
@@ -98,7 +98,7 @@ static uint64_t count_in(const ac_map_t *map, const ac_index_t *index, uint64_t 
     return count_by_walking(map, offset, end);
 }
 
-/* What of the range lies in this segment. */
+/* The part of the range in this segment. */
 static void clip(const ac_range_t *range, uint32_t segment, uint64_t *from, uint64_t *to) {
     *from = segment == range->first_segment ? range->first_offset : AC_SEGMENT_DATA;
     *to = segment == range->end_segment ? range->end_offset : UINT64_MAX;
@@ -154,7 +154,7 @@ int ac_reader_stretch(ac_reader_t *reader, ac_range_t *range, ac_stretch_t *out,
         uint64_t from, to;
         rc = ac_reader_index(reader, segment, &index, err);
         if (rc == AC_OK) rc = ac_reader_enter(reader, segment, range->first_offset, err);
-        if (rc == AC_E_NOT_FOUND) /* which says what is left */
+        if (rc == AC_E_NOT_FOUND) /* which reports what is left */
             rc = ac_reader_seek_position(reader, segment, range->first_offset, err);
         if (rc == AC_OK && !index)
             rc = ac_fail(err, AC_E_GONE, 0, reader->dir.path, 0, "segments come and go");

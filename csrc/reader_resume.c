@@ -1,8 +1,8 @@
-/* Whether a committed position is still where its reader left it.
+/* Whether a committed position is still the place where its reader left it.
  *
  * A position is a segment and an offset. If the queue was put back to an older state without the reader noticing, and
- * written to since, other messages may stand there. So a commit stores the epoch of the message before the position,
- * or of the one at it: a writer that came later has another. */
+ * written to since, the position may be that of other messages. So a commit stores the epoch of the message before the
+ * position, or of the one at it: a later writer has another epoch. */
 #include "error.h"
 #include "os.h"
 #include "reader.h"
@@ -13,7 +13,7 @@ static uint32_t epoch_of(const ac_message_t *message) {
     return ((const ac_record_t *)(const void *)message->record)->epoch;
 }
 
-/* The epoch of the record that stands at this offset of the mapped segment; 0 if there is none of ours. */
+/* The epoch of the record at this offset of the mapped segment; 0 if there is none of ours. */
 static uint32_t epoch_at(const ac_reader_t *reader, uint64_t offset, uint64_t *end) {
     ac_message_t message;
     const char *why;
@@ -34,8 +34,8 @@ uint32_t ac_reader_epoch_beside(const ac_reader_t *reader, uint64_t segment, uin
     return epoch_at(reader, offset, &end);
 }
 
-/* Walks to the record that ends at the offset. Its epoch; 0 if none does. *changed is where the first record of a
- * later epoch than `known` stands, or the offset. */
+/* Walks to the record that ends at the offset. Its epoch; 0 if there is none. *changed is where the first
+ * record of a later epoch than `known` begins, or the offset. */
 static uint32_t find_epoch_before(const ac_reader_t *reader, uint64_t offset, uint32_t known,
                                   uint64_t *changed) {
     uint64_t at = AC_SEGMENT_DATA, end = 0;
@@ -43,14 +43,14 @@ static uint32_t find_epoch_before(const ac_reader_t *reader, uint64_t offset, ui
     *changed = offset;
     while (at < offset) {
         epoch = epoch_at(reader, at, &end);
-        if (end <= at) return 0; /* damage: nobody can say */
+        if (end <= at) return 0; /* damage: unknown */
         if (epoch > known && *changed == offset) *changed = at;
         at = end;
     }
     return at == offset ? epoch : 0;
 }
 
-/* What the writer notes of its newest record saves the walk to it. */
+/* The writer's note of its newest record saves the walk to it. */
 static int ends_with(const ac_reader_t *reader, uint64_t offset, uint32_t epoch) {
     uint32_t segment;
     uint64_t end, last = ac_load_acquire_u64(&reader->control->last_record), ignored;
@@ -66,7 +66,8 @@ int ac_reader_confirm_epoch(ac_reader_t *reader, uint32_t epoch, ac_error_t *err
     uint32_t at = epoch_at(reader, offset, &end);
     if (at == epoch || ends_with(reader, offset, epoch)) return AC_OK;
     changed = offset;
-    if (at == 0 || at > epoch) { /* a later writer went on right here, or others stand before it */
+    if (at == 0 || at > epoch) { /* a later writer continued right here, or other messages precede
+                                    it */
         if (offset == AC_SEGMENT_DATA) return AC_OK;
         uint32_t before = find_epoch_before(reader, offset, epoch, &changed);
         if (before == epoch || before == 0) return AC_OK;

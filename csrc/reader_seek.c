@@ -19,7 +19,7 @@ static const ac_index_t *find_index(const ac_reader_t *reader, uint32_t segment)
     return NULL;
 }
 
-/* That of a segment which is not sealed stays empty, until the answer may lie in it. */
+/* The index of an unsealed segment stays empty until the answer may lie in it. */
 static int build_index(ac_reader_t *reader, int dir_fd, uint32_t segment, ac_index_t *index,
                        ac_error_t *err) {
     ac_map_t *map;
@@ -68,8 +68,8 @@ static int by_segment(const void *a, const void *b) {
     return left < right ? -1 : left > right;
 }
 
-/* The segments that can be read: without the newest, if it has no header yet. A reader that finds no other one
- * waits for that. */
+/* The segments that can be read: without the newest, if it has no header yet. If that is the only one, a
+ * reader waits for it. */
 static int list_readable(ac_reader_t *reader, int dir_fd, uint32_t **ids, size_t *count,
                          ac_error_t *err) {
     int rc = ac_segment_list(&reader->dir, dir_fd, ids, count, err);
@@ -132,8 +132,8 @@ int ac_reader_index(ac_reader_t *reader, uint32_t segment, const ac_index_t **ou
 
 /* ---- seeking ---- */
 
-/* What lies in a broken segment cannot be known: it is the answer when the value may be in there, so that
- * the reader meets the damage instead of passing it by. */
+/* The contents of a damaged segment are unknown: if the value may be in it, it is the answer, so that the
+ * reader meets the damage instead of passing it by. */
 static const ac_index_t *first_reaching(const ac_reader_t *reader, int by_time, uint64_t value) {
     const ac_index_t *broken = NULL;
     for (size_t i = 0; i < reader->catalogue_count; i++) {
@@ -150,7 +150,7 @@ static const ac_index_t *first_reaching(const ac_reader_t *reader, int by_time, 
     return broken;
 }
 
-/* Whether records that no index knows of yet cannot change the choice. */
+/* Whether records that no index covers yet cannot change the choice. */
 static int is_certain(const ac_reader_t *reader, const ac_index_t *chosen) {
     if (!chosen || chosen->broken) return 0;
     for (const ac_index_t *index = reader->catalogue; index < chosen; index++)
@@ -238,7 +238,8 @@ static int seek(ac_reader_t *reader, int by_time, uint64_t value, ac_error_t *er
     return rc != AC_OK ? rc : too_fast(reader, err);
 }
 
-/* A walk ends at a corrupt record. There a reader stays, so that it meets it, unless it steps over those. */
+/* A walk ends at a corrupt record. The reader stays there, so that it meets the damage, unless it skips
+ * damage. */
 static int seek_bound(ac_reader_t *reader, ac_bound_t bound, ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
     if (rc == AC_OK && reader->java) return ac_cq4_reader_seek(reader, bound, err);
@@ -263,8 +264,8 @@ static int list(ac_reader_t *reader, uint32_t **ids, size_t *count, ac_error_t *
     return rc;
 }
 
-/* Retention may remove a segment, and a writer that ends the one it had prepared, between the listing and
- * the opening: then what is there now is checked again. */
+/* Between the listing and the opening, retention may remove a segment, or a writer that ends may remove the
+ * one it had prepared: then the directory is read again. */
 static int until_found(ac_reader_t *reader, int (*attempt)(ac_reader_t *, ac_error_t *),
                        ac_error_t *err) {
     int rc = ac_reader_usable(reader, err);
@@ -295,9 +296,9 @@ int ac_reader_seek_first(ac_reader_t *reader, ac_error_t *err) {
     return until_found(reader, enter_first, err);
 }
 
-/* The writer's own note of its newest record, if it can be proven to be one. It is about this segment only
- * if the writer was in it before and after: elsewhere the same offset may be in the middle of a payload
- * that is being written. */
+/* The writer's own note of its newest record, if it can be verified. It refers to this segment only if the
+ * writer was in it before and after: elsewhere the same offset may be in the middle of a payload that is
+ * being written. */
 static uint64_t proven_record(ac_reader_t *reader) {
     ac_message_t message;
     const char *why;
@@ -363,7 +364,7 @@ int ac_reader_seek_last(ac_reader_t *reader, ac_error_t *err) {
 
 /* ---- lag ---- */
 
-/* Records from here to the end, counted: for queues whose writer does not keep a count. */
+/* Records from here to the end, counted: for queues whose writer does not count them. */
 static uint64_t count_ahead(ac_reader_t *reader) {
     uint64_t counted = 0, offset = reader->offset;
     ac_map_t *map = reader->map;

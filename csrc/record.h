@@ -38,8 +38,8 @@
 #define AC_RECORD_VERSION 1u
 #define AC_TYPE_PADDING 0xFFFFu
 
-/* SYNCED: everything before this record was on disk when it was appended. Whatever is wrong before it is damage,
- * not the trace of a power cut; sync mode sets it, so the proof costs no sync of its own. */
+/* SYNCED: everything before this record was on disk when it was appended. Any fault before it is damage,
+ * not the trace of a power cut. In sync mode every record carries it, at the cost of no extra sync. */
 enum {
     AC_FLAG_OURS = 1,
     AC_FLAG_CAUSE = 2,
@@ -71,12 +71,13 @@ _Static_assert(offsetof(ac_record_t, type_id) == 24, "record type");
 _Static_assert(offsetof(ac_record_t, cause_source) == 32, "record spare");
 _Static_assert(offsetof(ac_record_t, header_check) == 60, "record check");
 
-/* Bytes that a payload and its trailer, together so long, occupy in a segment. `length` < 2^32, so this cannot overflow. */
+/* Bytes that a payload and its trailer, `length` together, occupy in a segment. `length` < 2^32, so this
+ * cannot overflow. */
 static inline uint64_t ac_record_size(uint64_t length) {
     return (AC_HEADER_SIZE + length + (AC_ALIGNMENT - 1)) & ~(uint64_t)(AC_ALIGNMENT - 1);
 }
 
-/* Of a message that a reader gave. */
+/* For a message that a reader returned. */
 static inline uint32_t ac_payload_length(const ac_message_t *message) {
     if (AC_UNLIKELY(message->flags & AC_FLAG_TRAILER)) return message->length - message->trailer;
     return message->length;
@@ -93,9 +94,9 @@ typedef struct ac_stamp {
     uint16_t flags; /* AC_FLAG_SYNCED, AC_FLAG_TRAILER */
 } ac_stamp_t;
 
-/* Writes the header but for its commit word, which the caller stores with release as length + 1. `at` is
- * zeroed memory inside the segment whose payload is in place. The header is built in 8-byte words,
- * because that is how the check reads it back: narrower stores would stall it. */
+/* Writes the header except its commit word, which the caller stores with release as length + 1. `at` is
+ * zeroed memory inside the segment, with the payload in place. The header is built in 8-byte words, because
+ * the check reads it back that way: narrower stores would stall it. */
 static inline void ac_record_write_header(uint8_t *at, uint32_t length, uint32_t checksum,
                                           const ac_stamp_t *stamp, uint32_t seed) {
     uint64_t words[8];
@@ -129,7 +130,7 @@ static inline uint32_t ac_record_load_commit(const uint8_t *at) {
     return ac_load_acquire_u32((const uint32_t *)(const void *)at);
 }
 
-/* Of a record that is committed. */
+/* For a committed record. */
 static inline uint16_t ac_record_load_type(const uint8_t *at) {
     return (uint16_t)ac_load_relaxed_u64((const uint64_t *)(const void *)(at + 24));
 }
@@ -143,11 +144,12 @@ enum ac_check { AC_CHECK_HEADER, AC_CHECK_PAYLOAD };
 
 enum { AC_RECORD_NONE = 0, AC_RECORD_GOOD = 1, AC_RECORD_BAD = -1 };
 
-/* Reads the record at `offset` of a segment mapping of `size` bytes, trusting nothing: the header is
- * copied once and only the copy is used. The copy is made of 8-byte words, the first of them together with
- * the commit word, because the check reads it in 8-byte words: other widths would stall it. GOOD fills *out
- * (before anything is checked, so that nothing has to be kept across that) and *checksum, of a payload that has yet to
- * be checked; NONE: not committed, or no room for a header; BAD: *why says which rule it breaks, and *out is undefined. */
+/* Reads the record at `offset` of a segment mapping of `size` bytes, trusting nothing: the header is copied
+ * once and only the copy is used. The copy is made of 8-byte words, the first of them together with the
+ * commit word, because the check reads it in 8-byte words: other widths would stall it. GOOD fills *out
+ * (before any check, so that nothing must be kept across the checks) and *checksum, that of a payload that
+ * has yet to be checked; NONE: not committed, or no room for a header; BAD: *why names the broken rule, and
+ * *out is undefined. */
 static inline int ac_record_inspect_header(const uint8_t *base, uint64_t size, uint64_t offset,
                                            uint32_t segment, ac_message_t *out, uint32_t *checksum,
                                            const char **why) {
@@ -194,7 +196,7 @@ static inline int ac_record_inspect_header(const uint8_t *base, uint64_t size, u
     return AC_RECORD_GOOD;
 }
 
-/* The same with the payload, if `check` says so; padding has none. */
+/* The same with the payload, if `check` asks for it; padding has none. */
 static inline int ac_record_inspect(const uint8_t *base, uint64_t size, uint64_t offset,
                                     uint32_t segment, enum ac_check check, ac_message_t *out,
                                     const char **why) {

@@ -52,7 +52,7 @@ int ac_clean_valid(const ac_clean_t *clean) {
 void ac_clean_store(ac_control_t *control, const ac_clean_t *clean) {
     ac_clean_t copy = *clean;
     copy.checksum = clean_checksum(clean);
-    /* The epoch last, with release: pairs with promise_of, to which a closed writer has nothing more to say. */
+    /* The epoch last, with release: pairs with promise_of, for which a closed writer's promises are void. */
     uint8_t *mark = (uint8_t *)control + offsetof(ac_control_t, clean);
     memcpy(mark + sizeof copy.epoch, (uint8_t *)&copy + sizeof copy.epoch,
            sizeof copy - sizeof copy.epoch);
@@ -78,8 +78,8 @@ static int sync_map(const ac_plan_t *plan, ac_map_t *map, ac_error_t *err) {
     return rc < 0 ? ac_fail_os_in(err, rc, plan->dir->path, name, "cannot sync") : AC_OK;
 }
 
-/* After a sync that failed, the page cache has what the disk does not, and calls it clean: syncing it again
- * would succeed and write nothing. A store makes a page dirty, even of what it holds already. */
+/* After a failed sync, the page cache has what the disk does not, and counts as clean: another sync would
+ * succeed and write nothing. A store makes a page dirty, even with the value it already has. */
 static void make_dirty(ac_map_t *map, uint64_t from, uint64_t to) {
     uint64_t page = ac_os_page_size();
     if (from < to) ac_os_populate(map->base, from, to - from, 1); /* all faults in one call */
@@ -89,8 +89,8 @@ static void make_dirty(ac_map_t *map, uint64_t from, uint64_t to) {
     }
 }
 
-/* The blocks that hold it may not count as written (see ac_os_has_unwritten), and nothing that is done to this file
- * changes that: its records go into a new one, which takes its name. Readers that have the old one mapped find it
+/* Its blocks may not count as written (see ac_os_has_unwritten), and nothing done to this file changes
+ * that: its records go into a new file, which takes its name. Readers that have the old one mapped find it
  * sealed, and go on after it. */
 static int rewrite_segment(const ac_plan_t *plan, ac_map_t **map, uint64_t end, uint64_t sealed_end,
                            ac_error_t *err) {
@@ -101,7 +101,7 @@ static int rewrite_segment(const ac_plan_t *plan, ac_map_t **map, uint64_t end, 
     int rc = fd < 0 ? fd : ac_os_allocate(fd, plan->segment_size);
     if (rc == 0) rc = ac_os_write_at(fd, (*map)->base, end, 0);
     if (rc == 0) rc = ac_os_sync(fd);
-    /* Before it loses its name: killed in between, nobody would come to seal it for those who read it. */
+    /* Before it loses its name: after a kill in between, no process would seal it for those who read it. */
     if (rc == 0) ac_segment_seal(*map, sealed_end);
     if (rc == 0) rc = ac_os_rename(plan->dir_fd, temporary, name);
     if (rc == 0) rc = ac_os_sync_dir(plan->dir_fd);
@@ -116,8 +116,8 @@ static int rewrite_segment(const ac_plan_t *plan, ac_map_t **map, uint64_t end, 
     return open_writable(plan, segment, map, err);
 }
 
-/* Syncs a segment of which [from, end) was made dirty, and sees to it that it really is on disk. 1 = it is, in
- * another file. */
+/* Syncs a segment of which [from, end) was made dirty, and makes sure that it really is on disk. 1 = it is,
+ * in another file. */
 static int make_durable(const ac_plan_t *plan, ac_map_t **map, uint64_t from, uint64_t end,
                         uint64_t sealed_end, ac_error_t *err) {
     int rc = sync_map(plan, *map, err);
@@ -129,7 +129,7 @@ static int make_durable(const ac_plan_t *plan, ac_map_t **map, uint64_t from, ui
     return rc == AC_OK ? 1 : rc;
 }
 
-/* A segment after which the queue goes on: on disk, and then sealed there. */
+/* A segment after which the queue continues: on disk, and then sealed there. */
 static int seal(const ac_plan_t *plan, ac_map_t *map, uint64_t end, ac_error_t *err) {
     int rc = sync_map(plan, map, err);
     if (rc != AC_OK) return rc;
@@ -151,7 +151,7 @@ static int finish(const ac_plan_t *plan, const ac_finish_t *task, ac_error_t *er
     return rc;
 }
 
-/* ---- what is not part of the queue any more ---- */
+/* ---- what is no longer part of the queue ---- */
 
 static int open_recovered(const ac_plan_t *plan, ac_error_t *err) {
     return ac_directory_sub(plan->dir, plan->dir_fd, "recovered", 1, err);
@@ -159,7 +159,7 @@ static int open_recovered(const ac_plan_t *plan, ac_error_t *err) {
 
 enum { COPIES_MAX = 1000 };
 
-/* A file of its own for each time: a recovery that was interrupted may have zeroed part of what it had saved. */
+/* A separate file each time: an interrupted recovery may have zeroed part of what it had saved. */
 static int create_copy(const ac_plan_t *plan, int dir_fd, char name[96], ac_error_t *err) {
     struct stat info;
     int fd = AC_E_SYSTEM;
@@ -200,8 +200,8 @@ static int set_tail_aside(const ac_plan_t *plan, const ac_map_t *map, ac_error_t
     return rc < 0 ? rc : AC_OK;
 }
 
-/* Prepared in advance and never used. Not so one whose first record is missing, but which holds others; nor one
- * that nobody can read to the end. */
+/* Prepared in advance and never used. Not if the first record is missing but others follow; nor if it
+ * cannot be read to the end. */
 static int is_unused(const ac_plan_t *plan, const ac_map_t *map) {
     uint64_t tail_end;
     if (map->size < AC_SEGMENT_DATA + 4) return 1;
@@ -238,8 +238,8 @@ static int set_segment_aside(const ac_plan_t *plan, uint32_t id, ac_error_t *err
     return AC_OK;
 }
 
-/* The last one first, and each on disk before the next: whatever interrupts it, there is no gap in front
- * of a segment. Readers who come before the next writer would take that for the work of retention. */
+/* The last one first, and each on disk before the next: wherever this is interrupted, there is no gap
+ * before a segment. Readers that come before the next writer would take a gap for the work of retention. */
 static int set_segments_aside(const ac_plan_t *plan, ac_error_t *err) {
     int rc = AC_OK;
     for (size_t i = plan->count; rc == AC_OK && i-- > plan->used;)
@@ -255,7 +255,7 @@ static int clear_tail(const ac_plan_t *plan, ac_map_t *map, ac_error_t *err) {
         int rc = set_tail_aside(plan, map, err);
         if (rc != AC_OK) return rc;
     }
-    /* A segment that was sealed has an index, which knows of the records that go now. */
+    /* A sealed segment has an index, which covers the records that are removed now. */
     ac_segment_name(name, map->segment, ".idx");
     int unlinked = ac_os_unlink(plan->dir_fd, name);
     if (unlinked == 0) unlinked = ac_os_sync_dir(plan->dir_fd);
@@ -264,7 +264,7 @@ static int clear_tail(const ac_plan_t *plan, ac_map_t *map, ac_error_t *err) {
     uint64_t inside = ac_os_page_size() - 1;
     uint64_t page_end = (plan->end_offset + inside) & ~inside;
     if (page_end > map->size) page_end = map->size;
-    /* The word a reader looks at first: from now on nothing after it is reachable. */
+    /* The word a reader looks at first: from now on nothing after it can be reached. */
     if (map->size - plan->end_offset >= AC_HEADER_SIZE)
         ac_store_release_u32(ac_record_commit_word(map->base + plan->end_offset), 0);
     memset(map->base + plan->end_offset, 0, page_end - plan->end_offset);
@@ -289,8 +289,8 @@ static int repair_end(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
 
 /* ---- readers ---- */
 
-/* A reader that had committed past the end must get PositionLost. So the places after the end
- * are not used again: the queue goes on after the last segment that a position names. Those up to there are
+/* A reader that had committed past the end must get PositionLost. So the places after the end are not
+ * reused: the queue continues after the last segment that a position names. The segments up to there are
  * empty and sealed, so that other readers come through. */
 static int keep_lost_positions(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
     int rc = seal(plan, end->map, plan->records_end, err);
@@ -301,7 +301,7 @@ static int keep_lost_positions(const ac_plan_t *plan, ac_end_t *end, ac_error_t 
     return rc;
 }
 
-/* In a copy nothing is lost: the reader has committed in the original what was not copied. */
+/* In a copy nothing is lost: the reader committed in the original what was not copied. */
 static int answer_lost_positions(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
     if (!plan->lost) return AC_OK;
     if (!plan->options->is_copy) return keep_lost_positions(plan, end, err);
@@ -327,8 +327,8 @@ static int repair(const ac_plan_t *plan, ac_end_t *end, ac_error_t *err) {
     return rc == AC_OK ? answer_lost_positions(plan, end, err) : rc;
 }
 
-/* A queue may have been closed while it was copied: then the mark is newer than what was copied before, and a segment
- * that was being written at that time is not sealed. */
+/* A queue may have been closed while it was copied: then the marker is newer than what was copied before,
+ * and a segment that was being written at that time is not sealed. */
 static int was_copied_at_rest(const ac_plan_t *plan) {
     if (!plan->options->is_copy) return 1;
     for (size_t i = 0; i + 1 < plan->count; i++)
@@ -376,8 +376,9 @@ static void raise_durable(ac_plan_t *plan, uint64_t segment, uint64_t offset) {
     plan->durable = (ac_durable_t){segment, offset};
 }
 
-/* index.meta has no checksum, and may have been lost or damaged. What else tells that messages were durable: the mark
- * of the last writer that closed the queue, and the seek index of a segment, which we publish when all of it is. */
+/* index.meta has no checksum, and may have been lost or damaged. Two other things prove that messages were
+ * durable: the marker of the last writer that closed the queue, and the seek index of a segment, which is
+ * published when all of the segment is durable. */
 static void find_durable(ac_plan_t *plan, const ac_control_t *control) {
     ac_clean_t clean;
     memcpy(&clean, &control->clean, sizeof clean);
@@ -395,7 +396,8 @@ static void find_durable(ac_plan_t *plan, const ac_control_t *control) {
     }
 }
 
-/* Another program publishes a segment and then writes its header. If it died in between, there is nothing in it. */
+/* Another program publishes a segment and then writes its header. If it died in between, the segment is
+ * empty. */
 static void leave_out_headerless(ac_plan_t *plan, const ac_control_t *control) {
     if (plan->count == 0 || !ac_segment_awaited(plan->dir, plan->dir_fd, plan->ids[plan->count - 1],
                                                 control, &plan->durable))
@@ -404,14 +406,14 @@ static void leave_out_headerless(ac_plan_t *plan, const ac_control_t *control) {
     plan->count--;
 }
 
-/* Only another program's records can have come so far. */
+/* Only another program's records can have got this far. */
 static int check_room(const ac_plan_t *plan, uint64_t next_seq, ac_error_t *err) {
     if (next_seq <= INT64_MAX) return AC_OK;
     return ac_fail(err, AC_E_CORRUPT, 0, plan->dir->path, 0,
                    "the largest seq leaves no room for more");
 }
 
-/* The walk reads; what comes after it changes the queue. */
+/* The walk only reads; what follows changes the queue. */
 static int walk_and_repair(ac_plan_t *plan, int is_clean, ac_end_t *end, ac_error_t *err) {
     int rc = is_clean ? AC_OK : ac_plan_make(plan, err);
     if (rc == AC_OK) rc = check_room(plan, plan->next_seq, err);
@@ -426,14 +428,14 @@ static int walk_and_repair(ac_plan_t *plan, int is_clean, ac_end_t *end, ac_erro
 static int take_up_counters(ac_control_t *control, const ac_plan_t *plan, ac_end_t *end,
                             ac_error_t *err) {
     uint64_t known_epoch = ac_load_relaxed_u64(&control->writer_epoch);
-    if (plan->epoch > (uint32_t)known_epoch) /* or it would be used again */
+    if (plan->epoch > (uint32_t)known_epoch) /* otherwise it would be reused */
         ac_store_relaxed_u64(&control->writer_epoch,
                              known_epoch - (uint32_t)known_epoch + plan->epoch);
     uint64_t removed_seq, removed_ns;
     ac_control_removed(control, &removed_seq, &removed_ns);
     if (end->next_seq < removed_seq) end->next_seq = removed_seq;
     if (end->last_timestamp_ns < removed_ns) end->last_timestamp_ns = removed_ns;
-    /* What a writer had when it closed is not given again, even if its messages are damaged now. */
+    /* The seqs of a writer that closed are not given again, even if its messages are damaged now. */
     ac_clean_t clean;
     memcpy(&clean, &control->clean, sizeof clean);
     if (plan->is_ours && !plan->options->is_copy && ac_clean_valid(&clean) &&

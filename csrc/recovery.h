@@ -28,9 +28,9 @@ typedef struct ac_end {
     uint64_t next_seq;
     uint64_t last_timestamp_ns;
     uint64_t last_record;
-    int sealed;       /* appending goes on in the next segment */
+    int sealed;       /* appending continues in the next segment */
     int torn;         /* something was cut off or set aside */
-    uint32_t next_id; /* lowest id that is free */
+    uint32_t next_id; /* lowest free id */
 } ac_end_t;
 
 /* index.meta */
@@ -45,10 +45,11 @@ typedef struct ac_recovery_options {
     int is_copy; /* its files were copied from elsewhere, perhaps while they changed */
 } ac_recovery_options_t;
 
-/* Zeros if there is none. An error only if it is there and cannot be read. */
+/* Zeros if there is none. An error only if it exists and cannot be read. */
 int ac_durable_read(const ac_directory_t *dir, int dir_fd, ac_durable_t *out, ac_error_t *err);
 
-/* For those who do not write: zeros if it cannot be had, and in a copy, whose segments it may be ahead of. */
+/* For callers that do not write: zeros if it cannot be read, and in a copy, whose segments it may be ahead
+ * of. */
 void ac_durable_believe(const ac_directory_t *dir, int dir_fd, const ac_control_t *control,
                         ac_durable_t *out);
 
@@ -58,7 +59,7 @@ int ac_recover(const ac_directory_t *dir, int dir_fd, ac_control_t *control, uin
 
 int ac_clean_valid(const ac_clean_t *clean);
 void ac_clean_store(ac_control_t *control, const ac_clean_t *clean);
-/* The last writer closed the queue, and nobody has opened it for writing since. */
+/* The last writer closed the queue, and no other has opened it since. */
 int ac_control_is_clean(const ac_control_t *control);
 
 #endif

@@ -1,4 +1,4 @@
-/* The walk of a recovery: where the queue ends, and what has to be done about it. Reads only. */
+/* The walk of a recovery: where the queue ends, and what must be done about it. Reads only. */
 #include "error.h"
 #include "log.h"
 #include "os.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What half a batch takes back. */
+/* What an incomplete batch is rolled back to. */
 typedef struct before_batch {
     uint64_t offset, next_seq, last_timestamp_ns, last_record, records_end;
     int ours;
@@ -22,10 +22,10 @@ typedef struct before_batch {
 /* State of the walk. */
 typedef struct walk {
     ac_plan_t *plan;
-    uint64_t expected_seq; /* of the next record of ours; meaningful when previous_ours */
+    uint64_t expected_seq; /* of the next record of ours; valid if previous_ours */
     int previous_ours;
     uint32_t previous_epoch;
-    uint32_t batch_left; /* records still missing from the batch the walk is in */
+    uint32_t batch_left; /* records still missing from the current batch */
     before_batch_t before;
 } walk_t;
 
@@ -37,25 +37,25 @@ static int check_readable(const walk_t *walk, const ac_map_t *map, ac_error_t *e
     return ac_segment_check_readable(walk->plan->dir, map, err);
 }
 
-/* Everything before this offset of the segment is known to have been durable. Whatever index.meta says,
- * that is inside the segment and where a record can start. */
+/* Everything before this offset of the segment is known to have been durable. Whatever index.meta says, the
+ * result is inside the segment and where a record can start. */
 static uint64_t durable_end(const ac_plan_t *plan, const ac_map_t *map) {
     uint64_t offset = plan->durable.offset & ~(uint64_t)(AC_ALIGNMENT - 1);
     if (map->segment > plan->durable.segment) return 0;
     return map->segment == plan->durable.segment && offset < map->size ? offset : map->size;
 }
 
-/* Does this valid record also fit after the ones before it? */
+/* Whether this valid record also fits after the previous ones. */
 static int in_sequence(const walk_t *walk, const ac_message_t *message, uint32_t epoch,
                        int durable) {
     if (!(message->flags & AC_FLAG_OURS)) return walk->batch_left == 0;
-    if (epoch > walk->plan->epoch && !durable) return 0; /* durable: the control block lies */
+    if (epoch > walk->plan->epoch && !durable) return 0; /* durable: the control block is wrong */
     if (walk->batch_left != 0 && message->batch_left != walk->batch_left - 1) return 0;
     if (!walk->previous_ours) return 1;
     return message->seq == walk->expected_seq && epoch >= walk->previous_epoch;
 }
 
-/* There is none after the largest there can be; ac_recover says so. */
+/* There is none after the largest possible seq; ac_recover reports that. */
 static void note_largest(ac_plan_t *plan, uint64_t seq, uint64_t timestamp_ns) {
     if (seq >= plan->next_seq) plan->next_seq = seq < UINT64_MAX ? seq + 1 : seq;
     if (timestamp_ns > plan->last_timestamp_ns) plan->last_timestamp_ns = timestamp_ns;
@@ -77,8 +77,7 @@ static void accept(walk_t *walk, const ac_message_t *message, uint32_t epoch, ui
     plan->report->records_scanned++;
 }
 
-/* Whether a valid record can be one of the queue's, `bytes` after the last that was, and not something that a
- * payload holds. */
+/* Whether a valid record, `bytes` after the last one, can be one of the queue's, and not part of a payload. */
 static int can_follow(const walk_t *walk, const ac_message_t *message, uint64_t bytes) {
     const ac_plan_t *plan = walk->plan;
     uint32_t epoch = ((const ac_record_t *)(const void *)message->record)->epoch;
@@ -89,7 +88,7 @@ static int can_follow(const walk_t *walk, const ac_message_t *message, uint64_t 
            message->seq - walk->expected_seq <= bytes / AC_ALIGNMENT;
 }
 
-/* The next offset at which a valid record stands, or `limit`. Only used inside the durable part. */
+/* The next offset with a valid record, or `limit`. Only used inside the durable part. */
 static uint64_t resynchronise(const walk_t *walk, const ac_map_t *map, uint64_t offset,
                               uint64_t limit) {
     ac_message_t message;
@@ -104,7 +103,7 @@ static uint64_t resynchronise(const walk_t *walk, const ac_map_t *map, uint64_t 
 }
 
 /* A seq is not given twice, even if nothing but the header of its record is left. Another program's header
- * has no check, so its payload has to speak for it. */
+ * has no checksum, so its payload's checksum must prove it. */
 static int has_sound_header(const ac_map_t *map, uint64_t offset, ac_message_t *message) {
     const char *why;
     int found = ac_record_inspect(map->base, map->size, offset, map->segment, AC_CHECK_HEADER,
@@ -142,15 +141,15 @@ static int fail_read(const ac_plan_t *plan, uint32_t segment, uint64_t offset, i
 }
 
 static int64_t last_nonzero(const uint8_t *bytes, int64_t length) {
-    /* Mostly all of it is zero, and memcmp sees that in a fraction of the time. */
+    /* Usually all of it is zero, which memcmp finds in a fraction of the time. */
     if (length > 0 && bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)length - 1) == 0) return 0;
     while (length > 0 && bytes[length - 1] == 0)
         length--;
     return length;
 }
 
-/* By reading rather than through the mapping: there is no need to have all these pages mapped, and holes are
- * passed over. */
+/* By reading rather than through the mapping: there is no need to map all these pages, and holes are
+ * skipped. */
 int ac_plan_find_tail_end(const ac_plan_t *plan, const ac_map_t *map, uint64_t from,
                           uint64_t *tail_end, ac_error_t *err) {
     char name[AC_NAME_MAX];
@@ -180,8 +179,8 @@ int ac_plan_find_tail_end(const ac_plan_t *plan, const ac_map_t *map, uint64_t f
     return rc;
 }
 
-/* A sound record that says that everything before it was on disk when it was appended, and that can be of this
- * queue, and later than what the walk has come by. */
+/* A sound record which proves that everything before it was on disk when it was appended, and which can be
+ * of this queue and later than what the walk has passed. */
 static int is_proof(const walk_t *walk, const ac_message_t *message) {
     if (!(message->flags & AC_FLAG_SYNCED)) return 0;
     uint32_t epoch = ((const ac_record_t *)(const void *)message->record)->epoch;
@@ -210,7 +209,8 @@ static int has_segment(const ac_plan_t *plan, uint64_t id) {
     return 0;
 }
 
-/* A proof in the next segment is one for all of this one. It is the first record, unless that is damaged, too. */
+/* A proof in the next segment holds for all of this one. It is the first record, unless that is damaged,
+ * too. */
 static int next_proves(const walk_t *walk, uint32_t id, ac_error_t *err) {
     ac_map_t *next;
     uint64_t tail_end;
@@ -228,8 +228,8 @@ static int next_proves(const walk_t *walk, uint32_t id, ac_error_t *err) {
     return rc != AC_OK ? rc : proof != 0;
 }
 
-/* Nothing acceptable at the end offset, which is not known to be durable. Looks further, for a proof that it
- * was: 1 = there is one, and the durable position has moved there; 0 = the records end here. */
+/* Nothing acceptable at the end offset, which is not known to be durable. Looks further, for a proof that
+ * it was: 1 = there is one, and the durable position has moved there; 0 = the records end here. */
 static int look_behind(walk_t *walk, const ac_map_t *map, ac_error_t *err) {
     ac_plan_t *plan = walk->plan;
     uint64_t sealed_end = ac_segment_end(map);
@@ -253,7 +253,7 @@ static int is_sealed_end(const ac_map_t *map, uint64_t offset) {
     return ac_segment_sealed(map) && offset >= ac_segment_end(map);
 }
 
-/* Steps over what is not acceptable in the durable part. 1 = the segment ends here. */
+/* Skips what is not acceptable in the durable part. 1 = the segment ends here. */
 static int pass_damage(walk_t *walk, const ac_map_t *map, int found, uint64_t limit) {
     ac_plan_t *plan = walk->plan;
     uint64_t offset = plan->end_offset;
@@ -269,13 +269,13 @@ static int pass_damage(walk_t *walk, const ac_map_t *map, int found, uint64_t li
     return 0;
 }
 
-/* What was appended while the files were copied shows as zeros; damage does not. */
+/* What was appended while the files were copied reads as zeros; damage does not. */
 static int is_missing_from_copy(const walk_t *walk, int found) {
     return walk->plan->is_torn_copy && found == AC_RECORD_NONE;
 }
 
-/* Walks one segment; on return end_offset is after its last acceptable record. 1 = the queue may go on in the
- * next segment, 0 = it ends here. */
+/* Walks one segment; on return end_offset is after its last acceptable record. 1 = the queue may continue
+ * in the next segment, 0 = it ends here. */
 static int walk_segment(walk_t *walk, ac_map_t *map, ac_error_t *err) {
     ac_plan_t *plan = walk->plan;
     plan->end_segment = map->segment;
@@ -315,10 +315,11 @@ static int walk_segment(walk_t *walk, ac_map_t *map, ac_error_t *err) {
 
 /* ---- from one segment to the next ---- */
 
-/* Does the queue go on after a segment that is not known to be durable as a whole? Seal and records reach
- * the disk in any order. After an unsealed one, or one of ours whose seal is torn, only if the next continues
- * it exactly; after a sealed one not if records are missing before the end that it names, nor if all of
- * them are gone and were ours. One that names its very beginning has none: recovery left it so. */
+/* Whether the queue continues after a segment that is not known to be durable as a whole. Seal and records
+ * reach the disk in any order. After an unsealed one, or one of ours whose seal is torn, only if the next
+ * continues it exactly; after a sealed one not if records are missing before the end that it names, nor if
+ * all of them are gone and were ours. If it names its very beginning as its end, it has none: recovery left
+ * it so. */
 static int continues(const walk_t *walk, const ac_map_t *map, const ac_map_t *next) {
     const ac_plan_t *plan = walk->plan;
     ac_message_t message;
@@ -348,7 +349,7 @@ static int open_full(const ac_plan_t *plan, uint32_t id, ac_map_t **map, ac_erro
                    (unsigned long long)size, (unsigned long long)plan->segment_size);
 }
 
-/* The segment that continues the one at hand, or NULL in *next. */
+/* The segment that continues the current one, or NULL in *next. */
 static int open_next(walk_t *walk, const ac_map_t *map, size_t i, ac_map_t **next,
                      ac_error_t *err) {
     const ac_plan_t *plan = walk->plan;
@@ -363,7 +364,7 @@ static int open_next(walk_t *walk, const ac_map_t *map, size_t i, ac_map_t **nex
     }
     if (id != map->segment + 1) return AC_OK;
     int rc = open_full(plan, id, next, err);
-    /* Not durable and no segment: nothing there that was promised. */
+    /* Not durable and not a segment: nothing in it was promised. */
     if (rc == AC_E_CORRUPT || rc == AC_E_VERSION || rc == AC_E_NOT_FOUND) return AC_OK;
     if (rc != AC_OK) return rc;
     int goes_on = continues(walk, map, *next);
@@ -377,7 +378,7 @@ static int open_next(walk_t *walk, const ac_map_t *map, size_t i, ac_map_t **nex
 static void note_finish(walk_t *walk, const ac_map_t *map) {
     ac_plan_t *plan = walk->plan;
     int known_durable = map->segment < plan->durable.segment;
-    /* What a seal says about the durable part stays, or the loss of a record could be hidden. */
+    /* What a seal says about the durable part stays; otherwise the loss of a record could be hidden. */
     uint64_t sealed_end =
         known_durable && ac_segment_sealed(map) ? ac_segment_end(map) : plan->records_end;
     plan->finish[plan->finish_count++] =
@@ -421,7 +422,7 @@ static void drop_partial_batch(walk_t *walk) {
     plan->tail_end = 0;
 }
 
-/* Unless the walk has come by it. All that will be zeroed is read here, so nothing can be in there unseen. */
+/* Unless the walk has passed it. All that will be zeroed is read here, so nothing can be in there unseen. */
 static int find_tail(ac_plan_t *plan, ac_error_t *err) {
     ac_map_t *map;
     if (plan->tail_end != 0) return AC_OK;
@@ -432,7 +433,7 @@ static int find_tail(ac_plan_t *plan, ac_error_t *err) {
     return rc;
 }
 
-/* Where the last record with a sound header ends, of which the last byte that is not zero may be anywhere. */
+/* Where the last record with a sound header ends; its last non-zero byte may be anywhere in it. */
 static uint64_t end_of_last(const ac_map_t *map, uint64_t tail_end) {
     ac_message_t message;
     const char *why;
@@ -446,11 +447,11 @@ static uint64_t end_of_last(const ac_map_t *map, uint64_t tail_end) {
     return AC_SEGMENT_DATA;
 }
 
-/* 1 = all records of the segment that index.meta counts are there, as far as their headers tell. */
+/* 1 = all records of the segment that index.meta counts exist, as far as their headers show. */
 static int reaches_mark(const ac_plan_t *plan, ac_error_t *err) {
     ac_map_t *map;
     uint64_t tail_end;
-    /* If nobody was writing any more, it was removed: that takes consent. */
+    /* If no process was writing any more, it was removed: that needs consent. */
     if (!has_segment(plan, plan->durable.segment)) return plan->was_closed;
     if (plan->durable.offset <= AC_SEGMENT_DATA) return 1;
     int rc = open_readable(plan, (uint32_t)plan->durable.segment, &map, err);
@@ -465,7 +466,7 @@ static int reaches_mark(const ac_plan_t *plan, ac_error_t *err) {
 int ac_plan_is_sealed(const ac_plan_t *plan, uint32_t id, ac_error_t *err) {
     ac_map_t *map;
     int rc = open_readable(plan, id, &map, err);
-    /* A header that was damaged later: one that was not yet there when it was copied would be zeros. */
+    /* A header that was damaged later: one that did not exist yet when it was copied would be zeros. */
     if (rc == AC_E_CORRUPT && !ac_segment_lacks_header(plan->dir, plan->dir_fd, id)) return 1;
     if (rc != AC_OK) return rc;
     int sealed = ac_segment_sealed(map);
@@ -473,10 +474,10 @@ int ac_plan_is_sealed(const ac_plan_t *plan, uint32_t id, ac_error_t *err) {
     return sealed;
 }
 
-/* Where to begin: what lies before the durable segment is finished. But a copy may have been made of files that
- * were being written, of index.meta after the segments. Then one of them was not sealed yet when it was copied,
- * and the queue goes no further than its records; or index.meta says that more was durable than there is. In a
- * copy of files at rest the records reach as far as it says, damaged or not. */
+/* Where to begin: what lies before the durable segment is finished. But a copy may have been made of files
+ * that were being written, of index.meta after the segments. Then either one of them was not sealed yet
+ * when it was copied, and the queue goes no further than its records; or index.meta counts more as durable
+ * than there is. In a copy of files at rest the records reach as far as index.meta says, damaged or not. */
 static int find_start(ac_plan_t *plan, size_t *start, ac_error_t *err) {
     int reaches = plan->options->is_copy ? reaches_mark(plan, err) : 1;
     if (reaches < 0) return reaches;
@@ -496,7 +497,7 @@ static int find_start(ac_plan_t *plan, size_t *start, ac_error_t *err) {
 }
 
 /* The segments before the durable one are finished, but another program may have said so in index.meta
- * before their seals were on disk. One with an index has been through all of that. */
+ * before their seals were on disk. A segment with an index has been through all of that. */
 static int find_unsealed(walk_t *walk, size_t start, ac_error_t *err) {
     ac_plan_t *plan = walk->plan;
     for (size_t i = start; i-- > 0;) {
@@ -507,14 +508,15 @@ static int find_unsealed(walk_t *walk, size_t start, ac_error_t *err) {
         if (ac_os_stat_at(plan->dir_fd, name, &info) == 0) break;
         int rc = open_readable(plan, plan->ids[i], &map, err);
         if (rc != AC_OK) return rc;
-        if (!ac_segment_sealed(map)) /* nobody knows its end */
+        if (!ac_segment_sealed(map)) /* its end is unknown */
             plan->finish[plan->finish_count++] = (ac_finish_t){plan->ids[i], 0, map->size};
         ac_map_release(map);
     }
     return AC_OK;
 }
 
-/* The records of one segment before the walk. 1 = they are ours, and so continue after the largest seq there was. */
+/* Reads the records of one segment before the walk. 1 = they are ours, and so continue after the largest
+ * seq so far. */
 static int survey_segment(walk_t *walk, uint32_t id, ac_error_t *err) {
     ac_plan_t *plan = walk->plan;
     ac_index_t index;
@@ -542,8 +544,8 @@ static int survey_segment(walk_t *walk, uint32_t id, ac_error_t *err) {
     return rc == AC_OK ? continues_all : rc;
 }
 
-/* Largest seq in the segments before `stop`, the newest first. Foreign writers restart seq, so of theirs all are
- * asked. */
+/* Largest seq in the segments before `stop`, newest first. Foreign writers restart seq, so all of theirs
+ * are read. */
 static int survey_older(walk_t *walk, size_t stop, ac_error_t *err) {
     ac_plan_t *plan = walk->plan;
     plan->indexes = ac_os_alloc((stop + 1) * sizeof *plan->indexes);
@@ -578,15 +580,15 @@ static int needs_consent(const ac_plan_t *plan) {
     return !plan->options->salvage && !plan->is_torn_copy;
 }
 
-/* Of a queue of ours, which says it only of a segment that is there. */
+/* Of a queue of ours, which records this only for an existing segment. */
 static int is_durable_missing(const ac_plan_t *plan) {
     uint64_t segment = plan->durable.segment;
     return plan->is_ours && segment > plan->ids[0] && segment < plan->ids[plan->count - 1] &&
            !has_segment(plan, segment);
 }
 
-/* A power cut leaves segments without a gap between them: they appear, and go, one after the other, each on disk
- * before the next. So if one is missing, it was removed, and what follows may have been durable. */
+/* A power cut leaves segments without a gap between them: they appear and vanish one after the other, each
+ * on disk before the next. So a missing one was removed, and what follows may have been durable. */
 static int check_set_aside(walk_t *walk, ac_error_t *err) {
     const ac_plan_t *plan = walk->plan;
     uint32_t missing = 0, has_gap = 0;
@@ -610,7 +612,7 @@ static int check_set_aside(walk_t *walk, ac_error_t *err) {
                 "segment %u is missing, but segment %u after it holds messages; restore "
                 "it, or open with recover=\"salvage\" to move what follows to recovered/",
                 missing, id);
-        /* Other programs do not say what was durable. */
+        /* Other programs do not record what was durable. */
         if (valid && !plan->is_ours && needs_consent(plan))
             return ac_fail(
                 err, AC_E_SALVAGE, 0, plan->dir->path, 0,
@@ -640,7 +642,7 @@ static int check_set_aside(walk_t *walk, ac_error_t *err) {
 
 typedef struct beyond {
     ac_plan_t *plan;
-    char name[AC_READER_NAME_MAX + 1]; /* who has committed furthest */
+    char name[AC_READER_NAME_MAX + 1]; /* the reader that has committed furthest */
 } beyond_t;
 
 static void look_beyond(void *context, const char *name, const ac_slot_t *slot, int held) {
@@ -656,7 +658,8 @@ static void look_beyond(void *context, const char *name, const ac_slot_t *slot, 
     snprintf(beyond->name, sizeof beyond->name, "%s", name);
 }
 
-/* More cannot be lost: a segment stays mapped until it is on disk, and Linux gives a process 65,530 mappings. */
+/* More cannot be lost: a segment stays mapped until it is on disk, and Linux gives a process 65,530
+ * mappings. */
 enum { SEGMENTS_LOST_MAX = 1 << 16 };
 
 static int find_lost_positions(ac_plan_t *plan, ac_error_t *err) {
@@ -682,7 +685,8 @@ int ac_plan_make(ac_plan_t *plan, ac_error_t *err) {
     if (rc == AC_OK) rc = walk_all(&walk, start, err);
     if (rc == AC_OK) drop_partial_batch(&walk);
     if (rc == AC_OK) rc = find_tail(plan, err);
-    /* A record of ours continues after the largest seq there was; only without one the rest is asked. */
+    /* A record of ours continues after the largest seq so far; only without one are the other segments
+     * read. */
     if (rc == AC_OK && !walk.previous_ours) rc = survey_older(&walk, start, err);
     if (rc == AC_OK) rc = check_set_aside(&walk, err);
     if (rc == AC_OK) rc = find_lost_positions(plan, err);

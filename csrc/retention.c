@@ -14,9 +14,9 @@
 #include <string.h>
 #include <time.h>
 
-/* A power cut may take records that were appended after the segment that is about to be removed. The queue then has no
- * record left that says where seq went on, so that is on disk first. What the writer itself has not come to
- * yet is no record's, whatever a damaged one says. */
+/* A power cut may remove records that were appended after the segment that is about to be removed. The
+ * queue would then have no record left that says where seq continued, so this is made durable first. A seq
+ * that the writer itself has not reached cannot be a record's, whatever a damaged one says. */
 static int note_removal(const ac_directory_t *dir, int dir_fd, const ac_index_t *index,
                         ac_error_t *err) {
     ac_map_t *map;
@@ -44,7 +44,7 @@ static int open_archive_day(const char *root, uint64_t timestamp_ns, unsigned mo
     snprintf(parts[2], sizeof parts[2], "%02d", day.tm_mday);
     int rc = ac_os_mkdir(root, mode);
     if (rc < 0 && rc != -EEXIST) return rc;
-    /* A link to it is the operator's; what was made here is none. */
+    /* A link to it is the operator's; directories created here are not links. */
     int fd = rc == 0 ? ac_os_open_dir_at(AT_FDCWD, root) : ac_os_open_dir(root);
     if (rc == 0 && fd >= 0) ac_directory_set_mode(fd, mode);
     for (int i = 0; i < 3 && fd >= 0; i++) {
@@ -60,12 +60,12 @@ static int open_archive_day(const char *root, uint64_t timestamp_ns, unsigned mo
     return fd;
 }
 
-/* Set by a writer that is closed meanwhile, and must not have to wait. */
+/* Set by a writer that is closed meanwhile, which must not have to wait. */
 static int is_stopped(const uint32_t *closing) {
     return ac_load_relaxed_u32(closing) != 0;
 }
 
-/* 1 = the archive has this very file: a move that came to its end, but for the removal of the original. */
+/* 1 = the archive has this very file: the move was complete but for the removal of the original. */
 static int is_copied(int from, int to_dir, const char *name, const uint32_t *closing) {
     uint8_t original[16384], copy[16384];
     int to = ac_os_open_at(to_dir, name, O_RDONLY, 0);
@@ -85,8 +85,8 @@ static int is_copied(int from, int to_dir, const char *name, const uint32_t *clo
 
 enum { COPY_PIECE = 1 << 20 };
 
-/* Each piece is on its way to the disk before the next one is read, so that little is left for the sync, which
- * cannot be stopped. */
+/* Each piece is on its way to the disk before the next one is read, so that little is left for the sync,
+ * which cannot be stopped. */
 static int copy_bytes(int from, int to, uint64_t size, const uint32_t *closing) {
     int rc = 0;
     for (uint64_t at = 0; at < size && rc == 0; at += COPY_PIECE) {
@@ -110,8 +110,8 @@ static int copy_file(int from, uint64_t size, int to_dir, const char *name, unsi
     return rc;
 }
 
-/* Renames where possible; across file systems copies, syncs, and only then removes. What is in the
- * archive already is never replaced. */
+/* Renames where possible; across file systems copies, syncs, and only then removes. Never replaces what is
+ * in the archive. */
 static int move_file(const ac_directory_t *dir, int from_dir, const char *name, int to_dir,
                      const uint32_t *closing) {
     struct stat info;
@@ -127,7 +127,7 @@ static int move_file(const ac_directory_t *dir, int from_dir, const char *name, 
     return rc < 0 ? rc : ac_os_unlink(from_dir, name);
 }
 
-/* One that is there describes the same segment: it came before a crash, and was made again after it. */
+/* An existing one describes the same segment: it was moved before a crash, and rebuilt after it. */
 static int move_index(const ac_directory_t *dir, int from_dir, const char *name, int to_dir,
                       const uint32_t *closing) {
     int rc = move_file(dir, from_dir, name, to_dir, closing);
@@ -135,8 +135,9 @@ static int move_index(const ac_directory_t *dir, int from_dir, const char *name,
     return rc == -ENOENT ? 0 : rc;
 }
 
-/* How far the archive goes with a segment. An empty one adds nothing to what was removed before it, and belongs
- * to the same day, or that would have a hole; with nothing before it, it may as well be of today. */
+/* How far the archive extends with a segment. An empty one adds nothing to what was removed before it, and
+ * belongs to the same day, which would otherwise have a hole; with nothing before it, it may as well count
+ * as of today. */
 static int find_archived(const ac_directory_t *dir, int dir_fd, const ac_index_t *index,
                          uint64_t *next_seq, uint64_t *newest_ns, ac_error_t *err) {
     ac_map_t *map;
@@ -185,7 +186,7 @@ static int archive_segment(const ac_directory_t *dir, int dir_fd, const ac_write
         ac_os_close(day);
         return rc;
     }
-    /* The index first: nobody comes back for that of a segment that is gone. */
+    /* The index first: the index of a segment that is gone would never be removed. */
     rc = move_index(dir, dir_fd, index, day, closing);
     if (rc == 0) rc = move_file(dir, dir_fd, segment, day, closing);
     if (rc == 0) rc = ac_os_sync_dir(day);
@@ -210,9 +211,9 @@ static int delete_segment(const ac_directory_t *dir, int dir_fd, uint32_t id, ac
     return rc < 0 ? ac_fail_os_in(err, rc, dir->path, name, "cannot delete") : AC_OK;
 }
 
-/* Says that the segments before `id` are about to go, ahead of the survey that decides it. Pairs with the
- * look of a new name at it (register_name in reader.c): either the survey finds the name, or the name finds
- * this. */
+/* Announces that the segments before `id` are about to be removed, ahead of the survey that decides it.
+ * Pairs with the check of a new name (register_name in reader.c): either the survey finds the name, or the
+ * name finds this. */
 static int announce_removal(const ac_directory_t *dir, int dir_fd, uint64_t id, ac_error_t *err) {
     ac_map_t *map;
     int rc = ac_control_open(dir, dir_fd, AC_CONTROL_WRITABLE, 1, &map, err);
@@ -227,7 +228,7 @@ static int remove_segment(const ac_directory_t *dir, int dir_fd, const ac_writer
                           ac_error_t *err) {
     int rc = config->archive ? archive_segment(dir, dir_fd, config, id, index, closing, err)
                              : delete_segment(dir, dir_fd, id, err);
-    /* A new name would not begin in a segment that is said to go, although it is still there. */
+    /* Otherwise a new name would avoid a segment that was announced but is still there. */
     if (rc != AC_OK) announce_removal(dir, dir_fd, id, NULL);
     return rc;
 }
@@ -237,10 +238,10 @@ typedef struct retaining {
     ac_round_t round;
     const uint32_t *closing;
     int names_synced;
-    /* The removal that is about to be: */
-    uint32_t removed;  /* this segment, so what lies beyond it is relied on, and synced */
+    /* The removal in progress: */
+    uint32_t removed;  /* this segment, so positions beyond it are relied on, and synced */
     const char *limit; /* the limit that allows it, if it is one of age or size */
-    int synced;        /* how many positions had to be */
+    int synced;        /* how many positions were synced for it */
     int failed;        /* AC_E_* of the first that could not be */
     ac_error_t *err;
 } retaining_t;
@@ -262,14 +263,14 @@ static void sync_position(void *context, const char *name, const ac_slot_t *slot
         return;
     }
     int rc = ac_position_sync_file(survey->dir, survey->dir_fd, name, retaining->err);
-    if (rc == AC_E_NOT_FOUND) return; /* removed at this moment */
+    if (rc == AC_E_NOT_FOUND) return; /* removed just now */
     ac_liveness_note_sync(survey->liveness, name, slot,
                           rc == AC_OK ? AC_SYNC_DONE : AC_SYNC_FAILED);
     retaining->synced++;
     retaining->failed = rc;
 }
 
-/* Says who loses by a limit, once for each place that a reader stays at. */
+/* Logs which reader loses messages by a limit, once for each place at which it stays. */
 static void warn_reader(void *context, const char *name, const ac_slot_t *slot, int held) {
     const retaining_t *retaining = context;
     const ac_survey_t *survey = &retaining->round.survey;
@@ -286,7 +287,7 @@ static void warn_reader(void *context, const char *name, const ac_slot_t *slot, 
            (unsigned long long)slot->segment, (unsigned long long)slot->offset);
 }
 
-/* That the limits would remove it, and that what is after it stays as well, is logged once. */
+/* Logs once that the limits would remove it, and that what is after it stays as well. */
 static void report_unreadable(const ac_survey_t *survey, uint32_t id, const char *damage) {
     ac_liveness_t *liveness = survey->liveness;
     char path[1200];
@@ -299,8 +300,9 @@ static void report_unreadable(const ac_survey_t *survey, uint32_t id, const char
            damage);
 }
 
-/* The last look before a segment goes: a reader may have come since the first, and what lets it go must outlive
- * a power cut, or the reader would come back at a place that is not there. 1 = it may go, 0 = not, or AC_E_*. */
+/* The last check before a segment is removed: a reader may have come since the first one, and the positions
+ * that allow its removal must survive a power cut, otherwise a reader would come back at a place that no
+ * longer exists. 1 = it may be removed, 0 = not, or AC_E_*. */
 static int confirm(retaining_t *retaining, ac_error_t *err) {
     ac_round_t *round = &retaining->round;
     ac_survey_t survey = round->survey;

@@ -1,4 +1,4 @@
-/* The readers of a queue, and what is kept for them: asked from outside, by the rules that retention goes by. */
+/* The readers of a queue, and what is kept for them: asked from outside, by retention's own rules. */
 #include "cq4_reader.h"
 #include "error.h"
 #include "lock_holder.h"
@@ -14,12 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rules, those of the last writer or those that somebody thinks of, and how they apply now. */
+/* Rules, either the last writer's or hypothetical ones, and how they apply now. */
 typedef struct outlook {
     ac_view_t view;
     ac_queue_writer_t writer;
     ac_writer_config_t config;
-    ac_liveness_t liveness; /* empty, so signs of life go by the time of day */
+    ac_liveness_t liveness; /* empty, so signs of life are judged by the wall clock */
     ac_round_t round;
     int known;        /* what the rules are */
     uint64_t current; /* this segment, and what is after it, is not finished */
@@ -81,7 +81,7 @@ static int is_awaited(const outlook_t *outlook, const char *name) {
     return outlook->config.wait_for && strcmp(outlook->config.wait_for, name) == 0;
 }
 
-/* Whether what it has not committed past stays for its sake. */
+/* Whether what it has not committed past is kept for it. */
 static int has_a_say(const outlook_t *outlook, const char *name, enum ac_stance stance) {
     if (!outlook->config.retention) return 0;
     if (is_awaited(outlook, name) || stance == AC_STANCE_NEEDS) return 1;
@@ -103,7 +103,7 @@ static uint64_t finished_from(const outlook_t *outlook, uint64_t segment) {
     return count;
 }
 
-/* The kernel knows; the process may have gone meanwhile, or live in another container. */
+/* The kernel knows; the process may have ended meanwhile, or live in another container. */
 static void name_process(const outlook_t *outlook, ac_reader_entry_t *entry) {
     char file[128];
     struct stat info;
@@ -148,12 +148,12 @@ typedef struct claim {
     uint64_t segment, offset;
 } claim_t;
 
-/* Of those who have a say. */
+/* Of the readers that keep it. */
 typedef struct claims {
     const outlook_t *outlook;
     claim_t *claims;
     size_t count, room;
-    int failed; /* for want of memory */
+    int failed; /* for lack of memory */
 } claims_t;
 
 static void note_claim(void *context, const char *name, const ac_slot_t *slot, int held,
@@ -189,7 +189,7 @@ static void name_readers(const claims_t *claims, ac_kept_segment_t *out) {
         snprintf(out->reader, sizeof out->reader, "%s", claims->outlook->config.wait_for);
 }
 
-/* Whether something else than readers and limits is in the way of all of them. */
+/* Whether something other than readers and limits prevents all removals. */
 typedef struct obstacle {
     int why; /* AC_KEPT_GOES = nothing */
     char position[72];
@@ -234,7 +234,7 @@ static int judge(outlook_t *outlook, const obstacle_t *obstacle, int is_behind,
     return out->why;
 }
 
-/* Retention may take one away meanwhile. */
+/* Retention may remove one meanwhile. */
 static int64_t explain(outlook_t *outlook, const claims_t *claims, ac_kept_segment_t *out,
                        size_t room, ac_error_t *err) {
     const ac_view_t *view = &outlook->view;

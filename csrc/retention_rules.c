@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* By its heartbeat; but readers beat as often as the writer wants, and learn that from one beat to the next.
- * Until each of them must have beaten once since this writer came, that it has its position open will do.
- * Not just for those who gave no sign since: a commit is one too, and changes nothing about the next beat. */
+/* By its heartbeat; but readers send heartbeats as often as the writer wants, and learn that interval from
+ * one to the next. Until each of them must have sent one since this writer opened the queue, an open
+ * position is enough. Not only for those without a sign of life since: a commit is one too, and does not
+ * change the next heartbeat. */
 static int is_silent_too_long(const ac_survey_t *survey, const char *name, const ac_slot_t *slot,
                               int held) {
     const ac_writer_config_t *config = survey->config;
@@ -18,7 +19,7 @@ static int is_silent_too_long(const ac_survey_t *survey, const char *name, const
     return !held || ac_os_monotonic_ns() >= config->opened_ns + 2 * AC_HEARTBEAT_MAX_NS;
 }
 
-/* By what its segments take up to here; those that were left empty take nothing. */
+/* By the size of its segments up to here; those that were left empty have none. */
 static int is_too_far_behind(const ac_survey_t *survey, const ac_slot_t *slot) {
     uint64_t max_lag = survey->config->max_reader_lag, size = survey->segment_size;
     uint64_t lag =
@@ -30,7 +31,7 @@ static int is_too_far_behind(const ac_survey_t *survey, const ac_slot_t *slot) {
     return lag > max_lag;
 }
 
-/* Within reader_ttl, if it is set, a reader that is away counts like an open one. */
+/* Within reader_ttl, if set, a reader that is away counts like an open one. */
 enum ac_stance ac_survey_stance(const ac_survey_t *survey, const char *name, const ac_slot_t *slot,
                                 int held) {
     int silent = is_silent_too_long(survey, name, slot, held);
@@ -95,7 +96,7 @@ int ac_slowest_reader(const ac_directory_t *dir, int dir_fd, const ac_writer_con
     return ac_survey(&survey, out, err);
 }
 
-/* Records that cannot be seen may be of today, whatever those say that can. */
+/* Records that cannot be read may be of today, whatever the readable ones say. */
 static const char *find_damage(const ac_index_t *index, const ac_map_t *map, uint64_t size) {
     uint64_t sealed_end = ac_segment_end(map);
     if (ac_map_is_cut(map)) return "a page of it could not be read";
@@ -116,7 +117,7 @@ static int examine(const ac_round_t *round, uint32_t id, ac_content_t *out, ac_e
     if (rc != AC_OK) return rc == AC_E_CORRUPT ? AC_OK : rc;
     rc = ac_index_obtain(&out->index, dir, dir_fd, map, segment_size, &built, err);
     if (rc == AC_OK) out->damage = find_damage(&out->index, map, segment_size);
-    /* Or it would be walked at each look. */
+    /* Otherwise it would be walked at each check. */
     if (rc == AC_OK && round->saves_index && built && !out->damage && out->index.count > 0 &&
         ac_segment_sealed(map))
         ac_index_save(&out->index, dir, dir_fd, segment_size, NULL);
@@ -124,7 +125,7 @@ static int examine(const ac_round_t *round, uint32_t id, ac_content_t *out, ac_e
     return rc;
 }
 
-/* What the segments take together; a larger number will do if that is not too much either. */
+/* The total size of the segments; an upper bound will do if that is within the limit, too. */
 static uint64_t total_room(const ac_survey_t *survey, const uint32_t *ids, size_t count) {
     uint64_t total = (uint64_t)count * survey->segment_size;
     if (total <= survey->config->retain_bytes) return total;
@@ -160,8 +161,8 @@ int ac_round_allows(const ac_round_t *round, uint32_t id, const char *limit) {
     return held_by(round, id) == AC_KEPT_GOES && (limit || is_read_by_all(round, id));
 }
 
-/* The limit of age or size that the segment is beyond, or NULL. One without a record has no age of its own:
- * nothing before it is left, so it may go, too. */
+/* The limit of age or size that the segment exceeds, or NULL. A segment without a record has no age of its
+ * own: nothing before it is left, so it may be removed, too. */
 static const char *find_limit(const ac_round_t *round, const ac_content_t *content) {
     const ac_writer_config_t *config = round->survey.config;
     uint64_t newest_ns = content->index.max_ts_ns;
@@ -183,7 +184,7 @@ int ac_round_judge(const ac_round_t *round, uint32_t id, ac_content_t *content, 
     if (!read && !config->retain_ns && !too_large) return AC_KEPT_LIMITS;
     int rc = examine(round, id, content, err);
     if (rc != AC_OK || read) return rc < 0 ? rc : AC_KEPT_GOES;
-    /* Nothing is removed by what cannot be read. */
+    /* What cannot be read permits no removal. */
     if (content->damage) return AC_KEPT_DAMAGED;
     *limit = find_limit(round, content);
     return *limit ? AC_KEPT_GOES : AC_KEPT_LIMITS;

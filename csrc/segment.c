@@ -13,7 +13,7 @@ void ac_segment_name(char name[AC_NAME_MAX], uint32_t id, const char *suffix) {
     snprintf(name, AC_NAME_MAX, "%09u%s", id, suffix);
 }
 
-/* Fills NAME.tmp and renames it. One that is sealed stays without blocks, since nobody will write to it. The fd
+/* Fills NAME.tmp and renames it. A sealed one gets no blocks, since nothing will be written to it. The fd
  * of the published file, or a negated errno. */
 static int prepare(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size, int sealed) {
     char name[AC_NAME_MAX], temporary[AC_NAME_MAX];
@@ -40,7 +40,7 @@ static int prepare(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t 
     return rc;
 }
 
-/* The same, checked and explained. */
+/* The same, with arguments checked and errors explained. */
 static int publish(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size, int sealed,
                    ac_error_t *err) {
     char name[AC_NAME_MAX];
@@ -88,7 +88,7 @@ int ac_segment_check_room(const ac_directory_t *dir, int dir_fd, uint64_t size, 
     if (ac_os_free_bytes(dir_fd, &free_bytes) < 0 || free_bytes >= size) return AC_OK;
     ac_segment_name(name, 0, ".q.tmp");
     int fd = ac_os_open_at(dir_fd, name, O_RDWR | O_CREAT | O_EXCL, dir->mode);
-    if (fd == -EEXIST) return AC_OK; /* another process is at it */
+    if (fd == -EEXIST) return AC_OK; /* another process is working on it */
     int rc = fd < 0 ? fd : ac_os_allocate(fd, size);
     ac_os_close(fd);
     if (fd >= 0) ac_os_unlink(dir_fd, name);
@@ -123,7 +123,7 @@ int ac_segment_check_readable(const ac_directory_t *dir, const ac_map_t *map, ac
 
 int ac_segment_populate(ac_map_t *map, uint64_t from, uint64_t to, uint64_t piece) {
     static uint8_t
-        zeros[AC_POPULATE_STEP]; /* not const: that would be stored in the program file */
+        zeros[AC_POPULATE_STEP]; /* not const: a constant would be stored in the program file */
     uint64_t inside = ac_os_page_size() - 1;
     uint64_t at = (from + inside) & ~inside;
     int rc = 0;
@@ -210,7 +210,7 @@ static uint64_t room_between(uint64_t from, uint64_t to) {
     return to > from ? to - from : 0;
 }
 
-/* By the segments that are there: the ids may come from a damaged file and be billions apart. */
+/* From the existing segments: the ids may come from a damaged file and be billions apart. */
 uint64_t ac_segment_distance(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
                              uint64_t from_segment, uint64_t from_offset, uint64_t to_segment,
                              uint64_t to_offset) {

@@ -17,7 +17,7 @@
 #define AC_SEGMENT_VERSION 2u
 #define AC_SEGMENT_DATA 64u
 #define AC_SEGMENT_SEALED 1u
-#define AC_SEGMENT_ID_MAX (UINT32_MAX - 2) /* so that counting on from an id does not overflow */
+#define AC_SEGMENT_ID_MAX (UINT32_MAX - 2) /* so that incrementing an id cannot overflow */
 
 typedef struct ac_segment_header {
     uint32_t magic;
@@ -38,36 +38,36 @@ void ac_segment_name(char name[AC_NAME_MAX], uint32_t id, const char *suffix);
 int ac_segment_create(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size,
                       ac_map_t **out, ac_error_t *err);
 
-/* The same for one that is to stay empty: sealed from the start, and not mapped. */
+/* The same for a segment that stays empty: sealed from the start, and not mapped. */
 int ac_segment_create_empty(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size,
                             ac_error_t *err);
 
-/* Whether there is room for a segment, before anything is made. Costs one system call unless the file system
- * says that there is not: then it is tried out, because some know it only then. */
+/* Whether there is room for a segment, before anything is created. Costs one system call unless the file
+ * system reports that there is none: then it is tried, because some file systems know only then. */
 int ac_segment_check_room(const ac_directory_t *dir, int dir_fd, uint64_t size, ac_error_t *err);
 
-/* Maps an existing segment. A file shorter than `size` is mapped as far as it goes (map->size tells);
- * one without a proper header is AC_E_CORRUPT. AC_E_NOT_FOUND if there is none. */
+/* Maps an existing segment. A file shorter than `size` is mapped up to its end (see map->size); one without
+ * a proper header is AC_E_CORRUPT. AC_E_NOT_FOUND if there is none. */
 int ac_segment_open(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t size, int writable,
                     ac_map_t **out, ac_error_t *err);
 
-/* AC_E_SYSTEM with EIO and the offset if a page of the mapping could not be read; what was seen there is
- * nothing that anybody may act on. */
+/* AC_E_SYSTEM with EIO and the offset if a page of the mapping could not be read: act on nothing that was
+ * read from there. */
 int ac_segment_check_readable(const ac_directory_t *dir, const ac_map_t *map, ac_error_t *err);
-/* Whether the file has no header, or only a part of one: 1 or 0, which it also is if nobody can tell. In the
- * newest segment that is no damage, as long as nobody said that there are records in it: other programs
- * publish the file first. See ac_segment_awaited. */
+/* Whether the file has no header, or only a part of one: 1 or 0; 0 also if that is unknown. In the newest
+ * segment this is no damage unless something else says that it has records: other programs publish the file
+ * first. See ac_segment_awaited. */
 int ac_segment_lacks_header(const ac_directory_t *dir, int dir_fd, uint32_t id);
 
-/* Brings [from, to) of a segment that is being written into memory, ready for stores without a fault.
- * Nothing may have been stored there yet: it is filled with the zeros it holds anyway, because on ext4
- * large writes make large folios, and those are mapped in much less time than single holes. A step is half
- * a huge page: hosts that lend memory to virtual machines take free huge pages back, and touching such a one
- * again costs 10 us for each of its 512 pages; smaller folios come from the pieces in between, which stay.
- * That a reader maps a huge page by one fault saves it 1 % of its time. A sync writes whole folios: for
- * a writer that syncs every few records they are made in pieces of `piece` bytes. */
+/* Prepares [from, to) of a segment that is being written for stores without a page fault. Nothing may have
+ * been stored there yet: the range is filled with the zeros it holds anyway, because on ext4 large writes
+ * make large folios, and those are mapped in much less time than single holes. A step is half a huge page:
+ * hosts that lend memory to virtual machines take free huge pages back, and touching such a page again
+ * costs 10 us for each of its 512 pages; smaller folios come from the pieces in between, which stay.
+ * Mapping a huge page by one fault would save a reader only 1 % of its time. A sync writes whole folios:
+ * for a writer that syncs every few records they are made in pieces of `piece` bytes. */
 enum { AC_POPULATE_STEP = 1 << 20, AC_POPULATE_PIECE = 16 << 10 };
-/* A sync of less is small next to the folio of a whole step. */
+/* A sync of fewer bytes is small compared with the folio of a whole step. */
 enum { AC_FEW_BYTES = AC_POPULATE_STEP / 4 };
 static inline uint64_t ac_populate_step_end(uint64_t offset) {
     return (offset / AC_POPULATE_STEP + 1) * AC_POPULATE_STEP;
@@ -79,7 +79,7 @@ static inline int ac_segment_sealed(const ac_map_t *map) {
     return (ac_load_acquire_u32(&header->flags) & AC_SEGMENT_SEALED) != 0;
 }
 
-/* Where the records of a sealed segment end; 0 if nobody said so, or it cannot be true. */
+/* Where the records of a sealed segment end; 0 if that is not recorded, or impossible. */
 static inline uint64_t ac_segment_end(const ac_map_t *map) {
     const ac_segment_header_t *header = (const ac_segment_header_t *)(const void *)map->base;
     uint64_t end = ac_load_relaxed_u64(&header->end);
@@ -92,13 +92,13 @@ static inline void ac_segment_seal(ac_map_t *map, uint64_t end) {
     ac_store_release_u32(&header->flags, ac_load_relaxed_u32(&header->flags) | AC_SEGMENT_SEALED);
 }
 
-/* Bytes of records from one position to a later one. What a sealed segment left unused is not between them;
- * one that cannot be checked counts as full. */
+/* Bytes of records from one position to a later one, without the unused rest of sealed segments. A segment
+ * that cannot be checked counts as full. */
 uint64_t ac_segment_distance(const ac_directory_t *dir, int dir_fd, uint64_t segment_size,
                              uint64_t from_segment, uint64_t from_offset, uint64_t to_segment,
                              uint64_t to_offset);
 
-/* What a segment takes on disk: its full size, but nothing if it was made to stay empty. */
+/* What a segment takes on disk: its full size, or nothing if it was created to stay empty. */
 uint64_t ac_segment_room(const ac_directory_t *dir, int dir_fd, uint32_t id, uint64_t segment_size);
 
 /* The ids of all published segments, ascending; *ids is malloc'd. */

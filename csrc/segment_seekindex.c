@@ -41,8 +41,8 @@ static void widen(ac_index_t *index, const ac_message_t *message) {
     if (first || message->timestamp_ns > index->max_ts_ns) index->max_ts_ns = message->timestamp_ns;
 }
 
-/* Padding counts as a difference, too: records then do not follow each other at equal distances. So does a trailer:
- * payloads need not be as long as each other if their records are. */
+/* Padding counts as a difference, too: records are then not at equal distances. So does a trailer: payloads
+ * need not be equally long if their records are. */
 static void compare(ac_index_t *index, const ac_message_t *message) {
     if (index->records == 0) {
         index->length = message->length;
@@ -71,8 +71,8 @@ int ac_index_extend(ac_index_t *index, const ac_map_t *map) {
         }
         uint64_t size = ac_record_size(message.length);
         index->end += size;
-        /* Where the records after the next are if they are as long: the walk waits for headers to come out of
-         * memory, half of its time without this. */
+        /* Prefetches where the records after the next are if they have the same length: otherwise the walk
+         * spends half of its time waiting for headers from memory. */
         uint64_t later = index->end + PREFETCHED * size;
         if (later < map->size) __builtin_prefetch(map->base + later);
     }
@@ -119,7 +119,7 @@ static const char *check_header(const ac_index_header_t *header, uint32_t segmen
     if (header->entry_stride != AC_INDEX_STRIDE) return "stride is not ours";
     if (header->entry_count > (file_size - sizeof *header) / sizeof(ac_index_entry_t))
         return "shorter than it says";
-    /* As many as the file says are read into memory; most of it may be a hole, which costs nothing. */
+    /* Reads as many entries as the file claims; most of it may be a hole, which costs nothing. */
     if (header->entry_count > segment_size / AC_ALIGNMENT / AC_INDEX_STRIDE + 1)
         return "has more entries than records";
     if (header->min_seq > header->max_seq || header->min_ts_ns > header->max_ts_ns)
@@ -184,8 +184,8 @@ static int names(const ac_index_entry_t *entry, const ac_message_t *message) {
     return message->seq == entry->seq && message->timestamp_ns == entry->timestamp_ns;
 }
 
-/* Whether a walk from the last entry, and the distances of the entries, agree with records that are all like
- * the first. */
+/* Whether a walk from the last entry, and the distances of the entries, agree with records that are all
+ * like the first. */
 static int is_uniform(const ac_index_t *index, const ac_index_t *tail) {
     uint64_t stride = ac_record_size(index->length);
     for (size_t i = 0; i < index->count; i++)
@@ -194,8 +194,8 @@ static int is_uniform(const ac_index_t *index, const ac_index_t *tail) {
            index->end == AC_SEGMENT_DATA + index->records * stride;
 }
 
-/* Are the bounds right? In an ordered segment they are those of the first and the last record; a caller with another
- * order is walked. */
+/* Whether the bounds are right. In an ordered segment they are those of the first and the last record;
+ * otherwise the segment is walked. */
 static int confirm(ac_index_t *index, const ac_map_t *map) {
     ac_message_t message;
     const char *why;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An entry is for 4096 records: so many of them are half a gigabyte of small messages. */
+/* An entry covers 4096 records: this many entries are half a gigabyte of small messages. */
 enum { TAILS = 64, ENTRIES_MAX = 4096 };
 
 typedef struct tail {
@@ -79,7 +79,7 @@ int ac_tail_recall(const char *path, uint64_t queue_id, const ac_map_t *map, ac_
         const ac_index_entry_t *last = &tail->index.entries[tail->index.count - 1];
         if (is_there(last, map))
             recalled = copy_entries(index, &tail->index, tail->index.count - 1);
-        if (recalled) { /* the last entry is made again by the walk that goes on at its record */
+        if (recalled) { /* the walk that continues at its record makes the last entry again */
             index->complete = 0;
             index->records = index->count * AC_INDEX_STRIDE;
             index->end = last->offset;

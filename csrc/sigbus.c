@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Slots live in chunks that are never freed: the handler walks them without a lock. A slot is valid
- * while its length is not 0; base, cut and cut_at are stored before length, with release. */
+/* Slots live in chunks that are never freed: the handler walks them without a lock. A slot is valid while
+ * its length is not 0; base, cut and cut_at are stored before length, with release. */
 enum { CHUNK_SLOTS = 1024, CHUNKS_MAX = 64 };
 
 typedef struct slot {
@@ -52,9 +52,9 @@ static int mend(uint64_t address) {
     return 0;
 }
 
-/* A handler that was put over ours, like Python's faulthandler, does its work, restores ours and raises
- * the signal again; such a signal knows no address. Returning from it repeats the access, and then the
- * fault comes here with one. If none comes, the signal was meant. */
+/* A handler installed over ours, like Python's faulthandler, does its work, restores ours and raises the
+ * signal again; such a signal has no address. Returning from it repeats the access, and then the fault
+ * comes here with one. If none comes, the signal was sent on purpose. */
 static int is_second_hand(const siginfo_t *info) {
     return info->si_code == SI_TKILL && info->si_pid == getpid() &&
            !__atomic_exchange_n(&raised_here, 1, __ATOMIC_RELAXED);
@@ -67,7 +67,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context) {
         errno = saved;
         return;
     }
-    /* Not ours: behave as if we had never been installed. */
+    /* Not ours: behave as if this handler had never been installed. */
     if (previous.sa_flags & SA_SIGINFO) {
         previous.sa_sigaction(number, info, context);
     } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
@@ -87,8 +87,8 @@ static void after_fork(void) {
     pthread_mutex_unlock(&slots_lock);
 }
 
-/* Before the housekeeper registers its own: handlers run in the reverse order before a fork, and that one waits for
- * tasks that map files. */
+/* Before the housekeeper registers its own: handlers run in the reverse order before a fork, and that one
+ * waits for tasks that map files. */
 __attribute__((constructor)) static void register_fork_handlers(void) {
     pthread_atfork(before_fork, after_fork, after_fork);
 }

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-/* As measured with a hundred queues: with fewer the disk has time to rest, more are in each other's way. */
+/* Measured with a hundred queues: with fewer the disk is idle at times, with more they hinder each other. */
 enum { RING_WORKERS = 32, THREADS = 16, SUBMITTED_TOGETHER = 8 };
 
 enum { PENDING = 1 }; /* as a result: there is none yet */
@@ -17,7 +17,7 @@ static void sync_directly(ac_sync_t *range) {
                         : ac_os_sync(range->fd);
 }
 
-/* A request that never ran says nothing about the data. Any other failure stands: asking again would turn
+/* A request that never ran says nothing about the data. Any other failure stands: another try would turn
  * "lost" into "fine", since the kernel reports it once. */
 static int never_ran(int result) {
     return result == -ECANCELED || result == -EAGAIN || result == -EINTR;
@@ -34,9 +34,8 @@ static size_t queue_sync(ac_ring_t *ring, ac_sync_t *range, uint64_t number) {
     return rc >= 0;
 }
 
-/* Has everything that is pending written and synced, some at a time: while the kernel's workers sync these,
- * this thread hands further pages to the disk, and waits for nothing. Returns how many completions are to
- * come. */
+/* Writes and syncs everything that is pending, some at a time: while the kernel's workers sync these, this
+ * thread hands further pages to the disk, and waits for nothing. Returns how many completions are to come. */
 static size_t submit(ac_ring_t *ring, ac_sync_t *ranges, size_t count) {
     size_t submitted = 0, queued = 0;
     for (size_t i = 0; i < count; i++) {
@@ -51,7 +50,7 @@ static size_t submit(ac_ring_t *ring, ac_sync_t *ranges, size_t count) {
     return submitted;
 }
 
-/* Whom to tell of results. */
+/* The receiver of results. */
 typedef struct listener {
     void (*synced)(void *context, size_t number);
     void *context;
@@ -63,16 +62,16 @@ static void tell(const listener_t *listener, ac_sync_t *range, size_t number) {
     listener->synced(listener->context, number);
 }
 
-/* 0 = there is no io_uring here, and nothing was done. Ranges that are still pending afterwards never ran. */
+/* 0 = io_uring is not available, and nothing was done. Ranges that are still pending afterwards never ran. */
 static int sync_by_ring(ac_sync_t *ranges, size_t count, const listener_t *listener) {
     ac_ring_t ring;
     if (ac_os_ring_open(&ring, (unsigned)count, RING_WORKERS) < 0) return 0;
     for (size_t left = submit(&ring, ranges, count); left > 0; left--) {
         uint64_t number;
         int result;
-        /* Half of them at a time: to be woken by each would cost more than there is to do for it. */
+        /* Half of them at a time: waking up for each would cost more than the work it brings. */
         if (ac_os_ring_wait(&ring, (left + 1) / 2, &number, &result) < 0) {
-            for (size_t i = 0; i < count; i++) /* submitted, and nobody will say how it ended */
+            for (size_t i = 0; i < count; i++) /* submitted, with an unknown outcome */
                 if (ranges[i].result == PENDING) ranges[i].result = -EIO;
             break;
         }
@@ -111,7 +110,7 @@ static void *work(void *argument) {
 }
 
 static void sync_by_threads(ac_sync_t *ranges, size_t count) {
-    /* The disk gets everything to write before anybody waits for anything. */
+    /* The disk gets everything to write before this thread waits for anything. */
     for (size_t i = 0; i < count; i++)
         if (ranges[i].result == PENDING) start_writing(&ranges[i]);
     crew_t crew = {.ranges = ranges, .count = count};
@@ -122,7 +121,7 @@ static void sync_by_threads(ac_sync_t *ranges, size_t count) {
            ac_os_thread(work, &crew) == 0)
         crew.working++;
     pthread_mutex_unlock(&crew.mutex);
-    take_turns(&crew); /* the only one, if no thread could be had */
+    take_turns(&crew); /* the only one, if no thread could be started */
     pthread_mutex_lock(&crew.mutex);
     while (crew.working > 0)
         pthread_cond_wait(&crew.finished, &crew.mutex);

@@ -15,7 +15,7 @@ static uint32_t load_u16(const uint8_t *at) {
 
 /* ---- UTF-8 ---- */
 
-/* The length of the character at `at`, of which `left` bytes are there; 0 = it is none. */
+/* The length of the character at `at`, with `left` bytes available; 0 = it is invalid. */
 static size_t character(const uint8_t *at, size_t left) {
     uint32_t first = load_u8(at);
     if (first < 0x80) return 1;
@@ -142,8 +142,7 @@ int ac_trailer_next(ac_trailer_t *trailer, ac_header_t *out) {
 uint32_t ac_trailer_find(const uint8_t *area, uint32_t length) {
     ac_header_t header, headers[AC_HEADERS_MAX];
     ac_trailer_t trailer;
-    size_t count =
-        0; /* stays below the room: ac_trailer_open has looked at the number of headers */
+    size_t count = 0; /* stays below the limit: ac_trailer_open has checked the number of headers */
     int rc;
     if (length < AC_TRAILER_END_SIZE) return 0;
     uint32_t size = load_u16(area + length - AC_TRAILER_END_SIZE);

@@ -26,26 +26,27 @@ typedef struct ac_header {
     ac_slice_t value;
 } ac_header_t;
 
-/* How many bytes they take; `key` may be NULL. 0 = neither is there. AC_E_ARGUMENT, or AC_E_TOO_LARGE, with *why. */
+/* The number of bytes they take; `key` may be NULL. 0 = there is neither. AC_E_ARGUMENT, or AC_E_TOO_LARGE,
+ * with *why. */
 int64_t ac_trailer_measure(const ac_slice_t *key, const ac_header_t *headers, size_t count,
                            const char **why);
-/* Writes as many bytes as ac_trailer_measure has said. */
+/* Writes exactly as many bytes as ac_trailer_measure returned. */
 void ac_trailer_write(uint8_t *to, const ac_slice_t *key, const ac_header_t *headers, size_t count);
 
 /* The size of the trailer that ends at `area + length`, after checking all of it; 0 = it is malformed. */
 uint32_t ac_trailer_find(const uint8_t *area, uint32_t length);
 
-/* Goes through a trailer of a known size. Nothing outside of it is read, whatever it holds by now. */
+/* Iterates over a trailer of a known size. Reads nothing outside of it, whatever it contains by now. */
 typedef struct ac_trailer {
     ac_slice_t key; /* data NULL = there is none */
-    uint32_t count; /* headers that are left */
+    uint32_t count; /* headers that remain */
     const uint8_t *at, *end;
 } ac_trailer_t;
 
 /* 1, or 0 = malformed. */
 int ac_trailer_open(ac_trailer_t *trailer, const uint8_t *from, uint32_t size);
-/* 1 = *out is the next header; 0 = there is none left; -1 = malformed. Whether names are UTF-8, and each is there
- * once, is not looked at. */
+/* 1 = *out is the next header; 0 = no more headers; -1 = malformed. Does not check that names are UTF-8 and
+ * unique. */
 int ac_trailer_next(ac_trailer_t *trailer, ac_header_t *out);
 
 #endif

@@ -16,7 +16,8 @@
 
 enum { EVENTS = 64 };
 enum { RETRY_NS = 10000000 };
-/* A writer says hello as soon as it is connected. SILENT_MAX descriptors are all that others can take from us. */
+/* A writer says hello as soon as it is connected. Other processes can make us hold at most SILENT_MAX
+ * descriptors. */
 enum { SILENT_MAX = 128 };
 #define SILENT_NS 5000000000u
 #define LOOK_NS 1000000000u
@@ -30,7 +31,7 @@ enum polled_kind {
     POLLED_OUTGOING
 };
 
-/* First member of everything that epoll hands back. */
+/* First member of everything that epoll returns. */
 typedef struct polled {
     enum polled_kind kind;
     int fd;
@@ -39,8 +40,8 @@ typedef struct polled {
 
 typedef struct ac_listener {
     polled_t polled;
-    dev_t device;      /* of the directories that its file may have names in … */
-    dev_t file_device; /* … and its own, which some file systems make another … */
+    dev_t device;      /* of the directories in which its file may have names … */
+    dev_t file_device; /* … and its own, which differs on some file systems … */
     ino_t file_inode;
     uint32_t users;
     struct ac_listener *next;
@@ -48,20 +49,20 @@ typedef struct ac_listener {
 
 typedef struct ac_connection {
     polled_t polled;
-    ac_wake_endpoint_t *endpoint; /* incoming: the reader it is for, once it said so */
+    ac_wake_endpoint_t *endpoint; /* incoming: the reader it is for, after its hello */
     ac_wake_targets_t *targets;   /* outgoing: the writer it belongs to */
     char name[AC_READER_NAME_MAX + 1];
-    int eventfd;     /* outgoing: the reader's eventfd, once it came */
+    int eventfd;     /* outgoing: the reader's eventfd, after it arrived */
     uint64_t serial; /* accepted or connected earlier = smaller */
     uint64_t accepted_ns;
-    uint32_t silent; /* incoming: has not said hello */
-    int answered;    /* incoming: has said which bit */
-    int outdated;    /* incoming: a process took the writer lock after it said hello */
-    int replaced;    /* outgoing: a newer reader of that name could not be called yet */
+    uint32_t silent; /* incoming: no hello yet */
+    int answered;    /* incoming: has assigned a bit */
+    int outdated;    /* incoming: a process took the writer lock after its hello */
+    int replaced;    /* outgoing: a newer reader of that name could not be connected to yet */
     struct ac_connection *next;
 } ac_connection_t;
 
-/* Everything below is guarded by `lock`, which the thread gives up only while it sleeps. */
+/* Everything below is guarded by `lock`, which the thread releases only while it sleeps. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int started, fork_handlers;
 static int epoll = -1;
@@ -70,25 +71,25 @@ static int last_out = -1; /* holds inotify.fd once more: see let_locks_go_first 
 static ac_listener_t *listeners;
 static ac_connection_t *connections;
 static uint64_t serials;      /* how many connections there have been */
-static uint32_t silent;       /* incoming ones that said nothing yet … */
+static uint32_t silent;       /* incoming ones without a hello yet … */
 static uint64_t heard_ns;     /* … which were last looked through at this time */
 static polled_t *closed_list; /* closed, but perhaps still named by events already fetched */
 static ac_wake_endpoint_t *announced;
-static ac_wake_endpoint_t *expecting; /* readers whose queue is not there yet */
+static ac_wake_endpoint_t *expecting; /* readers whose queue does not exist yet */
 static ac_wake_targets_t *attending;
 static int
-    exhausted; /* out of fds or memory: something was left undone and has to be tried again */
+    exhausted; /* out of fds or memory: something was left undone and must be tried again … */
 static int complained;         /* … and the log says so … */
 static uint64_t complained_ns; /* … since then */
 
-/* O_NONBLOCK belongs to the open file that both sides share, and writing to an eventfd has no flag of its own
- * for it: a holder can make the other side block on it. So it passes only between processes of one
- * user, who can stop each other anyway; readers of anybody else poll. */
+/* O_NONBLOCK belongs to the open file that both sides share, and writing to an eventfd has no flag of its
+ * own for it: a holder can make the other side block on it. So it passes only between processes of one
+ * user, which can stop each other anyway; readers of other users poll. */
 static int trusted(uid_t user) {
     return user == geteuid();
 }
 
-/* Once, not at every try; and if it comes and goes, once a minute. */
+/* Once, not at every try; if the shortage comes and goes, once a minute. */
 static void complain(const char *path, int rc) {
     uint64_t now_ns = ac_os_monotonic_ns();
     if (complained || (complained_ns && now_ns - complained_ns < COMPLAIN_AGAIN_NS)) return;
@@ -99,8 +100,8 @@ static void complain(const char *path, int rc) {
            strerror(-rc));
 }
 
-/* Notes whether a call failed for want of something that may be had again later. A full backlog, EAGAIN, is
- * empty again in a moment. */
+/* Records whether a call failed for lack of something that may be available again later. A full backlog,
+ * EAGAIN, is empty again in a moment. */
 static int note(const char *path, int rc) {
     int scarce = rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM || rc == -ENOBUFS;
     if (scarce) complain(path, rc);
@@ -114,7 +115,7 @@ static void polled_close(polled_t *polled) {
     polled->fd = -1;
     polled->next_dead = closed_list;
     closed_list = polled;
-    ac_os_eventfd_signal(eventfd.fd); /* the thread frees it, once it holds no events any more */
+    ac_os_eventfd_signal(eventfd.fd); /* the thread frees it, as soon as it holds no events */
 }
 
 /* ---- connections ---- */
@@ -136,8 +137,8 @@ static ac_connection_t *connection_new(enum polled_kind kind, int fd) {
     return NULL;
 }
 
-/* Of the writers that a reader keeps, one that has answered; NULL if there is none. The one that is being closed is
- * not among the connections any more. */
+/* Of the writers that a reader keeps, one that has answered; NULL if there is none. The connection that is
+ * being closed is no longer in the list. */
 static ac_connection_t *find_another(const ac_wake_endpoint_t *endpoint) {
     ac_connection_t *connection = endpoint->many ? connections : NULL;
     while (connection && (connection->endpoint != endpoint || !connection->answered))
@@ -213,7 +214,7 @@ static int answer_hello(ac_connection_t *connection, ac_hello_t *hello, int leng
 static int take_bit(ac_connection_t *connection, const uint32_t *bit, int length) {
     ac_wake_endpoint_t *endpoint = connection->endpoint;
     if (length != (int)sizeof *bit || *bit >= AC_BIT_FIRST_MEMBER + AC_MEMBER_BITS) return -1;
-    /* A newer writer replaces an older one, in whichever order their packets are checked. */
+    /* A newer writer replaces an older one, in whichever order their packets are processed. */
     connection->answered = 1;
     if (endpoint->connection && endpoint->connection->serial > connection->serial)
         return endpoint->many ? 0 : -1;
@@ -226,7 +227,7 @@ static int take_bit(ac_connection_t *connection, const uint32_t *bit, int length
     return 0;
 }
 
-/* One packet. Whatever else there is comes up again in the next turn. */
+/* One packet. Any others come up again in the next turn. */
 static void on_incoming(ac_connection_t *connection) {
     ac_hello_t packet;
     int unwanted, rc = -1;
@@ -247,7 +248,7 @@ static void on_incoming(ac_connection_t *connection) {
     if (rc < 0) connection_close(connection);
 }
 
-/* What it said may not have been checked yet; if it said nothing, it goes. */
+/* Its packet may not have been processed yet; if it sent none, it is closed. */
 static void read_oldest_peer(void) {
     ac_connection_t *oldest = NULL;
     for (ac_connection_t *connection = connections; connection; connection = connection->next)
@@ -296,9 +297,10 @@ static ac_connection_t *find_connection(const ac_wake_targets_t *targets, const 
     return NULL;
 }
 
-/* A reader that has sent its eventfd is the reader of that name; the death of its predecessor may not have been noticed
- * yet. Not earlier: anybody may create a name in wake/, and a reader that loses its live writer would sleep on. A later
- * connection may be a second one to the same reader, which keeps the newest itself: see close_older. */
+/* A reader that has sent its eventfd is the reader of that name; the death of its predecessor may not have
+ * been noticed yet. Not earlier: anybody may create a name in wake/, and a reader that loses its live
+ * writer would sleep on. A later connection may be a second one to the same reader, which keeps the newest
+ * itself: see close_older. */
 static void close_predecessors(const ac_connection_t *successor) {
     ac_connection_t *next;
     for (ac_connection_t *connection = connections; connection; connection = next) {
@@ -309,8 +311,8 @@ static void close_predecessors(const ac_connection_t *successor) {
     }
 }
 
-/* NAME.efd appeared in wake/. A leftover of a dead reader refuses the connection; one that nobody can
- * ever use again, because its name was for that reader only, goes. */
+/* NAME.efd appeared in wake/. A leftover of a dead reader refuses the connection; it is removed if its name
+ * was unique to that reader, and so will never be used again. */
 static void call_reader(ac_wake_targets_t *targets, int wake_fd, const char *file, int is_new) {
     size_t length = strlen(file);
     ac_hello_t hello = {.magic = AC_HELLO_MAGIC,
@@ -400,8 +402,8 @@ static void on_reader_file(ac_wake_targets_t *targets, const char *name) {
 
 /* ---- watching who takes the lock ---- */
 
-/* A writer that does not signal is noticed when it writes its name into the lock file; that the queue is
- * removed, when the file loses its name. */
+/* A writer that does not signal is noticed when it writes its name into the lock file; the removal of the
+ * queue, when the file loses its name. */
 static int watch_lock_file(int dir_fd) {
     int fd = ac_os_open_at(dir_fd, "writer.lock", O_RDONLY, 0);
     if (fd < 0) return -1;
@@ -422,8 +424,8 @@ static void unwatch(int watch) {
     ac_os_inotify_remove(inotify.fd, watch);
 }
 
-/* By name: the file that was watched may have been removed, and another made in its place. Without a watch
- * nobody may sleep who has no writer: ac_reader_park. */
+/* By name: the file that was watched may have been removed, and another one created in its place. Without a
+ * watch, a reader that has no writer may not sleep: ac_reader_park. */
 static void watch_writers(ac_wake_endpoint_t *endpoint) {
     int old = endpoint->watch;
     int dir_fd = ac_directory_reopen(&endpoint->dir);
@@ -434,7 +436,7 @@ static void watch_writers(ac_wake_endpoint_t *endpoint) {
     if (old != watch) unwatch(old);
 }
 
-/* In the directory itself it may be a Java queue that appears. */
+/* In the directory itself, a Java queue may be appearing. */
 static int is_step(const ac_wake_endpoint_t *endpoint, const char *name) {
     return strcmp(name, endpoint->step) == 0 ||
            (strcmp(endpoint->step, "control.meta") == 0 &&
@@ -442,7 +444,7 @@ static int is_step(const ac_wake_endpoint_t *endpoint, const char *name) {
 }
 
 /* A reader appeared in a queue we write to, a process took the lock of a queue we read, or something
- * happened on the way to a queue that is not there yet. A negative watch: events were lost. */
+ * happened on the path to a missing queue. A negative watch: events were lost. */
 static void on_change(void *unused, int watch, const char *name) {
     (void)unused;
     for (ac_wake_endpoint_t *endpoint = announced; endpoint; endpoint = endpoint->next) {
@@ -498,13 +500,13 @@ int ac_wake_nudge(void) {
     return ac_os_eventfd_signal(eventfd.fd);
 }
 
-/* Of all writers, what their appenders have left to this thread since the eventfd was emptied. */
+/* For all writers: the signals that their appenders have left to this thread since the eventfd was drained. */
 static void signal_rest(void) {
     for (ac_wake_targets_t *targets = attending; targets; targets = targets->next)
         ac_wake_targets_signal_rest(targets);
 }
 
-/* Called with the lock held; others may use it meanwhile. */
+/* Called with the lock held, which it releases meanwhile. */
 static void retry_later(void) {
     exhausted = 0;
     pthread_mutex_unlock(&lock);
@@ -531,8 +533,8 @@ static void *attend_doors(void *unused) {
         int count = ac_os_epoll_wait(fd, ready, EVENTS, timeout_ns);
         pthread_mutex_lock(&lock);
         if (ac_os_eventfd_wait(eventfd.fd, 0) > 0) signal_rest();
-        /* Before anything is served: a writer touches the lock file before it connects, so a connection that is
-         * served now is newer than every suspicion read here. */
+        /* Before anything is served: a writer touches the lock file before it connects, so a connection
+         * that is served now is newer than every suspicion read here. */
         if (count > 0) ac_os_inotify_read(inotify.fd, on_change, NULL);
         for (int i = 0; i < count; i++)
             serve(ready[i]);
@@ -550,7 +552,7 @@ static void after_fork_parent(void) {
     pthread_mutex_unlock(&lock);
 }
 
-/* The child must let go of the connections, or the peers would not notice the parent's death. */
+/* The child must release the connections, or the peers would not notice the parent's death. */
 static void after_fork_child(void) {
     for (ac_connection_t *connection = connections; connection; connection = connection->next) {
         ac_os_close(connection->polled.fd);
@@ -628,7 +630,7 @@ static int link_existing(const ac_wake_endpoint_t *endpoint, int wake_fd, const 
     return -ENOENT;
 }
 
-/* Binds under a temporary name, so that the final name can be connected to once it is there. */
+/* Binds under a temporary name, so that the final name accepts connections as soon as it exists. */
 static int listen_anew(const ac_wake_endpoint_t *endpoint, int wake_fd, const char *file,
                        ac_listener_t **out) {
     char temporary[AC_READER_NAME_MAX + 32];
@@ -746,7 +748,7 @@ void ac_wake_retract(ac_wake_endpoint_t *endpoint) {
 
 /* ---- expecting a queue ---- */
 
-/* Opens the longest part of the path that exists. *step = what is missing next in there. */
+/* Opens the longest part of the path that exists. *step = the next component, which is missing. */
 static int open_nearest(const char *path, char step[AC_STEP_MAX]) {
     char part[1024];
     snprintf(part, sizeof part, "%s", path);
@@ -760,7 +762,8 @@ static int open_nearest(const char *path, char step[AC_STEP_MAX]) {
     }
 }
 
-/* Watches that, and makes sure that it was still the longest part when the watch was in place. */
+/* Watches that directory, and makes sure that it was still the longest existing part when the watch was in
+ * place. */
 static int watch_nearest(ac_wake_endpoint_t *endpoint, const char *path) {
     char step[AC_STEP_MAX];
     int fd = open_nearest(path, endpoint->step);
@@ -805,10 +808,10 @@ void ac_wake_stop_expecting(ac_wake_endpoint_t *endpoint) {
 
 /* ---- attending ---- */
 
-/* A process that is killed closes its files before those that only its mappings hold, among them the writer's
- * locks; and closing an inotify instance that has watches takes the kernel 10 ms and more, in which the
- * successor waits. So inotify.fd is also in the queue of a socket: when that is closed, all other files are
- * on their way already. Without it, the successor waits. */
+/* A process that is killed closes its files before those that only its mappings hold, among them the
+ * writer's locks; and closing an inotify instance that has watches takes the kernel 10 ms and more, in
+ * which the successor waits. So inotify.fd is also in the queue of a socket: when that is closed, all other
+ * files are being closed already. Without it, the successor waits. */
 static void let_locks_go_first(void) {
     int ends[2];
     uint8_t byte = 0;
@@ -837,7 +840,7 @@ int ac_wake_targets_open(ac_wake_targets_t *targets, const ac_directory_t *dir, 
         targets->next = attending;
         attending = targets;
         let_locks_go_first();
-        /* The watch is there: it reports readers that this scan misses. */
+        /* The watch is in place: it reports readers that this scan misses. */
         call_everybody(targets);
         if (exhausted) ac_os_eventfd_signal(eventfd.fd);
         rc = 0;

@@ -34,10 +34,10 @@
 #define AC_BIT_FIRST_MEMBER 64u
 #define AC_WAKE_DIRECTORY "wake"
 
-/* How the names of readers without one begin; no reader can be given such a name. */
+/* Prefix of the names of anonymous readers; no reader can be given such a name. */
 #define AC_ANONYMOUS_PREFIX '_'
-/* A member of a group is _gTAG-..., TAG being 8 hex digits for the group: of those that sleep one is woken per
- * message. */
+/* A member of a group is _gTAG-..., TAG being 8 hex digits for the group: each message wakes one of the
+ * members that sleep. */
 #define AC_MEMBER_PREFIX "_g"
 
 /* The first packet of a connection. */
@@ -54,17 +54,19 @@ enum { AC_STEP_MAX = 256 };
 struct ac_connection;
 struct ac_listener;
 
-/* A reader that wants to be woken. `eventfd` and `bit` are shared with the thread; all else is its own. */
+/* A reader that wants to be woken. `eventfd` and `bit` are shared with the wake thread; the other fields
+ * are the thread's own. */
 typedef struct ac_wake_endpoint {
     char name[AC_READER_NAME_MAX + 1];
     ac_directory_t dir;     /* of the queue */
     ac_eventfd_t *eventfd;  /* not owned */
-    int watch;              /* of the lock file; or, while it expects its queue, of a directory … */
+    int watch;              /* of the lock file; or, while the reader expects its queue, of a
+                               directory … */
     char step[AC_STEP_MAX]; /* … in which this has to appear next */
     int expects;
-    int many;     /* it keeps a connection to each writer, of which a Java queue may have many */
-    uint32_t bit; /* atomic: as the writer said it, or AC_NO_BIT while no writer is connected */
-    uint32_t watching; /* atomic: taking the writer lock will be noticed */
+    int many;     /* it keeps a connection to each writer; a Java queue may have many */
+    uint32_t bit; /* atomic: assigned by the writer, or AC_NO_BIT while no writer is connected */
+    uint32_t watching; /* atomic: the thread will notice when the writer lock is taken */
     uint32_t suspect;  /* atomic: a process took the writer lock and has not connected (yet) */
     struct ac_listener *listener;
     struct ac_connection *connection;
@@ -75,53 +77,54 @@ typedef struct ac_wake_endpoint {
 typedef struct ac_wake_target {
     int eventfd;
     uint32_t bit;
-    uint32_t group;       /* 0 = it is woken whenever it sleeps; else it has its bit alone */
-    uint32_t handed_over; /* an appender has left it to the wake thread to signal it */
+    uint32_t group;       /* 0 = it is woken whenever it sleeps; otherwise no other reader has its
+                             bit */
+    uint32_t handed_over; /* an appender has left the signal to the wake thread */
 } ac_wake_target_t;
 
 typedef struct ac_wake_targets {
     ac_directory_t dir;
     int watch;
-    pthread_mutex_t mutex; /* guards what follows; held for moments only */
+    pthread_mutex_t mutex; /* guards the fields below; held for moments only */
     ac_wake_target_t *sleepers;
     uint32_t count, room;
-    uint32_t turn; /* where to begin looking for the next member to be woken */
+    uint32_t turn; /* where the search for the next member to wake starts */
     struct ac_wake_targets *next;
 } ac_wake_targets_t;
 
-/* Announces the reader in its queue, in which a writer must have made wake/. The endpoint's name, eventfd and
- * directory fields are set. */
+/* Announces the reader in its queue, in which a writer must have created wake/. The caller sets the
+ * endpoint's name, eventfd and directory fields. */
 int ac_wake_announce(ac_wake_endpoint_t *endpoint, const ac_directory_t *dir, ac_error_t *err);
-/* Tries to get the watch that was not to be had, or was lost: see `watching`. */
+/* Tries again to get a watch that could not be had, or was lost: see `watching`. */
 void ac_wake_watch_lock(ac_wake_endpoint_t *endpoint);
 void ac_wake_retract(ac_wake_endpoint_t *endpoint);
 
-/* Signals the eventfd when the way to a queue that is not there yet gets longer, or its control block appears.
- * To be called again after each signal, and followed by a look: what appeared before the call gives none.
- * Negative: the way cannot be watched. */
+/* Signals the eventfd when more of the path to a missing queue appears, or its control block does. Call it
+ * again after each signal, and then look: what appeared before the call gives no signal. Negative: the path
+ * cannot be watched. */
 int ac_wake_expect_queue(ac_wake_endpoint_t *endpoint, const char *path);
 void ac_wake_stop_expecting(ac_wake_endpoint_t *endpoint);
 
-/* Connects to the readers of a queue, those that are there and those to come. */
+/* Connects to the readers of a queue, present and future ones. */
 int ac_wake_targets_open(ac_wake_targets_t *targets, const ac_directory_t *dir, ac_error_t *err);
 void ac_wake_targets_close(ac_wake_targets_t *targets);
 
-/* wake_targets.c: a reader that was connected, by its eventfd and its name; *bit is what it is to know. Negative: no more
- * readers are taken. */
+/* wake_targets.c: adds a reader that was connected, by its eventfd and its name; *bit is the bit assigned
+ * to it. Negative: no more readers are accepted. */
 int ac_wake_targets_add(ac_wake_targets_t *targets, int eventfd, const char *name, uint32_t *bit);
-/* Other members of its group look at once: it may have died with messages. */
+/* Makes other members of its group look at once: it may have died with claimed messages. */
 void ac_wake_targets_remove(ac_wake_targets_t *targets, int eventfd);
-/* Signals every connected reader whose bit is set in what was taken from control.parked; but of each group no more
- * members than there are messages, and the bits of its others stay up. `control` is NULL for a Java queue, which has
- * no groups. If the readers are many, the wake thread signals all but the first. Returns how many are signalled, once
- * each. */
+/* Signals every connected reader whose bit is set in the word taken from control.parked; but of each group
+ * no more members than there are messages: the bits of its other members stay up. `control` is NULL for a
+ * Java queue, which has no groups. If the readers are many, the wake thread signals all but the first.
+ * Returns how many are signalled, once each. */
 uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, ac_control_t *control, uint64_t bits,
                                 uint32_t messages);
-/* Signals those that were left to the wake thread, which alone may call it: it holds the lock without which no eventfd of
- * a connection is closed. */
+/* Sends the signals that were left to the wake thread. Only that thread may call it: it holds the lock
+ * without which no eventfd of a connection is closed. */
 void ac_wake_targets_signal_rest(ac_wake_targets_t *targets);
 
-/* Has the wake thread signal them. [any thread] */
+/* Makes the wake thread signal them. [any thread] */
 int ac_wake_nudge(void);
 
 #endif

@@ -12,6 +12,6 @@ typedef struct ac_eventfd {
 
 ac_eventfd_t *ac_eventfd_new(int *error); /* NULL with a negated errno in *error */
 void ac_eventfd_retain(ac_eventfd_t *eventfd);
-void ac_eventfd_release(ac_eventfd_t *eventfd); /* NULL is fine */
+void ac_eventfd_release(ac_eventfd_t *eventfd); /* NULL is allowed */
 
 #endif

@@ -1,5 +1,5 @@
-/* The readers that a writer is connected to, and how it wakes them. The wake thread adds and forgets them; the
- * appending thread signals them, or some and the wake thread the others. */
+/* The readers that a writer is connected to, and how it wakes them. The wake thread adds and removes them;
+ * the appending thread signals them, or some of them and the wake thread the others. */
 #include "os.h"
 #include "wake_connection.h"
 
@@ -9,8 +9,8 @@
 
 enum { READERS_MAX = 4096 };
 
-/* To wake a process takes the appender up to 10 us. Of more sleepers than these it wakes the first one and the wake
- * thread, which wakes the others. */
+/* Waking a process takes the appender up to 10 us. If more readers than this sleep, it wakes the first one
+ * and the wake thread, which wakes the others. */
 enum { DIRECT_MAX = 4 };
 
 /* 0 = of no group. */
@@ -31,8 +31,9 @@ static uint32_t choose_bit(const ac_wake_targets_t *targets) {
     return best;
 }
 
-/* A bit that nobody has, for a member, who lowers it by itself; AC_NO_BIT if there is none left. Who lowers it late, when
- * another writer has given it away, takes the signal from another member at most, which looks by itself. */
+/* A bit that no other member has, which the member clears itself; AC_NO_BIT if none is left. If it clears
+ * the bit late, when another writer has assigned it to another member, it takes at most that member's
+ * signal, and that member polls. */
 static uint32_t choose_member_bit(const ac_wake_targets_t *targets) {
     uint64_t used[AC_MEMBER_BITS / 64] = {0};
     for (uint32_t i = 0; i < targets->count; i++) {
@@ -59,7 +60,7 @@ int ac_wake_targets_add(ac_wake_targets_t *targets, int eventfd, const char *nam
     }
     if (targets->count < targets->room) {
         *bit = group ? choose_member_bit(targets) : AC_NO_BIT;
-        if (*bit == AC_NO_BIT) { /* a member for whom there is none left is woken every time */
+        if (*bit == AC_NO_BIT) { /* a member without a bit of its own is woken every time */
             group = 0;
             *bit = choose_bit(targets);
         }
@@ -88,7 +89,7 @@ typedef struct woken {
     uint32_t group, count;
 } woken_t;
 
-/* What is taken from the words of the members, and goes back to them; and how many of each group were signalled. */
+/* What is taken from the members' words, and goes back to them; and how many of each group were signalled. */
 typedef struct round {
     uint64_t bits[AC_MEMBER_BITS / 64], left[AC_MEMBER_BITS / 64];
     woken_t groups[AC_MEMBER_BITS];
@@ -107,7 +108,7 @@ static int is_raised(uint64_t word, uint32_t bit) {
     return (int)(word >> bit % 64 & 1);
 }
 
-/* In the order of turns: 1 = it is to be signalled. */
+/* In turn: 1 = it is to be signalled. */
 static int is_next_member(round_t *round, const ac_wake_target_t *member, uint32_t messages) {
     uint32_t number = member->bit - AC_BIT_FIRST_MEMBER;
     if (!is_raised(round->bits[number / 64], number)) return 0;
@@ -173,12 +174,13 @@ uint32_t ac_wake_targets_signal(ac_wake_targets_t *targets, ac_control_t *contro
     if (control && is_raised(bits, AC_BIT_MEMBERS))
         woken += signal_members(targets, control, messages);
     pthread_mutex_unlock(&targets->mutex);
-    /* After the marks, which the wake thread looks for after it has emptied its eventfd. */
+    /* After the marks, which the wake thread looks for after it has drained its eventfd. */
     if (handed > 0 && ac_wake_nudge() < 0) signal_marked(targets);
     return woken + handed;
 }
 
-/* The eventfds are used outside of the mutex, so that an appender need not wait: see the header for why they are open. */
+/* The eventfds are used outside the mutex, so that an appender need not wait: see the header for why they
+ * are open. */
 void ac_wake_targets_signal_rest(ac_wake_targets_t *targets) {
     enum { SOME = 64 };
     int eventfds[SOME];

@@ -1,4 +1,4 @@
-/* The handle of a writer: made, asked by each call whether it can be used, and let go. */
+/* The handle of a writer: created, checked by each call, and released. */
 #include "writer.h"
 
 #include "error.h"

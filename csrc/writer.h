@@ -1,9 +1,9 @@
-/* The writer: its state, and the way of a message into the segment.
+/* The writer: its state, and a message's path into the segment.
  *
  * append -> is there room below `limit`? -> copy and checksum the payload -> write the header -> store the
- * commit word -> publish the new offset -> wake sleeping readers. Everything that may be in the way of that
- * (a full segment, a roll by time or count, unpopulated pages, capacity, sync modes, a closed handle)
- * lowers `limit`, so the fast path tests one number and leaves the rest to writer_roll.c. */
+ * commit word -> publish the new offset -> wake sleeping readers. Everything that can stand in the way (a full
+ * segment, a roll by time or count, unpopulated pages, capacity, sync modes, a closed handle) lowers `limit`,
+ * so the fast path tests one number and leaves the rest to writer_roll.c. */
 #ifndef AC_WRITER_H
 #define AC_WRITER_H
 
@@ -26,22 +26,22 @@
 #include <pthread.h>
 #include <string.h>
 
-/* A segment that was rolled away from and is not yet synced, indexed and let go. */
+/* A segment that the writer has left and that is not yet synced, indexed and released. */
 typedef struct ac_sealing {
     ac_map_t *map;
     uint64_t end;        /* where the writer left it */
-    uint64_t sealed_end; /* after its last record; after a repair that is not the same */
-    uint64_t soiled;     /* up to here aborted reservations wrote into it */
+    uint64_t sealed_end; /* after its last record; differs from `left` after a repair */
+    uint64_t soiled;     /* aborted reservations wrote into it up to here */
     uint64_t synced;     /* everything before is on disk */
-    uint64_t next_seq;   /* of the record after its last */
+    uint64_t next_seq;   /* of the record after its last one */
     uint64_t filled_ns;  /* how long it was the active one */
     int seal_synced;
     struct ac_sealing *next;
 } ac_sealing_t;
 
-/* One kind of background work: how often it failed, and what the log says about that. Under mutex. */
+/* One kind of background work: its failures, and what the log says about them. Under mutex. */
 typedef struct ac_failures {
-    const char *what; /* it is, in words */
+    const char *what; /* its name, in words */
     int level;        /* of its failures in the log */
     uint64_t count;
     uint64_t since_success;
@@ -50,17 +50,16 @@ typedef struct ac_failures {
 } ac_failures_t;
 
 struct ac_writer {
-    /* Written by the appender; what statistics and flushes look at is stored atomically. */
+    /* Written by the appender; fields that statistics and flushes read are stored atomically. */
     uint8_t *base;
     uint64_t offset;
-    uint64_t
-        limit; /* a record must end at or below it to take the fast path; any thread may lower it */
+    uint64_t limit; /* a record on the fast path must end at or below it; any thread may lower it */
     uint64_t seq;
     uint64_t seq_limit;
     uint64_t last_timestamp_ns;
     uint64_t timestamp_limit; /* the lower of roll_limit_ns and what max_ahead_ns allows */
     ac_control_t *control;
-    uint32_t seed; /* of header checks in this segment and epoch */
+    uint32_t seed; /* seed of header checks in this segment and epoch */
     uint32_t epoch;
     uint64_t payload_bytes;
     uint64_t record_bytes;
@@ -68,23 +67,23 @@ struct ac_writer {
     /* Cold, appender only. */
     uint64_t first_seq; /* of this writer: seq - first_seq = messages appended */
     uint64_t segment_first_seq;
-    uint64_t roll_limit_ns;       /* from this timestamp on a new segment is begun */
-    uint64_t opened_timestamp_ns; /* of the last record when it was opened */
+    uint64_t roll_limit_ns;       /* from this timestamp on a new segment starts */
+    uint64_t opened_timestamp_ns; /* timestamp of the last record when the queue was opened */
     uint64_t last_record;
-    uint32_t batch;        /* how many messages more than one are being published */
+    uint32_t batch;        /* number of messages being published, minus one */
     uint64_t reserved;     /* payload length + 1 of the open reservation; 0 = none */
     uint64_t soiled;       /* aborted reservations wrote into the active segment up to here */
-    uint64_t capacity_end; /* offset up to which the capacity is known to allow records */
+    uint64_t capacity_end; /* the capacity is known to allow records up to this offset */
     uint64_t batches, rolls, rolls_unprepared, wakeups, clock_steps, capacity_waits;
     uint64_t refused_bytes;
-    int is_fast;                    /* it has filled a segment before the next one was there */
+    int is_fast;                    /* it has filled a segment before the next one existed */
     uint32_t waiters, dead_waiters; /* of other programs: see writer_wake.c */
     uint64_t unheard_since_ns, unheard;
-    ac_slow_t slow;        /* the append under way, off the fast path */
-    ac_settings_t adopted; /* those that `config` has */
+    ac_slow_t slow;        /* the current append, off the fast path */
+    ac_settings_t adopted; /* the settings that `config` has */
     int (*interrupted)(
-        void); /* asked while waiting for capacity, and may close the writer; NULL = nobody is */
-    /* Any thread may store 1: no more waiting for capacity, and no further segment to the archive. */
+        void); /* called while waiting for capacity, and may close the writer; NULL = not called */
+    /* Any thread may store 1: ends the wait for capacity, and no further segment is archived. */
     uint32_t closing;
 
     /* Fixed after open. */
@@ -93,7 +92,8 @@ struct ac_writer {
     int index_fd;
     ac_map_t *control_map;
     ac_ownership_t lock;
-    ac_writer_config_t config; /* what may change of it is the appender's: see writer_settings.h */
+    ac_writer_config_t config; /* what may change in it belongs to the appender: see
+                                  writer_settings.h */
     uint64_t segment_size;
     ac_recovery_t recovery;
     uint32_t state;
@@ -104,61 +104,62 @@ struct ac_writer {
 
     /* Under mutex. */
     pthread_mutex_t mutex;
-    pthread_cond_t prepared;  /* the next segment is there, or could not be made */
-    pthread_cond_t stepped;   /* pages were put in place, or could not be */
+    pthread_cond_t prepared;  /* the next segment exists, or could not be created */
+    pthread_cond_t stepped;   /* pages were populated, or could not be */
     ac_map_t *map;            /* active segment */
-    uint64_t populated;       /* its pages are in place up to here */
+    uint64_t populated;       /* its pages are populated up to here */
     uint64_t ahead;           /* how far ahead of the writer the housekeeper populates … */
-    uint64_t piece;           /* … and in pieces of which size: see ac_segment_populate */
-    uint64_t step_ns;         /* how long its last step took */
-    uint64_t fill_ns_per_mib; /* processor time that making pages takes, averaged */
+    uint64_t piece;           /* … and in pieces of this size: see ac_segment_populate */
+    uint64_t step_ns;         /* duration of its last step */
+    uint64_t fill_ns_per_mib; /* average processor time of populating pages */
     int recycles_pages;
     ac_map_t *next; /* segment prepared for the next roll */
     uint64_t next_populated;
     int want_next, preparing;
-    int populating, populating_next; /* a thread is at the pages of the one, of the other */
+    int populating, populating_next; /* a thread is populating pages of the active, of the next
+                                        segment */
     ac_sealing_t *sealing, **sealing_tail;
     uint64_t synced; /* of the active segment */
     uint64_t durable_seq;
     uint32_t poisoned; /* errno of the failed sync */
-    const char *gone;  /* what is missing of the queue; NULL = nothing */
+    const char *gone;  /* what is missing from the queue; NULL = nothing */
     uint64_t syncs, seals, segments_deleted, segments_archived;
     ac_failures_t sync_errors, seal_errors, prealloc_errors, populate_errors, memlock_errors,
         retention_errors;
     int last_errno;
     char last_error[1288];     /* path and text */
-    ac_settings_t settings;    /* those that were asked for last */
-    uint32_t settings_changed; /* atomic: … and the appender has not adopted yet */
+    ac_settings_t settings;    /* the settings requested last */
+    uint32_t settings_changed; /* atomic: … which the appender has not adopted yet */
     int has_archiving;
     uint64_t recent_count;
-    ac_recent_error_t recent[AC_RECENT_ERRORS]; /* number N is at N modulo the room */
+    ac_recent_error_t recent[AC_RECENT_ERRORS]; /* number N is at N modulo the size */
     ac_slow_log_t slow_log;
 
-    /* Held across a whole sync: callers that wait for it find their work done. */
+    /* Held for the whole of a sync: callers that wait for it find their work done. */
     pthread_mutex_t sync_mutex;
-    uint64_t durable_position[2]; /* what index.meta says: segment, offset */
+    uint64_t durable_position[2]; /* what index.meta contains: segment, offset */
     uint32_t mark_unsynced;       /* atomic: index.meta was written and not synced since */
     uint32_t
-        flushed_single; /* atomic: the last flush was of one record, and none was appended since */
+        flushed_single; /* atomic: the last flush was of one record, and nothing was appended since */
 
     ac_liveness_t liveness;
     uint64_t cached_from; /* disk lane: the oldest segment of ours that may be in the page cache */
-    uint64_t entered_ns;  /* appender: when the active segment became that */
+    uint64_t entered_ns;  /* appender: when the active segment became active */
 
-    pthread_mutex_t lock_mutex; /* held while the locks are looked after */
+    pthread_mutex_t lock_mutex; /* held while the locks are checked */
     pthread_mutex_t retain_mutex;
     uint64_t heartbeat_due_ns;
-    uint32_t batch_due;         /* atomic: left by the flush lane to the disk lane */
-    uint64_t unsynced_since_ns; /* since when something has not been synced; 0 = all is */
+    uint32_t batch_due;         /* atomic: handed from the flush lane to the disk lane */
+    uint64_t unsynced_since_ns; /* since when something is not synced; 0 = everything is synced */
     uint32_t write_back_due;    /* atomic: likewise, for the disk lane */
     uint64_t clock_log_due_ns, clock_steps_logged; /* flush lane only */
-    uint64_t settings_file;    /* atomic: the settings.toml that was seen last; 0 = none */
-    ac_publisher_t *publisher; /* of statistics.meta, under report_mutex; NULL = it has none */
+    uint64_t settings_file;    /* atomic: the last settings.toml that was seen; 0 = none */
+    ac_publisher_t *publisher; /* of statistics.meta, under report_mutex; NULL = there is none */
     pthread_mutex_t report_mutex;
 
     /* writer_java.c */
     struct ac_cq4_writer *java; /* NULL: a native queue */
-    uint64_t java_now_ns; /* of the caller's clock, at the present append; AC_NOW = there is none */
+    uint64_t java_now_ns;       /* the caller's clock at the current append; AC_NOW = not given */
     uint64_t java_messages;
 };
 
@@ -166,18 +167,18 @@ struct ac_end; /* recovery.h */
 
 /* writer.c */
 ac_writer_t *ac_writer_allocate(const ac_writer_config_t *config);
-/* Maps, descriptors and the lock: of a writer that is closed, forked, or could not be opened. */
+/* Releases maps, descriptors and the lock: of a writer that is closed, forked, or could not be opened. */
 void ac_writer_release(ac_writer_t *writer);
 int ac_writer_usable(const ac_writer_t *writer, ac_error_t *err);
 
-/* For calls from any thread that look at the directory: an fd of it that is theirs (a writer closed
- * meanwhile takes its own away, and the number may soon name something else), the head of the queue, and
- * the first segment whose sealing is not finished. */
+/* For calls from any thread that use the directory: an fd of it for the caller (a writer that is closed
+ * meanwhile closes its own, and the number may soon name something else), the head of the queue, and the
+ * first segment whose sealing is not finished. */
 int ac_writer_visit(ac_writer_t *writer, uint64_t *segment, uint64_t *offset, uint64_t *sealing,
                     ac_error_t *err);
 
-/* writer_resume.c: the end of the queue, in the segment where it goes on; its segment size; and the writer put
- * there. All with the lock. */
+/* writer_resume.c: finds the end of the queue, in the segment where it continues; its segment size; and
+ * places the writer there. All with the lock. */
 int ac_writer_find_place(ac_writer_t *writer, struct ac_end *end, int is_copy, ac_error_t *err);
 int ac_writer_take_segment_size(ac_writer_t *writer, const struct ac_end *end, ac_error_t *err);
 int ac_writer_enter_end(ac_writer_t *writer, struct ac_end *end, ac_error_t *err);
@@ -185,12 +186,12 @@ int ac_writer_enter_end(ac_writer_t *writer, struct ac_end *end, ac_error_t *err
 /* writer_wake.c: wakes the readers that announced that they sleep. */
 void ac_writer_wake(ac_writer_t *writer);
 
-/* Makes a committed record known. The increment is the full barrier between the commit word and the look
- * at the waiters; it pairs with the one in ac_reader_park. */
+/* Publishes a committed record. The increment is the full barrier between the commit word and the look at
+ * the waiters; it pairs with the one in ac_reader_park. */
 static inline void ac_writer_publish(ac_writer_t *writer, uint64_t end, uint64_t next_seq) {
     ac_control_t *control = writer->control;
     ac_store_relaxed_u64(&writer->offset, end);
-    ac_store_release_u64(&writer->seq, next_seq); /* a flusher that sees it sees the offset too */
+    ac_store_release_u64(&writer->seq, next_seq); /* a flusher that sees it also sees the offset */
     ac_store_relaxed_u64(&control->next_seq, next_seq);
     ac_store_relaxed_u64(&control->last_timestamp_ns, writer->last_timestamp_ns);
     ac_store_release_u64(&control->last_record, writer->last_record);
@@ -208,20 +209,20 @@ static inline uint64_t ac_writer_now(ac_writer_t *writer, uint64_t clock_ns) {
     return writer->last_timestamp_ns;
 }
 
-/* Whether a page of the active segment is not in the file: cut off, or without a place on the disk. Stores into
- * it went to memory that nobody else will see (sigbus.c). To be asked after the last of them, before the record
- * is committed; the fence pairs with `mend` there, which runs in this thread. */
+/* Whether a page of the active segment is not in the file: truncated, or without space on the disk. Stores
+ * into it went to memory that nobody else will see (sigbus.c). Call it after the last of them, before the
+ * record is committed; the fence pairs with `mend` there, which runs in this thread. */
 static inline int ac_writer_is_cut(const ac_writer_t *writer) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     return ac_map_is_cut(writer->map);
 }
 
-/* What of a record is not header; the callers of the inline functions say NULL, and pay for nothing. */
+/* The optional parts of a record; callers of the inline functions pass a constant NULL, and pay nothing. */
 static inline size_t ac_area_length(size_t length, const ac_slice_t *trailer) {
     return trailer ? length + trailer->length : length;
 }
 
-/* Copies payload and trailer to their place, and returns the checksum of both. */
+/* Copies payload and trailer into place, and returns the checksum of both. */
 static inline uint32_t ac_writer_copy(uint8_t *to, const void *payload, size_t length,
                                       const ac_slice_t *trailer) {
     if (!trailer) return ac_crc32_copy(to, payload, length);
@@ -230,8 +231,8 @@ static inline uint32_t ac_writer_copy(uint8_t *to, const void *payload, size_t l
     return ac_crc32(to, length + trailer->length);
 }
 
-/* One record, or several that readers get together, written from the writer's offset on: all but the commit word of
- * the first. */
+/* One record, or several that become visible together, written from the writer's offset on: everything but
+ * the commit word of the first. */
 typedef struct ac_written {
     uint8_t *first;
     uint64_t next_seq;
@@ -242,8 +243,8 @@ typedef struct ac_written {
     uint32_t first_length;
 } ac_written_t;
 
-/* The one way in which messages come into being: the commit word of the first, with release, lets readers at all of
- * them. AC_E_SLOW: the segment was cut, and nothing was committed. */
+/* The only way in which messages become visible: the commit word of the first, stored with release, lets
+ * readers at all of them. AC_E_SLOW: the segment was truncated, and nothing was committed. */
 static inline int ac_writer_commit_written(ac_writer_t *writer, const ac_written_t *written) {
     if (AC_UNLIKELY(ac_writer_is_cut(writer))) return AC_E_SLOW;
     ac_store_release_u32(ac_record_commit_word(written->first), written->first_length + 1);
@@ -255,8 +256,8 @@ static inline int ac_writer_commit_written(ac_writer_t *writer, const ac_written
     return AC_OK;
 }
 
-/* Writes and commits one record; there is room, and the timestamp is in order. AC_E_SLOW: its segment was cut,
- * and nothing was committed. */
+/* Writes and commits one record; there is room, and the timestamp is in order. AC_E_SLOW: its segment was
+ * truncated, and nothing was committed. */
 static inline __attribute__((always_inline)) int64_t ac_writer_put(
     ac_writer_t *writer, const void *payload, size_t payload_length, const ac_slice_t *trailer,
     uint16_t type_id, uint64_t timestamp_ns, const ac_cause_t *cause, uint16_t flags) {
@@ -284,13 +285,13 @@ static inline __attribute__((always_inline)) int64_t ac_writer_put(
     return AC_LIKELY(rc == AC_OK) ? (int64_t)seq : rc;
 }
 
-/* writer_append.c: ac_writer_try_append with the last timestamp, because the clock is earlier. Counted if it was
- * written; otherwise the slow path looks at the clock again, and counts. */
+/* writer_append.c: ac_writer_try_append with the last timestamp, because the clock is earlier. Counted if
+ * the record was written; otherwise the slow path reads the clock again, and counts. */
 int64_t ac_writer_try_append_held(ac_writer_t *writer, const void *payload, size_t payload_length,
                                   const ac_slice_t *trailer, unsigned type_id,
                                   const ac_cause_t *cause);
 
-/* The fast path: the seq, or AC_E_SLOW with nothing done. */
+/* The fast path: the seq, or AC_E_SLOW and nothing was done. */
 static inline __attribute__((always_inline)) int64_t ac_writer_try_append(
     ac_writer_t *writer, const void *payload, size_t payload_length, const ac_slice_t *trailer,
     unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause) {
@@ -318,12 +319,12 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err);
 int ac_writer_populate_ahead(ac_writer_t *writer); /* one step; 1 = there may be more */
 void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset);
 
-/* writer_clock.c. The timestamp that a new writer goes on from: the last record's, or a promise of its predecessor. A
- * promise that is not believable is taken back. */
+/* writer_clock.c. The timestamp from which a new writer continues: the last record's, or a promise of its
+ * predecessor. A promise that is not credible is revoked. */
 uint64_t ac_writer_first_timestamp(ac_writer_t *writer, uint64_t last_timestamp_ns);
 /* Of the last record, for the next writer: heartbeats are in the control block. */
 uint64_t ac_writer_last_record_ns(const ac_writer_t *writer);
-/* Sets timestamp_limit, by the clock of now if that matters. */
+/* Sets timestamp_limit, by the current clock if that matters. */
 void ac_writer_limit_time(ac_writer_t *writer);
 /* Refuses a caller's timestamp that is ahead of the clock by more than max_ahead_ns. */
 int ac_writer_check_ahead(const ac_writer_t *writer, uint64_t timestamp_ns, ac_error_t *err);
@@ -334,24 +335,24 @@ void ac_writer_log_clock(ac_writer_t *writer, uint64_t monotonic_ns);
 int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err); /* 1 = it did, 0 = there is none */
 int ac_writer_seal_pending(ac_writer_t *writer, ac_error_t *err);
 uint64_t ac_writer_unsynced(ac_writer_t *writer);
-/* As ac_writer_flush, but index.meta is synced later: for the appender, which nobody has promised more. */
+/* As ac_writer_flush, but index.meta is synced later: for the appender, to which nothing more was promised. */
 int64_t ac_writer_sync_data(ac_writer_t *writer, ac_error_t *err);
-/* As ac_writers_flush; but for whom something else than its active segment would have to be waited for, the result
- * is AC_E_SLOW, and nothing was done. */
+/* As ac_writers_flush; but a writer for which more than its active segment would have to be waited for gets
+ * AC_E_SLOW, and nothing was done for it. */
 void ac_writers_try_flush(ac_writer_t *const *writers, size_t count, int64_t *results,
                           ac_error_t *errors);
 int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offset);
-/* What has waited for its sync for long, and the sync of it. */
+/* What has waited long for its sync, and the sync itself. */
 enum ac_write_back { AC_WRITE_BACK_NOTHING, AC_WRITE_BACK_MARK, AC_WRITE_BACK_ALL };
 enum ac_write_back ac_writer_find_write_back(ac_writer_t *writer, uint64_t now_ns);
 void ac_writer_write_back(ac_writer_t *writer, enum ac_write_back what);
 
-/* writer_cache.c: what making pages has cost, with the mutex held; and after a segment was synced, whether memory of
- * older ones is given back. */
+/* writer_cache.c: what populating pages has cost, with the mutex held; and, after a segment was synced,
+ * whether memory of older ones is given back. */
 void ac_writer_note_fill(ac_writer_t *writer, uint64_t bytes, uint64_t cpu_ns);
 void ac_writer_recycle_pages(ac_writer_t *writer, const ac_sealing_t *sealing);
 
-/* writer_removed.c: says why nothing can be stored in the active segment any more; see ac_writer_is_cut. */
+/* writer_removed.c: reports why nothing can be stored in the active segment any more; see ac_writer_is_cut. */
 int ac_writer_fail_cut(ac_writer_t *writer, ac_error_t *err);
 int ac_writer_was_cut(const ac_writer_t *writer);
 /* AC_E_GONE once the queue was found to be removed or moved away. */
@@ -361,16 +362,17 @@ int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err);
 /* Checks everything. Later appends and flushes report what it found. */
 void ac_writer_check_files(ac_writer_t *writer);
 
-/* writer_report.c: statistics.meta. A writer that cannot have the file goes on without; the log says so. */
+/* writer_report.c: statistics.meta. A writer that cannot create the file continues without it, and the log
+ * says so. */
 void ac_writer_begin_report(ac_writer_t *writer);
-/* [any thread] With `sampled`, the counters are kept as those of this moment, too. */
+/* [any thread] With `sampled`, the counters are also stored as a sample of this moment. */
 void ac_writer_report(ac_writer_t *writer, uint64_t monotonic_ns, int sampled);
 void ac_writer_end_report(ac_writer_t *writer);
 void ac_writer_close_report(ac_writer_t *writer);
 /* The end of an append, off the fast path: see writer_slow.h. */
 void ac_writer_note_slow(ac_writer_t *writer, uint64_t seq);
 
-/* writer_settings_file.c: says so if settings.toml is another one than was seen last. */
+/* writer_settings_file.c: logs that settings.toml has changed since it was last seen. */
 void ac_writer_notice_settings(ac_writer_t *writer);
 
 /* writer_settings.c */
@@ -378,8 +380,8 @@ int ac_writer_flush_mode(ac_writer_t *writer, uint64_t *batch_ns);
 void ac_writer_adopt_settings(ac_writer_t *writer); /* appender */
 void ac_writer_announce_ttl(ac_writer_t *writer);
 
-/* writer_background.c: the writer's turns in the housekeeper. `start` adds them, `nudge` has each run soon, and `stop`
- * waits for what is running: at most a sync of one segment. Retention stops where it is. */
+/* writer_background.c: the writer's turns in the housekeeper. `start` adds them, `nudge` makes each run
+ * soon, and `stop` waits for what is running: at most a sync of one segment. Retention stops where it is. */
 int ac_writer_start_housekeeping(ac_writer_t *writer, ac_error_t *err);
 void ac_writer_nudge_housekeeping(ac_writer_t *writer);
 void ac_writer_stop_housekeeping(ac_writer_t *writer);
@@ -389,17 +391,17 @@ uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns);
 uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns);
 void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count);
 
-/* writer_failures.c: a failure that no caller gets, or that affects more than the caller. Counted, kept as the
- * last error, and logged: when it is new or another one, and then once a minute. */
+/* writer_failures.c: a failure that no caller gets, or that affects more than the caller. Counted, stored
+ * as the last error, and logged: when it is new or differs from the last one, and then once a minute. */
 void ac_writer_init_failures(ac_writer_t *writer);
 void ac_writer_note_error(ac_writer_t *writer, ac_failures_t *failures, const ac_error_t *err);
-/* It works. Logged if it did not before. */
+/* It succeeded. Logged if it failed before. */
 void ac_writer_note_success(ac_writer_t *writer, ac_failures_t *failures);
 /* writer_java.c: what the public calls do for a Java queue. */
 int ac_java_open(ac_writer_t *writer, const char *path, ac_error_t *err);
 int64_t ac_java_append(ac_writer_t *writer, const void *payload, size_t length, unsigned type_id,
                        uint64_t timestamp_ns, const ac_cause_t *cause, ac_error_t *err);
-/* Without waiting for anything: the index, or AC_E_SLOW with nothing done. */
+/* Without waiting for anything: the index, or AC_E_SLOW and nothing was done. */
 int64_t ac_java_try_append(ac_writer_t *writer, const void *payload, size_t length);
 int64_t ac_java_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                             unsigned type_id, const uint64_t *timestamps_ns,
@@ -411,7 +413,7 @@ int ac_java_close(ac_writer_t *writer, ac_error_t *err);
 void ac_java_identity(const ac_writer_t *writer, ac_identity_t *out);
 void ac_java_free(ac_writer_t *writer);
 
-/* With the mutex held: the last error, which nobody counts. */
+/* With the mutex held: the last error, without counting it. */
 void ac_writer_keep_error(ac_writer_t *writer, int sys_errno, const char *path, const char *text);
 
 #endif

@@ -53,7 +53,7 @@ static __attribute__((noinline)) int64_t append_slow(ac_writer_t *writer, const 
                             : ac_writer_flush_if_due(writer, seq, err);
 }
 
-/* Compiled once for each of the following: what one of them does not have costs nothing. */
+/* Compiled once for each of the following, so that absent options cost nothing. */
 static inline __attribute__((always_inline)) int64_t
 append(ac_writer_t *writer, const void *payload, size_t length, const ac_slice_t *trailer,
        unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause, ac_error_t *err) {

@@ -1,4 +1,4 @@
-/* What every way to append has in common: one message, a batch, a reservation. */
+/* What all ways to append have in common: one message, a batch, a reservation. */
 #ifndef AC_WRITER_APPEND_H
 #define AC_WRITER_APPEND_H
 
@@ -18,11 +18,11 @@ static inline int ac_writer_check_length(const ac_writer_t *writer, size_t lengt
     return ac_fail(err, AC_E_TOO_LARGE, 0, writer->dir.path, 0, "%zu bytes are too many", length);
 }
 
-/* writer_append.c: syncs what was appended as `seq`, and returns that. A failure leaves it appended. */
+/* writer_append.c: syncs what was appended as `seq`, and returns the seq. A failure leaves it appended. */
 int64_t ac_writer_sync_appended(ac_writer_t *writer, int64_t seq, ac_error_t *err);
 
-/* In sync mode nothing may return before it is durable, in batch mode not more than the agreed bytes. Readers
- * have it by now: an error that says no more than why would have the caller append it again. */
+/* In sync mode nothing may return before it is durable; in batch mode no more than the configured bytes may
+ * wait. Readers have the record by now: an ordinary error would make the caller append it again. */
 static inline int64_t ac_writer_flush_if_due(ac_writer_t *writer, int64_t seq, ac_error_t *err) {
     int mode = writer->config.flush_mode;
     if (mode == AC_FLUSH_ASYNC || seq < 0) return seq;
@@ -31,8 +31,8 @@ static inline int64_t ac_writer_flush_if_due(ac_writer_t *writer, int64_t seq, a
     return ac_writer_sync_appended(writer, seq, err);
 }
 
-/* In sync mode, which knows no fast path, each record is the proof for those before it, and so it is after a flush of
- * a single record; unless there is padding in between, for which nobody waited. */
+/* In sync mode, which has no fast path, each record proves that those before it are durable. So does a
+ * record after a flush of a single record; unless there is padding in between, which no flush covered. */
 static inline uint16_t ac_writer_synced_flag(ac_writer_t *writer) {
     if (writer->config.flush_mode != AC_FLUSH_SYNC) {
         if (!ac_load_relaxed_u32(&writer->flushed_single)) return 0;
@@ -44,7 +44,7 @@ static inline uint16_t ac_writer_synced_flag(ac_writer_t *writer) {
     return all ? AC_FLAG_SYNCED : 0;
 }
 
-/* A Java queue's documents are what Java reads, and that knows nothing of ours. */
+/* Java reads the documents of a Java queue, and does not know our trailer. */
 static inline int ac_writer_refuse_trailer(const ac_writer_t *writer, ac_error_t *err) {
     return ac_java_refuse(writer, "key and headers: its messages are documents of Java's", err);
 }

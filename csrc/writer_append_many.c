@@ -1,7 +1,7 @@
-/* Appending a batch, which readers get as a whole. */
+/* Appending a batch, which becomes visible as a whole. */
 #include "writer_append.h"
 
-/* Of the batch's message `i`; NULL: it has none. */
+/* Of the batch's message `i`; NULL: there is none. */
 static inline const ac_slice_t *trailer_of(const ac_slice_t *trailers, size_t i) {
     return trailers && trailers[i].length > 0 ? &trailers[i] : NULL;
 }
@@ -23,7 +23,7 @@ static inline int measure(const ac_writer_t *writer, const ac_slice_t *items,
     return AC_OK;
 }
 
-/* Compiled twice: batches without trailers do not look for them. */
+/* Compiled twice, so that batches without trailers do not check for them. */
 static inline __attribute__((always_inline)) int64_t append_batch(
     ac_writer_t *writer, const ac_slice_t *items, const ac_slice_t *trailers, size_t count,
     unsigned type_id, const uint64_t *timestamps_ns, const ac_cause_t *cause, ac_error_t *err) {

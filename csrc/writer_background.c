@@ -1,5 +1,5 @@
-/* The writer's turns in the housekeeper, one task per lane: pages and the next segment; batches, heartbeats and
- * looks at the queue's files; sealing; retention. See housekeeper.h for why these are kept apart. */
+/* The writer's turns in the housekeeper, one task per lane: pages and the next segment; batches, heartbeats
+ * and checks of the queue's files; sealing; retention. See housekeeper.h for why these are separate. */
 #include "error.h"
 #include "log.h"
 #include "retention.h"
@@ -50,7 +50,8 @@ static void prepare(ac_writer_t *writer) {
     if (wanted) ac_writer_prepare_next(writer, &err);
 }
 
-/* All writers of a process have such turns at the same moments: an idle one wakes up once for all of them. */
+/* All writers of a process have such turns at the same moments, so that an idle process wakes up once for
+ * all of them. */
 static uint64_t next_moment(uint64_t now_ns, uint64_t interval_ns) {
     return interval_ns ? (now_ns / interval_ns + 1) * interval_ns : now_ns;
 }
@@ -58,7 +59,7 @@ static uint64_t next_moment(uint64_t now_ns, uint64_t interval_ns) {
 uint64_t ac_writer_housekeep_pages(ac_task_t *task, uint64_t now_ns) {
     ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, pages));
     (void)now_ns;
-    /* A busy writer needs pages until its segment is full, and that is too late for the next one. */
+    /* A busy writer needs pages until its segment is full, which is too late for the next segment. */
     do
         prepare(writer);
     while (ac_writer_populate_ahead(writer) == 1);
@@ -69,9 +70,9 @@ static ac_writer_t *of_flush(ac_task_t *task) {
     return (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, flush));
 }
 
-/* One after the other, the syncs of a hundred writers would take longer than the seconds they have. Who is being
- * sealed, or flushed by another thread, has its batch flushed where segments are sealed: the others do not wait
- * for that. A failure poisons its writer: the next append reports it. */
+/* One after the other, the syncs of a hundred writers would take longer than the seconds they have. The
+ * batch of a writer that is being sealed, or flushed by another thread, is flushed where segments are
+ * sealed: the others do not wait for it. A failure poisons its writer: the next append reports it. */
 void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count) {
     size_t flushed = 0;
     uint64_t batch_ns;
@@ -98,7 +99,7 @@ void ac_writer_flush_batches(ac_task_t *const *tasks, size_t count) {
     free(errors);
 }
 
-/* The batch itself has been flushed, together with those of others. */
+/* The batch itself was flushed together with those of others. */
 uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
     ac_writer_t *writer = of_flush(task);
     if (now_ns >= writer->heartbeat_due_ns) {
@@ -122,8 +123,8 @@ uint64_t ac_writer_housekeep_flush(ac_task_t *task, uint64_t now_ns) {
     return batches && now_ns + batch_ns < due ? now_ns + batch_ns : due;
 }
 
-/* One at a time: a writer that is far ahead of its disk must not keep the segments of others from being sealed.
- * A failure poisons the writer, which reports it. */
+/* One at a time: a writer that is far ahead of its disk must not keep other writers' segments from being
+ * sealed. A failure poisons the writer, which reports it. */
 uint64_t ac_writer_housekeep_disk(ac_task_t *task, uint64_t now_ns) {
     ac_writer_t *writer = (ac_writer_t *)(void *)((char *)task - offsetof(ac_writer_t, disk));
     ac_error_t err;
@@ -139,7 +140,7 @@ uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns) {
     ac_error_t err;
     ac_settings_t settings;
     ac_writer_settings(writer, &settings);
-    if (!settings.retention) return UINT64_MAX; /* any more */
+    if (!settings.retention) return UINT64_MAX; /* no longer */
     int rc = ac_writer_retain(writer, &err);
     if (rc == AC_OK)
         ac_writer_note_success(writer, &writer->retention_errors);
@@ -150,7 +151,7 @@ uint64_t ac_writer_housekeep_archive(ac_task_t *task, uint64_t now_ns) {
 
 enum { TASKS = 4 };
 
-/* Returns how many are to be started: the last one only with retention. */
+/* Returns how many to start: the last one only with retention. */
 static int tasks_of(ac_writer_t *writer, ac_task_t *tasks[TASKS]) {
     tasks[0] = &writer->pages;
     tasks[1] = &writer->flush;
@@ -186,5 +187,5 @@ void ac_writer_stop_housekeeping(ac_writer_t *writer) {
     ac_store_relaxed_u32(&writer->closing, 1);
     pthread_mutex_unlock(&writer->mutex);
     for (int i = 0; i < TASKS; i++)
-        ac_housekeeper_remove(tasks[i]); /* one that was not started is not there */
+        ac_housekeeper_remove(tasks[i]); /* one that was not started is not in the list */
 }

@@ -1,16 +1,16 @@
-/* Memory that a recorder gives back to the kernel, to have it again.
+/* Memory that a recorder returns to the kernel, to get it back for new pages.
  *
- * A queue that is never trimmed takes fresh pages forever. On a host that lends memory to its virtual machines each
- * of them takes 10 us when it is used for the first time, more than the twenty records that go into it. With retention
- * that does not happen: the pages of removed files come back with the next fill. A recorder removes nothing, but
- * what it has sealed and synced is on disk, and can leave the page cache: its pages come back likewise.
+ * A queue that is never trimmed takes fresh pages without end. On a host that lends memory to its virtual machines each of
+ * them takes 10 us when it is used for the first time, more than the twenty records that go into it. With retention that
+ * does not happen: the pages of removed files come back with the next fill. A recorder removes nothing, but what it has
+ * sealed and synced is on disk, and can leave the page cache: its pages come back likewise.
  *
- * What is read soon has to stay in memory. So nothing leaves it as long as fresh pages cost what they should, nor for a
- * writer that fills its segments so slowly that they can be made ahead; never the newest KEPT_BYTES, and nothing
- * that an open named reader has yet to read. Of what some process has mapped, the kernel keeps the pages anyway.
+ * What will be read soon must stay in memory. So nothing is dropped while fresh pages have their normal cost, nor for a
+ * writer that fills its segments so slowly that pages can be populated ahead; never the newest KEPT_BYTES, and nothing
+ * that an open named reader has yet to read. Pages that any process has mapped stay in any case: the kernel keeps them.
  *
- * Only what this writer has synced itself, with success, is given up: after a failed sync the only copy may be the one
- * in memory. Nothing depends on whether it works. */
+ * Only what this writer has synced itself, with success, is dropped: after a failed sync the only copy may be the one in
+ * memory. Correctness does not depend on whether this works. */
 #include "retention.h"
 #include "segment.h"
 #include "writer.h"
@@ -30,7 +30,7 @@ void ac_writer_note_fill(ac_writer_t *writer, uint64_t bytes, uint64_t cpu_ns) {
     writer->fill_ns_per_mib = before - before / AVERAGED + ns_per_mib / AVERAGED;
 }
 
-/* Once pages were dear it goes on until the writer slows down: those that come back are cheap. */
+/* Once fresh pages were expensive, this goes on until the writer slows down: returned pages are cheap. */
 static int is_wanted(ac_writer_t *writer, const ac_sealing_t *sealing) {
     pthread_mutex_lock(&writer->mutex);
     int is_fast = sealing->filled_ns < sealing->end / MIB * FAST_NS_PER_MIB;
@@ -41,7 +41,7 @@ static int is_wanted(ac_writer_t *writer, const ac_sealing_t *sealing) {
     return is_wanted;
 }
 
-/* The first segment that has to stay in memory. */
+/* The first segment that must stay in memory. */
 static uint64_t first_kept(ac_writer_t *writer, int dir_fd, uint64_t sealed) {
     ac_settings_t settings;
     ac_writer_config_t config;
@@ -62,7 +62,7 @@ static int drop(const ac_writer_t *writer, int dir_fd, uint64_t segment) {
     struct stat info;
     ac_segment_name(name, (uint32_t)segment, ".q");
     int fd = ac_file_open(&writer->dir, dir_fd, name, O_RDONLY, &info, NULL);
-    if (fd < 0) return 0; /* retention was here */
+    if (fd < 0) return 0; /* retention has removed it */
     ac_os_drop_cache(fd);
     ac_os_close(fd);
     return 1;

@@ -1,5 +1,5 @@
-/* Timestamps that are ahead of the clock, and a clock that is too early. A queue's timestamps never decrease,
- * so one from the future holds all that follow at its value. */
+/* Timestamps that are ahead of the clock, and a clock that is too early. A queue's timestamps never
+ * decrease, so one from the future holds all later ones at its value. */
 #include "error.h"
 #include "log.h"
 #include "segment.h"
@@ -33,7 +33,8 @@ uint64_t ac_writer_first_timestamp(ac_writer_t *writer, uint64_t last_timestamp_
     if (watermark_ns <= last_timestamp_ns) return last_timestamp_ns;
     ahead_ns = excess(watermark_ns, now_ns);
     if (ahead_ns <= AC_PROMISE_MAX_NS) return watermark_ns;
-    /* Readers must not go by what is not kept. They look at it together with the epoch, which follows. */
+    /* Readers must not rely on a promise that is not kept. They read it together with the epoch, which
+     * follows. */
     ac_store_release_u64(&control->watermark_ns, last_timestamp_ns);
     ac_log(AC_LOG_WARNING, writer->dir.path,
            "takes back the promise of the last writer, whose heartbeat was %.3f s in the future",

@@ -1,4 +1,4 @@
-/* Closing: what was appended becomes durable, and the next writer finds the end without looking for it. */
+/* Closing: what was appended becomes durable, and the next writer finds the end without a search. */
 #include "error.h"
 #include "recovery.h"
 #include "segment.h"
@@ -7,7 +7,7 @@
 /* A prepared segment that was never entered. */
 static void discard_next(ac_writer_t *writer) {
     char name[AC_NAME_MAX];
-    /* If the queue was lost to another writer, the name may be that one's by now. */
+    /* If the queue was lost to another writer, the name may belong to that one by now. */
     if (!writer->next || ac_writer_check_removed(writer, NULL) != AC_OK) return;
     ac_segment_name(name, writer->next->segment, ".q");
     ac_os_unlink(writer->dir_fd, name);
@@ -20,9 +20,9 @@ static int leave_clean(ac_writer_t *writer, ac_error_t *err) {
                         .next_seq = writer->seq,
                         .last_timestamp_ns = ac_writer_last_record_ns(writer),
                         .last_record = writer->last_record};
-    /* What a flush for the sake of the last seq does not reach: padding after it, without which there would
-     * be a gap; and zeros that replaced the bytes of an aborted reservation, which may be on disk: a writer that
-     * believes the clean marker would append in front of them. */
+    /* What a flush up to the last seq does not reach: padding after it, without which there would be a gap;
+     * and zeros that replaced the bytes of an aborted reservation, which may be on disk: a writer that
+     * trusts the clean marker would append before them. */
     uint64_t end = writer->soiled > writer->offset ? writer->soiled : writer->offset;
     int rc = 0;
     if (end > writer->synced)

@@ -1,4 +1,4 @@
-/* What the background work of a writer could not do: in its statistics, and in the log. */
+/* Failures of a writer's background work: in its statistics, and in the log. */
 #include "log.h"
 #include "writer.h"
 
@@ -43,7 +43,7 @@ void ac_writer_keep_error(ac_writer_t *writer, int sys_errno, const char *path, 
     keep_recent(writer, sys_errno, path, text);
 }
 
-/* What is in the way may stay there for days, and be met once a second. */
+/* An obstacle may last for days, and be met once a second. */
 static int is_to_log(ac_failures_t *failures, uint32_t checksum) {
     uint64_t now_ns = ac_os_monotonic_ns();
     int again = failures->since_success > 0 && failures->logged == checksum;

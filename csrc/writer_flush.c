@@ -1,4 +1,4 @@
-/* Durability: what is on disk, how it gets there, and what sealing a segment means. */
+/* Durability: what is on disk, how it gets there, and what sealing a segment does. */
 #include "error.h"
 #include "segment.h"
 #include "segment_seekindex.h"
@@ -30,8 +30,8 @@ int ac_writer_write_durable(ac_writer_t *writer, uint64_t segment, uint64_t offs
     return rc;
 }
 
-/* The durable position is what keeps recovery from cutting off what is damaged later, so it has to be durable
- * itself. With sync_mutex held. */
+/* The durable position keeps recovery from cutting off records that are damaged later, so it must be
+ * durable itself. With sync_mutex held. */
 static int sync_mark(ac_writer_t *writer) {
     if (!ac_load_relaxed_u32(&writer->mark_unsynced)) return 0;
     int rc = ac_os_sync(writer->index_fd);
@@ -39,12 +39,12 @@ static int sync_mark(ac_writer_t *writer) {
     return rc;
 }
 
-/* After a failed sync the kernel has dropped the error and perhaps the pages: nothing can be promised
- * any more, so the writer stops for good. */
+/* After a failed sync the kernel has dropped the error and perhaps the pages: no promise is possible any
+ * more, so the writer stops for good. */
 static int poison(ac_writer_t *writer, const char *file, int negative_errno, const char *what,
                   ac_error_t *err) {
-    /* In this order, and looked at in the other one by ac_writer_set_limits: whichever comes second
-     * takes the appender's fast path away. */
+    /* In this order, and read in the opposite order by ac_writer_set_limits: whichever comes second
+     * disables the appender's fast path. */
     ac_exchange_seq_cst_u32(&writer->poisoned, (uint32_t)-negative_errno);
     ac_exchange_seq_cst_u64(&writer->limit, 0);
     char text[128];
@@ -61,7 +61,7 @@ static int sync_map(const ac_map_t *map, uint64_t from, uint64_t to) {
     return ac_map_is_cut(map) ? -EIO : ac_os_map_sync(map->base, map->fd, from, to - from);
 }
 
-/* Every sync of a segment ends here, with what the system said about it. */
+/* Every sync of a segment ends here, with the system's answer. */
 static int after_sync(ac_writer_t *writer, const ac_map_t *map, int rc, ac_error_t *err) {
     pthread_mutex_lock(&writer->mutex);
     writer->syncs++;
@@ -81,13 +81,13 @@ static int sync_range(ac_writer_t *writer, const ac_map_t *map, uint64_t from, u
 /* The records, and then the seal: without it readers would never go on to the next segment, and recovery
  * starts in the one that index.meta names.
  *
- * Nobody stores into it any more, so its pages leave the page table first, all at once. Writing them back
- * would take the right to store from one after the other, each time interrupting the processor that the
- * appender runs on: thousands of appends would take microseconds. */
+ * No thread stores into it any more, so its pages leave the page table first, all at once. Writing them back would
+ * write-protect one after the other, each time interrupting the processor that the appender runs on: thousands of
+ * appends would take microseconds. */
 static int sync_sealing(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
     if (sealing->seal_synced) return AC_OK;
     ac_os_unpopulate(sealing->map->base, 0, sealing->map->size);
-    /* And the zeros of aborted reservations: what they have replaced, which may be on disk, would be taken
+    /* And the zeros of aborted reservations: the bytes they replaced, which may be on disk, would be taken
      * for damage after the last record. */
     uint64_t end = sealing->soiled > sealing->end ? sealing->soiled : sealing->end;
     int rc = sync_range(writer, sealing->map, sealing->synced, end, err);
@@ -109,18 +109,18 @@ static ac_sealing_t *after(ac_writer_t *writer, const ac_sealing_t *sealing) {
     return next;
 }
 
-/* A flush has two halves, so that the syncs of many writers can be under way between them. In between, the
- * writer's sync_mutex is held and the mapping retained. */
+/* A flush has two halves, so that the syncs of many writers can run between them. In between, the writer's
+ * sync_mutex is held and the mapping retained. */
 typedef struct flushing {
     ac_writer_t *writer;
     ac_map_t *map; /* to be synced: this range of it */
     uint64_t from, to;
-    uint64_t seq;     /* everything before it is durable then */
-    uint64_t records; /* how many of those were not before */
+    uint64_t seq;     /* afterwards everything before it is durable */
+    uint64_t records; /* how many of those were not durable before */
 } flushing_t;
 
-/* Whole pages of the active segment leave the page table before they are synced, too (see sync_sealing), if they
- * are enough of them. Where it is to stay in memory, it does: readers may not have been there yet. */
+/* Whole pages of the active segment leave the page table before they are synced, too (see sync_sealing), if
+ * there are enough of them. With memlock they stay: readers may not have been there yet. */
 enum { MANY_BYTES = 1 << 20 };
 
 static void let_go(const flushing_t *flushing) {
@@ -165,8 +165,8 @@ static int has_unsynced_seals(ac_writer_t *writer) {
 
 enum begun { DURABLE = AC_OK, TO_SYNC = 1, LATER = 2 };
 
-/* TO_SYNC = the range must be synced, and end_flush must follow. In a group nobody waits for the disk while
- * others are held: a member that would have to is LATER, to be flushed alone. */
+/* TO_SYNC = the range must be synced, and end_flush must follow. In a group no thread waits for the disk
+ * while it holds other writers: a member that would have to is LATER, to be flushed alone. */
 static int begin_flush(ac_writer_t *writer, flushing_t *flushing, int in_group, ac_error_t *err) {
     *flushing = (flushing_t){.writer = writer};
     if (writer->java) return LATER;
@@ -232,7 +232,7 @@ static int write_mark(flushing_t *flushing, int synced, ac_error_t *err) {
     return written < 0 ? poison(writer, "index.meta", written, "cannot write", err) : AC_OK;
 }
 
-/* `rc` is what write_mark gave, `synced` what syncing index.meta gave. */
+/* `rc` is the result of write_mark, `synced` that of syncing index.meta. */
 static int end_flush(flushing_t *flushing, int rc, int synced, ac_error_t *err) {
     ac_writer_t *writer = flushing->writer;
     if (rc == AC_OK && synced < 0) rc = poison(writer, "index.meta", synced, "cannot sync", err);
@@ -242,9 +242,9 @@ static int end_flush(flushing_t *flushing, int rc, int synced, ac_error_t *err) 
     return rc;
 }
 
-/* One message, appended when all before it was on disk. It says so itself (AC_FLAG_SYNCED), and nothing lies after it that
- * recovery could cut off: index.meta, which is synced soon in the background, need not be on disk before the flush
- * returns. That is half of the time that one durable message takes. */
+/* One message, appended when everything before it was on disk. It says so itself (AC_FLAG_SYNCED), and
+ * nothing lies after it that recovery could cut off: index.meta, which is synced soon in the background,
+ * need not be on disk before the flush returns. That saves half of the time that one durable message takes. */
 static int is_own_proof(const flushing_t *flushing) {
     ac_message_t message;
     const char *why;
@@ -256,8 +256,8 @@ static int is_own_proof(const flushing_t *flushing) {
            flushing->from + ac_record_size(message.length) == flushing->to;
 }
 
-/* A caller that flushes single messages will flush the next one, too: that one is appended on the slow path, where it gets
- * the flag. */
+/* A caller that flushes single messages will flush the next one, too: that one is appended on the slow
+ * path, where it gets the flag. */
 static void expect_single(const flushing_t *flushing) {
     int is_single = flushing->records == 1;
     ac_store_relaxed_u32(&flushing->writer->flushed_single, (uint32_t)is_single);
@@ -293,7 +293,7 @@ int64_t ac_writer_sync_data(ac_writer_t *writer, ac_error_t *err) {
     return flush_one(writer, 0, err);
 }
 
-/* One of a group: which of the caller's it is, and how far it is. */
+/* One writer of a group: its index in the caller's list, and its progress. */
 typedef struct member {
     ac_writer_t *writer;
     size_t number;
@@ -313,7 +313,7 @@ typedef struct group {
     ac_sync_t *ranges;
     int64_t *results;
     ac_error_t *errors;
-    int patient; /* who is LATER is waited for */
+    int patient; /* waits for writers that are LATER */
 } group_t;
 
 /* A writer that is listed twice comes twice in a row, by address. */
@@ -427,7 +427,7 @@ size_t ac_writers_flush(ac_writer_t *const *writers, size_t count, int64_t *resu
 }
 
 /* 1 = it is on disk, 0 = a sync has failed before. After a failure another sync of the same pages succeeds,
- * whether they are on disk or not, so this is checked where nobody else can be syncing. */
+ * whether they are on disk or not, so this is checked where no other thread can be syncing. */
 static int sync_and_note(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t *err) {
     int rc = 0;
     pthread_mutex_lock(&writer->sync_mutex);
@@ -444,8 +444,8 @@ static int sync_and_note(ac_writer_t *writer, ac_sealing_t *sealing, ac_error_t 
     return rc;
 }
 
-/* In async mode nobody asks for a sync, and yet the kernel has long written what is old: only a sync lets us
- * know, and count it as durable. A segment that was rolled is synced anyway. */
+/* In async mode no caller asks for a sync, although the kernel has long written the older records: only a
+ * sync confirms this, so that they count as durable. A segment that was rolled is synced anyway. */
 enum ac_write_back ac_writer_find_write_back(ac_writer_t *writer, uint64_t now_ns) {
     uint64_t batch_ns;
     int unsynced =
@@ -474,7 +474,7 @@ void ac_writer_write_back(ac_writer_t *writer, enum ac_write_back what) {
     pthread_mutex_unlock(&writer->sync_mutex);
 }
 
-/* With sync_mutex, since a flush may be going along the list. */
+/* With sync_mutex, since a flush may be walking the list. */
 static void forget_first(ac_writer_t *writer) {
     pthread_mutex_lock(&writer->sync_mutex);
     pthread_mutex_lock(&writer->mutex);
@@ -488,10 +488,10 @@ static void forget_first(ac_writer_t *writer) {
     free(sealing);
 }
 
-/* One thread at a time: the housekeeper, or the thread that has taken the writer from it. The index takes a walk over
- * the segment, during which nobody who flushes is kept waiting. It comes first, while the pages are still in
- * the page table, and is published last: recovery takes a segment that has one for finished. It is a hint, so
- * failing to make it is counted, not fatal. */
+/* One thread at a time: the housekeeper, or the thread that has taken the writer from it. The index needs a
+ * walk over the segment, during which no flush has to wait. It is built first, while the pages are still in
+ * the page table, and published last: recovery takes a segment with an index for finished. It is a hint, so
+ * a failure to build it is counted, not fatal. */
 int ac_writer_seal_next(ac_writer_t *writer, ac_error_t *err) {
     pthread_mutex_lock(&writer->mutex);
     ac_sealing_t *sealing = writer->sealing;

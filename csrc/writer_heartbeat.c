@@ -1,4 +1,4 @@
-/* Heartbeats: the promise that no message older than this will come. */
+/* Heartbeats: the promise that no older message will come. */
 #include "error.h"
 #include "writer.h"
 

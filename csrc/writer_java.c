@@ -1,9 +1,9 @@
 /* A Java queue as an ac_writer_t: the Java half of each public call.
  *
- * Native and Java writers are one type, so that callers need not know which it is. `java` is NULL for a
- * native queue. For a Java queue `limit` is 0 forever, so that the fast path leaves every message to the full call,
- * which comes here. What cq4_writer.h does is not repeated: this file keeps what the handle shows (seq, counters,
- * state), and refuses what a Java queue has no place for.
+ * Native and Java writers are one type, so that callers need not distinguish them. `java` is NULL for a native queue. For
+ * a Java queue `limit` is always 0, so that the fast path leaves every message to the full call, which comes here. What
+ * cq4_writer.h does is not repeated: this file maintains what the handle shows (seq, counters, state), and refuses what a
+ * Java queue does not support.
  *
  * There is no writer lock to hold, nothing to recover, nothing to prepare: other processes append at the same time, and
  * each append takes Java's lock for itself. */
@@ -21,8 +21,8 @@ static int unsupported(const char *path, const char *what, ac_error_t *err) {
     return ac_fail(err, AC_E_UNSUPPORTED, ENOTSUP, path, 0, "%s", what);
 }
 
-/* What the caller's clock shows, if there is one: it was asked before, since no code of the caller's runs while Java's
- * lock is held. */
+/* The caller's clock, if there is one: read before, since no code of the caller's runs while Java's lock is
+ * held. */
 static uint64_t shown_time(void *context) {
     const ac_writer_t *writer = context;
     uint64_t now_ns = ac_load_relaxed_u64(&writer->java_now_ns);
@@ -31,8 +31,8 @@ static uint64_t shown_time(void *context) {
 
 static _Thread_local const ac_writer_t *appending; /* in this thread */
 
-/* Called while a thread waits for its turn, for Java's lock or for the clock. Only appends can be interrupted. What is
- * asked then may close the writer, or fork. */
+/* Called while a thread waits for its turn, for Java's lock or for the clock. Only appends can be
+ * interrupted. The function may close the writer, or fork. */
 static int is_interrupted(void *context) {
     const ac_writer_t *writer = context;
     if (appending != writer) return 0;
@@ -87,7 +87,8 @@ static int check_config(const char *path, const ac_writer_config_t *config, ac_e
     return AC_OK;
 }
 
-/* One more than the newest message's index, 0 if there is none. For what the handle shows: others may be appending. */
+/* The newest message's index plus one, 0 if there is none. For what the handle shows: others may be
+ * appending. */
 static uint64_t end_of_queue(const char *path) {
     ac_cq4_queue_t queue;
     ac_cq4_cycle_t cycle;
@@ -134,7 +135,7 @@ int ac_java_open(ac_writer_t *writer, const char *path, ac_error_t *err) {
     return rc < 0 ? ac_fail_os(err, rc, path, "cannot start the housekeeping threads") : AC_OK;
 }
 
-/* What a message of a Java queue can have: a payload, and nothing else. */
+/* What a message of a Java queue can have: a payload only. */
 static int check_message(const ac_writer_t *writer, unsigned type_id, int has_timestamp,
                          const ac_cause_t *cause, ac_error_t *err) {
     const char *path = writer->dir.path;
@@ -205,7 +206,8 @@ int ac_writer_may_wait(ac_writer_t *writer) {
     return may_wait;
 }
 
-/* A handler of a signal cannot close a writer that has its turn: it leaves it to the append that it interrupted. */
+/* A signal handler cannot close a writer that has its turn: it leaves that to the append that it
+ * interrupted. */
 static int64_t end_wait(ac_writer_t *writer, ac_error_t *err) {
     if (ac_load_relaxed_u32(&writer->state) != AC_STATE_OPEN) return ac_writer_usable(writer, err);
     if (!ac_load_relaxed_u32(&writer->closing)) return AC_E_INTERRUPTED;
@@ -218,8 +220,7 @@ static int64_t end_wait(ac_writer_t *writer, ac_error_t *err) {
 /* Appends as many of these as one lock allows; only one if each must be on disk before the next. */
 static int64_t append_run(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                           size_t *appended, ac_error_t *err) {
-    const ac_writer_t *before =
-        appending; /* not NULL: a signal's handler appends to another queue */
+    const ac_writer_t *before = appending; /* not NULL: a signal handler appends to another queue */
     ac_cq4_run_t run;
     int64_t index;
     int is_alone = count == 1 || writer->config.flush_mode == AC_FLUSH_SYNC;
@@ -250,7 +251,7 @@ int64_t ac_java_append(ac_writer_t *writer, const void *payload, size_t length, 
     return rc == AC_OK ? append(writer, payload, length, err) : rc;
 }
 
-/* Run by run: others may append in between, and what fails leaves those before it in the queue. */
+/* Run by run: others may append in between, and a failure leaves the messages before it in the queue. */
 int64_t ac_java_append_many(ac_writer_t *writer, const ac_slice_t *items, size_t count,
                             unsigned type_id, const uint64_t *timestamps_ns,
                             const ac_cause_t *cause, ac_error_t *err) {
@@ -280,7 +281,7 @@ int ac_java_refuse(const ac_writer_t *writer, const char *what, ac_error_t *err)
     return rc == AC_OK ? ac_fail(err, AC_E_UNSUPPORTED, 0, writer->dir.path, 0, "%s", what) : rc;
 }
 
-/* All that this writer has appended, and with it what others have in the same files. */
+/* Everything that this writer has appended, and with it what others have in the same files. */
 int64_t ac_java_flush(ac_writer_t *writer, ac_error_t *err) {
     if (ac_load_relaxed_u32(&writer->state) == AC_STATE_FORKED)
         return ac_writer_usable(writer, err);

@@ -1,5 +1,5 @@
-/* Opening a queue for writing: its format, the control block, the lock, then the place where it goes on
- * (writer_resume.c), and last what makes other processes see the writer. */
+/* Opening a queue for writing: its format, the control block, the lock, then the place where it continues
+ * (writer_resume.c), and last what makes the writer visible to other processes. */
 #include "error.h"
 #include "recovery.h"
 #include "segment.h"
@@ -53,7 +53,7 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
                                        err);
         if (rc == AC_OK && segments == 0)
             rc = ac_control_create(&writer->dir, writer->dir_fd, writer->config.segment_size, err);
-        /* Looked at again in any case: another process may have made all of it just now. */
+        /* Checked again in any case: another process may have created all of it just now. */
         if (rc == AC_OK)
             rc = ac_control_open_file(&writer->dir, writer->dir_fd, 1, 1, &writer->control_map,
                                       &info, err);
@@ -68,14 +68,13 @@ static int open_control(ac_writer_t *writer, ac_error_t *err) {
     writer->lock.takeover_ns = writer->config.takeover_ns;
     writer->control = ac_control_of(writer->control_map);
     writer->segment_size = ac_load_relaxed_u64(&writer->control->segment_size);
-    /* Again, because other processes can write to it: what is used is what was checked. */
+    /* Again, because other processes can write to it: only checked values are used. */
     if (!ac_segment_size_valid(writer->segment_size))
         return ac_fail(err, AC_E_CORRUPT, 0, writer->dir.path, 24, "segment size is impossible");
     return AC_OK;
 }
 
-/* A name under which a file of the queue is made before it gets its own: whatever else ends in .tmp belongs to
- * others. */
+/* A temporary name of one of the queue's files: other names that end in .tmp are not ours. */
 static int is_leftover(const char *name) {
     static const char *const names[] = {"control.meta.tmp", "READY.tmp", "schema.json.tmp"};
     static const char control[] = "control.meta.";
@@ -100,8 +99,9 @@ static int has_second_name(const ac_writer_t *writer, const char *name) {
     return ac_os_stat_at(writer->dir_fd, name, &info) == 0 && info.st_nlink > 1;
 }
 
-/* A directory that shares its files with another one (cp -al) is no queue of its own: what is appended here would
- * appear there, half of it. The original, which other directories share files with, is. */
+/* A directory that shares its files with another one (cp -al) is no queue of its own: appended messages
+ * would appear there, too, half of each. The same holds for the original, with which other directories
+ * share files. */
 static int check_links(const ac_writer_t *writer, ac_error_t *err) {
     char name[AC_NAME_MAX];
     uint32_t first, last = 0;
@@ -115,8 +115,8 @@ static int check_links(const ac_writer_t *writer, ac_error_t *err) {
         "shares its files with another directory by hard links; make a real copy (cp -a)");
 }
 
-/* With a mode that lets other users read, they may also keep positions; but into the queue's directory they cannot
- * write. Without such a mode it is left to the first named reader: see docs/guide/format.md. */
+/* With a mode that lets other users read, they may also store positions; but they cannot write into the
+ * queue's directory. Without such a mode this is left to the first named reader: see docs/guide/format.md. */
 static int make_readers(const ac_writer_t *writer, ac_error_t *err) {
     ac_directory_t readers;
     if ((writer->config.mode & 0044) == 0) return AC_OK;
@@ -171,10 +171,10 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     announce(writer, epoch);
     ac_writer_adopt_settings(writer);
     ac_writer_begin_report(writer);
-    /* Without it (no inotify instances left, say) readers poll, as they do for other programs. */
+    /* Without it (for example, no inotify instances left) readers poll, as they do for other programs. */
     if (!writer->config.inline_housekeeping)
         writer->attended = ac_wake_targets_open(&writer->targets, &writer->dir, NULL) ==
-                           AC_OK; /* nobody sees it yet */
+                           AC_OK; /* not visible to others yet */
     ac_store_release_u64(&writer->control->signalling_epoch, writer->attended ? epoch : 0);
     /* The epoch must never be used twice, so it is on disk before the first record that carries it. */
     rc = ac_os_map_sync(writer->control_map->base, -1, 0, AC_CONTROL_SIZE);
@@ -182,7 +182,7 @@ static int open_locked(ac_writer_t *writer, ac_error_t *err) {
     return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "control.meta", "cannot sync") : AC_OK;
 }
 
-/* The format of what is at the path, or that was asked for; an error if these are not the same. */
+/* The format of the existing queue, or the requested one; an error if they differ. */
 static int choose_format(const char *path, const ac_writer_config_t *config, ac_error_t *err) {
     int found = ac_queue_format(path), wanted = config->format;
     if (wanted == found || wanted == AC_FORMAT_NONE) return found;
@@ -219,7 +219,7 @@ int ac_writer_open(const char *path, const ac_writer_config_t *config, ac_writer
         ac_writer_close_report(writer);
         ac_writer_release(writer);
         free(writer);
-        if (made) ac_os_rmdir(path); /* unless there is something in it */
+        if (made) ac_os_rmdir(path); /* unless it is not empty */
         return rc;
     }
     *out = writer;

@@ -15,7 +15,7 @@ static uint32_t checksum_of(const ac_published_slot_t *slot) {
     return ac_crc32((const uint8_t *)slot + CHECKED, sizeof *slot - CHECKED);
 }
 
-/* Filled with zeros first, so that all of it has its place on the disk before anything is stored. */
+/* Filled with zeros first, so that all of its space is allocated before anything is stored. */
 int ac_publisher_open(ac_publisher_t **out, const ac_directory_t *dir, int dir_fd,
                       ac_error_t *err) {
     static const uint8_t zeros[AC_PUBLISHED_SIZE];
@@ -54,7 +54,7 @@ void ac_publisher_close(ac_publisher_t *publisher) {
     free(publisher);
 }
 
-/* A checksum is no proof of good will. */
+/* A checksum does not prove good intent. */
 static void make_harmless(ac_published_t *content) {
     content->command[sizeof content->command - 1] = 0;
     content->settings.wait_for[sizeof content->settings.wait_for - 1] = 0;

@@ -1,16 +1,16 @@
-/* statistics.meta: what a writer says about itself, for other processes.
+/* statistics.meta: what a writer publishes about itself, for other processes.
  *
  * Two slots of 8192 bytes, each
  *
  *   0 u32 magic   4 u32 CRC-32 of what follows   8 u32 version   12 u32 zero   16 u64 generation   24 ac_published_t
  *
- * Written by the housekeeper of the writer's process, about once a second, by stores into a mapping: an append
- * does nothing for it. A store goes into the older slot, so a process killed half-way leaves the other one intact.
- * Read by anybody, who copies the file and takes the valid slot of the higher generation. It is neither synced nor
- * needed: without it a queue has all its messages, and a writer that cannot have it goes on without.
+ * The housekeeper of the writer's process writes it, about once a second, by stores into a mapping: an append does nothing
+ * for it. A store goes into the older slot, so a process killed half-way leaves the other one intact. Any process may read
+ * it: it copies the file and takes the valid slot of the higher generation. It is neither synced nor needed: the queue
+ * has all its messages without it, and a writer that cannot create it continues without it.
  *
  * It outlives its writer, and is copied with the queue. So it says whose it is: the epoch of the writer, and which
- * directory and control.meta it belongs to (ac_control_home). A slot with others is not used. */
+ * directory and control.meta it belongs to (ac_control_home). A slot with other values is not used. */
 #ifndef AC_WRITER_PUBLISHED_H
 #define AC_WRITER_PUBLISHED_H
 
@@ -23,7 +23,7 @@
 #define AC_PUBLISHED_VERSION 1u
 enum { AC_PUBLISHED_SLOT = 8192, AC_PUBLISHED_SIZE = 2 * AC_PUBLISHED_SLOT, AC_COUNTERS = 29 };
 
-/* Fields of one version never move: a change of any of these structures is a new version. */
+/* Fields of a version never move: any change of these structures is a new version. */
 typedef struct ac_published {
     uint64_t epoch;
     uint64_t home;
@@ -34,10 +34,10 @@ typedef struct ac_published {
     int32_t pid;
     uint32_t user;
     char command[256];
-    uint64_t counters[AC_COUNTERS]; /* those of ac_writer_stats_t, in its order */
+    uint64_t counters[AC_COUNTERS]; /* those of ac_writer_stats_t, in the same order */
     ac_recovery_t recovery;
     uint64_t samples, slow_appends,
-        errors; /* how many there ever were: number N is at N modulo the room */
+        errors; /* how many there have been: number N is at N modulo the size */
     ac_sample_t sample[AC_SAMPLES];
     ac_slow_append_t slow_append[AC_SLOW_APPENDS];
     ac_slow_total_t slow_total[AC_SLOW_CAUSES];
@@ -65,23 +65,23 @@ _Static_assert(sizeof(ac_published_slot_t) == 5744, "statistics.meta");
 _Static_assert(sizeof(ac_published_slot_t) <= AC_PUBLISHED_SLOT, "statistics.meta");
 _Static_assert(offsetof(ac_writer_stats_t, last_error_errno) == AC_COUNTERS * 8, "counters");
 
-/* The file of a writer, and what goes into it next. */
+/* The file of a writer, and its next content. */
 typedef struct ac_publisher {
     ac_map_t *map;
     ac_published_slot_t draft;
 } ac_publisher_t;
 
-/* Makes the file, or takes the one that is there, and maps it. */
+/* Creates or reuses the file, and maps it. */
 int ac_publisher_open(ac_publisher_t **out, const ac_directory_t *dir, int dir_fd, ac_error_t *err);
 /* Stores the draft. One thread at a time. */
 void ac_publisher_store(ac_publisher_t *publisher, uint64_t time_ns, uint64_t monotonic_ns);
-void ac_publisher_close(ac_publisher_t *publisher); /* NULL is fine */
+void ac_publisher_close(ac_publisher_t *publisher); /* NULL is allowed */
 
-/* 1 = *out is the newest valid slot of these bytes, with every text ended and every count within its room;
- * 0 = there is none. */
+/* 1 = *out is the newest valid slot of these bytes, with every text terminated and every count within its
+ * limit; 0 = there is none. */
 int ac_published_decode(const uint8_t bytes[AC_PUBLISHED_SIZE], ac_published_t *out);
 
-/* The same from the file. Also 0 if it is of another user than those who are trusted: see ac_file_open. */
+/* The same from the file. Also 0 if its owner is not trusted: see ac_file_open. */
 int ac_published_read(const ac_directory_t *dir, int dir_fd, ac_published_t *out);
 
 #endif

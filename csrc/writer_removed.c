@@ -1,7 +1,7 @@
-/* A queue that is removed, moved away or taken by another writer under its writer. A mapping outlives the name of its file, so appends
- * would go on into something that no reader will ever find. Nothing on the way of a message looks for that:
- * the housekeeper does, once a second; and each flush looks at the two that matter most, since it could promise
- * nothing otherwise. */
+/* A queue that is removed, moved away or taken by another writer while its writer has it open. A mapping
+ * outlives the name of its file, so appends would go into a file that no reader will ever find. Nothing on
+ * a message's path checks that: the housekeeper does, once a second; and each flush checks the two files
+ * that matter most, since it could promise nothing otherwise. */
 #include "error.h"
 #include "log.h"
 #include "segment.h"
@@ -21,14 +21,14 @@ static void give_up(ac_writer_t *writer, const char *why) {
     pthread_mutex_lock(&writer->mutex);
     ac_writer_keep_error(writer, ENOENT, writer->dir.path, why);
     pthread_mutex_unlock(&writer->mutex);
-    /* In this order, and looked at in the other one by ac_writer_set_limits: whichever comes second
-     * takes the appender's fast path away. */
+    /* In this order, and read in the opposite order by ac_writer_set_limits: whichever comes second
+     * disables the appender's fast path. */
     const char *before = __atomic_exchange_n(&writer->gone, why, __ATOMIC_SEQ_CST);
     ac_exchange_seq_cst_u64(&writer->limit, 0);
     if (!before) ac_log(AC_LOG_ERROR, writer->dir.path, "%s; the writer stops", why);
 }
 
-/* Under sync_mutex, so what is active now cannot be sealed meanwhile, and retention cannot remove it. */
+/* Under sync_mutex, so that the active segment cannot be sealed meanwhile, nor removed by retention. */
 static ac_map_t *active(ac_writer_t *writer) {
     pthread_mutex_lock(&writer->mutex);
     ac_map_t *map = writer->map;
@@ -40,7 +40,8 @@ static const char directory_gone[] = "the queue's directory was removed or moved
 static const char segment_gone[] = "the active segment was removed";
 static const char segment_cut[] = "the active segment was cut";
 
-/* Whether its path leads to another directory, or to none. What cannot be checked may well be there. */
+/* Whether its path leads to another directory, or to none. If that cannot be checked, it may well still be
+ * there. */
 static int lacks_directory(const ac_writer_t *writer) {
     struct stat info;
     int rc = ac_os_stat_path(writer->dir.path, &info);
@@ -48,7 +49,7 @@ static int lacks_directory(const ac_writer_t *writer) {
     return info.st_dev != writer->dir.device || info.st_ino != writer->dir.inode;
 }
 
-/* Why the queue is not this writer's any more, or NULL; see lock.h. A flush and the housekeeper may both ask. */
+/* Why the queue is no longer this writer's, or NULL; see lock.h. A flush and the housekeeper may both ask. */
 static const char *lost_lock(ac_writer_t *writer) {
     pthread_mutex_lock(&writer->lock_mutex);
     const char *lost = ac_writer_keep_lock(&writer->lock, &writer->dir, writer->dir_fd,
@@ -65,7 +66,7 @@ int ac_writer_check_active(ac_writer_t *writer, ac_error_t *err) {
     int rc = ac_os_extent(map->fd, &found);
     if (rc == 0 && found.links == 0)
         give_up(writer, segment_gone);
-    else if (rc == 0 && found.size < map->size) /* perhaps inside a page: no fault tells */
+    else if (rc == 0 && found.size < map->size) /* perhaps inside a page: no fault shows it */
         give_up(writer, segment_cut);
     else if (lacks_directory(writer))
         give_up(writer, directory_gone);
@@ -119,11 +120,11 @@ static uint32_t active_segment(ac_writer_t *writer) {
     return segment;
 }
 
-/* Without sync_mutex, which may be held for as long as the disk takes to sync a segment. If the segment that is
- * missing is still the active one afterwards, it was active when it was looked for, and retention had not
+/* Without sync_mutex, which may be held for as long as the disk takes to sync a segment. If the missing
+ * segment is still the active one afterwards, it was active when it was looked for, and retention had not
  * removed it. */
 void ac_writer_check_files(ac_writer_t *writer) {
-    /* What is lost stays lost: another writer's lock must not be taken when that one has ended. */
+    /* What is lost stays lost: another writer's lock must not be taken after that writer has ended. */
     const char *gone = __atomic_load_n(&writer->gone, __ATOMIC_ACQUIRE);
     if (!gone) {
         uint32_t segment = active_segment(writer);
@@ -132,7 +133,7 @@ void ac_writer_check_files(ac_writer_t *writer) {
     }
     if (!gone) return;
     give_up(writer, gone);
-    /* Readers that sleep have to look for themselves now. */
+    /* Sleeping readers must look for themselves now. */
     ac_store_release_u64(&writer->control->signalling_epoch, 0);
     if (writer->attended) ac_wake_targets_close(&writer->targets);
 }

@@ -1,4 +1,4 @@
-/* What a writer says about itself in statistics.meta: see writer_published.h. */
+/* What a writer publishes in statistics.meta: see writer_published.h. */
 #include "error.h"
 #include "log.h"
 #include "writer.h"

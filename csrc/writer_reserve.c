@@ -1,4 +1,4 @@
-/* Reserving room in the segment, which the caller fills before it commits the message. */
+/* Reserving space in the segment, which the caller fills before it commits the message. */
 #include "segment.h"
 #include "writer_append.h"
 

@@ -1,13 +1,13 @@
-/* Where an opened queue goes on: the end that recovery found, in the same segment or in a new one. */
+/* Where an opened queue continues: at the end that recovery found, in the same segment or in a new one. */
 #include "error.h"
 #include "log.h"
 #include "recovery.h"
 #include "segment.h"
 #include "writer.h"
 
-/* Whether the queue goes on in a segment of its own. Positions that were kept elsewhere must not come to lie
- * inside of what is written next, so it does after anything was cut off, and after what may have been a power
- * cut. Nor may a segment hold messages of two identities. */
+/* Whether the queue continues in a new segment. Positions stored elsewhere must not end up inside later
+ * records, so it does after anything was cut off, and after a possible power cut. Nor may a segment hold
+ * messages of two identities. */
 static int needs_new_segment(const ac_writer_t *writer, const ac_end_t *end, int is_copy) {
     uint64_t boot = ac_load_relaxed_u64(&writer->control->recovered_boot);
     int is_empty = end->offset == AC_SEGMENT_DATA;
@@ -16,7 +16,7 @@ static int needs_new_segment(const ac_writer_t *writer, const ac_end_t *end, int
     return !writer->recovery.clean && (end->torn || boot != ac_os_boot_id());
 }
 
-/* Seals the segment with the end; readers that wait there go on. What it will not use gives its blocks back. */
+/* Seals the segment with the end; readers that wait there go on. Frees the blocks that it will not use. */
 static int leave_segment(ac_writer_t *writer, ac_end_t *end, ac_error_t *err) {
     char name[AC_NAME_MAX];
     ac_map_t *map = end->map;
@@ -55,8 +55,8 @@ int ac_writer_find_place(ac_writer_t *writer, ac_end_t *end, int is_copy, ac_err
     return rc < 0 ? ac_fail_os(err, rc, writer->dir.path, "cannot get random bytes") : AC_OK;
 }
 
-/* A queue that nobody has ever had open, since its first segment could not be made, is as good as new. Readers
- * may be waiting at it: see ac_reader_open_segment. */
+/* A queue that was never opened, because its first segment could not be created, is as good as new. Readers
+ * may be waiting for it: see ac_reader_open_segment. */
 int ac_writer_take_segment_size(ac_writer_t *writer, const ac_end_t *end, ac_error_t *err) {
     uint64_t size = writer->config.segment_size;
     if (end->map || ac_load_relaxed_u64(&writer->control->writer_epoch) != 0 ||
@@ -68,7 +68,7 @@ int ac_writer_take_segment_size(ac_writer_t *writer, const ac_end_t *end, ac_err
     return rc < 0 ? ac_fail_os_in(err, rc, writer->dir.path, "control.meta", "cannot sync") : AC_OK;
 }
 
-/* The first record tells since when, and from which seq, this segment is being filled. */
+/* The first record tells when the filling of this segment began, and with which seq. */
 static void resume_roll_limits(ac_writer_t *writer) {
     ac_message_t first;
     const char *why;

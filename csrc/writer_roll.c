@@ -1,4 +1,4 @@
-/* Room for the next record: limits, rolling, populating pages ahead, capacity. */
+/* Space for the next record: limits, rolling, populating pages ahead, capacity. */
 #include "error.h"
 #include "log.h"
 #include "retention.h"
@@ -10,23 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How far the housekeeper keeps pages in place ahead of a busy writer. */
+/* How far the housekeeper keeps pages populated ahead of a busy writer. */
 enum { POPULATE_AHEAD_MAX = 64 << 20 };
 
-/* What an appender that waits for pages does of the next segment at a time. If a step of the housekeeper takes so long,
- * it is the disk that is waited for, and another thread there would wait, too. */
+/* How much of the next segment an appender that waits for pages populates at a time. If a step of the
+ * housekeeper takes this long, it is waiting for the disk, and another thread would wait for it, too. */
 enum { HELP_STEP = 256 << 10, SLOW_STEP_NS = 8000000 };
 
 static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* "No limit" is often said with the largest number there is. */
+/* "No limit" is often expressed as the largest number. */
 static uint64_t add_up(uint64_t a, uint64_t b) {
     return a <= UINT64_MAX - b ? a + b : UINT64_MAX;
 }
 
-/* Where the segment is full by configuration. */
+/* Where the configuration says that the segment is full. */
 static uint64_t segment_end(const ac_writer_t *writer) {
     uint64_t by_roll = writer->config.roll_bytes
                            ? add_up(AC_SEGMENT_DATA, writer->config.roll_bytes)
@@ -44,16 +44,17 @@ void ac_writer_set_limits(ac_writer_t *writer) {
     uint64_t limit = segment_end(writer);
     pthread_mutex_lock(&writer->mutex);
     uint64_t populated = writer->populated;
-    /* Each time half of it is used up the distance doubles, so that an idle queue costs little memory
-     * and a busy one never waits for pages. */
+    /* Each time half of it is used up the distance doubles, so that an idle queue costs little memory and a
+     * busy one never waits for pages. */
     uint64_t left = populated > writer->offset ? populated - writer->offset : 0;
     if (left <= writer->ahead / 2 && writer->ahead < POPULATE_AHEAD_MAX) writer->ahead *= 2;
-    /* The next segment is made when half of this one is used; for a writer that was faster than that, at once. */
+    /* The next segment is created when half of this one is used; for a writer that was faster than that, at
+     * once. */
     int half_way = writer->is_fast || writer->offset >= writer->segment_size / 2;
     if (half_way) writer->want_next = writer->next == NULL;
     if (!half_way) limit = least(limit, writer->segment_size / 2);
     pthread_mutex_unlock(&writer->mutex);
-    /* Come back while half of the populated pages are still ahead. */
+    /* Returns while half of the populated pages are still ahead. */
     if (populated < writer->segment_size) limit = least(limit, writer->offset + left / 2);
     if (config->flush_mode == AC_FLUSH_BATCH) {
         uint64_t unsynced = ac_writer_unsynced(writer);
@@ -74,15 +75,15 @@ void ac_writer_set_limits(ac_writer_t *writer) {
     ac_writer_limit_time(writer);
 }
 
-/* With the mutex held. Small until it is seen that nobody syncs every few records: the first pages are filled
- * before there can have been a flush. */
+/* With the mutex held. Small until it is clear that no caller syncs every few records: the first pages are
+ * filled before there can have been a flush. */
 static uint64_t piece_to_fill(ac_writer_t *writer) {
     if (ac_load_relaxed_u64(&writer->offset) - writer->synced >= AC_FEW_BYTES)
         writer->piece = AC_POPULATE_STEP;
     return writer->piece;
 }
 
-/* What `rc` says about a segment. */
+/* Adds to `rc` which segment is concerned. */
 static void note_segment(ac_writer_t *writer, ac_failures_t *failures, uint32_t segment, int rc,
                          const char *what) {
     char name[AC_NAME_MAX];
@@ -99,9 +100,10 @@ static void note_segment(ac_writer_t *writer, ac_failures_t *failures, uint32_t 
 static const char no_pages[] = "cannot bring pages into memory";
 static const char not_locked[] = "cannot lock it into memory (raise RLIMIT_MEMLOCK)";
 
-/* Which thread is at the pages of a segment is said by a flag, that of the active segment or that of the next one, and the
- * flag goes along when the next becomes the active one: pages are filled with zeros, so nobody may store into them, or fill
- * them again, until the thread that makes them has said that they are there. With the mutex held. */
+/* A flag says which thread is populating the pages of a segment, one for the active segment and one for the
+ * next, and the flag moves along when the next becomes the active one: pages are filled with zeros, so no
+ * other thread may store into them, or fill them, until that thread reports them as populated. With the
+ * mutex held. */
 static void end_step(ac_writer_t *writer, const ac_map_t *map, int rc, uint64_t to) {
     if (map == writer->map) {
         writer->populating = 0;
@@ -113,7 +115,7 @@ static void end_step(ac_writer_t *writer, const ac_map_t *map, int rc, uint64_t 
     pthread_cond_broadcast(&writer->stepped);
 }
 
-/* Fills [from, to) of a segment whose flag is up. Called with the mutex held, and gives it up in between. */
+/* Fills [from, to) of a segment whose flag is up. Called with the mutex held, which it releases in between. */
 static int populate_step(ac_writer_t *writer, ac_map_t *map, uint64_t from, uint64_t to) {
     uint64_t piece = piece_to_fill(writer);
     ac_map_retain(map);
@@ -136,7 +138,7 @@ static int populate_step(ac_writer_t *writer, ac_map_t *map, uint64_t from, uint
     return rc < 0 ? rc : 1;
 }
 
-/* Makes some pages of the next segment, up to `target`: 1 = it has done something. With the mutex held. */
+/* Populates some pages of the next segment, up to `target`: 1 = it has done something. With the mutex held. */
 static int populate_next(ac_writer_t *writer, uint64_t target, uint64_t step) {
     ac_map_t *next = writer->next;
     if (!next || writer->populating_next) return 0;
@@ -146,22 +148,24 @@ static int populate_next(ac_writer_t *writer, uint64_t target, uint64_t step) {
     return populate_step(writer, next, from, least((from / step + 1) * step, next->size));
 }
 
-/* The appender has to wait for pages that the housekeeper is at. Fresh pages cost it more than the records in them, so a
- * writer that never stops would run at the speed of one thread that makes pages. Its own is free until then: it makes
- * some of the next segment, which is another file, because the kernel lets one thread write to a file at a time. Called
- * with the mutex held; 1 = it has done something. */
+/* The appender must wait for pages that the housekeeper is populating. Fresh pages cost it more than the
+ * records in them, so a writer that never pauses would run at the speed of one populating thread. The
+ * appender's own thread is free until then: it populates some of the next segment, which is another file,
+ * because the kernel lets one thread write to a file at a time. Called with the mutex held; 1 = it has done
+ * something. */
 static int help(ac_writer_t *writer) {
     if (!writer->next) {
-        /* A segment takes its whole size on disk: none for the first records of a queue that may stay small. */
+        /* A segment takes its whole size on disk: none for the first records of a queue that may stay
+         * small. */
         writer->want_next |= writer->offset >= 4 * AC_POPULATE_STEP;
         return 0;
     }
     return writer->step_ns < SLOW_STEP_NS && populate_next(writer, UINT64_MAX, HELP_STEP) == 1;
 }
 
-/* Populates the active segment on to `need` (relative to the start, or ahead of the writer when 0). One at a
- * time, because it fills with zeros: the second one must see what is done already. But who waits for pages
- * goes on as soon as they are there, however much more the other has to do. */
+/* Populates the active segment up to `need` (relative to the start, or ahead of the writer when 0). One
+ * thread at a time, because it fills with zeros: the second one must see what is done already. A thread
+ * that waits for pages continues as soon as they are there, however much more the other has to do. */
 static int populate(ac_writer_t *writer, uint64_t need) {
     int rc, waited = 0;
     pthread_mutex_lock(&writer->mutex);
@@ -185,8 +189,9 @@ static int populate(ac_writer_t *writer, uint64_t need) {
     return rc;
 }
 
-/* Once the active segment has its pages: those that the appender will need first in the next one. With only a step of it
- * in place, an appender that rolled beside a busy disk caught up with the housekeeper and waited for it. */
+/* Once the active segment has its pages: those that the appender will need first in the next one. With only
+ * a step of it populated, an appender that rolled beside a busy disk caught up with the housekeeper and
+ * waited for it. */
 static int populate_beyond(ac_writer_t *writer) {
     pthread_mutex_lock(&writer->mutex);
     uint64_t target = least(writer->ahead, writer->segment_size / 2);
@@ -200,8 +205,8 @@ int ac_writer_populate_ahead(ac_writer_t *writer) {
     return rc == 0 ? populate_beyond(writer) : rc;
 }
 
-/* Pages for `size` more bytes. Failing to populate is an error of the disk, reported before a store
- * could turn into a signal. */
+/* Pages for `size` more bytes. A failure to populate is an error of the disk, reported before a store could
+ * turn into a signal. */
 static int populate_now(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
     int rc = populate(writer, writer->offset + size);
     ac_slow_part(&writer->slow, rc == 0 ? AC_SLOW_UNKNOWN : AC_SLOW_PAGE_FAULT);
@@ -210,7 +215,7 @@ static int populate_now(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
                          no_pages);
 }
 
-/* With pages for its first records. That these could not be had is no reason not to use it: an appender that
+/* With pages for its first records. A failure to populate these does not prevent its use: an appender that
  * needs them tries again, and reports it. */
 static int create_next(ac_writer_t *writer, uint32_t id, uint64_t piece, ac_map_t **next,
                        uint64_t *populated, ac_error_t *err) {
@@ -236,7 +241,7 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
     ac_map_t *next = NULL;
     uint64_t populated;
     pthread_mutex_lock(&writer->mutex);
-    /* The appender and the housekeeper may both find it missing, and only one may create the file. */
+    /* The appender and the housekeeper may both find it missing, but only one may create the file. */
     while (writer->preparing)
         pthread_cond_wait(&writer->prepared, &writer->mutex);
     uint32_t id = writer->map->segment + 1;
@@ -256,7 +261,7 @@ int ac_writer_prepare_next(ac_writer_t *writer, ac_error_t *err) {
     return rc;
 }
 
-/* Waits for the housekeeper if it is at it, else creates the segment here. */
+/* Waits for the housekeeper if it is creating the segment, otherwise creates it here. */
 static int obtain_next(ac_writer_t *writer, ac_error_t *err) {
     pthread_mutex_lock(&writer->mutex);
     int ready = writer->next != NULL;
@@ -273,7 +278,7 @@ void ac_writer_enter(ac_writer_t *writer, ac_map_t *map, uint64_t offset) {
     writer->segment_first_seq = writer->seq;
     writer->roll_limit_ns = UINT64_MAX;
     writer->last_record = 0;
-    /* It names a place in the old segment. */
+    /* It refers to a place in the old segment. */
     ac_store_release_u64(&writer->control->last_record, 0);
     writer->soiled = 0;
     ac_store_release_u64(&writer->offset, offset);
@@ -286,7 +291,7 @@ static uint64_t behind_last_record(const ac_writer_t *writer) {
     return commit_len ? writer->last_record + ac_record_size(commit_len - 1) : AC_SEGMENT_DATA;
 }
 
-/* Leaves the active segment: the next one is in place before this one says that it is finished. */
+/* Leaves the active segment: the next one exists before this one is marked as finished. */
 static int roll(ac_writer_t *writer, ac_error_t *err) {
     ac_sealing_t *sealing = ac_os_alloc(sizeof *sealing);
     if (!sealing) return ac_fail_os(err, -ENOMEM, writer->dir.path, "cannot roll");
@@ -319,13 +324,13 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     writer->next = NULL;
     writer->want_next = 0;
     writer->synced = AC_SEGMENT_DATA;
-    /* Before any reader can see the new segment. Killed in between, a writer would leave one that is empty
-     * after one that is not finished: recovery removes it, and a reader that went there for the end would
-     * stay in the removed file. And under the mutex: a flush that finds the new segment may note it as
-     * durable, and recovery starts there, so the way to it has to be open. */
+    /* Before any reader can see the new segment. If the writer were killed in between, it would leave an
+     * empty segment after one that is not finished: recovery removes it, and a reader that went there for
+     * the end would stay in the removed file. And under the mutex: a flush that finds the new segment may
+     * record it as durable, and recovery starts there, so the way to it has to be open. */
     ac_segment_seal(old, sealing->sealed_end);
     ac_writer_enter(writer, writer->map, AC_SEGMENT_DATA); /* map and offset change together */
-    /* It is that of the old segment. If there will be no room in the new one, nobody sets another. */
+    /* It is that of the old segment. If there will be no room in the new one, no other is set. */
     ac_store_relaxed_u64(&writer->limit, 0);
     pthread_mutex_unlock(&writer->mutex);
     ac_count_u64(&writer->rolls, 1);
@@ -335,7 +340,7 @@ static int roll(ac_writer_t *writer, ac_error_t *err) {
     return AC_OK;
 }
 
-/* Who is in the way. */
+/* Names the reader in the way. */
 typedef struct laggard {
     char name[AC_READER_NAME_MAX + 1];
     uint64_t lag;
@@ -389,7 +394,7 @@ static int fail_full(ac_writer_t *writer, const laggard_t *laggard, uint64_t siz
                    readable(writer->config.capacity_bytes).text, readable(size).text);
 }
 
-/* SETTINGS_CHANGED: meanwhile, so there may be another capacity. */
+/* SETTINGS_CHANGED: meanwhile, so the capacity may be another one. */
 enum { SETTINGS_CHANGED = 1 };
 
 static int wait_for_capacity(ac_writer_t *writer, uint64_t size, ac_error_t *err) {
@@ -459,7 +464,7 @@ static int may_append(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
     return AC_OK;
 }
 
-/* That the message may be appended at all, and that no reader is in the way. */
+/* Checks that the message may be appended at all, and that no reader is in the way. */
 static int await_turn(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns, ac_error_t *err) {
     int rc = SETTINGS_CHANGED;
     while (rc == SETTINGS_CHANGED) {
@@ -472,7 +477,7 @@ static int await_turn(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns,
     return rc;
 }
 
-/* Readers follow by id, so the room found here must be in the segment that `timestamp_ns` belongs to. */
+/* Readers follow by id, so the space found here must be in the segment that `timestamp_ns` belongs to. */
 static int make_room(ac_writer_t *writer, uint64_t size, uint64_t timestamp_ns, ac_error_t *err) {
     int rc = await_turn(writer, size, timestamp_ns, err);
     if (rc == AC_OK && must_roll(writer, size, timestamp_ns)) {

@@ -77,8 +77,8 @@ int ac_writer_flush_mode(ac_writer_t *writer, uint64_t *batch_ns) {
     return mode;
 }
 
-/* With the mutex held, or before anybody else has the writer. Readers beat as often as the ttl needs it, once they
- * know it. */
+/* With the mutex held, or before any other thread has the writer. Readers send heartbeats as often as the
+ * ttl requires, once they know it. */
 void ac_writer_announce_ttl(ac_writer_t *writer) {
     ac_settings_t *settings = &writer->settings;
     int watched = settings->retention || settings->capacity_bytes;
@@ -95,10 +95,10 @@ void ac_writer_adopt_settings(ac_writer_t *writer) {
     writer->adopted = writer->settings;
     pthread_mutex_unlock(&writer->mutex);
     ac_settings_apply(&writer->adopted, &writer->config);
-    writer->capacity_end = 0; /* the capacity may have shrunk: checked again */
+    writer->capacity_end = 0; /* the capacity may have shrunk: check again */
 }
 
-/* With the mutex held. The thread of the lane is started with the first writer that has retention. */
+/* With the mutex held. The lane's thread starts with the first writer that has retention. */
 static int start_retention(ac_writer_t *writer) {
     if (writer->has_archiving) return 0;
     int rc = ac_housekeeper_add(&writer->archiving);
@@ -116,8 +116,8 @@ static int change_locked(ac_writer_t *writer, const ac_settings_t *settings, ac_
     writer->settings = *settings;
     writer->settings.opened_ns = opened_ns;
     ac_writer_announce_ttl(writer);
-    /* In this order, and looked at in the other one by ac_writer_set_limits: whichever comes second
-     * takes the appender's fast path away. */
+    /* In this order, and read in the opposite order by ac_writer_set_limits: whichever comes second
+     * disables the appender's fast path. */
     ac_exchange_seq_cst_u32(&writer->settings_changed, 1);
     ac_exchange_seq_cst_u64(&writer->limit, 0);
     if (writer->config.inline_housekeeping) return AC_OK;

@@ -1,8 +1,8 @@
-/* The settings that may change while a writer is open: what was asked for last, and how it gets to who goes by it.
+/* The settings that may change while a writer is open, and how a change reaches its users.
  *
- * `settings` of the writer, under its mutex, is what was asked for; the housekeeper goes by it. The appender must not
- * lock anything on its way, so it has a copy in `config`: a change of the settings sets `settings_changed`,
- * and then takes its fast path away; off that, it takes the new ones over. */
+ * `settings` of the writer, under its mutex, is what was requested last; the housekeeper uses it. The appender must not
+ * take a lock on its fast path, so it has a copy in `config`: a change of the settings sets `settings_changed`, and then
+ * disables the fast path; on the slow path, the appender adopts the new ones. */
 #ifndef AC_WRITER_SETTINGS_H
 #define AC_WRITER_SETTINGS_H
 

@@ -1,5 +1,5 @@
 /* settings.toml: how another process changes the settings of an open writer. The engine notices, reads and
- * replaces the file, and checks whose it is; what it says, the binding understands. */
+ * replaces the file, and checks its owner; the binding parses its content. */
 #include "crc32.h"
 #include "error.h"
 #include "log.h"
@@ -20,7 +20,7 @@ static uint64_t nanoseconds(const struct timespec *time) {
     return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
 }
 
-/* Which file it is, and in which state, as one number. */
+/* Identity and state of the file, as one number. */
 static uint64_t identity(const struct stat *info) {
     uint64_t words[4] = {info->st_ino, (uint64_t)info->st_size, nanoseconds(&info->st_mtim),
                          nanoseconds(&info->st_ctim)};
@@ -38,7 +38,7 @@ void ac_writer_notice_settings(ac_writer_t *writer) {
         ac_store_relaxed_u64(&writer->settings_file, now);
 }
 
-/* Who may write to it is as good as its owner. */
+/* Any user who may write to it counts like its owner. */
 static const char *find_fault(const struct stat *info) {
     if (info->st_mode & S_IWOTH) return "everybody may write to it; chmod 644";
     int is_ours = info->st_uid == geteuid() || info->st_uid == 0;
@@ -66,7 +66,7 @@ static int read_file(const ac_directory_t *dir, int dir_fd, char *out, uint64_t 
     out[0] = 0;
     int fd = ac_file_open(dir, dir_fd, FILE_NAME, O_RDONLY | O_NONBLOCK, &info, err);
     if (fd == AC_E_NOT_FOUND) return 0;
-    if (fd == AC_E_NOT_A_QUEUE) { /* whose it is, or what */
+    if (fd == AC_E_NOT_A_QUEUE) { /* its owner, or its type */
         if (err) err->code = AC_E_ACCESS;
         return AC_E_ACCESS;
     }
@@ -108,7 +108,7 @@ static int remove_file(const ac_view_t *view, ac_error_t *err) {
                : AC_OK;
 }
 
-/* The writer, who may be another user, has to be able to read it; who may see it, the directory says. */
+/* The writer, perhaps another user, must be able to read it; the directory decides who may see it. */
 int ac_queue_write_settings(const char *path, const char *text, ac_error_t *err) {
     ac_view_t view;
     int rc = ac_view_refuse_java(ac_view_open(&view, path, err), path, no_settings, err);

@@ -17,7 +17,7 @@ void ac_slow_part(ac_slow_t *slow, int cause) {
     slow->part_ns = now_ns;
 }
 
-/* What no part of the way explains. */
+/* The time that no part explains. */
 static int guess(const ac_usage_t *more) {
     if (more->major_faults > 0) return AC_SLOW_PAGE_FAULT;
     if (more->waits > 0) return AC_SLOW_LOCK;

@@ -1,4 +1,4 @@
-/* Questions to a writer: its counters, how far its readers are behind, what recovery found, which queue it has. */
+/* Queries on a writer: its counters, its readers' lag, what recovery found, which queue it has. */
 #include "retention.h"
 #include "segment.h"
 #include "writer.h"

@@ -3,14 +3,15 @@
 
 #include <limits.h>
 
-/* waiters_pending counts the sleepers of other programs: each adds one before it sleeps on notify_seq and takes
- * it away afterwards. One that is killed asleep stays in the count, and every append would pay for a system
- * call that wakes nobody. The count cannot be put right: a waiter that was woken and has not run yet still
- * stands in it, and taking away what was cleared would wrap it, after which it reads 0 while that one sleeps.
- * So the word stays as it is. A count that has not changed for a second, in which nobody was woken, is taken
- * for dead ones: from then on only one append in SAMPLE makes the call, and the housekeeper, once a second,
- * for the last of them. Any other count is heard at once. The one who may wait for those is a waiter who was
- * stopped for that second between waking and counting itself out, and came back unseen to the same count. */
+/* waiters_pending counts the sleepers of other programs: each increments it before it sleeps on notify_seq
+ * and decrements it afterwards. One that is killed asleep stays in the count, and every append would pay
+ * for a system call that wakes nobody. The count cannot be corrected: a waiter that was woken and has not
+ * run yet is still in it, and after a correction its decrement would wrap the count, which would then read
+ * 0 while that one sleeps. So the word stays as it is. A count that has not changed for a second, in which
+ * nobody was woken, is taken for dead sleepers: from then on only one append in SAMPLE makes the call, and
+ * the housekeeper, once a second, for the last of them. Any other count is served at once. Only one kind of
+ * waiter may wait that long: one that was stopped for that second between waking and decrementing, and came
+ * back unseen to the same count. */
 enum { WAITER_DIES_NS = 1000000000, SAMPLE = 64 };
 
 static void judge_waiters(ac_writer_t *writer, uint32_t waiters, int woken) {

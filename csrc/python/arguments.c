@@ -1,8 +1,8 @@
-/* Arguments, and what is said about wrong ones.
+/* Arguments, and the errors about wrong ones.
  *
- * A wrong value is an InvalidArgument, a wrong type a WrongType; both are made by the Python side
- * (aiochronicle/_base/arguments.py), so that a mistake reads the same whichever side finds it. A call that does
- * not fit the signature is a plain TypeError, as with any function. */
+ * A wrong value is an InvalidArgument, a wrong type a WrongType; the Python side makes both
+ * (aiochronicle/_base/arguments.py), so that a mistake reads the same whichever side finds it. A call that does not fit the
+ * signature is a plain TypeError, as with any function. */
 #include "hot.h"
 
 static PyObject *make_wrong_value, *make_wrong_type;
@@ -111,7 +111,7 @@ int payload_argument(const char *name, PyObject *object, Py_buffer *out) {
         PyErr_Clear();
         return refuse_type(name, "bytes or another buffer", object);
     }
-    if (PyErr_ExceptionMatches(PyExc_ValueError)) { /* numpy's word for it */
+    if (PyErr_ExceptionMatches(PyExc_ValueError)) { /* numpy's term */
         PyObject *refusal = take_exception();
         PyErr_Format(PyExc_BufferError, "%s: %S", name, refusal);
         Py_DECREF(refusal);

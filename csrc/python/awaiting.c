@@ -1,15 +1,14 @@
 /* Reading in an event loop.
  *
- * `async for` and `await reader.next()` are driven by one awaitable type. While messages are there it
- * completes at once, without suspending anything. When there are none, the reader parks (the engine raises
- * its bit and looks again) and the task sleeps on a Waiter, a future-like object of our own: when the eventfd
- * is readable, the loop calls _on_signal, which resumes the waiting task from right there, not through another turn of
- * the loop.
+ * One awaitable type drives `async for` and `await reader.next()`. While messages are available it completes at once,
+ * without suspending anything. When there are none, the reader parks (the engine raises its bit and looks again) and the
+ * task sleeps on a Waiter, a future-like object of our own: when the eventfd is readable, the loop calls _on_signal, which
+ * resumes the waiting task directly, not through another turn of the loop.
  *
- * The position moves in exactly one place, reader_take, in the same synchronous step that hands the
- * message over. A task that is cancelled while it sleeps has taken nothing; its Waiter leaves the list.
+ * The position moves in exactly one place, reader_take, in the same synchronous step that hands the message over. A task
+ * that is cancelled while it sleeps has taken nothing; its Waiter leaves the list.
  *
- * Several tasks may wait on one reader: they are served in order, each message goes to one of them. */
+ * Several tasks may wait on one reader: they are served in order, and each message goes to one of them. */
 #include "hot.h"
 
 #include "atomics.h"
@@ -76,8 +75,8 @@ static int stop_poll_timer(Pollable *self) {
     return done ? 0 : -1;
 }
 
-/* While Python code runs, another thread may close us, and wakes those who sleep: the timer then runs out unused, or
- * there is no loop left to start one. */
+/* While Python code runs, another thread may close us, and wakes the sleepers: the timer then expires
+ * without effect, or there is no loop left to start one. */
 static int start_poll_timer(Pollable *self) {
     if (self->poll_timer) return 0;
     PyObject *callback = PyObject_GetAttrString((PyObject *)self, "_poll_timer");
@@ -100,7 +99,7 @@ static int start_poll_timer(Pollable *self) {
     return started ? 0 : -1;
 }
 
-/* Has this loop watch our eventfd; a loop that was closed is forgotten together with its tasks. */
+/* Makes this loop watch our eventfd; a closed loop is forgotten together with its tasks. */
 static int enter_loop(Pollable *self, PyObject *loop) {
     ac_error_t err;
     if (self->loop == loop) return 0;
@@ -118,8 +117,8 @@ static int enter_loop(Pollable *self, PyObject *loop) {
         raise_engine_error(&err);
         return -1;
     }
-    /* Before the loop knows it: a thread that closes us meanwhile then has the loop forget the eventfd, and
-     * keeps it open until that is done. */
+    /* Before the loop knows it: a thread that closes us meanwhile then makes the loop forget the eventfd,
+     * and keeps it open until that is done. */
     self->loop = Py_NewRef(loop);
     self->eventfd = fd;
     self->pid = (int)getpid();
@@ -132,8 +131,8 @@ static int enter_loop(Pollable *self, PyObject *loop) {
     return added ? 0 : -1;
 }
 
-/* An event loop may be changed from its own thread only: another one asks it to forget the eventfd, and keeps
- * the eventfd until then, so that its number is not given to another file before. */
+/* An event loop may be changed from its own thread only: another thread asks it to forget the eventfd, and
+ * keeps the eventfd open until then, so that its number is not reused before. */
 static void release_eventfd(PyObject *capsule) {
     ac_eventfd_release(PyCapsule_GetPointer(capsule, NULL));
 }
@@ -158,7 +157,7 @@ static int ask_to_forget(Pollable *self, PyObject *loop) {
     return asked ? 0 : -1;
 }
 
-/* Has the loop stop watching our eventfd and looking on its own. */
+/* Makes the loop stop watching our eventfd, and stops the poll timer. */
 static int stop_watching(Pollable *self, PyObject *loop) {
     PyObject *mine = PyObject_CallNoArgs(running_loop_or_none);
     Py_XDECREF(mine); /* only compared */
@@ -171,7 +170,7 @@ static int stop_watching(Pollable *self, PyObject *loop) {
     return removed ? rc : -1;
 }
 
-/* Another thread may have closed the loop since we asked whether it is: then there is nothing left to notify. */
+/* Another thread may have closed the loop since we checked: then there is nothing left to notify. */
 static int forgive_closed(PyObject *loop) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -214,7 +213,7 @@ int pollable_leave_loop(Pollable *self) {
     return rc;
 }
 
-/* Parks for those who still sleep. */
+/* Parks for the tasks that still sleep. */
 static int park(Pollable *self) {
     ac_error_t err;
     int rc = self->ops->park(self, &err);
@@ -223,7 +222,7 @@ static int park(Pollable *self) {
     return rc;
 }
 
-/* The first of those who sleep, woken, if there is something to read; a reference for the caller. */
+/* The first sleeping task, woken, if there is something to read; a reference for the caller. */
 static WaiterObject *take_first(Pollable *self) {
     ac_error_t err;
     WaiterObject *waiter = self->first;
@@ -236,7 +235,8 @@ static WaiterObject *take_first(Pollable *self) {
 
 /* Sleeping tasks were passed over. */
 static int see_to_the_rest(Pollable *self, int failed) {
-    if (failed) { /* a task ended the loop's turn, by KeyboardInterrupt or so: go on in the next */
+    if (failed) { /* a task ended the loop's turn, for example by KeyboardInterrupt: continue in the
+                     next */
         ac_os_eventfd_signal(self->eventfd);
         return -1;
     }
@@ -264,8 +264,8 @@ static int dispatch(Pollable *self) {
         Py_DECREF(waiter);
     }
     Py_XDECREF(stop);
-    /* A task that fell asleep in between has parked; those that were passed over have not. Without a loop another
-     * thread is closing us, and wakes them. */
+    /* A task that went to sleep in between has parked; those that were passed over have not. If there is no
+     * loop, another thread is closing us, and wakes them. */
     POLLABLE_SECTION_BEGIN(self);
     if (self->first && self->loop && (rc < 0 || more)) rc = see_to_the_rest(self, rc < 0);
     POLLABLE_SECTION_END();
@@ -329,7 +329,7 @@ static PyObject *awaitable_await(AwaitableObject *self) {
     return Py_NewRef(self);
 }
 
-/* `for message in reader.next()` would take a message and show it to nobody. */
+/* `for message in reader.next()` would take a message and discard it. */
 static PyObject *awaitable_iter(AwaitableObject *self) {
     if (ac_load_relaxed_u32(&self->awaited)) return Py_NewRef(self);
     PyErr_SetString(PyExc_TypeError, "this must be awaited, not iterated over: use `await`, or "
@@ -338,8 +338,8 @@ static PyObject *awaitable_iter(AwaitableObject *self) {
 }
 
 /* After `burst` messages, or some time, the loop gets a turn although there is more to read. The clock is
- * read after 1, 2, 4, 8, 16 and every 32 messages, so that it is cheap for those who are quick and exact for those
- * who take their time with each. */
+ * read after 1, 2, 4, 8, 16 and every 32 messages, so that it is cheap for fast consumers and exact for
+ * slow ones. */
 static int turn_is_over(Pollable *source) {
     uint32_t count = source->turn_messages;
     if (AC_UNLIKELY(count == 0)) {
@@ -365,7 +365,7 @@ static int keep_spinning(Pollable *source) {
     return 0;
 }
 
-/* Nothing to read: what the task is to sleep on. Py_None = just a turn of the loop; NULL without an
+/* Nothing to read: returns what the task sleeps on. Py_None = just a turn of the loop; NULL without an
  * exception = there is something after all. */
 static PyObject *go_to_sleep(Pollable *source) {
     source->turn_messages = 0;
@@ -377,8 +377,8 @@ static PyObject *go_to_sleep(Pollable *source) {
     if (parked == 0)
         parked = source->loop == loop ? park(source) : AC_READY; /* or taken out again */
     if (parked == AC_PARKED || parked == AC_POLL) waiter = waiter_new(source, loop);
-    /* A timer of the loop and a garbage collection run Python code, in which another thread may have closed us:
-     * nobody would wake those who enlist after that. */
+    /* A timer of the loop and a garbage collection run Python code, in which another thread may have closed
+     * us: a task that enlisted after that would never be woken. */
     if (waiter && source->loop == loop)
         waiter_enlist(source, waiter);
     else
@@ -412,7 +412,7 @@ static __attribute__((noinline)) PyObject *look(Pollable *source) {
     return ready ? Py_NewRef(Py_True) : NULL;
 }
 
-/* What there is for this kind of awaitable now: a result, or NULL as reader_take. */
+/* What is available now for this kind of awaitable: a result, or NULL as from reader_take. */
 static PyObject *try_complete(Pollable *source, int kind) {
     PyObject *result = AC_LIKELY(kind != AWAIT_READY) ? source->ops->take(source) : look(source);
     if (AC_LIKELY(result != NULL)) {
@@ -473,8 +473,8 @@ static PyObject *awaitable_iternext(AwaitableObject *self) {
     }
 }
 
-/* asyncio takes it for a coroutine because it has send, throw and close; so create_task accepts reader.next(). An
- * exception thrown into it is raised again: it has no unfinished work to undo. */
+/* asyncio takes it for a coroutine because it has send, throw and close; so create_task accepts
+ * reader.next(). An exception thrown into it is raised again: it has no unfinished work to undo. */
 static PyObject *awaitable_send_method(AwaitableObject *self, PyObject *value) {
     (void)value;
     return awaitable_iternext(self);
@@ -559,7 +559,7 @@ static PyObject *commit_due(Pollable *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* Has the sleeping tasks look again, in the next turn of their loop. */
+/* Makes the sleeping tasks look again, in the next turn of their loop. */
 static PyObject *wake(Pollable *self, PyObject *unused) {
     (void)unused;
     POLLABLE_SECTION_BEGIN(self);

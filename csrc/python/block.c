@@ -1,7 +1,7 @@
-/* Many messages at once, without an object for each: where they are in the segment, as arrays.
+/* Many messages at once, without an object for each: their places in the segment, as arrays.
  *
- * A Block is what Reader.read_block took of one segment. Its seqs follow each other, so the first one says them all. The
- * payloads stay where they are, as those of Message.view do. */
+ * A Block is what Reader.read_block took from one segment. Its seqs are consecutive, so the first one determines them all.
+ * The payloads stay where they are, as those of Message.view do. */
 #include "hot.h"
 
 #include "reader.h"
@@ -18,7 +18,7 @@ struct BlockObject {
     uint16_t *type_ids;
 };
 
-/* One of the arrays, or the segment itself, as something that a memoryview can be made of. */
+/* One of the arrays, or the segment itself, as an object that a memoryview can be made of. */
 typedef struct {
     PyObject_HEAD
     PyObject *owner;

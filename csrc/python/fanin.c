@@ -4,7 +4,7 @@
 #include "fanin.h"
 #include "os.h"
 
-/* Holds the readers it merges; what it knows per source is found by the engine's slot number. */
+/* Holds the readers it merges; per-source data is indexed by the engine's slot number. */
 typedef struct {
     PyObject *reader;
     SegmentObject *segment; /* of its newest message */
@@ -26,7 +26,7 @@ typedef struct {
 
 static const pollable_ops_t fanin_ops;
 
-/* What an object holds that was never initialised: a closed fan-in, so that every call has an answer. */
+/* The handle of an object that was never initialised: a closed fan-in, so that every call has an answer. */
 static ac_fanin_t nobody;
 
 static PyObject *fanin_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -98,7 +98,7 @@ static void drop_member(FanInObject *self, uint32_t slot) {
     if (slot >= self->room || !self->members[slot].reader) return;
     PyObject *reader = Py_NewRef(self->members[slot].reader);
     FANIN_AND_READER_SECTION_BEGIN(self, reader);
-    if (self->members[slot].reader == reader) { /* nobody else was quicker */
+    if (self->members[slot].reader == reader) { /* no other thread was quicker */
         ac_fanin_detach(self->fanin, slot);
         if (self->commit_slot == (int64_t)slot) self->commit_slot = COMMIT_NOBODY;
         set_lock(reader, NULL);
@@ -140,7 +140,7 @@ static int refuse_closed(const FanInObject *self) {
     return AC_LIKELY(!self->closed) ? 0 : is_closed_error();
 }
 
-/* A source failed and was set aside. 0 = on_error was called: go on. */
+/* A source failed and was set aside. 0 = on_error was called: continue. */
 static int source_failed(FanInObject *self, uint32_t slot, const ac_error_t *err) {
     raise_engine_error(err);
     if (!self->on_error) return -1;
@@ -150,7 +150,7 @@ static int source_failed(FanInObject *self, uint32_t slot, const ac_error_t *err
     return done ? 0 : -1;
 }
 
-/* Has it raised before the next message. Takes the reference over. */
+/* Raises it before the next message. Takes over the reference. */
 static int defer(FanInObject *self, PyObject *error) {
     if (!self->deferred) self->deferred = PyList_New(0);
     int rc = self->deferred ? PyList_Append(self->deferred, error) : -1;
@@ -179,7 +179,7 @@ static int commit_one(FanInObject *self, uint32_t slot) {
     return -1;
 }
 
-/* For readers that commit by themselves: what was handed out before has been dealt with now. */
+/* For readers that commit automatically: what was handed out before has been processed now. */
 static __attribute__((noinline)) int commit_automatically(FanInObject *self) {
     int64_t due = self->commit_slot;
     self->commit_slot = COMMIT_NOBODY;
@@ -351,7 +351,7 @@ static PyObject *fanin_read_batch(FanInObject *self, PyObject *args, PyObject *k
     return list;
 }
 
-/* Blocks without the interpreter's lock; looks for signals a few times a second. */
+/* Blocks without the interpreter's lock; checks for signals a few times a second. */
 static PyObject *fanin_wait(FanInObject *self, PyObject *args) {
     enum { SLICE_NS = 200000000 };
     unsigned long long timeout_ns;
@@ -400,7 +400,7 @@ static int make_room(FanInObject *self, uint32_t slot) {
     return 0;
 }
 
-/* The engine would say so too, but may not even look at it: it is in use under another lock. */
+/* The engine would report this too, but may not even look at it: it is in use under another lock. */
 static int refuse_attached_elsewhere(const FanInObject *self, const ReaderObject *reader) {
 #ifdef Py_GIL_DISABLED
     ac_error_t err;
@@ -495,7 +495,7 @@ static PyObject *fanin_sources(FanInObject *self, PyObject *unused) {
     return sources;
 }
 
-/* After this message, in the queue that it is from. */
+/* After this message, in its own queue. */
 static PyObject *commit_message(FanInObject *self, MessageObject *message) {
     for (uint32_t slot = 0; slot < self->room; slot++) {
         ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
@@ -507,7 +507,7 @@ static PyObject *commit_message(FanInObject *self, MessageObject *message) {
     return NULL;
 }
 
-/* Of this source, or of all if it is NULL. */
+/* Commits this source, or all sources if it is NULL. */
 static PyObject *commit_sources(FanInObject *self, PyObject *source) {
     ac_error_t err;
     int64_t only = -1;
@@ -519,7 +519,7 @@ static PyObject *commit_sources(FanInObject *self, PyObject *source) {
     for (uint32_t slot = 0; slot < self->room; slot++) {
         ReaderObject *reader = (ReaderObject *)self->members[slot].reader;
         if (!reader || (only >= 0 && slot != (uint32_t)only)) continue;
-        if (only < 0 && !reader->reader->named) continue; /* anonymous ones keep no position */
+        if (only < 0 && !reader->reader->named) continue; /* anonymous ones have no position */
         if (ac_fanin_commit(self->fanin, slot, &err) != AC_OK) return raise_engine_error(&err);
         reader->uncommitted = 0;
     }
@@ -539,7 +539,7 @@ static PyObject *fanin_commit(FanInObject *self, PyObject *const *args, Py_ssize
     return done;
 }
 
-/* Has the source deliver again from a place that it has been at: see ac_fanin_go_back. */
+/* Makes the source deliver again from an earlier position: see ac_fanin_go_back. */
 static PyObject *fanin_go_back(FanInObject *self, PyObject *args) {
     PyObject *source;
     unsigned long long segment, offset, last_timestamp_ns;
@@ -559,7 +559,7 @@ static PyObject *fanin_go_back(FanInObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Has a source that failed go on where its reader stands: see ac_fanin_resume. */
+/* Makes a failed source continue at its reader's position: see ac_fanin_resume. */
 static PyObject *fanin_resume(FanInObject *self, PyObject *source) {
     ac_error_t err;
     int rc = AC_OK;
@@ -656,8 +656,8 @@ static uint32_t begin_retract(FanInObject *self, ReaderObject **readers) {
     return count;
 }
 
-/* Takes the announcements of all sources back without the interpreter's lock, which a loop may be waiting for. What is
- * left to do, for want of memory, is done by detaching. */
+/* Retracts the announcements of all sources without the interpreter's lock, which a loop may be waiting
+ * for. What is left undone, for lack of memory, is done by detaching. */
 static void retract_members(FanInObject *self) {
     uint32_t count = 0;
     ReaderObject **readers = PyMem_Calloc(self->room ? self->room : 1, sizeof *readers);
@@ -684,7 +684,7 @@ static PyObject *fanin_close(FanInObject *self, PyObject *unused) {
     ac_map_t *maps = NULL, **before;
     POLLABLE_SECTION_BEGIN(self);
     was_closed = self->closed;
-    self->closed = 1; /* nothing is attached from now on */
+    self->closed = 1; /* nothing can be attached from now on */
     if (!was_closed) rc = pollable_leave_loop(&self->base);
     POLLABLE_SECTION_END();
     if (!was_closed) retract_members(self);

@@ -1,4 +1,4 @@
-/* Members of a group, and what they are given: a Delivery is a claimed message, with the word that settles it. */
+/* Members of a group, and their deliveries: a Delivery is a claimed message, with the word that settles it. */
 #include "group.h"
 
 #include "hot.h"
@@ -12,7 +12,7 @@ typedef struct {
     PyObject *key;              /* function of a message; None: no order */
     PyObject *last;             /* by key, a dict: the seq of the newest message that has it */
     PyObject
-        *exhausted; /* takes a Delivery that is not to be delivered once more, and the last error */
+        *exhausted; /* takes a Delivery that is not to be delivered again, and the last error */
     PyThread_type_lock keying; /* held while the engine may call `key`: see enter; NULL: no order */
     unsigned long keying_thread;
     uint32_t max_deliver;
@@ -169,7 +169,7 @@ static uint32_t retry_ms(const DeliveryObject *self) {
     return delay < group->retry_max_ms ? (uint32_t)delay : group->retry_max_ms;
 }
 
-/* The last attempt that it had goes to the dead-letter queue instead, which the Python side sees to. */
+/* After the last allowed attempt it goes to the dead-letter queue instead, which the Python side does. */
 static int leave_for_good(DeliveryObject *self, PyObject *error) {
     self->state = LEAVING;
     PyObject *done =
@@ -262,8 +262,8 @@ static PyObject *delivery_hold(DeliveryObject *self, PyObject *unused) {
     return PyBool_FromLong(rc);
 }
 
-/* The end of a `with`: what succeeded is acknowledged, what failed comes again later, and what was only cancelled
- * comes again at once and does not count as an attempt. */
+/* The end of a `with`: success acknowledges, failure redelivers later, and cancellation redelivers at once
+ * without counting as an attempt. */
 static int end_of_block(DeliveryObject *self, PyObject *error) {
     int rc = 0;
     POLLABLE_SECTION_BEGIN(self->group);
@@ -279,7 +279,7 @@ static int end_of_block(DeliveryObject *self, PyObject *error) {
         if (!text) PyErr_Clear();
         rc = nack_locked(self, retry_ms(self), text ? text : Py_None);
         Py_XDECREF(text);
-        if (rc < 0 && self->state == LOST) { /* the block's own exception says more */
+        if (rc < 0 && self->state == LOST) { /* the block's own exception takes precedence */
             PyErr_Clear();
             rc = 0;
         }
@@ -313,7 +313,7 @@ static PyObject *delivery_aenter(DeliveryObject *self, PyObject *unused) {
     return immediate(delivery_enter(self, unused));
 }
 
-/* Nobody can settle it any more: it does not have to wait for its lease. */
+/* It can no longer be settled: so it does not have to wait for its lease. */
 static void delivery_dealloc(DeliveryObject *self) {
     if (AC_UNLIKELY(self->state == OPEN)) {
         POLLABLE_SECTION_BEGIN(self->group);
@@ -501,7 +501,7 @@ static SegmentObject *segment_of(GroupObject *self, const ac_reader_t *from) {
     return segment;
 }
 
-/* Keys whose newest message is before the mark need no waiting for. */
+/* Keys whose newest message is before the mark need no waiting. */
 static int drop_old_keys(GroupObject *self) {
     PyObject *key, *seq, *kept = PyDict_New();
     Py_ssize_t at = 0;
@@ -514,7 +514,7 @@ static int drop_old_keys(GroupObject *self) {
     return 0;
 }
 
-/* ac_group_key_t: which message has this one's key and comes before it. */
+/* ac_group_key_t: which message has the same key and comes before it. */
 static int find_before(void *context, const ac_message_t *message, uint64_t *after) {
     GroupObject *self = context;
     SegmentObject *segment = segment_of(self, self->walker->reader);
@@ -561,8 +561,8 @@ static int fail_closed(void) {
     return -1;
 }
 
-/* By key, the engine calls a function of the user's in the middle of a step, and other threads run then. They have to
- * wait, or would pass the same message, and close what is in use. */
+/* By key, the engine calls a function of the user's in the middle of a step, and other threads run then.
+ * They must wait, or they would pass the same message, and close what is in use. */
 static int enter(GroupObject *self) {
     if (AC_LIKELY(!self->keying)) return 0;
     unsigned long me = PyThread_get_thread_ident();
@@ -590,7 +590,7 @@ static int fail_interrupted(ac_error_t *err) {
     return err->code = AC_E_INTERRUPTED;
 }
 
-/* The next delivery, or NULL: with an exception set, or nothing for us now. */
+/* The next delivery, or NULL: with an exception set, or nothing available now. */
 static PyObject *take_entered(GroupObject *self, int in_loop) {
     ac_message_t message;
     ac_reader_t *from;
@@ -693,7 +693,7 @@ static PyObject *collect(GroupObject *self, Py_ssize_t most) {
     while (list && PyList_GET_SIZE(list) < most) {
         PyObject *delivery = group_take(self, 0);
         int rc = delivery ? PyList_Append(list, delivery) : -1;
-        Py_XDECREF(delivery); /* without room in the list it goes back */
+        Py_XDECREF(delivery); /* if the list has no room it is given back */
         if (rc == 0) continue;
         if (PyErr_Occurred()) {
             if (PyList_GET_SIZE(list) == 0)

@@ -1,5 +1,5 @@
-/* _hot: the CPython types for everything that happens once per message. Loops and object construction,
- * no policy. What may take long and has the object for itself (opening, seeking, columns) goes through the
+/* _hot: the CPython types for everything that happens once per message. Loops and object construction, no
+ * policy. What may take long and uses the object exclusively (opening, seeking, columns) goes through the
  * cffi binding, on the same handles. */
 #ifndef AC_HOT_H
 #define AC_HOT_H
@@ -15,18 +15,18 @@
 
 enum { KNOWN_DECODERS = 8 };
 
-/* A mapped segment as messages hold it: while one of them lives, the mapping does. */
+/* A mapped segment, which its messages keep mapped. */
 typedef struct {
     PyObject_HEAD
     ac_map_t *map;
-    PyObject *source;  /* name of the queue */
-    PyObject *file;    /* of a Java queue, its name; NULL: the queue is one of ours */
-    uint64_t queue_id; /* of its messages: the queue's, or what that was before it was copied */
-    uint64_t owner_id; /* of the queue */
+    PyObject *source;       /* name of the queue */
+    PyObject *file;         /* of a Java queue, its name; NULL: the queue is one of ours */
+    uint64_t queue_id;      /* of its messages: the queue's, or the one before it was copied */
+    uint64_t owner_id;      /* of the queue */
     uint64_t device, inode; /* of its directory: a copy of a queue has its id */
-    PyObject *decoders;     /* of the reader: what find_decoder looks in */
+    PyObject *decoders;     /* of the reader: where find_decoder looks */
     struct {
-        PyObject *decoder; /* what it said last, or NULL */
+        PyObject *decoder; /* its last result, or NULL */
         uint16_t type_id;
     } known[KNOWN_DECODERS]; /* by the low bits of the type_id */
 } SegmentObject;
@@ -40,45 +40,45 @@ typedef struct {
     uint32_t length; /* of the payload alone */
     uint16_t type_id;
     uint16_t flags;
-    uint32_t trailer;  /* size of what follows the payload; undefined without AC_FLAG_TRAILER */
+    uint32_t trailer;  /* size of the trailer; undefined without AC_FLAG_TRAILER */
     PyObject *payload; /* bytes, made on first use */
-    PyObject *kept;    /* bytes of an earlier message, ours alone, to be used again */
+    PyObject *kept;    /* bytes of an earlier message, referenced only here, for reuse */
 } MessageObject;
 
 struct Waiter;
 struct Pollable;
 
-/* What awaiting.c needs of something that can be read: a reader, or a fan-in of many. */
+/* What awaiting.c needs of a readable object: a reader, or a fan-in of many. */
 typedef struct {
-    /* The next message, or NULL: with an exception set, or nothing there now. */
+    /* The next message, or NULL: with an exception set, or nothing available now. */
     PyObject *(*take)(struct Pollable *self);
-    /* What was handed out has been dealt with. -1 with an exception set. */
+    /* What was handed out has been processed. -1 with an exception set. */
     int (*commit_due)(struct Pollable *self);
     int (*ready)(struct Pollable *self, ac_error_t *err);   /* as ac_reader_ready */
     int (*park)(struct Pollable *self, ac_error_t *err);    /* as ac_reader_park */
     int (*eventfd)(struct Pollable *self, ac_error_t *err); /* as ac_reader_eventfd */
     int (*closed)(struct Pollable *self);
-    ac_eventfd_t *(*eventfd_object)(struct Pollable *self); /* what `eventfd` is the fd of */
+    ac_eventfd_t *(*eventfd_object)(struct Pollable *self); /* the object whose fd `eventfd` is */
 } pollable_ops_t;
 
-/* First member of every object that can be awaited on. */
+/* First member of every awaitable object. */
 typedef struct Pollable {
     PyObject_HEAD
     const pollable_ops_t *ops;
 #ifdef Py_GIL_DISABLED
-    PyObject *lock; /* in place of the object itself, or NULL: see POLLABLE_SECTION_BEGIN */
+    PyObject *lock; /* used in place of the object itself, or NULL: see POLLABLE_SECTION_BEGIN */
 #endif
     PyObject *loop;              /* that watches our eventfd, or NULL */
     int eventfd;                 /* the fd it watches */
     int pid;                     /* of the process in which it does */
     struct Waiter *first, *last; /* tasks that sleep, in order */
-    PyObject *poll_timer;        /* scheduled look, while nobody signals the eventfd; or NULL */
+    PyObject *poll_timer;        /* scheduled poll, while nothing signals the eventfd; or NULL */
     uint64_t poll_ns;            /* its present interval */
-    uint64_t poll_max_ns;        /* 0 = what the engine thinks is right … */
-    uint64_t poll_limit_ns;      /* … which is this, when it was parked last */
-    uint64_t spin_ns;            /* keep looking for so long before parking */
+    uint64_t poll_max_ns;        /* 0 = the engine's choice … */
+    uint64_t poll_limit_ns;      /* … which was this, when it last parked */
+    uint64_t spin_ns;            /* spin for this long before parking */
     uint64_t idle_since_ns;      /* when spinning began; 0 = not spinning */
-    uint64_t turn_started_ns;    /* of the present run of messages without a turn for the loop */
+    uint64_t turn_started_ns;    /* of the present run of messages without a turn of the loop */
     uint32_t turn_messages;
     uint32_t burst;
 } Pollable;
@@ -89,34 +89,33 @@ typedef struct {
     SegmentObject *segment; /* of the newest message */
     PyObject *source;
     PyObject *decoders;
-    PyObject *timestamp; /* what the engine asks for the time of a message; or None */
+    PyObject *timestamp; /* function that the engine calls for the time of a message; or None */
     uint64_t queue_id;
-    uint64_t commit_every; /* 0 = by hand */
+    uint64_t commit_every; /* 0 = manual */
     uint64_t uncommitted;  /* messages handed out since the last automatic commit */
 } ReaderObject;
 
-uint64_t reader_queue_id(ReaderObject *self); /* of a reader whose queue is there */
-/* The identity of messages in a segment: the queue's, or what that was before it was copied. */
+uint64_t reader_queue_id(ReaderObject *self); /* of a reader whose queue exists */
+/* The identity of messages in a segment: the queue's, or the one before it was copied. */
 uint64_t reader_id_of(ReaderObject *self, uint32_t segment);
-/* Whether it reads the queue that a message lies in, of whichever reader that is. */
+/* Whether it reads the queue that contains a message, whichever reader returned that. */
 int reader_is_of(ReaderObject *self, const SegmentObject *segment);
 
-/* What the Python side makes a Lag of. */
+/* What the Python side makes a Lag from. */
 static inline PyObject *lag_tuple(const ac_lag_t *lag) {
     return Py_BuildValue("(KKK)", (unsigned long long)lag->messages, (unsigned long long)lag->bytes,
                          (unsigned long long)lag->age_ns);
 }
 
-/* timestamp.c: a function of the caller's as the engine calls it. */
+/* timestamp.c: a function of the caller's, as the engine calls it. */
 PyObject *hot_timestamp_function(PyObject *module, PyObject *unused);
 PyObject *hot_timestamp_failure(PyObject *module, PyObject *unused);
-void timestamp_forget(
-    void); /* what it raised is of no interest, and would keep all that its frames hold */
+void timestamp_forget(void); /* discards what it raised, which would keep its frames alive */
 
 /* Where a message's record begins in its file. */
 uint64_t message_offset(const MessageObject *self);
 
-/* Of payload and trailer, as ac_message_t has it. */
+/* Of payload and trailer, as in ac_message_t. */
 static inline uint32_t message_area_length(const MessageObject *self) {
     return self->flags & AC_FLAG_TRAILER ? self->length + self->trailer : self->length;
 }
@@ -128,7 +127,7 @@ PyObject *hot_split_trailer(PyObject *module, PyObject *area);
 PyObject *message_key(const MessageObject *self);
 PyObject *message_headers(const MessageObject *self);
 
-/* message.c: a Position, whose type is a tuple of two that the Python side gives. */
+/* message.c: a Position, whose type is a tuple of two that the Python side provides. */
 PyObject *position_new(uint64_t segment, uint64_t offset);
 PyObject *hot_set_position_type(PyObject *module, PyObject *type);
 
@@ -141,14 +140,14 @@ void pollable_clear(Pollable *self);
 extern PyTypeObject Pollable_Type; /* base type, with _next, _ready, _ring and _poll_timer */
 int awaiting_init(void);
 
-/* In Message.flags, never on disk: a fan-in delivered it after newer ones. */
+/* In Message.flags, never on disk: a fan-in delivered it after newer messages. */
 enum { MESSAGE_LATE = 0x8000 };
 
 /* group.c: takes the exception types LeaseLost and AlreadySettled. */
 PyObject *hot_set_delivery_errors(PyObject *module, PyObject *args);
 
-/* block.c. What a Block takes, step by step: the first message by block_add, which is 0 if the message does not belong into
- * this block, and then those that simply follow. */
+/* block.c. Builds a Block step by step: the first message by block_add, which returns 0 if the message does
+ * not belong into this block, and then those that simply follow. */
 typedef struct BlockObject BlockObject;
 struct BlockObject *block_new(Py_ssize_t room);
 int block_add(BlockObject *self, SegmentObject *segment, const ac_message_t *message);
@@ -178,17 +177,18 @@ int message_ready(void); /* prepares the type */
 MessageObject *message_allocate(void);
 uint32_t message_epoch(const MessageObject *self);
 
-/* To be asked after bytes of a mapping were read: if the file had been cut they may have been zeros. Touching its last
- * byte makes the SIGBUS handler note it; those that were read may lie in the page that the file now ends in,
- * where zeros come without a signal. */
+/* To be called after bytes of a mapping were read: if the file was truncated, they may have been zeros.
+ * Touching its last byte makes the SIGBUS handler record that; the bytes that were read may lie in the page
+ * that the file now ends in, where zeros come without a signal. */
 static inline int map_was_cut(const ac_map_t *map) {
     (void)*(const volatile uint8_t *)(map->base + map->size - 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* pairs with `mend` in sigbus.c */
     return AC_UNLIKELY(ac_map_is_cut(map));
 }
 
-/* Messages come and go one at a time: keeping a few saves the allocator's work. One that nobody else took
- * the payload of keeps these bytes too, and if the next message is as long they are filled again. */
+/* Messages come and go one at a time: a free list of a few saves the allocator's work. A message whose
+ * payload has no other owner keeps these bytes too, and if the next message is as long they are filled
+ * again. */
 #ifdef Py_GIL_DISABLED
 #define FREE_LIST_SIZE 0
 #else
@@ -204,7 +204,7 @@ static inline MessageObject *message_obtain(void) {
 #ifdef Py_TRACE_REFS
         _Py_NewReference((PyObject *)self);
 #else
-        Py_SET_REFCNT(self, 1); /* all that a new reference is, without a call */
+        Py_SET_REFCNT(self, 1); /* all that a new reference does, without a call */
 #endif
         return self;
     }
@@ -233,9 +233,9 @@ static inline PyObject *message_new(SegmentObject *segment, const ac_message_t *
 /* Raises what the Python side's factory makes of the error record; returns NULL. */
 PyObject *raise_engine_error(const ac_error_t *err);
 PyObject *hot_set_error_factory(PyObject *module, PyObject *factory);
-PyObject *take_exception(void); /* the one that is set, taken away; with its traceback */
+PyObject *take_exception(void); /* the current exception, removed; with its traceback */
 
-/* Takes the three functions of the Python side that messages are decoded with. */
+/* Takes the three functions of the Python side that decode messages. */
 PyObject *hot_set_decoding(PyObject *module, PyObject *args);
 
 /* arguments.c. Each returns 0, or -1 with an exception that names the argument. */
@@ -243,7 +243,7 @@ PyObject *hot_set_refusals(PyObject *module, PyObject *args);
 /* "NAME must be WANTED, not GIVEN" */
 int refuse_value(const char *name, const char *wanted, PyObject *given);
 int refuse_type(const char *name, const char *wanted, PyObject *given);
-/* For calls with at most one argument, by place or by this name: *count becomes how many there are. */
+/* For calls with at most one argument, by position or by this name: *count becomes the number given. */
 int only_argument(Py_ssize_t *count, PyObject *names, const char *name);
 int integer_argument(const char *name, const char *wanted, PyObject *object, int64_t lowest,
                      int64_t highest, int64_t *out);
@@ -256,15 +256,14 @@ int payload_argument(const char *name, PyObject *object, Py_buffer *out);
 
 /* ---- without an interpreter lock ----
  *
- * With the lock, other threads see every call here as one step, except at the places where Python code runs or the
- * lock is released. Where there is none, the critical sections of the
- * interpreter do the same per object, and are given up at the same places.
+ * With the lock, other threads see every call here as one step, except where Python code runs or the lock is released.
+ * Without one, the interpreter's critical sections do the same per object, and are suspended at the same places.
  *
  * OBJECT_SECTION_BEGIN begins the critical section of one object.
  *
- * POLLABLE_SECTION_BEGIN does it for a reader, a fan-in or a group. A fan-in uses its readers all the time, so a
- * reader that is attached has the critical section of its fan-in's lock, an object that is there for nothing else. A
- * reader that is not has its own. It changes from the one to the other only in both. */
+ * POLLABLE_SECTION_BEGIN does it for a reader, a fan-in or a group. A fan-in uses its readers all the time, so an attached
+ * reader has the critical section of its fan-in's lock, an object that exists for nothing else. A reader that is not
+ * attached has its own. It changes from the one to the other only inside both. */
 #ifdef Py_GIL_DISABLED
 #define OBJECT_SECTION_BEGIN(object) Py_BEGIN_CRITICAL_SECTION(object)
 #define OBJECT_SECTION_END() Py_END_CRITICAL_SECTION()

@@ -49,10 +49,7 @@ PyTypeObject Segment_Type = {
 /* ---- message ---- */
 
 #if FREE_LIST_SIZE
-enum {
-    KEPT_PAYLOAD_MIN = 2,
-    KEPT_PAYLOAD_MAX = 1024
-}; /* shorter ones are shared by the interpreter */
+enum { KEPT_PAYLOAD_MIN = 2, KEPT_PAYLOAD_MAX = 1024 }; /* the interpreter shares shorter ones */
 MessageObject *message_free_list[FREE_LIST_SIZE];
 int message_free_count;
 #endif
@@ -111,7 +108,7 @@ static PyObject *unless_cut(MessageObject *self, PyObject *made) {
 }
 
 #ifdef Py_GIL_DISABLED
-/* Of several threads that make it at once, the first one's is everybody's. */
+/* If several threads make it at once, all use the first one's. */
 static PyObject *message_payload(MessageObject *self, void *unused) {
     (void)unused;
     PyObject *payload = __atomic_load_n(&self->payload, __ATOMIC_ACQUIRE);
@@ -171,7 +168,7 @@ static PyObject *message_late(MessageObject *self, void *unused) {
     return PyBool_FromLong(self->flags & MESSAGE_LATE);
 }
 
-/* 0: written by another program; or the file was cut, so nobody knows. */
+/* 0: written by another program; or the file was truncated, so it is unknown. */
 uint32_t message_epoch(const MessageObject *self) {
     const ac_record_t *record = (const ac_record_t *)(const void *)self->record;
     return self->flags & AC_FLAG_OURS ? ac_load_relaxed_u32(&record->epoch) : 0;
@@ -269,7 +266,7 @@ static PyObject *ask_for_decoder(MessageObject *self, PyObject *type) {
     return PyObject_CallFunctionObjArgs(find_decoder, self->segment->decoders, self, type, NULL);
 }
 
-/* The decoder for this type_id, asked for once per segment. */
+/* The decoder for this type_id, looked up once per segment. */
 static PyObject *own_decoder(MessageObject *self) {
     SegmentObject *segment = self->segment;
     int slot = self->type_id % KNOWN_DECODERS;
@@ -291,7 +288,7 @@ static PyObject *own_decoder(MessageObject *self) {
     return decoder;
 }
 
-/* Replaces the decoder's exception by one that says which message it was. */
+/* Replaces the decoder's exception by one that names the message. */
 static __attribute__((noinline)) PyObject *undecodable(MessageObject *self) {
     if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))
         return NULL;
@@ -336,9 +333,9 @@ static PyMethodDef message_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* Finding a property by way of the type costs more than making the bytes, and the payload is what nearly
- * everybody asks for, or else the decoded object: their names are recognised here. Names in code are
- * interned, so comparing addresses is enough; any other string goes the usual way. */
+/* Finding a property through the type costs more than making the bytes, and nearly every caller wants the
+ * payload or the decoded object: their names are recognised here. Names in code are interned, so comparing
+ * addresses is enough; any other string goes the usual way. */
 static PyObject *payload_name, *decode_name;
 
 static PyObject *message_getattro(PyObject *self, PyObject *name) {
@@ -371,7 +368,7 @@ static Py_ssize_t message_length(MessageObject *self) {
     return (Py_ssize_t)self->length;
 }
 
-/* If the file is cut later, that is seen through the buffer. */
+/* If the file is truncated later, that is visible through the buffer. */
 static int message_getbuffer(MessageObject *self, Py_buffer *view, int flags) {
     if (read_cut(self)) {
         raise_cut(self, NULL);

@@ -9,7 +9,7 @@ PyObject *hot_set_error_factory(PyObject *module, PyObject *factory) {
 }
 
 PyObject *raise_engine_error(const ac_error_t *err) {
-    if (err->code == AC_E_INTERRUPTED) return NULL; /* by the exception that is set */
+    if (err->code == AC_E_INTERRUPTED) return NULL; /* from the exception that is set */
     if (!error_factory) {
         PyErr_Format(PyExc_RuntimeError, "%s: %s", err->path, err->detail);
         return NULL;
@@ -38,8 +38,8 @@ PyObject *take_exception(void) {
     return value;
 }
 
-/* The interpreter takes its short way into a C method only on objects of exactly the type that the method
- * belongs to, and the public classes are subclasses: an inherited append is an eighth slower. */
+/* The interpreter takes its fast path into a C method only for objects of exactly the type that the method
+ * belongs to, and the public classes are subclasses: an inherited append is slower by an eighth. */
 static int own_methods_of(PyTypeObject *class, const PyTypeObject *base) {
     for (PyMethodDef *method = base->tp_methods; method && method->ml_name; method++) {
         if ((method->ml_flags & METH_CLASS) ||

@@ -10,7 +10,7 @@ typedef struct {
 
 static const pollable_ops_t reader_ops;
 
-/* What an object holds that was never initialised: a closed reader, so that every call has an answer. */
+/* The handle of an object that was never initialised: a closed reader, so that every call has an answer. */
 static ac_reader_t nobody = {.state = AC_STATE_CLOSED, .control = &ac_control_of_nobody};
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -82,7 +82,7 @@ static void reader_dealloc(ReaderObject *self) {
 uint64_t reader_queue_id(ReaderObject *self) {
     uint64_t id = ac_load_relaxed_u64(&self->queue_id);
     if (id != 0) return id;
-    /* Perhaps there was no queue yet when the reader was opened. */
+    /* Perhaps the queue did not exist yet when the reader was opened. */
     id = ac_load_relaxed_u64(&self->reader->control->queue_id);
     ac_store_relaxed_u64(&self->queue_id, id);
     return id;
@@ -93,8 +93,9 @@ uint64_t reader_id_of(ReaderObject *self, uint32_t segment) {
     return id ? id : reader_queue_id(self);
 }
 
-/* Queues of other programs have no id: of those, only what this very reader gave is known to be its, since a
- * directory that is removed may give its number to the next. A Java queue's messages have an index, which is checked. */
+/* Queues of other programs have no id: for those, only messages that this very reader returned are known to
+ * be its own, since a removed directory's inode number may be reused. A Java queue's messages have an
+ * index, which is checked. */
 int reader_is_of(ReaderObject *self, const SegmentObject *segment) {
     const ac_directory_t *dir = &self->reader->dir;
     int is_same = segment->file
@@ -120,7 +121,7 @@ static int enter_segment(ReaderObject *self) {
     return 0;
 }
 
-/* What was handed out before has been dealt with: the caller is asking for more. What a fan-in has read
+/* What was handed out before has been processed: the caller is asking for more. What a fan-in has read
  * ahead was not handed out. */
 static int commit_when_due(ReaderObject *self) {
     ac_error_t err;
@@ -133,7 +134,7 @@ static int commit_when_due(ReaderObject *self) {
     return -1;
 }
 
-/* Whatever is not simply the next message of the segment at hand. 1 = taken, 0 = nothing there now. */
+/* Whatever is not simply the next message of the current segment. 1 = taken, 0 = nothing available now. */
 static __attribute__((noinline)) int take_slow(ReaderObject *self, ac_message_t *message,
                                                int in_loop) {
     ac_error_t err;
@@ -160,7 +161,7 @@ static inline PyObject *fetch(ReaderObject *self, int in_loop) {
     return made;
 }
 
-/* The next message, or NULL: with an exception set, or nothing there now. */
+/* The next message, or NULL: with an exception set, or nothing available now. */
 static inline PyObject *reader_take(ReaderObject *self, int in_loop) {
     return commit_when_due(self) < 0 ? NULL : fetch(self, in_loop);
 }
@@ -289,8 +290,8 @@ static PyObject *reader_read_batch(ReaderObject *self, PyObject *const *args, Py
     return list;
 }
 
-/* The next message, if it belongs into the block. 0 = it does not, or nothing is there; an error after the first one is
- * not lost: the position stays, and the next call raises it. */
+/* The next message, if it belongs into the block. 0 = it does not, or nothing is available; an error after
+ * the first one is not lost: the position stays, and the next call raises it. */
 static int add_one(ReaderObject *self, BlockObject *block) {
     ac_message_t message;
     ac_mark_t mark = ac_reader_mark(self->reader);
@@ -382,7 +383,7 @@ static PyObject *reader_commit(ReaderObject *self, PyObject *const *args, Py_ssi
     Py_RETURN_NONE;
 }
 
-/* Blocks without the interpreter's lock; looks for signals a few times a second. */
+/* Blocks without the interpreter's lock; checks for signals a few times a second. */
 static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
     enum { SLICE_NS = 200000000 };
     unsigned long long timeout_ns, spin_ns;
@@ -422,10 +423,10 @@ static PyObject *reader_wait(ReaderObject *self, PyObject *args) {
     }
 }
 
-/* ---- questions, and what is answered at once ----
+/* ---- questions that are answered at once ----
  *
- * Here and not through the cffi binding, which gives the interpreter's lock up for every call: another thread
- * could read on, or close the reader, in the middle of the answer. */
+ * Here and not through the cffi binding, which releases the interpreter's lock for every call: another thread could read
+ * on, or close the reader, in the middle of the answer. */
 
 static PyObject *reader_lag(ReaderObject *self, PyObject *unused) {
     (void)unused;
@@ -505,7 +506,7 @@ static PyObject *reader_ended(ReaderObject *self, void *unused) {
     return PyBool_FromLong(ended);
 }
 
-/* What waits for the disk, or takes its time, is done without the interpreter's lock: a loop goes on meanwhile. */
+/* What waits for the disk, or takes long, is done without the interpreter's lock: a loop goes on meanwhile. */
 static PyObject *reader_close(ReaderObject *self, PyObject *unused) {
     (void)unused;
     int rc = 0, announced;

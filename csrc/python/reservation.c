@@ -1,11 +1,11 @@
-/* Writer.reserve: room in the segment that Python code fills through a memoryview. */
+/* Writer.reserve: space in the segment that Python code fills through a memoryview. */
 #include "writer_object.h"
 
 typedef struct {
     PyObject_HEAD
     WriterObject *writer;
-    PyObject *view; /* weak: it holds the reservation, and one that is forgotten has to end */
-    ac_map_t *map;  /* of the room; retained as long as anything can point into it */
+    PyObject *view; /* weak: it holds the reservation, and a forgotten one must end */
+    ac_map_t *map;  /* of the space; retained while anything can point into it */
     void *room;
     Py_ssize_t size;
     Py_ssize_t exports;
@@ -57,7 +57,7 @@ PyObject *writer_reserve(WriterObject *self, PyObject *args, PyObject *keywords)
     return (PyObject *)reservation;
 }
 
-/* Ends an open reservation by one of the engine's ways to give it up. Other threads may be trying to append
+/* Ends an open reservation in one of the engine's ways to drop it. Other threads may be trying to append
  * meanwhile, so this needs its turn too. */
 static void give_up(WriterObject *writer, void (*how)(ac_writer_t *)) {
     if (writer_is_forked(writer)) {
@@ -110,7 +110,7 @@ static int reservation_release_view(ReservationObject *self) {
     PyObject *view = PyObject_CallNoArgs(self->view);
     if (view && view != Py_None) {
         PyObject *released = PyObject_CallMethod(view, "release", NULL);
-        if (!released) PyErr_Clear(); /* something exported from it: counted below */
+        if (!released) PyErr_Clear(); /* a buffer exported from it: counted below */
         Py_XDECREF(released);
     }
     Py_XDECREF(view);
@@ -132,7 +132,7 @@ static PyObject *reservation_exit(ReservationObject *self, PyObject *args) {
     if (reservation_release_view(self) < 0) {
         give_up(writer, ac_writer_abandon);
         if (type == Py_None) return NULL;
-        PyErr_Clear(); /* the exception of the block goes first */
+        PyErr_Clear(); /* the exception of the block takes precedence */
         Py_RETURN_FALSE;
     }
     if (type != Py_None) {

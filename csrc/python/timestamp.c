@@ -1,6 +1,6 @@
-/* The time of a Java queue's message, from a function of the caller's. The engine calls it, with or without the
- * interpreter's lock. What the function raises is kept until the engine's error becomes an exception, in the
- * same thread. */
+/* The time of a Java queue's message, from a function of the caller's. The engine calls it, with or without
+ * the interpreter's lock. An exception of the function is kept until the engine's error becomes an
+ * exception, in the same thread. */
 #include "hot.h"
 
 static const char *const kept = "aiochronicle.timestamp_failure";

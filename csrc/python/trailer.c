@@ -8,7 +8,7 @@ typedef struct {
     PyObject *items; /* list of (name, value) */
     ac_header_t headers[AC_HEADERS_MAX];
     Py_buffer values[AC_HEADERS_MAX];
-    Py_ssize_t count; /* of those that are filled in */
+    Py_ssize_t count; /* number of those filled in */
 } headers_t;
 
 static void headers_clear(headers_t *self) {
@@ -47,7 +47,7 @@ static int header_add(headers_t *self, PyObject *item) {
     return 0;
 }
 
-/* Any mapping: its items are kept while their memory is used, whatever happens to it meanwhile. */
+/* Any mapping: its items are kept alive while their memory is used, whatever happens to it meanwhile. */
 static int headers_fill(headers_t *self, PyObject *object) {
     static const char wanted[] = "a mapping of names to bytes";
     if (!object || object == Py_None) return 0;
@@ -104,7 +104,7 @@ int trailer_argument(PyObject *key, PyObject *headers, PyObject **out) {
 
 /* ---- of a message ---- */
 
-static PyObject *no_headers; /* what nearly every message has */
+static PyObject *no_headers; /* true of nearly every message */
 
 int trailer_ready(void) {
     PyObject *empty = PyDict_New();
@@ -124,7 +124,7 @@ static int put_header(PyObject *headers, const ac_header_t *header) {
     return rc;
 }
 
-/* A dict of the headers that are left; NULL with an exception, or without one: they are malformed. */
+/* A dict of the remaining headers; NULL with an exception; NULL without one: they are malformed. */
 static PyObject *take_headers(ac_trailer_t *trailer) {
     ac_header_t header;
     int found = 0;
@@ -141,7 +141,8 @@ static PyObject *take_key(const ac_trailer_t *trailer) {
     return PyBytes_FromStringAndSize(trailer->key.data, (Py_ssize_t)trailer->key.length);
 }
 
-/* split_trailer(area) -> (payload, key, headers) of bytes that nobody else writes to, or None: it is malformed. */
+/* split_trailer(area) -> (payload, key, headers) of bytes that no one else writes to, or None: it is
+ * malformed. */
 PyObject *hot_split_trailer(PyObject *module, PyObject *area) {
     (void)module;
     ac_trailer_t trailer;
@@ -161,7 +162,7 @@ PyObject *hot_split_trailer(PyObject *module, PyObject *area) {
     return parts;
 }
 
-/* They were checked when the message was read: it was overwritten since. */
+/* They were checked when the message was read: they were overwritten since. */
 static PyObject *raise_malformed(const MessageObject *self) {
     ac_error_t err;
     const char *source = PyUnicode_AsUTF8(self->segment->source);

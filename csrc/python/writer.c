@@ -2,7 +2,7 @@
  * writer_append_many.c and reservation.c. */
 #include "writer_object.h"
 
-/* What an object holds that was never initialised: a closed writer, so that every call has an answer. */
+/* The handle of an object that was never initialised: a closed writer, so that every call has an answer. */
 static ac_writer_t nobody = {.state = AC_STATE_CLOSED,
                              .mutex = PTHREAD_MUTEX_INITIALIZER,
                              .sync_mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -19,8 +19,8 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     return PyErr_NoMemory();
 }
 
-/* Called without the interpreter's lock, out of a wait: what a signal's handler raises ends it. So does a
- * handler that closes the writer. */
+/* Called without the interpreter's lock, during a wait: an exception of a signal handler ends the wait. So
+ * does a handler that closes the writer. */
 static int handle_signals(void) {
     PyGILState_STATE state = PyGILState_Ensure();
     int raised = PyErr_CheckSignals() < 0;
@@ -74,7 +74,7 @@ static PyObject *writer_heartbeat(WriterObject *self, PyObject *args, PyObject *
     Py_RETURN_NONE;
 }
 
-/* For the thread that gives the heartbeats of all writers: it may not wait for one that is busy, perhaps with
+/* For the thread that sends the heartbeats of all writers: it may not wait for one that is busy, perhaps
  * waiting for room. False: it is. */
 static PyObject *writer_try_heartbeat(WriterObject *self, PyObject *unused) {
     (void)unused;
@@ -88,15 +88,15 @@ static PyObject *writer_try_heartbeat(WriterObject *self, PyObject *unused) {
     Py_RETURN_TRUE;
 }
 
-/* In a handler of the call that has the turn there is no turn to wait for: that call only waits for room, and
- * finds the writer closed when it looks again. */
+/* In a signal handler of the call that has the turn there is no turn to wait for: that call only waits for
+ * room, and finds the writer closed when it looks again. */
 static PyObject *writer_close(WriterObject *self, PyObject *unused) {
     (void)unused;
     ac_error_t err;
     int rc, nested = writer_is_our_turn(self);
     if (writer_is_forked(self)) Py_RETURN_NONE;
     ac_store_relaxed_u32(&self->writer->closing,
-                         1); /* the thread that has the turn may wait forever */
+                         1); /* the thread that has the turn may wait without limit */
     if (nested && self->writer->java) Py_RETURN_NONE; /* the call closes it: see ac_java_append */
     if (!nested) writer_begin_last(self);
     Py_BEGIN_ALLOW_THREADS;

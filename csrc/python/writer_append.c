@@ -1,17 +1,19 @@
-/* Writer.append: by the engine's fast path with the interpreter's lock held, or without it when that may take long. */
+/* Writer.append: by the engine's fast path with the interpreter's lock held, or without it when that may
+ * take long. */
 #include "writer_object.h"
 
 #include "cq4_lock.h"
 
-/* A Java queue, whose clock is asked by cq4_writer.c: what that of our caller showed. Nothing but the cycle goes
- * by it. */
+/* A Java queue, for which cq4_writer.c needs the caller's clock, as read before. Only the cycle depends on
+ * it. */
 static void set_java_clock(WriterObject *self, int clocked, uint64_t *timestamp_ns) {
     if (!self->writer->java) return;
     ac_store_relaxed_u64(&self->writer->java_now_ns, clocked ? *timestamp_ns : AC_NOW);
     if (clocked) *timestamp_ns = AC_NOW;
 }
 
-/* If Java's lock is free and the message fits into what is mapped, the interpreter's lock need not be given up. */
+/* If Java's lock is free and the message fits into what is mapped, the interpreter's lock need not be
+ * released. */
 static int64_t try_append_java(WriterObject *self, const void *data, size_t length,
                                unsigned type_id, uint64_t timestamp_ns, int clocked,
                                const ac_cause_t *cause) {
@@ -45,8 +47,8 @@ static int64_t append_slow(WriterObject *self, const void *data, size_t length,
     return seq;
 }
 
-/* A Java queue in which others have begun a cycle that our caller's clock had not reached when it was read: it is read
- * again, as long as it goes on and no append would wait for longer. */
+/* A Java queue in which others have begun a cycle that the caller's clock had not reached when it was read:
+ * it is read again, as long as it advances and no append would wait for longer. */
 static int64_t follow_clock(WriterObject *self, const void *data, size_t length, unsigned type_id,
                             uint64_t shown_ns, ac_error_t *err) {
     uint64_t wait_ns = self->writer->config.lock_timeout_ns;
@@ -65,8 +67,8 @@ static int64_t follow_clock(WriterObject *self, const void *data, size_t length,
     return seq;
 }
 
-/* A clock that went back, or was overtaken by another thread's, takes the slow path. Compiled twice: without a
- * trailer nobody looks for one. */
+/* A clock that went back, or was overtaken by another thread's, takes the slow path. Compiled twice, so
+ * that messages without a trailer do not check for one. */
 static inline __attribute__((always_inline)) PyObject *
 append_area(WriterObject *self, const void *data, Py_ssize_t length, const ac_slice_t *trailer,
             unsigned type_id, uint64_t timestamp_ns, const ac_cause_t *cause) {

@@ -1,4 +1,4 @@
-/* Writer.append_many: what was given becomes arrays of slices, which the engine appends as one batch. */
+/* Writer.append_many: the arguments become arrays of slices, which the engine appends as one batch. */
 #include "writer_object.h"
 
 typedef struct {
@@ -7,7 +7,7 @@ typedef struct {
     uint64_t *timestamps;
     ac_cause_t room; /* for the cause, if there is one */
     const ac_cause_t *cause;
-    int clocked;          /* they are all one reading of the caller's clock */
+    int clocked;          /* they all come from one reading of the caller's clock */
     ac_slice_t *trailers; /* NULL: no message has one */
     PyObject *held;       /* list of their bytes */
     Py_buffer *buffers;   /* only for items that are not bytes */
@@ -26,8 +26,8 @@ static void batch_clear(batch_t *batch) {
     Py_XDECREF(batch->sequence);
 }
 
-/* Slices point into bytes that only the caller's list may hold, and it can change as soon as other code
- * runs: from then on a tuple holds them. */
+/* Slices point into bytes that perhaps only the caller's list holds, and it can change as soon as other
+ * code runs: from then on a tuple holds them. */
 static int batch_hold(batch_t *batch) {
     if (PyTuple_CheckExact(batch->sequence)) return 0;
     PyObject *held = PySequence_Tuple(batch->sequence);
@@ -58,8 +58,8 @@ static int batch_add(batch_t *batch, Py_ssize_t i, PyObject *item) {
     return 0;
 }
 
-/* A list or tuple of what it iterates over; one payload is no sequence of them. Without an interpreter lock
- * another thread may change a list at any time, so then it is a tuple. */
+/* A list or tuple of the iterated items; a single payload is not accepted as a sequence. Without an
+ * interpreter lock another thread may change a list at any time, so then it is a tuple. */
 static PyObject *sequence_argument(const char *name, const char *wanted, PyObject *object) {
 #ifdef Py_GIL_DISABLED
     if (PyList_CheckExact(object)) return PySequence_Tuple(object);
@@ -100,7 +100,7 @@ static int batch_timestamps(batch_t *batch, PyObject *object) {
     return rc;
 }
 
-/* A tuple with something for each message, or NULL: nothing was given, or with an exception. */
+/* A tuple with an item for each message, or NULL: nothing was given, or with an exception. */
 static PyObject *one_for_each(const batch_t *batch, const char *name, const char *wanted,
                               PyObject *object) {
     if (!object) return NULL;
@@ -221,7 +221,7 @@ static PyObject *new_range(int64_t first, uint64_t end) {
     return PyObject_CallFunction((PyObject *)&PyRange_Type, "LL", (long long)first, (long long)end);
 }
 
-/* To a Java queue by our caller's clock, which is asked for each message: the cycle may end in between. */
+/* To a Java queue by the caller's clock, which is read for each message: the cycle may end in between. */
 static PyObject *append_each(WriterObject *self, const batch_t *batch, unsigned type_id) {
     long long first = (long long)ac_load_acquire_u64(&self->writer->seq), last = first - 1;
     for (Py_ssize_t i = 0; i < batch->count; i++) {

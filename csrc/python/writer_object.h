@@ -5,21 +5,22 @@
 #include "hot.h"
 #include "writer.h"
 
-/* Appends run under the interpreter's lock, or what stands for it, and need nothing else. The slow path may
- * wait (a new segment, a sync, capacity), so it gives the lock up; `busy` then sends every other thread the
+/* Appends run under the interpreter's lock, or its substitute, and need nothing else. The slow path may
+ * wait (a new segment, a sync, capacity), so it releases the lock; `busy` then sends every other thread the
  * slow way too, where `turn` makes them queue up. */
 typedef struct {
     PyObject_HEAD
     ac_writer_t *writer;
     PyObject *clock; /* NULL: the engine's own */
     PyThread_type_lock turn;
-    unsigned long owner; /* the thread that has the turn; 0 = nobody */
+    unsigned long owner; /* the thread that has the turn; 0 = none */
     int busy;
 } WriterObject;
 
-/* writer_turn.c: the turn of this thread, for what may wait. An error means that it is not ours. */
+/* writer_turn.c: takes the turn for this thread, for calls that may wait. After an error the turn is not
+ * ours. */
 int writer_begin_slow(WriterObject *self, ac_error_t *err);
-/* For what has to be done in any case: the turn is given up soon. */
+/* For what must be done in any case: the turn is given up soon. */
 void writer_begin_last(WriterObject *self);
 void writer_have_turn(WriterObject *self);
 
@@ -31,13 +32,13 @@ static inline void writer_end_slow(WriterObject *self) {
     PyThread_release_lock(self->turn);
 }
 
-/* While this thread waits for room, signal handlers run, and they may call us. No other thread can store our
- * number, so a relaxed load is enough. */
+/* While this thread waits for room, signal handlers run, and they may call us. No other thread can store
+ * our id, so a relaxed load is enough. */
 static inline int writer_is_our_turn(const WriterObject *self) {
     return __atomic_load_n(&self->owner, __ATOMIC_RELAXED) == PyThread_get_thread_ident();
 }
 
-/* In a child that was forked meanwhile, the turn may be that of a thread which does not exist. */
+/* In a forked child, the turn may be that of a thread which does not exist. */
 static inline int writer_is_forked(const WriterObject *self) {
     return ac_load_relaxed_u32(&self->writer->state) == AC_STATE_FORKED;
 }
@@ -54,7 +55,7 @@ int cause_argument(PyObject *object, ac_cause_t *room, const ac_cause_t **cause)
 
 enum clocked { NOT_CLOCKED = 0, CLOCKED = 1 }; /* whether a timestamp is our caller's clock's */
 
-/* Asks the caller's clock, if there is one and it is needed. An enum clocked, or -1. */
+/* Reads the caller's clock, if there is one and it is needed. An enum clocked, or -1. */
 static inline int writer_take_time(WriterObject *self, uint64_t *timestamp_ns) {
     if (*timestamp_ns != AC_NOW || !self->clock) return NOT_CLOCKED;
     PyObject *now = PyObject_CallNoArgs(self->clock);
@@ -64,7 +65,7 @@ static inline int writer_take_time(WriterObject *self, uint64_t *timestamp_ns) {
     return rc < 0 ? rc : CLOCKED;
 }
 
-/* To be asked when it is our turn: other threads have appended since the clock was read. */
+/* To be called when it is our turn: other threads have appended since the clock was read. */
 static inline uint64_t writer_in_order(WriterObject *self, int clocked, uint64_t timestamp_ns) {
     return clocked ? ac_writer_now(self->writer, timestamp_ns) : timestamp_ns;
 }

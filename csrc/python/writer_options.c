@@ -1,4 +1,4 @@
-/* The options of a message: keywords that are found without a dict being made, and its cause. */
+/* The options of a message: keywords, parsed without building a dict, and its cause. */
 #include "writer_object.h"
 
 int writer_find_options(PyObject *const *args, Py_ssize_t count, PyObject *names, const char *first,
@@ -42,7 +42,7 @@ int cause_argument(PyObject *object, ac_cause_t *room, const ac_cause_t **cause)
         return -1;
     }
     if (room->source != 0) return 0;
-    /* Queues that other programs made have no id: a cause in one of them could not be found again. */
+    /* Queues made by other programs have no id: a cause in one of them could not be found again. */
     return refuse_value("cause", "of a queue with an id (those of other programs have no id)",
                         object);
 }

@@ -4,13 +4,14 @@
 #include "error.h"
 
 void writer_have_turn(WriterObject *self) {
-    OBJECT_SECTION_BEGIN(self); /* an append that saw nobody busy is over then */
+    OBJECT_SECTION_BEGIN(self); /* an append that saw the writer not busy is over then */
     self->busy = 1;
     OBJECT_SECTION_END();
     __atomic_store_n(&self->owner, PyThread_get_thread_ident(), __ATOMIC_RELAXED);
 }
 
-/* The thread that has the turn may be waiting for room, perhaps forever: signals are handled while we wait. */
+/* The thread that has the turn may be waiting for room without limit: signals are handled while this one
+ * waits. */
 int writer_begin_slow(WriterObject *self, ac_error_t *err) {
     enum { LOOK_US = 50000 }; /* signals that another thread received interrupt nothing here */
     const char *path = self->writer->dir.path;
