@@ -506,13 +506,13 @@ static PyObject *awaitable_close(PyObject *self, PyObject *unused) {
 static PyMethodDef awaitable_methods[] = {
     {"send", (PyCFunction)awaitable_send_method, METH_O,
      "send($self, value, /)\n--\n\n"
-     "Go on; for whatever drives coroutines."},
+     "Continue; for the caller that drives the coroutine."},
     {"throw", (PyCFunction)(void (*)(void))awaitable_throw, METH_FASTCALL,
      "throw($self, typ, val=None, tb=None, /)\n--\n\n"
-     "Raise this; nothing is half done that would have to be undone."},
+     "Raise this exception; there is nothing to undo."},
     {"close", awaitable_close, METH_NOARGS,
      "close($self, /)\n--\n\n"
-     "Give it up. It has taken nothing."},
+     "End the wait. No message was taken."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -580,7 +580,7 @@ static PyMethodDef pollable_methods[] = {
      "The event loop's callback."},
     {"_commit_due", (PyCFunction)commit_due, METH_NOARGS,
      "_commit_due($self, /)\n--\n\n"
-     "Make the automatic commits of what was handed out."},
+     "Make the automatic commits that are due."},
     {"_wake", (PyCFunction)wake, METH_NOARGS,
      "_wake($self, /)\n--\n\n"
      "Look again: there may be something to read."},
@@ -589,7 +589,7 @@ static PyMethodDef pollable_methods[] = {
      "The event loop's timer."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
      "__class_getitem__($type, type, /)\n--\n\n"
-     "What messages decode to."},
+     "The type that messages decode to."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -600,5 +600,5 @@ PyTypeObject Pollable_Type = {
     .tp_methods = pollable_methods,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC |
                 Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "Something that an event loop can wait for.",
+    .tp_doc = "An object that an event loop can wait for.",
 };

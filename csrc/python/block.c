@@ -163,7 +163,7 @@ static PyGetSetDef block_properties[] = {
     {"offsets", (getter)block_offsets, NULL,
      "Where each payload begins in `buffer`: memoryview of format Q.", NULL},
     {"lengths", (getter)block_lengths, NULL,
-     "How many bytes each payload has: memoryview of format I.", NULL},
+     "Length of each payload in bytes: memoryview of format I.", NULL},
     {"timestamps_ns", (getter)block_timestamps, NULL, "Unix nanoseconds: memoryview of format Q.",
      NULL},
     {"type_ids", (getter)block_type_ids, NULL, "The writer's types: memoryview of format H.", NULL},

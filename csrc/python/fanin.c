@@ -735,7 +735,7 @@ PyTypeObject FanInIterator_Type = {
     .tp_iter = PyObject_SelfIter,
     .tp_iternext = (iternextfunc)iterator_next,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "Iterates over what is there now.",
+    .tp_doc = "Iterates over the messages available now.",
 };
 
 static PyObject *fanin_iter(FanInObject *self) {
@@ -752,16 +752,16 @@ static PyObject *fanin_is_closed(FanInObject *self, void *unused) {
 static PyMethodDef fanin_methods[] = {
     {"poll", (PyCFunction)fanin_poll, METH_NOARGS,
      "poll($self, /)\n--\n\n"
-     "Return the next message of all sources if one may go out now, else None."},
+     "Return the next message of all sources if one may be delivered now, else None."},
     {"read_batch", (PyCFunction)(void (*)(void))fanin_read_batch, METH_VARARGS | METH_KEYWORDS,
      "read_batch($self, max_messages=1024, max_bytes=None)\n--\n\n"
-     "Return the messages that may go out now, at most this many. Never waits."},
+     "Return the messages that may be delivered now, at most this many. Never waits."},
     {"_wait", (PyCFunction)fanin_wait, METH_VARARGS,
      "_wait($self, timeout_ns, /)\n--\n\n"
-     "Block until a message may go out; False after the timeout."},
+     "Block until a message may be delivered; False after the timeout."},
     {"attach", (PyCFunction)(void (*)(void))fanin_attach, METH_FASTCALL | METH_KEYWORDS,
      "attach($self, reader)\n--\n\n"
-     "Merge this reader's messages from now on. Return the source id."},
+     "Start to merge this reader's messages. Return the source id."},
     {"detach", (PyCFunction)(void (*)(void))fanin_detach, METH_FASTCALL | METH_KEYWORDS,
      "detach($self, source)\n--\n\n"
      "Stop merging a source. Return its reader, positioned after the last message delivered from "
@@ -771,8 +771,8 @@ static PyMethodDef fanin_methods[] = {
      "Return the attached readers by source id."},
     {"commit", (PyCFunction)(void (*)(void))fanin_commit, METH_FASTCALL | METH_KEYWORDS,
      "commit($self, source=None)\n--\n\n"
-     "Commit what was delivered from this source, or from all named readers; given a message, the "
-     "position after it in its queue."},
+     "Commit what was delivered from this source, or from all named readers; given a message, "
+     "commit the position after it in its queue."},
     {"_go_back", (PyCFunction)fanin_go_back, METH_VARARGS,
      "_go_back($self, source, segment, offset, last_timestamp_ns, /)\n--\n\n"
      "Move a source back to where it was."},
@@ -781,7 +781,7 @@ static PyMethodDef fanin_methods[] = {
      "Let a source that failed continue at its reader's position."},
     {"_fail", (PyCFunction)fanin_fail, METH_O,
      "_fail($self, error, /)\n--\n\n"
-     "Raise this out of the iteration, once, before the next message."},
+     "Raise this exception from the iteration, once, before the next message."},
     {"_lag", (PyCFunction)fanin_lag, METH_NOARGS,
      "_lag($self, /)\n--\n\n"
      "Return (messages, bytes, age_ns)."},

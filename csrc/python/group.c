@@ -359,31 +359,32 @@ static PyMethodDef delivery_methods[] = {
      "Acknowledge the message: it is not delivered again. Never blocks."},
     {"nack", (PyCFunction)(void (*)(void))delivery_nack, METH_VARARGS | METH_KEYWORDS,
      "nack($self, delay_s=0, error=None)\n--\n\n"
-     "Give the message back. It is delivered again, not before delay_s seconds."},
+     "Return the message to the group. It is delivered again after delay_s seconds at the "
+     "earliest."},
     {"extend", (PyCFunction)(void (*)(void))delivery_extend, METH_VARARGS | METH_KEYWORDS,
      "extend($self, lease_s=None)\n--\n\n"
-     "Hold the message for this many seconds from now; by default the group's lease_s."},
+     "Extend the lease to this many seconds from now; by default the group's lease_s."},
     {"_move", (PyCFunction)delivery_move, METH_O,
      "_move($self, moved, /)\n--\n\n"
-     "Settle it as moved elsewhere, or not."},
+     "Settle it as moved elsewhere, or as not moved."},
     {"_hold", (PyCFunction)delivery_hold, METH_NOARGS,
      "_hold($self, /)\n--\n\n"
-     "Extend the lease; return whether the message is still ours."},
+     "Extend the lease; return whether this member still has the message."},
     {"__enter__", (PyCFunction)delivery_enter, METH_NOARGS,
      "__enter__($self, /)\n--\n\n"
      "Return the delivery."},
     {"__exit__", (PyCFunction)(void (*)(void))delivery_exit, METH_FASTCALL,
      "__exit__($self, exc_type, exc, traceback, /)\n--\n\n"
-     "Acknowledge the message; after an exception give it back."},
+     "Acknowledge the message; after an exception return it to the group."},
     {"__aenter__", (PyCFunction)delivery_aenter, METH_NOARGS,
      "__aenter__($self, /)\n--\n\n"
      "Return an awaitable of the delivery."},
     {"__aexit__", (PyCFunction)(void (*)(void))delivery_aexit, METH_FASTCALL,
      "__aexit__($self, exc_type, exc, traceback, /)\n--\n\n"
-     "Acknowledge the message; after an exception give it back."},
+     "Acknowledge the message; after an exception return it to the group."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
      "__class_getitem__($type, type, /)\n--\n\n"
-     "What its message decodes to."},
+     "The type that its message decodes to."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -404,7 +405,7 @@ PyTypeObject Delivery_Type = {
     .tp_methods = delivery_methods,
     .tp_getset = delivery_properties,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "A message that was delivered to a member of a group, to be acknowledged.",
+    .tp_doc = "A message delivered to a member of a group, which acknowledges it.",
 };
 
 /* ---- members ---- */
@@ -823,7 +824,7 @@ static PyMethodDef group_methods[] = {
      "Return since_ns, claimed, acked, nacked, redelivered, refused, woken."},
     {"_leave", (PyCFunction)group_close, METH_NOARGS,
      "_leave($self, /)\n--\n\n"
-     "Give everything back and close."},
+     "Return all claimed messages to the group and close."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -873,5 +874,5 @@ PyTypeObject GroupIterator_Type = {
     .tp_iter = PyObject_SelfIter,
     .tp_iternext = (iternextfunc)iterator_next,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "Iterates over what is there now.",
+    .tp_doc = "Iterates over the messages available now.",
 };

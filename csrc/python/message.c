@@ -403,7 +403,7 @@ static PyGetSetDef message_properties[] = {
     {"cause", (getter)message_cause, NULL,
      "(queue_id, seq) of the message that caused this one, or None.", NULL},
     {"expires_ns", (getter)message_expires_ns, NULL,
-     "When the message is of no use any more, in Unix nanoseconds, or None.", NULL},
+     "When the message expires, in Unix nanoseconds, or None.", NULL},
     {"cause_epoch", (getter)message_cause_epoch, NULL,
      "The epoch of the message that caused this one, 0 if it is not known, or None.", NULL},
     {"key", (getter)message_get_key, NULL, "The key it was appended with, as bytes, or None.",

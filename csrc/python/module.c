@@ -71,10 +71,10 @@ static PyMethodDef functions[] = {
      "Set the type of all positions: a tuple of segment and offset."},
     {"set_error_factory", hot_set_error_factory, METH_O,
      "set_error_factory($module, factory, /)\n--\n\n"
-     "Set factory(code, errno, path, offset, detail, wanted, nearest), which makes exceptions."},
+     "Set factory(code, errno, path, offset, detail, wanted, nearest), which creates exceptions."},
     {"set_refusals", hot_set_refusals, METH_VARARGS,
      "set_refusals($module, wrong_value, wrong_type, /)\n--\n\n"
-     "Set the two functions (name, wanted, given) that make exceptions about arguments."},
+     "Set the two functions (name, wanted, given) that create exceptions about arguments."},
     {"set_decoding", hot_set_decoding, METH_VARARGS,
      "set_decoding($module, find, failed, cut, /)\n--\n\n"
      "Set find(decoders, message, type), which returns what decodes the message, and "
@@ -94,7 +94,7 @@ static PyMethodDef functions[] = {
      "Return (payload, key, headers) of a record that has a trailer; None if it is malformed."},
     {"own_methods", hot_own_methods, METH_O,
      "own_methods($module, class, /)\n--\n\n"
-     "Give a subclass the C methods of its bases as its own; return it."},
+     "Copy the C methods of its bases into a subclass; return it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -568,11 +568,11 @@ static PyMethodDef reader_methods[] = {
      "Return the next message if there is one now, else None."},
     {"read_batch", (PyCFunction)(void (*)(void))reader_read_batch, METH_FASTCALL | METH_KEYWORDS,
      "read_batch($self, max_messages=1024, max_bytes=None)\n--\n\n"
-     "Return the messages that are there now, at most this many; at least one if there is any. "
+     "Return the messages available now, at most this many; at least one if there is any. "
      "Never waits."},
     {"read_block", (PyCFunction)(void (*)(void))reader_read_block, METH_FASTCALL | METH_KEYWORDS,
      "read_block($self, max_messages=1024)\n--\n\n"
-     "Return the messages of one segment that are there now, at most this many, as arrays: a "
+     "Return the messages of one segment available now, at most this many, as arrays: a "
      "Block, empty if there is nothing. Never waits."},
     {"commit", (PyCFunction)(void (*)(void))reader_commit, METH_FASTCALL | METH_KEYWORDS,
      "commit($self, message=None)\n--\n\n"
@@ -580,7 +580,7 @@ static PyMethodDef reader_methods[] = {
      "name resumes there."},
     {"_took", (PyCFunction)reader_took, METH_O,
      "_took($self, messages, /)\n--\n\n"
-     "Note that this many were handed out."},
+     "Record that this many messages were handed out."},
     {"_lag", (PyCFunction)reader_lag, METH_NOARGS,
      "_lag($self, /)\n--\n\n"
      "Return (messages, bytes, age_ns)."},
@@ -613,8 +613,8 @@ static PyGetSetDef reader_properties[] = {
     {"attended", (getter)reader_attended, NULL,
      "Whether a writer that wakes this reader is connected now; turns False when it dies.", NULL},
     {"closed", (getter)reader_closed, NULL, "True after close(), and in a forked child.", NULL},
-    {"ended", (getter)reader_ended, NULL, "Whether end_at() gave it an end and it has come there.",
-     NULL},
+    {"ended", (getter)reader_ended, NULL,
+     "Whether the reader has reached the end that end_at() set.", NULL},
     {"source", (getter)reader_source, NULL, "Name of the queue.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -658,5 +658,5 @@ PyTypeObject ReaderIterator_Type = {
     .tp_iter = PyObject_SelfIter,
     .tp_iternext = (iternextfunc)iterator_next,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "Iterates over what is there now.",
+    .tp_doc = "Iterates over the messages available now.",
 };

@@ -210,13 +210,13 @@ static PyMethodDef waiter_methods[] = {
     {"add_done_callback", (PyCFunction)(void (*)(void))waiter_add_done_callback,
      METH_VARARGS | METH_KEYWORDS,
      "add_done_callback($self, callback, /, *, context=None)\n--\n\n"
-     "Call this when the task may go on, as an asyncio.Future does."},
+     "Call this when the task may continue, as an asyncio.Future does."},
     {"remove_done_callback", (PyCFunction)waiter_remove_done_callback, METH_O,
      "remove_done_callback($self, callback, /)\n--\n\n"
-     "Do not call it; return how often it was registered."},
+     "Remove the callback; return how often it was registered."},
     {"cancel", (PyCFunction)(void (*)(void))waiter_cancel, METH_VARARGS | METH_KEYWORDS,
      "cancel($self, msg=None)\n--\n\n"
-     "Cancel it: the task has taken nothing."},
+     "Cancel the wait: the task has taken no message."},
     {"result", (PyCFunction)waiter_result, METH_NOARGS,
      "result($self, /)\n--\n\n"
      "Return None, or raise CancelledError."},
@@ -225,7 +225,7 @@ static PyMethodDef waiter_methods[] = {
      "Return the event loop of the task."},
     {"done", (PyCFunction)waiter_done, METH_NOARGS,
      "done($self, /)\n--\n\n"
-     "Return whether the task may go on."},
+     "Return whether the task may continue."},
     {"cancelled", (PyCFunction)waiter_cancelled, METH_NOARGS,
      "cancelled($self, /)\n--\n\n"
      "Return whether it was cancelled."},
@@ -247,5 +247,5 @@ PyTypeObject Waiter_Type = {
     .tp_methods = waiter_methods,
     .tp_getset = waiter_properties,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "What a task sleeps on while a reader is parked.",
+    .tp_doc = "The future on which a task sleeps while a reader is parked.",
 };

@@ -136,7 +136,7 @@ static PyMethodDef writer_methods[] = {
      METH_VARARGS | METH_KEYWORDS,
      "append_expiring($self, payload, expires_ns, *, type_id=0, timestamp_ns=None, key=None, "
      "headers=None)\n--\n\n"
-     "Append a message that is of no use after this time, in Unix nanoseconds. Readers get it all "
+     "Append a message that expires at this time, in Unix nanoseconds. Readers get it all "
      "the same; its expires_ns tells them. It has no cause."},
     {"append_many", (PyCFunction)(void (*)(void))writer_append_many, METH_FASTCALL | METH_KEYWORDS,
      "append_many($self, payloads, *, type_id=0, timestamps_ns=None, cause=None, keys=None, "
@@ -153,10 +153,10 @@ static PyMethodDef writer_methods[] = {
      "Promise that no message older than this, or than now, will be appended."},
     {"_try_heartbeat", (PyCFunction)writer_try_heartbeat, METH_NOARGS,
      "_try_heartbeat($self, /)\n--\n\n"
-     "heartbeat() of now, unless that would have to wait; return whether it was made."},
+     "Send heartbeat() of now, unless that would have to wait; return whether it was sent."},
     {"close", (PyCFunction)writer_close, METH_NOARGS,
      "close($self, /)\n--\n\n"
-     "Sync everything, mark the queue as cleanly closed, release the lock."},
+     "Sync everything, mark the queue as cleanly closed and release the lock."},
     {NULL, NULL, 0, NULL},
 };
 
