@@ -1,4 +1,4 @@
-"""Imported before all else: ``python -m aiochronicle`` imports the whole package before it comes to its code.
+"""Imported first: ``python -m aiochronicle`` imports the whole package before it runs its own code.
 
 See ``_aioc.py``, which the scripts ``aioc`` and ``aiochronicle`` import by themselves.
 """

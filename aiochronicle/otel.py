@@ -225,7 +225,7 @@ class Telemetry:
         found = _carried_by(message.headers)
         if found is not None:
             return found
-        with contextlib.suppress(ChronicleError):  # it has no codec, or cannot be decoded
+        with contextlib.suppress(ChronicleError):  # there is no codec, or decoding fails
             found = _carried_context(message.decode())
             if found is not None:
                 return found
@@ -296,7 +296,7 @@ class _Operation:
         with self._start(started[0]) as span:
             try:
                 yield span
-            except Exception as error:  # what ends a task or the program is no failure of the work
+            except Exception as error:  # an exception that ends a task or the program is no failure
                 self._record_failure(span, error)
                 raise
             finally:
@@ -624,7 +624,7 @@ def _identity(message: "Message[Any]") -> str:
 
 
 def _identity_of(queue_id: int, seq: int, epoch: int | None) -> str:
-    """Return what names a message forever: the epoch tells seqs apart that were given twice."""
+    """Return the permanent identity of a message: the epoch distinguishes seqs that were assigned twice."""
     return f"{queue_id:016x}-{epoch or 0}-{seq}"
 
 

@@ -1,4 +1,4 @@
-"""What to do about an error, for who reads it on a terminal: exceptions advise programs."""
+"""Advice about errors for operators: the texts of exceptions advise programmers."""
 
 from aiochronicle import errors
 from aiochronicle.errors import ChronicleError
@@ -26,7 +26,7 @@ _ADVICE: dict[type[ChronicleError], str] = {
 def text_for_operators(error: ChronicleError) -> str:
     """Return the text of an error, with commands instead of the general advice for programs.
 
-    Advice that was given for this one error stays.
+    Advice specific to one error stays.
 
     >>> text_for_operators(errors.ReaderNotFound("has no reader 'risk'", path="trades"))
     "trades: has no reader 'risk'. aioc readers QUEUE lists its readers."

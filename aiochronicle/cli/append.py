@@ -24,7 +24,7 @@ def append(
     queue: QueuePath,
     /,
     *texts: Annotated[
-        str, Parameter(metavar="TEXT", help="messages; default: each line of standard input is one")
+        str, Parameter(metavar="TEXT", help="messages; default: one per line of standard input")
     ],
     file: Annotated[
         tuple[Path, ...],
@@ -98,7 +98,7 @@ def append(
 
 
 def _explain(queue: Path) -> None:
-    """Say why there is no queue to append to: it may be one that this user may not see."""
+    """Report why there is no queue to append to: this user may lack the permission to see it."""
     try:
         aiochronicle.inspect(queue)
     except QueueNotFound:

@@ -1,6 +1,6 @@
-"""The command line as a whole: which commands there are, and what becomes of their errors.
+"""The command line as a whole: which commands exist, and how errors are reported.
 
-Modules of commands are imported when one of theirs is called: ``aioc ls`` pays for ``ls`` only.
+The module of a command is imported when the command runs, so ``aioc ls`` pays for ``ls`` only.
 """
 
 import os
@@ -35,7 +35,7 @@ _PASSED_ON = ("demo",)  # programs that read their arguments themselves
 
 
 def _group(name: str) -> Group:
-    """Make a group that stands after those made before it."""
+    """Create a group that is listed after the groups created before it."""
     made: Group = Group.create_ordered(name)  # pyright: ignore[reportUnknownMemberType]
     return made
 
@@ -115,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
             reconfigure(errors="backslashreplace")
     previous: dict[signal.Signals, Any] = {}
     try:
-        _import_commands(arguments)  # what an import is doing when Ctrl-C comes is not to be seen
+        _import_commands(arguments)  # hide the traceback of an import that Ctrl-C interrupts
         for number, handler in _HANDLERS.items():
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a job in the background
                 previous[number] = signal.signal(number, handler)
@@ -135,7 +135,7 @@ def run(arguments: Sequence[str]) -> int:
         return status_of(error)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else 0
-    except Exception as error:  # nobody wants a traceback at 3 a.m.
+    except Exception as error:  # an operator needs one line, not a traceback
         if os.environ.get("AIOC_TRACEBACK"):
             raise
         what = f"{type(error).__name__}: {error}"
@@ -148,14 +148,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _open_streams() -> None:
-    """Give standard output and error somewhere to go if they are closed."""
+    """Open /dev/null as standard output and error if they are closed."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
 
 
 def _import_commands(arguments: Sequence[str]) -> None:
-    """Import the module of the command, or of all of them, for what their help says."""
+    """Import the module of the command, or those of all commands for the help."""
     names = command_names()
     is_help = not arguments or arguments[0] in ("--help", "-h")
     for name in names if is_help else set(names).intersection(arguments[:1]):
@@ -163,7 +163,8 @@ def _import_commands(arguments: Sequence[str]) -> None:
 
 
 def _end(number: int, _: object) -> None:
-    """End as after Ctrl-C, so that nothing is left half-done. A second signal does not interrupt that."""
+    """End as after Ctrl-C, so that nothing is left half-done. A second signal does not interrupt the
+    clean-up."""
     for each in _HANDLERS:
         signal.signal(each, signal.SIG_IGN)
     if number == signal.SIGINT:
@@ -179,7 +180,7 @@ _HANDLERS = {
 
 
 def _help_console() -> Console:
-    """Return where help goes: not wider than is good to read, also in a pipe."""
+    """Return the console for help texts, which is never too wide to read well, not even in a pipe."""
     made = console()
     made.width = min(made.width, _HELP_COLUMNS) if sys.stdout.isatty() else _HELP_COLUMNS
     made.soft_wrap = False
@@ -207,7 +208,7 @@ def _usage(error: CycloptsError, arguments: Sequence[str]) -> str:
 
 
 def _guess(arguments: Sequence[str]) -> str | None:
-    """Say which command of a group was meant, if there is one much like that."""
+    """Suggest the command of a group with the most similar name, if there is one."""
     group, wanted = (*arguments[:2], "", "")[:2]
     if group not in _GROUPS or wanted.startswith("-") or os.path.lexists(wanted):
         return None

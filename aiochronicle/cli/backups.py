@@ -24,7 +24,7 @@ _List = Annotated[
         name="--list",
         negative=(),
         show_default=False,
-        help="list the backups in DIR, and make none",
+        help="list the backups in DIR; create none",
     ),
 ]
 
@@ -44,7 +44,7 @@ def backup(
     queue: Annotated[Path | None, path_argument("QUEUE", "directory of the queue")] = None,
     directory: Annotated[
         Path | None,
-        path_argument("DIR", "directory of its backups, made if missing; for this queue alone"),
+        path_argument("DIR", "directory of its backups, created if missing; for this queue only"),
     ] = None,
     /,
     *,
@@ -55,7 +55,7 @@ def backup(
     verify_all: Annotated[
         bool,
         Parameter(
-            negative=(), show_default=False, help="check the segments of earlier backups again, too"
+            negative=(), show_default=False, help="also check the segments of earlier backups again"
         ),
     ] = False,
     list_: _List = False,
@@ -64,8 +64,8 @@ def backup(
     """Back up a queue, even while it is in use.
 
     A backup appears when it is complete, verified and on disk. Unchanged segments are shared with the
-    previous backup. The exit status is 5 if the position of a reader could not be read; the backup has all
-    messages then, but not that reader.
+    previous backup. The exit status is 5 if the position of a reader could not be read: the backup then has
+    all messages, but not that reader.
 
     Example: aioc backup /var/lib/feeds/trades /backup/trades
     """
@@ -178,7 +178,7 @@ def restore(
     ] = None,
     json: Json = False,
 ) -> int:
-    """Restore a queue from a backup, at a path where there is none.
+    """Restore a queue from a backup, at a path without a queue.
 
     Example: aioc restore /backup/trades /var/lib/feeds/trades
 

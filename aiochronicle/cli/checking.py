@@ -57,8 +57,8 @@ def recovered(
 ) -> None:
     """List the files that repairs have set aside, or print the messages in one of them.
 
-    These messages are not in the queue: the power was cut, or the writer was killed, before they counted.
-    Only messages with a valid checksum are shown.
+    These messages are not part of the queue: the power was cut, or the writer was killed, before they were
+    committed. Only messages with a valid checksum are shown.
 
     Example: aioc recovered /var/lib/feeds/trades 000000003-4096-1767225600.bin
     """
@@ -176,7 +176,7 @@ config = App(
 def check(root: Directory, /, *, json: Json = False) -> int:
     """Check the configuration file of a bus, as a program that opens it would.
 
-    The exit status is 2 if the file is invalid; the text says where and why.
+    The exit status is 2 if the file is invalid; the error says where and why.
 
     Example: aioc config check /var/lib/desk
 

@@ -1,7 +1,7 @@
 """``completion``: completion for shells.
 
-Commands and options are in the script that ``aioc completion`` prints. What changes, queues and readers, the
-script asks for with the hidden command ``complete-words``.
+Commands and options are in the script that ``aioc completion`` prints. For names of queues and readers,
+which change, the script calls the hidden command ``complete-words``.
 """
 
 import os
@@ -18,7 +18,7 @@ from aiochronicle.errors import ChronicleError
 
 __all__ = ["complete_words", "completion"]
 
-# By command: what its arguments are, in order. Those without a name here are files, or anything.
+# By command: the kinds of its arguments, in order. Arguments without a kind are files, or anything.
 _QUEUE = ("queue",)
 _OF_QUEUES = """
     ls du top monitor doctor topics replay info who hz latency tail cat append export convert why-kept
@@ -99,7 +99,7 @@ def completion(
 def complete_words(
     *words: Annotated[str, Parameter(allow_leading_hyphen=True, metavar="WORD", help="so far")],
 ) -> None:
-    """Print what the last of the words may become, one a line; nothing if that is not known.
+    """Print possible completions of the last word, one per line; nothing if none is known.
 
     Example: aioc complete-words -- readers forget feeds/trades ''
     """
@@ -165,7 +165,8 @@ def _flags(command: str) -> set[str]:
 
 
 def _paths(current: str) -> Iterator[str]:
-    """Yield the directories that begin so: queues as they are, others with a slash to go on from."""
+    """Yield the directories with this prefix: queues as they are, others with a slash for further
+    completion."""
     folder, _, begun = current.rpartition("/")
     prefix = f"{folder}/" if "/" in current else ""
     try:

@@ -1,4 +1,4 @@
-"""``dead``: messages that a group has given up, in a dead-letter queue."""
+"""``dead``: messages in a dead-letter queue, which a group has given up."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +36,7 @@ def _check(queue: Path) -> None:
 
 
 def _types(queue: Path) -> set[str]:
-    aiochronicle.inspect(queue)  # says what is wrong, if there is no queue
+    aiochronicle.inspect(queue)  # raises the right error if there is no queue
     try:
         return {entry.name for entry in aiochronicle.Registry.load(queue)}
     except aiochronicle.ChronicleError:

@@ -22,7 +22,7 @@ _HEX_BYTES_PER_LINE = 16
 
 
 class Shown(Protocol):
-    """What is shown of a message; one that was set aside has it, too."""
+    """The shown attributes of a message; a message that was set aside has them, too."""
 
     @property
     def seq(self) -> int: ...
@@ -39,7 +39,7 @@ class Shown(Protocol):
 
 
 class Decoder:
-    """What the messages of one queue mean."""
+    """Decodes the messages of one queue."""
 
     def __init__(self, queue: Path) -> None:
         self._queue = queue
@@ -49,7 +49,7 @@ class Decoder:
         self._load()
 
     def _load(self) -> None:
-        # Registry.load would take a file for a schema; a directory that is closed is said when it is read.
+        # Registry.load would take a file for a schema; reading reports a directory without permission.
         if not self._queue.is_dir() or not os.access(self._queue, os.R_OK | os.X_OK):
             return
         try:
@@ -63,7 +63,7 @@ class Decoder:
         self._codecs = {entry.type_id: entry.codec for entry in registry}
 
     def tell_problem(self) -> None:
-        """Say on standard error why payloads are shown undecoded, if they are."""
+        """Report on standard error why payloads are shown undecoded, if they are."""
         if self.problem is not None:
             text = f"aioc: {self._queue}: {self.problem}: payloads are shown as they are"
             console(stderr=True).print(printable(text))
@@ -112,7 +112,7 @@ class Decoder:
             try:
                 return {**found, **_java(payload)}
             except (DecodeError, msgspec.MsgspecError, TypeError, ValueError):
-                pass  # nothing in the file says that these are raw bytes
+                pass  # the file does not say that these are raw bytes
         text = _text_of(payload)
         if text is not None:
             return {**found, "text": text}

@@ -30,7 +30,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue takes; ``deleted`` are files without a name that a process still uses.
+    """The disk usage of a queue. ``deleted`` are files without a name that a process still uses.
 
     ``problem`` says what could not be listed; ``usage`` is None if that is all of it.
     """
@@ -43,7 +43,7 @@ class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usage_of(path: Path) -> tuple[Usage, dict[str, OSError]]:
-    """Add up what the files of a queue take on disk; return also what could not be listed."""
+    """Add up the disk usage of a queue's files; also return what could not be listed."""
     unreadable: dict[str, OSError] = {}
     sizes = {"segments": 0, "indexes": 0, "recovered": 0, "other": 0}
     for parts, size in _files(path, (), unreadable.__setitem__):

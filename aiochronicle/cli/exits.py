@@ -1,4 +1,4 @@
-"""What the exit status of a command says."""
+"""The meaning of exit statuses."""
 
 import errno
 
@@ -37,7 +37,7 @@ _KINDS: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
 
 
 class Refused(Exception):
-    """A command that cannot be done as it was given; the text says why and what to do."""
+    """A command that cannot be carried out as given; the text says why and what to do."""
 
     def __init__(self, text: str, status: int = USAGE) -> None:
         super().__init__(text)

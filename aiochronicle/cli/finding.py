@@ -30,7 +30,7 @@ def is_queue(path: Path) -> bool:
 
 
 def short_path(path: str, root: Path) -> str:
-    """Return a path as it is seen from the directory that was asked about."""
+    """Return a path relative to the directory that the user named."""
     full = Path(path)
     return str(full.relative_to(root)) if full != root and full.is_relative_to(root) else path
 
@@ -43,8 +43,7 @@ def find_queues(
 ) -> Iterator[Path]:
     """Yield the directories of queues: the root itself, or those below it, in the order of names.
 
-    Links are not followed, nor is anything looked for inside of a queue. ``unreadable`` gets the
-    directories that cannot be looked into.
+    Does not follow links, nor look inside queues. ``unreadable`` gets the directories that cannot be listed.
     """
     if is_queue(root):
         yield root
@@ -81,7 +80,7 @@ def say_unreadable(unreadable: Mapping[str, Exception], root: Path) -> int:
 
 
 def explain_missing(path: str) -> str:
-    """Say that there is no queue at a path, and which ones there are below it.
+    """Report that there is no queue at a path, and which queues are below it.
 
     ``path`` may be a file that a queue would have.
     """

@@ -1,6 +1,6 @@
 """``doctor``: what may go wrong on this machine or with these queues, each with its remedy.
 
-A check is a generator of findings: nothing found is nothing said.
+A check is a generator of findings; a check that finds nothing reports nothing.
 """
 
 from pathlib import Path

@@ -67,30 +67,32 @@ def retention(
     /,
     *,
     max_bytes: Annotated[
-        Amount | None, Parameter(help="the oldest segments go when all are more than that")
+        Amount | None,
+        Parameter(help="remove the oldest segments when all together exceed this size"),
     ] = None,
     max_age: Annotated[
-        Seconds | None, Parameter(help="segments go when their newest message is older")
+        Seconds | None, Parameter(help="remove segments whose newest message is older than this")
     ] = None,
     reader_ttl: Annotated[
         Seconds | None,
-        Parameter(help="a reader without a sign of life for this long keeps nothing"),
+        Parameter(help="keep nothing for a reader without a sign of life for this long"),
     ] = None,
     max_reader_lag: Annotated[
-        Amount | None, Parameter(help="segments are not kept for a reader with a larger lag")
+        Amount | None, Parameter(help="keep nothing for a reader with a larger lag")
     ] = None,
     wait_for: Annotated[
         str | None, Parameter(metavar="NAME", help="a reader that no limit concerns")
     ] = None,
     archive: Annotated[
-        Path | None, path_argument("DIR", "segments are moved there instead of deleted")
+        Path | None,
+        path_argument("DIR", "move segments to this directory instead of deleting them"),
     ] = None,
     until_read: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="segments go when all named readers have read them",
+            help="remove segments that all named readers have read",
         ),
     ] = False,
     off: Annotated[
@@ -109,7 +111,7 @@ def retention(
         Parameter(
             negative=(),
             show_default=False,
-            help="return when the segments are removed, also if no writer is open",
+            help="wait until the segments are removed; works without an open writer, too",
         ),
     ] = False,
     dry_run: Annotated[
@@ -124,9 +126,9 @@ def retention(
 ) -> int:
     """Show or change the rules for removing segments, even while a writer has the queue open.
 
-    The rules are stored in the queue's settings.toml, which overrides those of the program. They replace
-    all rules stored before. An open writer applies them within about a second. If writers refuse the file, it
-    is said, and the exit status is 2.
+    The rules are stored in the queue's settings.toml, which overrides those of the program. They replace all
+    rules stored before. An open writer applies them within about a second. If writers refuse the file, the
+    command reports it, and the exit status is 2.
 
     Example: aioc retention /var/lib/feeds/trades --max-bytes 50G --reader-ttl 1d
     """
@@ -179,7 +181,8 @@ def retention(
 
 
 def _check_archive(archive: Path) -> None:
-    """Refuse what no writer can move segments to. It creates the directory, but none above it."""
+    """Refuse a directory to which no writer can move segments. A writer creates the directory, but none
+    above it."""
     with suppress(PermissionError):  # the writer may be another user
         if archive.is_dir():
             return
@@ -203,7 +206,7 @@ def _show_going(out: Output, kept: list[KeptSegment]) -> None:
 def _let_it_be_noticed(
     queue: Path, before: WriterInfo | None, wanted: Retention | UnsetType | None
 ) -> None:
-    """Wait a moment for a writer that is open, so that what is shown is in force."""
+    """Wait a moment for an open writer, so that the shown settings are in force."""
     until_s = time.monotonic() + _NOTICED_S
     while before is not None and before.state == "open" and time.monotonic() < until_s:
         writer = aiochronicle.inspect(queue).writer
@@ -233,7 +236,7 @@ def _removed(statistics: WriterStatistics | None) -> int:
 
 
 def _wait_for(queue: Path, before: WriterInfo, rules: Retention | None) -> int:
-    """Wait until the writer that has the queue open has removed what goes by the rules."""
+    """Wait until the open writer has removed the segments that the rules allow it to remove."""
     until_s = time.monotonic() + _PATIENCE_S
     done_ns = 0
     while time.monotonic() < until_s:

@@ -35,14 +35,14 @@ _KERNEL_FEATURES = (
     (
         (5, 14),
         "MADV_POPULATE_WRITE",
-        "pages are not made ahead of the writer, so appends take longer",
+        "pages are not populated ahead of the writer, so appends take longer",
     ),
-    ((5, 3), "pidfd_open", "the end of a process is noticed by looking, up to a second later"),
+    ((5, 3), "pidfd_open", "the end of a process is noticed by polling, up to a second later"),
 )
 
 
 def check_machine(root: Path) -> Iterator[Finding]:
-    """Find what may go wrong with queues in this directory, whatever is in them."""
+    """Find possible problems of queues in this directory, whatever they contain."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         lambda: _file_system(root),
         lambda: _space(root),
@@ -139,7 +139,7 @@ def _watches() -> Iterator[Finding]:
 
 
 def _watches_used() -> int:
-    """Count the watches of this user's processes, as far as they can be seen."""
+    """Count the watches of this user's processes, as far as they are visible."""
     used = 0
     for directory in Path("/proc").iterdir():
         if not directory.name.isdecimal():

@@ -55,7 +55,7 @@ def tail(
     ] = None,
     start: Annotated[
         Moment | None,
-        Parameter(name="--from", help="from here on: a seq, a time, or how long ago (15m)"),
+        Parameter(name="--from", help="start: a seq, a time, or how long ago (15m)"),
     ] = None,
     type_: Type = None,
     hex_: Hex = False,
@@ -92,7 +92,7 @@ def tail(
 
 
 def _report_skipped(queue: Path, start: int | datetime, reading: Skipping, reported: int) -> int:
-    """Report what was skipped if that is more than was reported; return how much."""
+    """Report what was skipped if that is more than was reported before; return how much."""
     skipped = reading.skipped
     if skipped > reported:
         with aiochronicle.Queue(queue, on_corrupt="skip") as whole:
@@ -105,7 +105,7 @@ def cat(
     /,
     *,
     start: Annotated[
-        Moment | None, Parameter(name="--from", help="from here on; default: the oldest message")
+        Moment | None, Parameter(name="--from", help="start; default: the oldest message")
     ] = None,
     end: Annotated[
         Moment | None,
@@ -164,7 +164,7 @@ def _start_of_last(
 
 
 class _Printing:
-    """Prints messages in the form that was asked for."""
+    """Prints messages in the requested form."""
 
     def __init__(self, decoder: Decoder, *, as_json: bool, as_hex: bool, raw: bool = False) -> None:
         if as_json + as_hex + raw > 1:

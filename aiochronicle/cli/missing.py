@@ -1,4 +1,4 @@
-"""What is said about messages that are not there: damaged ones that were skipped, and removed ones."""
+"""Reports about missing messages: damaged ones that were skipped, and removed ones."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,7 +18,7 @@ _PROBLEMS_SHOWN = 10
 
 
 def say_skipped(queue: Path, part: Slice, skipped: int) -> VerifyReport | None:
-    """Report on standard error what was skipped in reading a slice; None if that is nothing."""
+    """Report on standard error what was skipped in a slice; None if nothing was skipped."""
     if not skipped:
         return None
     found = damage_in(part)
@@ -35,7 +35,7 @@ def say_skipped(queue: Path, part: Slice, skipped: int) -> VerifyReport | None:
 def say_removed(
     queue: Path, start: int | datetime | None, end: int | datetime | None = None
 ) -> None:
-    """Report on standard error that seqs which were asked for are not in the queue any more."""
+    """Report on standard error that requested seqs are no longer in the queue."""
     if not (isinstance(start, int) and start > 0) and not isinstance(end, int):
         return
     with suppress(ChronicleError):
@@ -66,7 +66,7 @@ class Skipping:
         return self._gaps + self._reader.statistics().skipped_records
 
     def messages(self) -> Iterator[Message]:
-        """Yield what there is now."""
+        """Yield the messages available now."""
         while True:
             try:
                 yield from self._reader

@@ -29,10 +29,13 @@ def monitor(
     ] = "127.0.0.1:8470",
     token_file: Annotated[
         File | None,
-        Parameter(help="whose content a request must bring, if not only this machine can connect"),
+        Parameter(
+            help="file with the token that a request must have; needed if other machines can connect"
+        ),
     ] = None,
     max_lag: Annotated[
-        Seconds, Parameter(help="an open reader that is later than this is a warning")
+        Seconds,
+        Parameter(help="warn about an open reader whose oldest unread message is older than this"),
     ] = 60.0,
     probe: Annotated[
         bool, Parameter(help="measure wake latency, by up to 20 wake-ups per second in all")
@@ -89,7 +92,7 @@ def monitor(
 
 
 def _check_root(root: Path) -> None:
-    """Refuse a directory that is not there; one without queues may get some."""
+    """Refuse a missing directory; one without queues may get some later."""
     next(iter(find_queues(root)), None)
 
 

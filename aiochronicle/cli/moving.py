@@ -45,7 +45,9 @@ def export(
     queue: QueuePath,
     file: Annotated[
         Path,
-        path_argument("FILE", "what to write; one that is there is replaced when all is well"),
+        path_argument(
+            "FILE", "the file to write; an existing one is replaced after everything was written"
+        ),
     ],
     /,
     *,
@@ -53,7 +55,7 @@ def export(
         Format | None, Parameter(name="--format", help="default: by the name of the file")
     ] = None,
     start: Annotated[
-        Moment | None, Parameter(name="--from", help="from here on; default: the oldest message")
+        Moment | None, Parameter(name="--from", help="start; default: the oldest message")
     ] = None,
     end: Annotated[Moment | None, Parameter(name="--to", help="up to here, without it")] = None,
     type_: Annotated[
@@ -208,7 +210,7 @@ def replay(
     source
         a queue, or a directory with queues below it
     target
-        directory for the new queues, made if missing
+        directory for the new queues, created if missing
     """
     for name, moment in (("--from", start), ("--to", end)):
         if isinstance(moment, int):
@@ -218,7 +220,7 @@ def replay(
     for path in find_queues(source):
         if aiochronicle.inspect(path).format == "cq4":
             raise Refused(
-                f"{path}: messages of a Java queue have neither times nor an id to go on by; make a"
+                f"{path}: messages of a Java queue have neither times nor ids, which replay needs; make a"
                 " native queue of it with aioc convert."
             )
     _refuse_inside(source, target)
@@ -280,8 +282,8 @@ def convert(
 ) -> int:
     """Copy a native queue to a new Java queue, or a Java queue to a new native one.
 
-    Messages keep order and payload, readers their positions. At the end it reports what the other format
-    cannot store. An interrupted conversion leaves nothing.
+    Messages keep their order and payloads, readers their positions. The report at the end lists what the
+    other format cannot store. An interrupted conversion leaves nothing.
 
     Example: aioc convert /var/lib/feeds/trades /var/lib/java/trades --roll-cycle FAST_HOURLY
     """

@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for programs.
+"""The output of commands: tables for people, JSON for programs.
 
 A table drops its least important columns when the terminal is narrow, and is never cut when it goes
-to a pipe. All text from outside is made printable, and none of it is taken for markup.
+to a pipe. All text from outside is made printable, and none of it is interpreted as markup.
 """
 
 import json
@@ -23,7 +23,7 @@ _GAP = 2
 
 
 class _Console(Console):
-    """A console that leaves it to the command line what becomes of a closed pipe."""
+    """A console that leaves the handling of a closed pipe to the command line."""
 
     def on_broken_pipe(self) -> None:
         if not self.stderr:
@@ -33,7 +33,7 @@ class _Console(Console):
 
 
 def forget(stream: TextIO) -> None:
-    """Let nobody write to a pipe that is closed, Python's own flush at the end included."""
+    """Prevent further writes to a closed pipe, including Python's own flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -53,7 +53,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of a table. Those with the highest ``rank`` go first when there is no room.
+    """A column of a table. Columns with the highest ``rank`` are dropped first when there is no room.
 
     ``least`` is how narrow it may be made before any column goes; None: it is not cut.
     """
@@ -74,7 +74,7 @@ Cell = str | Text
 
 
 def builtins_of(found: Any) -> Any:
-    """Return a record as what JSON has: NaN is null, bytes are base64, names of files are text."""
+    """Convert a record to JSON types: NaN becomes null, bytes become base64, file names become text."""
     made = msgspec.to_builtins(found, str_keys=True)
     return _plain(made)
 
@@ -118,7 +118,7 @@ class Output:
             self.line(Text.assemble((f"{name:<{width}}  ", "dim"), cell(value)))
 
     def json(self, found: Any) -> None:
-        """Print a record as JSON, if that is asked for or not."""
+        """Print a record as JSON, with or without ``--json``."""
         self._write(to_json(found))
 
     def line(self, text: Cell) -> None:
@@ -149,7 +149,7 @@ class Output:
         *,
         empty: str = "",
     ) -> None:
-        """Print records as a JSON array or as a table; ``empty`` is said if there are none."""
+        """Print records as a JSON array or as a table; prints ``empty`` if there are none."""
         if self.as_json:
             self.json(found)
         elif rows:
@@ -176,7 +176,7 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: i
 
 
 def _chosen(columns: Sequence[Column], widths: list[int], width: int) -> dict[int, int]:
-    """Return the widths of the columns that there is room for, by their numbers."""
+    """Return the widths of the columns that fit, by their numbers."""
     chosen = dict(enumerate(widths))
     while True:
         excess = sum(chosen.values()) + _GAP * (len(chosen) - 1) - width

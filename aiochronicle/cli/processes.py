@@ -1,6 +1,6 @@
 """Which processes use files, according to /proc, as far as this user may see.
 
-All of it is a snapshot: a process may end, and its pid name another one, the moment after. Processes
+Everything is a snapshot: a process may end a moment later, and its pid may be reused. Processes
 of other containers cannot be seen, and of other users only some of it.
 """
 
@@ -21,7 +21,7 @@ _DELETED = " (deleted)"
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A process; None where it cannot be seen."""
+    """A process; None for what is not visible."""
 
     pid: int
     user: str | None
@@ -63,7 +63,7 @@ def _started_ns(directory: Path) -> int | None:
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that has no name any more and still takes space, because a process uses it."""
+    """A file that no longer has a name but still takes space, because a process uses it."""
 
     path: str
     bytes: int
@@ -115,7 +115,7 @@ def _uses(process: Path, prefix: bytes) -> bool:
 
 
 def _has_another_name(path: str, inode: int) -> bool:
-    """Return whether a file is there under another name: the one it was made under is no more."""
+    """Return whether a file exists under another name, although its first name is gone."""
     try:
         with os.scandir(Path(path).parent) as entries:
             return any(entry.inode() == inode for entry in entries)
@@ -146,7 +146,7 @@ def _find_open_files(directory: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def _blocks(file: Path, otherwise: int) -> int:
-    """Return what a file takes on disk; only root may see that of a mapped one."""
+    """Return the disk usage of a file; for a mapped file only root may see it."""
     try:
         return file.stat().st_blocks * 512
     except OSError:

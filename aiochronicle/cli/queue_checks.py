@@ -1,4 +1,4 @@
-"""What may go wrong with queues: permissions, times, readers, what is left over. See ``doctor``."""
+"""Possible problems of queues: permissions, times, readers, leftovers. See ``doctor``."""
 
 import math
 import os
@@ -63,7 +63,7 @@ def check_leftovers(root: Path) -> Iterator[Finding]:
 
 
 def check_unreadable(directories: Mapping[str, OSError]) -> Iterator[Finding]:
-    """Find directories that may be queues, or have some below, and cannot be looked into."""
+    """Find directories that cannot be listed, but may be or contain queues."""
     for path, error in directories.items():
         yield _refused(Path(path), error.strerror or str(error))
 
@@ -78,7 +78,7 @@ def check_deleted(root: Path) -> Iterator[Finding]:
 
 
 def check_queue(queue: Path) -> Iterator[Finding]:
-    """Find what is wrong with a queue and its readers."""
+    """Find problems of a queue and its readers."""
     named = quote(str(queue))
     try:
         info = aiochronicle.inspect(queue)
@@ -123,7 +123,7 @@ def check_queue(queue: Path) -> Iterator[Finding]:
 
 
 def _missing_segments(queue: Path) -> set[int]:
-    """Return the numbers of segments that are missing between others."""
+    """Return the numbers of missing segments between existing ones."""
     found = {int(match[1]) for one in queue.iterdir() if (match := SEGMENT.fullmatch(one.name))}
     return set(range(min(found), max(found))) - found if found else set()
 

@@ -141,7 +141,7 @@ def _look(path: Path) -> QueueInfo | ChronicleError:
 def _summary(path: Path, closed: dict[str, Exception]) -> Summary:
     info = _look(path)
     if isinstance(info, ChronicleError):
-        if not isinstance(info, QueueNotFound):  # removed, or made, while we looked
+        if not isinstance(info, QueueNotFound):  # removed or created during the search
             closed[str(path)] = info
         return Summary(path=str(path), problem=info.detail)
     readers: list[ReaderInfo] = []
@@ -418,7 +418,7 @@ def _users_of_java(queue: Path, holder_pid: int | None) -> list[Holder]:
 def _holder(
     role: str, name: str | None, state: str, pid: int, command: str | None, since_ns: int | None
 ) -> Holder:
-    """Add what the kernel knows of a process that lives."""
+    """Add what the kernel knows about a live process."""
     process = process_of(pid) if pid and state == "open" else None
     return Holder(
         role=role,
@@ -478,7 +478,7 @@ def topics(
 
 
 def _topic_names(bus: aiochronicle.Bus, directory: Path, closed: dict[str, Exception]) -> list[str]:
-    """Return the topics, and the directories that may be some and cannot be looked into."""
+    """Return the topics, and the directories that cannot be listed but may be topics."""
     refused: dict[str, OSError] = {}
     for _ in find_queues(directory, 2, unreadable=refused.__setitem__):
         pass
@@ -488,7 +488,7 @@ def _topic_names(bus: aiochronicle.Bus, directory: Path, closed: dict[str, Excep
 
 
 def _topic(name: str, path: str, settings: TopicSettings, closed: dict[str, Exception]) -> Topic:
-    """Describe a topic, which has one queue, or one of each of its writers."""
+    """Describe a topic, which has one queue, or one per writer."""
     found: list[QueueInfo] = []
     shared = False
     try:

@@ -17,7 +17,9 @@ __all__ = ["hz", "latency"]
 _SHOWN_S = 1.0
 _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
-Length = Annotated[Seconds, Parameter(name="--seconds", help="how long to look; 0: until Ctrl-C")]
+Length = Annotated[
+    Seconds, Parameter(name="--seconds", help="how long to measure; 0: until Ctrl-C")
+]
 
 
 def hz(queue: QueuePath, /, *, seconds: Length = 5.0, json: Json = False) -> None:
@@ -28,7 +30,7 @@ def hz(queue: QueuePath, /, *, seconds: Length = 5.0, json: Json = False) -> Non
     out = Output(as_json=json)
     with aiochronicle.open_reader(queue, start="last", verify=False) as reader:
         began_s = shown_s = time.monotonic()
-        total = total_bytes = messages = size = 0  # before, and in the line that is not complete
+        total = total_bytes = messages = size = 0  # in earlier lines, and in the incomplete line
         try:
             while True:
                 until_s = shown_s + _SHOWN_S
@@ -90,7 +92,7 @@ def latency(
     """Measure the time from a message's timestamp until a reader has the message.
 
     The reader sleeps until the writer wakes it, like your own readers. Both clocks are this machine's. If a
-    program sets its own timestamps, the figure is the age of those.
+    program sets its own timestamps, the figure is their age.
 
     Example: aioc latency /var/lib/feeds/trades --seconds 10
     """

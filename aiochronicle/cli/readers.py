@@ -80,7 +80,7 @@ def list_readers(queue: QueuePath, /, *, json: Json = False) -> int:
 
 
 def damaged_readers(queue: Path) -> dict[str, tuple[str, PositionCorrupt]]:
-    """Return the readers that have a position which is damaged, by its file."""
+    """Return the readers with damaged positions, by their files."""
     found: dict[str, tuple[str, PositionCorrupt]] = {}
     for place in _queues_of(queue):
         found |= {str(error.path): (name, error) for name, error in damaged_positions(place)}
@@ -109,7 +109,7 @@ def groups_of(queue: Path) -> list[GroupInfo]:
 
 
 def _tell_group(out: Output, group: GroupInfo) -> None:
-    """Print a group below the readers: what is pending, and with whom."""
+    """Print a group below the readers: its pending messages, and its members."""
     now_ns = time.time_ns()
     out.line("")
     oldest = f", the oldest {since(group.oldest_ns, now_ns)} old" if group.oldest_ns else ""
@@ -146,7 +146,7 @@ def _member_row(member: GroupMember, now_ns: int) -> list[str | Text]:
 
 
 def _row(reader: ReaderInfo, form: str, is_group: bool) -> list[str | Text]:
-    away = "away" if form == "native" else "–"  # nobody knows whether a tailer of Java's is open
+    away = "away" if form == "native" else "–"  # whether a Java tailer is open is unknown
     state = Text("lost", "red") if reader.lost else Text("open", "green") if reader.live else away
     state = Text("group", "green") if is_group and not reader.lost else state
     return [
@@ -218,8 +218,8 @@ def seek(
 ) -> None:
     """Move a reader to another place.
 
-    A place beyond the end is refused; instead of a seq that was removed it is
-    the oldest message. Refused while a process has it open, unless forced.
+    A place beyond the end is refused; for a seq that was removed, the reader moves to the oldest message.
+    Refused while a process has it open, unless forced.
 
     Example: aioc readers seek /var/lib/feeds/trades risk 2026-01-31T12:00:00Z
     """
@@ -234,7 +234,7 @@ def seek(
 
 
 def _other_than(queue: Path, asked: Any, seq: int) -> str:
-    """Say why it is another seq than was asked for."""
+    """Explain why the seq differs from the requested one."""
     if not isinstance(asked, int) or asked >= seq:
         return ""
     named = seq_text(asked, _format(queue))

@@ -1,4 +1,4 @@
-"""What ``doctor`` can find, in one table: how bad it is, what is the case, and what to do about it."""
+"""The findings of ``doctor``, in one table: severity, description and remedy."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
 
 
-# By a name of its own: level, check, detail, remedy. What is in braces is given to `finding`.
+# By name: level, check, detail, remedy. `finding` fills in what is in braces.
 _TABLE: dict[str, tuple[Level, str, str, str]] = {
     # the machine
     "network": (

@@ -7,12 +7,12 @@ __all__ = ["capacity_of", "flush_of", "retention_of"]
 
 
 def flush_of(flush: str | Batch) -> str:
-    """Say what is durable when."""
+    """Describe when messages become durable."""
     return flush if isinstance(flush, str) else f"{amount(flush.bytes)}, {age(flush.seconds)}"
 
 
 def capacity_of(capacity: int | Capacity | None) -> str:
-    """Say how far a writer may run ahead."""
+    """Describe how far a writer may run ahead of its readers."""
     if capacity is None:
         return "–"
     if isinstance(capacity, int):
@@ -22,7 +22,7 @@ def capacity_of(capacity: int | Capacity | None) -> str:
 
 
 def retention_of(retention: Retention | None) -> str:
-    """Say which segments go."""
+    """Describe which segments are removed."""
     if retention is None:
         return "everything stays"
     words: list[str] = []

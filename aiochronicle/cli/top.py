@@ -18,7 +18,8 @@ def top(
     /,
     *,
     max_lag: Annotated[
-        Seconds, Parameter(help="an open reader that is later than this is a warning")
+        Seconds,
+        Parameter(help="warn about an open reader whose oldest unread message is older than this"),
     ] = 60.0,
 ) -> None:
     """Show all queues below a directory and their readers, live.
@@ -41,7 +42,7 @@ def top(
             f'top needs one more package ({error.name} is missing): pip install "aiochronicle[top]"',
             FAILED,
         ) from None
-    next(iter(find_queues(root)), None)  # refuses a directory that is not there
+    next(iter(find_queues(root)), None)  # refuses a missing directory
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise Refused("top needs a terminal; in a pipe use: aioc ls --json")
     Top(root, limits=Limits(max_lag_s=max_lag)).run()

@@ -50,7 +50,7 @@ def amount(size_bytes: float | None) -> str:
 
 
 def many(count: int, what: str) -> str:
-    """Say how many there are of something.
+    """Return a count with its noun.
 
     >>> many(1, "row"), many(4200, "row")
     ('1 row', '4,200 rows')
@@ -59,7 +59,7 @@ def many(count: int, what: str) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """Return how many there are per second, short.
+    """Return a rate per second, short.
 
     >>> [rate(value) for value in (None, 0, 0.25, 12.5, 999, 58270, 1234567)]
     ['–', '0/s', '0.25/s', '12.5/s', '999/s', '58.3k/s', '1.23M/s']
@@ -118,7 +118,7 @@ def when(moment_ns: int | None, *, parts: bool = True) -> str:
 
 
 def since(moment_ns: int | None, now_ns: int) -> str:
-    """Return how long ago something was; a clock that was set back does not matter."""
+    """Return how long ago something was, never less than 0."""
     return "–" if not moment_ns else age(max(0, now_ns - moment_ns) / 1e9)
 
 

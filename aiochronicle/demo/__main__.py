@@ -21,7 +21,7 @@ from aiochronicle.demo.screen import View, frame, make_console, save_svg
 
 __all__ = ["main"]
 
-# Each is how long nothing may happen, not how long something may take: machines may be busy.
+# Limits for the time without any progress, not for a whole step: machines may be busy.
 START_PATIENCE_S = 120.0
 RESTART_PATIENCE_S = 120.0
 FINISH_PATIENCE_S = 60.0
@@ -33,7 +33,7 @@ KILL_SHARE = 0.5
 
 
 class EndedEarlyError(Exception):
-    """The user wants to see the end of it, or a process is missing."""
+    """The user asked for the end, or a process is missing."""
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
@@ -42,7 +42,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def _end_early(number: int, frame: FrameType | None) -> None:
-    # Once: a second one stops at once.
+    # Only the first: a second one stops at once.
     _on_signals(signal.default_int_handler)
     raise EndedEarlyError
 
@@ -73,7 +73,7 @@ class Run:
         self._create_queues()
 
     def _create_queues(self) -> None:
-        # Now, so that every process finds its inputs; and what an earlier run left is repaired.
+        # Now, so that every process finds its inputs, and leftovers of an earlier run are repaired.
         codecs = {f"market/{venue}": TYPES for venue in self._venues}
         for name, codec in {**codecs, "routed": ORDERS, "fills": FILLS}.items():
             path = self._root / name
@@ -123,7 +123,7 @@ class Run:
                 raise EndedEarlyError
 
     def listen(self, seconds: float) -> None:
-        """Take reports for this long; 0: those that are there."""
+        """Take reports for this long; 0: those available now."""
         until_s = time.monotonic() + seconds
         while True:
             report = self._crew.next_report(max(0.0, until_s - time.monotonic()))
@@ -137,13 +137,13 @@ class Run:
         return any(child.ended for child in self._crew.children.values())
 
     def goes_on(self) -> bool:
-        """Return whether there is time left. Joining and recovering get what they need."""
+        """Return whether there is time left. Joining and recovering may take as long as they need."""
         late_s = self.board.elapsed_s - self._options.seconds
         waiting = self._crash != "over" or self._join != "over"
         return late_s < (RESTART_PATIENCE_S if waiting else 0.0)
 
     def act(self) -> None:
-        """Do what is due."""
+        """Start the late strategy and kill the victim when their times come."""
         share = self.board.elapsed_s / self._options.seconds
         if self._late is not None:
             self._join_if_due(self._late, share)
@@ -172,7 +172,7 @@ class Run:
             self._crash = "killed"
             self._killed_s = time.monotonic()
             self._crew.kill(victim.name)
-            self.listen(0)  # its last reports must not look like those of its successor
+            self.listen(0)  # its last reports must not be taken for its successor's
             victim.restart("killed")
             board.note(f"{victim.name}: killed (SIGKILL)")
         elif self._crash == "killed" and time.monotonic() >= self._killed_s + PAUSE_S:
@@ -185,12 +185,12 @@ class Run:
             board.note(f"{victim.name}: a new process took over after {away_s:.1f} s")
 
     def finish(self) -> list[str]:
-        """End everything, from the venues on; each reads to the end first. Return what went wrong."""
+        """End all processes, venues first; each reads to the end before. Return what went wrong."""
         problems: list[str] = []
         if self._crash in ("killed", "restarted") and not self.goes_on():
             victim = self.board.of(self._options.kill)[0]
             problems.append(f"{victim.name}: killed, and no new process took over")
-        # The others may wait in vain for one that is lost.
+        # The others might wait in vain for a lost process.
         lost = problems or self.someone_ended()
         patience_s = LOST_PATIENCE_S if lost else FINISH_PATIENCE_S
         roles: tuple[Role, ...] = ("venue", "strategy", "router", "gateway", "risk")
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="replace")  # arrows, on a terminal that has none
+        reconfigure(errors="replace")  # arrows, on a terminal without them
     console = make_console(options)
     _on_signals(signal.default_int_handler)
     with _root(options) as root, Crew() as crew:

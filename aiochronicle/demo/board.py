@@ -1,4 +1,4 @@
-"""What is known about the run: the newest reports, and rates worked out from them."""
+"""The state of the run: the newest reports, and rates computed from them."""
 
 import time
 from collections import deque
@@ -67,7 +67,7 @@ class Process:
 
 
 class Board:
-    """All processes, and what happened."""
+    """All processes, and the events so far."""
 
     def __init__(self) -> None:
         self.processes: dict[str, Process] = {}
@@ -75,7 +75,7 @@ class Board:
         self.started_s: float | None = None
 
     def add(self, role: Role, name: str) -> Process:
-        """Make a place for a process."""
+        """Add a process."""
         self.processes[name] = Process(role, name)
         return self.processes[name]
 
@@ -88,14 +88,14 @@ class Board:
         self.processes[report.name].update(report, time.monotonic())
 
     def start_clock(self) -> None:
-        """Everything runs: from now on it counts."""
+        """Start the clock: all processes are at work."""
         self.started_s = time.monotonic()
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the clock was started."""
+        """Seconds since the clock started."""
         return 0.0 if self.started_s is None else time.monotonic() - self.started_s
 
     def note(self, text: str) -> None:
-        """Remember that something happened, and when."""
+        """Record an event with its time."""
         self.events.append((self.elapsed_s, text))

@@ -18,7 +18,7 @@ __all__ = ["Child", "Crew"]
 
 
 class Child:
-    """One process, and a thread that passes on what it reports."""
+    """One process, and a thread that forwards its reports."""
 
     def __init__(self, spec: Spec, inbox: "SimpleQueue[Report]") -> None:
         self.spec = spec
@@ -55,7 +55,7 @@ class Child:
         return self._process.poll() is not None
 
     def ask_to_finish(self) -> None:
-        """Let it end in its own time."""
+        """Ask it to end when it is done."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -66,7 +66,7 @@ class Child:
         self._reap()
 
     def join(self, patience_s: float) -> str | None:
-        """Wait for its end, as long as it makes progress; return what was wrong with it, or None."""
+        """Wait for its end while it makes progress; return what went wrong, or None."""
         self.ask_to_finish()
         self._progress_s = time.monotonic()
         while not self.ended:
@@ -105,7 +105,7 @@ class Crew:
         self.children[spec.name] = Child(spec, self._inbox)
 
     def kill(self, name: str) -> None:
-        """Kill one, on purpose."""
+        """Kill a process on purpose."""
         self.children.pop(name).kill()
 
     def next_report(self, timeout_s: float) -> Report | None:
@@ -116,7 +116,7 @@ class Crew:
             return None
 
     def finish(self, role: Role, patience_s: float) -> list[str]:
-        """End all processes of a role in good order; return what was wrong with them."""
+        """End all processes of a role in order; return what went wrong."""
         leaving = [child for child in self.children.values() if child.spec.role == role]
         for child in leaving:
             child.ask_to_finish()

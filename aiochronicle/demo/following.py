@@ -1,4 +1,4 @@
-"""How the demo's services read: batch by batch, and to the end when they are asked to stop."""
+"""How the demo's services read: in batches, and to the end after a request to stop."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ WAIT_S = 0.05
 async def batches_until(
     stop: Stop, source: aiochronicle.Reader[Any] | aiochronicle.FanIn[Any]
 ) -> AsyncIterator[list[aiochronicle.Message[Any]]]:
-    """Yield batches, and an empty one now and then while nothing comes.
+    """Yield batches, and an empty one now and then while there are no messages.
 
     Ends when ``stop`` is set and everything that was appended before that has been delivered.
     """

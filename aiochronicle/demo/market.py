@@ -1,4 +1,4 @@
-"""A market that never was: quotes and trades of a few instruments on random walks."""
+"""An invented market: quotes and trades of a few instruments on random walks."""
 
 import random
 import struct
@@ -14,11 +14,11 @@ __all__ = ["QUOTE", "TRADE", "TYPES", "Market", "number_of"]
 QUOTE = 1
 TRADE = 2
 
-# Both begin with the number of the message, by which a reader can tell that it got the right bytes.
+# Both begin with the number of the message, which lets a reader check that it got the right bytes.
 
 
 class Quote(msgspec.Struct, frozen=True):
-    """The best prices at which others buy and sell."""
+    """The best bid and ask prices."""
 
     number: U8
     symbol: Annotated[str, Width("S8")]
@@ -40,7 +40,7 @@ class Trade(msgspec.Struct, frozen=True):
 
 TYPES = Registry({QUOTE: Codec(Quote, "struct"), TRADE: Codec(Trade, "struct")})
 
-# The same layouts: a feed that makes random messages as fast as it can leaves out the objects.
+# The same layouts for direct packing: a feed that writes as fast as it can creates no objects.
 _QUOTE = struct.Struct("<Q8sddII")
 _TRADE = struct.Struct("<Q8sdIi")
 _NUMBER = struct.Struct("<Q")
@@ -51,7 +51,7 @@ _TICK = 100  # in units of 1/10,000
 
 
 class Market:
-    """Makes the messages of one feed, one after the other.
+    """Generates the messages of one feed, one after the other.
 
     >>> market = Market(seed=1, first_number=7)
     >>> type_id, payload = market.next_message()

@@ -1,4 +1,4 @@
-"""What can be chosen on the command line."""
+"""The options of the command line."""
 
 import argparse
 import shutil
@@ -100,12 +100,12 @@ def _parser() -> argparse.ArgumentParser:
         "--kill",
         choices=TO_KILL,
         default=default.kill,
-        help="what to kill (SIGKILL) halfway, and start again (default: %(default)s)",
+        help="process to kill (SIGKILL) halfway, and start again (default: %(default)s)",
     )
     add(
         "--plain",
         action="store_true",
-        help="a line per second instead of the live view, as without a terminal",
+        help="print a line per second instead of the live view, as without a terminal",
     )
     add(
         "--seed",
@@ -124,20 +124,20 @@ def _parser() -> argparse.ArgumentParser:
         "--no-pipeline",
         action="store_false",
         dest="pipeline",
-        help="leave out the bars that Spark makes of what was recorded",
+        help="leave out the bars that Spark makes from the recording",
     )
     add(
         "--plot",
         type=Path,
         default=default.plot,
         metavar="FILE",
-        help="where the picture of the bars goes (default: %(default)s)",
+        help="file for the picture of the bars (default: %(default)s)",
     )
     return parser
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line; ends the program with a usage message if it makes no sense."""
+    """Parse the command line; exits with a usage message if it is invalid."""
     parser = _parser()
     options = Options(**vars(parser.parse_args(arguments)))
     if options.root is not None and options.root.exists() and not options.root.is_dir():
@@ -146,7 +146,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 
 def space_needed_bytes(options: Options) -> int:
-    """Estimate what the queues will take: orders are few next to market data."""
+    """Estimate the disk usage of the queues; orders are few compared with market data."""
     data = int(2 * options.venues * options.seconds * options.rate_hz * RECORD_BYTES)
     queues = options.venues + options.strategies + 2
     return data + queues * 3 * options.segment_bytes

@@ -1,6 +1,6 @@
-"""What the strategies decide: orders, and the fills that answer them.
+"""The strategies' orders, and the fills that answer them.
 
-The rules depend on one trade each, and on nothing else. So the proof at the end can derive from the
+Each rule depends on a single trade only. So the proof at the end can derive from the
 market's queues which orders must exist.
 """
 
@@ -45,7 +45,7 @@ FILLS = Registry({FILL: Codec(Fill)})
 
 
 class Rule(NamedTuple):
-    """Answers trades of at least this size, on the same side (1) or on the other (-1)."""
+    """Answers trades of at least this size, on the same side (1) or the other side (-1)."""
 
     size_min: int
     direction: int

@@ -1,7 +1,7 @@
-"""The last part of the demo: Spark makes bars of what was just recorded.
+"""The last part of the demo: Spark makes bars from the recording.
 
-In a process of its own, because the JVM has much to say on standard error, and because the demo ends
-well without it.
+It runs in a process of its own, because the JVM writes much to standard error, and because the demo works
+without it.
 """
 
 import importlib.util
@@ -41,7 +41,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 
 @prepared
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child has done, and the bars to show."""
+    """The result of the child process, and the bars to show."""
 
     messages: int
     bars: int
@@ -50,7 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show(console: Console, root: Path, venue: str, plot: Path) -> None:
-    """Run the pipeline over the queues and print what it found; say so if it cannot run."""
+    """Run the pipeline over the queues and print its result, or why it cannot run."""
 
     def say(text: RenderableType) -> None:
         console.print(text, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""One process of the demo, which starts it with a Spec."""
+"""One process of the demo, started with a Spec."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """The proof at the end: was every order executed exactly once?
 
-Nothing is believed that a process said. The orders that must exist are derived from the market's queues;
-then each queue on the way is read from its beginning. Per strategy, each must have the same orders
+The proof uses nothing that a process reported. It derives the orders that must exist from the market's
+queues; then it reads each queue on their way from its beginning. Each must have the same orders per strategy
 in the same sequence: the same count, and the same digest. Risk's positions must be their sum.
 """
 
@@ -42,12 +42,12 @@ class Tally:
 
     @property
     def digest(self) -> str:
-        """The first letters of the digest."""
+        """The first characters of the digest."""
         return self._digest.hexdigest()[:12]
 
 
 class Proof:
-    """What was found, and everything that is wrong with it."""
+    """The result, and every problem."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.ticks: Counter[str] = Counter()
@@ -57,7 +57,7 @@ class Proof:
 
 
 def prove(root: Path, board: Board, problems: Iterable[str]) -> Proof:
-    """Read all queues, and compare."""
+    """Read all queues and compare them."""
     proof = Proof(problems)
     venues = [process.name for process in board.of("venue")]
     strategies = [process.name for process in board.of("strategy")]
@@ -77,7 +77,7 @@ def prove(root: Path, board: Board, problems: Iterable[str]) -> Proof:
 
 @contextmanager
 def _noting(proof: Proof) -> Generator[None]:
-    """What a queue raises is a problem, and does not keep the others from being read."""
+    """An exception of one queue is recorded as a problem, and the other queues are still read."""
     try:
         yield
     except ChronicleError as error:

@@ -1,7 +1,7 @@
 """How the demo's processes talk: JSON lines upwards, the end of standard input downwards.
 
-A child works until its standard input ends, and then until it has read everything there is. It ends at
-once when its parent is gone, so no child outlives it.
+A child works until its standard input ends, and then reads everything that is left. It ends at once when its
+parent is gone, so no child outlives the parent.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ Role = Literal["venue", "strategy", "router", "gateway", "risk"]
 
 @prepared
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process needs to know."""
+    """The parameters of a process."""
 
     role: Role
     name: str
@@ -74,7 +74,7 @@ async def reporting(report: Callable[[], Report]) -> AsyncGenerator[None]:
 
 
 class Stop(asyncio.Event):
-    """Set when standard input ends. Made in the event loop."""
+    """Set when standard input ends. Create it in the event loop."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The router: takes the orders of all strategies, whenever they come, and gives the fills back.
+"""The router: forwards the orders of all strategies, whenever they join, and returns the fills.
 
-It is the process that the demo kills. Whatever it writes names its cause, so its successor knows which
+It is the process that the demo kills. Every message it writes names its cause, so its successor knows which
 orders were routed and which fills were delivered.
 """
 
@@ -22,7 +22,7 @@ REPLY_SEGMENT_BYTES = 1 << 20
 
 
 class Desk:
-    """The router at work: orders one way, fills the other, and what was counted."""
+    """The running router: orders in one direction, fills in the other, and counters."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Desk:
         return reply
 
     def report(self) -> Report:
-        """Return what was done so far."""
+        """Return the counters so far."""
         return Report(
             name="router",
             done=self._routed.next_seq,

@@ -52,7 +52,7 @@ def is_live(options: Options) -> bool:
 
 
 def make_console(options: Options) -> Console:
-    """Return the console of standard output; a pipe gets no control codes and long lines."""
+    """Return the console of standard output; a pipe gets long lines without control codes."""
     if sys.stdout.isatty() and not options.plain:
         return Console(highlight=False, emoji=False)
     return Console(
@@ -170,7 +170,7 @@ def _state(process: Process) -> Text:
 
 
 class View:
-    """Shows the board now and then. A context manager: leaving it restores the terminal."""
+    """Shows the board at intervals. A context manager: leaving it restores the terminal."""
 
     def __init__(self, board: Board, options: Options, console: Console) -> None:
         self._board = board
@@ -200,7 +200,7 @@ class View:
             self._print_events()
 
     def refresh(self) -> None:
-        """Show the board if it is time to, and events at once."""
+        """Show events at once, and the board if it is due."""
         if self._live is None:
             self._print_events()
         now_s = time.monotonic()
@@ -239,7 +239,7 @@ class View:
 
 
 def save_svg(path: Path, title: str, parts: Iterable[RenderableType], width: int = 90) -> None:
-    """Save what was shown as a picture, which loads nothing from elsewhere."""
+    """Save the output as a self-contained picture."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(
             record=True, width=width, file=nowhere, force_terminal=True, highlight=False

@@ -1,7 +1,7 @@
 """A strategy: merges all venues in the order of their timestamps, sends orders, takes the fills.
 
-An order names the trade that it answers as its cause. A strategy that was killed asks its own queue of
-orders which trades were answered already, and sends none twice.
+An order names the trade that it answers as its cause. After a kill, a strategy reads from its own queue of
+orders which trades it has answered, and sends no order twice.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ __all__ = ["work"]
 
 
 class Strategy:
-    """One strategy at work: its two tasks, and what they have counted."""
+    """A running strategy: its two tasks, and their counters."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Strategy:
         self._times = Histogram()
 
     async def trade(self, stop: Stop) -> None:
-        """Answer what the venues bring, to its end."""
+        """Answer the venues' trades, to the end."""
         async for batch in batches_until(stop, self._ticks):
             now_ns = time.time_ns()
             for tick in batch:
@@ -65,7 +65,7 @@ class Strategy:
                 self._fills += 1
 
     def report(self) -> Report:
-        """Return what was done so far."""
+        """Return the counters so far."""
         return Report(
             name=self._name,
             done=self._read,
@@ -92,7 +92,7 @@ async def work(spec: Spec, stop: Stop) -> None:
                 path, segment_size=spec.segment_bytes, codec=ORDERS, ready=True
             )
         )
-        # The router makes this queue when it has the first fill for it.
+        # The router creates this queue with its first fill.
         path = root / "orders.replies" / spec.name
         replies = await enter(aiochronicle.aopen_reader(path, start="first", wait_for_queue=True))
         strategy = Strategy(spec.name, ticks, orders)

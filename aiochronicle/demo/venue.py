@@ -14,12 +14,12 @@ __all__ = ["work"]
 
 TICK_S = 0.001
 BURST_MAX = 4096
-# How often a strict fan-in hears from a venue that has nothing to say.
+# The heartbeat interval of a venue without messages, for strict fan-ins.
 HEARTBEAT_S = 0.005
 
 
 class Pace:
-    """How many messages are due: ``rate_hz`` on average, now livelier, now calmer."""
+    """Computes how many messages are due: ``rate_hz`` on average, with bursts and pauses."""
 
     def __init__(self, rate_hz: int, seed: int) -> None:
         self._rate_hz = rate_hz

@@ -1,7 +1,7 @@
 """A broker for FastStream: topics with many writers, subscribers as members of groups.
 
 ``pip install "aiochronicle[faststream]"``. FastStream's base classes for brokers are not public; this
-package goes by those of the versions that the extra ``faststream`` names.
+package uses those of the versions that the extra ``faststream`` names.
 """
 
 from aiochronicle.faststream.broker import ChronicleBroker, ChronicleRouter

@@ -1,4 +1,4 @@
-"""What handlers may ask for by the type of a parameter."""
+"""Types of parameters by which handlers receive objects of the broker."""
 
 from typing import Annotated
 

@@ -1,6 +1,6 @@
 """The broker: a Bus whose topics have many writers."""
 
-# What a broker is made of is private in FastStream, and every broker has its own parameters.
+# FastStream's parts of a broker are private, and every broker has its own parameters.
 # pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
 
 import asyncio
@@ -50,7 +50,7 @@ __all__ = ["ChronicleBroker", "ChronicleRouter", "Producer"]
 
 
 class Registry(Registrator[Raw, Config]):
-    """What brokers and routers have in common."""
+    """Common to brokers and routers."""
 
     def subscriber(  # type: ignore[override]
         self,
@@ -145,7 +145,7 @@ class Registry(Registrator[Raw, Config]):
 
 
 class ChronicleRouter(Registry, BrokerRouter[Raw, Config]):
-    """Subscribers and publishers to be included in a broker."""
+    """Subscribers and publishers for inclusion in a broker."""
 
     def __init__(self, prefix: str = "", handlers: Iterable[Any] = (), **options: Any) -> None:
         super().__init__(config=Config(prefix=prefix, **options), handlers=handlers, routers=())
@@ -201,7 +201,7 @@ class Producer(ProducerProto[Command]):
 
 
 class _LogStorage(DefaultLoggerStorage):
-    """How log lines look."""
+    """The format of log lines."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Publishers and subscribers."""
 
-# What a broker is made of is private in FastStream, and every broker has its own parameters.
+# FastStream's parts of a broker are private, and every broker has its own parameters.
 # pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
 
 import contextlib
@@ -39,7 +39,7 @@ __all__ = ["ChroniclePublisher", "ChronicleSubscriber", "Command", "Config"]
 
 @dataclass(kw_only=True)
 class Config(BrokerConfig):
-    """What publishers and subscribers know of their broker."""
+    """The broker as its publishers and subscribers see it."""
 
     bus: "Bus | None" = None
 
@@ -52,7 +52,7 @@ class Config(BrokerConfig):
 
 
 class Command(BatchPublishCommand):
-    """A message, or several, on their way to a topic."""
+    """A message, or several, to be appended to a topic."""
 
     @classmethod
     def from_cmd(cls, cmd: "PublishCommand", *, batch: bool = False) -> "Command":
@@ -101,7 +101,7 @@ class PublisherDocument(PublisherSpecification[Config, PublisherDescription]):
 
 
 class ChroniclePublisher(PublisherUsecase):
-    """Publishes to one topic. Made by ``ChronicleBroker.publisher``."""
+    """Publishes to one topic. Created by ``ChronicleBroker.publisher``."""
 
     _outer_config: Config
 
@@ -211,7 +211,7 @@ class SubscriberDocument(SubscriberSpecification[Config, SubscriberDescription])
 
 
 class ChronicleSubscriber(TasksMixin, SubscriberUsecase[Raw]):
-    """A member of a group of one topic. Made by ``ChronicleBroker.subscriber``."""
+    """A member of a group of one topic. Created by ``ChronicleBroker.subscriber``."""
 
     _outer_config: Config
 
@@ -230,14 +230,14 @@ class ChronicleSubscriber(TasksMixin, SubscriberUsecase[Raw]):
         return f"{self._outer_config.prefix}{self._topic}"
 
     def get_log_context(self, message: Any) -> dict[str, str]:
-        """Return what the log says about a message."""
+        """Return the fields of a message for the log."""
         return {"topic": self.topic, "message_id": getattr(message, "message_id", "")}
 
     def _make_response_publisher(self, message: Any) -> Sequence[Any]:
         return (_Reply(self._outer_config.producer, message.reply_to),)
 
     async def start(self) -> None:
-        """Join the group, and take messages if there are handlers."""
+        """Join the group, and start to take messages if there are handlers."""
         await super().start()
         await self._join()
         if self.calls:
@@ -279,7 +279,7 @@ class ChronicleSubscriber(TasksMixin, SubscriberUsecase[Raw]):
         return cast("ChronicleMessage", message)
 
     async def get_one(self, *, timeout: float = 5.0) -> ChronicleMessage | None:
-        """Return the next message, to be acknowledged by the caller; None after ``timeout``."""
+        """Return the next message, which the caller acknowledges; None after ``timeout``."""
         member = await self._join()
         with contextlib.suppress(TimeoutError):
             return await self._process(await member.next(timeout))

@@ -1,4 +1,4 @@
-"""Messages of FastStream in a queue, and deliveries of a group as messages of FastStream."""
+"""FastStream messages in a queue, and a group's deliveries as FastStream messages."""
 
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 30.0
 
 @prepared
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What FastStream sends: the body, and what it wants to know about it. MessagePack in the queue."""
+    """What FastStream sends: the body and its metadata. MessagePack in the queue."""
 
     body: bytes
     content_type: str | None = None
@@ -26,7 +26,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Payload(Protocol):
-    """What is needed of a ``Message``."""
+    """The part of ``Message`` that is used here."""
 
     @property
     def payload(self) -> bytes: ...
@@ -35,7 +35,7 @@ class Payload(Protocol):
 
 
 class Raw(Protocol):
-    """What is needed of a ``Delivery``."""
+    """The part of ``Delivery`` that is used here."""
 
     @property
     def message(self) -> Payload: ...
@@ -70,7 +70,8 @@ class ChronicleMessage(StreamMessage[Raw]):
         await super().ack()
 
     async def nack(self, delay_s: float | None = None) -> None:
-        """Give it back; None: it comes again after 0.1 s, twice as long each time, 30 s at most."""
+        """Return it to the group. None: redelivered after 0.1 s, then twice as long each time, at most 30
+        s."""
         if self.committed is None:
             doublings = min(self.raw_message.attempt - 1, 10)
             later_s = min(_RETRY_FIRST_S * float(2**doublings), _RETRY_MAX_S)
@@ -80,14 +81,15 @@ class ChronicleMessage(StreamMessage[Raw]):
         await super().nack()
 
     async def reject(self) -> None:
-        """Be done with it, though it failed."""
+        """Acknowledge it although it failed."""
         if self.committed is None:
             self.raw_message.ack()
         await super().reject()
 
 
 class Parser:
-    """Makes messages of deliveries. What is no Envelope, of any other writer, is the body."""
+    """Turns deliveries into messages. A payload that is not an Envelope, from any other writer, is the
+    body."""
 
     @staticmethod
     async def parse_message(raw: Raw) -> ChronicleMessage:
@@ -107,5 +109,5 @@ class Parser:
 
     @staticmethod
     async def decode_message(message: "StreamMessage[Any]") -> Any:
-        """Return what its body is, by its content type."""
+        """Return the body, decoded by its content type."""
         return decode_message(message)

@@ -1,6 +1,6 @@
-"""TestChronicleBroker: handlers called without a queue, as FastStream's other test brokers do it."""
+"""TestChronicleBroker: calls handlers without a queue, as FastStream's other test brokers do."""
 
-# What a broker is made of is private in FastStream, and every broker has its own parameters.
+# FastStream's parts of a broker are private, and every broker has its own parameters.
 # pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
 
 from collections.abc import Generator
@@ -18,7 +18,7 @@ __all__ = ["TestChronicleBroker"]
 
 
 class _Posted:
-    """A message that lies in no queue."""
+    """A message that is in no queue."""
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload

@@ -1,6 +1,6 @@
 """nautilus_trader over queues: its message bus recorded and fed, its catalog filled and read.
 
-``pip install "aiochronicle[nautilus]"``. It goes by the public interface of nautilus_trader: listeners
+``pip install "aiochronicle[nautilus]"``. It uses the public interface of nautilus_trader: listeners
 of the message bus, its serializer, ``ParquetDataCatalog.write_data``.
 """
 

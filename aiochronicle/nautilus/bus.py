@@ -1,10 +1,11 @@
 """The message bus of a nautilus_trader node: recorded into a queue, fed from queues.
 
-A message of the bus is a message of the queue: the payload is what the serializer of the bus made of
-it, the key is its topic.
+Each message of the bus becomes a message of the queue: the payload comes from the serializer of the bus, the
+key is the topic.
 
-A bus gives its listeners what a feed publishes, too, ``external_pub=False`` or not. Recorded, it would
-come back from the queue forever, so a feed tells the recorder of its bus what to leave out.
+A bus also gives its listeners what a feed publishes, with ``external_pub=False`` or without. If this were
+recorded, it would come back from the queue in a loop, so a feed tells the recorder of its bus what to leave
+out.
 """
 
 import logging
@@ -26,14 +27,14 @@ _log = logging.getLogger("aiochronicle.nautilus")
 
 
 class Serializer(Protocol):
-    """What is needed of nautilus_trader's ``MsgSpecSerializer``."""
+    """The part of nautilus_trader's ``MsgSpecSerializer`` that is used here."""
 
     def serialize(self, obj: Any) -> bytes: ...
     def deserialize(self, obj_bytes: bytes) -> Any: ...
 
 
 class MessageBus(Protocol):
-    """What is needed of nautilus_trader's ``MessageBus``."""
+    """The part of nautilus_trader's ``MessageBus`` that is used here."""
 
     @property
     def serializer(self) -> Serializer: ...
@@ -44,8 +45,8 @@ class MessageBus(Protocol):
 class BusRecorder:
     """Appends what a message bus publishes: ``BusRecorder(node.kernel.msgbus, writer)``.
 
-    That is what nautilus_trader can serialize, but for the types in ``MessageBusConfig.types_filter``.
-    The writer stays the caller's, who closes it after the node.
+    It records everything that nautilus_trader can serialize, except the types in
+    ``MessageBusConfig.types_filter``. The caller owns the writer, and closes it after the node.
 
     A message that cannot be appended does not stop the node. It is logged, ``failure`` is the exception
     from then on, and nothing more is recorded: a recording may end early, but it has no gaps.
@@ -79,11 +80,11 @@ class BusRecorder:
             _log.error("the message bus is not recorded any more: %s", printable(error))
 
     def leave_out(self, message: tuple[str, bytes] | None) -> None:
-        """Pass over this message, topic and payload, when it is published; for feeds."""
+        """Skip this message, given by topic and payload, when it is published; for feeds."""
         self._left_out = message
 
     def close(self) -> None:
-        """Record nothing more. A bus does not let its listeners go, but passes over this one."""
+        """Stop recording. A bus never removes its listeners, but skips this one from now on."""
         self._closed = True
 
 
@@ -111,8 +112,8 @@ class BusFeed:
     def publish(self, message: Message[Any]) -> bool:
         """Publish one message; False if its topic is not wanted.
 
-        What the serializer of the bus does not know is published as bytes. An exception of a handler
-        comes out of here.
+        A message that the serializer of the bus does not know is published as bytes. An exception of a
+        handler is raised here.
         """
         topic = topic_of(message)
         if not fnmatchcase(topic, self._topics):
@@ -135,7 +136,7 @@ class BusFeed:
         return True
 
     async def run(self, messages: AsyncIterable[Message[Any]]) -> None:
-        """Publish what a reader, fan-in or router gives, until it is closed.
+        """Publish the messages of a reader, fan-in or router until it is closed.
 
         Cancelled, it has published every message that it took.
         """

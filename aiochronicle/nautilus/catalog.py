@@ -19,13 +19,13 @@ _BATCH = 1024
 
 
 class Catalog(Protocol):
-    """What is needed of nautilus_trader's ``ParquetDataCatalog``."""
+    """The part of nautilus_trader's ``ParquetDataCatalog`` that is used here."""
 
     def write_data(self, data: list[Any]) -> None: ...
 
 
 def _default_serializer() -> Serializer:
-    """Return what a node has whose MessageBusConfig says nothing else."""
+    """Return the serializer of a node with the default MessageBusConfig."""
     module = import_module("nautilus_trader.serialization.serializer")  # it has no type hints
     made: Serializer = module.MsgSpecSerializer(encoding=msgspec.msgpack, timestamps_as_str=True)
     return made
@@ -34,10 +34,10 @@ def _default_serializer() -> Serializer:
 def read_objects(
     messages: Iterable[Message[Any]], *, serializer: Serializer | None = None
 ) -> Iterator[Any]:
-    """Give the objects of recorded messages: for ``BacktestEngine.add_data``, for instance.
+    """Yield the objects of recorded messages, for example for ``BacktestEngine.add_data``.
 
     ``serializer`` is that of the bus that was recorded, ``node.kernel.msgbus.serializer``; by default
-    MessagePack with timestamps as text, as nodes have it. What is no object comes as what it decodes to.
+    MessagePack with timestamps as text, the default of nodes. Other messages are yielded as decoded values.
     """
     deserialize = (serializer or _default_serializer()).deserialize
     for message in messages:
@@ -51,10 +51,10 @@ def append_objects(
     topic: Callable[[Any], str],
     serializer: Serializer | None = None,
 ) -> int:
-    """Append objects, of a catalog for instance, as a bus would have published them; return how many.
+    """Append objects, for example from a catalog, as a bus would have published them; return how many.
 
-    ``topic`` says on which topic. The timestamp of a message is the object's ``ts_init``, so they have
-    to come in its order.
+    ``topic`` says on which topic. The timestamp of a message is the object's ``ts_init``, so they must be
+    sorted by it.
     """
     serialize = (serializer or _default_serializer()).serialize
     remaining, count = iter(objects), 0
@@ -79,8 +79,8 @@ def write_catalog(
     """Write the objects of these types to a catalog; return how many.
 
     A catalog takes files whose times do not overlap. So at most ``max_messages`` objects are sorted by
-    ``ts_init`` and written at a time, and those of the last instant wait for the next file. One that
-    comes later than that allows raises InvalidArgument; what was before it is written.
+    ``ts_init`` and written at a time, and those of the last instant wait for the next file. An object that
+    arrives too late for this raises InvalidArgument; what came before it is written.
     """
     most = positive("max_messages", max_messages)
     wanted = (

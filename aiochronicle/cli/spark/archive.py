@@ -42,10 +42,12 @@ def archive(
             help="reader whose position tells retention how far the archive is; default: archive",
         ),
     ] = None,
-    no_reader: Annotated[bool, Flag("leave no position: for queues that may only be read")] = False,
+    no_reader: Annotated[bool, Flag("store no position: for queues that are read-only")] = False,
     allow_loss: Annotated[
         bool,
-        Flag("go on where a queue begins now, if messages were removed before they were archived"),
+        Flag(
+            "continue at the present start of a queue if messages were removed before they were archived"
+        ),
     ] = False,
     table: Annotated[
         Literal["parquet", "delta", "iceberg"],

@@ -1,6 +1,6 @@
 """Arguments that several jobs have.
 
-Groups of arguments are dataclasses, which is what cyclopts takes apart into options.
+Groups of arguments are dataclasses, which cyclopts turns into options.
 """
 
 import math
@@ -58,12 +58,12 @@ def _above_zero(_: Any, tokens: Sequence[Token]) -> float:
 
 
 def place(metavar: str, help_: str) -> Parameter:
-    """Describe an argument that says where something is or goes."""
+    """Describe an argument that is the place of an input or output."""
     return Parameter(converter=_local, metavar=metavar, n_tokens=1, help=help_)
 
 
 def place_of_archive(metavar: str, help_: str) -> Parameter:
-    """Describe an argument that says where an archive is or goes, which may be object storage."""
+    """Describe an argument that is the place of an archive, which may be object storage."""
     return Parameter(converter=_archive, metavar=metavar, n_tokens=1, help=help_)
 
 
@@ -73,7 +73,7 @@ def _flag(help_: str) -> Parameter:
 
 Flag: Callable[[str], Parameter] = _flag
 Place = str
-Root = Annotated[Place, place("DIR", "directory in or under which the queues are")]
+Root = Annotated[Place, place("DIR", "directory that contains the queues, at any depth")]
 Plot = Annotated[Place | None, place("FILE", "also draw it, as PNG")]
 Amount = Annotated[float, Parameter(converter=_above_zero, metavar="SIZE", n_tokens=1)]
 Count = Annotated[int, Parameter(validator=Number(gte=1), metavar="N")]
@@ -96,16 +96,15 @@ class Reading:
     ] = None
     end: Annotated[str | None, Parameter(metavar="TIME", help="before that time")] = None
     moved: Annotated[
-        Place | None, place("DIR", "where retention moves segments to, to read them too")
+        Place | None,
+        place("DIR", "directory to which retention moves segments, to read those, too"),
     ] = None
-    skip_corrupt: Annotated[bool, _flag("step over damaged messages, and say at the end which")] = (
-        False
-    )
+    skip_corrupt: Annotated[bool, _flag("skip damaged messages, and list them at the end")] = False
     bad_records: Annotated[
         Place | None,
         place(
             "DIR",
-            "with --skip-corrupt: list them there, as JSON; all machines of a cluster must see it",
+            "with --skip-corrupt: directory for the list, as JSON; every machine of a cluster needs access",
         ),
     ] = None
 
@@ -113,7 +112,7 @@ class Reading:
 @Parameter(name="*", group=_RESULT)
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Where a table goes."""
+    """The output table."""
 
     out: Annotated[Place | None, place("DIR", "write it there, as Parquet")] = None
     overwrite: Annotated[bool, _flag("replace what is at --out")] = False
@@ -137,9 +136,9 @@ class Result:
 @Parameter(name="*", group=_RUNNING)
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """How a job runs, and what it prints."""
+    """How a job runs, and how it reports."""
 
-    dry_run: Annotated[bool, _flag("say what would be done, and do nothing")] = False
+    dry_run: Annotated[bool, _flag("print what would be done, and do nothing")] = False
     master: Annotated[
         str | None,
         Parameter(
@@ -148,7 +147,9 @@ class Running:
             " spark-submit says",
         ),
     ] = None
-    ui: Annotated[bool, _flag("serve Spark's web page while the job runs, and say where")] = False
+    ui: Annotated[
+        bool, _flag("serve Spark's web page while the job runs, and print its address")
+    ] = False
     json: Json = False
 
 

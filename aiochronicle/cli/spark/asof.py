@@ -30,7 +30,9 @@ def asof(
     root: Root,
     /,
     *,
-    quotes_root: Annotated[Place | None, place("DIR", "where the quotes are, if elsewhere")] = None,
+    quotes_root: Annotated[
+        Place | None, place("DIR", "directory of the quotes, if different")
+    ] = None,
     trades: Trades = "trade",
     quotes: Annotated[str, Parameter(metavar="TYPE", help="type of the quotes")] = "quote",
     by: Annotated[
@@ -43,7 +45,7 @@ def asof(
         str | None,
         Parameter(
             metavar="DURATION",
-            help="how old a quote may be at --start; default: no limit",
+            help="maximum age of a quote at --start; default: no limit",
         ),
     ] = None,
     reading: Reading = ALL,

@@ -22,7 +22,7 @@ def audit(
     *,
     out: Annotated[Place | None, place("DIR", "write the stream there, as Parquet")] = None,
     expect: Annotated[
-        str | None, Parameter(metavar="DIGEST", help="fail if the digest is another one")
+        str | None, Parameter(metavar="DIGEST", help="fail if the digest differs from this one")
     ] = None,
     reading: Reading = ALL,
     running: Running = LOCAL,

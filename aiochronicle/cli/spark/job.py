@@ -1,4 +1,4 @@
-"""What is the same for all jobs: notes on standard error, and errors in the words of the command line."""
+"""Common to all jobs: notes on standard error, and errors in terms of the command line."""
 
 import inspect
 import re
@@ -30,7 +30,8 @@ _MISSING = 'Spark is not installed ({} is missing): pip install "aiochronicle[sp
 
 
 def job(command: Callable[P, None]) -> Callable[P, None]:
-    """Make a command of a function: what it raises says in one line what happened and what to do."""
+    """Make a command from a function: an exception becomes one line that says what happened and what to
+    do."""
     reads_queues = "reading" in inspect.signature(command).parameters
 
     @wraps(command)
@@ -51,7 +52,7 @@ def job(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _explain(error: Exception) -> str | None:
-    """Return one line for an error that is not a mistake of ours."""
+    """Return one line for an error that is not a bug of the command."""
     from aiochronicle.spark.runtime.explain import explain, is_of_spark
 
     known = isinstance(error, ChronicleError | OSError) or is_of_spark(error)
@@ -59,12 +60,12 @@ def _explain(error: Exception) -> str | None:
 
 
 def _status(error: Exception) -> int:
-    # The argument is right; what is in the queue by now is not.
+    # The argument is right; the queue's present content is not.
     return FAILED if isinstance(error, TimestampOrder) else status_of(error)
 
 
 def in_arguments(text: str) -> str:
-    """Return an error's text with arguments instead of the options of the source they stand for.
+    """Return an error's text with the command's arguments in place of the source's options.
 
     >>> in_arguments("option subscribe is empty")
     '--queues is empty'

@@ -46,7 +46,7 @@ def quality(
     ] = None,
     late: Annotated[
         str,
-        Parameter(metavar="DURATION", help="a message is late that is delayed by more"),
+        Parameter(metavar="DURATION", help="count messages with a larger delay as late"),
     ] = "1s",
     plot: Plot = None,
     reading: Reading = ALL,

@@ -1,4 +1,4 @@
-"""What a job reads: the arguments as options of the source, and what was damaged."""
+"""A job's input: its arguments as options of the source, and damaged messages."""
 
 import re
 import tempfile
@@ -26,7 +26,7 @@ PLACES_SHOWN = 10
 def chosen(
     name: str, root: str, reading: Reading, running: Running
 ) -> Generator[dict[str, str], None, None]:
-    """Give the options of the source, and say at the end which damaged messages were stepped over."""
+    """Yield the options of the source, and report the skipped damaged messages at the end."""
     if reading.bad_records is not None and not reading.skip_corrupt:
         raise InvalidArgument("--bad-records lists what --skip-corrupt steps over: give both")
     if not reading.skip_corrupt or running.dry_run:
@@ -68,7 +68,7 @@ def _options(root: str, reading: Reading, bad_records: str | None) -> dict[str, 
 
 
 def _summary(notes: Sequence["BadRecords"]) -> Iterator[str]:
-    """Say how many messages were damaged, and where the first ones are."""
+    """Report how many messages were damaged, and where the first ones are."""
     messages = sum(one.end_seq - one.first_seq for one in notes)
     yield (
         f"damaged messages that were stepped over: {messages:,}"
@@ -92,7 +92,7 @@ def _seqs(damaged: "BadRecords") -> str:
 
 
 def describe(found: "Input", would: str, running: Running) -> None:
-    """Say what a job would read and do."""
+    """Report what a job would read and do."""
     out = Output(as_json=running.json)
     tasks = len(found.parts())
     if running.json:

@@ -23,7 +23,7 @@ def replay(
     files: Annotated[
         Place,
         place_of_archive(
-            "DIR", "directory in or under which the files are; an archive may be in s3://"
+            "DIR", "directory that contains the files, at any depth; an archive may be in s3://"
         ),
     ],
     /,
@@ -33,7 +33,7 @@ def replay(
         str | None, Parameter(metavar="NAME,NAME", help="only these queues of an archive")
     ] = None,
     queue: Annotated[
-        str | None, Parameter(metavar="NAME", help="everything into one queue of this name")
+        str | None, Parameter(metavar="NAME", help="write everything into one queue of this name")
     ] = None,
     running: Running = LOCAL,
 ) -> None:

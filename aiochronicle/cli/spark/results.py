@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 
 def check(result: Result, plot: str | None = None) -> None:
-    """Say before anything is computed if its result cannot be kept."""
+    """Report before anything is computed if the result cannot be stored."""
     if plot is not None and Path(plot).suffix.lower() != ".png":
         raise InvalidArgument("pictures are PNG: give --plot a name that ends in .png", path=plot)
     if plot is not None and not Path(plot).absolute().parent.is_dir():
@@ -34,14 +34,14 @@ def check(result: Result, plot: str | None = None) -> None:
         raise InvalidArgument("something is there; --overwrite replaces it", path=result.out)
     if not _is_table(Path(result.out)):
         raise InvalidArgument(
-            "is no table that a job has written, so it is not replaced; delete it, or give another"
+            "is not a table written by a job, so it is not replaced; delete it, or give another"
             " directory",
             path=result.out,
         )
 
 
 def _is_table(path: Path) -> bool:
-    """Return whether there is nothing else than what Spark writes: to overwrite is to delete first."""
+    """Return whether the directory has only files that Spark writes: overwriting deletes it first."""
     pattern = r"_SUCCESS|part-.*\.parquet|\..*\.crc"
     return path.is_dir() and all(
         entry.is_file() and re.fullmatch(pattern, entry.name) for entry in path.iterdir()
@@ -57,11 +57,11 @@ def run_frame(
     order: Sequence[str] = (),
     ranks: Mapping[str, int] | None = None,
 ) -> None:
-    """Make the frame of a job, and write or show it.
+    """Compute the frame of a job, and write or show it.
 
-    A table goes into one file. Rows that are many have an ``order``: they are written by many tasks, into
-    files that are in order themselves and by their names. Columns with the highest of ``ranks`` are not
-    shown in a narrow terminal.
+    A table goes into one file. Large results have an ``order``: many tasks write them, into files that are
+    sorted inside and by their names. Columns with the highest of ``ranks`` are not shown in a narrow
+    terminal.
     """
     with started(name, running) as spark:
         frame = make(spark)

@@ -37,7 +37,7 @@ appender.none.name = none
 
 @contextmanager
 def started(name: str, running: Running) -> Generator["SparkSession", None, None]:
-    """Give a session, show how far it is, and stop it unless it was there before."""
+    """Yield a session, show its progress, and stop it unless it existed before."""
     from aiochronicle.spark.runtime.progress import watch_tasks
     from aiochronicle.spark.runtime.session import active_session
 
@@ -93,7 +93,7 @@ def _start(name: str, running: Running) -> "SparkSession":
 def _errors_into(file: IO[bytes]) -> Generator[None]:
     """Use this file as the standard error of processes that are started in the block.
 
-    Java and Spark print three lines there at each start which say nothing about the job.
+    At each start, Java and Spark print three lines there that say nothing about the job.
     """
     sys.stderr.flush()
     kept = os.dup(STDERR)
@@ -107,7 +107,7 @@ def _errors_into(file: IO[bytes]) -> Generator[None]:
 
 
 def _show_last_words(file: IO[bytes], error: Exception) -> None:
-    """Print what Java said, if it has ended: nothing else knows why."""
+    """Print Java's output if it has ended, because nothing else knows why."""
     from aiochronicle.spark.runtime.explain import is_java_gone
 
     if is_java_gone(error):
