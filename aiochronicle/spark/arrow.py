@@ -1,6 +1,6 @@
-"""Names for the parts of pyarrow that rows go through.
+"""Names for the parts of pyarrow that process rows.
 
-What type checkers know of them is in typings/pyarrow.
+Their types are in typings/pyarrow.
 """
 
 from typing import TypeAlias

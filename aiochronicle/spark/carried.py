@@ -30,7 +30,7 @@ def _has_key(rows: Table | Batch) -> Array:
 
 
 def _header_counts(rows: Table | Batch) -> tuple[pa.MapArray, Array]:
-    """Return the headers of all rows, with nothing of others, and how many each row has."""
+    """Return the headers of exactly these rows, and how many each row has."""
     headers = _whole(rows.column("headers"))
     assert isinstance(headers, pa.MapArray)
     counts: Array = np.zeros(len(headers), np.int64)
@@ -63,7 +63,7 @@ def trailer_bytes(rows: Table | Batch) -> Array:
 
 
 def area_bytes(rows: Table | Batch) -> Array:
-    """Return how long the record of each row is, but for its header."""
+    """Return the length of each row's record without its header."""
     size: Array = _lengths(_whole(rows.column("payload"))) + trailer_bytes(rows)
     return size
 

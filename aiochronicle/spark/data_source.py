@@ -29,16 +29,16 @@ class ChronicleSource(DataSource):
     """Reads frames and streams from queues, and writes them.
 
     Filters of queries are not pushed down. Spark (4.1 to 4.3) would keep the filtered source with the loaded
-    frame and use it for other queries over that frame as well:
-    ``frame.where(a).union(frame.where(b))`` would have the rows of one filter and none of the other, and a
-    query without a filter, for which no Python is called at all, the rows of the last one. Option
-    ``filter`` is part of the frame instead.
+    frame and use it for other queries over that frame as well: ``frame.where(a).union(frame.where(b))``
+    would have the rows of one filter and none of the other, and a query without a filter, for which no
+    Python is called, would have the rows of the last filter. Instead, option ``filter`` is part of the
+    frame.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self.snapshot: Snapshot | None = None
-        # Of a sink or a stream nobody asked for it; a reader will try again, and tell.
+        # A sink or a stream does not need it; a reader will try again, and report the error.
         with contextlib.suppress(ChronicleError):
             self.snapshot = Snapshot(read_options(options))
 
@@ -54,21 +54,21 @@ class ChronicleSource(DataSource):
         return frame_schema(options, sources or find_or_await(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what plans and reads a frame."""
+        """Return the object that plans and reads a frame."""
         options = read_options(self.options)
         return FrameReader(options, schema, self.snapshot or Snapshot(options))
 
     def streamReader(self, schema: StructType) -> RangeStreamReader:  # noqa: N802
-        """Return what follows the queues: their rows, or only where these are."""
+        """Return the object that follows the queues: their rows, or only the ranges of these."""
         options = read_options(self.options)
         return RangeStreamReader(options) if schema == RANGES else StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
-        """Return what writes a frame."""
+        """Return the object that writes a frame."""
         return BatchSink(_appending(self.options, overwrite), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
-        """Return what writes a stream."""
+        """Return the object that writes a stream."""
         options = _appending(self.options, overwrite)
         if options.batch_id is not None:
             raise InvalidArgument("a stream counts its batches itself: leave out option batchId")
@@ -94,7 +94,7 @@ class FrameReader(DataSourceReader):
         check_schema(schema, options, snapshot.sources)
 
     def partitions(self) -> list[InputPartition]:
-        """Cut the snapshot into what tasks read."""
+        """Divide the snapshot into parts for the tasks."""
         parts = plan(
             self._snapshot.sources,
             self._snapshot.start,
@@ -106,6 +106,6 @@ class FrameReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Batch]:
         """Yield the rows of one part."""
-        # With nothing to read Spark makes up a partition of its own.
+        # Without any part, Spark would create a partition of its own.
         if isinstance(partition, RangePartition):
             yield from read_task(partition.part, self._schema, self._options)

@@ -16,7 +16,7 @@ Failures = dict[str, ChronicleError]  # by the name of the queue
 
 @contextmanager
 def noting(failed: Failures, name: str) -> Generator[None]:
-    """Keep what is wrong with a queue."""
+    """Record the error of a queue."""
     try:
         yield
     except ChronicleError as error:

@@ -2,7 +2,7 @@
 
 Names, seqs and times become narrower ranges, found through the seek indexes; of messages of other types only
 the headers are read. The condition is part of the frame, so every query over it sees the same rows. (Spark
-4.1 to 4.3 can push the filters of a query down to a Python source, but keeps what the first one has left for
+4.1 to 4.3 can push the filters of a query down to a Python source, but applies the first query's filters to
 all queries over the frame.)
 """
 
@@ -40,7 +40,7 @@ class Bounds(msgspec.Struct, frozen=True):
     end: int = _BEYOND
 
     def within(self, other: "Bounds") -> "Bounds":
-        """Return what is in both."""
+        """Return the intersection."""
         return Bounds(max(self.start, other.start), min(self.end, other.end))
 
     @property
@@ -50,12 +50,12 @@ class Bounds(msgspec.Struct, frozen=True):
 
     @property
     def start_ns(self) -> int | None:
-        """Where times begin that a queue can have; None if all of them pass."""
+        """The start of the range of times; None if there is no start."""
         return self.start if self.start > 0 else None
 
     @property
     def end_ns(self) -> int | None:
-        """Where they end; None if there is no end."""
+        """The end of the range; None if there is no end."""
         return self.end if self.end < _BEYOND else None
 
 
@@ -74,7 +74,7 @@ class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> list[str]:
-        """What ``sift`` needs."""
+        """The columns that ``sift`` needs."""
         wanted = {
             "seq": not self.seq.is_open,
             "timestamp_ns": not self.time_ns.is_open,
@@ -82,13 +82,13 @@ class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
         return [name for name, is_wanted in wanted.items() if is_wanted]
 
     def types_of(self, wanted: frozenset[int] | None) -> frozenset[int] | None:
-        """Return the type_ids of the messages that may pass, of those that are wanted; None if all are."""
+        """Return which of the wanted type_ids may pass; None if all may."""
         if self.types is None or wanted is None:
             return wanted if self.types is None else self.types
         return wanted & self.types
 
     def sift(self, batch: Batch) -> Batch:
-        """Return the rows of the types that may pass that do; ``columns`` must be in the batch."""
+        """Return the rows that pass; ``columns`` must be in the batch."""
         for name, bounds in (("seq", self.seq), ("timestamp_ns", self.time_ns)):
             if not bounds.is_open:
                 batch = _between(batch, name, bounds)
@@ -109,7 +109,7 @@ def _between(batch: Batch, name: str, bounds: Bounds) -> Batch:
 
 
 def parse_filter(text: str) -> Narrowing:
-    """Understand a condition; InvalidArgument if it is not one that can narrow a frame down.
+    """Parse a condition; InvalidArgument if a frame cannot be narrowed down by it.
 
     >>> parse_filter("seq >= 5 AND type_id IN (1, 2)").seq
     Bounds(start=5, end=9223372036854775808)
@@ -124,7 +124,7 @@ def parse_filter(text: str) -> Narrowing:
 
 
 class _Parser:
-    """Walks over the words of a condition."""
+    """A parser of conditions."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -167,7 +167,7 @@ class _Parser:
             raise self._error(f"{text!r} is not expected there")
 
     def condition(self, before: Narrowing) -> Narrowing:
-        """Take one comparison, and return what it leaves of what was left before."""
+        """Parse one comparison, and narrow the given filter down by it."""
         column = self._take("word")[1].lower()
         if column not in _COLUMNS:
             raise self._error(f"{column!r} is not a column that it knows")

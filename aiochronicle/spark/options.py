@@ -72,8 +72,8 @@ WRITING = {
     "checkpointlocation": "checkpointLocation",
 }
 
-# What Spark itself adds: to the options of a stream its name, to those of a table (CREATE TABLE … USING
-# chronicle) what the catalog keeps of it, and options once more with OF_TABLE in front.
+# Options that Spark itself adds: the name of a stream; for a table (CREATE TABLE … USING chronicle)
+# properties of its catalog entry, and its options again with the prefix OF_TABLE.
 ADDED_BY_SPARK = frozenset(
     (
         "queryname",
@@ -93,13 +93,13 @@ OF_TABLE = "option."
 
 MANIFESTS = "_chronicle"  # a directory in archives of Parquet files, as the job makes them
 
-# What options may be given as; Spark itself makes texts of them.
+# Types of option values; Spark converts them to text.
 Given: TypeAlias = str | int | bool | datetime | Mapping[str, int]
 
-# Where queues are looked for: a directory, or several.
+# The directories in which queues are looked for.
 Roots: TypeAlias = str | Path | Sequence[str | Path]
 
-# What `scan` and the commands call otherwise.
+# Options that `scan` and the commands name differently.
 ELSEWHERE = {
     "start": "startingTimestamp or startingOffsets",
     "end": "endingTimestamp or endingOffsets (a stream has no end)",
@@ -111,7 +111,7 @@ TimeUnit = Literal["ns", "us", "ms", "s"]
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read, from where to where, and what to do about trouble."""
+    """What to read, its bounds, and the handling of errors."""
 
     paths: tuple[str, ...]
     starting_offsets: Offsets | None = None
@@ -127,7 +127,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     permissive: bool = True
     verify: bool = True
     follow: bool = True
-    awaits_queues: bool = False  # follow was given: there may be no queue yet
+    awaits_queues: bool = False  # follow was given: queues may not exist yet
     skip_corrupt: bool = False
     bad_records_path: str | None = None
     archive: str | None = None
@@ -143,7 +143,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(self.paths)
 
     def wants(self, queue: str) -> bool:
-        """Return whether the queue of this name is among those asked for."""
+        """Return whether a queue of this name is requested."""
         if self.filter is not None and not self.filter.wants(queue):
             return False
         if self.subscribe is not None:
@@ -152,7 +152,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to, and what makes a batch recognisable."""
+    """The target, and the identity of a batch."""
 
     path: str
     queue: str | None = None
@@ -164,7 +164,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_text(value: Given) -> str:
-    """Return the value of an option as Spark would hand it on."""
+    """Return the value of an option as Spark would pass it."""
     match value:
         case bool():
             return str(value).lower()
@@ -254,7 +254,7 @@ def write_options(given: Mapping[str, Given]) -> WriteOptions:
 
 
 def _check_root(path: str) -> None:
-    """Raise InvalidArgument if no directory can be there."""
+    """Raise InvalidArgument if there can be no directory at this path."""
     root = Path(os.path.abspath(path))
     there = next(place for place in (root, *root.parents) if os.path.lexists(place))
     if not there.is_dir():
@@ -436,12 +436,12 @@ class _Options:
 
 
 def _is_of_spark(name: str) -> bool:
-    """Return whether Spark has added an option, so that it says nothing to us."""
+    """Return whether Spark has added an option, which is then ignored."""
     return name.lower() in ADDED_BY_SPARK or name.lower().startswith(OF_TABLE)
 
 
 def _hint(name: str, known: Mapping[str, str]) -> str:
-    """Say what may have been meant by an option that does not exist."""
+    """Suggest known options for an unknown one."""
     if name in ELSEWHERE and READING.keys() <= known.keys():
         return f"did you mean {ELSEWHERE[name]}?"
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

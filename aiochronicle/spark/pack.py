@@ -15,7 +15,7 @@ from aiochronicle.spark.private_files import replacing
 __all__ = ["pack"]
 
 SUFFIXES = (".py", ".so", ".pyi", ".typed")
-TOP_LEVEL = "pyspark_chronicle.py"  # by which Spark finds the format
+TOP_LEVEL = "pyspark_chronicle.py"  # through which Spark finds the format
 
 
 def pack(out: str) -> Path:

@@ -51,7 +51,8 @@ _CREATE = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def directory_mode(file_mode: int) -> int:
-    """Return the mode of directories for those who may read files of this mode, and write none.
+    """Return the mode of directories that gives readers of files of this mode access, without the right to
+    write.
 
     >>> oct(directory_mode(0o640))
     '0o750'
@@ -62,9 +63,9 @@ def directory_mode(file_mode: int) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Generator[BinaryIO]:
-    """Give a new file that takes the name when it is complete; a link of that name is replaced itself.
+    """Yield a new file that takes the name when it is complete; a link of that name is itself replaced.
 
-    For what users ask for by its path: the umask says who may read it. FileExistsError if there is a pipe or
+    For files that users request by path: the umask decides who may read them. FileExistsError for a pipe or
     a device.
     """
     with contextlib.suppress(FileNotFoundError):
@@ -84,11 +85,11 @@ def replacing(path: Path) -> Generator[BinaryIO]:
 
 
 def temporary_directory() -> Path:
-    """Make a directory that goes with this process."""
+    """Create a directory that is removed when this process ends."""
     directory, owner = Path(tempfile.mkdtemp(prefix="aiochronicle-")), os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # not with a fork
+        if os.getpid() == owner:  # not when a fork ends
             shutil.rmtree(directory, ignore_errors=True)
 
     atexit.register(remove)
@@ -96,7 +97,7 @@ def temporary_directory() -> Path:
 
 
 def is_out_of_reach(path: Path) -> bool:
-    """Return whether nobody but root can put another directory in the place of this one."""
+    """Return whether only root can replace this directory by another one."""
     for place in (path, *path.parents):
         found = place.lstat()
         if found.st_uid not in (0, os.geteuid()):
@@ -107,13 +108,13 @@ def is_out_of_reach(path: Path) -> bool:
 
 
 def refuse_links_of_others(root: Path, names: Iterable[str]) -> None:
-    """Raise AccessDenied if the way down from a root goes over a link that another user has made."""
+    """Raise AccessDenied if the path below a root leads over another user's link."""
     path = root
     for name in names:
         path /= name
         try:
             found = path.lstat()
-        except OSError:  # missing, or not possible: creating it will show
+        except OSError:  # missing, or impossible: creating it will show
             return
         if stat.S_ISLNK(found.st_mode):
             _check_link(found, path)
@@ -127,7 +128,7 @@ def _check_link(found: os.stat_result, path: Path) -> None:
 
 @contextlib.contextmanager
 def made_below(root: Path, names: Iterable[str]) -> Generator[int]:
-    """Open a directory below a root, name by name; what is missing is made, and is on disk then.
+    """Open a directory below a root, name by name; create missing ones, durably.
 
     Other users may own directories on the way, but AccessDenied for a link that is not ours.
     """
@@ -155,7 +156,7 @@ def _step(above: int, name: str, path: Path) -> int:
         if not stat.S_ISLNK(status.st_mode):
             return os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=found)
         _check_link(status, path)
-        # That of the link that was checked, even if another file has its name by now.
+        # The target of the link that was checked, even if another file has its name by now.
         to = os.readlink("", dir_fd=found)
         return os.open(to, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
     finally:
@@ -171,9 +172,9 @@ def _sync(looked_at: int) -> None:
 
 
 def safe_path(directory: int) -> str:
-    """Return a path that leads to this directory and no other, for as long as it is open.
+    """Return a path that leads to exactly this directory while it is open.
 
-    It is the usual one, if nobody else can put something else in its place.
+    It is the usual path, if no other user can replace the directory.
     """
     pinned = f"/proc/self/fd/{directory}"
     path = os.readlink(pinned)  # noqa: PTH115
@@ -184,7 +185,7 @@ def safe_path(directory: int) -> str:
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """A directory some levels below a root, all of which are this user's alone."""
+    """A directory some levels below a root; only this user can change any of these levels."""
 
     root: str
     names: tuple[str, ...]
@@ -203,10 +204,10 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
         return self._open(None)
 
     def make(self, mode: int = DIRECTORY_MODE, *, tighten: bool = False) -> "PrivateDirectory":
-        """Open the directory; what is missing of it is made, and is on disk then.
+        """Open the directory; create missing levels, durably.
 
-        Those who may read by this mode can also enter what was there before. ``tighten`` is for those
-        who look at each file: others lose the right to change a directory of ours.
+        Users with read access by this mode also get access to existing levels. ``tighten`` is for callers
+        that check each file: other users lose the right to change a directory of ours.
         """
         make_directory(Path(self.root), mode)
         return self._open(mode, tighten)
@@ -241,7 +242,7 @@ def _enter(above: int, name: str, path: Path, mode: int | None, tighten: bool) -
                 f"If all that is in it is yours, keep them out: chmod -R go-w {path}",
             )
         if mode is not None and (wanted := kept | mode) != stat.S_IMODE(found.st_mode):
-            # Not by the descriptor, which a directory without any permission gives nobody.
+            # Not by the descriptor, because a directory without any permission cannot be opened.
             Path(f"/proc/self/fd/{looked_at}").chmod(wanted)
         if is_new:
             os.fsync(above)
@@ -272,7 +273,7 @@ def _deny(what: str, path: Path, advice: str) -> AccessDenied:
 
 
 class PrivateDirectory:
-    """A directory that only this user can change, held open."""
+    """An open directory that only this user can change."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.descriptor = descriptor
@@ -294,23 +295,23 @@ class PrivateDirectory:
         os.close(self.descriptor)
 
     def pinned(self, *names: str) -> str:
-        """Return a path that leads into this very directory, for as long as it is open."""
+        """Return a path that leads into exactly this directory while it is open."""
         return "/".join((f"/proc/self/fd/{self.descriptor}", *names))
 
     def names(self) -> list[str]:
-        """Return what is in it, in order."""
+        """Return the names in it, sorted."""
         with os.scandir(self.descriptor) as entries:
             return sorted(entry.name for entry in entries)
 
     def find(self, name: str) -> os.stat_result | None:
-        """Return what is known of a file or directory; of a link itself."""
+        """Return the status of a file or directory; for a link, that of the link itself."""
         try:
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def check_file(self, name: str) -> None:
-        """Raise AccessDenied if something else is there than a file of this user."""
+        """Raise AccessDenied unless the name is a file of this user."""
         if (found := self.find(name)) is not None:
             if not stat.S_ISREG(found.st_mode):
                 what = "is a link, or not a regular file"
@@ -318,27 +319,27 @@ class PrivateDirectory:
             _check_owner(found, self.path / name)
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
-        """Return the content of a file, None if there is none, ValueError if it is not to be used."""
+        """Return the content of a file, None if there is none; ValueError if it must not be used."""
         found = self.find(name)
         if found is not None and stat.S_ISREG(found.st_mode):
             _check_owner(found, self.path / name)
         return read_small_file(self.pinned(name), max_bytes)
 
     def create(self, name: str, mode: int = FILE_MODE) -> BinaryIO:
-        """Open a new file for writing; FileExistsError if something is there."""
+        """Open a new file for writing; FileExistsError if the name exists."""
         descriptor = os.open(name, os.O_WRONLY | os.O_EXCL | _CREATE, mode, dir_fd=self.descriptor)
-        os.fchmod(descriptor, mode)  # whatever the umask
+        os.fchmod(descriptor, mode)  # regardless of the umask
         return os.fdopen(descriptor, "wb")
 
     def open_lock(self, name: str) -> int:
-        """Open a file to be locked, and return its descriptor."""
+        """Open a file for locking, and return its descriptor."""
         self.check_file(name)
         descriptor = os.open(name, os.O_RDWR | _CREATE, FILE_MODE, dir_fd=self.descriptor)
         os.fchmod(descriptor, FILE_MODE)
         return descriptor
 
     def replace(self, name: str, content: bytes, mode: int = FILE_MODE) -> None:
-        """Write a file that takes the place of what is there when it is complete and on disk."""
+        """Write a file that replaces an existing one when it is complete and on disk."""
         fresh = f"{name}.new"
         self.remove(fresh)  # left by a killed process
         try:
@@ -354,23 +355,23 @@ class PrivateDirectory:
             raise
 
     def rename(self, name: str, to: str) -> None:
-        """Give another name to something in this directory."""
+        """Rename an entry of this directory."""
         os.rename(name, to, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def remove(self, name: str) -> None:
-        """Delete a file, or a link itself, if it is there."""
+        """Delete a file, or a link itself, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.descriptor)
 
     def remove_tree(self, name: str) -> None:
-        """Delete a directory and all that is in it, following no link; what cannot be deleted stays."""
+        """Delete a directory and everything in it without following links; what cannot be deleted stays."""
         shutil.rmtree(name, ignore_errors=True, dir_fd=self.descriptor)
 
     def remove_empty(self, name: str) -> None:
-        """Delete a directory, unless others have something in it."""
+        """Delete a directory, unless it has entries."""
         with contextlib.suppress(OSError):
             os.rmdir(name, dir_fd=self.descriptor)
 
     def sync(self) -> None:
-        """Wait until the names in it are on disk."""
+        """Sync the names in it to disk."""
         os.fsync(self.descriptor)

@@ -1,9 +1,9 @@
 """Whether a queue is still the one that was archived, so that its archive can be continued.
 
-A manifest has the next seq, but a seq does not name a message forever: after a power cut, unflushed messages
-are gone and the next ones get their seqs, and likewise after an older copy of a queue was restored. Comparing
-seqs alone would treat new messages as archived, and retention that waits for the archive would delete them.
-So the end of the queue and its last archived message are checked first.
+A manifest has the next seq, but a seq does not identify a message permanently: after a power cut, unflushed
+messages are gone and later ones get their seqs. The same happens after an older copy of a queue was
+restored. Comparing seqs alone would treat new messages as archived, and retention that waits for the archive
+would delete them. So the end of the queue and its last archived message are checked first.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ __all__ = ["check_continuity", "fingerprint"]
 
 
 def check_continuity(source: Source, manifest: Manifest, out: str, *, gaps: bool) -> None:
-    """Raise NotAQueue or PositionLost if the archive cannot go on with this queue.
+    """Raise NotAQueue or PositionLost if the archive cannot continue with this queue.
 
     ``gaps`` allows for messages that were removed before they were archived.
     """
@@ -51,7 +51,7 @@ def check_continuity(source: Source, manifest: Manifest, out: str, *, gaps: bool
 
 
 def fingerprint(source: Source, seq: int) -> str | None:
-    """Return what tells a message from others; None if it cannot be read any more."""
+    """Return a fingerprint of a message; None if it can no longer be read."""
     for part in reversed(source.parts()):
         with (
             contextlib.suppress(CorruptionError, PositionLost, QueueGone, QueueNotFound),

@@ -1,8 +1,8 @@
 """Messages of a queue as the datasets of an archive: one for each type, and one for all others.
 
-A row of ``type=Trade`` has the columns of every message and the fields of a Trade. Its payload is null
-if the fields, encoded again, are the payload (payloads.py). What is not a message of a known type, or
-cannot be decoded, is in ``type=raw`` as it is. So each message is in one dataset, and all of it is.
+A row of ``type=Trade`` has the columns of every message and the fields of a Trade. Its payload is null if
+the fields, encoded again, are the payload (payloads.py). A message without a known type, or one that cannot
+be decoded, is in ``type=raw``, unchanged. So each message is in exactly one dataset, completely.
 """
 
 import logging
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 TAKEN = ("source", "date", *COLUMNS)
 
 _BEFORE, _AFTER = COLUMNS[:4], COLUMNS[4:]
-_METADATA = b"aiochronicle.type"  # of a typed file: the type that its rows were decoded by
+_METADATA = b"aiochronicle.type"  # of a typed file: the type with which its rows were decoded
 
 _WIDER = {
     pa.uint8(): pa.int16(),
@@ -43,11 +43,11 @@ _WIDER = {
 
 @prepared
 class _Stored(StoredType, frozen=True, kw_only=True):
-    """A type as the metadata of a file have it."""
+    """A type, as stored in the metadata of a file."""
 
 
 def _storable(kind: pa.DataType) -> pa.DataType:
-    """Return the type of a column in files that everybody can read: Spark has no unsigned numbers."""
+    """Return the type of a column for files that all programs can read: Spark has no unsigned numbers."""
     if pa.types.is_duration(kind):
         return pa.int64()
     if pa.types.is_list(kind):
@@ -60,7 +60,7 @@ def _storable(kind: pa.DataType) -> pa.DataType:
 
 
 class Typed:
-    """How messages of one type are kept."""
+    """How messages of one type are stored."""
 
     def __init__(self, entry: RegisteredType) -> None:
         self.name = "raw_" if entry.name == RAW else entry.name
@@ -83,9 +83,9 @@ class Typed:
         self._maker = PayloadMaker(entry, self.columns)
 
     def split(self, batch: Batch, *, payload: bool) -> tuple[Batch, Column | None]:
-        """Return messages of the type with their fields as columns, and which they are; None if all.
+        """Return messages of the type with their fields as columns, and their rows; None: all rows.
 
-        Rows have their payload if that is wanted, or if their fields, encoded, are not the payload.
+        Rows have their payload if it is wanted, or if encoding their fields does not give the same bytes.
         """
         fields, troubles, usual = self._decoder.decode_usual(batch.column("payload"))
         good: Column | None = None
@@ -104,7 +104,7 @@ class Typed:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema), good
 
     def _are_same(self, typed: Batch, payloads: Column, usual: pa.BooleanArray) -> pa.BooleanArray:
-        """Tell of each row whether its fields, encoded, are its payload; usual ones need no encoding."""
+        """Return for each row whether encoding its fields gives its payload; usual rows need no encoding."""
         if usual.true_count == len(usual):
             return usual
         if usual.true_count == 0:
@@ -114,7 +114,7 @@ class Typed:
         return pc.replace_with_mask(usual, others, same)
 
     def restored(self, batch: Batch) -> Batch:
-        """Return rows of a typed file as the messages they were, with their payloads."""
+        """Return rows of a typed file as the original messages, with their payloads."""
         kept = batch.column("payload")
         if kept.null_count:
             made = self._maker.make(batch)
@@ -144,13 +144,13 @@ def _stored_of(schema: pa.Schema) -> _Stored | None:
 
 
 def fingerprint_of(schema: pa.Schema) -> str | None:
-    """Return the fingerprint of the type that the rows of a file are of; None if they have none."""
+    """Return the fingerprint of the type of a file's rows; None if they have no type."""
     stored = _stored_of(schema)
     return None if stored is None else stored.fingerprint
 
 
 def typed_of(schema: pa.Schema) -> Typed | None:
-    """Return how the messages of a file are kept; None if they are as they were."""
+    """Return how the messages of a file are stored; None if they are stored unchanged."""
     stored = _stored_of(schema)
     if stored is None:
         return None
@@ -158,7 +158,7 @@ def typed_of(schema: pa.Schema) -> Typed | None:
 
 
 def _types(source: Source) -> dict[int, Typed]:
-    """Return the types of a queue; a damaged schema.json keeps nobody from archiving the messages."""
+    """Return the types of a queue; a damaged schema.json does not prevent archiving the messages."""
     try:
         return {entry.type_id: Typed(entry) for entry in registry_of_source(source) or ()}
     except SchemaError as error:
@@ -167,7 +167,7 @@ def _types(source: Source) -> dict[int, Typed]:
 
 
 class Datasets:
-    """The datasets into which the messages of one queue go; without a queue there are no types."""
+    """The datasets for the messages of one queue; without a queue there are no types."""
 
     def __init__(self, source: Source | None, *, payload: bool) -> None:
         self._payload = payload
@@ -179,7 +179,7 @@ class Datasets:
         return {RAW: arrow_schema(COLUMNS), **typed}
 
     def split(self, batch: Batch) -> Iterator[tuple[str, Batch, Batch]]:
-        """Yield, for each dataset, its rows of a batch and the messages they stand for."""
+        """Yield, for each dataset, its rows of a batch and the messages they represent."""
         if not self._types:
             yield RAW, batch, batch
             return

@@ -34,7 +34,7 @@ class DeltaTables:
         self._options = _storage(store)
 
     def open(self, dataset: str, schema: pyarrow.Schema) -> Any:
-        """Return the table of a dataset; what it lacks of the schema is added."""
+        """Return the table of a dataset, after adding missing columns."""
         library = self._library
         where = f"{self._store.root}/{directory_of(dataset, is_table=True)}"
         wanted = pyarrow.schema(
@@ -71,7 +71,7 @@ class DeltaTables:
         return {f"{directory}/{path}" for path in found if part in f"/{path}"}
 
     def close(self) -> None:
-        """Do nothing: a table holds nothing open."""
+        """Do nothing: a table keeps nothing open."""
 
     def commit(self, table: Any, changes: list[Change]) -> None:
         """Add and remove files, with an application transaction for each queue."""

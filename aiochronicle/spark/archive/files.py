@@ -1,4 +1,5 @@
-"""Files of an archive on this machine: opened once, locked, and named in errors as users know them."""
+"""Files of an archive on this machine: opened once, locked, and named in errors by the paths that users
+know."""
 
 import contextlib
 import errno
@@ -32,7 +33,7 @@ def failed(path: str, error: OSError) -> ExportFailed:
 
 @contextmanager
 def regular(path: Path, advice: str) -> Generator[Path]:
-    """Open a file once; give a path to that very file, which is a regular one and no link."""
+    """Open a file once; yield a path to exactly that file, which is a regular file and not a link."""
     try:
         opened = open_regular(str(path))
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -1,7 +1,7 @@
-"""Tables of Iceberg, by pyiceberg: files that are there already are added to a table.
+"""Iceberg tables, by pyiceberg: adds existing files to a table.
 
-The catalog is a SQLite file in the archive, unless another is named. Files have a column ``source``, by which
-tables are partitioned.
+The catalog is a SQLite file in the archive, unless another is given. Files have a column ``source``, by
+which tables are partitioned.
 """
 
 import importlib
@@ -45,7 +45,7 @@ class IcebergTables:
         self._catalog.create_namespace_if_not_exists(NAMESPACE)
 
     def open(self, dataset: str, schema: "pyarrow.Schema") -> Any:
-        """Return the table of a dataset; what it lacks of the schema is added."""
+        """Return the table of a dataset, after adding missing columns."""
         import pyarrow
         from pyiceberg.exceptions import NoSuchTableError
 
@@ -72,7 +72,7 @@ class IcebergTables:
         return self._catalog.load_table(identifier)
 
     def next_seq(self, table: Any, source: str) -> int:
-        """Return what the properties of the table say."""
+        """Return the seq in the properties of the table."""
         return int(table.properties.get(_property(source), 0))
 
     def files(self, table: Any, source: str) -> set[str]:
@@ -87,7 +87,7 @@ class IcebergTables:
             self._catalog.engine.dispose()
 
     def commit(self, table: Any, changes: list[Change]) -> None:
-        """Add and remove files, and say up to where the table has each queue."""
+        """Add and remove files, and record up to which seq the table has each queue."""
         of = _expressions()
         root = _url(self._store)
         properties = {_property(change.source): str(change.next_seq) for change in changes}
@@ -115,7 +115,7 @@ def _property(source: str) -> str:
 
 
 def _optional(schema: "pyarrow.Schema") -> "pyarrow.Schema":
-    """Return the schema with columns that may be null: those of files of before may be missing."""
+    """Return the schema with nullable columns: earlier files may lack some."""
     import pyarrow
 
     return pyarrow.schema([field.with_nullable(True) for field in schema])

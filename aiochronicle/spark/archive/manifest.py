@@ -39,7 +39,7 @@ __all__ = [
     "schema_copy",
 ]
 
-VERSION = 2  # 1 had no types: all files are of messages as they were
+VERSION = 2  # 1 had no types: all files have unchanged messages
 SCHEMA = ".schema.json"
 FILE_BYTES_MAX = 256 << 20
 
@@ -75,10 +75,10 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @prepared
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All files of one queue; what is before ``next_seq`` is archived and verified.
+    """All files of one queue; everything before ``next_seq`` is archived and verified.
 
-    ``last`` is the fingerprint of the message before that, if it could be read. Not ``whole`` is an
-    archive that began after the first message of the queue.
+    ``last`` is the fingerprint of the message before that, if it could be read. An archive that began after
+    the first message of the queue is not ``whole``.
     """
 
     version: int = VERSION
@@ -101,7 +101,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             raise _not_a_manifest(store, name, error) from error
 
     def save(self, archive: Store | Path | str, mode: int = FILE_MODE) -> None:
-        """Replace the manifest, on disk, as a whole."""
+        """Replace the manifest atomically and durably."""
         content = msgspec.json.format(msgspec.json.encode(self))
         open_store(archive).replace(f"{escape(self.source)}.json", content, mode)
 
@@ -164,7 +164,7 @@ def _place(store: Store, name: str) -> str:
 
 
 def schema_copy(archive: Store | Path | str, source: str) -> bytes | None:
-    """Return the schema of a queue, as the archive keeps it; None if it had none."""
+    """Return the schema of a queue, as stored in the archive; None if it had none."""
     store, name = open_store(archive), f"{escape(source)}{SCHEMA}"
     try:
         return store.read_any(name, FILE_BYTES_MAX)

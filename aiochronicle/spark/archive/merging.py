@@ -10,7 +10,7 @@ __all__ = ["merged_by_seq"]
 
 
 def merged_by_seq(files: Sequence[Iterator[Batch]]) -> Iterator[Batch]:
-    """Yield what the files have, of which each is in order, as one stream in order."""
+    """Merge files, each of which is sorted, into one sorted stream."""
     if len(files) == 1:
         yield from files[0]
         return
@@ -26,7 +26,7 @@ def merged_by_seq(files: Sequence[Iterator[Batch]]) -> Iterator[Batch]:
                     del left[number]
         if not waiting:
             return
-        # All that comes later, from whichever file, has greater seqs than this one.
+        # Everything later, from any file, has greater seqs than this one.
         horizon = min(int(_seqs(waiting[number])[-1]) for number in left)
         taken: list[Batch] = []
         for number in list(waiting):

@@ -1,10 +1,10 @@
-"""How queues and types are called in the paths of an archive."""
+"""Names of queues and types in the paths of an archive."""
 
 import urllib.parse
 
 __all__ = ["RAW", "directory_of", "escape"]
 
-RAW = "raw"  # the dataset of messages that are of no known type
+RAW = "raw"  # the dataset of messages without a known type
 
 
 def escape(name: str) -> str:
@@ -17,7 +17,7 @@ def escape(name: str) -> str:
 
 
 def directory_of(dataset: str, *, is_table: bool = False) -> str:
-    """Return the directory of a dataset; a table is not a partition of what is above it.
+    """Return the directory of a dataset; a table is not a partition of the directory above it.
 
     >>> directory_of("Trade"), directory_of("Trade", is_table=True)
     ('type=Trade', 'Trade')

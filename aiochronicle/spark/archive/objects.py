@@ -1,11 +1,11 @@
 """An archive in object storage (S3), by fsspec's s3fs.
 
-A file is written and verified on this machine, uploaded, and read back: its checksum has to be that of
-what was verified. So an object is listed in a manifest only if it is whole. What a killed job has left,
-whole objects and parts of uploads, the next one removes. Small files are replaced by one request.
+A file is written and verified on this machine, uploaded, and read back: its checksum must equal that of the
+verified file. So a manifest lists only complete objects. The next job removes what a killed job left,
+objects and parts of uploads. Small files are replaced by one request.
 
-Queues are on one host, so only jobs of that host write what an archive has of them, and a lock on that
-host is enough.
+Queues are on one host, so only jobs of that host write their part of an archive, and a lock on that host is
+enough.
 """
 
 import contextlib
@@ -42,7 +42,8 @@ ATTEMPTS = 4  # of each request, beside those that s3fs makes itself
 FIRST_PAUSE_S = 0.2
 
 
-# Where Spark and others keep credentials and endpoint: the name for s3fs, Hadoop's, the environment's.
+# Where Spark and other programs configure credentials and endpoint: the name for s3fs, Hadoop's, the
+# environment's.
 _CREDENTIALS = (
     ("key", "access.key", ("AWS_ACCESS_KEY_ID",)),
     ("secret", "secret.key", ("AWS_SECRET_ACCESS_KEY",)),
@@ -57,7 +58,7 @@ _CLIENT = (
 def storage_options(spark: SparkSession | None = None) -> dict[str, Any]:
     """Return the options of s3fs: ``spark.hadoop.fs.s3a.…`` of a session, else this process's environment.
 
-    Tasks use the same. What is in neither, s3fs looks for where it runs: ``~/.aws``, the role of the host.
+    Tasks use the same. s3fs looks for missing ones where it runs: ``~/.aws``, the role of the host.
     """
 
     def found(names: tuple[tuple[str, str, tuple[str, ...]], ...]) -> dict[str, str]:
@@ -90,10 +91,10 @@ class ObjectStore(msgspec.Struct, frozen=True):
         return self.url
 
     def exists(self) -> bool:
-        return True  # what has nothing in it is empty: object storage has no directories
+        return True  # a prefix without objects is empty: object storage has no directories
 
     def make(self, file_mode: int) -> None:
-        """Do nothing: who may read is said by the policy of the bucket."""
+        """Do nothing: the policy of the bucket decides who may read."""
 
     @contextmanager
     def locked(self) -> Generator[None]:
@@ -134,7 +135,7 @@ class ObjectStore(msgspec.Struct, frozen=True):
             shutil.rmtree(directory, ignore_errors=True)
 
     def _upload(self, file: Path, key: str) -> None:
-        """Upload a file, and compare what is there then; nothing is left of what failed."""
+        """Upload a file and compare the object; after a failure nothing is left of it."""
         expected = checksum(file)
         try:
             self._try(lambda fs: fs.put_file(str(file), key))
@@ -185,14 +186,14 @@ class ObjectStore(msgspec.Struct, frozen=True):
                 self._try(functools.partial(_remove, key), default=None)
 
     def _abort_uploads(self, prefix: str, directories: set[str] | None = None) -> None:
-        """Give up uploads that nobody will end: those of one key, or of queues that only this job writes."""
+        """Abort abandoned uploads: those of one key, or of queues that only this job writes."""
         bucket, _, rest = prefix.partition("/")
         try:
             answer = self._try(
                 lambda fs: fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=rest)
             )
         except StorageError as error:  # some policies do not allow for it
-            _log.warning("uploads that were never ended cannot be looked for: %s", error)
+            _log.warning("cannot look for abandoned uploads: %s", error)
             return
         for upload in answer.get("Uploads") or ():
             key: str = upload["Key"]
@@ -208,7 +209,7 @@ class ObjectStore(msgspec.Struct, frozen=True):
         return _file_system(msgspec.json.encode(self.options), os.getpid())
 
     def _try(self, request: Callable[[Any], Any], **default: Any) -> Any:
-        """Make a request again if it fails; what is not there is the default, if there is one."""
+        """Retry a request that fails; return the default, if given, for a missing object."""
         fs = self._file_system()
         for attempt in range(ATTEMPTS):
             try:
@@ -246,7 +247,7 @@ def _abort(fs: Any, *, bucket: str, key: str, number: str) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _file_system(options: bytes, process: int) -> Any:
-    """Return the file system of this process, for a fork cannot use that of its parent."""
+    """Return the file system of this process, because a fork cannot use its parent's."""
     try:
         s3fs: Any = importlib.import_module("s3fs")
     except ImportError as error:

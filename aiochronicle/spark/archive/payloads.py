@@ -1,8 +1,8 @@
-"""Payloads made of the columns of a type again, as the codec of the type encodes them.
+"""Payloads, encoded again from the columns of a type by the type's codec.
 
-An archive keeps fields, and payloads only where the fields would not give the same bytes: a program that is
-not ours may have written its JSON with spaces, or a field that the type does not know. Nobody has to
-trust that: ``are_same`` is asked for each row when it is archived.
+An archive stores fields, and payloads only where encoding the fields would not give the same bytes: another
+program may have written its JSON with spaces, or a field that the type does not have. This is verified:
+``are_same`` checks each row when it is archived.
 """
 
 import operator
@@ -30,11 +30,11 @@ __all__ = ["PayloadMaker"]
 
 _Fold = Callable[[Any], Any] | None
 
-_EXACT = ("bool", "int", "float", "str", "bytes")  # columns hold these as they are
+_EXACT = ("bool", "int", "float", "str", "bytes")  # columns hold these unchanged
 
 
 class PayloadMaker:
-    """Makes payloads of one type; ``columns`` are the names of its fields' columns."""
+    """Encodes payloads of one type; ``columns`` are the names of its fields' columns."""
 
     def __init__(self, entry: RegisteredType, columns: dict[str, str]) -> None:
         self._codec = entry.codec
@@ -56,11 +56,11 @@ class PayloadMaker:
         return pa.array(encoded, pa.binary())
 
     def are_same(self, batch: Batch, payloads: Column) -> pa.BooleanArray:
-        """Tell of each row whether its fields, encoded, are its payload."""
+        """Return for each row whether encoding its fields gives its payload."""
         if self._codec.format == "struct" or not self._is_exact:
             made = self.make(batch)
             return pc.equal(made, payloads).fill_null(False)
-        # The columns hold what the objects do, and these need no way through Arrow and back.
+        # The columns hold the same values as the objects, which saves the conversion to Arrow and back.
         given: list[bytes] = payloads.to_pylist()
         decode, encode = self._codec.decoder, self._codec.encoder
         again = map(encode, map(decode, given))
@@ -101,7 +101,8 @@ def _or_none(fold: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _together(record: Record) -> Callable[[tuple[Any, ...]], Any]:
-    """Return what makes the values of a record's fields into what msgspec converts to the struct."""
+    """Return a function that turns the values of a record's fields into what msgspec converts to the
+    struct."""
     tag = [] if record.tag is None else [record.tag]
     if record.array_like:
         return lambda values: [*tag, *values]
@@ -119,7 +120,8 @@ def _together(record: Record) -> Callable[[tuple[Any, ...]], Any]:
 
 
 def _fold(described: Type) -> _Fold:
-    """Return what undoes the unfolding of a type (_columns/typed.py); None where there is nothing to undo."""
+    """Return a function that reverses the unfolding of a type (_columns/typed.py); None if it is not
+    needed."""
     match described:
         case Record(fields=fields):
             return _fold_record(described, fields)
@@ -168,7 +170,7 @@ def _fold_record(record: Record, fields: tuple[Field, ...]) -> Callable[[Any], A
 
 
 def _is_exact(described: Type) -> bool:
-    """Return whether a column holds each value of a type so that no two values look the same."""
+    """Return whether a column represents different values of a type differently."""
     match described:
         case Record(fields=fields):
             return all(_is_exact(field.type) for field in fields)

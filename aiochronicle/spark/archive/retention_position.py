@@ -1,9 +1,9 @@
-"""The position by which retention knows what is archived: messages before it may be deleted.
+"""The position that tells retention what is archived: messages before it may be deleted.
 
-It is that of a named reader of the queue. Retention that waits for this reader deletes nothing after it.
-It lies after everything that is archived and verified, or before the first file that has changed since: as
-long as the queue has a message, every run checks the file with its copy again. A damaged file moves the
-position back, so that the queue keeps messages that may be stored nowhere else.
+It is that of a named reader of the queue. Retention that waits for this reader deletes nothing after it. It
+is after everything that is archived and verified, or before the first file that has changed since: while the
+queue still has a message, every run checks the file with its copy again. A damaged file moves the position
+back, so that the queue keeps messages that may be stored nowhere else.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -36,7 +36,7 @@ class _Archived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the first damaged file of a queue begins, and what is wrong with it."""
+    """The start of a queue's first damaged file, and its error."""
 
     first_seq: int
     error: ChronicleError
@@ -52,8 +52,8 @@ def tell_retention(
 ) -> None:
     """Commit the reader of each queue, unless its archive lacks messages that are still in the queue.
 
-    ``verified`` are files that need no other look. What was found or went wrong is in ``failed``; the
-    reader of a queue that is there already can only go back.
+    ``verified`` are files that need no further check. ``failed`` has the errors; the reader of a queue in it
+    can only move back.
     """
     archived: dict[str, _Archived] = {}
     for name, source in sources.items():
@@ -104,7 +104,7 @@ def _check_file(
 
 
 def _check(archive: Store, work: tuple[str, ArchivedFile]) -> Iterator[Batch]:
-    """Say of a file if it is damaged, and how."""
+    """Return the damage of a file, if any."""
     source, file = work
     failed: Failures = {}
     with noting(failed, source):

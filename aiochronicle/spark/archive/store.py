@@ -1,7 +1,7 @@
-"""Where an archive is kept: a directory of this machine, or object storage.
+"""The storage of an archive: a directory of this machine, or object storage.
 
-A job decides what to read, write and remove; this module does it. Both kinds keep the promise that a file
-appears as a whole or not at all, and after it was verified.
+A job decides what to read, write and remove; this module does it. In both, a file appears completely or not
+at all, and only after it was verified.
 """
 
 import contextlib
@@ -36,23 +36,23 @@ class Store(Protocol):
         ...
 
     def exists(self) -> bool:
-        """Return whether there is anything yet."""
+        """Return whether the archive has any files."""
         ...
 
     def make(self, file_mode: int) -> None:
-        """Let those into a new archive who may read files of this mode."""
+        """Give access to a new archive to those who may read files of this mode."""
         ...
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Make sure that one job at a time writes to it; LockedError otherwise."""
+        """Ensure that only one job at a time writes to it; LockedError otherwise."""
         ...
 
     def manifests(self) -> list[str]:
-        """Return the names of what read_any and read_own can read."""
+        """Return the names of the files that read_any and read_own can read."""
         ...
 
     def read_any(self, name: str, max_bytes: int) -> bytes | None:
-        """Return a small file from beside the data, None if there is none."""
+        """Return a small file next to the data, None if there is none."""
         ...
 
     def read_own(self, name: str, max_bytes: int) -> bytes | None:
@@ -60,13 +60,13 @@ class Store(Protocol):
         ...
 
     def replace(self, name: str, content: bytes, file_mode: int) -> None:
-        """Write a small file, as a whole."""
+        """Write a small file atomically."""
         ...
 
     def new_file(
         self, names: tuple[str, ...], name: str, file_mode: int
     ) -> contextlib.AbstractContextManager["Target"]:
-        """Give a place for a file, which is part of the archive when the context ends."""
+        """Yield a place for a new file, which becomes part of the archive when the context ends."""
         ...
 
     def mode_of(self, path: str) -> int:
@@ -74,11 +74,11 @@ class Store(Protocol):
         ...
 
     def opened(self, path: str, advice: str) -> contextlib.AbstractContextManager[Path]:
-        """Give a path to a file for reading; CorruptionError if it is gone."""
+        """Yield a path to a file for reading; CorruptionError if it is gone."""
         ...
 
     def clean(self, listed: Mapping[str, set[str]]) -> None:
-        """Remove the files of these queues that are not listed: a run that failed left them."""
+        """Remove files of these queues that are not listed: leftovers of a failed run."""
         ...
 
 
@@ -168,7 +168,7 @@ class DirectoryStore(msgspec.Struct, frozen=True):
                     self._clean(directory.relative_to(self.directory).parts, paths)
 
     def _clean(self, names: tuple[str, ...], listed: set[str]) -> None:
-        """Remove files from a directory of ours only: others may have put theirs, or links, elsewhere."""
+        """Remove files only from a directory of ours: elsewhere, others may have put files or links."""
         with (
             contextlib.suppress(FileNotFoundError, AccessDenied),
             Location(root=self.directory, names=names).open() as directory,

@@ -1,4 +1,4 @@
-"""What the formats of tables have in common: the changes that an archive asks of them."""
+"""The interface of table formats: the changes that an archive makes."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -18,7 +18,8 @@ Catalog = Mapping[str, str] | str | None
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a table is to gain and lose of one queue; it has all before ``next_seq`` then."""
+    """The files to add to and remove from a table for one queue; afterwards it has everything before
+    ``next_seq``."""
 
     source: str
     next_seq: int
@@ -30,7 +31,7 @@ class Tables(Protocol):
     """The tables of an archive, in one format."""
 
     def open(self, dataset: str, schema: "pyarrow.Schema") -> Any:
-        """Return a table that has at least these columns; it is made if it is not there."""
+        """Return a table that has at least these columns; create it if it is missing."""
         ...
 
     def next_seq(self, table: Any, source: str) -> int:

@@ -1,12 +1,12 @@
 """Datasets of an archive as tables of Delta Lake or Iceberg.
 
 Tasks write the files, and manifests say which are part of the archive, as without tables. Then the driver
-makes the table of each dataset have the same files, by one commit of metadata (``Change``). With it goes,
-for each queue, the seq up to which the table has its messages: for Delta as an application transaction, for
-Iceberg as properties of table and snapshot. After a driver that was killed before it, the next one commits
-what is missing. So nothing is there twice, and nothing is missing for longer than until the next run.
+brings the table of each dataset to the same files, by one commit of metadata (``Change``). The commit
+includes, for each queue, the seq up to which the table has its messages: for Delta as an application
+transaction, for Iceberg as properties of table and snapshot. If a driver was killed before it, the next run
+commits what is missing. So no message is doubled, and none is missing after the next run.
 
-Files that others have written into a table in the place of ours (OPTIMIZE) are left alone.
+Files that other programs have written into a table in place of ours (OPTIMIZE) are left alone.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ def commit_tables(
     schemas: "Mapping[str, Mapping[str, pyarrow.Schema]]",
     catalog: Catalog = None,
 ) -> None:
-    """Make the tables of an archive have the files that these manifests list.
+    """Bring the tables of an archive to the files that these manifests list.
 
     ``schemas`` are those of the datasets, by queue. ExportFailed if a table cannot be changed,
     SchemaMismatch if queues have different types of one name.

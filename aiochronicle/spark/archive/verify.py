@@ -1,4 +1,4 @@
-"""Files of an archive, read back: to use their rows, and to prove that they are the queue's.
+"""Reads files of an archive back, to use their rows and to prove that they equal the queue's messages.
 
 For a row group, the number of rows is verified and, for each column, the checksum that records in queues
 have. That costs a tenth of the digest in the manifest. As each column has its own checksum, a row that is
@@ -53,7 +53,7 @@ _AGAIN = (
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What a row group must have."""
+    """The expected content of a row group."""
 
     first_seq: int
     rows: int
@@ -72,9 +72,9 @@ def read_listed(
 def read_fields(
     archive: Store, source: str, file: ArchivedFile, columns: Sequence[str]
 ) -> Iterator[Batch]:
-    """As read_listed, but the columns of the file; those that it does not have are left out.
+    """As read_listed, but with the columns of the file; missing ones are left out.
 
-    ``payload`` is that of each message, also where the file has its fields only.
+    ``payload`` is that of each message, even where the file has only its fields.
     """
     with archive.opened(file.path, RESTORE) as opened:
         _check(opened, source, file)
@@ -95,7 +95,7 @@ def read_fields(
 
 
 def read_whole(archive: Store, source: str, file: ArchivedFile) -> Iterator[Batch]:
-    """As read_listed, but the rows as they are in the file."""
+    """As read_listed, but with the rows as stored in the file."""
     with archive.opened(file.path, RESTORE) as opened:
         _check(opened, source, file)
         with _parquet(opened, RESTORE) as parquet:
@@ -105,7 +105,7 @@ def read_whole(archive: Store, source: str, file: ArchivedFile) -> Iterator[Batc
 
 
 def check_file(archive: Store | Path, source: str, file: ArchivedFile) -> None:
-    """Raise CorruptionError if a file of the archive is not the one that was verified."""
+    """Raise CorruptionError if a file of the archive differs from the one that was verified."""
     with open_store(archive).opened(file.path, RESTORE) as opened:
         _check(opened, source, file)
 
@@ -146,7 +146,7 @@ def _rows(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[Batch]:
 
 
 def _with_headers(batch: Batch, columns: Sequence[str]) -> Batch:
-    """Return rows of a file from before there were keys and headers as if it had the columns."""
+    """Add the columns of keys and headers to rows of an older file."""
     schema = arrow_schema(columns)
     rows = batch.num_rows
     absent = {
@@ -165,7 +165,7 @@ def _with_headers(batch: Batch, columns: Sequence[str]) -> Batch:
 
 
 def prove(batch: Batch) -> Proof:
-    """Return what a file must have, if this is one of its row groups."""
+    """Return the expected content for one of a file's row groups."""
     return Proof(
         batch.column("seq")[0].as_py(),
         batch.num_rows,
@@ -213,7 +213,7 @@ def _in_order(batches: Iterable[Batch], path: Path, advice: str) -> Iterator[Bat
 
 @contextmanager
 def _parquet(path: Path, advice: str) -> Generator["parquet.ParquetFile"]:
-    """Give a file to read; CorruptionError with this advice if it is not Parquet."""
+    """Open a file for reading; CorruptionError with this advice if it is not Parquet."""
     from pyarrow import parquet
 
     try:

@@ -1,4 +1,5 @@
-"""Files of a dataset, written row group by row group, and verified before they are part of an archive."""
+"""Writes files of a dataset row group by row group, and verifies them before they become part of an
+archive."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,7 +36,7 @@ def directory_names(day: int, source: str) -> tuple[str, ...]:
 class FileWriter:
     """Writes one file: rows of one dataset of one queue and day.
 
-    As a context it gives the file up if that ends by an error. ``close`` verifies it.
+    As a context manager it discards the file after an error. ``close`` verifies it.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class FileWriter:
             self._open.__exit__(kind, error, trace)
 
     def add(self, rows: Batch, messages: Batch) -> None:
-        """Take rows, and the messages that they stand for."""
+        """Add rows, and the messages that they represent."""
         self._digest.add_batch(messages)
         seq, times = rows.column("seq"), rows.column("timestamp_ns")
         if self._first is None:
@@ -99,7 +100,7 @@ class FileWriter:
             self._write_group()
 
     def close(self) -> ArchivedFile:
-        """Write the rest, verify the file, make it part of the archive, and return what it is."""
+        """Write the rest, verify the file, make it part of the archive, and return its description."""
         self._write_group()
         assert self._open is not None
         assert self._first is not None

@@ -5,11 +5,11 @@
     OUT/type=Trade/date=2026-11-16/source=binance/0000000000000000000-5f3a….parquet
     OUT/_chronicle/binance.json          what is archived of the queue: see manifest.py
 
-Each task reads a range of a queue, writes its rows with pyarrow, a dataset for each type (datasets.py), reads
-each file back and compares number, order and content with what it wrote (verify.py). When all tasks have
-done so, the manifests are replaced, and then the reader by which retention deletes is moved
-(retention_position.py). What goes wrong with one queue does not stop the others: they are archived, and
-then it is raised.
+Each task reads a range of a queue, writes its rows with pyarrow, a dataset for each type (datasets.py),
+reads each file back and compares number, order and content with what it wrote (verify.py). When all tasks
+have done so, the manifests are replaced, and then the reader by which retention deletes is moved
+(retention_position.py). An error of one queue does not stop the others: they are archived, and then the
+error is raised.
 
 A later run continues at the end of the manifest, if the queue still has the last archived message. A small
 last file of a day is rewritten together with the messages that follow it, so that frequent runs do not leave
@@ -56,7 +56,7 @@ __all__ = ["Archived", "archive", "archive_each", "archive_plan"]
 
 READER = "archive"
 SMALL_BYTES = 32 << 20  # last files below this are compacted
-SMALL_TYPED_BYTES = 4 << 20  # for these, payloads are made of fields again
+SMALL_TYPED_BYTES = 4 << 20  # for these, payloads are encoded from fields again
 READ_ROWS = 1 << 17
 
 # Of each part: what was written, or the error.
@@ -66,7 +66,7 @@ _OUTCOME_SCHEMA = pa.schema({"source": pa.string(), "files": pa.binary(), "error
 
 @prepared
 class _Written(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a part, and those that they replace."""
+    """The new files of a part, and the files that they replace."""
 
     files: tuple[ArchivedFile, ...] = ()
     replaced: tuple[str, ...] = ()
@@ -76,10 +76,10 @@ _WRITTEN = msgspec.msgpack.Decoder(_Written)
 
 
 class Archived(HtmlStruct, frozen=True, kw_only=True):
-    """What a run did for one queue; what the archive has before ``next_seq`` is verified.
+    """What a run did for one queue; everything before ``next_seq`` is archived and verified.
 
-    ``payloads`` of the rows have their payload as it was: all that have no type, those whose fields would not
-    give the same bytes, or all if that was asked for.
+    ``payloads`` of the rows have their original payload: all rows without a type, those whose fields would
+    not give the same bytes, or all rows on request.
     """
 
     source: str
@@ -91,7 +91,7 @@ class Archived(HtmlStruct, frozen=True, kw_only=True):
 
 
 class _Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What all tasks have to know."""
+    """The parameters of all tasks."""
 
     store: Store
     run: str
@@ -103,7 +103,7 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
 class _Work(msgspec.Struct, frozen=True, kw_only=True):
     """What one task does: a range, after the rows of the files to compact.
 
-    An archive from before there were types goes on without.
+    An archive that was begun without types continues without them.
     """
 
     part: Range
@@ -133,7 +133,7 @@ def archive(
     read-only queues. Interrupted anywhere, the archive stays as it was, and a next run cleans up.
     Where to start (options) is for the first run; an archive that does not begin with the first
     message of its queue does not reach retention.
-    What is wrong with a queue is raised after the others have been archived: ExportFailed if the disk is
+    The error of a queue is raised after the other queues have been archived: ExportFailed if the disk is
     full, CorruptionError if the queue is damaged or a file is not what was written to it, now or in an
     earlier run (of those whose messages the queue still has, and keeps then), PositionLost if
     messages were removed before they were archived or if the queue has lost archived ones, NotAQueue if
@@ -167,10 +167,10 @@ def archive_each(
     reader: str | None = READER,
     options: Mapping[str, Given] | None = None,
 ) -> tuple[list[Archived], Failures]:
-    """As archive, but return what went wrong, too."""
+    """As archive, but also return the errors."""
     one_of("table", dict.fromkeys(TABLES), table)
     root, out = local_path(root), archive_path(out)
-    _check_target(root, out)  # nothing is made there if it cannot be meant
+    _check_target(root, out)  # create nothing at a place that cannot be meant
     store = open_store(out, spark)
     is_new = not store.exists()
     with store.locked():
@@ -182,7 +182,7 @@ def archive_each(
         commit = partial(
             commit_tables, store, table, schemas=_schemas(given, table), catalog=catalog
         )
-        commit(known)  # what a driver that was killed did not
+        commit(known)  # commits that a killed driver did not make
         store.clean({name: _listed(manifests[name]) for name in given.sources})
         task = _Task(
             store=store,
@@ -218,7 +218,7 @@ def _listed(manifest: Manifest | None) -> set[str]:
 
 
 def _let_readers_in(store: Store, sources: Iterable[Source]) -> None:
-    """Let those enter the directory that was made for an archive who may read one of its queues."""
+    """Give access to a new archive's directory to those who may read one of its queues."""
     mode = FILE_MODE
     for source in sources:
         mode |= source.readable_mode()
@@ -241,7 +241,7 @@ def archive_plan(
     *,
     store: Store | None = None,
 ) -> tuple[Input, dict[str, Manifest | None], Failures]:
-    """Return what a run would read, the manifests it would continue, and why not those of other queues."""
+    """Return what a run would read, the manifests it would continue, and the errors of other queues."""
     root, out = local_path(root), archive_path(out)
     _check_target(root, out)
     store = open_store(out) if store is None else store
@@ -266,7 +266,7 @@ def archive_plan(
 
 
 def _schemas(given: Input, table: TableFormat) -> dict[str, dict[str, pa.Schema]]:
-    """Return the schemas of the datasets of each queue, for those who need them."""
+    """Return the schemas of the datasets of each queue, for tables."""
     sources = {} if table == "parquet" else given.sources
     return {name: Datasets(source, payload=False).schemas() for name, source in sources.items()}
 
@@ -282,7 +282,7 @@ def _check_table(manifests: Iterable[Manifest], table: TableFormat, out: str) ->
 
 
 def _work(given: Input, manifests: Mapping[str, Manifest | None], *, compacts: bool) -> list[_Work]:
-    """Cut the input; the first part of a queue takes its last files along, if they are small."""
+    """Divide the input; the first part of a queue includes its last files, if they are small."""
     work: list[_Work] = []
     begun: set[str] = set()
     for part in given.parts():
@@ -315,7 +315,7 @@ def _small_last(manifest: Manifest) -> tuple[ArchivedFile, ...]:
 
 
 def _write_part(task: _Task, work: _Work) -> Iterator[Batch]:
-    """Write the files of one part, verify them, and say what they are, or what went wrong."""
+    """Write and verify the files of one part, and yield their descriptions, or the error."""
     source = work.part.source.name
     written = _Written()
     failed: Failures = {}
@@ -374,7 +374,7 @@ def _writer(task: _Task, work: _Work, dataset: str, day: int) -> FileWriter:
 
 
 def _by_day(batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
-    """Cut batches where the day (UTC) changes."""
+    """Split batches where the day (UTC) changes."""
     for batch in batches:
         days = batch.column("timestamp_ns").to_numpy() // DAY_NS
         cuts = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), len(days)]
@@ -434,7 +434,7 @@ def _publish(
 
 
 def _account_for(given: Input, name: str, rows: int) -> None:
-    """Believe in fewer rows than seqs only where the options allow for loss."""
+    """Accept fewer rows than seqs only where the options allow loss."""
     options = given.options
     if rows != given.messages(name) and options.fail_on_data_loss and not options.skip_corrupt:
         raise ChronicleError(f"{rows} of {given.messages(name)} messages of {name} were archived")

@@ -35,20 +35,20 @@ OF_TRADES = {"startingtimestamp", "startingoffsets"}
 OF_THEIR_QUEUES = {"subscribe", "subscribepattern", "endingoffsets"}
 QUEUE = "source"
 ROWS_PER_TASK = 1 << 20
-SEQS_MAX = 1 << 40  # so that a number of a key and one of these fit into 63 bits
+SEQS_MAX = 1 << 40  # so that a key's number and one of these fit into 63 bits
 
 
 _SLICE = StructField("slice", IntegerType(), False)
 
 
 class _Side(msgspec.Struct, frozen=True, kw_only=True):
-    """Trades or quotes: where they are, and which columns they have."""
+    """Trades or quotes: their place and their columns."""
 
     given: Input
     schema: StructType
 
     def read(self, part: TimeSlice, names: Sequence[str]) -> Table:
-        """Return what these queues have in a range of time."""
+        """Return the messages of these queues in a range of time."""
         batches = [
             batch
             for name in names
@@ -112,7 +112,7 @@ def asof(
 
 
 def asof_keys(by: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the columns by which trades and quotes belong together."""
+    """Return the columns that join trades and quotes."""
     keys = (by,) if isinstance(by, str) else tuple(by)
     if not keys or len(set(keys)) < len(keys):
         raise InvalidArgument(f"by is {by!r}, and has to be the names of one or more columns")
@@ -122,7 +122,7 @@ def asof_keys(by: str | Sequence[str]) -> tuple[str, ...]:
 def options_of_quotes(
     options: Mapping[str, Given] | None, *, elsewhere: bool, look_back: str | int | None = None
 ) -> dict[str, Given]:
-    """Return with which options to read the quotes for trades that are read with these."""
+    """Return the options for the quotes, given those for the trades."""
     options = options or {}
     dropped = OF_TRADES | OF_THEIR_QUEUES if elsewhere else OF_TRADES
     kept = {name: value for name, value in options.items() if name.lower() not in dropped}
@@ -145,7 +145,7 @@ def _side(
 
 
 def _groups(keys: Sequence[str], *sides: _Side) -> list[list[str]]:
-    """Return the queues whose messages have to be seen together: each alone if the key has it."""
+    """Return the groups of queues that must be joined together: each queue alone if the key includes it."""
     names = sorted({name for side in sides for name in side.given.sources})
     return [[name] for name in names] if QUEUE in keys else [names]
 
@@ -190,7 +190,7 @@ def _last_of_each(rows: Table, keys: Sequence[str]) -> Table:
         (_names_in_order(rows), _numbers(rows, "seq"), _numbers(rows, "timestamp_ns"))
     )
     last = np.zeros(int(codes.max()) + 1, np.int64)
-    last[codes[order]] = order  # of several assignments the last one stays
+    last[codes[order]] = order  # the last of several assignments wins
     return rows.take(np.unique(last[np.unique(codes)]))
 
 
@@ -230,7 +230,7 @@ def _join(
 def _quotes_in_force(
     trades: Table, quotes: Table, keys: Sequence[str], *, has_one_queue: bool
 ) -> pa.Array:
-    """Return for each trade which of the quotes is in force; null if none is."""
+    """Return for each trade the quote in force; null if there is none."""
     both = pa.concat_tables([quotes.select(list(keys)), trades.select(list(keys))])
     codes = _codes(both)
     ranks = _ranks(quotes, trades, has_one_queue=has_one_queue)

@@ -1,4 +1,4 @@
-"""All queues as one ordered stream, and the digest that a strict fan-in over them has.
+"""All queues as one ordered stream, and its digest, which equals that of a strict fan-in over them.
 
 Nothing is shuffled: time is cut into ranges of whole seconds, and each task merges what all queues
 have in its range, in the order of the fan-in: by time, then by the name of the queue, then by seq.
@@ -43,7 +43,7 @@ _BLOCKS = "second long, messages long, digest binary"
 
 
 class Audit(HtmlStruct, frozen=True, kw_only=True):
-    """The digest of the stream, and of each second of it, by which two streams can be compared."""
+    """The digest of the stream and of each of its seconds, for comparing two streams."""
 
     sources: tuple[str, ...]
     messages: int
@@ -102,7 +102,7 @@ def audit(
 
 
 def _readable_mode(given: Input) -> int:
-    """Return the mode for those who may read all of the queues."""
+    """Return the mode for users who may read all of the queues."""
     mode = 0o644
     for source in given.sources.values():
         mode &= source.readable_mode()
@@ -110,7 +110,7 @@ def _readable_mode(given: Input) -> int:
 
 
 def _digest_slice(given: Input, out: str | None, part: TimeSlice) -> Iterator[Batch]:
-    """Merge one range of time, write it if that is wanted, and yield its blocks."""
+    """Merge one range of time, write it on request, and yield its blocks."""
     names = sorted(given.sources)
     digest = StreamDigest(names)
     merged = _merge(given, names, part, DIGESTED if out is None else COLUMNS)
@@ -147,7 +147,7 @@ def _digest_slice(given: Input, out: str | None, part: TimeSlice) -> Iterator[Ba
 
 
 class _Cursor:
-    """One queue in a merge: the rows that were read and not given out yet."""
+    """One queue in a merge: the rows that were read and not yet returned."""
 
     def __init__(self, number: int, source: Source, batches: Iterator[Batch]) -> None:
         self.number = number
@@ -158,16 +158,16 @@ class _Cursor:
 
     @property
     def finished(self) -> bool:
-        """Whether all of it was given out."""
+        """Whether all rows were returned."""
         return self.exhausted and self._rows is None
 
     @property
     def last_ns(self) -> int:
-        """The time up to which all rows are known, but for more of that very time."""
+        """The time before which all rows are known."""
         return FOREVER_NS if self.exhausted or self._rows is None else int(self._times()[-1])
 
     def fill(self, horizon_ns: int | None = None) -> None:
-        """Read on, if nothing is there or if it is what holds the merge up."""
+        """Read on if there are no rows left, or if this queue limits the merge."""
         while not self.exhausted and (self._rows is None or self.last_ns == horizon_ns):
             more = next(self._batches, None)
             if more is None:
@@ -184,7 +184,7 @@ class _Cursor:
             horizon_ns = None
 
     def take(self, before_ns: int | None) -> Batch | None:
-        """Give out the rows before a time, or all there are."""
+        """Return the rows before a time, or all rows."""
         if self._rows is None:
             return None
         count = self._rows.num_rows
@@ -221,7 +221,7 @@ def _merge(
             return
         horizon_ns = min(cursor.last_ns for cursor in cursors)
         if all(cursor.exhausted for cursor in cursors):
-            horizon_ns = None  # there may be messages of FOREVER_NS itself
+            horizon_ns = None  # there may be messages with the timestamp FOREVER_NS
         taken = [
             (cursor, rows) for cursor in cursors if (rows := cursor.take(horizon_ns)) is not None
         ]
@@ -237,6 +237,6 @@ def _in_order(taken: list[tuple[_Cursor, Batch]]) -> tuple[Array, Batch]:
     )
     if len(taken) == 1:
         return numbers, together
-    # Stable, so what has one time stays in the order of the sources, and of seq within a source.
+    # Stable, so rows of one time stay in the order of the sources, and of seq within a source.
     order = np.argsort(together.column("timestamp_ns").to_numpy(), kind="stable")
     return numbers[order], together.take(pa.array(order))

@@ -1,12 +1,11 @@
 """Bars: open, high, low, close, volume and VWAP of trades, by time, by ticks or by volume.
 
-Each task makes the partial bars of its range with numpy, straight from the payloads; Spark sorts them,
-and those of one bar are merged. The result does not depend on how the queues were cut: open and close
-are decided by seq, and sums of floating-point numbers are carried with what their rounding would
-lose, so that the end result is what ``math.fsum`` over all trades would be.
+Each task computes the partial bars of its range with numpy, directly from the payloads; Spark sorts them,
+and those of one bar are merged. The result does not depend on how the queues were divided: seq decides open
+and close, and sums of floating-point numbers carry their rounding errors, so that the result equals
+``math.fsum`` over all trades.
 
-Bars by ticks or volume need to know what was traded before a range begins: a first pass counts
-that, range by range.
+Bars by ticks or volume depend on the trades before a range: a first pass counts these, range by range.
 """
 
 import math
@@ -60,7 +59,7 @@ _KEYS = ("source", "key", "bar")
 
 
 class _Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes a bar, of which fields; what a task has to know."""
+    """The rule of a bar and its fields: the parameters of a task."""
 
     trades: str
     price: str
@@ -147,7 +146,7 @@ def bars(
     before = {} if rule.every_ns is not None else _before(spark, parts, rule, given.options)
     jobs = [(part, before.get(number, {})) for number, part in enumerate(parts)]
     partials = run_tasks(spark, jobs, partial(_partial_bars, rule, given.options), _PARTIALS)
-    # One task, where it is enough, spares Spark another exchange, and making the rows twice to sort them.
+    # A single task, where it is enough, saves Spark an exchange, and computing the rows twice to sort them.
     tasks = 1 + sum(part.end - part.start for part in parts) // MERGE_ROWS
     sorted_partials = partials.repartition(tasks, *_KEYS).sortWithinPartitions(*_KEYS, "first_seq")
     ordered = sorted_partials.mapInArrow(partial(_merge, rule), _BARS).orderBy(*_KEYS)
@@ -155,7 +154,7 @@ def bars(
 
 
 def _merge(rule: _Rule, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Make bars of partial ones, which come sorted; the last may go on in the batch that follows."""
+    """Merge sorted partial bars; the last one may continue in the next batch."""
     rest: Batch | None = None
     for batch in batches:
         if rest is not None:
@@ -170,14 +169,14 @@ def _merge(rule: _Rule, batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _codes(column: Column) -> Array:
-    """Return numbers that are the same where the values are."""
+    """Return numbers that are equal where the values are equal."""
     same = column if pa.types.is_integer(column.type) else column.dictionary_encode().indices
     codes: Array = same.to_numpy()
     return codes
 
 
 def _starts(*columns: Array) -> Array:
-    """Return where stretches begin in which no column changes."""
+    """Return the starts of runs in which no column changes."""
     changes = np.zeros(len(columns[0]), np.bool_)
     changes[0] = True
     for column in columns:
@@ -186,7 +185,7 @@ def _starts(*columns: Array) -> Array:
 
 
 def _merge_bars(rule: _Rule, partials: Batch, starts: Array) -> Batch:
-    """Make one row of the partial bars from each start to the next; the sums are rounded here, once."""
+    """Merge the partial bars from each start to the next into one row; sums are rounded once, here."""
     ends = np.append(starts[1:], partials.num_rows)
     first, last = partials.take(pa.array(starts)), partials.take(pa.array(ends - 1))
     if rule.every_ns is None:
@@ -247,13 +246,13 @@ class _Chunk(msgspec.Struct, frozen=True):
 
 
 class _Trades:
-    """Takes the trades of a range out of its batches, and collects them into chunks."""
+    """Extracts the trades from the batches of a range, and collects them into chunks."""
 
     COLUMNS = ("seq", "timestamp_ns", "payload")
 
     def __init__(self, part: Range, rule: _Rule) -> None:
         entry = find_type(part.source, rule.trades)
-        if entry is None:  # it was there when the job began
+        if entry is None:  # it existed when the job began
             raise InvalidArgument(f"{part.source.name} has lost its type {rule.trades!r}")
         self._rule = rule
         self._place = part.source.place
@@ -267,7 +266,7 @@ class _Trades:
         self._rows = 0
 
     def add(self, trades: Batch) -> bool:
-        """Take a batch; True if there is enough for a chunk."""
+        """Add a batch; True if there are enough trades for a chunk."""
         seq = trades.column("seq")
         fields, _ = self._decoder.decode_rows(trades, self._place)
         rule = self._rule
@@ -300,7 +299,7 @@ class _Trades:
         return keys
 
     def take(self) -> _Chunk | None:
-        """Return what was collected since the last time."""
+        """Return the trades collected since the last call."""
         if not self._rows:
             return None
         seq, times_ns, price, size, keys = map(_join, zip(*self._waiting, strict=True))
@@ -313,7 +312,7 @@ def _join(pieces: tuple[Array, ...]) -> Array:
 
 
 def _chunks(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Chunk]:
-    """Yield the trades of a range, many at a time."""
+    """Yield the trades of a range in chunks."""
     trades = _Trades(part, rule)
     columns, types = trades.COLUMNS, trades.types
     for batch in read_range(part, columns, options, types=types, batch_rows=BATCH_ROWS):
@@ -326,7 +325,7 @@ def _chunks(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Chunk]:
 def _before(
     spark: SparkSession, parts: list[Range], rule: _Rule, options: ReadOptions
 ) -> dict[int, dict[str, int]]:
-    """Return for each part how much of each key was traded in the parts before it."""
+    """Return for each part the amount of each key in the parts before it."""
     counted = run_tasks(spark, list(enumerate(parts)), partial(_count, rule, options), _COUNTS)
     amounts: dict[int, dict[str, int]] = {}
     for row in counted.collect():
@@ -372,7 +371,7 @@ def _partial_bars(
     part, before = job
     running = dict(before)
     for chunk in _chunks(part, rule, options):
-        # Trades of one key after each other, in the order of the queue: a bar is then one run.
+        # Groups trades by key, in the order of the queue: each bar is then one run.
         order = np.argsort(_narrow(chunk.keys, len(chunk.names)), kind="stable")
         keys = chunk.keys[order]
         if rule.every_ns is not None:
@@ -383,14 +382,14 @@ def _partial_bars(
 
 
 def _narrow(keys: Array, count: int) -> Array:
-    """Return the keys in a type that numpy sorts by counting."""
+    """Return the keys in a type for which numpy uses a counting sort."""
     return keys.astype(np.uint16) if count <= 1 << 16 else keys
 
 
 def _number_bars(
     chunk: _Chunk, rule: _Rule, order: Array, keys: Array, running: dict[str, int]
 ) -> Array:
-    """Return the number of the bar of each trade, from what was traded of its key before."""
+    """Return the bar number of each trade, from the amount of its key before it."""
     weights = np.ones(len(order), np.int64) if rule.ticks is not None else chunk.units(rule)[order]
     size = rule.ticks or rule.volume or 1
     bar = np.empty(len(order), np.int64)
@@ -404,7 +403,7 @@ def _number_bars(
 
 
 def _reduce(chunk: _Chunk, source: str, order: Array, keys: Array, bar: Array) -> Batch:
-    """Make one row of each stretch."""
+    """Reduce each run to one row."""
     starts = _starts(keys, bar)
     lengths = np.diff(starts, append=len(order))
     first, last = order[starts], order[starts + lengths - 1]
@@ -430,7 +429,7 @@ def _reduce(chunk: _Chunk, source: str, order: Array, keys: Array, bar: Array) -
 
 
 def exact_sums(values: Array, starts: Array) -> Column:
-    """Return each stretch's sum as numbers that together lose nothing.
+    """Return each run's sum as several numbers, which together are exact.
 
     Sums of whole numbers below 2**53 are exact as they are. Otherwise values are rounded to whole multiples
     of a power of two, so large that no sum of a stretch needs more than 53 bits, and what is left is
@@ -466,7 +465,7 @@ def _multiples(values: Array, unit: float) -> Array:
 
 
 def _lists(sums: list[Array]) -> Column:
-    """Return a list for each stretch, with its number out of each array."""
+    """Return a list for each run, with its number from each array."""
     count = len(sums[0])
     offsets = pa.array(np.arange(0, len(sums) * count + 1, len(sums), dtype=np.int32))
     return pa.ListArray.from_arrays(offsets, pa.array(np.column_stack(sums).ravel()))

@@ -1,4 +1,4 @@
-"""Small files of an archive, many of which frequent runs leave, put together.
+"""Merges small files of an archive, which frequent runs leave.
 
 Of each dataset, queue and day, small files that follow each other become one, verified like any other. The
 manifest is replaced, and then the table, if the archive has tables, by one commit for each. A job that is
@@ -43,7 +43,7 @@ _FILE = msgspec.msgpack.Decoder(ArchivedFile)
 
 
 class Compacted(HtmlStruct, frozen=True, kw_only=True):
-    """How many files of a queue became how many."""
+    """The number of a queue's files before and after."""
 
     source: str
     before: int
@@ -60,7 +60,7 @@ class _Group(msgspec.Struct, frozen=True, kw_only=True):
 def compact(
     spark: SparkSession, archive: str, *, catalog: Catalog = None, small_bytes: int = SMALL_BYTES
 ) -> list[Compacted]:
-    """Put small files of an archive together, and return what was done for each queue.
+    """Merge small files of an archive, and return what was done for each queue.
 
     ``catalog`` is that of the ``archive`` job. Files of a table that were replaced are deleted by the next
     run of ``archive``: until then older versions of the table can be read.
@@ -72,7 +72,7 @@ def compact(
         raise QueueNotFound("no job has archived anything there", path=archive, advice="")
     with store.locked():
         manifests = [one for each in found if (one := Manifest.load(store, each.source))]
-        _commit(store, manifests, catalog)  # what a driver that was killed did not
+        _commit(store, manifests, catalog)  # commits that a killed driver did not make
         groups = [group for one in manifests for group in _groups(store, one, small_bytes)]
         merge = partial(_merge_group, store, uuid.uuid4().hex[:12])
         merged: list[tuple[_Group, ArchivedFile]] = []
@@ -110,7 +110,7 @@ def _commit(store: Store, manifests: list[Manifest], catalog: Catalog) -> None:
 
 
 def _groups(store: Store, manifest: Manifest, small_bytes: int) -> Iterator[_Group]:
-    """Yield small files of one dataset, day and type that follow each other."""
+    """Yield runs of adjacent small files of one dataset, day and type."""
 
     def kind(file: ArchivedFile) -> tuple[str, str | None, bool]:
         return _directory(file), file.fingerprint, file.bytes < small_bytes
@@ -132,7 +132,7 @@ def _directory(file: ArchivedFile) -> str:
 
 
 def _merge_group(store: Store, run: str, group: _Group) -> Iterator[Batch]:
-    """Write one file of some, and say what it is, or what went wrong."""
+    """Merge files into one, and yield its description, or the error."""
     failed: Failures = {}
     written: ArchivedFile | None = None
     with noting(failed, group.source):

@@ -17,7 +17,7 @@ __all__ = ["Input", "find_input"]
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """Queues, each from a seq to before another; what is appended later is not in it."""
+    """Queues, each from a seq up to, but not including, another. Later messages are not included."""
 
     options: ReadOptions
     sources: dict[str, Source]
@@ -26,7 +26,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     spans: dict[str, Spans | None]  # as in a Snapshot
 
     def parts(self) -> list[Range]:
-        """Cut it into what tasks read, queue by queue and in their order."""
+        """Divide it into parts for tasks, queue by queue and in order."""
         return plan(
             self.sources,
             self.start,
@@ -36,7 +36,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def range(self, name: str, start: int, end: int) -> Range:
-        """Return what of a queue lies between two seqs."""
+        """Return the part of a queue between two seqs."""
         whole = Range(
             source=self.sources[name],
             start=self.start[name],
@@ -46,7 +46,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
         return whole.part(start, max(start, end))
 
     def messages(self, name: str) -> int:
-        """Return how many messages of a queue are in it."""
+        """Return the number of messages of a queue in the input."""
         return self.range(name, self.start[name], self.end[name]).messages
 
     def seq_after(self, name: str, messages: int) -> int:
@@ -54,7 +54,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
         return seq_after(self.range(name, self.start[name], self.end[name]).gapless, messages)
 
     def describe(self) -> list[str]:
-        """Say what would be read, a line per queue."""
+        """Describe the input, one line per queue."""
         return [
             f"{name}: {self.messages(name):,} messages, seq {self.start[name]} to"
             f" {self.end[name] - 1}"
@@ -73,7 +73,7 @@ def find_input(
     whole: Iterable[str] = (),
     failed: dict[str, ChronicleError] | None = None,
 ) -> Input:
-    """Find the queues under a root, or several, as the options of ``format("chronicle")`` say.
+    """Find the queues under a root, or several, by the options of ``format("chronicle")``.
 
     With ``type_name``, those that have it, with these ``fields``, and those of ``whole`` numbers. One that
     cannot be examined is an error; or it is left out, with the reason in ``failed``.

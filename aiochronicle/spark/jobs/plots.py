@@ -1,4 +1,4 @@
-"""Results as pictures: files (PNG), or shown by a notebook.
+"""Plots of results: PNG files, or shown by a notebook.
 
 matplotlib takes half a second to import, so functions do that.
 """
@@ -46,7 +46,7 @@ DELAYS = {
 
 
 class Picture:
-    """A picture, which a notebook shows; ``figure`` is that of matplotlib, to change it.
+    """A plot, which a notebook shows; ``figure`` is matplotlib's figure, for changes.
 
     >>> plot_bars(bars(spark, "bus/md", every="1m")).save("bars.png")  # doctest: +SKIP
     """
@@ -55,7 +55,7 @@ class Picture:
         self.figure = figure
 
     def save(self, path: str | Path) -> None:
-        """Write it, as PNG; the file appears as a whole."""
+        """Write it as PNG; the file appears atomically."""
         with replacing(Path(local_path(str(path)))) as file:
             self.figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
 
@@ -125,7 +125,7 @@ def plot_bars(
 
 
 class _Axis(msgspec.Struct, frozen=True, kw_only=True):
-    """The time axis that all series share: where a bar stands, by the time at which it starts."""
+    """The time axis that all series share: the position of each bar by its start."""
 
     places: dict[int, float]
     length: int
@@ -136,8 +136,8 @@ class _Axis(msgspec.Struct, frozen=True, kw_only=True):
 def _axis_of(series: Sequence[Sequence[Any]]) -> _Axis:
     """Lay out a time axis.
 
-    Bars by time start together, so each start has its place, and times without a trade take no room. Bars by
-    ticks or volume start anywhere: these stand where their time is.
+    Bars by time start together, so each start has its own position, and times without a trade take no space.
+    Bars by ticks or volume start at any time, and are placed by it.
     """
     starts_ns = sorted({bar.start_ns for bars in series for bar in bars})
     longest = max(map(len, series), default=0)
@@ -192,7 +192,7 @@ def _draw_series(axes: Any, name: str, bars: Sequence[Any], axis: _Axis) -> None
 
 
 def _set_width(axes: Any, count: int) -> None:
-    """Leave room for a few bars at least, so that a single one is not as wide as the picture."""
+    """Leave space for at least a few bars, so that a single one is not as wide as the plot."""
     middle, half = (count - 1) / 2, max(count, BARS_MIN) / 2
     axes.set_xlim(middle - half - 0.1, middle + half + 0.1)
 
@@ -207,7 +207,7 @@ def _draw_candles(axes: Any, bars: Sequence[Any], places: Sequence[float]) -> No
 
 
 def _time_labels(moments: Sequence[datetime]) -> list[str]:
-    """Return times as exact as their distance needs, the day below the first one of each day."""
+    """Return times as precise as their distance requires, with the day below the first one of each day."""
     least_s = min(((b - a).total_seconds() for a, b in pairwise(moments)), default=60.0)
     labels: list[str] = []
     day = None

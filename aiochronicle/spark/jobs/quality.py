@@ -4,9 +4,9 @@ Numbers are the queue's own seqs, of all its messages, or a field in which the v
 Times are those of the queue, or a field with the time of the venue, in nanoseconds; the delay is the
 difference.
 
-A task reduces its range to runs of consecutive numbers, a histogram of delays and a few sums; per
-queue these are put together, so that nothing depends on how the queues were cut. What counts as out
-of order is known only with the newest time of everything before a range: a first pass finds that.
+A task reduces its range to runs of consecutive numbers, a histogram of delays and a few sums. These are
+merged per queue, so the result does not depend on how the queues were divided. Whether a message is out of
+order depends on the newest time of everything before its range, which a first pass finds.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ _QUALITY = (
 
 
 class _Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """Which fields mean what; what a task has to know."""
+    """The meaning of the fields: the parameters of a task."""
 
     type_name: str | None
     number: str | None
@@ -123,7 +123,7 @@ def _refuse_java_queues(found: Input) -> None:
 
 
 class _Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages as arrays, in the order of the queue: what is examined and what is counted."""
+    """Messages as arrays, in the order of the queue."""
 
     seq: Array
     timestamp_ns: Array
@@ -132,7 +132,7 @@ class _Rows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Numbers(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers, the day of each and whom it was given by."""
+    """Numbers, with the day of each and the value of ``by``."""
 
     number: Array
     day: Array
@@ -144,7 +144,7 @@ def _rows(part: Range, rule: _Rule, options: ReadOptions) -> Iterator[_Rows]:
     decoder = None
     if rule.type_name is not None:
         entry = find_type(part.source, rule.type_name)
-        if entry is None:  # it was there when the job began
+        if entry is None:  # it existed when the job began
             raise InvalidArgument(f"{part.source.name} has lost its type {rule.type_name!r}")
         wanted = dict.fromkeys(rule.fields, pa.int64())
         if rule.by is not None:
@@ -180,7 +180,7 @@ def _numbers(counted: Batch, fields: Mapping[str, Column], rule: _Rule) -> _Numb
 
 
 class _Before(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task has to know of the whole queue.
+    """What a task needs to know about the whole queue.
 
     ``usual_ns`` is the delay of the queue's first message. Delays are near it if clocks differ.
     """
@@ -192,7 +192,7 @@ class _Before(msgspec.Struct, frozen=True, kw_only=True):
 def _before_parts(
     spark: SparkSession, parts: Sequence[Range], rule: _Rule, options: ReadOptions
 ) -> list[_Before]:
-    """Return for each part what is before it in its queue."""
+    """Return for each part a summary of its queue before it."""
     find = partial(_newest, rule, options)
     rows = run_tasks(spark, list(enumerate(parts)), find, _NEWEST).collect()
     found = {row.part: row for row in rows}
@@ -287,11 +287,11 @@ def _reduced_day(rows: _Rows, here: Array, day: int, disordered: Array) -> dict[
 
 
 def _reduced_delays(rows: _Rows, here: Array, usual_ns: int, rule: _Rule) -> dict[str, Any]:
-    """Return two histograms: of the delays, and of how far they are from the usual one."""
+    """Return two histograms: of the delays, and of their distances from the usual one."""
     if rule.time is None or len(here) == 0:
         return {"late": 0}
     delays = _delays(rows.timestamp_ns[here], rows.time_ns[here])
-    # Beyond 146 years they are as good as equal.
+    # Beyond 146 years the difference does not matter.
     distances = np.clip(delays, -(2**62), 2**62) - min(max(usual_ns, -(2**62)), 2**62 - 1)
     buckets, counts = np.unique(buckets_of(delays), return_counts=True)
     usual_buckets, usual_counts = np.unique(buckets_of(distances), return_counts=True)
@@ -333,7 +333,7 @@ def _reduced_numbers(numbers: _Numbers, day: int) -> dict[str, Any]:
 
 
 def _merge(partials: Table) -> Table:
-    """Put the rows of one queue together, day by day."""
+    """Merge the rows of one queue by day."""
     everything: list[dict[str, Any]] = partials.to_pylist()
     gaps, missing, duplicates = _sweep(everything)
     rows = sorted((row for row in everything if row["messages"]), key=itemgetter("first_seq"))
@@ -403,7 +403,7 @@ def _percentiles(rows: list[dict[str, Any]], longest_ns: int) -> dict[str, int]:
 
 
 def _sweep(rows: list[dict[str, Any]]) -> tuple[Counter[int], Counter[int], Counter[int]]:
-    """Find what is missing between all runs of numbers, and what is there more than once, by day."""
+    """Count missing and duplicate numbers between all runs, by day."""
     gaps, missing, duplicates = Counter[int](), Counter[int](), Counter[int]()
     runs: dict[str, list[tuple[int, int, int]]] = {}
     for row in rows:

@@ -1,9 +1,9 @@
 """Parquet files back into queues, with the times at which their messages were recorded.
 
-An archive of the ``archive`` job comes back as it was: the queues by name, their schemas, and their
-messages in order, which is verified by comparing the digests of files and queues. Payloads that the archive
-does not have are encoded from their fields. Other Parquet files
-need the columns ``timestamp_ns`` and ``payload``, and ``source`` unless one queue is named.
+An archive of the ``archive`` job is restored completely: the queues by name, their schemas, and their
+messages in order. Comparing the digests of files and queues verifies this. Payloads that the archive does
+not have are encoded from their fields. Other Parquet files need the columns ``timestamp_ns`` and
+``payload``, and ``source`` unless one queue is named.
 """
 
 import os
@@ -43,7 +43,7 @@ _DIGESTS = "source string, rows long, archived string, found string"
 
 
 class Replayed(HtmlStruct, frozen=True, kw_only=True):
-    """What was written into one queue, from ``first_seq`` on."""
+    """The result for one queue, written from ``first_seq`` on."""
 
     source: str
     rows: int
@@ -162,7 +162,7 @@ def _write(frame: DataFrame, root: str, queue: str | None = None) -> None:
 def _ends(root: str, sources: Collection[str]) -> dict[str, int]:
     """Return the seq that the first message written to each queue will have.
 
-    A write completes first what others have begun, which must not happen between this and that.
+    A write first completes what others have begun, which must not happen after this call.
     """
     complete_others(write_options({"path": root}), nameless(), set(sources))
     paths = {source: Path(root) / source for source in sources}
@@ -182,7 +182,7 @@ def _restore_schema(archive: Store, root: str, source: str) -> None:
 def _verify(
     spark: SparkSession, archive: Store, root: str, found: list[Manifest], before: dict[str, int]
 ) -> list[Replayed]:
-    """Compare the digests of what was read and of what is in the queues now."""
+    """Compare the digests of the files and of the new messages in the queues."""
     checks = [
         _Check(
             source=manifest.source,
@@ -238,7 +238,7 @@ def _dataset(archive: Store, source: str, files: list[ArchivedFile]) -> Iterator
 
 
 def _digested(archive: Store, source: str, file: ArchivedFile) -> Iterator[Batch]:
-    """Yield the messages of a file; CorruptionError in the end if they are not those that were archived."""
+    """Yield the messages of a file; CorruptionError at the end if they differ from the archived ones."""
     digest = StreamDigest([source])
     for batch in read_listed(archive, source, file):
         digest.add_batch(batch)

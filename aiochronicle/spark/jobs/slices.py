@@ -1,4 +1,5 @@
-"""Cutting time, instead of queues, into what tasks read: for jobs that need all queues of a time together."""
+"""Divides time, instead of queues, among tasks: for jobs that need the messages of all queues at one
+time."""
 
 import os
 from bisect import bisect_left
@@ -24,7 +25,7 @@ class TimeSlice(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int
 
     def range_of(self, given: Input, name: str) -> Range:
-        """Return what of a queue lies in it."""
+        """Return the part of a queue in this range."""
         start, end = given.sources[name].clip(
             given.start[name],
             given.end[name],
@@ -35,9 +36,9 @@ class TimeSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cut_time(inputs: Sequence[Input], rows_per_task: int, *, unit_ns: int = 1) -> list[TimeSlice]:
-    """Cut time into ranges that begin with whole units and have about equally many messages.
+    """Divide time into ranges that begin at whole units and have about equally many messages.
 
-    All processors have the same number of them, if that is worth it.
+    All processors get the same number of them, if that is worthwhile.
     """
     rows = sum(given.messages(name) for given in inputs for name in given.sources)
     least = max(given.options.partitions_min or 0 for given in inputs)
@@ -46,7 +47,7 @@ def cut_time(inputs: Sequence[Input], rows_per_task: int, *, unit_ns: int = 1) -
         processors = len(os.sched_getaffinity(0))
         wanted = -(-wanted // processors) * processors
     if any(given.options.timestamp is not None for given in inputs):
-        wanted = 1  # a field may go back: only who reads all of it can tell
+        wanted = 1  # a field may go back: only reading all of it shows where
     samples: list[tuple[int, float]] = []
     if wanted > 1:
         per_queue = max(2, 2 * wanted, SAMPLES // sum(len(given.sources) for given in inputs))
@@ -67,7 +68,7 @@ def cut_time(inputs: Sequence[Input], rows_per_task: int, *, unit_ns: int = 1) -
 
 
 def _samples(given: Input, per_queue: int) -> list[tuple[int, float]]:
-    """Return times of messages, and how many messages each of them stands for."""
+    """Return times of messages, and how many messages each of them represents."""
     samples: list[tuple[int, float]] = []
     for name, source in given.sources.items():
         count = given.messages(name)

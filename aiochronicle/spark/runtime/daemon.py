@@ -1,4 +1,4 @@
-"""Starts Spark's Python workers with what they need already imported.
+"""Starts Spark's Python workers with their imports already done.
 
 Spark forks its workers from daemons, one for tasks and one for each step of planning a query over a
 Python source; each worker would spend most of a second importing pyarrow and this package.
@@ -18,16 +18,16 @@ from aiochronicle.spark.runtime import forkserver
 
 __all__ = ["source"]
 
-# Those that handle rows: tasks, and the commit of a sink.
+# Workers that handle rows: tasks, and the commit of a sink.
 HANDLE_ROWS = ("pyspark.worker", "pyspark.sql.worker.commit_data_source_write")
 
 _worker = daemon.worker
 
 
 def quiet_worker(sock: socket, authenticated: bool) -> int:
-    """Work for Spark; when that has ended, end without a traceback on the user's terminal.
+    """Work for Spark; after Spark has ended, end without a traceback on the user's terminal.
 
-    A worker that waits for work takes the end of its socket for an error, and tries to tell Spark.
+    A worker that waits for work takes the end of its socket for an error, and tries to report it to Spark.
     """
     try:
         return _worker(sock, authenticated)
@@ -40,7 +40,7 @@ if __name__ == "__main__":
         # pyarrow imports it, a third of a second, when it first sees an array of numpy.
         importlib.import_module("pandas")
     gc.collect()
-    gc.freeze()  # a worker collects after every task, and would scan everything that was imported
+    gc.freeze()  # a worker runs the collector after every task, which would scan everything imported
     forkserver.start()
     daemon.worker = quiet_worker
     daemon.manager()

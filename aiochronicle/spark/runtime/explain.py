@@ -1,4 +1,4 @@
-"""Extracts the reason from an error of Spark, which has many lines and the reason in the middle."""
+"""Extracts the reason from an error of Spark, which has many lines with the reason in the middle."""
 
 import re
 from collections.abc import Iterator
@@ -56,13 +56,13 @@ def is_java_gone(error: BaseException) -> bool:
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those of the JVM that have led to it, of which it may say nothing."""
+    """Yield an error and the errors of the JVM that caused it, which its text may not mention."""
     while error is not None:
         yield error
         error = getattr(error, "_cause", None)
 
 
 def _all_raised(text: str) -> list[str]:
-    """Return what each traceback ends with; what was raised last may quote another one."""
+    """Return the last line of each traceback; the exception raised last may quote another one."""
     matches = map(_RAISED.match, text.split(TRACEBACK)[1:])
     return [match[1] for match in matches if match is not None]

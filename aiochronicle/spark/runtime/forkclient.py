@@ -1,10 +1,11 @@
 """Stands in for the Python half of a stream, which ``forkserver`` forks on its behalf.
 
-Spark starts this as if it were the half itself: it gives the fork its environment and its standard files,
-waits until that has ended, and ends likewise. If nobody forks, it becomes the half, as Spark meant it to.
+Spark starts this program as if it were that half: it passes its environment and its standard files to the
+fork, waits until the fork has ended, and ends with the same status. Without a fork server, it becomes that
+half itself, as Spark intended.
 
-Started once per stream and waited for, so it imports next to nothing: ``socket`` alone would double
-its time, and wraps no more than what is used here.
+Spark starts it once per stream and waits for it, so it imports next to nothing: ``socket`` alone would
+double its time, and wraps only what is used here.
 """
 
 import os
@@ -20,7 +21,7 @@ FAILED = 1
 
 
 def address(jvm_pid: int) -> bytes:
-    """Return where the server for the streams of a JVM listens: an address in no file system.
+    """Return the address at which the server for the streams of a JVM listens; it is in no file system.
 
     Processes that share a network need not share their pids.
     """
@@ -29,13 +30,13 @@ def address(jvm_pid: int) -> bytes:
 
 
 def is_ours(peer: socket) -> bool:
-    """Return whether the other side is of the same user; anybody may listen anywhere, and connect."""
+    """Return whether the peer is of the same user; any user may listen at the address, or connect."""
     pid_uid_gid = peer.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)
     return int.from_bytes(pid_uid_gid[4:8], sys.byteorder) == os.geteuid()
 
 
 def _ask_for_fork() -> int | None:
-    """Return the exit status of a fork, when it has ended; None if there was none."""
+    """Return the exit status of the fork after it has ended; None if there was no fork."""
     try:
         server = socket(AF_UNIX, SOCK_STREAM)
         server.settimeout(ANSWER_S)

@@ -1,7 +1,7 @@
-"""Forks the Python halves of streams from a process that has imported what they need.
+"""Forks the Python halves of streams from a process with their imports already done.
 
-Spark starts an interpreter for every stream, which imports for a third of a second, and gives it up if
-that takes ten. On a single machine it starts ``forkclient`` instead, which asks here for a fork.
+Spark starts an interpreter for every stream, which spends a third of a second importing; Spark gives up
+after ten seconds. On a single machine it starts ``forkclient`` instead, which asks here for a fork.
 
 Spark's first daemon starts the server; it ends with Spark's JVM, by whose pid it is found.
 """
@@ -26,11 +26,11 @@ __all__ = ["start"]
 
 REQUEST_S = 5.0
 WAITING_MAX = 32
-REQUEST_BYTES_MAX = 16 << 20  # more than any kernel starts a program with
+REQUEST_BYTES_MAX = 16 << 20  # more than any kernel passes to a program
 
 
 def start() -> None:
-    """Have the streams of the Spark that has started this process forked, if nobody does so yet."""
+    """Start the fork server for the Spark that started this process, unless there is one."""
     jvm_pid = os.getppid()
     with contextlib.ExitStack() as opened:
         try:
@@ -42,16 +42,16 @@ def start() -> None:
             listener.bind(address(jvm_pid))
             if os.fork() > 0:
                 return
-        except OSError:  # another daemon was first; or streams start as they do elsewhere
+        except OSError:  # another daemon was first; otherwise streams start as they do elsewhere
             return
         try:
             _serve(listener, jvm)
         finally:
-            os._exit(FAILED)  # whatever it was, this is no second daemon
+            os._exit(FAILED)  # in any case, this process must not become a second daemon
 
 
 def _is_closed(pipe: int) -> bool:
-    """Return whether nobody is left who could write to this pipe."""
+    """Return whether no process is left that could write to this pipe."""
     poller = select.poll()
     poller.register(pipe, select.POLLHUP)
     return bool(poller.poll(0))
@@ -74,7 +74,7 @@ def _serve(listener: socket.socket, jvm: int) -> None:
     waiting = _Waiting(poller)
     while jvm not in (ready := dict(poller.poll(waiting.left_ms()))):
         for client in waiting.take(ready):
-            with client, contextlib.suppress(OSError):  # the client finds that nobody answers
+            with client, contextlib.suppress(OSError):  # the client gets no answer
                 if os.fork() == 0:
                     listener.close()
                     os.close(jvm)
@@ -85,26 +85,26 @@ def _serve(listener: socket.socket, jvm: int) -> None:
             if is_ours(client):
                 waiting.add(client)
             else:
-                client.close()  # of another user: not a byte is read, and nobody forked
+                client.close()  # of another user: reads nothing, and does not fork
         waiting.drop_late()
 
 
 class _Waiting:
-    """Clients that have said nothing yet: some few, for some seconds, and none costs a process."""
+    """Clients that have sent nothing yet: a few, for some seconds, at no cost of a process."""
 
     def __init__(self, poller: "select.poll") -> None:
         self._poller = poller
-        self._clients: dict[int, tuple[socket.socket, float]] = {}  # the one that came first, first
+        self._clients: dict[int, tuple[socket.socket, float]] = {}  # oldest first
 
     def add(self, client: socket.socket) -> None:
-        """Wait for a client; the one that has waited longest goes if there are too many."""
+        """Add a client; if there are too many, the oldest is dropped."""
         if len(self._clients) == WAITING_MAX:
             self._remove(next(iter(self._clients))).close()
         self._clients[client.fileno()] = (client, time.monotonic() + REQUEST_S)
         self._poller.register(client, select.POLLIN)
 
     def take(self, ready: Mapping[int, int]) -> list[socket.socket]:
-        """Return those who have something to say; nobody waits for an answer who has gone."""
+        """Return the clients that have sent something, and drop those that are gone."""
         taken: list[socket.socket] = []
         for number in [number for number in ready if number in self._clients]:
             client = self._remove(number)
@@ -115,18 +115,18 @@ class _Waiting:
         return taken
 
     def drop_late(self) -> None:
-        """Close those who had time enough."""
+        """Close the clients whose time is up."""
         now_s = time.monotonic()
         for number in [n for n, (_, end_s) in self._clients.items() if end_s <= now_s]:
             self._remove(number).close()
 
     def left_ms(self) -> float | None:
-        """Return how long the first of them may wait, None if nobody does."""
+        """Return how long the first of them may still wait; None if there are none."""
         ends_s = [end_s for _, end_s in self._clients.values()]
         return max(0.0, min(ends_s) - time.monotonic()) * 1000 if ends_s else None
 
     def close(self) -> None:
-        """Forget them, in a fork: they stay connected to the server."""
+        """Forget them in a fork: they stay connected to the server."""
         for number in list(self._clients):
             self._remove(number).close()
 
@@ -148,11 +148,11 @@ def _be_a_half(client: socket.socket) -> NoReturn:
         if not _is_gone(client):
             traceback.print_exc()
     finally:
-        os._exit(status)  # this is no second server
+        os._exit(status)  # this process must not become a second server
 
 
 def _is_gone(client: socket.socket) -> bool:
-    """Return whether Spark has ended the client, and so the stream: nobody waits for what it says."""
+    """Return whether Spark has ended the client, and so the stream."""
     client.setblocking(False)
     try:
         return client.recv(1) == b""
@@ -163,7 +163,7 @@ def _is_gone(client: socket.socket) -> bool:
 
 
 def _take_over(client: socket.socket) -> bool:
-    """Receive what the client was started with, and tell it; False if this is no process for it."""
+    """Receive the client's arguments and answer it; False if this process does not suit it."""
     client.settimeout(REQUEST_S)
     size, standard_files, _, _ = socket.recv_fds(client, 4, 3)
     variables_bytes = int.from_bytes(size, sys.byteorder)
@@ -184,7 +184,7 @@ def _take_over(client: socket.socket) -> bool:
 
 
 def _for_the_interpreter(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the variables that it would not notice any more; Spark's own begin with PYTHON_."""
+    """Return the variables whose change it would no longer notice; Spark's own begin with PYTHON_."""
     return {
         name: value
         for name, value in environment.items()
@@ -193,7 +193,7 @@ def _for_the_interpreter(environment: Mapping[bytes, bytes]) -> dict[bytes, byte
 
 
 def _run() -> int:
-    """Do what the interpreter would, and return its exit status."""
+    """Run what the interpreter would run, and return its exit status."""
     try:
         runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
     except SystemExit as end:

@@ -3,12 +3,12 @@
 Spark puts its own Python sources in front of the path, as archives, and one of its Java archives, in which
 there is no Python. Python keeps no compiled code for an archive, so each process that Spark starts compiles
 all of it again: most of a second for every stream, and for each step of planning in the first query. And
-each worker reads what is in them again: a twentieth of a second for the thousands of files of the Java
-one. The same sources lie, compiled, where PySpark is installed. A script in place of the interpreter
-leaves the archives out, and they are found there.
+each worker reads what is in them again: a twentieth of a second for the thousands of files of the Java one.
+The same sources lie, compiled, where PySpark is installed. A script in place of the interpreter leaves the
+archives out, so that Python finds these sources.
 
-It also has those who plan queries start from our daemon; Spark's setting for that is for tasks only. And
-it has streams forked, for which Spark has no daemon.
+It also starts the workers that plan queries from our daemon; Spark's own setting applies to tasks only. And
+it forks streams, for which Spark has no daemon.
 """
 
 import contextlib
@@ -32,15 +32,15 @@ VARIABLE = "PYSPARK_PYTHON"
 OURS = "spark-python-"
 DAEMON = "aiochronicle.spark.runtime.daemon"
 
-# So long Arrow keeps memory that is free, instead of a second: as long as a worker waits for work, so that
-# the pages stay in place between the batches of a stream. And so much of it the C library keeps, where numpy
-# has its arrays: it would take them from the kernel and give them back for each batch, page by page (bars had
-# eleven page faults per thousand trades, and have one), and a quarter of a task's time go into that.
+# How long Arrow keeps free memory: as long as a worker waits for work, instead of a second, so that the
+# pages stay in place between the batches of a stream. And how much of it the C library keeps, which has
+# numpy's arrays: otherwise it would request and return them for each batch, page by page, which took a
+# quarter of a task's time (bars had eleven page faults per thousand trades, and now have one).
 KEPT_MS = 60_000
 KEPT_BYTES = 64 << 20
 ARRAY_MAX_BYTES = 32 << 20  # the C library takes no more than this
 
-# They may be there more than once, and other entries are none of our business.
+# They may occur more than once; other entries stay.
 SCRIPT = """#!/bin/sh
 home={home}
 kept=
@@ -77,7 +77,7 @@ def chosen_interpreter(*, is_local: bool) -> Generator[None]:
     Unless $PYSPARK_PYTHON names another; afterwards it does name one.
     """
     named = os.environ.setdefault(VARIABLE, sys.executable)
-    # Other machines have no such script.
+    # Other machines do not have the script.
     if is_local and named == sys.executable:
         os.environ[VARIABLE] = str(_without_archives() or named)
     try:
@@ -87,7 +87,7 @@ def chosen_interpreter(*, is_local: bool) -> Generator[None]:
 
 
 def _without_archives() -> Path | None:
-    """Return the script; None if there can be none, or PySpark is not where any Python looks for it."""
+    """Return the script; None if it cannot be written, or PySpark is not in a standard place."""
     home = Path(pyspark.__file__).parent
     if not all(map(_is_installed, ("pyspark", "py4j"))):
         return None
@@ -102,9 +102,9 @@ def _without_archives() -> Path | None:
         kept_bytes=KEPT_BYTES,
         array_max_bytes=ARRAY_MAX_BYTES,
     )
-    # Others may run with another Python, and processes are started for as long as a session lives.
+    # Other sessions may use another Python, and a session starts processes during its whole life.
     name = f"{OURS}{zlib.crc32(script.encode()):08x}"
-    # Without a place for it things are slower, and no worse.
+    # Without a place for it, starting is slower, but works.
     with contextlib.suppress(OSError):
         path = wrapper_script(name, script)
         if os.access(path, os.X_OK):  # which it is not on a disk without programs

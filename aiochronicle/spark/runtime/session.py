@@ -25,31 +25,31 @@ _SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Rows on their way to Python: by number only, as all Sparks before 4.1. To ask after each row how many
-    # bytes there are by now costs more than to hand it over; few rows keep large payloads in bounds.
+    # Limits batches of rows for Python by number only, as all Sparks before 4.1 do. Counting the bytes after
+    # each row costs more than passing the row on; a small number of rows bounds large payloads.
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2048",
     "spark.ui.showConsoleProgress": "false",
 }
 
-# On one machine: nothing listens to the outside, a shuffle makes no 200 tiny files, and workers start
-# with this package in memory. What Spark sends a worker over TCP to begin with waits 40 ms, in every task,
-# for an acknowledgement that is delayed.
+# On one machine: nothing listens to the outside, a shuffle makes no 200 tiny files, and workers start with
+# this package in memory. Over TCP, the first data that Spark sends to a worker waits 40 ms, in every task,
+# for a delayed acknowledgement.
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.python.daemon.module": DAEMON,
     "spark.python.unix.domain.socket.enabled": "true",
-    # A row on its way to Python and back goes through a dozen small methods, some of which Java's compiler
-    # would call, not inline, once they are compiled: 3 to 6 % of the JVM's time. Your own options,
+    # A row to Python and back passes through a dozen small methods, some of which Java's compiler would not
+    # inline once they are compiled: 3 to 6 % of the JVM's time. Your own options,
     # spark.driver.extraJavaOptions, come after these.
     "spark.driver.defaultJavaOptions": "-XX:InlineSmallCode=5000",
     "spark.sql.shuffle.partitions": str(max(2, len(os.sched_getaffinity(0)))),
 }
 
-# Spark asks for nulls and sizes itself before it reads or writes a value of an Arrow batch; that Arrow asks
-# again takes a tenth of the time of a write.
+# Spark checks nulls and bounds itself before it reads or writes a value of an Arrow batch; Arrow's second
+# check takes a tenth of the time of a write.
 _LOCAL_ENVIRONMENT = {
     "SPARK_LOCAL_IP": "127.0.0.1",
     "ARROW_ENABLE_UNSAFE_MEMORY_ACCESS": "true",
@@ -100,20 +100,21 @@ def session(
 
 
 def active_session() -> SparkSession | None:
-    """Return the session of this thread that runs already."""
+    """Return the running session of this thread."""
     return SparkSession.getActiveSession()
 
 
 def _submitted_master() -> str:
-    """Return the master that spark-submit was given: it has started the JVM, which knows."""
+    """Return the master given to spark-submit, which has started the JVM."""
     SparkContext._ensure_initialized()  # pyright: ignore[reportPrivateUsage]
     return SparkConf().get("spark.master") or ""
 
 
 def _place_for_sockets() -> str | None:
-    """Make a directory that goes with this process: Spark leaves a socket if nobody stops it.
+    """Create a directory that is removed with this process, because Spark leaves a socket if it is not
+    stopped.
 
-    None where the path of a socket in it would be too long for the kernel: Spark chooses a place then.
+    None if the path of a socket in it would be too long for the kernel: then Spark chooses a place.
     """
     directory = temporary_directory()
     if len(os.fsencode(directory)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES_MAX:
@@ -134,7 +135,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _is_known(spark: SparkSession) -> bool:
-    """Return whether Spark has found the format by itself; to register it twice gives warnings forever."""
+    """Return whether Spark has found the format by itself; registering it twice causes repeated warnings."""
     jvm_session: Any = getattr(spark, "_jsparkSession", None)
     if jvm_session is None:  # Spark Connect
         return False

@@ -1,8 +1,8 @@
 """Shell scripts that stand in for a program, in the user's cache.
 
-They are run, so nobody else may have written one or be able to change it: the script and the directories it
-is in are this user's alone, from the cache on, and so that nobody can rename them from above. Where there
-is no such cache they go into a temporary directory.
+They are executed, so no other user may have written one or be able to change it: the script and its
+directories, from the cache on, belong to this user alone, and no other user can rename them from above.
+Where there is no such cache they go into a temporary directory.
 """
 
 import functools
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def wrapper_script(name: str, script: str) -> Path:
-    """Return the path of an executable script of this name, writing it unless it is there already."""
+    """Return the path of an executable script of this name, and write it unless it exists."""
     try:
         return _put(_cache(), name, script)
     except (
@@ -65,7 +65,7 @@ def _put(root: Path, name: str, script: str) -> Path:
 
 
 def _is_there(directory: PrivateDirectory, name: str, script: str) -> bool:
-    """Return whether there is this very script, which nobody else can change."""
+    """Return whether exactly this script exists and no other user can change it."""
     found = directory.find(name)
     return (
         found is not None
@@ -77,7 +77,7 @@ def _is_there(directory: PrivateDirectory, name: str, script: str) -> bool:
 
 
 def _write(directory: PrivateDirectory, name: str, script: str) -> None:
-    fresh = f".{name}.{uuid.uuid4().hex}"  # others may start at the same time
+    fresh = f".{name}.{uuid.uuid4().hex}"  # other processes may start at the same time
     with directory.create(fresh, MODE) as file:
         file.write(script.encode())
     directory.rename(fresh, name)

@@ -1,4 +1,4 @@
-"""Rows of an Arrow batch into a queue, without making a Python object of any of them."""
+"""Appends rows of an Arrow batch to a queue, without a Python object per row."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -15,7 +15,7 @@ __all__ = ["RECORD_OVERHEAD_BYTES", "RECORD_UNIT_BYTES", "TOGETHER_BYTES_MAX", "
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Rows that are appended together are visible together; a reader need not wait for many.
+# Rows that are appended together become visible together; limits how long a reader waits for them.
 TOGETHER_ROWS_MAX = 4096
 TOGETHER_BYTES_MAX = 1 << 20
 RECORD_UNIT_BYTES = 64  # of the header, and what records are padded to
@@ -70,7 +70,7 @@ def _append_as_objects(writer: Writer, rows: Batch) -> None:
 
 
 def _slices(payloads: Column) -> tuple[Any, Array]:
-    """Return where in memory each payload is, as the engine takes it, and how long it is."""
+    """Return the address and length of each payload, as the engine takes them."""
     count = len(payloads)
     _, offsets_buffer, data = payloads.buffers()
     assert offsets_buffer is not None

@@ -1,8 +1,8 @@
-"""Which batches a writer has written, by their ids: numbers that need not come in order.
+"""Which batches a writer has written, by their ids, which need not be in order.
 
-A stream counts its batches, a nightly job may use dates and fill in a day that it missed. Ranges hold
-both in little room; what lies so far back that there are too many of them is forgotten, which is
-remembered.
+A stream counts its batches; a nightly job may use dates and fill in a missed day. Ranges store both
+compactly. If there are too many ranges, the oldest are forgotten, and the limit below which ids are unknown
+is stored.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ class BatchIds(msgspec.Struct, frozen=True, kw_only=True):
         return at > 0 and batch_id <= self.ranges[at - 1][1]
 
     def adding(self, batch_id: int) -> "BatchIds":
-        """Return what is written after one batch more. O(ranges)."""
+        """Return the ids after one more batch. O(ranges)."""
         if self.has(batch_id):
             return self
         at = bisect_right(self.ranges, batch_id, key=lambda ids: ids[0])

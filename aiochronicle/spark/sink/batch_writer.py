@@ -38,13 +38,13 @@ METADATA_BYTES_MAX = 1 << 20
 
 @prepared
 class _Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What Spark writes into a checkpoint first."""
+    """The first file that Spark writes into a checkpoint."""
 
     id: str
 
 
 class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
@@ -52,7 +52,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Sink:
-    """What both kinds have in common: the tasks' half."""
+    """Common to both kinds: the tasks' half."""
 
     def __init__(self, options: WriteOptions, schema: StructType, place: Place) -> None:
         self._options = options
@@ -137,7 +137,7 @@ def _query_of_task() -> str | None:
 
 
 def _query_id(checkpoint: str | None) -> str:
-    """Return what Spark calls the query: its batch ids start over with every new checkpoint."""
+    """Return Spark's id of the query: batch ids start over with every new checkpoint."""
     if checkpoint is None:
         raise InvalidArgument(
             "a stream into queues needs option checkpointLocation, by which its batches are known"

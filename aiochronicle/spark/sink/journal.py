@@ -9,12 +9,12 @@ A batch becomes part of its queues in three steps, each durable before the next:
 the runs, and where in each queue they will begin; the rows are appended; the journal says that the
 batch is done. A driver that dies between two steps leaves the journal to the next one, which finds out how
 far the append came, records that, and continues from there, with the same runs: others may have written to
-the queues since, and it may die as well. The next driver's own results for the same batch are discarded.
+the queues since, and it may die as well. The next driver's own runs for the same batch are discarded.
 
-Runs are named by their paths below the root, which may be moved or mounted elsewhere before the next
-driver comes. (Version 2 had absolute ones, of which these are the end; the runs of 3 have no differences.)
-A journal can have rows moved and deleted, so it is used only if nobody else could have written it, and if
-all that it names is what this writer may have staged for the batch.
+Runs are named by their paths below the root, which may be moved or mounted elsewhere before the next driver
+comes. (Version 2 had absolute ones, of which these are the end; the runs of 3 have no differences.) A
+journal can cause rows to be moved and deleted, so it is used only if no other user could have written it,
+and if everything that it names is what this writer may have staged for the batch.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 SINK = ".sink"
-OURS = "+"  # is in no name that users may give
+OURS = "+"  # cannot be in a name given by users
 VERSION = 4
 OF_ABSOLUTE_PATHS = 2
 READABLE = (OF_ABSOLUTE_PATHS, 3, VERSION)
@@ -57,22 +57,22 @@ _GIVE_UP = (
 
 
 def nameless() -> str:
-    """Return the id of a write that nobody has given a name."""
+    """Return the id of a write without a name."""
     return f"{OURS}{uuid.uuid4().hex}"
 
 
 def is_nameless(writer_id: str) -> bool:
-    """Return whether this writer is one write, which will never come back."""
+    """Return whether this writer is a single write, which will never come back."""
     return writer_id.startswith(OURS)
 
 
 def of_query(query_id: str) -> str:
-    """Return the id of a stream that nobody has given a name."""
+    """Return the id of a stream without a name."""
     return f"stream{OURS}{query_id}"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a batch goes on in one queue: at which seq, and the time before which none may be.
+    """Where a batch continues in one queue: its seq, and the earliest time allowed.
 
     ``done_rows``, the first ones of the batch, are before that: a driver that completes a batch begins after
     messages that others have written since.
@@ -95,7 +95,7 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
 
 @prepared
 class _Version(msgspec.Struct, frozen=True, kw_only=True):
-    """What journals of all versions have."""
+    """The fields of journals of all versions."""
 
     version: int
 
@@ -174,25 +174,25 @@ class Journal:
 
     @property
     def pending(self) -> Pending | None:
-        """The batch that is written in part, perhaps."""
+        """The batch that may be partly written; None if there is none."""
         return self._content.pending
 
     def begin(self, pending: Pending) -> None:
-        """Note that a batch is about to be written."""
+        """Record that a batch is about to be written."""
         self._store(msgspec.structs.replace(self._content, pending=pending))
 
     def go_on(self, targets: list[Target]) -> None:
-        """Note how far the pending batch has come; what is done must be durable."""
+        """Record the progress of the pending batch; what is done must be durable."""
         assert self.pending is not None
         self.begin(msgspec.structs.replace(self.pending, targets=targets))
 
     def end(self, batch_id: int) -> None:
-        """Note that it is written."""
+        """Record that the pending batch is written."""
         written = self._content.written.adding(batch_id)
         self._store(msgspec.structs.replace(self._content, written=written, pending=None))
 
     def delete(self) -> None:
-        """Forget everything: of a writer that will never come back."""
+        """Delete the journal of a writer that will never come back."""
         self._directory.remove(self.path.name)
         self._directory.remove(f"{self.writer_id}.lock")
 
@@ -208,7 +208,7 @@ class Journal:
 
 
 def _last_parts(path: str) -> str:
-    """Return what of an absolute path is below the root."""
+    """Return the part of an absolute path below the root."""
     return "/".join(path.split("/")[-4:])
 
 
@@ -220,7 +220,7 @@ def _with_paths(pending: Pending, paths: list[str]) -> Pending:
 
 
 def _check(pending: Pending) -> None:
-    """Raise ValueError if a batch cannot be what a writer has begun."""
+    """Raise ValueError if a batch cannot be one that a writer has begun."""
     shares = [share for run in pending.runs for share in run.shares]
     targets = pending.targets
     if {share.queue for share in shares} != {target.queue for target in targets}:

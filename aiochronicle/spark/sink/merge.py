@@ -1,4 +1,4 @@
-"""Bringing the runs of many tasks into one order, holding no more than a batch or two of each."""
+"""Merges the sorted runs of many tasks, with no more than a batch or two of each in memory."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -8,11 +8,11 @@ from aiochronicle.spark.sink.runs import BATCH_ROWS, CAUSE, HEADERS, ORDER, WRIT
 
 __all__ = ["merge"]
 
-COMPARED = ("source", "seq")  # only where rows of several runs must be sorted
+COMPARED = ("source", "seq")  # needed only where rows of several runs must be sorted
 
 
 class _Head:
-    """Where the merge stands in one run: a batch, and what of it is left."""
+    """The position of the merge in one run: a batch, and its remaining rows."""
 
     def __init__(self, run: Run, queue: str, lacks: dict[str, pa.DataType]) -> None:
         self._numbers = iter(
@@ -22,24 +22,24 @@ class _Head:
         self._written = _open(run, lambda name: name not in COMPARED)
         self._compared = _open(run, lambda name: name in COMPARED)
         self._deltas = run.deltas
-        self._lacks = lacks  # columns that other runs have, and their types
+        self._lacks = lacks  # columns that only other runs have, and their types
         self.batch: Batch
         self.is_over = False
         self.first_ns = self.last_ns = 0  # kept, since each step asks all heads for them
         self._advance()
 
     def take_before(self, bound_ns: int) -> Iterator[Batch]:
-        """Yield what is older; all of it is in the batch at hand, since no head ends before it."""
+        """Yield older rows; all of them are in the current batch, since no head ends before it."""
         yield from self._take(pc.less(self.batch.column("timestamp_ns"), bound_ns).true_count)
 
     def take_all(self) -> Batch:
-        """Return what is left of the batch at hand."""
+        """Return the remaining rows of the current batch."""
         taken = self.batch
         self._advance()
         return taken
 
     def take_at(self, time_ns: int) -> Iterator[Batch]:
-        """Yield what is of this time, from as many batches as it fills."""
+        """Yield the rows of this time, from as many batches as they fill."""
         while not self.is_over:
             count = pc.equal(self.batch.column("timestamp_ns"), time_ns).true_count
             if count == 0:
@@ -71,7 +71,7 @@ class _Head:
             self.batch = self.batch.select(names)
 
     def _complete(self) -> None:
-        """Add what rows of the same time are ordered by."""
+        """Add the columns that order rows of the same time."""
         if COMPARED[0] not in self.batch.schema.names:
             whole = decode_deltas(self._compared.get_batch(self._number), self._deltas)
             left = whole.slice(whole.num_rows - self.batch.num_rows)
@@ -89,7 +89,7 @@ def _open(run: Run, chosen: Callable[[str], bool]) -> pa.ipc.RecordBatchFileRead
 
 
 def _carried_columns(run: Run) -> dict[str, pa.DataType]:
-    """Return the columns that a run need not have, if it has them."""
+    """Return the optional columns of a run."""
     causes = {"cause": CAUSE} if run.caused else {}
     return {**causes, **({"key": pa.binary(), "headers": HEADERS} if run.headed else {})}
 
@@ -97,7 +97,7 @@ def _carried_columns(run: Run) -> dict[str, pa.DataType]:
 def merge(runs: Iterable[Run], queue: str) -> Iterator[Batch]:
     """Yield the rows of one queue from all runs, in order of time, source and seq.
 
-    They have what is written of them; cause, key and headers only if one of the runs has any.
+    They have the columns to be written; cause, key and headers only if one of the runs has any.
     """
     runs = list(runs)
     anywhere: dict[str, pa.DataType] = {}

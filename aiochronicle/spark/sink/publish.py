@@ -40,7 +40,7 @@ def publish(
     *,
     query: str | None = None,
 ) -> None:
-    """Append a batch, of a query if it is part of a stream, unless that was done before.
+    """Append a batch, of a query if it is part of a stream, unless it was appended before.
 
     Errors that can be detected in advance are raised before anything is written. If it fails halfway, or is
     killed, the next call for this root completes the batch first.
@@ -74,7 +74,7 @@ def publish(
 
 
 def abandon(options: WriteOptions, place: Place, attempt: Path) -> None:
-    """Delete what an attempt has staged for a batch that failed, unless it is being written already."""
+    """Delete the staged files of a failed attempt, unless its batch is already being written."""
     with journal.open_exclusively(options.path, place.writer_id) as own:
         assert own is not None
         runs = () if own.pending is None else own.pending.runs
@@ -91,7 +91,7 @@ def _queues(runs: Sequence[Run]) -> Set[str]:
 def complete_others(options: WriteOptions, writer_id: str, queues: Set[str]) -> None:
     """Complete the half-written batches of dead writers, and clean up after them.
 
-    What cannot be finished is an error if it is in the way of this writer, who is to write to ``queues``.
+    A batch that cannot be finished is an error if it blocks this writer, which will write to ``queues``.
     """
     at_work = {writer_id}
     for other in journal.writers(options.path):
@@ -111,10 +111,10 @@ def complete_others(options: WriteOptions, writer_id: str, queues: Set[str]) -> 
 
 
 def _finish_other(options: WriteOptions, left: Journal, writer_id: str, queues: Set[str]) -> bool:
-    """Finish what another writer has begun; return whether nothing of it is left to do.
+    """Finish what another writer has begun; return whether it is finished.
 
-    What stands in the way of it is the trouble of those who write to the same queues, and of that
-    writer, when it comes back; others go on. But a nameless one will not come back.
+    An obstacle is an error for writers to the same queues, and for that writer when it comes back; others
+    continue. But a nameless writer will not come back.
     """
     if (pending := left.pending) is not None:
         lost, nameless = False, journal.is_nameless(left.writer_id)
@@ -136,7 +136,7 @@ def _finish_other(options: WriteOptions, left: Journal, writer_id: str, queues: 
 
 
 def _doubt(options: WriteOptions, completed: Pending, queues: Set[str]) -> None:
-    """Raise ChronicleError if a write may be the repetition of one that has just been completed."""
+    """Raise ChronicleError if a write may repeat one that has just been completed."""
     if queues & _queues(completed.runs):
         rows = sum(share.rows for run in completed.runs for share in run.shares)
         names = ", ".join(target.queue for target in completed.targets)
@@ -174,7 +174,7 @@ def _complete(options: WriteOptions, own: Journal) -> None:
 
 
 def _lost_runs_error(own: Journal, pending: Pending, path: str) -> StorageError:
-    """Return what to raise when a batch has been begun that nobody can complete."""
+    """Return the error for a batch that was begun and cannot be completed."""
     places = ", ".join(
         f"{target.queue!r} from seq {target.start_seq} on"
         + (f" and in {target.done_rows} messages before" if target.done_rows else "")
@@ -197,7 +197,7 @@ def _lost_runs_error(own: Journal, pending: Pending, path: str) -> StorageError:
 def _intend(
     options: WriteOptions, batch_id: int, runs: Sequence[Run], writers: dict[str, Writer]
 ) -> Pending:
-    """Say where the batch will be."""
+    """Record where the batch will be."""
     targets: list[Target] = []
     for name, writer in writers.items():
         statistics = writer.statistics()
@@ -212,7 +212,7 @@ def _intend(
 
 
 def _begun_batch_error(own: Journal, root: str, error: Exception, when: str) -> StorageError:
-    """Return what to raise when a batch can be neither completed now nor taken back."""
+    """Return the error for a batch that can be neither completed now nor taken back."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     kind = DiskFull if full else StorageError
     again = (
@@ -231,7 +231,7 @@ def _begun_batch_error(own: Journal, root: str, error: Exception, when: str) -> 
 
 
 def _append_pending(options: WriteOptions, own: Journal, writers: dict[str, Writer]) -> None:
-    """Append what of the pending batch is not in its queues yet, and note that it is done."""
+    """Append the part of the pending batch that is not in its queues yet, and record that it is done."""
     pending = own.pending
     assert pending is not None
     hold_late = options.hold_late or pending.hold_late
@@ -251,12 +251,12 @@ def _append_pending(options: WriteOptions, own: Journal, writers: dict[str, Writ
 
 
 def _find_reached(runs: Sequence[Run], target: Target, writer: Writer, hold_late: bool) -> Target:
-    """Return where the rest of a batch begins: at the end of the queue, as it is now."""
+    """Return where the rest of a batch begins: at the present end of the queue."""
     more = _count_written(
         _skip_appended(merge(runs, target.queue), target), writer, target.start_seq
     )
     if more:
-        writer.flush_now()  # they may be in memory only, and nobody will compare them again
+        writer.flush_now()  # they may be in memory only, and will not be compared again
     statistics = writer.statistics()
     return Target(
         queue=target.queue,
@@ -267,7 +267,7 @@ def _find_reached(runs: Sequence[Run], target: Target, writer: Writer, hold_late
 
 
 def _skip_appended(batches: Iterator[Batch], target: Target) -> Iterator[Batch]:
-    """Yield the rows that are not known to be done, with the times they are to have."""
+    """Yield the rows that are not known to be done, with their final times."""
     done = target.done_rows
     for batch in batches:
         if done < batch.num_rows:
@@ -276,7 +276,7 @@ def _skip_appended(batches: Iterator[Batch], target: Target) -> Iterator[Batch]:
 
 
 def _raise_times(batch: Batch, floor_ns: int) -> Batch:
-    """Lift times that are before the floor up to it."""
+    """Raise times below the floor to it."""
     times = batch.column("timestamp_ns")
     if times[0].as_py() >= floor_ns:
         return batch
@@ -294,7 +294,7 @@ def _count_written(rows: Iterator[Batch], writer: Writer, start_seq: int) -> int
         same = _common_prefix(batch, writer.path, seq)
         seq += same
         if same < batch.num_rows:
-            break  # what follows in the queue is from another writer
+            break  # the following messages are from another writer
     return seq - start_seq
 
 

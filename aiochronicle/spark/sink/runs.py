@@ -1,9 +1,9 @@
 """What a task of a sink makes of its rows: sorted runs, in Arrow files.
 
-Rows that come in order, as those of a queue do, go into one run as they come. Others are kept until
-there are as many as fit into memory comfortably, and sorted. A run is in order of queue, time, source
-and seq; each of its record batches belongs to one queue. What is only there to be read once and deleted
-is compressed lightly: page cache and disk cost more than that.
+Rows that come in order, as those of a queue do, go into one run as they come. Others are kept until there
+are as many as fit into memory comfortably, and sorted. A run is in order of queue, time, source and seq;
+each of its record batches belongs to one queue. Runs are read once and deleted, so they are compressed
+lightly: page cache and disk would cost more.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ __all__ = [
     "stage_into",
 ]
 
-PIECE_BYTES = 4 << 20  # looked at together, while it is in the processor's caches
+PIECE_BYTES = 4 << 20  # processed together, while they are in the processor's caches
 SORTED_BYTES = 64 << 20
 CHECKED_BYTES = 1 << 20
 BATCH_ROWS = 8192
@@ -82,7 +82,7 @@ _Key: TypeAlias = tuple[str, int, str, int]  # queue, time, source and seq of a 
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a run is for one queue."""
+    """The part of a run for one queue."""
 
     queue: str
     batches: list[int]
@@ -93,7 +93,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, and which of its batches are whose; it may have no column for causes.
+    """One file, and the queue of each of its batches; the column for causes is optional.
 
     Older journals have no ``checksum``, and their runs no ``deltas``.
     """
@@ -107,7 +107,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_columns(schema: StructType, queue: str | None) -> None:
-    """Raise InvalidArgument unless a frame has what messages are made of, and nothing else."""
+    """Raise InvalidArgument unless a frame has exactly the columns of messages."""
     names = schema.fieldNames()
     if unknown := [name for name in names if name not in ACCEPTED]:
         raise InvalidArgument(
@@ -135,7 +135,7 @@ def check_columns(schema: StructType, queue: str | None) -> None:
 def stage(batches: Iterable[Batch], directory: Location, queue: str | None) -> list[Run]:
     """Write the rows of a task into runs, each synced to disk.
 
-    All are for one ``queue``, or each for the one that is called like its source.
+    All are for one ``queue``, or each for the queue with the name of its source.
     """
     directory.make().close()
     return stage_into(batches, directory, queue)
@@ -153,7 +153,7 @@ def stage_into(batches: Iterable[Batch], directory: Location, queue: str | None)
 
 
 def _in_pieces(batches: Iterable[Batch]) -> Iterator[Table]:
-    """Yield the rows some more at a time: Spark's batches are small, and calls of Arrow's have a price."""
+    """Yield larger batches: Spark's batches are small, and each call of Arrow costs time."""
     kept: list[Batch] = []
     size_bytes = 0
     for batch in batches:
@@ -168,7 +168,7 @@ def _in_pieces(batches: Iterable[Batch]) -> Iterator[Table]:
 
 
 def _without_spare_time(batch: Batch) -> Batch:
-    """Leave out the time in microseconds, which is not needed if there are nanoseconds, uncopied."""
+    """Leave out the time in microseconds, which is not needed if there are nanoseconds, without a copy."""
     names = batch.schema.names
     both = "timestamp" in names and "timestamp_ns" in names
     return batch.drop_columns(["timestamp"]) if both else batch
@@ -210,7 +210,7 @@ def _write_sorted(pieces: list[Table], directory: Location, queue: str | None) -
 
 
 def _spans(rows: Table, queue: str | None) -> Iterator[tuple[str, int, int]]:
-    """Yield each queue's name and where its rows are."""
+    """Yield each queue's name and the places of its rows."""
     if queue is not None:
         yield queue, 0, rows.num_rows
         return
@@ -222,7 +222,7 @@ def _spans(rows: Table, queue: str | None) -> Iterator[tuple[str, int, int]]:
 
 
 def _ends(rows: Table, queue: str | None) -> tuple[_Key, _Key] | None:
-    """Return the first and the last of rows that are those of one source as it has them, else None."""
+    """Return the first and the last row if all rows are consecutive messages of one source, else None."""
     sources = rows.column("source")
     is_one = pc.all(pc.equal(sources, sources[0]), skip_nulls=False).as_py()
     if not is_one or rows.column("seq").null_count:
@@ -255,7 +255,7 @@ class _RunFile:
         self._writer = pa.ipc.new_file(self._file, like.schema, options=lightly)
 
     def write(self, queue: str, rows: Table) -> None:
-        """Add rows of one queue, which come after all that are there."""
+        """Add rows of one queue, which sort after all rows added before."""
         sizes = area_bytes(rows)
         first = self._batches
         for batch in _batches(rows, sizes):
@@ -273,7 +273,7 @@ class _RunFile:
         self._shares[queue] = more if there is None else _join(there, more)
 
     def end(self) -> Run:
-        """Return when all of it is on disk."""
+        """Wait until all of it is on disk."""
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -325,13 +325,13 @@ def _batches(rows: Table, sizes: Array) -> Iterator[Batch]:
 
 
 def _record_bytes(sizes: Array) -> int:
-    """Return what areas of these sizes take in segments: a header each, and padding."""
+    """Return the space that areas of these sizes take in segments, with headers and padding."""
     units = (sizes + 2 * RECORD_UNIT_BYTES - 1) // RECORD_UNIT_BYTES
     return int(units.sum()) * RECORD_UNIT_BYTES
 
 
 def _first_without(rows: Table, name: str, given: Collection[str]) -> str:
-    """Say which is the first row that lacks something, by what else it was given."""
+    """Describe the first row that lacks a value by its other values."""
     at = pc.index(pc.is_null(rows.column(name)), True).as_py()
     known = {"timestamp_ns": rows.column("timestamp_ns")[at].as_py()}
     for other in ("source", "seq", "type_id"):
@@ -343,7 +343,7 @@ def _first_without(rows: Table, name: str, given: Collection[str]) -> str:
 
 
 def _as_rows(given: Table, queue: str | None) -> Table:
-    """Bring rows of a frame into the columns of a run."""
+    """Convert rows of a frame to the columns of a run."""
     names = set(given.schema.names)
     count = given.num_rows
 

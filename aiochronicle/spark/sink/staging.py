@@ -1,4 +1,4 @@
-"""Where the tasks of a sink leave their runs for the driver, and who deletes them.
+"""Where the tasks of a sink leave their runs for the driver, and how they are deleted.
 
     ROOT/.staging/WRITER@BATCH/ATTEMPT/….arrow
 
@@ -52,9 +52,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def location(self) -> Location:
-        """The directory, which is there only while something is staged."""
+        """The directory, which exists only while something is staged."""
         batch = STREAM if self.batch is None else self.batch
-        # The next driver, which may need what is here, can have another working directory.
+        # The next driver, which may need these files, can have another working directory.
         root = os.path.abspath(self.root)
         return Location(root=root, names=(STAGING, f"{self.writer_id}@{batch}"))
 
@@ -64,11 +64,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return self.location.path
 
     def new_attempt(self) -> Location:
-        """Return where the tasks of one attempt put their runs."""
+        """Return the directory for the runs of one attempt."""
         return self.location.child(uuid.uuid4().hex)
 
     def sweep(self) -> None:
-        """Delete all that is staged here: dead tasks and drivers leave some, too."""
+        """Delete everything staged here, including leftovers of dead tasks and drivers."""
         with contextlib.suppress(FileNotFoundError):
             with self.location.open() as place:
                 names = place.names()
@@ -86,7 +86,7 @@ def check_path(path: str, writer_id: str, batch_id: int) -> tuple[str, ...]:
 
 
 def _attempt(root: str, run: Run) -> Location:
-    """Return the directory of a run, which is below this root, whatever that was called before."""
+    """Return the directory of a run below this root, even if the root was renamed."""
     place, attempt = Path(run.path).parts[-3:-1]
     return Location(root=os.path.abspath(root), names=(STAGING, place, attempt))
 
@@ -116,7 +116,7 @@ def open_runs(root: str, runs: Sequence[Run]) -> Generator[list[Run]]:
 
 
 def find_lost_runs(root: str, runs: Sequence[Run]) -> list[str]:
-    """Return the paths of runs that are not there any more, or not whole."""
+    """Return the paths of runs that are missing or incomplete."""
     try:
         with open_runs(root, runs) as found:
             return [
@@ -131,14 +131,14 @@ def _is_whole(run: Run) -> bool:
         if run.checksum is not None:
             return checksum(Path(run.path)) == run.checksum
         with pa.memory_map(run.path) as file:
-            pa.ipc.open_file(file)  # looks for the end, which is written last
+            pa.ipc.open_file(file)  # checks the end of the file, which is written last
     except (pa.ArrowInvalid, OSError):
         return False
     return True
 
 
 def sync_names(root: str, runs: Iterable[Run]) -> None:
-    """Wait until the names of runs are on disk, as what is in them is, up to that of STAGING."""
+    """Sync the names of runs, whose content is on disk already, up to that of STAGING."""
     locations = attempts(root, runs)
     above = {Location(root=at.root, names=at.names[:end]) for at in locations for end in (1, 2)}
     for location in locations | above:
@@ -149,7 +149,7 @@ def sync_names(root: str, runs: Iterable[Run]) -> None:
 
 
 def discard(directories: Iterable[Location]) -> None:
-    """Delete what these attempts have staged, but nothing that others stage for the same batch."""
+    """Delete what these attempts have staged, but not what others stage for the same batch."""
     for attempt in directories:
         above = Location(root=attempt.root, names=attempt.names[:-1])
         with contextlib.suppress(FileNotFoundError):  # another process was quicker
@@ -160,7 +160,7 @@ def discard(directories: Iterable[Location]) -> None:
 
 
 def _remove(place: PrivateDirectory, attempt: str) -> None:
-    """Delete a directory; tasks that are still at work find it gone first, and put nothing into it."""
+    """Delete a directory; its name goes first, so that running tasks put nothing into it."""
     aside = f"{attempt}-given-up"
     with contextlib.suppress(OSError):  # another process was quicker
         place.rename(attempt, aside)
@@ -174,7 +174,7 @@ def _remove(place: PrivateDirectory, attempt: str) -> None:
 
 
 def sweep_old(root: str, spared: Collection[str]) -> None:
-    """Delete what dead drivers staged long ago, but for that of some writers."""
+    """Delete what dead drivers staged long ago, except for some writers."""
     staging = Location(root=os.path.abspath(root), names=(STAGING,))
     with contextlib.suppress(FileNotFoundError), staging.open() as places:
         for name in places.names():

@@ -1,4 +1,4 @@
-"""The queues that a batch goes into: which they are, whether it fits, and opening them.
+"""The target queues of a batch: finding them, checking that the batch fits, and opening them.
 
 Errors that can be detected in advance are raised before the first queue is created or the first row appended.
 """
@@ -44,12 +44,12 @@ __all__ = ["open_all", "open_to_begin", "refuse_java_queue"]
 SEGMENT_BYTES = 128 << 20
 SEGMENT_BYTES_MAX = 1 << 32
 
-# A batch is flushed in the end, and the disk is to have written most of it by then.
+# A batch is flushed at its end; by then the disk should have written most of it.
 FLUSH = Batch(bytes=256 << 20, seconds=0.02)
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a batch is for one queue."""
+    """The part of a batch for one queue."""
 
     rows: int
     first_ns: int
@@ -60,7 +60,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True):
 def open_all(
     options: WriteOptions, runs: Sequence[Run]
 ) -> contextlib.AbstractContextManager[dict[str, Writer]]:
-    """Open the queues of a batch that was begun; LockedError if one of them has a writer."""
+    """Open the queues of an unfinished batch; LockedError if one of them has a writer."""
     return _open_target(options, {name: _path(options, name) for name in _parts(runs)}, {})
 
 
@@ -105,7 +105,7 @@ def _parts(runs: Sequence[Run]) -> dict[str, _Part]:
 
 
 def _path(options: WriteOptions, queue: str) -> Path:
-    """Return the directory of a queue, making sure that Spark will find it there, below the root."""
+    """Return the directory of a queue, after checking that Spark will find it there, below the root."""
     root = Path(options.path)
     if queue == "" and is_queue(root):
         return root
@@ -127,7 +127,8 @@ def _path(options: WriteOptions, queue: str) -> Path:
 
 
 def refuse_java_queue(path: Path) -> None:
-    """Raise NotSupported if there is one: it cannot take a batch as a whole, once and with its times."""
+    """Raise NotSupported for a Java queue: it cannot take a batch atomically, exactly once and with its
+    times."""
     if is_java_queue(path):
         raise NotSupported(
             "is a Java queue, in which a batch cannot be distinguished from messages that others append",
@@ -152,7 +153,7 @@ def _refuse_queues_in_queues(options: WriteOptions, paths: dict[str, Path]) -> N
 
 
 def _segment_bytes(options: WriteOptions, part: _Part) -> int:
-    """Choose the size of the segments of a queue if it is new."""
+    """Choose the segment size of a new queue."""
     if options.segment_size is not None:
         return options.segment_size
     size = SEGMENT_BYTES
@@ -162,7 +163,7 @@ def _segment_bytes(options: WriteOptions, part: _Part) -> int:
 
 
 def _fits(options: WriteOptions, writer: Writer, part: _Part) -> int:
-    """Check that a queue can take its rows; return the bytes that it will grow by."""
+    """Check that a queue can take its rows; return by how many bytes it will grow."""
     statistics = writer.statistics()
     if part.first_ns < statistics.last_timestamp_ns and not options.hold_late:
         raise TimestampOrder(
@@ -206,7 +207,7 @@ def _check_room(options: WriteOptions, needed_bytes: dict[Path, int]) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """Return how much may be written to a file system, as far as it says so."""
+    """Return the space left on a file system, as far as it reports it."""
     there = os.statvfs(path)
     return there.f_bavail * there.f_frsize
 
@@ -225,7 +226,7 @@ def _open_target(
 
 @contextlib.contextmanager
 def _open(root: Path, path: Path, segment_bytes: int) -> Generator[Writer]:
-    """Open a queue below the root, in the directory that is there now, or that is made."""
+    """Open a queue below the root, in its existing directory or in a new one."""
     make_directory(root, DIRECTORY_MODE)
     names = path.relative_to(root).parts
     with made_below(root, names) as directory, naming(f"/proc/self/fd/{directory}", str(path)):
