@@ -23,8 +23,8 @@ from aiochronicle._base.report import HtmlStruct
 
 __all__ = ["ProgressListener", "QueueProgress", "StreamProgress", "stream_progress"]
 
-# In an index of Java the cycle is above these bits, or some more: a difference of indexes of two cycles
-# counts nothing.
+# In a Java index the cycle is above these bits, or a few more: the difference of indexes of two cycles is
+# meaningless.
 CYCLE_SHIFT = 32
 
 _OFFSETS = msgspec.json.Decoder(dict[str, int])
@@ -33,9 +33,10 @@ _OFFSETS = msgspec.json.Decoder(dict[str, int])
 class QueueProgress(HtmlStruct, frozen=True, kw_only=True):
     """One queue in a batch: from seq ``start`` to before ``end``, and where the queue ended then.
 
-    ``messages`` is how many the batch has, ``behind`` how many are left. They are None if that is not known:
-    Spark does not say where the first batch of a stream began, and indexes of two cycles of a Java queue
-    cannot be subtracted. ``start`` is None in that first batch, and of a queue that has just been found.
+    ``messages`` is the number of messages in the batch, ``behind`` the number left. They are None if
+    unknown: Spark does not say where the first batch of a stream began, and indexes of two cycles of a Java
+    queue cannot be subtracted. ``start`` is None in that first batch, and of a queue that has just been
+    found.
     """
 
     name: str
@@ -64,7 +65,7 @@ class StreamProgress(HtmlStruct, frozen=True, kw_only=True):
 
 
 def stream_progress(progress: StreamingQueryProgress) -> StreamProgress:
-    """Return what a query's progress (``lastProgress``, ``recentProgress``) says of each queue.
+    """Return the progress of each queue from a query's progress (``lastProgress``, ``recentProgress``).
 
     Sources of other formats are left out.
 
@@ -96,7 +97,7 @@ def _queues(source: SourceProgress) -> list[QueueProgress]:
             start=None if start is None else start.get(name),
             end=reached,
             latest=None if latest is None else latest.get(name),
-            # A queue that has just been found enters with its first message, and nothing is read of it.
+            # A queue that has just been found enters with its first message; nothing of it is read yet.
             messages=None if start is None else _between(start.get(name, reached), reached),
             behind=None if latest is None else _between(reached, latest.get(name, reached)),
         )
@@ -120,7 +121,7 @@ class ProgressListener(StreamingQueryListener):
     """Calls a function with the progress of each batch of each stream over queues.
 
     The function is called in a thread of Spark's, one batch after the other, also while the next one runs.
-    What it raises is logged by Spark and changes nothing. For streams without queues it is not called.
+    Spark logs its exceptions, which have no other effect. For streams without queues it is not called.
 
     >>> listener = ProgressListener(lambda progress: print(progress.query, progress.behind))
     >>> spark.streams.addListener(listener)  # doctest: +SKIP
@@ -133,7 +134,7 @@ class ProgressListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Tell of a batch."""
+        """Report a batch."""
         found = stream_progress(event.progress)
         if found.queues:
             self._tell(found)

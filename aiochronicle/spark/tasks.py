@@ -1,4 +1,4 @@
-"""Running a function over parts, one task each, on whatever Spark runs on."""
+"""Runs a function over parts, one task each, wherever Spark runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,7 +20,7 @@ def run_tasks(
     function: Callable[[Part], Iterator[Batch]],
     schema: StructType | str,
 ) -> DataFrame:
-    """Return the frame of what the function yields for each part.
+    """Return a frame of the rows that the function yields for each part.
 
     The function and the parts are pickled; each part is one partition, in their order.
     """

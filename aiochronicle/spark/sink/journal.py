@@ -233,9 +233,9 @@ def _check(pending: Pending) -> None:
 
 @contextlib.contextmanager
 def open_exclusively(root: str, writer_id: str, *, wait: bool = True) -> Generator[Journal | None]:
-    """Yield a journal with its lock held; None if it is in use and we do not ``wait``.
+    """Yield a journal with its lock held; None if it is in use and ``wait`` is false.
 
-    A driver that was killed may have left a process that goes on writing for a moment.
+    A killed driver may have left a process that goes on writing for a moment.
     """
     with _location(root).make() as directory:
         lock = directory.open_lock(f"{writer_id}.lock")

@@ -285,9 +285,9 @@ def _raise_times(batch: Batch, floor_ns: int) -> Batch:
 
 
 def _count_written(rows: Iterator[Batch], writer: Writer, start_seq: int) -> int:
-    """Count the rows that a predecessor has appended before it died.
+    """Count the rows that a predecessor appended before it died.
 
-    They are the first ones, from ``start_seq`` on: while it wrote, it had the queue for itself.
+    They are the first ones, from ``start_seq`` on: while it wrote, it was the only writer.
     """
     seq = start_seq
     while seq < writer.next_seq and (batch := next(rows, None)) is not None:

@@ -1,9 +1,9 @@
-"""What a task of a sink makes of its rows: sorted runs, in Arrow files.
+"""The output of a sink's task: sorted runs, in Arrow files.
 
-Rows that come in order, as those of a queue do, go into one run as they come. Others are kept until there
-are as many as fit into memory comfortably, and sorted. A run is in order of queue, time, source and seq;
-each of its record batches belongs to one queue. Runs are read once and deleted, so they are compressed
-lightly: page cache and disk would cost more.
+Rows that arrive in order, as those of a queue do, go directly into one run. Others are collected up to a
+limit of memory, and sorted. A run is in order of queue, time, source and seq; each of its record batches
+belongs to one queue. Runs are read once and deleted, so they are compressed lightly: page cache and disk
+would cost more.
 """
 
 import contextlib

@@ -41,9 +41,9 @@ _REMOVAL_PAUSE_S = 0.01
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a writer stages a batch; a stream, which has no ``batch``, all that it has in hand.
+    """Where a writer stages a batch; a stream, without ``batch``, stages everything there.
 
-    No writer's id has an ``@``, so nobody's place is another's.
+    No writer's id contains ``@``, so no two writers share a place.
     """
 
     root: str

@@ -66,9 +66,10 @@ def open_all(
 
 @contextlib.contextmanager
 def open_to_begin(options: WriteOptions, runs: Sequence[Run]) -> Generator[dict[str, Writer]]:
-    """Open the queues of a batch, and make those that are new, if all of it can be written.
+    """Open the queues of a batch, and create new ones, if all of it can be written.
 
-    Else InvalidArgument, LockedError, TimestampOrder, MessageTooLarge or DiskFull, and no queue is made.
+    Otherwise raise InvalidArgument, LockedError, TimestampOrder, MessageTooLarge or DiskFull, and create no
+    queue.
     """
     parts = _parts(runs)
     paths = {name: _path(options, name) for name in parts}

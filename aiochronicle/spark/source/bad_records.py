@@ -1,9 +1,9 @@
-"""Records of corrupt messages that tasks have skipped: how many, which, where, and why.
+"""Records of the corrupt messages that tasks have skipped: their number, seqs, place and cause.
 
     BAD_RECORDS_PATH/QUEUE-FIRST-END.json       of one task, a line of JSON for each stretch
     BAD_RECORDS_PATH/QUEUE-unopened.json        of what no task was given, since it cannot be opened
 
-A task that is repeated replaces its notes, so what a query finds is there once; Spark reads the directory
+A repeated task replaces its notes, so each finding of a query is there once; Spark reads the directory
 as JSON.
 """
 
@@ -30,7 +30,7 @@ class BadRecords(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of a queue, from ``first_seq`` to before ``end_seq``, that could not be read.
 
     ``file`` and ``offset`` are the place of the first of them, as far as known. If the two seqs are equal,
-    the messages are unknown: a queue, or a day of an archive, cannot be opened.
+    the messages are unknown: a queue, or a day of an archive, could not be opened.
     """
 
     source: str
@@ -42,14 +42,14 @@ class BadRecords(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where the first of them is."""
+        """The place of the first of them."""
         return self.file if self.offset == 0 else f"{self.file} at offset {self.offset}"
 
     @classmethod
     def between(
         cls, source: str, place: str, first: int, end: int, cause: ChronicleError | None
     ) -> "BadRecords":
-        """Return the note about messages that are missing for this cause, if it is known."""
+        """Return the note about messages that are missing for this reason, if it is known."""
         return cls(
             source=source,
             first_seq=first,
@@ -61,9 +61,9 @@ class BadRecords(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bad_records(directory: str | os.PathLike[str]) -> list[BadRecords]:
-    """Read what was noted in a directory, which option badRecordsPath names, in order.
+    """Read the notes from the directory of option badRecordsPath, in order.
 
-    StorageError for what is no file of notes, which others may have put there.
+    StorageError for a file that does not contain notes, which others may have put there.
 
     >>> bad_records(tmp_path)
     []

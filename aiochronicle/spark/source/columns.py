@@ -1,4 +1,4 @@
-"""The columns of a frame: which there are, and bringing what the engine gives into their shape."""
+"""The columns of a frame, and the conversion of the engine's batches to them."""
 
 import logging
 from collections.abc import Mapping
@@ -63,12 +63,12 @@ def known_columns(options: ReadOptions, sources: Mapping[str, Source]) -> dict[s
 
 
 def _taken() -> tuple[str, ...]:
-    """Return the names that fields of a type cannot have: key and headers they can."""
+    """Return the names that fields of a type cannot have; key and headers are allowed."""
     return without_shadowed(_RAW, _RAW)
 
 
 def frame_schema(options: ReadOptions, sources: Mapping[str, Source]) -> StructType:
-    """Return the columns of a frame for which none were chosen."""
+    """Return the default columns of a frame."""
     wanted = known_columns(options, sources)
     if not options.include_late:
         del wanted["late"]
@@ -84,7 +84,7 @@ def frame_schema(options: ReadOptions, sources: Mapping[str, Source]) -> StructT
 
 
 def check_schema(schema: StructType, options: ReadOptions, sources: Mapping[str, Source]) -> None:
-    """Raise InvalidArgument if a chosen column is not there, or of another type."""
+    """Raise InvalidArgument if a chosen column does not exist, or has another type."""
     known = known_columns(options, sources)
     for field in schema.fields:
         column = known.get(field.name)
@@ -97,7 +97,7 @@ def check_schema(schema: StructType, options: ReadOptions, sources: Mapping[str,
             raise InvalidArgument(
                 f"there is no column {field.name!r}: choose from {', '.join(known)}{hint}"
             )
-        # Whether parts may be null is not compared, of which a schema in words says nothing.
+        # Nullability of parts is not compared, because a schema in words does not express it.
         if column.dataType.simpleString() != field.dataType.simpleString():
             raise InvalidArgument(
                 f"column {field.name} is {column.dataType.simpleString()},"
@@ -106,7 +106,7 @@ def check_schema(schema: StructType, options: ReadOptions, sources: Mapping[str,
 
 
 class Shape:
-    """Brings batches of one queue into the shape of a frame's schema."""
+    """Converts batches of one queue to a frame's schema."""
 
     def __init__(self, schema: StructType, options: ReadOptions, source: Source) -> None:
         self._target = to_arrow_schema(schema, timezone="UTC")
@@ -149,7 +149,7 @@ class Shape:
         return TypedDecoder(entry, wanted, permissive=options.permissive)
 
     def _prepare_wire(self, options: ReadOptions) -> WireDecoder | None:
-        """Decode what is asked for of messages in Java's wire format, if anything is."""
+        """Decode the requested fields of messages in Java's wire format, if there are any."""
         columns = self._target.names
         self._typed = {name: name for name in columns if name not in _RAW and name != CORRUPT.name}
         if not self._typed:
@@ -169,7 +169,7 @@ class Shape:
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
 
     def place(self, batch: Batch, fields: Mapping[str, str]) -> Batch:
-        """Return rows whose fields are columns already, by these names, with the columns of the schema."""
+        """Convert rows whose fields are already columns of these names to the columns of the schema."""
         decoded: dict[str, Column] = {}
         for name, field in self._typed.items():
             kind = self._target.field(name).type
@@ -181,7 +181,7 @@ class Shape:
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
 
     def _tell(self, batch: Batch, troubles: Column) -> None:
-        """Say once per task that there are nulls for which no column gives the reason."""
+        """Log once per task that there are nulls for which no column gives the reason."""
         if not self._has_told:
             seq, trouble = first_trouble(batch, troubles)
             _log.warning(

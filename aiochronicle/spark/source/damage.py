@@ -1,7 +1,7 @@
-"""Queues whose control block is damaged, which nobody can open: an error, or left out and logged.
+"""Queues with a damaged control block, which cannot be opened: an error, or left out and logged.
 
-Whether their messages could be read, and how many there are, cannot be said; so they are no error only
-for those who have asked for whatever can be read under a root, with on_corrupt=skip.
+It is unknown whether their messages could be read, and how many there are; so they are an error unless the
+user asked for whatever can be read under a root, with on_corrupt=skip.
 """
 
 import logging
@@ -26,8 +26,8 @@ def openable(
 ) -> dict[str, Source]:
     """Return the queues that can be opened; CorruptionError or NotAQueue for another.
 
-    Or it is in ``failed``, if that is given. Or it is left out, as its damaged days are, with
-    on_corrupt=skip; unless it was asked for by its own name or path.
+    The error goes into ``failed`` if that is given. With on_corrupt=skip the queue is left out, as its
+    damaged days are, unless it was requested by its own name or path.
     """
     good: dict[str, Source] = {}
     patient_until = patience()
@@ -52,7 +52,7 @@ def _is_asked_for(source: Source, options: ReadOptions) -> bool:
 
 
 def _tell(source: Source, options: ReadOptions, causes: Sequence[ChronicleError]) -> None:
-    """Log what is left out, and note it as messages of unknown seqs."""
+    """Log what is left out, and record it as messages of unknown seqs."""
     for cause in causes:
         _log.warning("left out of %s: %s: %s", source.name, cause.path, cause.detail)
     if causes and options.bad_records_path is not None:

@@ -1,4 +1,4 @@
-"""Directories as they were found: opened again only if they are still the same ones.
+"""Directories as they were found, which are opened again only if they are still the same.
 
 Between finding a queue and reading it, often in another process, its owner can replace it, for example by a
 link to a queue that others must not read. So a queue is opened step by step from the root, without following
@@ -47,7 +47,7 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @contextmanager
 def naming(pinned: str, path: str) -> Generator[None]:
-    """Say in errors where something is, and not by which descriptor it was opened."""
+    """Use the path in errors, not the descriptor through which it was opened."""
     descriptor = re.compile(re.escape(pinned) + r"(?!\d)")
     try:
         yield
@@ -63,7 +63,7 @@ def naming(pinned: str, path: str) -> Generator[None]:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a directory is known by, and where its device has that number."""
+    """The identity of a directory, and the scope of its device number."""
 
     device: int
     inode: int
@@ -73,7 +73,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 @functools.cache
 def _mounts() -> str:
-    """Return what is the same for processes that have the same numbers for devices."""
+    """Return a value that is equal for processes with the same device numbers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/mnt')}"  # noqa: PTH115
@@ -82,7 +82,7 @@ def _mounts() -> str:
 
 
 def identify(directory: int) -> Identity:
-    """Return what an open directory is known by."""
+    """Return the identity of an open directory."""
     status = os.fstat(directory)
     return Identity(status.st_dev, status.st_ino, status.st_uid, _mounts())
 
@@ -108,13 +108,13 @@ def _list_names(directory: int) -> Generator[Any]:
 
 
 def names_in(directory: int) -> list[str]:
-    """Return the names of all that is in an open directory, in order."""
+    """Return the names in an open directory, sorted."""
     with _list_names(directory) as entries:
         return sorted(entry.name for entry in entries)
 
 
 def directories_in(directory: int) -> list[str]:
-    """Return the names of the directories in an open one, in order; those of links are not among them."""
+    """Return the names of the directories in an open one, sorted, without links."""
     with _list_names(directory) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
@@ -128,10 +128,10 @@ def has_file(directory: int, name: str) -> bool:
 
 
 class FoundDirectory(msgspec.Struct, frozen=True):
-    """A directory to be opened if it is the one that was found.
+    """A directory that is opened only if it is the one that was found.
 
-    Without an ``identity`` it is whatever has this path: for those who were given it, and found nothing.
-    ``timestamp`` is for a Java queue: where the time of its messages is.
+    Without an ``identity`` it is whatever has this path: for a path that was given, and where nothing was
+    found. ``timestamp`` is for a Java queue: where the time of its messages is.
     """
 
     path: str
@@ -154,14 +154,14 @@ class FoundDirectory(msgspec.Struct, frozen=True):
 
     @contextmanager
     def pinned(self) -> Generator[str]:
-        """Give a path that leads into this very directory; errors of the package name the real one."""
+        """Yield a path that leads into exactly this directory; errors of the package name the real path."""
         with self.opened() as directory:
             pinned = f"/proc/self/fd/{directory}"
             with naming(pinned, self.path):
                 yield pinned
 
     def expected(self) -> dict[str, Any]:
-        """Return what to give to open_reader and Queue, so that they open no other directory."""
+        """Return the argument with which open_reader and Queue open no other directory."""
         expected: dict[str, Any] = {"timestamp": self.timestamp}
         if self.identity is not None:
             with self.opened() as directory:  # its device has a number of its own on this host
@@ -175,11 +175,11 @@ class FoundDirectory(msgspec.Struct, frozen=True):
         return open_reader(self.path, name, **wanted)
 
     def queue(self, **options: Any) -> Queue:
-        """Open it as a queue to read parts of."""
+        """Open it as a Queue, for reading parts of it."""
         return Queue(self.path, **self.expected(), **options)
 
     def inspect(self) -> QueueInfo:
-        """Return what its control block says."""
+        """Return the content of its control block."""
         with self.pinned() as path:
             return inspect(path)
 
@@ -210,7 +210,7 @@ class FoundDirectory(msgspec.Struct, frozen=True):
 
 
 def unreadable(path: str, error: OSError) -> StorageError:
-    """Return what to raise for a directory that the system does not let us look into."""
+    """Return the error for a directory that may not be listed."""
     kind = AccessDenied if isinstance(error, PermissionError) else StorageError
     return kind(f"cannot be looked into: {error.strerror}", path=path, errno=error.errno)
 

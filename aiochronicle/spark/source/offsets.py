@@ -16,16 +16,16 @@ from aiochronicle.spark.source.queues import Source
 
 __all__ = ["ends", "limit", "limit_in_time", "starts"]
 
-PROBES = 32  # times that are looked up at once: that costs little more than one
+PROBES = 32  # times that are looked up together, which costs little more than one
 ENOUGH = 0.75  # of the messages that a batch may have; to look for more costs more than it gives
 
-LATEST, EARLIEST = -1, -2  # as they are written for Kafka
+LATEST, EARLIEST = -1, -2  # as in Spark's Kafka source
 
 Resolve = Callable[[Source], int]
 
 
 def starts(sources: Mapping[str, Source], options: ReadOptions, default: Offsets) -> Resolve:
-    """Return what finds out where the reading of a queue begins; PositionLost if it ends before."""
+    """Return a function that finds where reading a queue begins; PositionLost if the queue ends before."""
     wanted = default if options.starting_offsets is None else options.starting_offsets
     asked = _resolve("startingOffsets", sources, wanted, options.starting_timestamp_ns)
     if isinstance(wanted, dict) and options.fail_on_data_loss:
@@ -60,7 +60,7 @@ def ends(sources: Mapping[str, Source], options: ReadOptions) -> Resolve:
 def _resolve(
     option: str, sources: Mapping[str, Source], wanted: Offsets, moment_ns: int | None
 ) -> Resolve:
-    """Check what an option says, before any queue is opened."""
+    """Check an option's offsets before any queue is opened."""
     if moment_ns is not None:
         return lambda source: source.at_time(moment_ns)
     if not isinstance(wanted, dict):
@@ -90,7 +90,7 @@ def limit(
     rows_max: int,
     spans: Mapping[str, Sequence[Span]] | None = None,
 ) -> dict[str, int]:
-    """Cut the ends so that no more than ``rows_max`` messages lie between, each queue by its share.
+    """Limit the ends so that at most ``rows_max`` messages lie between, each queue by its share.
 
     ``spans`` are those of queues whose seqs have gaps.
 
@@ -128,10 +128,10 @@ def limit_in_time(
     rows_max: int,
     spans: Mapping[str, Sequence[Span]] | None = None,
 ) -> dict[str, int]:
-    """Cut the ends at one time, so that no more than ``rows_max`` messages lie between.
+    """Limit the ends at one time, so that at most ``rows_max`` messages lie between.
 
-    Whatever is read later is not older than what is read now, so no watermark overtakes a queue that has
-    more messages than others. Only among messages of the very same time the queues are cut by number.
+    Messages read later are never older than those read now, so no watermark overtakes a queue that has more
+    messages than others. Only among messages of exactly the same time, queues are limited by number.
     """
     known = spans or {}
     low = {name: start[name] for name, seq in end.items() if start.get(name, seq) < seq}

@@ -1,8 +1,8 @@
-"""Cutting a range of messages into the parts that tasks read.
+"""Divides a range of messages into parts for tasks.
 
-A part is a range of seqs of one queue. Where segments end is taken from their seek indexes, so that
-many tasks rarely share one; but the parts cover the range whatever an index says, because each begins
-where the one before it ends. The indexes of a Java queue have gaps, so a part of it says which there are.
+A part is a range of seqs of one queue. The ends of segments come from their seek indexes, so that tasks
+rarely share a segment. The parts cover the range even if an index is wrong, because each begins where the
+previous one ends. The indexes of a Java queue have gaps, so a part of it says which there are.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from aiochronicle.spark.source.queues import Source
 
 __all__ = ["ROWS_WORTH_SPLITTING", "Range", "plan"]
 
-# A task of so much takes under a second, and some hundredths of it to start and to end, in which its
-# processor idles; of much more, the last one is waited for.
+# A task of this size takes under a second, of which starting and ending take some hundredths, with an idle
+# processor; with much larger ones, the last task takes too long.
 TASK_BYTES = 512 << 20
 ROWS_WORTH_SPLITTING = 100_000
 # With fewer tasks than this per processor, it matters that they have the same length.
@@ -44,16 +44,16 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gapless(self) -> Spans:
-        """What it has, in pieces without gaps."""
+        """Its ranges of consecutive seqs."""
         return (Span(self.start, self.end),) if self.spans is None else self.spans
 
     @property
     def messages(self) -> int:
-        """How many messages it has."""
+        """The number of its messages."""
         return count(self.gapless)
 
     def part(self, start: int, end: int) -> "Range":
-        """Return what of it lies between two seqs."""
+        """Return the part of it between two seqs."""
         spans = None if self.spans is None else clip(self.spans, start, end)
         return Range(source=self.source, start=start, end=end, spans=spans)
 
@@ -71,9 +71,9 @@ def plan(
     spans: Mapping[str, Spans | None] | None = None,
     partitions_min: int | None = None,
 ) -> list[Range]:
-    """Cut what lies between the offsets; a queue without a start has nothing to read yet.
+    """Divide the messages between the offsets; a queue without a start has nothing to read yet.
 
-    ``spans`` are those of a snapshot, of all that lies between and more; by default the queues are asked.
+    ``spans`` are those of a snapshot, of at least this range; by default the queues are asked.
 
     There are at least ``partitions_min`` parts if there are as many messages; by default as many of
     the same length as the processors can share evenly, if that is worth it.
@@ -108,12 +108,12 @@ def _whole(source: Source, start: int, end: int, spans: Mapping[str, Spans | Non
 
 
 def _by_bytes(whole: Range) -> Iterator[Range]:
-    """Cut so that a part has about TASK_BYTES."""
+    """Divide into parts of about TASK_BYTES."""
     return _by_segments(whole) if whole.spans is None else _by_cycles(whole, whole.spans)
 
 
 def _by_cycles(whole: Range, spans: Sequence[Span]) -> Iterator[Range]:
-    """Cut at ends of cycles; and those that are larger, which may be of any size, in between."""
+    """Divide at ends of cycles, and larger cycles, which may have any size, in between."""
     first = whole.start
     size_bytes = 0
     for span in spans:
@@ -130,7 +130,7 @@ def _by_cycles(whole: Range, spans: Sequence[Span]) -> Iterator[Range]:
 
 
 def _by_segments(whole: Range) -> Iterator[Range]:
-    """Cut at ends of segments."""
+    """Divide at ends of segments."""
     cuts = [whole.start]
     size_bytes = 0
     for segment in _segments(whole.source):
@@ -155,7 +155,7 @@ def _segments(source: Source) -> list[_Segment]:
     """List the segments that have an index, in order."""
     found: list[_Segment] = []
     for part in source.parts():
-        # Gone, or not to be read: those who read the queue tell.
+        # Missing or unreadable: reading the queue will report it.
         with contextlib.suppress(ChronicleError, PermissionError), part.opened() as directory:
             indexes = (name for name in names_in(directory) if name.endswith(".idx"))
             segments = [_segment(directory, index) for index in indexes]
@@ -164,7 +164,7 @@ def _segments(source: Source) -> list[_Segment]:
 
 
 def _segment(directory: int, index: str) -> _Segment | None:
-    """Return what an index says; None if it is not one, or retention has removed it."""
+    """Return the content of an index; None if it is invalid, or retention has removed it."""
     try:
         opened = open_regular(index, directory=directory)
         try:

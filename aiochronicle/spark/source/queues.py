@@ -1,4 +1,4 @@
-"""Which queues lie under a root, or several, and where each of them begins and ends.
+"""Finds the queues under one or several roots, and where each of them begins and ends.
 
 A queue is read from its own directory and from its archive, if it has one: a directory that
 retention filled with ``YYYY/MM/DD``, each day of which can be opened like a queue. Directories of that
@@ -64,8 +64,8 @@ __all__ = [
 DEPTH_MAX = 4  # bus/venue/instrument/stream
 DAY_DEPTH = 3  # YYYY/MM/DD
 TRIES = 10
-HEADLESS_S = 1.0  # nobody who is about to remove the rest of a queue pauses for so long
-PATIENCE_S = 10.0  # for all of them together: another process may touch them forever
+HEADLESS_S = 1.0  # longer than any pause in the removal of a queue
+PATIENCE_S = 10.0  # for all of them together: another process may touch them again and again
 
 _log = logging.getLogger(__name__)
 
@@ -73,13 +73,13 @@ T = TypeVar("T")
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue by the name it has under the root; at least one of its two places is there.
+    """A queue, by its name under the root; at least one of its two places exists.
 
-    Each is opened only if it is the directory that was found. ``schema`` is its schema.json, if
-    that is in neither. ``left_out`` are days of the archive that on_corrupt=skip steps over, because
-    nobody can open them. The seqs of a Java queue are its indexes, and ``timestamp`` says which field of
-    its messages is their time; by default that is when their cycle begins. Of its files that nobody can
-    open, ``skips_damage`` says whether on_corrupt=skip steps over them.
+    Each is opened only if it is the directory that was found. ``schema`` is its schema.json, if neither
+    place has one. ``left_out`` are days of the archive that cannot be opened, and that on_corrupt=skip
+    leaves out. The seqs of a Java queue are its indexes, and ``timestamp`` says which field of its messages
+    is their time; by default that is when their cycle begins. ``skips_damage`` says whether on_corrupt=skip
+    leaves out its files that cannot be opened.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where it is, for messages to people."""
+        """Its place, for error texts."""
         return self.live or self.archive or self.name
 
     @property
@@ -112,16 +112,16 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scouting(self) -> dict[str, Any]:
-        """How to open a reader that only looks where messages are.
+        """Options of a reader that only finds where messages are.
 
-        Damage of a native queue is met by those who read it. A damaged file of a Java queue is not there for
-        those who skip damage, and nobody would meet it.
+        Reading a native queue reports its damage. For readers that skip damage, a damaged file of a Java
+        queue does not exist, so nothing would report it.
         """
         skips = self.skips_damage or not self.is_java
         return {"verify": False, "on_corrupt": "skip" if skips else "raise", "timestamp": None}
 
     def readable_mode(self) -> int:
-        """Return the mode of copies of its messages: who may read the queue may read them."""
+        """Return the mode for copies of its messages: users who may read the queue may read them."""
         live = self.live_directory
         for place in self.parts() if live is None else [live]:
             for file in JAVA_TABLES if self.is_java else (CONTROL,):
@@ -146,7 +146,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return [] if self.archive_directory is None else _days_in(self.archive_directory)
 
     def newest_part(self) -> FoundDirectory:
-        """Return the directory with the newest messages; QueueNotFound if there is none any more."""
+        """Return the directory with the newest messages; QueueNotFound if none is left."""
         if not (parts := self.parts()):
             raise QueueNotFound("there are no days in the archive any more", path=self.place)
         return parts[-1]
@@ -168,7 +168,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return 0
 
     def spans(self, start: int, end: int) -> Spans | None:
-        """Return which seqs from ``start`` to before ``end`` there are; None if all of them are.
+        """Return which seqs exist from ``start`` up to, but not including, ``end``; None if all do.
 
         Where a Java queue, whose indexes jump from cycle to cycle, has no file, it has no messages.
         """
@@ -186,13 +186,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return _patiently(partial(_spans_of, live, start, end, "skip"))
 
     def first_after_loss(self, seq: int) -> int | None:
-        """Return the first seq that is left if the cycle of this one is gone; None if it is there.
+        """Return the first seq that is left if this seq's cycle is gone; None if the cycle exists.
 
-        Nobody can tell then whether all messages of the cycle had been read. Of native queues, those who
-        read from this seq on see what is missing.
+        Then it is unknown whether all messages of the cycle had been read. In native queues, reading from
+        this seq shows what is missing.
         """
         live = self.live_directory
-        if not self.is_java or live is None or seq == 0:  # 0 is the beginning, whatever that is
+        if not self.is_java or live is None or seq == 0:  # 0 stands for the beginning
             return None
         with live.reader(**self.scouting) as reader:
             reader.seek(seq)
@@ -206,7 +206,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def clip(
         self, start: int, end: int, *, start_ns: int | None, end_ns: int | None
     ) -> tuple[int, int]:
-        """Return what of a range of seqs lies in a range of time, which may be open."""
+        """Return the part of a range of seqs in a range of time, which may be open."""
         if start < end:
             at = self.at_times([ns for ns in (start_ns, end_ns) if ns is not None])
             start = start if start_ns is None else max(start, at[start_ns])
@@ -214,7 +214,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return start, end
 
     def at_times(self, moments_ns: Collection[int]) -> dict[int, int]:
-        """Find several times at the cost of one, which reads every segment's index."""
+        """Look up several times at the cost of one, which reads every segment's index."""
         found: dict[int, int] = {}
         for part in self.parts():
             wanted = [
@@ -229,11 +229,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return {ns: found[ns] if ns in found else self.latest() for ns in moments_ns}
 
     def time_near(self, seq: int) -> int:
-        """Return the time of a message, or of one after it if it is gone: to decide where to cut."""
+        """Return the time of a message, or of one after it if it is gone; for dividing."""
         return self.times_near([seq])[0]
 
     def times_near(self, seqs: Sequence[int]) -> list[int]:
-        """Return the times of several messages for the price of one; 0 for those after the end."""
+        """Return the times of several messages at the cost of one; 0 for those after the end."""
         found: dict[int, int] = {}
         for part in self.parts():
             with (
@@ -264,7 +264,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
                 raise damage if part.path == self.live else _damaged_day(damage)
 
     def damaged_days(self) -> list[ChronicleError]:
-        """Return what is wrong with each of the days that are left out."""
+        """Return the error of each day that is left out."""
         return [damage for day in self._left_out() if (damage := damage_of(day)) is not None]
 
     def check_seqs(self) -> None:
@@ -280,12 +280,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _day_of(moment_ns: int) -> str:
-    """Return how the path of an archived day ends."""
+    """Return the last parts of the path of an archived day."""
     return datetime.fromtimestamp(moment_ns // 1_000_000_000, UTC).strftime("%Y/%m/%d")
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """Return the answer, also if retention removes segments while they are read."""
+    """Return the answer, even if retention removes segments during the read."""
     for _ in range(TRIES - 1):
         with contextlib.suppress(PositionLost, QueueGone, QueueNotFound):
             return ask()
@@ -294,7 +294,7 @@ def _patiently(ask: Callable[[], T]) -> T:
 
 def _seqs_at(part: FoundDirectory, moments_ns: Collection[int]) -> dict[int, int]:
     found: dict[int, int] = {}
-    # A reader would go to a corrupt place before it; a slice begins after that.
+    # A reader would stop at a corrupt place before it; a slice begins after that place.
     with part.queue(verify=False, on_corrupt="skip") as queue:
         for moment_ns in moments_ns:
             if (message := next(iter(queue.slice_time(moment_ns)), None)) is not None:
@@ -319,7 +319,7 @@ def _has_more_messages_than_seqs(live: FoundDirectory) -> bool:
 
 
 def restarted(path: str) -> ChronicleError:
-    """Return what to raise when seqs are not unique: nobody could say which message one means."""
+    """Return the error for seqs that are not unique, and so do not identify messages."""
     return ChronicleError(
         "its seqs start again, as those of some other programs do, and Spark finds messages by seq."
         " Copy it into a new queue with open_reader, which reads on in the order of the file, and"
@@ -331,7 +331,7 @@ def restarted(path: str) -> ChronicleError:
 def damage_of(
     directory: FoundDirectory, patient_until: float | None = None
 ) -> CorruptionError | NotAQueue | None:
-    """Return what is wrong with a control block; other troubles are left to those who read the queue."""
+    """Return the error of a control block; reading the queue reports other errors."""
     try:
         directory.inspect()
     except (CorruptionError, NotAQueue) as error:
@@ -344,14 +344,14 @@ def damage_of(
 
 
 def patience() -> float:
-    """Return until when to wait, by the monotonic clock, for others to finish what they may be doing."""
+    """Return until when to wait, by the monotonic clock, for other processes to finish."""
     return time.monotonic() + PATIENCE_S
 
 
 def _lost_control(directory: FoundDirectory, patient_until: float) -> CorruptionError | None:
-    """Return what to raise for segments without a control block, unless they are being removed.
+    """Return the error for segments without a control block, unless they are being removed.
 
-    Who touches them again and again is not waited for longer than ``patient_until``.
+    Waits no longer than ``patient_until`` for a process that touches them repeatedly.
     """
     touched_ns, untouched_until = -1, 0.0
     with contextlib.suppress(FileNotFoundError, PermissionError, QueueGone):
@@ -371,7 +371,7 @@ def _lost_control(directory: FoundDirectory, patient_until: float) -> Corruption
 
 
 def _headless_since(directory: FoundDirectory) -> int | None:
-    """Return when a queue without a control block was touched last; None if it is none."""
+    """Return when a queue without a control block was last modified; None if there is no such queue."""
     with directory.opened() as opened:
         return os.fstat(opened).st_mtime_ns if _is_headless(opened) else None
 
@@ -411,12 +411,12 @@ def end_of(reader: Reader, directory: FoundDirectory, known: int = 0) -> int:
 
 
 def is_queue(path: Path) -> bool:
-    """Return whether there is a queue in this very directory."""
+    """Return whether there is a queue in exactly this directory."""
     return (path / CONTROL).is_file()
 
 
 def is_java_queue(path: Path) -> bool:
-    """Return whether there is a Java queue in this very directory."""
+    """Return whether there is a Java queue in exactly this directory."""
     return not is_queue(path) and any((path / table).is_file() for table in JAVA_TABLES)
 
 
@@ -427,12 +427,12 @@ def _is_java(opened: int) -> bool:
 
 
 def _is_headless(opened: int) -> bool:
-    """Return whether there are segments here, but no control block: a queue that nobody can open."""
+    """Return whether there are segments here, but no control block: a queue that cannot be opened."""
     return not has_file(opened, CONTROL) and any(map(SEGMENT.fullmatch, names_in(opened)))
 
 
 def _was_queue(opened: int) -> bool:
-    """Return whether there is a queue here, be it one that has lost its control block."""
+    """Return whether there is a queue here, even without its control block."""
     return has_file(opened, CONTROL) or _is_headless(opened)
 
 
@@ -465,7 +465,7 @@ def find_sources(
 
 
 def _roots(paths: Sequence[str]) -> dict[Path, tuple[str, ...]]:
-    """Return the directories to look in, and what names of queues below each begin with.
+    """Return the directories to search, and the prefix for names of queues below each.
 
     Names are relative to the one root, or to the directory that several roots have in common: so no two
     queues have the same name.
@@ -553,7 +553,7 @@ def _sources_under(
 
 
 def _is_ready(place: FoundDirectory, kind: "_Kind") -> bool:
-    """Return whether a queue has announced itself; a Java queue has when its table is complete."""
+    """Return whether a queue has announced itself; a Java queue has, when its table is complete."""
     if kind != "java":
         return place.has(CONTROL) and place.has(READY)
     try:
@@ -561,7 +561,7 @@ def _is_ready(place: FoundDirectory, kind: "_Kind") -> bool:
     except QueueNotFound:
         return False
     except ChronicleError:
-        pass  # of that, others tell
+        pass  # reading reports that
     return True
 
 
@@ -591,7 +591,7 @@ def _archive_of(name: str, live: FoundDirectory, archives: Path) -> FoundDirecto
 
 
 def _path_of(opened: int, root: Path, names: Sequence[str]) -> str:
-    """Return the path of a directory below a root, or of the root itself, resolving a link."""
+    """Return the path of a directory below a root, or of the root itself, with links resolved."""
     if names or not root.is_symlink():
         return str(root.joinpath(*names))
     return os.readlink(f"/proc/self/fd/{opened}")  # noqa: PTH115
@@ -604,7 +604,7 @@ _Found: TypeAlias = tuple[tuple[str, ...], FoundDirectory, _Kind]  # with the pa
 def _found_under(
     root: Path, prefix: tuple[str, ...], options: ReadOptions, ready_only: bool
 ) -> Iterator[_Found]:
-    """Yield the directories that are queues or archives, not looking into them."""
+    """Yield the directories that are queues or archives, without descending into them."""
 
     def refused(names: Sequence[str], error: PermissionError) -> None:
         name, path = "/".join((*prefix, *names)), str(root.joinpath(*names))
@@ -647,7 +647,7 @@ def _walk(
         yield names, place, kind
     for child in children:
         if not child.startswith("."):
-            # Moved or removed since it was listed, or a link by now.
+            # Moved or removed since the listing, or replaced by a link.
             with (
                 contextlib.suppress(FileNotFoundError, NotADirectoryError),
                 below(opened, child) as found,
@@ -677,14 +677,14 @@ def _is_archive(days: Sequence[FoundDirectory], *, of: FoundDirectory | None = N
 
 
 def _control_block(directory: FoundDirectory) -> QueueInfo | None:
-    """Return what a control block says; None if it cannot be read, of which others tell."""
+    """Return the content of a control block; None if it cannot be read, which reading reports."""
     with contextlib.suppress(ChronicleError):
         return directory.inspect()
     return None
 
 
 def _days_in(archive: FoundDirectory) -> list[FoundDirectory]:
-    """Return the days of an archive that was found; none if it is gone, AccessDenied if not to be read."""
+    """Return the days of an archive that was found; none if it is gone, AccessDenied if it is unreadable."""
     try:
         with contextlib.suppress(QueueNotFound), archive.opened() as opened:
             return _days_of(opened, Path(archive.path))

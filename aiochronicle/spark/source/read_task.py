@@ -1,6 +1,6 @@
-"""What one task reads, and how: shared by frames and streams.
+"""The reading of one task, shared by frames and streams.
 
-A range can be a row of a frame as well: then it is the next step of the query that reads it.
+A range can also be a row of a frame: then the next step of the query reads it.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ RANGES = StructType([StructField("_range", BinaryType(), False)])
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     def __init__(self, part: Range) -> None:
         super().__init__(part)

@@ -1,7 +1,7 @@
-"""Reading a range of messages as Arrow batches, and noticing what is missing.
+"""Reads a range of messages as Arrow batches, and detects missing ones.
 
-Within a queue, or a cycle of a Java queue, seq is gapless, so a stretch that does not begin where the last
-one ended tells of messages that are gone: corrupt ones that were stepped over, or segments that retention
+Within a queue, or a cycle of a Java queue, seqs are consecutive, so a batch that does not begin where the
+last one ended shows that messages are missing: corrupt ones that were skipped, or segments that retention
 removed during the query. A segment that has moved to the archive is found there.
 """
 
@@ -27,7 +27,7 @@ from aiochronicle.spark.source.queues import damage_of, restarted
 
 __all__ = ["read_range"]
 
-# To find out where a message is may take another pass over its segment.
+# Finding a message may need another pass over its segment.
 PLACES_MAX = 100
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def _read_gapless(part: Range, reading: "_Reading") -> Iterator[Batch]:
             if first < reached:
                 raise restarted(part.source.place)
             if first > reached and reached > expected:
-                break  # look around again before believing in a gap
+                break  # look again before reporting a gap
             if first > reached:
                 gaps.account_for(reached, first)
             if rows.num_rows:
@@ -75,7 +75,7 @@ def _read_gapless(part: Range, reading: "_Reading") -> Iterator[Batch]:
 
 
 class _Reading(NamedTuple):
-    """What is to be read of a range, and how."""
+    """The part of a range to read, and the options."""
 
     columns: Sequence[str]
     options: ReadOptions
@@ -85,7 +85,7 @@ class _Reading(NamedTuple):
 
 
 class _Gaps:
-    """Decides about messages of a range that are not there, and remembers those it steps over."""
+    """Handles missing messages of a range, and records those that are skipped."""
 
     def __init__(self, part: Range, options: ReadOptions) -> None:
         self._part = part
@@ -93,7 +93,8 @@ class _Gaps:
         self._notes: list[BadRecords] = []
 
     def account_for(self, first: int, end: int) -> None:
-        """Raise PositionLost for the messages from ``first`` to before ``end``, or note them."""
+        """Raise PositionLost for the messages from ``first`` up to, but not including, ``end``, or record
+        them."""
         part = self._part
         if self._options.skip_corrupt and first >= part.source.earliest():
             self.note(first, end)
@@ -108,13 +109,13 @@ class _Gaps:
         _log.warning("%s: %s", part.source.place, what)
 
     def note(self, first: int, end: int) -> None:
-        """Note messages that the engine has stepped over."""
+        """Record messages that the engine has skipped."""
         source = self._part.source
         cause = self._cause(first) if len(self._notes) < PLACES_MAX else None
         self._notes.append(BadRecords.between(source.name, source.place, first, end, cause))
 
     def _cause(self, seq: int) -> ChronicleError:
-        """Find out what is wrong with a message, by reading on from the one before it."""
+        """Determine the error of a message by reading on from the previous one."""
         source = self._part.source
         for directory in source.all_parts():
             try:
@@ -173,7 +174,7 @@ def _everywhere(part: Range, start: int, reading: _Reading) -> Iterator[Stretch]
 def _stretches(
     directory: FoundDirectory, start: int, end: int, reading: _Reading
 ) -> Iterator[Stretch]:
-    """Read one directory; what the engine steps over on the way counts as covered."""
+    """Read one directory; what the engine skips on the way counts as covered."""
     options = reading.options
     on_corrupt: Literal["raise", "skip"] = "skip" if options.skip_corrupt else "raise"
     reached: int | None = None

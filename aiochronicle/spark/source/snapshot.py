@@ -1,4 +1,4 @@
-"""The queues of a frame as they were when it was loaded."""
+"""The queues of a frame at the moment of loading."""
 
 from aiochronicle._base.spans import Span, Spans, count
 from aiochronicle.errors import ChronicleError
@@ -12,9 +12,9 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """The queues of a frame, and from where to where each of them is read.
+    """The queues of a frame, with the range of each.
 
-    ``spans`` say of a Java queue which indexes there are between. One that cannot tell is an error; or it
+    ``spans`` are the existing indexes of a Java queue in its range. One that cannot tell is an error; or it
     is left out, with the reason in ``failed``.
     """
 
@@ -42,13 +42,13 @@ class Snapshot:
                 failed[name] = error
 
     def messages(self, name: str) -> int:
-        """Return how many messages of a queue are in it."""
+        """Return the number of messages of a queue in it."""
         start, end, spans = self.start[name], self.end[name], self.spans[name]
         return count((Span(start, max(start, end)),) if spans is None else spans)
 
 
 def _clip(passing: Narrowing, source: Source, start: int, end: int) -> tuple[int, int]:
-    """Return what of a range of seqs can pass a filter.
+    """Return the part of a range of seqs that can pass a filter.
 
     A field with the time of messages of a Java queue may have gone back, so it narrows nothing.
     """

@@ -1,4 +1,4 @@
-"""Which Spark type a field of a message becomes: the counterpart of its Arrow type.
+"""The Spark types of message fields: the counterparts of their Arrow types.
 
 Spark has no unsigned numbers, so these take the next wider type.
 """

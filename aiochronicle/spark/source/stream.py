@@ -50,7 +50,7 @@ Positions = dict[str, int]
 
 
 class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Tells Spark how far the queues are, and which ranges of them make up a batch."""
+    """Reports to Spark how far the queues are, and which ranges of them make up a batch."""
 
     def __init__(self, options: ReadOptions) -> None:
         if options.ending_offsets is not None or options.ending_timestamp_ns is not None:
@@ -61,11 +61,11 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._queues = _Queues(options)
         self._initial: Positions | None = None
-        self._initial_is_known = True  # in the checkpoint, or will be the same after a restart
+        self._initial_is_known = True  # stored in the checkpoint, or the same after a restart
         self._target: Positions | None = None
 
     def initialOffset(self) -> Positions:  # noqa: N802
-        """Return where a stream without a checkpoint begins. Asked for twice, and may not move."""
+        """Return where a stream without a checkpoint begins. Called twice, with the same result."""
         if self._initial is None:
             # In this order, concurrent appends do not make the end look like a place before the start.
             ends = self._queues.ends()
@@ -97,7 +97,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reached
 
     def _spans(self, start: Positions, end: Positions) -> dict[str, Spans]:
-        """Return which seqs there are between, of queues where some are not."""
+        """Return the existing seqs between, for queues with gaps."""
         found: dict[str, Spans] = {}
         for name in start.keys() & end.keys() & self._queues.sources.keys():
             spans = self._queues.sources[name].spans(start[name], end[name])
@@ -106,7 +106,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _next(self, name: str, start: int, ends: Mapping[str, int]) -> int | None:
-        """Return how far a queue can be read; None if it is gone."""
+        """Return the end of a queue; None if it is gone."""
         if name not in self._queues.sources:
             self._report_loss(
                 f"the stream has read {name} up to {start}, and that queue is gone, or not chosen"
@@ -138,20 +138,20 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return what maxOffsetsPerTrigger says."""
+        """Return the limit of maxOffsetsPerTrigger."""
         rows_max = self._options.offsets_per_trigger_max
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember the ends of now; the query stops there."""
+        """Record the present ends; the query stops there."""
         self._target = self._queues.ends()
 
     def reportLatestOffset(self) -> Positions | None:  # noqa: N802
-        """Return how far the queues are, for the progress of the query."""
+        """Return the ends of the queues, for the progress of the query."""
         return self._queues.ends() or None
 
     def partitions(self, start: Positions, end: Positions) -> Sequence[InputPartition]:
-        """Cut a batch into what tasks read."""
+        """Divide a batch into parts for tasks."""
         for name in start.keys() & end.keys() - self._queues.sources.keys():
             if start[name] < end[name]:
                 self._report_loss(f"messages of {name} are requested, but there is no such queue")
@@ -179,7 +179,7 @@ class RangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class StreamReader(RangeStreamReader):
-    """Tells Spark how far the queues are, and reads what it asks for."""
+    """Reports to Spark how far the queues are, and reads the requested ranges."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options)
@@ -194,28 +194,29 @@ class StreamReader(RangeStreamReader):
 
 
 def _id_of(source: Source, place: FoundDirectory) -> int:
-    """Return what tells a queue from another that has its name later; a Java queue has no id of its own."""
+    """Return what distinguishes a queue from a later one of the same name; a Java queue has no id of its
+    own."""
     if source.is_java:
         return 0 if place.identity is None else place.identity.inode
     return place.inspect().queue_id
 
 
 class _Queues:
-    """The queues of a stream: found again and again, their tails kept open."""
+    """The queues of a stream: searched for repeatedly, with their tails kept open."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._tails: dict[str, tuple[FoundDirectory, Reader]] = {}
         self._known: Positions = {}
         self._ids: dict[str, int] = {}
-        self.replaced: set[str] = set()  # names that another queue has now
+        self.replaced: set[str] = set()  # names that now belong to another queue
         self._looked_at = time.monotonic()
         try:
             found = find_sources(options)
         except QueueNotFound:
             if not options.follow:
                 raise
-            found = find_sources(options, ready_only=True)  # they may yet come
+            found = find_sources(options, ready_only=True)  # they may still appear
         self.sources = openable(found, options)
         self._left_out = found.keys() - self.sources.keys()
         for source in self.sources.values():
@@ -255,7 +256,7 @@ class _Queues:
                 self._known[source.name] = end
                 return end if end > 0 or source.archive is None else source.latest()
             except (QueueNotFound, QueueGone, NotAQueue):
-                if fresh:  # not only replaced by another queue of that name, but gone
+                if fresh:  # gone, not replaced by another queue of that name
                     self._drop(source.name)
                     return None
         raise AssertionError("unreachable")

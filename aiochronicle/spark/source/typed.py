@@ -1,7 +1,7 @@
-"""Messages of a type as columns of a frame: which type, and in which queues.
+"""Messages of a type as columns of a frame: the type, and its queues.
 
-How payloads become columns is the same with and without Spark (aiochronicle._columns.typed); here
-nothing is made of the fields that nobody asked for.
+Payloads become columns in the same way with and without Spark (aiochronicle._columns.typed); here, only
+requested fields are decoded.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ CORRUPT = StructField(typed_columns.CORRUPT, StringType(), True)
 
 
 def find_type(source: Source, name: str) -> RegisteredType | None:
-    """Look a type up in the queue's schema.json; its case does not matter. None if it is not there."""
+    """Look up a type in the queue's schema.json, ignoring case. None if it is missing."""
     registry = registry_of_source(source)
     if registry is None:
         return None
@@ -53,7 +53,7 @@ def find_type(source: Source, name: str) -> RegisteredType | None:
 def typed_fields(
     sources: Mapping[str, Source], name: str, taken: Sequence[str]
 ) -> dict[str, StructField]:
-    """Return the columns of a type by the names of its fields, whatever queue has them.
+    """Return the columns of a type by the names of its fields, from all queues.
 
     A field whose name is ``taken`` by a column that every frame has gets the type's in front.
     """
@@ -97,7 +97,7 @@ def typed_fields(
 def registry_of_source(source: Source) -> Registry | None:
     """Return the types of a queue; None if it has no schema.json."""
     for directory in (source.live_directory, source.archive_directory):
-        # Of what is gone, those who read the queue tell.
+        # Reading the queue reports missing messages.
         with contextlib.suppress(SchemaNotFound, QueueNotFound, QueueGone):
             if directory is not None:
                 return directory.registry()
@@ -114,7 +114,7 @@ def rows_of_types(batch: Batch, types: Collection[int]) -> Batch:
 
 
 def has_wire_fields(options: ReadOptions, sources: Mapping[str, Source]) -> bool:
-    """Return whether a frame may have columns that no schema knows: fields of messages of a Java queue."""
+    """Return whether a frame may have columns that are in no schema: fields of a Java queue's messages."""
     return options.type is None and any(source.is_java for source in sources.values())
 
 
@@ -124,7 +124,7 @@ class WireDecoder:
     types = None  # its messages have none
 
     def __init__(self, wanted: Mapping[str, pa.DataType], *, permissive: bool) -> None:
-        from aiochronicle.cq4.columns import WireColumns  # not for those who have no Java queue
+        from aiochronicle.cq4.columns import WireColumns  # not needed without a Java queue
 
         self._columns = WireColumns(wanted)
         self._is_permissive = permissive
