@@ -48,7 +48,8 @@ from aiochronicle._maintenance.backup_report import (
     stamp_of,
 )
 from aiochronicle._maintenance.generations import Manifest, Owner, Stamp
-from aiochronicle.errors import BackupError, ChronicleError, CorruptionError, StorageError
+from aiochronicle._maintenance.healing import Healing
+from aiochronicle.errors import BackupError, ChronicleError, CorruptionError
 
 if TYPE_CHECKING:
     from aiochronicle._maintenance.java_backups import JavaWork
@@ -90,7 +91,7 @@ def list_backups(directory: str | os.PathLike[str]) -> list[Backup]:
         path = store.path_of(root, number)
         try:
             manifest = store.read_manifest(path)
-        except (BackupError, OSError) as error:
+        except (ChronicleError, OSError) as error:
             found.append(
                 Backup(
                     path=str(path),
@@ -228,7 +229,6 @@ class _Work:
         self._readers: dict[str, Owner] = {}
         self._left_out: dict[str, str] = {}
         self._readers_mode = 0o700
-        self._replaced: list[int] = []
         self._done = self._total = self._copied = 0
         self._reflinked = True
 
@@ -257,9 +257,16 @@ class _Work:
         readers, moved = self._copy_positions(end)
         first = min(stamps, default=end.segment)
         self._describe(end, next_seq, 0, 0)  # readable from now on
-        messages, corrupt, last = self._verify_and_replace(
-            first if verify_all else min(fresh, default=end.segment), end, on_corrupt, fresh
+        verified_from = first if verify_all else min(fresh, default=end.segment)
+        healing = Healing(
+            self._source,
+            sorted({*stamps, end.segment}),
+            fresh,
+            number_of=_number_of,
+            verify=lambda begin, on_corrupt: self._verify(begin, end, on_corrupt),
+            copy=self._copy_again,
         )
+        messages, corrupt, last = healing.run(verified_from, on_corrupt)
         last_ns, last_record = (0, 0) if last is None else last
         self._describe(end, next_seq, last_ns, last_record)
         manifest = Manifest(
@@ -280,6 +287,7 @@ class _Work:
             left_out=self._left_out,
             corrupt=corrupt,
             segments=stamps,
+            verified_from=verified_from,
         )
         content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         write_file(self._part / store.MANIFEST, content, mode=0o600)
@@ -297,7 +305,7 @@ class _Work:
             corrupt=corrupt,
             removed=[],
             left_out=self._left_out,
-            replaced=sorted(self._replaced),
+            replaced=sorted(healing.replaced),
         )
 
     def _copy_segments(self, end: Position) -> tuple[dict[int, Stamp], set[int]]:
@@ -430,53 +438,11 @@ class _Work:
             new_id=True,
         )
 
-    def _verify_and_replace(
-        self, first: int, end: Position, on_corrupt: str, fresh: set[int]
-    ) -> tuple[int, int, tuple[int, int] | None]:
-        """Verify; a damaged segment that is shared with the backup before is copied from the queue again."""
-        begin, kept = first, False
-        while begin <= end.segment:
-            try:
-                found = self._verify(begin, end, "raise")
-            except (CorruptionError, StorageError) as error:
-                match = SEGMENT.fullmatch(Path(error.path or "").name)
-                if match is None:
-                    raise
-                begin = int(match[1])
-                if begin < end.segment and begin not in fresh:
-                    self._copy_again(begin, error)
-                    fresh.add(begin)
-                    continue
-                if not isinstance(error, CorruptionError):
-                    raise
-                if on_corrupt == "raise":
-                    raise _in_queue(error, self._source) from error
-                begin, kept = begin + 1, True
-            else:
-                if not kept:
-                    return found
-                break
-        return self._verify(first, end, on_corrupt)
-
-    def _copy_again(self, number: int, error: ChronicleError) -> None:
+    def _copy_again(self, number: int) -> None:
         for name in (_name(number), index_name(number)):
             with suppress(FileNotFoundError):
                 (self._part / name).unlink()
-        try:
-            self._copy_segment(number, self._size(number))
-        except FileNotFoundError:
-            raise BackupError(
-                f"segment {number} is damaged in earlier backups, and was just removed from the queue",
-                path=str(self._source),
-                advice="Nothing was changed. Run it again.",
-            ) from error
-        self._replaced.append(number)
-        _log.warning(
-            "%s: segment %d is damaged in the backup before, and was copied again: %s",
-            printable(self._source),
-            number,
-            printable(error.detail),
-        )
+        self._copy_segment(number, self._size(number))
 
     def _verify(
         self, first: int, end: Position, on_corrupt: str
@@ -495,18 +461,6 @@ class _Work:
     def _advance(self, count: int) -> None:
         self._done = min(self._done + count, self._total)
         self._progress(BackupProgress(step="copy", bytes=self._done, bytes_total=self._total))
-
-
-def _in_queue(error: CorruptionError, source: Path) -> CorruptionError:
-    """Say it of the queue's file, which the copy was made of."""
-    return CorruptionError(
-        error.detail,
-        path=str(source / Path(error.path or "").name),
-        offset=error.offset,
-        advice="No backup was made, and earlier ones are as before. Repair the queue from one of them, or"
-        ' back it up as it is, with on_corrupt="keep" (aioc backup --keep-damaged). If aioc verify finds'
-        " the queue sound, only the copy was damaged: run it again.",
-    )
 
 
 def last_message(reader: Reader[Any], end: Position) -> tuple[int, int] | None:
@@ -599,6 +553,11 @@ def _refuse_gap(source: Path, numbers: list[int]) -> None:
             raise CorruptionError(
                 detail, path=str(source), advice="Nothing was changed. Repair the queue first."
             )
+
+
+def _number_of(name: str) -> int | None:
+    match = SEGMENT.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def _name(number: int) -> str:

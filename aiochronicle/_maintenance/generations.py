@@ -107,6 +107,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     segments: dict[int, Stamp]
     format: Literal["native", "cq4"] = "native"
     files: dict[int, str] = {}  # of the cycles of a Java queue
+    digests: dict[str, str] = {}  # of these files, which have no checksums
+    verified_from: int | None = None  # the first segment that was read back; None: not recorded
 
 
 @contextmanager

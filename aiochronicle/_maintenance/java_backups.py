@@ -3,20 +3,24 @@
 Records are never changed once they are there, so the file of a cycle is copied up to the message at
 which the backup ends; what is changed in place (writePosition, the index, metadata.cq4t) is put back
 to that moment by the engine (csrc/cq4_copy.c). No lock is taken, and read permission is enough.
+
+Java's files have no checksums, so the backup has a digest of each: by it damage is found that can be read.
 """
 
+import errno
+import hashlib
 import os
 import time
 from pathlib import Path
 
 import msgspec
 
-from aiochronicle._base.binding import check, encode_path, lib, new_error
+from aiochronicle._base.binding import check, encode_path, ffi, lib, new_error
 from aiochronicle._base.position import Position
 from aiochronicle._base.printable import utf8_name
 from aiochronicle._core.copying import copy_file, write_file
 from aiochronicle._core.kept import why_kept
-from aiochronicle._core.queue import inspect, list_readers
+from aiochronicle._core.queue import inspect
 from aiochronicle._core.reader import open_reader
 from aiochronicle._files import open_regular
 from aiochronicle._layout import JAVA_SUFFIXES, JAVA_TABLE
@@ -29,7 +33,8 @@ from aiochronicle._maintenance.backup_report import (
     stamp_of,
 )
 from aiochronicle._maintenance.generations import Manifest, Owner, Stamp
-from aiochronicle.errors import BackupError, NotSupported
+from aiochronicle._maintenance.healing import Healing
+from aiochronicle.errors import BackupError, CorruptionError, NotSupported
 
 __all__ = ["JavaWork", "fill_java"]
 
@@ -84,10 +89,27 @@ class JavaWork:
                 path=str(self._source),
                 advice="Nothing was changed. Run it again.",
             ) from error
-        moved = self._end_copy(fresh, end, next_seq)
+        moved = 0
+
+        def verify(begin: int, on_corrupt: str) -> tuple[int, int]:
+            nonlocal moved
+            for cycle in sorted(names.keys() - fresh - {end.segment}):
+                if cycle >= begin:
+                    self._compare(names[cycle])
+            moved = max(moved, self._end_copy(fresh, end, next_seq))
+            return self._verify(begin, end, on_corrupt)
+
+        healing = Healing(
+            self._source,
+            sorted({*names, end.segment}),
+            fresh,
+            number_of={name: cycle for cycle, name in names.items()}.get,
+            verify=verify,
+            copy=lambda cycle: self._copy_again(names[cycle]),
+        )
         first = min(fresh | {end.segment}) if not verify_all else min(names, default=0)
-        messages, corrupt = self._verify(first, end, on_corrupt)
-        self._describe(names, stamps, end, next_seq, messages, corrupt)
+        messages, corrupt = healing.run(first, on_corrupt)
+        self._describe(names, stamps, end, next_seq, messages, corrupt, first, fresh)
         return BackupReport(
             path=str(store.path_of(self._part.parent, number)),
             number=number,
@@ -97,10 +119,11 @@ class JavaWork:
             segments_copied=len(fresh) + (end.segment in names),
             bytes_copied=self._copied,
             reflinked=self._reflinked and bool(fresh),
-            readers=len(list_readers(self._part)),
+            readers=_count_tailers(self._part),
             positions_moved=moved,
             corrupt=corrupt,
             removed=[],
+            replaced=sorted(healing.replaced),
         )
 
     def _copy_files(
@@ -140,6 +163,16 @@ class JavaWork:
             return False
         return True
 
+    def _compare(self, name: str) -> None:
+        """Raise CorruptionError unless a shared file is as it was copied."""
+        if self._before is not None:
+            _compare(self._part / name, self._before.digests.get(name))
+
+    def _copy_again(self, name: str) -> None:
+        (self._part / name).unlink(missing_ok=True)
+        copy_file(self._source / name, self._part / name, mode=_MODE)
+        self._copied += (self._part / name).stat().st_blocks * 512
+
     def _end_copy(self, fresh: set[int], end: Position, next_seq: int) -> int:
         error = new_error()
         part = encode_path(self._part)
@@ -162,7 +195,15 @@ class JavaWork:
         next_seq: int,
         messages: int,
         corrupt: int,
+        verified_from: int,
+        fresh: set[int],
     ) -> None:
+        known = {} if self._before is None else self._before.digests
+        shared = {names[cycle] for cycle in names.keys() - fresh - {end.segment}} & known.keys()
+        digests = {
+            name: known[name] if name in shared else _digest_of(self._part / name)
+            for name in (*names.values(), JAVA_TABLE)
+        }
         manifest = Manifest(
             format="cq4",
             files=names,
@@ -181,6 +222,8 @@ class JavaWork:
             readers={},
             corrupt=corrupt,
             segments=stamps,
+            verified_from=verified_from,
+            digests=digests,
         )
         content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         write_file(self._part / store.MANIFEST, content, mode=_MODE)
@@ -201,6 +244,44 @@ def _sync(file: Path) -> None:
         os.close(fd)
 
 
+_BLOCK_BYTES = 1 << 16
+
+
+def _digest_of(file: Path) -> str:
+    """Return a digest of the content of a file, whichever zeros of it are holes."""
+    found = hashlib.sha256()
+    fd = open_regular(str(file))
+    try:
+        size, offset = os.fstat(fd).st_size, 0
+        while offset < size:
+            try:
+                data = os.lseek(fd, offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                    break
+                raise
+            offset = max(offset, data - data % _BLOCK_BYTES)
+            block = os.pread(fd, _BLOCK_BYTES, offset).rstrip(b"\0")
+            if block:
+                found.update(offset.to_bytes(8, "little") + block)
+            offset += _BLOCK_BYTES
+    finally:
+        os.close(fd)
+    return found.hexdigest()
+
+
+def _compare(file: Path, digest: str | None) -> None:
+    """Raise CorruptionError unless the file has this digest; None: no earlier backup has noted one."""
+    if digest is not None and _digest_of(file) != digest:
+        raise CorruptionError("is not as it was when it was copied from the queue", path=str(file))
+
+
+def _count_tailers(queue: Path) -> int:
+    """Return how many named tailers there are, without looking at where they are."""
+    error = new_error()
+    return check(lib.ac_queue_readers(encode_path(queue), ffi.NULL, 0, error), error)
+
+
 def fill_java(part: Path, backup: Path, manifest: Manifest, progress: Progress) -> tuple[int, int]:
     """Copy a backup of a Java queue into a directory and check it; return tailers and damaged places."""
     names = [*manifest.files.values(), JAVA_TABLE]
@@ -212,6 +293,7 @@ def fill_java(part: Path, backup: Path, manifest: Manifest, progress: Progress) 
     done = 0
     for name in names:
         copy_file(backup / name, part / name, mode=_MODE)
+        _compare(part / name, manifest.digests.get(name))
         done += (backup / name).stat().st_blocks * 512
         progress(BackupProgress(step="copy", bytes=done, bytes_total=total))
 
@@ -221,4 +303,4 @@ def fill_java(part: Path, backup: Path, manifest: Manifest, progress: Progress) 
     end = Position(manifest.end_segment, manifest.end_offset)
     with open_reader(part, start="first") as reader:
         corrupt = read_all(reader, end, "keep" if manifest.corrupt else "raise", tell)
-    return len(list_readers(part)), corrupt
+    return _count_tailers(part), corrupt

@@ -24,7 +24,13 @@ from aiochronicle import (
     verify,
     why_kept,
 )
-from aiochronicle.errors import BackupError, InvalidArgument, NotSupported, TimestampUnknown
+from aiochronicle.errors import (
+    BackupError,
+    CorruptionError,
+    InvalidArgument,
+    NotSupported,
+    TimestampUnknown,
+)
 
 HOUR_NS = 3600 * 10**9
 BEGIN_NS = 498_600 * HOUR_NS
@@ -113,6 +119,51 @@ def test_a_cycle_that_got_its_end_since_is_copied_again(queue: Path, tmp_path: P
         writer.append(b"more")
     report = backup(queue, tmp_path / "backups")
     assert (report.messages, report.segments, report.segments_copied) == (2101, 4, 2)
+
+
+def damage(file: Path, kind: str) -> None:
+    content = file.read_bytes()
+    place = content.rindex(b"xxx")
+    if kind == "truncated":
+        os.truncate(file, place - 100)
+        return
+    with file.open("r+b") as damaged:
+        damaged.seek(0 if kind == "header" else place)
+        damaged.write(b"?")
+
+
+@pytest.mark.parametrize("kind", ["header", "payload", "truncated"])
+def test_a_shared_cycle_that_is_damaged_is_copied_again(
+    queue: Path, tmp_path: Path, kind: str
+) -> None:
+    """Java's files have no checksums: a digest tells, too, what can be read and is wrong."""
+    backups = tmp_path / "backups"
+    made = Path(backup(queue, backups).path)
+    name = sorted(file.name for file in made.glob("*.cq4"))[1]
+    damage(made / name, kind)
+    assert backup(queue, backups).segments_copied == 1  # and passes the damage on
+    with pytest.raises(CorruptionError, match="--number") as error:
+        restore(backups, tmp_path / "again")
+    assert error.value.path == str(backups / "000002" / name)
+    assert not (tmp_path / "again").exists()
+    report = backup(queue, backups, verify_all=True)
+    cycle = next(one.segment for one in why_kept(queue) if one.file == name)
+    assert (report.replaced, report.segments_copied, report.corrupt) == ([cycle], 2, 0)
+    assert content(Path(report.path)) == content(queue)
+    assert backup(queue, backups, verify_all=True).replaced == []
+    assert restore(backups, tmp_path / "again").messages == 2100
+    assert content(tmp_path / "again") == content(queue)
+
+
+def test_a_cycle_that_is_damaged_in_the_queue_too_is_named_there(
+    queue: Path, tmp_path: Path
+) -> None:
+    name = sorted(file.name for file in queue.glob("*.cq4"))[1]
+    damage(queue / name, "header")
+    with pytest.raises(CorruptionError) as error:
+        backup(queue, tmp_path / "backups")
+    assert name in str(error.value.path)
+    assert list_backups(tmp_path / "backups") == []
 
 
 WRITER = """
